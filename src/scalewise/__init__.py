@@ -1,0 +1,20 @@
+"""scalewise: do more GPUs pay here, why not, and what to do instead?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scalewise.train.callbacks.monitor import Monitor
+
+__all__ = ["Monitor"]
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    # Importing Lightning takes seconds; the supervisor and the reports never need it.
+    if name == "Monitor":
+        from scalewise.train.callbacks.monitor import Monitor
+
+        return Monitor
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

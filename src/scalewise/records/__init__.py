@@ -1,0 +1,99 @@
+"""What an experiment leaves on disk: the only code that reads or writes it.
+
+Everything scalewise says is computed from these files, so they hold raw values, name their unit
+and scope, carry a schema version, and survive being cut off at any byte.
+
+================== =============================================== ==========================
+file (in a cell)   what                                            written by
+================== =============================================== ==========================
+config.yaml        the resolved configuration                      the sweep, before the start
+provenance.json    code, versions, devices, environment            rank 0, at the start
+steps/rank<r>.bin  one fixed-width row a step                      every rank, while training
+metrics/rank<r>.   loss, metrics and learning rate over steps      every rank, while training
+audit/rank<r>.npz  which samples the first epoch fed, by index     every rank, at the end
+ranks/rank<r>.json what this rank did in all                       every rank, at the end
+ranks/rank<r>.err  what this rank died of                          a rank that fails
+gpu/<host>.jsonl   devices (or processes) sampled over time        one sampler a host
+heartbeat/rank<r>  progress, overwritten in place                  every rank, every step
+logs/rank<r>.*     stdout and stderr                               every rank
+attempts/<n>.json  a try that did not succeed, and why             the supervisor
+tracking.json      what was handed to the trackers and read back   the tracking mirror
+result.json        the cell is done                                the supervisor, last
+================== =============================================== ==========================
+"""
+
+from scalewise.records.cell import (
+    SCHEMA_VERSION,
+    Attempt,
+    CellFolder,
+    CellResult,
+    DeviceInfo,
+    Provenance,
+    RankError,
+    RankSummary,
+    RecordError,
+    TrackerState,
+    TrackingRecord,
+)
+from scalewise.records.heartbeat import Heartbeat, HeartbeatWriter, read_heartbeat
+from scalewise.records.series import (
+    DeviceSample,
+    DeviceSeries,
+    DeviceSeriesWriter,
+    MetricRow,
+    MetricsWriter,
+    SampledDevice,
+    finite_or_none,
+    follow_lines,
+    read_device_series,
+    read_metrics,
+)
+from scalewise.records.shards import ShardIndices, read_shard, write_shard
+from scalewise.records.steps import (
+    PHASES,
+    STEP_DTYPE,
+    WARMUP,
+    StepSeries,
+    StepWriter,
+    read_steps,
+)
+from scalewise.records.sweep import PlannedCell, SweepFolder, SweepPlan
+
+__all__ = [
+    "PHASES",
+    "SCHEMA_VERSION",
+    "STEP_DTYPE",
+    "WARMUP",
+    "Attempt",
+    "CellFolder",
+    "CellResult",
+    "DeviceInfo",
+    "DeviceSample",
+    "DeviceSeries",
+    "DeviceSeriesWriter",
+    "Heartbeat",
+    "HeartbeatWriter",
+    "MetricRow",
+    "MetricsWriter",
+    "PlannedCell",
+    "Provenance",
+    "RankError",
+    "RankSummary",
+    "RecordError",
+    "SampledDevice",
+    "ShardIndices",
+    "StepSeries",
+    "StepWriter",
+    "SweepFolder",
+    "SweepPlan",
+    "TrackerState",
+    "TrackingRecord",
+    "finite_or_none",
+    "follow_lines",
+    "read_device_series",
+    "read_heartbeat",
+    "read_metrics",
+    "read_shard",
+    "read_steps",
+    "write_shard",
+]

@@ -1,0 +1,278 @@
+"""Series in JSON lines: metrics over steps, devices over time.
+
+Lines are appended and flushed; a last line without its newline was cut off and is dropped.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+from scalewise.records.files import SCHEMA_VERSION, RecordError
+from scalewise.typed import DataError, build, to_plain
+
+
+@dataclass(frozen=True)
+class MetricRow:
+    """Metrics at one step."""
+
+    time: float
+    """Unix time."""
+    step: int
+    """Optimizer steps done."""
+    epoch: int
+    samples: int
+    """Samples fed so far by all ranks together."""
+    values: Mapping[str, float | None]
+    """E.g. ``train_loss``, ``learning_rate``, ``val_accuracy``; None is "not a finite number"."""
+
+
+@dataclass(frozen=True)
+class SampledDevice:
+    """What does not change about a device (or, on a CPU host, a process) while it is sampled."""
+
+    id: str
+    """The GPU's UUID, or ``rank<r>`` for a process."""
+    index: int
+    """NVML's index, or the rank."""
+    name: str
+    rank: int | None = None
+    """The rank that used it, where known."""
+    memory_total_mib: float | None = None
+    power_limit_w: float | None = None
+
+
+@dataclass(frozen=True)
+class DeviceSample:
+    """One reading of one device. None is "could not be read"; the header says why."""
+
+    id: str
+    utilization_percent: float | None = None
+    """GPU: share of the last sample period with any kernel resident. Process: CPU, 100 = 1 core."""
+    memory_used_mib: float | None = None
+    """GPU: used on the whole device. Process: resident set."""
+    power_w: float | None = None
+    temperature_c: float | None = None
+    sm_clock_mhz: float | None = None
+    memory_clock_mhz: float | None = None
+    throttle_reasons: tuple[str, ...] | None = None
+    """Reasons in words, without ``idle``; empty when nothing holds the clocks back."""
+    energy_j: float | None = None
+    """The energy counter, in joules since the driver was loaded."""
+    sm_activity_percent: float | None = None
+    """GPM: share of SM cycles with work, over the interval."""
+    sm_occupancy_percent: float | None = None
+    tensor_activity_percent: float | None = None
+    dram_activity_percent: float | None = None
+    pcie_tx_mib_per_s: float | None = None
+    pcie_rx_mib_per_s: float | None = None
+    nvlink_tx_mib_per_s: float | None = None
+    nvlink_rx_mib_per_s: float | None = None
+
+
+@dataclass(frozen=True)
+class DeviceSeries:
+    """All samples one host took for one cell."""
+
+    host: str
+    source: Literal["nvml", "process"]
+    interval_s: float
+    devices: tuple[SampledDevice, ...]
+    unavailable: Mapping[str, str]
+    """Metric name to the reason it could not be read."""
+    times: tuple[float, ...]
+    """Unix time of each sample."""
+    samples: tuple[Mapping[str, DeviceSample], ...]
+    """For each time, device id to its reading; a device that vanished is absent."""
+    cost_ms: tuple[float | None, ...] = ()
+    """How long each sample took to take."""
+    problems: tuple[str, ...] = ()
+    """Torn lines dropped, devices lost."""
+
+    def values(self, device_id: str, metric: str) -> list[float | None]:
+        """``metric`` of one device, one value for each of ``times``; None where missing."""
+        return [
+            getattr(row[device_id], metric) if device_id in row else None for row in self.samples
+        ]
+
+
+def finite_or_none(value: float | None) -> float | None:
+    """JSON has no NaN and no infinity: a diverged loss is recorded as None."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+@dataclass
+class _Lines:
+    """An append-only file of JSON lines, flushed after every line."""
+
+    path: Path
+    rows: int = 0
+    _file: TextIO | None = field(default=None, repr=False)
+
+    def write(self, plain: Mapping[str, Any]) -> None:
+        if self._file is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("w", encoding="utf-8")
+        self._file.write(json.dumps(plain, allow_nan=False) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class MetricsWriter:
+    """Appends :class:`MetricRow` lines."""
+
+    def __init__(self, path: Path) -> None:
+        self._lines = _Lines(path)
+
+    @property
+    def rows(self) -> int:
+        return self._lines.rows
+
+    def append(self, row: MetricRow) -> None:
+        values = {k: finite_or_none(v) for k, v in row.values.items()}
+        self._lines.write({**to_plain(row), "values": values})
+        self._lines.rows += 1
+
+    def close(self) -> None:
+        self._lines.close()
+
+
+class DeviceSeriesWriter:
+    """Appends samples of a host's devices under one header."""
+
+    def __init__(
+        self,
+        path: Path,
+        host: str,
+        source: Literal["nvml", "process"],
+        interval_s: float,
+        devices: tuple[SampledDevice, ...],
+        unavailable: Mapping[str, str],
+    ) -> None:
+        self._lines = _Lines(path)
+        self._lines.write(
+            {
+                "schema_version": SCHEMA_VERSION,
+                "host": host,
+                "source": source,
+                "interval_s": interval_s,
+                "devices": to_plain(devices),
+                "unavailable": dict(unavailable),
+            }
+        )
+
+    def append(
+        self, when: float, samples: Mapping[str, DeviceSample], cost_ms: float | None
+    ) -> None:
+        """Write one sample of all devices, taken at Unix time ``when`` in ``cost_ms``."""
+        rows = []
+        for sample in samples.values():
+            plain = to_plain(sample)
+            rows.append({k: v for k, v in plain.items() if v is not None})
+        self._lines.write({"time": when, "cost_ms": cost_ms, "devices": rows})
+        self._lines.rows += 1
+
+    def note(self, problem: str) -> None:
+        """Record in words something that happened to the series (a device was lost, ...)."""
+        self._lines.write({"time": time.time(), "problem": problem})
+
+    def unavailable(self, metric: str, reason: str) -> None:
+        """Record that a metric stopped being available after the header was written."""
+        self._lines.write({"time": time.time(), "unavailable": {metric: reason}})
+
+    def close(self) -> None:
+        self._lines.close()
+
+
+def read_metrics(path: Path) -> list[MetricRow]:
+    """All whole rows of a metrics file."""
+    rows = []
+    for number, plain in _whole_lines(path, []):
+        try:
+            rows.append(build(MetricRow, plain))
+        except DataError as error:
+            raise RecordError(f"{path}, line {number}: {error}") from error
+    return rows
+
+
+def read_device_series(path: Path) -> DeviceSeries:
+    """A host's device series; a torn last line is dropped and said in ``problems``."""
+    problems: list[str] = []
+    lines = _whole_lines(path, problems)
+    try:
+        _, header = next(lines)
+    except StopIteration:
+        raise RecordError(f"{path}: empty") from None
+    if header.pop("schema_version", None) != SCHEMA_VERSION:
+        raise RecordError(f"{path}: not a device series of schema version {SCHEMA_VERSION}")
+    times: list[float] = []
+    samples: list[dict[str, DeviceSample]] = []
+    costs: list[float | None] = []
+    unavailable = dict(header.pop("unavailable", {}))
+    try:
+        for number, plain in lines:
+            if "problem" in plain:
+                problems.append(str(plain["problem"]))
+            elif "unavailable" in plain:
+                unavailable.update(plain["unavailable"])
+            else:
+                rows = [build(DeviceSample, d, f"line {number}") for d in plain["devices"]]
+                times.append(float(plain["time"]))
+                costs.append(plain.get("cost_ms"))
+                samples.append({row.id: row for row in rows})
+        return build(
+            DeviceSeries,
+            {
+                **header,
+                "unavailable": unavailable,
+                "times": times,
+                "samples": samples,
+                "cost_ms": costs,
+                "problems": problems,
+            },
+        )
+    except (DataError, KeyError, TypeError) as error:
+        raise RecordError(f"{path}: {error}") from error
+
+
+def _whole_lines(path: Path, problems: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be read: {error}") from error
+    lines = data.split(b"\n")
+    torn = lines.pop()
+    for number, line in enumerate(lines, start=1):
+        try:
+            yield number, json.loads(line)
+        except ValueError as error:
+            raise RecordError(f"{path}, line {number}: not JSON: {error}") from error
+    if torn:
+        problems.append(f"a torn last line of {len(torn)} bytes was dropped")
+
+
+def follow_lines(path: Path, stop: Callable[[], bool], poll_s: float = 0.5) -> Iterator[Any]:
+    """Parsed lines of a growing file, until ``stop()`` is true and the end is reached."""
+    position = 0
+    while True:
+        stopping = stop()
+        if path.exists():
+            with path.open("rb") as file:
+                file.seek(position)
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        break
+                    position += len(line)
+                    yield json.loads(line)
+        if stopping:
+            return
+        time.sleep(poll_s)

@@ -1,0 +1,50 @@
+"""Which samples a rank really fed in its first epoch, by index.
+
+Under data parallelism the ranks' sets must be disjoint and together cover the data. Whether they
+do is read from what was fed, not from what the sampler was told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from scalewise.records.files import RecordError
+
+
+@dataclass(frozen=True)
+class ShardIndices:
+    """The first epoch of one rank."""
+
+    rank: int
+    indices: npt.NDArray[np.int64]
+    """Dataset indices in the order they were drawn, shape ``[samples]``; repeats are kept."""
+    dataset_size: int
+    epoch_complete: bool
+    """False when training stopped inside the first epoch: coverage cannot be judged then."""
+
+
+def write_shard(path: Path, shard: ShardIndices) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(
+        path,
+        indices=shard.indices.astype(np.int64),
+        dataset_size=np.int64(shard.dataset_size),
+        epoch_complete=np.bool_(shard.epoch_complete),
+    )
+
+
+def read_shard(path: Path, rank: int) -> ShardIndices:
+    try:
+        with np.load(path) as data:
+            return ShardIndices(
+                rank,
+                data["indices"],
+                int(data["dataset_size"]),
+                bool(data["epoch_complete"]),
+            )
+    except (OSError, KeyError, ValueError) as error:
+        raise RecordError(f"{path}: cannot be read: {error}") from error

@@ -29,7 +29,7 @@ def build(cls: type[T], data: object, at: str = "") -> T:
     Raises :class:`DataError` for an unknown or missing key, a wrong type, or whatever
     ``__post_init__`` refuses.
     """
-    value = _convert(cls, data, at)
+    value = convert(cls, data, at)
     assert isinstance(value, cls)
     return value
 
@@ -77,12 +77,13 @@ def describe(hint: Any) -> str:
     return names.get(hint, getattr(hint, "__name__", str(hint)))
 
 
-def _convert(hint: Any, value: Any, at: str) -> Any:
+def convert(hint: Any, value: Any, at: str) -> Any:
+    """``value`` as the type ``hint`` asks for it, or :class:`DataError` naming ``at``."""
     if hint is Any or hint is object:
         return value
     origin = typing.get_origin(hint)
     if origin is typing.Annotated:
-        return _convert(typing.get_args(hint)[0], value, at)
+        return convert(typing.get_args(hint)[0], value, at)
     if origin is Literal:
         if any(value == a and type(value) is type(a) for a in typing.get_args(hint)):
             return value
@@ -97,7 +98,7 @@ def _convert(hint: Any, value: Any, at: str) -> Any:
         if not isinstance(value, Mapping):
             raise _mismatch(hint, value, at)
         item = typing.get_args(hint)[1]
-        return {str(k): _convert(item, v, f"{at}.{k}") for k, v in value.items()}
+        return {str(k): convert(item, v, f"{at}.{k}") for k, v in value.items()}
     return _convert_scalar(hint, value, at)
 
 
@@ -119,7 +120,7 @@ def _convert_union(hint: Any, value: Any, at: str) -> Any:
     nested: list[DataError] = []
     for option in typing.get_args(hint):
         try:
-            return _convert(option, value, at)
+            return convert(option, value, at)
         except DataError as error:
             # A mapping that fits a nested dataclass badly deserves that dataclass's own message.
             if dataclasses.is_dataclass(option) and isinstance(value, Mapping):
@@ -133,7 +134,7 @@ def _convert_sequence(hint: Any, value: Any, at: str) -> Any:
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Sequence):
         raise _mismatch(hint, value, at)
     args = typing.get_args(hint)
-    items = [_convert(args[0], v, f"{at}[{i}]") for i, v in enumerate(value)]
+    items = [convert(args[0], v, f"{at}[{i}]") for i, v in enumerate(value)]
     return tuple(items) if typing.get_origin(hint) is tuple else items
 
 
@@ -154,7 +155,7 @@ def _convert_dataclass(cls: type, value: Any, at: str) -> Any:
     built: dict[str, Any] = {}
     for name, field in fields.items():
         if name in value:
-            built[name] = _convert(hints[name], value[name], f"{prefix}{name}")
+            built[name] = convert(hints[name], value[name], f"{prefix}{name}")
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise DataError(f"{prefix}{name}: missing; give {describe(hints[name])}")
     try:

@@ -37,6 +37,7 @@ from scalewise.records.cell import (
 )
 from scalewise.records.heartbeat import Heartbeat, HeartbeatWriter, read_heartbeat
 from scalewise.records.series import (
+    DeviceProcess,
     DeviceSample,
     DeviceSeries,
     DeviceSeriesWriter,
@@ -68,6 +69,7 @@ __all__ = [
     "CellFolder",
     "CellResult",
     "DeviceInfo",
+    "DeviceProcess",
     "DeviceSample",
     "DeviceSeries",
     "DeviceSeriesWriter",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -207,6 +208,8 @@ class TrackingRecord:
 
     trackers: Mapping[str, TrackerState]
     """``trackio`` and ``wandb``."""
+    attempt: int = 1
+    """The try that was mirrored, counted from 1."""
 
 
 class CellFolder:
@@ -259,7 +262,7 @@ class CellFolder:
         path = self.path / "config.yaml"
         try:
             config = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, yaml.YAMLError) as error:
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise RecordError(f"{path}: cannot be read: {error}") from error
         if not isinstance(config, dict):
             raise RecordError(f"{path}: found {type(config).__name__}; a mapping was expected")
@@ -285,6 +288,16 @@ class CellFolder:
     def load_rank_error(self, rank: int) -> RankError | None:
         path = self.path / "ranks" / f"rank{rank}.err"
         return load_json(path, RankError) if path.exists() else None
+
+    def clear_attempt(self) -> None:
+        """Make room for another try: what the last one recorded goes, its logs are kept."""
+        for name in ("steps", "metrics", "audit", "ranks", "gpu", "heartbeat"):
+            shutil.rmtree(self.path / name, ignore_errors=True)
+        # A torn or foreign result would otherwise stand beside the new records.
+        (self.path / "result.json").unlink(missing_ok=True)
+        logs = self.path / "logs"
+        if logs.exists():
+            logs.rename(self.path / "attempts" / f"{self.next_attempt_number() - 1}.logs")
 
     # How it ended
 

@@ -48,6 +48,16 @@ class SampledDevice:
 
 
 @dataclass(frozen=True)
+class DeviceProcess:
+    """A process that computes on a GPU."""
+
+    pid: int
+    """As the driver numbers it: the host's pid, not a container's."""
+    memory_mib: float | None
+    """None where the driver does not tell."""
+
+
+@dataclass(frozen=True)
 class DeviceSample:
     """One reading of one device. None is "could not be read"; the header says why."""
 
@@ -73,6 +83,18 @@ class DeviceSample:
     pcie_rx_mib_per_s: float | None = None
     nvlink_tx_mib_per_s: float | None = None
     nvlink_rx_mib_per_s: float | None = None
+    ecc_corrected: int | None = None
+    """Slow lane, as all below: errors since the driver was loaded."""
+    ecc_uncorrected: int | None = None
+    remapped_rows: int | None = None
+    """Memory rows replaced for good."""
+    pcie_tx_mib: float | None = None
+    """Counters of bytes moved, in MiB; they may restart from 0."""
+    pcie_rx_mib: float | None = None
+    nvlink_tx_mib: float | None = None
+    nvlink_rx_mib: float | None = None
+    processes: tuple[DeviceProcess, ...] | None = None
+    """Who computed on the device."""
 
 
 @dataclass(frozen=True)
@@ -181,6 +203,10 @@ class DeviceSeriesWriter:
         self._lines.write({"time": when, "cost_ms": cost_ms, "devices": rows})
         self._lines.rows += 1
 
+    def add_device(self, device: SampledDevice) -> None:
+        """A device that was not there when the header was written (a process started late)."""
+        self._lines.write({"time": time.time(), "device": to_plain(device)})
+
     def note(self, problem: str) -> None:
         """Record in words something that happened to the series (a device was lost, ...)."""
         self._lines.write({"time": time.time(), "problem": problem})
@@ -218,12 +244,15 @@ def read_device_series(path: Path) -> DeviceSeries:
     samples: list[dict[str, DeviceSample]] = []
     costs: list[float | None] = []
     unavailable = dict(header.pop("unavailable", {}))
+    devices = list(header.pop("devices", []))
     try:
         for number, plain in lines:
             if "problem" in plain:
                 problems.append(str(plain["problem"]))
             elif "unavailable" in plain:
                 unavailable.update(plain["unavailable"])
+            elif "device" in plain:
+                devices.append(plain["device"])
             else:
                 rows = [build(DeviceSample, d, f"line {number}") for d in plain["devices"]]
                 times.append(float(plain["time"]))
@@ -233,6 +262,7 @@ def read_device_series(path: Path) -> DeviceSeries:
             DeviceSeries,
             {
                 **header,
+                "devices": devices,
                 "unavailable": unavailable,
                 "times": times,
                 "samples": samples,
@@ -253,9 +283,12 @@ def _whole_lines(path: Path, problems: list[str]) -> Iterator[tuple[int, dict[st
     torn = lines.pop()
     for number, line in enumerate(lines, start=1):
         try:
-            yield number, json.loads(line)
+            plain = json.loads(line)
         except ValueError as error:
             raise RecordError(f"{path}, line {number}: not JSON: {error}") from error
+        if not isinstance(plain, dict):
+            raise RecordError(f"{path}, line {number}: found no JSON object")
+        yield number, plain
     if torn:
         problems.append(f"a torn last line of {len(torn)} bytes was dropped")
 

@@ -6,6 +6,8 @@ do is read from what was fed, not from what the sampler was told.
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from scalewise.records.files import RecordError
+
+# What numpy, zipfile and zlib raise for an archive that was cut off or garbled.
+_DAMAGED = (OSError, EOFError, KeyError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
 @dataclass(frozen=True)
@@ -39,12 +44,13 @@ def write_shard(path: Path, shard: ShardIndices) -> None:
 
 def read_shard(path: Path, rank: int) -> ShardIndices:
     try:
-        with np.load(path) as data:
+        # Opened here, because numpy leaves a file it cannot read open.
+        with path.open("rb") as file, np.load(file) as data:
             return ShardIndices(
                 rank,
                 data["indices"],
                 int(data["dataset_size"]),
                 bool(data["epoch_complete"]),
             )
-    except (OSError, KeyError, ValueError) as error:
+    except _DAMAGED as error:
         raise RecordError(f"{path}: cannot be read: {error}") from error

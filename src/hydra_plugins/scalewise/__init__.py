@@ -1,0 +1,34 @@
+"""Hydra accepts launchers from this namespace alone; what they do lies in ``scalewise.sweep``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from hydra.core.utils import JobReturn
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+
+
+class LocalLauncher(Launcher):
+    """``hydra/launcher=local``: the cells of a sweep on this host."""
+
+    def __init__(self, policy: Literal["exclusive", "packed"] = "exclusive") -> None:
+        self.policy: Literal["exclusive", "packed"] = policy
+        self._config: DictConfig | None = None
+        self._context: HydraContext | None = None
+
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
+        self._context, self._config = hydra_context, config
+
+    def launch(
+        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+    ) -> Sequence[JobReturn]:
+        # Imported here because Hydra imports this module at every start, --help included.
+        from scalewise.sweep.launcher import launch
+
+        assert self._config is not None and self._context is not None, "Hydra calls setup first"
+        return launch(self._config, self._context, job_overrides, initial_job_idx, self.policy)

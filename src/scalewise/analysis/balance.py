@@ -1,0 +1,104 @@
+"""Load balance across ranks: who arrives last at the all-reduce, and by how much.
+
+Balance is judged by *arrival*, the time from the start of a step until the last gradient bucket
+is ready. Nothing else shows a straggler: synchronous data parallelism makes every rank's step
+equally long, and a rank that waits reads 100 % utilisation (DESIGN, law 11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from scalewise.analysis.throughput import NotMeasuredError, common_steps, timeline
+from scalewise.records import StepSeries
+
+Grade = Literal["excellent", "good", "fair", "poor"]
+
+MEMORY_SAYS_NOTHING = (
+    "Memory balance says nothing about load under DDP: every replica holds the same parameters, "
+    "gradients and optimizer state, so memory is equal even while one rank keeps the others "
+    "waiting. Utilisation does not show it either: a rank that waits in a collective reads 100 %."
+)
+
+
+@dataclass(frozen=True)
+class LoadBalance:
+    """Arrival of all ranks of one run."""
+
+    cv_percent: float
+    """Coefficient of variation of the ranks' mean arrival."""
+    grade: Grade
+    arrival_ms: tuple[float, ...]
+    """Mean over the timed steps, one value a rank."""
+    slowest_rank: int
+    behind_ms: float
+    """How much later the slowest rank arrives than the mean of the others."""
+    timeline: str
+
+    @property
+    def explanation(self) -> str:
+        others = self.arrival_ms[self.slowest_rank] - self.behind_ms
+        return (
+            f"arrival CV {self.cv_percent:.1f} % ({self.grade}): rank {self.slowest_rank} is ready "
+            f"{self.behind_ms:.2f} ms after the mean of the others, which take {others:.2f} ms"
+        )
+
+
+def cv_percent(values: Sequence[float]) -> float:
+    """Coefficient of variation in percent: ``100 sd / mean``.
+
+    The ranks are all there are, not a sample of more: the population's standard deviation
+    (divided by n). Raises ValueError where the mean is not positive.
+    """
+    numbers = np.asarray(values, dtype=np.float64)
+    mean = float(numbers.mean())
+    if not mean > 0:
+        raise ValueError(f"a CV needs a positive mean; found {mean}")
+    return 100 * float(numbers.std()) / mean
+
+
+def grade(cv: float) -> Grade:
+    """Seed 003's four grades of a CV in percent."""
+    if cv < 5:
+        return "excellent"
+    if cv < 10:
+        return "good"
+    return "fair" if cv < 20 else "poor"
+
+
+def measure_balance(series: Sequence[StepSeries], world_size: int) -> LoadBalance:
+    """Load balance of one run.
+
+    Raises :class:`NotMeasuredError` for one rank, or where the last bucket was not timed.
+    """
+    if world_size < 2:
+        raise NotMeasuredError("one rank: there is nothing to balance")
+    ranks = common_steps(series, world_size)
+    line = timeline(ranks)
+    arrivals = np.stack([one.column("arrival", line) for one in ranks])
+    arrivals = arrivals[:, ~np.isnan(arrivals).any(axis=0)]
+    if arrivals.shape[1] == 0:
+        raise NotMeasuredError("arrival was not timed: no gradient bucket reported ready")
+    means = arrivals.mean(axis=1)
+    if not float(means.mean()) > 0:
+        raise NotMeasuredError("every arrival is zero: the step clock did not run")
+    slowest = int(np.argmax(means))
+    behind = float(means[slowest] - np.delete(means, slowest).mean())
+    cv = cv_percent(means.tolist())
+    return LoadBalance(cv, grade(cv), tuple(means.tolist()), slowest, behind, line)
+
+
+def advice(result: LoadBalance) -> str:
+    """What to do about a grade, in one line."""
+    return {
+        "excellent": "nothing to do",
+        "good": "nothing to do; watch it over longer runs",
+        "fair": f"compare rank {result.slowest_rank}'s data wait, clocks and throttle reasons "
+        "with the other ranks'",
+        "poor": f"rank {result.slowest_rank} holds the others back: check its GPU's clocks and "
+        "throttling, its loader, and uneven sequence lengths",
+    }[result.grade]

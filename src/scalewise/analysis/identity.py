@@ -1,0 +1,157 @@
+"""What makes two results comparable: everything they depend on, except one declared factor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scalewise.analysis.load import Cell
+
+# Keys of the configuration that never determine a result, or that the identity states better
+# from what ran (the batch).
+_NOT_IDENTITY = (
+    "sweep",
+    "tracking",
+    "hydra",
+    "experiment",
+    "repeats",
+    "repeat",
+    "name",
+    "batch_size",
+    "hardware.gpus",
+)  # fmt: skip
+
+FACTORS: Mapping[str, tuple[str, ...]] = {
+    "devices": ("devices", "strategy"),
+    "strategy": ("strategy",),
+    "gpu": ("device_model", "hardware", "driver", "host"),
+    "code": ("code",),
+    "versions": ("torch", "lightning", "driver", "cuda"),
+    "model": ("model",),
+    "dataset": ("dataset",),
+    "optimizer": ("optimizer",),
+    "precision": ("precision",),
+    "execution": ("execution",),
+    "batch": ("batch",),
+    "seed": ("seed",),
+}
+"""A factor a comparison may declare, and the fields (with all below them) that it frees."""
+
+UNKNOWN = "unknown"
+_PROVENANCE = ("torch", "lightning", "driver", "cuda", "code.commit", "code.diff", "emulated")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One field of identity in which two results differ."""
+
+    field: str
+    left: str
+    right: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.left} against {self.right}"
+
+
+Identity = Mapping[str, str]
+
+
+def identity(cells: Sequence[Cell]) -> Identity:
+    """The identity shared by repeats: dotted field name to its value in words.
+
+    Where repeats disagree (another commit, a neighbour on the host) the value lists all of them.
+    """
+    each = [_identity(cell) for cell in cells]
+    names = dict.fromkeys(name for one in each for name in one)
+    return {name: " | ".join(sorted({one[name] for one in each if name in one})) for name in names}
+
+
+def differences(left: Identity, right: Identity, factor: str = "devices") -> list[Difference]:
+    """The fields that differ although ``factor`` does not excuse them.
+
+    Raises ValueError for a factor that does not exist.
+    """
+    if factor not in FACTORS:
+        raise ValueError(f"factor: found {factor!r}; allowed: {', '.join(FACTORS)}")
+    freed = FACTORS[factor]
+    found = []
+    for name in dict.fromkeys([*left, *right]):
+        a, b = left.get(name, "absent"), right.get(name, "absent")
+        excused = any(name == field or name.startswith(field + ".") for field in freed)
+        # What nobody recorded cannot be shown to be equal.
+        if not excused and (a != b or UNKNOWN in (a, b)):
+            found.append(Difference(name, a, b))
+    return found
+
+
+def _identity(cell: Cell) -> dict[str, str]:
+    fields = _from_config(cell.config)
+    fields |= _from_result(cell)
+    # A cell without a result has no provenance to compare: its configuration finds its twin.
+    if cell.result is not None:
+        fields |= _from_provenance(cell)
+    return fields
+
+
+def _from_config(config: Mapping[str, Any] | None) -> dict[str, str]:
+    if config is None:
+        return {"configuration": UNKNOWN}
+    flat = flatten(config)
+    return {k: str(v) for k, v in flat.items() if not _matches(k, _NOT_IDENTITY)}
+
+
+def _from_result(cell: Cell) -> dict[str, str]:
+    result = cell.result
+    if result is None:
+        batch = (cell.config or {}).get("batch_size", UNKNOWN)
+        scaling = (cell.config or {}).get("scaling", UNKNOWN)
+        return {"scaling": str(scaling), "batch": str(batch)}
+    strong = result.scaling == "strong"
+    batch = result.global_batch_size if strong else result.per_device_batch_size
+    devices = [rank.device for rank in result.ranks]
+    fields = {
+        "devices": str(result.world_size),
+        "scaling": result.scaling,
+        "batch": str(batch),
+        "device_model": " + ".join(sorted({d.name for d in devices})) or UNKNOWN,
+        "co_tenancy": "shared host" if result.co_tenants else "alone",
+    }
+    if any(d.kind == "cpu" for d in devices):
+        counts = sorted({len(d.cores) for d in devices})
+        fields["cores_per_device"] = " + ".join(map(str, counts))
+    return fields
+
+
+def _from_provenance(cell: Cell) -> dict[str, str]:
+    provenance = cell.provenance
+    if provenance is None:
+        return {"provenance": UNKNOWN} | dict.fromkeys(_PROVENANCE, UNKNOWN)
+    packages = provenance.packages
+    lightning = packages.get("pytorch-lightning") or packages.get("lightning")
+    values = (
+        packages.get("torch"),
+        lightning,
+        provenance.driver,
+        provenance.cuda,
+        provenance.code.get("commit"),
+        provenance.code.get("diff_sha256"),
+        ", ".join(provenance.emulated) or None,
+    )
+    named = zip(_PROVENANCE, values, strict=True)
+    return {name: "none" if value is None else str(value) for name, value in named}
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings to dotted keys; lists are values."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _matches(name: str, roots: Sequence[str]) -> bool:
+    return any(name == root or name.startswith(root + ".") for root in roots)

@@ -1,0 +1,230 @@
+"""A sweep folder read into frozen values: what ended how, and everything it left behind.
+
+A record that is torn, corrupt or absent becomes a ``problem`` in words on its cell. Reading
+never fails because one cell is damaged: the rest of the sweep still has to be reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, ParamSpec, TypeVar
+
+from scalewise.records import (
+    Attempt,
+    CellFolder,
+    CellResult,
+    DeviceSeries,
+    MetricRow,
+    PlannedCell,
+    Provenance,
+    RecordError,
+    ShardIndices,
+    StepSeries,
+    SweepFolder,
+    TrackingRecord,
+    read_device_series,
+    read_metrics,
+    read_shard,
+    read_steps,
+)
+
+CellState = Literal["done", "failed", "skipped", "interrupted", "unfinished"]
+"""``unfinished`` is a cell that still runs or has not started: no result and no failed try."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a sweep and all its records that could be read."""
+
+    planned: PlannedCell
+    path: Path
+    state: CellState
+    config: Mapping[str, Any] | None
+    """The resolved configuration; None if it could not be read."""
+    result: CellResult | None
+    """Present if and only if ``state`` is ``done``."""
+    provenance: Provenance | None
+    steps: tuple[StepSeries, ...] = ()
+    """One series a rank, in the order of ranks; ranks whose file is unreadable are absent."""
+    devices: tuple[DeviceSeries, ...] = ()
+    """One series a host."""
+    metrics: Mapping[int, tuple[MetricRow, ...]] = field(default_factory=dict)
+    """Rank to its rows."""
+    shards: tuple[ShardIndices, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    """Tries without a result, oldest first."""
+    tracking: TrackingRecord | None = None
+    problems: tuple[str, ...] = ()
+    """What is missing or damaged, one line each."""
+
+    @property
+    def failure(self) -> str:
+        """Why there is no result, in one line; empty for a cell that is done."""
+        if self.state == "done":
+            return ""
+        if self.attempts:
+            return self.attempts[-1].message
+        return "still running or not started"
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Every cell of a sweep, in the order of its plan."""
+
+    path: Path
+    command: tuple[str, ...]
+    """What the user typed; empty if the plan could not be read."""
+    order_seed: int | None
+    created_at: float | None
+    """Unix time."""
+    cells: tuple[Cell, ...]
+    problems: tuple[str, ...] = ()
+
+    def in_state(self, state: CellState) -> tuple[Cell, ...]:
+        return tuple(c for c in self.cells if c.state == state)
+
+
+def load_sweep(path: Path | str) -> Sweep:
+    """Read the sweep (or the single cell) in the folder ``path``.
+
+    Raises :class:`RecordError` only where there is nothing to read at all.
+    """
+    folder = SweepFolder(path)
+    if not folder.path.is_dir():
+        raise RecordError(f"{path}: no such folder; give the folder of a sweep")
+    problems: list[str] = []
+    if not folder.plan_path.exists() and (folder.path / "config.yaml").exists():
+        return _single_cell(CellFolder(folder.path))
+    plan = _attempt(problems, folder.load_plan)
+    if plan is not None:
+        cells = tuple(load_cell(cell, planned) for planned, cell in folder.cells())
+        return Sweep(folder.path, plan.command, plan.order_seed, plan.created_at, cells)
+    found = sorted(p.parent for p in folder.path.glob("*/config.yaml"))
+    if not found:
+        raise RecordError(
+            f"{path}: found neither sweep.json nor folders with a config.yaml; "
+            "give the folder of a sweep, e.g. multirun/<date>/<time>"
+        )
+    problems.append("the plan is lost: cells that never started are not listed")
+    cells = tuple(load_cell(CellFolder(p), None) for p in found)
+    return Sweep(folder.path, (), None, None, cells, tuple(problems))
+
+
+def load_cell(folder: CellFolder, planned: PlannedCell | None) -> Cell:
+    """Read one cell; ``planned`` is None where no plan tells what was asked for."""
+    problems: list[str] = []
+    attempts = _attempts(folder, problems)
+    result: CellResult | None = None
+    if (folder.path / "result.json").exists():
+        result = _attempt(problems, folder.load_result)
+    started = (folder.path / "provenance.json").exists() or result is not None
+    config = _attempt(problems, folder.load_config)
+    tracking = _attempt(problems, folder.load_tracking)
+    return Cell(
+        planned=planned or _as_planned(folder, result),
+        path=folder.path,
+        state="done" if result else attempts[-1].outcome if attempts else "unfinished",
+        config=config,
+        result=result,
+        provenance=_attempt(problems, folder.load_provenance) if started else None,
+        steps=_steps(folder, result, problems),
+        devices=_device_series(folder, problems),
+        metrics=_metrics(folder, problems),
+        shards=_shards(folder, problems),
+        attempts=attempts,
+        tracking=tracking,
+        problems=tuple(problems),
+    )
+
+
+def _single_cell(folder: CellFolder) -> Sweep:
+    cell = load_cell(folder, None)
+    command = cell.provenance.command if cell.provenance else ()
+    return Sweep(folder.path, command, None, None, (cell,))
+
+
+def _as_planned(folder: CellFolder, result: CellResult | None) -> PlannedCell:
+    """What can be said of a cell that stands in no plan: without a result it repeats nothing."""
+    if result is None:
+        return PlannedCell(folder.name, folder.name, folder.name, (), 0, None)
+    return PlannedCell(
+        result.cell_id, result.config_id, folder.name, (), result.repeat, result.world_size
+    )
+
+
+def _attempt(
+    problems: list[str], read: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+) -> T | None:
+    """What ``read`` returns, or None with the reason noted in ``problems``."""
+    try:
+        return read(*args, **kwargs)
+    except RecordError as error:
+        problems.append(str(error))
+        return None
+
+
+def _attempts(folder: CellFolder, problems: list[str]) -> tuple[Attempt, ...]:
+    attempts: list[Attempt] = []
+    try:
+        # extend() keeps what was read before a corrupt file.
+        attempts.extend(folder.attempts())
+    except (RecordError, ValueError) as error:
+        problems.append(f"attempts: {error}")
+    return tuple(attempts)
+
+
+def _steps(
+    folder: CellFolder, result: CellResult | None, problems: list[str]
+) -> tuple[StepSeries, ...]:
+    series: list[StepSeries] = []
+    ranks = set(folder.ranks_with_steps())
+    for rank in sorted(ranks):
+        path = folder.steps_path(rank)
+        one = _attempt(problems, read_steps, path, rank)
+        if one is None:
+            continue
+        series.append(one)
+        if one.torn_bytes:
+            problems.append(f"{path}: a torn last row of {one.torn_bytes} bytes was dropped")
+    absent = sorted(set(range(result.world_size)) - ranks) if result else []
+    if absent:
+        problems.append(f"no step records of rank {', '.join(map(str, absent))}")
+    return tuple(series)
+
+
+def _device_series(folder: CellFolder, problems: list[str]) -> tuple[DeviceSeries, ...]:
+    series: list[DeviceSeries] = []
+    for path in folder.device_series_paths():
+        one = _attempt(problems, read_device_series, path)
+        if one is not None:
+            series.append(one)
+            problems += [f"{path}: {problem}" for problem in one.problems]
+    return tuple(series)
+
+
+def _metrics(folder: CellFolder, problems: list[str]) -> dict[int, tuple[MetricRow, ...]]:
+    rows: dict[int, tuple[MetricRow, ...]] = {}
+    for rank, path in _by_rank(folder.path / "metrics", "jsonl"):
+        one = _attempt(problems, read_metrics, path)
+        if one is not None:
+            rows[rank] = tuple(one)
+    return rows
+
+
+def _shards(folder: CellFolder, problems: list[str]) -> tuple[ShardIndices, ...]:
+    read = [
+        _attempt(problems, read_shard, path, rank)
+        for rank, path in _by_rank(folder.path / "audit", "npz")
+    ]
+    return tuple(shard for shard in read if shard is not None)
+
+
+def _by_rank(folder: Path, suffix: str) -> list[tuple[int, Path]]:
+    """``rank<r>.<suffix>`` files of a folder with their ranks, in order."""
+    names = [(p.stem.removeprefix("rank"), p) for p in folder.glob(f"rank*.{suffix}")]
+    return sorted((int(number), path) for number, path in names if number.isdigit())

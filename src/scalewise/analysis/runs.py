@@ -1,0 +1,235 @@
+"""Every finished run measured, and repeats gathered into what a table shows as one row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, ParamSpec, TypeVar
+
+from scalewise.analysis.balance import LoadBalance, measure_balance
+from scalewise.analysis.breakdown import Anatomy, measure_anatomy
+from scalewise.analysis.identity import Identity, flatten, identity
+from scalewise.analysis.load import Cell, Sweep
+from scalewise.analysis.loss import LossCurve, loss_curve
+from scalewise.analysis.shards import ShardAudit, audit_shards
+from scalewise.analysis.statistics import Estimate, estimate_mean
+from scalewise.analysis.throughput import NotMeasuredError, Throughput, measure_throughput
+from scalewise.analysis.usage import Usage, joules_per_million_samples, measure_usage
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Metric = Literal[
+    "samples_per_s",
+    "step_time_ms",
+    "final_loss",
+    "peak_memory_mib",
+    "memory_used_mib",
+    "utilization_percent",
+    "arrival_cv_percent",
+    "memory_cv_percent",
+    "utilization_cv_percent",
+    "power_cv_percent",
+    "joules_per_million_samples",
+]
+"""Properties of :class:`Run` that can be estimated over repeats; device figures are means over
+the devices of a run."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished cell and every number taken from it; None has its reason in ``missing``."""
+
+    cell: Cell
+    world_size: int
+    throughput: Throughput | None
+    anatomy: Anatomy | None
+    balance: LoadBalance | None
+    usage: Usage | None
+    loss: LossCurve | None
+    shards: ShardAudit | None
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def samples_per_s(self) -> float | None:
+        return self.throughput.global_samples_per_s if self.throughput else None
+
+    @property
+    def step_time_ms(self) -> float | None:
+        return self.throughput.step_time_ms.mean if self.throughput else None
+
+    @property
+    def final_loss(self) -> float | None:
+        return self.loss.final if self.loss else None
+
+    @property
+    def arrival_cv_percent(self) -> float | None:
+        return self.balance.cv_percent if self.balance else None
+
+    @property
+    def memory_used_mib(self) -> float | None:
+        return self.usage.mean("memory_used_mib") if self.usage else None
+
+    @property
+    def utilization_percent(self) -> float | None:
+        return self.usage.mean("utilization_percent") if self.usage else None
+
+    @property
+    def memory_cv_percent(self) -> float | None:
+        return self.usage.cv("memory_used_mib") if self.usage else None
+
+    @property
+    def utilization_cv_percent(self) -> float | None:
+        return self.usage.cv("utilization_percent") if self.usage else None
+
+    @property
+    def power_cv_percent(self) -> float | None:
+        return self.usage.cv("power_w") if self.usage else None
+
+    @property
+    def joules_per_million_samples(self) -> float | None:
+        if self.usage is None or self.throughput is None or self.usage.source != "nvml":
+            return None
+        return joules_per_million_samples(self.usage, self.throughput.global_samples_per_s)
+
+    @property
+    def peak_memory_mib(self) -> float | None:
+        """Largest over ranks: the allocator's peak on GPUs, the resident set on a CPU host."""
+        ranks = self.cell.result.ranks if self.cell.result else ()
+        peaks = [r.peak_allocated_mib if r.device.kind == "cuda" else r.peak_rss_mib for r in ranks]
+        known = [p for p in peaks if p is not None]
+        return max(known) if known and len(known) == len(peaks) else None
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """All cells that differ in nothing but the repeat."""
+
+    config_id: str
+    label: str
+    """Short and unique within the sweep."""
+    cells: tuple[Cell, ...]
+    runs: tuple[Run, ...]
+    """The finished ones."""
+    identity: Identity
+
+    @property
+    def devices(self) -> int | None:
+        """Devices it ran on; if it never ran, what it asked for (None: all of the host)."""
+        if self.runs:
+            return self.runs[0].world_size
+        config = self.cells[0].config
+        if config is not None and _named(config, "strategy") == "single":
+            return 1
+        return self.cells[0].planned.devices
+
+    def name(self, group: str) -> str | None:
+        """``name("model")`` is the chosen model's name."""
+        config = self.cells[0].config
+        return None if config is None else _named(config, group)
+
+    def values(self, metric: Metric) -> list[float]:
+        """``metric`` of every run that has it."""
+        return [v for v in (getattr(run, metric) for run in self.runs) if v is not None]
+
+    def estimate(self, metric: Metric) -> Estimate | None:
+        """``metric`` over runs with its t interval; None if no run has it."""
+        values = self.values(metric)
+        return estimate_mean(values) if values else None
+
+    @property
+    def is_cpu(self) -> bool:
+        results = [run.cell.result for run in self.runs]
+        return any(d.device.kind == "cpu" for r in results if r for d in r.ranks)
+
+
+def measure_run(cell: Cell) -> Run:
+    """Take every number of a finished cell. Raises ValueError for a cell without a result."""
+    if cell.result is None:
+        raise ValueError(f"{cell.planned.name}: only a finished cell can be measured")
+    world_size = cell.result.world_size
+    missing: dict[str, str] = {}
+
+    def take(name: str, measure: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        try:
+            return measure(*args, **kwargs)
+        except NotMeasuredError as reason:
+            missing[name] = str(reason)
+            return None
+
+    batch = cell.result.global_batch_size
+    return Run(
+        cell=cell,
+        world_size=world_size,
+        throughput=take("throughput", measure_throughput, cell.steps, world_size),
+        anatomy=take("anatomy", measure_anatomy, cell.steps, world_size),
+        balance=take("balance", measure_balance, cell.steps, world_size),
+        usage=take("usage", measure_usage, cell.devices, cell.steps),
+        loss=take("loss", loss_curve, cell.metrics.get(0, ())),
+        shards=audit_shards(cell.shards, world_size, batch) if world_size > 1 else None,
+        missing=missing,
+    )
+
+
+def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
+    """The cells of a sweep grouped by ``config_id``, single device first within a workload."""
+    groups: dict[str, list[Cell]] = {}
+    for cell in sweep.cells:
+        groups.setdefault(cell.planned.config_id, []).append(cell)
+    labels = _labels({key: cells[0] for key, cells in groups.items()})
+    found = [
+        _configuration(key, labels[key], sorted(cells, key=lambda c: c.planned.repeat))
+        for key, cells in groups.items()
+    ]
+    order = {name: i for i, name in enumerate(dict.fromkeys(_workload(c) for c in found))}
+    return tuple(sorted(found, key=lambda c: (order[_workload(c)], c.devices or 1 << 30)))
+
+
+def _configuration(config_id: str, label: str, cells: list[Cell]) -> Configuration:
+    done = [cell for cell in cells if cell.result is not None]
+    runs = tuple(measure_run(cell) for cell in done)
+    return Configuration(config_id, label, tuple(cells), runs, identity(done or cells))
+
+
+def _workload(config: Configuration) -> tuple[str | None, str | None]:
+    return config.name("model"), config.name("dataset")
+
+
+def _labels(firsts: Mapping[str, Cell]) -> dict[str, str]:
+    """``model strategy xN``, and whatever else is needed to tell two of them apart."""
+    base = {key: _base_label(cell) for key, cell in firsts.items()}
+    labels = {}
+    for key, label in base.items():
+        alike = [k for k, other in base.items() if other == label]
+        labels[key] = " ".join([label, *_telling(key, alike, firsts)]) if alike[1:] else label
+    return labels
+
+
+def _base_label(cell: Cell) -> str:
+    config = cell.config
+    if config is None:
+        return cell.planned.name
+    devices = cell.result.world_size if cell.result else cell.planned.devices
+    parts = [_named(config, "model"), _named(config, "strategy")]
+    return " ".join([*(p for p in parts if p), f"x{devices}" if devices else "xall"])
+
+
+def _telling(key: str, alike: Sequence[str], firsts: Mapping[str, Cell]) -> list[str]:
+    """``key=value`` for what differs among cells of one label, names before the rest."""
+    flats = {k: flatten(firsts[k].config or {}) for k in alike}
+    differ = [
+        name
+        for name in dict.fromkeys(name for flat in flats.values() for name in flat)
+        if len({str(flat.get(name)) for flat in flats.values()}) > 1
+        and not name.startswith(("sweep.", "tracking.", "hydra."))
+    ]
+    named = [name for name in differ if name.endswith(".name") or "." not in name]
+    return [
+        f"{name.removesuffix('.name')}={flats[key].get(name)}" for name in (named or differ)[:3]
+    ] or [key[:8]]
+
+
+def _named(config: Mapping[str, Any], group: str) -> str | None:
+    chosen = config.get(group)
+    name = chosen.get("name") if isinstance(chosen, Mapping) else chosen
+    return None if name is None else str(name)

@@ -1,0 +1,110 @@
+"""Throughput and step time of one run, from the step records of its ranks.
+
+``global samples/s = samples fed by all ranks in the timed steps / time of the slowest rank``.
+Warm-up steps are left out, and a step counts only if every rank recorded its time: a rank whose
+file was cut off must not make the others look faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from scalewise.records import StepSeries
+
+
+class NotMeasuredError(Exception):
+    """A number that the records do not carry; the message says why."""
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Times of the steps of one run in ms. Steps are correlated: these describe the run only."""
+
+    mean: float
+    p50: float
+    p99: float
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """How fast one run trained."""
+
+    global_samples_per_s: float
+    samples: int
+    """Fed by all ranks in the timed steps."""
+    seconds: float
+    """What those steps took on the slowest rank."""
+    slowest_rank: int
+    steps: int
+    timeline: str
+    """``device`` where every rank timed its device, else ``host``."""
+    step_time_ms: StepTimes
+    """Of the slowest rank."""
+
+
+def common_steps(series: Sequence[StepSeries], world_size: int) -> tuple[StepSeries, ...]:
+    """The timed steps that all ``world_size`` ranks recorded, one series a rank, aligned.
+
+    Raises :class:`NotMeasuredError` if a rank is missing or no step is left.
+    """
+    found = sorted(s.rank for s in series)
+    if found != list(range(world_size)):
+        raise NotMeasuredError(f"step records of rank {_names(found)} found, of {world_size} ranks")
+    line = timeline(series)
+    kept: list[StepSeries] = []
+    for one in sorted(series, key=lambda s: s.rank):
+        timed = one.timed()
+        rows = timed.rows[~np.isnan(timed.column("step", line))]
+        kept.append(StepSeries(one.rank, rows, one.epoch_offset_ns, one.torn_bytes))
+    shared = kept[0].rows["step"]
+    for one in kept[1:]:
+        shared = np.intersect1d(shared, one.rows["step"])
+    if len(shared) == 0:
+        raise NotMeasuredError("no timed step: every recorded step is warm-up or has no time")
+    return tuple(
+        StepSeries(s.rank, s.rows[np.isin(s.rows["step"], shared)], s.epoch_offset_ns) for s in kept
+    )
+
+
+def timeline(series: Sequence[StepSeries]) -> str:
+    """``device`` if every rank timed its device, else ``host``: timelines are never mixed."""
+    return "device" if series and all(s.timeline == "device" for s in series) else "host"
+
+
+def measure_throughput(series: Sequence[StepSeries], world_size: int) -> Throughput:
+    """Global samples/s and step times of a run with ``world_size`` ranks.
+
+    Raises :class:`NotMeasuredError` with the reason where the records do not carry it.
+    """
+    ranks = common_steps(series, world_size)
+    line = timeline(ranks)
+    times = [one.column("step", line) for one in ranks]
+    totals_ms = [float(t.sum()) for t in times]
+    slowest = int(np.argmax(totals_ms))
+    seconds = totals_ms[slowest] / 1e3
+    samples = sum(int(one.rows["samples"].sum()) for one in ranks)
+    if seconds <= 0:
+        raise NotMeasuredError("the timed steps took no time at all: the step clock did not run")
+    return Throughput(
+        global_samples_per_s=samples / seconds,
+        samples=samples,
+        seconds=seconds,
+        slowest_rank=ranks[slowest].rank,
+        steps=len(times[slowest]),
+        timeline=line,
+        step_time_ms=describe_steps(times[slowest]),
+    )
+
+
+def describe_steps(times_ms: npt.NDArray[np.float64]) -> StepTimes:
+    """Mean, median and 99th percentile of step times in ms, shape ``[steps]``."""
+    p50, p99 = np.percentile(times_ms, [50, 99])
+    return StepTimes(float(times_ms.mean()), float(p50), float(p99))
+
+
+def _names(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks)) or "none"

@@ -1,0 +1,309 @@
+"""The composed configuration as frozen dataclasses: the only reader of Hydra's ``DictConfig``.
+
+Everything a user can type wrong ends here, as one line that names the key, what was found and
+what is allowed, before any process starts, with exit status 2. What depends on the host that
+runs a cell (how many GPUs, which model) is checked there, by ``sweep.lease``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import json
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from scalewise.datasets.loader import LoaderConfig
+from scalewise.hardware import HardwareConfig
+from scalewise.tracking.config import TrackingConfig
+from scalewise.train.execution import ExecutionConfig
+from scalewise.train.precision import PrecisionConfig
+from scalewise.train.strategy import StrategyConfig
+from scalewise.typed import DataError, build, closest, convert, to_plain
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+EXIT_CONFIG_ERROR = 2
+
+
+class ConfigError(ValueError):
+    """Wrong input: one line with the key, what was found and what is allowed."""
+
+
+@dataclass(frozen=True)
+class Component:
+    """A class to build with keyword arguments: ``_target_``, ``name`` and the rest."""
+
+    target: str
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class MonitorConfig:
+    """The key ``monitor``: what is sampled beside training."""
+
+    devices: bool = True
+    """Sample GPUs or, on a host without any, the ranks' processes."""
+    interval_s: float = 1.0
+    """Seconds between two samples."""
+
+    def __post_init__(self) -> None:
+        if not 0.1 <= self.interval_s <= 60:
+            raise ValueError(f"interval_s: found {self.interval_s}; allowed: 0.1 to 60 seconds")
+
+
+@dataclass(frozen=True)
+class SweepConfig:
+    """The key ``sweep``: how cells are run. It never changes what a cell's result is."""
+
+    resume: str | None = None
+    """Folder of a sweep to finish."""
+    order_seed: int = 0
+    """Seed of the shuffle of cells and repeats."""
+    objective: str = "val_loss"
+    """The metric a cell returns to Hydra's sweeper, or ``global_samples_per_s``."""
+    timeout_s: float | None = None
+    """Wall time after which a cell is ended; None for no limit."""
+    hang_timeout_s: float = 600.0
+    """Time without a step after which a cell counts as hung."""
+    grace_s: float = 5.0
+    """Time between SIGTERM and SIGKILL."""
+
+    def __post_init__(self) -> None:
+        if self.timeout_s is not None and self.timeout_s <= 0:
+            raise ValueError(f"timeout_s: found {self.timeout_s}; allowed: above 0, or null")
+        if self.hang_timeout_s <= 0:
+            raise ValueError(f"hang_timeout_s: found {self.hang_timeout_s}; allowed: above 0")
+        if not 0 <= self.grace_s <= 8:
+            raise ValueError(f"grace_s: found {self.grace_s}; allowed: 0 to 8 seconds")
+
+
+@dataclass(frozen=True)
+class CellConfig:
+    """One cell: everything its processes need to know."""
+
+    model: Component
+    dataset: Component
+    loader: LoaderConfig
+    optimizer: Component
+    strategy: StrategyConfig
+    hardware: HardwareConfig
+    precision: PrecisionConfig
+    execution: ExecutionConfig
+    tracking: TrackingConfig
+    batch_size: int
+    scaling: Literal["strong", "weak"]
+    max_steps: int | None
+    max_epochs: int | None
+    warmup_steps: int
+    repeats: int
+    seed: int
+    deterministic: bool
+    validation: Literal["end", "epoch", "never"]
+    log_every_n_steps: int
+    gradient_clip_norm: float | None
+    monitor: MonitorConfig
+    sweep: SweepConfig
+
+    def __post_init__(self) -> None:
+        _at_least("batch_size", self.batch_size, 1)
+        _at_least("repeats", self.repeats, 1)
+        _at_least("warmup_steps", self.warmup_steps, 0)
+        _at_least("log_every_n_steps", self.log_every_n_steps, 1)
+        _at_least("seed", self.seed, 0)
+        if self.max_steps is None and self.max_epochs is None:
+            raise ValueError("max_steps: found null, and max_epochs is null too; give one of them")
+        if self.max_epochs is not None:
+            _at_least("max_epochs", self.max_epochs, 1)
+        if self.max_steps is not None and self.max_steps <= self.warmup_steps:
+            raise ValueError(
+                f"max_steps: found {self.max_steps} with warmup_steps={self.warmup_steps}; "
+                f"allowed: {self.warmup_steps + 1} or more, so that a step is left to time"
+            )
+        if self.gradient_clip_norm is not None and self.gradient_clip_norm <= 0:
+            raise ValueError(
+                f"gradient_clip_norm: found {self.gradient_clip_norm}; allowed: above 0, or null"
+            )
+        if self.strategy.devices != "auto":
+            self.per_device_batch_size(self.strategy.devices)
+
+    def per_device_batch_size(self, devices: int) -> int:
+        """Samples each device takes a step. Raises ConfigError where they cannot be shared."""
+        if self.scaling == "weak":
+            return self.batch_size
+        if self.batch_size % devices:
+            below = self.batch_size - self.batch_size % devices
+            nearest = [str(b) for b in (below, below + devices) if b > 0]
+            raise ConfigError(
+                f"batch_size: found {self.batch_size} on {devices} devices with scaling=strong; "
+                f"allowed: a multiple of {devices} (nearest: {' or '.join(nearest)})"
+            )
+        return self.batch_size // devices
+
+    def global_batch_size(self, devices: int) -> int:
+        """Samples all devices take together a step."""
+        return self.per_device_batch_size(devices) * devices
+
+
+def _at_least(key: str, value: int, minimum: int) -> None:
+    if value < minimum:
+        raise ValueError(f"{key}: found {value}; allowed: {minimum} or more")
+
+
+def resolve(composed: DictConfig) -> dict[str, Any]:
+    """Hydra's composed configuration as plain data, interpolations resolved, without ``hydra``."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        plain = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(" ".join(str(error).split())) from error
+    assert isinstance(plain, dict)
+    return {str(k): v for k, v in plain.items() if k != "hydra"}
+
+
+def build_cell(plain: Mapping[str, Any]) -> CellConfig:
+    """The typed configuration of a cell. Raises :class:`ConfigError`."""
+    data = {k: v for k, v in plain.items() if k != "experiment"}
+    try:
+        dataset = dict(_group(data, "dataset"))
+        data["loader"] = dataset.pop("loader", {})
+        for key, group in (
+            ("model", _group(data, "model")),
+            ("dataset", dataset),
+            ("optimizer", _group(data, "optimizer")),
+        ):
+            data[key] = _component(key, group)
+        return build(CellConfig, data)
+    except ConfigError:
+        raise
+    except DataError as error:
+        # The loader is typed under `dataset.loader`, where it stands in the YAML.
+        text = str(error)
+        raise ConfigError(f"dataset.{text}" if text.startswith("loader") else text) from error
+
+
+def _group(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    group = data.get(key)
+    if not isinstance(group, Mapping):
+        raise ConfigError(f"{key}: found {group!r}; allowed: an option of the group {key!r}")
+    return group
+
+
+_NOT_ARGUMENTS = ("_target_", "name", "takes", "gives")
+"""What stands beside a component's arguments: its class, its name, and what batches it knows."""
+
+
+def _component(key: str, group: Mapping[str, Any]) -> Component:
+    arguments = {str(k): v for k, v in group.items() if k not in _NOT_ARGUMENTS}
+    target = group.get("_target_")
+    if not isinstance(target, str) or "." not in target:
+        raise ConfigError(
+            f"{key}._target_: found {target!r}; allowed: a class as package.module.Class"
+        )
+    name = group.get("name") or target.rpartition(".")[2]
+    return Component(target, str(name), arguments)
+
+
+def check_component(key: str, component: Component, given: tuple[str, ...] = ()) -> None:
+    """Hold a component's arguments against the signature of its class, without building it.
+
+    A class of the user's own package is only looked for, not imported: it is imported where the
+    cell runs, and this process stays free of whatever it does on import.
+    Raises :class:`ConfigError`.
+    """
+    module_name = component.target.rpartition(".")[0]
+    if not component.target.startswith("scalewise."):
+        try:
+            found = importlib.util.find_spec(module_name) is not None
+        except (ImportError, ValueError):
+            found = False
+        if not found:
+            raise ConfigError(
+                f"{key}._target_: found {component.target!r}, but there is no module "
+                f"{module_name!r}; allowed: an importable class (is its folder on PYTHONPATH?)"
+            )
+        return
+    bind(key, component, load_target(key, component), given)
+
+
+def load_target(key: str, component: Component) -> Any:
+    """Import the class a component names. Raises :class:`ConfigError`."""
+    module_name, _, class_name = component.target.rpartition(".")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{key}._target_: found {component.target!r}; importing {module_name} failed: {error}"
+        ) from error
+    if not hasattr(module, class_name):
+        public = [n for n in vars(module) if n[0].isupper()]
+        raise ConfigError(
+            f"{key}._target_: found {component.target!r}; {module_name} has no {class_name!r}"
+            f"{closest(class_name, public)}; allowed: {', '.join(public) or 'nothing public'}"
+        )
+    return getattr(module, class_name)
+
+
+def bind(key: str, component: Component, target: Any, given: tuple[str, ...] = ()) -> None:
+    """Check names and types of a component's arguments against ``target``'s signature.
+
+    ``given`` are parameters that the caller passes itself. Raises :class:`ConfigError`.
+    """
+    parameters = inspect.signature(target).parameters
+    init = target.__init__ if inspect.isclass(target) else target
+    hints = typing.get_type_hints(init) if hasattr(init, "__annotations__") else {}
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    named = {
+        n: p
+        for n, p in parameters.items()
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and n not in given
+    }
+    for name, value in component.arguments.items():
+        if name in named:
+            if name in hints:
+                try:
+                    convert(hints[name], value, f"{key}.{name}")
+                except DataError as error:
+                    raise ConfigError(str(error)) from error
+        elif not open_ended:
+            raise ConfigError(
+                f"{key}.{name}: unknown key{closest(name, list(named))}; "
+                f"allowed: {', '.join(named)}"
+            )
+    for name, parameter in named.items():
+        if parameter.default is parameter.empty and name not in component.arguments:
+            raise ConfigError(f"{key}.{name}: missing; {component.target} needs it")
+
+
+def instantiate(key: str, component: Component, **given: Any) -> Any:
+    """Build a component. Raises :class:`ConfigError` for whatever it refuses with ValueError."""
+    target = load_target(key, component)
+    bind(key, component, target, tuple(given))
+    try:
+        return target(**component.arguments, **given)
+    except ValueError as error:
+        raise ConfigError(f"{key}.{error}") from error
+
+
+_DOES_NOT_MATTER = ("sweep", "tracking", "monitor", "repeats")
+"""Keys that say how a cell is run and watched, not what comes out of it."""
+
+
+def config_id(plain: Mapping[str, Any]) -> str:
+    """Hash of what determines a cell's result: repeats of one configuration share it."""
+    relevant = {k: v for k, v in plain.items() if k not in _DOES_NOT_MATTER}
+    text = json.dumps(to_plain(relevant), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def cell_id(plain: Mapping[str, Any], repeat: int) -> str:
+    """Hash of what determines one run: :func:`config_id` and the number of the repeat."""
+    return hashlib.sha256(f"{config_id(plain)}/{repeat}".encode()).hexdigest()[:12]

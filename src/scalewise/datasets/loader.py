@@ -1,0 +1,29 @@
+"""How batches are fetched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scalewise.ranges import require
+
+
+@dataclass(frozen=True)
+class LoaderConfig:
+    """Settings of PyTorch's DataLoader that change speed and nothing else.
+
+    The last three mean something only where there are workers or a GPU; elsewhere they are passed
+    over, so that one configuration fits every host.
+    """
+
+    num_workers: int = 0
+    """Processes that fetch batches for each rank; 0 fetches in the training process."""
+    pin_memory: bool = True
+    """Copy batches to page-locked memory first. Only where the device is a GPU."""
+    persistent_workers: bool = True
+    """Keep the workers, if any, from one epoch to the next."""
+    prefetch_factor: int = 2
+    """Batches each worker keeps ready."""
+
+    def __post_init__(self) -> None:
+        require("num_workers", self.num_workers, 0 <= self.num_workers <= 256, "0 to 256")
+        require("prefetch_factor", self.prefetch_factor, self.prefetch_factor >= 1, "at least 1")

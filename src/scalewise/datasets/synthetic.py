@@ -1,0 +1,193 @@
+"""Twins of real data, of the same shapes and types, for machines without them.
+
+They take as long to train on and can be learned, but what a model reaches on them says nothing
+about the real data: ``describe()`` calls them synthetic, and so does every record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from scalewise.datasets.contract import Batch
+from scalewise.datasets.tensors import TensorPairs, TokenWindows
+from scalewise.ranges import require
+
+
+class _Synthetic:
+    """Counts, seed and description; a subclass makes the parts."""
+
+    def __init__(self, train_samples: int, validation_samples: int, seed: int) -> None:
+        require("train_samples", train_samples, train_samples >= 1, "at least 1")
+        require("validation_samples", validation_samples, validation_samples >= 0, "at least 0")
+        self.train_samples = train_samples
+        self.validation_samples = validation_samples
+        self.seed = seed
+
+    def _generator(self, part: int) -> torch.Generator:
+        """The source of randomness of one part: 0 is what they share, 1 training, 2 the other."""
+        return torch.Generator().manual_seed(3 * self.seed + part)
+
+    def _describe(self, **shape: int) -> dict[str, Any]:
+        return {
+            "source": f"generated, seed {self.seed}",
+            "synthetic": True,
+            "train_samples": self.train_samples,
+            "validation_samples": self.validation_samples,
+            **shape,
+        }
+
+
+class SyntheticTokens(_Synthetic):
+    """Windows of tokens where each depends on the one before: like text, and learnable."""
+
+    def __init__(
+        self,
+        vocabulary_size: int = 50_304,
+        sequence_length: int = 1024,
+        train_samples: int = 4096,
+        validation_samples: int = 64,
+        seed: int = 42,
+    ) -> None:
+        super().__init__(train_samples, validation_samples, seed)
+        require("vocabulary_size", vocabulary_size, vocabulary_size >= 4, "at least 4")
+        require("sequence_length", sequence_length, sequence_length >= 1, "at least 1")
+        self.vocabulary_size = vocabulary_size
+        self.sequence_length = sequence_length
+
+    def _part(self, samples: int, part: int) -> TokenWindows:
+        """A walk over the vocabulary in small steps: the next token is one of four."""
+        count = samples * self.sequence_length + 1
+        steps = torch.randint(0, 4, (count,), generator=self._generator(part))
+        tokens = torch.cumsum(steps, dim=0).remainder(self.vocabulary_size)
+        return TokenWindows(tokens.to(torch.int32), self.sequence_length)
+
+    @cached_property
+    def train(self) -> TokenWindows:
+        return self._part(self.train_samples, 1)
+
+    @cached_property
+    def validation(self) -> TokenWindows | None:
+        return self._part(self.validation_samples, 2) if self.validation_samples else None
+
+    def describe(self) -> dict[str, Any]:
+        return self._describe(
+            vocabulary_size=self.vocabulary_size, sequence_length=self.sequence_length
+        )
+
+
+class SyntheticText(_Synthetic):
+    """Texts of numbered words with a class that a quarter of the words point to."""
+
+    def __init__(
+        self,
+        vocabulary_size: int = 20_000,
+        max_tokens: int = 128,
+        classes: int = 4,
+        train_samples: int = 6080,
+        validation_samples: int = 1520,
+        seed: int = 42,
+    ) -> None:
+        super().__init__(train_samples, validation_samples, seed)
+        require("classes", classes, classes >= 2, "at least 2")
+        enough = vocabulary_size >= 2 + classes
+        require("vocabulary_size", vocabulary_size, enough, f"at least {2 + classes}")
+        require("max_tokens", max_tokens, max_tokens >= 1, "at least 1")
+        self.vocabulary_size = vocabulary_size
+        self.max_tokens = max_tokens
+        self.classes = classes
+
+    def _part(self, samples: int, part: int) -> TensorPairs:
+        random = self._generator(part)
+        shape = (samples, self.max_tokens)
+        target = torch.randint(0, self.classes, (samples,), generator=random)
+        words = torch.randint(2, self.vocabulary_size, shape, generator=random)
+        # A word belongs to the class its number leaves as a remainder.
+        owned = words - words.remainder(self.classes) + target.unsqueeze(1)
+        owned = torch.where(owned < self.vocabulary_size, owned, owned - self.classes)
+        telling = torch.rand(shape, generator=random) < 0.25
+        return TensorPairs(torch.where(telling & (owned >= 2), owned, words).int(), target)
+
+    @cached_property
+    def train(self) -> TensorPairs:
+        return self._part(self.train_samples, 1)
+
+    @cached_property
+    def validation(self) -> TensorPairs | None:
+        return self._part(self.validation_samples, 2) if self.validation_samples else None
+
+    def describe(self) -> dict[str, Any]:
+        return self._describe(
+            vocabulary_size=self.vocabulary_size,
+            max_tokens=self.max_tokens,
+            classes=self.classes,
+        )
+
+
+class SyntheticImages(_Synthetic):
+    """Noisy images around one pattern for each class, stored as bytes like decoded photographs."""
+
+    def __init__(
+        self,
+        image_size: int = 224,
+        classes: int = 1000,
+        train_samples: int = 512,
+        validation_samples: int = 64,
+        seed: int = 42,
+    ) -> None:
+        super().__init__(train_samples, validation_samples, seed)
+        require("image_size", image_size, image_size >= 8, "at least 8 pixels")
+        require("classes", classes, classes >= 2, "at least 2")
+        self.image_size = image_size
+        self.classes = classes
+
+    @cached_property
+    def _patterns(self) -> Tensor:
+        """``[classes, 3, 8, 8]``: coarse, so that a thousand of them stay small."""
+        return torch.randint(0, 128, (self.classes, 3, 8, 8), generator=self._generator(0))
+
+    def _part(self, samples: int, part: int) -> ByteImages:
+        random = self._generator(part)
+        target = torch.randint(0, self.classes, (samples,), generator=random)
+        shape = (samples, 3, self.image_size, self.image_size)
+        images = torch.randint(0, 128, shape, generator=random, dtype=torch.uint8)
+        cells = torch.arange(self.image_size) * 8 // self.image_size
+        for image, label in zip(images, target, strict=True):
+            image += self._patterns[label][:, cells][:, :, cells].to(torch.uint8)
+        return ByteImages(images, target)
+
+    @cached_property
+    def train(self) -> ByteImages:
+        return self._part(self.train_samples, 1)
+
+    @cached_property
+    def validation(self) -> ByteImages | None:
+        return self._part(self.validation_samples, 2) if self.validation_samples else None
+
+    def describe(self) -> dict[str, Any]:
+        return self._describe(image_size=self.image_size, classes=self.classes)
+
+
+class ByteImages(Dataset[Batch]):
+    """Images stored as bytes ``[samples, 3, height, width]``, handed out around zero."""
+
+    def __init__(self, images: Tensor, targets: Tensor) -> None:
+        self.images = images
+        self.targets = targets
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Batch:
+        x, target = self.__getitems__([index])
+        return x[0], target[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        """The images at ``indices`` as fp32 from -1 to 1, and their classes."""
+        rows = torch.as_tensor(indices, dtype=torch.int64)
+        return self.images[rows].float() / 127.5 - 1, self.targets[rows]

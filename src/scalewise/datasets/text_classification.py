@@ -1,0 +1,101 @@
+"""Texts to put into classes, with a vocabulary of the words of the training part only."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from scalewise.datasets.labelled_csv import CsvLayout, read_labelled_csv
+from scalewise.datasets.split import check_split, split_indices
+from scalewise.datasets.tensors import TensorPairs
+from scalewise.datasets.vocabulary import Vocabulary, words
+from scalewise.ranges import require
+
+
+class TextClassification:
+    """A labelled CSV file, divided with ``seed`` into training and validation.
+
+    A subclass gives the layout of its file.
+    """
+
+    layout: ClassVar[CsvLayout]
+
+    def __init__(
+        self,
+        path: str | None = None,
+        vocabulary_size: int = 20_000,
+        max_tokens: int = 128,
+        validation_fraction: float = 0.2,
+        seed: int = 42,
+    ) -> None:
+        columns = ", ".join(self.layout.columns)
+        require("path", path, bool(path), f"the path of a CSV of {columns}, dataset.path=FILE")
+        require("vocabulary_size", vocabulary_size, vocabulary_size >= 3, "at least 3")
+        require("max_tokens", max_tokens, max_tokens >= 1, "at least 1")
+        check_split(validation_fraction)
+        self.path = Path(str(path))
+        self.vocabulary_size = vocabulary_size
+        self.max_tokens = max_tokens
+        self.validation_fraction = validation_fraction
+        self.seed = seed
+
+    @cached_property
+    def _parts(self) -> tuple[TensorPairs, TensorPairs, int]:
+        data = read_labelled_csv(self.path, self.layout)
+        texts = [words(text) for text in data.texts]
+        train, validation = split_indices(len(texts), self.validation_fraction, self.seed)
+        vocabulary = Vocabulary((texts[i] for i in train), self.vocabulary_size)
+        labels = torch.tensor(data.labels)
+        parts = [
+            TensorPairs(
+                vocabulary.encode([texts[i] for i in rows], self.max_tokens),
+                labels[torch.from_numpy(rows)],
+            )
+            for rows in (train, validation)
+        ]
+        return parts[0], parts[1], len(vocabulary)
+
+    @property
+    def train(self) -> TensorPairs:
+        return self._parts[0]
+
+    @property
+    def validation(self) -> TensorPairs | None:
+        return self._parts[1] if len(self._parts[1]) else None
+
+    def describe(self) -> dict[str, Any]:
+        train, validation, vocabulary_used = self._parts
+        return {
+            "source": self.path.name,
+            "synthetic": False,
+            "train_samples": len(train),
+            "validation_samples": len(validation),
+            "classes": len(self.layout.classes),
+            "vocabulary_size": vocabulary_used,
+            "max_tokens": self.max_tokens,
+        }
+
+
+class AgNews(TextClassification):
+    """AG News (Zhang et al., 2015): class 1 to 4, title, description."""
+
+    layout = CsvLayout(
+        columns=("class", "title", "description"),
+        label="class",
+        classes={"1": 0, "2": 1, "3": 2, "4": 3},
+        header_labels=("class", "class index"),
+    )
+
+
+class Imdb(TextClassification):
+    """IMDB reviews (Maas et al., 2011) as a CSV: review, sentiment."""
+
+    layout = CsvLayout(
+        columns=("review", "sentiment"),
+        label="sentiment",
+        classes={"negative": 0, "positive": 1},
+        header_labels=("sentiment",),
+    )

@@ -1,0 +1,104 @@
+"""Writes a cell's slice of what was sampled; whatever goes wrong is kept in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from scalewise.gpu.spool import Reading
+from scalewise.host import host_id
+from scalewise.records import DeviceSample, DeviceSeriesWriter, SampledDevice
+
+
+class SeriesRecorder:
+    """One cell's device series. Never raises: a full disk must not end a training."""
+
+    def __init__(self, path: Path, interval_s: float, problems: list[str]) -> None:
+        """``problems`` is shared with the owner, who may read it at any time."""
+        self._path = path
+        self._interval_s = interval_s
+        self._problems = problems
+        self._writer: DeviceSeriesWriter | None = None
+        self._said: set[str] = set()
+        self._last_time = 0.0
+
+    def begin(
+        self,
+        source: Literal["nvml", "process"],
+        devices: Sequence[SampledDevice],
+        unavailable: Mapping[str, str],
+    ) -> None:
+        """Write the header."""
+        self._said.update(unavailable)
+        try:
+            self._writer = DeviceSeriesWriter(
+                self._path, host_id(), source, self._interval_s, tuple(devices), unavailable
+            )
+        except OSError as error:
+            self._give_up(error)
+
+    def add_device(self, device: SampledDevice) -> None:
+        if self._writer is not None:
+            try:
+                self._writer.add_device(device)
+            except OSError as error:
+                self._give_up(error)
+
+    def accept(self, reading: Reading) -> None:
+        """Record a reading, unless it is older than the last or finer than the cell asked for."""
+        for problems in reading.problems.values():
+            for problem in problems:
+                self.note(problem)
+        if reading.samples and self._is_due(reading):
+            self.append(reading.time, reading.samples, reading.cost_ms)
+
+    def append(self, when: float, samples: Mapping[str, DeviceSample], cost_ms: float) -> None:
+        self._last_time = when
+        if self._writer is not None:
+            try:
+                self._writer.append(when, samples, cost_ms)
+            except OSError as error:
+                self._give_up(error)
+
+    def note(self, problem: str) -> None:
+        """Record what happened, in words; the same words once only, until they change."""
+        if problem in self._said:
+            return
+        self._said.add(problem)
+        self._problems.append(problem)
+        if self._writer is not None:
+            try:
+                self._writer.note(problem)
+            except OSError as error:
+                self._give_up(error)
+
+    def unavailable(self, reasons: Mapping[str, str]) -> None:
+        """Record metrics that turned out not to be there."""
+        for metric, reason in reasons.items():
+            if metric not in self._said and self._writer is not None:
+                self._said.add(metric)
+                try:
+                    self._writer.unavailable(metric, reason)
+                except OSError as error:
+                    self._give_up(error)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            try:
+                writer.close()
+            except OSError as error:
+                self._give_up(error)
+
+    def _is_due(self, reading: Reading) -> bool:
+        if reading.time <= self._last_time:
+            return False
+        if reading.extra_lanes or reading.interval_s > 0.75 * self._interval_s:
+            return True
+        # Another cell wants finer steps: keep the first reading of each of ours.
+        return int(reading.time / self._interval_s) != int(self._last_time / self._interval_s)
+
+    def _give_up(self, error: OSError) -> None:
+        self._writer = None
+        self._problems.append(f"device samples are no longer recorded: {error}")

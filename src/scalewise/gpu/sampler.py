@@ -1,0 +1,284 @@
+"""Samples the devices of a cell while it runs, in a thread of a light process.
+
+On a GPU host all cells of a user share one sampler, because NVML serialises on driver locks: the
+participant that holds the host's lock reads every GPU that any of them wants and spools it; the
+others follow the spool, each keeping its own GPUs. When the holder goes, however it goes, the
+kernel frees the lock and another participant takes over. On a host without GPUs each participant
+samples its own ranks' processes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from scalewise.gpu.election import FileLock, Wish, WishBoard, runtime_folder
+from scalewise.gpu.nvml import NvmlUnavailable, open_nvml
+from scalewise.gpu.process import ProcessReader, process_device
+from scalewise.gpu.reader import GpuReader
+from scalewise.gpu.recorder import SeriesRecorder
+from scalewise.gpu.spool import Reading, SpoolReader, SpoolWriter
+from scalewise.host import host_id
+from scalewise.records import CellFolder, SampledDevice
+
+MIN_INTERVAL_S = 0.1
+_STOP_TIMEOUT_S = 10.0
+_WISHES_RECHECK_S = 5.0
+
+
+class DeviceSampler:
+    """Records a cell's devices to ``gpu/<host>.jsonl`` from :meth:`start` to :meth:`stop`."""
+
+    def __init__(
+        self,
+        folder: CellFolder,
+        gpus: Mapping[str, int | None],
+        pids: Callable[[], Mapping[int, int]],
+        interval_s: float = 1.0,
+    ) -> None:
+        """``gpus`` maps UUIDs to the rank that uses each; empty on a CPU host.
+
+        ``pids`` maps ranks to process ids and is asked again at each sample, because ranks start
+        late; it is used where there are no GPUs. ``interval_s`` is at least 0.1.
+        """
+        if interval_s < MIN_INTERVAL_S:
+            raise ValueError(
+                f"interval_s: found {interval_s}; allowed: {MIN_INTERVAL_S} or more "
+                f"(10 samples a second)"
+            )
+        self.problems: list[str] = []
+        """What went wrong so far, in words; the records hold the same."""
+        self._gpus = dict(gpus)
+        self._pids = pids
+        self._interval_s = interval_s
+        self._recorder = SeriesRecorder(
+            folder.device_series_path(host_id()), interval_s, self.problems
+        )
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="scalewise-sampler", daemon=True)
+
+    def __enter__(self) -> DeviceSampler:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take a last sample of every lane and close the record. Returns within 10 s."""
+        self._stop.set()
+        if self._thread.ident is None:
+            return
+        self._thread.join(_STOP_TIMEOUT_S)
+        if self._thread.is_alive():
+            self.problems.append(
+                f"the sampler did not stop within {_STOP_TIMEOUT_S:g} s: a driver call hangs"
+            )
+
+    def _run(self) -> None:
+        try:
+            self._sample()
+        except Exception as error:  # the border to the training, which must not end with it
+            self._recorder.note(f"sampling ended early: {type(error).__name__}: {error}")
+        finally:
+            self._recorder.close()
+
+    def _sample(self) -> None:
+        if self._gpus:
+            try:
+                reader = GpuReader(open_nvml())
+            except NvmlUnavailable as error:
+                self._recorder.begin("process", (), {})
+                self._recorder.note(f"{error}; the ranks' processes are sampled instead")
+            else:
+                try:
+                    self._sample_gpus(reader)
+                finally:
+                    reader.close()
+                return
+        else:
+            self._recorder.begin("process", (), {})
+        self._sample_processes()
+
+    # Processes
+
+    def _sample_processes(self) -> None:
+        reader, ticks = ProcessReader(), Ticks(self._interval_s)
+        known: set[int] = set()
+        while True:
+            last = self._stop.is_set()
+            begun = time.perf_counter()
+            when, pids = time.time(), dict(self._pids())
+            for rank in sorted(pids.keys() - known):
+                self._recorder.add_device(process_device(rank))
+                known.add(rank)
+            samples = reader.read(pids)
+            if samples:
+                self._recorder.append(when, samples, 1e3 * (time.perf_counter() - begun))
+            if last:
+                break
+            self._stop.wait(ticks.wait_s())
+        self._tell_missed(ticks)
+
+    # GPUs
+
+    def _sample_gpus(self, reader: GpuReader) -> None:
+        self._begin_gpus(reader)
+        peers: _Peers | None
+        try:
+            peers = _Peers(runtime_folder(), Wish(self._interval_s, tuple(self._gpus)))
+        except OSError as error:
+            self._recorder.note(f"this cell samples for itself alone: {error}")
+            peers = None
+        try:
+            while not self._stop.is_set():
+                if peers is None or peers.lock.try_acquire():
+                    self._lead(reader, peers)
+                else:
+                    self._follow(reader, peers)
+        finally:
+            if peers is not None:
+                peers.leave()
+        self._read_own(reader, all_lanes=True)
+
+    def _begin_gpus(self, reader: GpuReader) -> None:
+        devices = []
+        for uuid, rank in self._gpus.items():
+            gpu = reader.devices.get(uuid)
+            if gpu is None:
+                continue
+            devices.append(
+                SampledDevice(
+                    uuid, gpu.index, gpu.name, rank, gpu.memory_total_mib, gpu.power_limit_w
+                )
+            )
+        reading = reader.read(self._gpus, self._interval_s, all_lanes=True)
+        self._recorder.begin("nvml", devices, reader.nvml.unavailable)
+        for uuid in self._gpus.keys() - reader.devices.keys():
+            self._recorder.note(f"GPU {uuid} is not there and is not sampled")
+        self._recorder.accept(reading)
+        self._tell_faults(reader)
+
+    def _lead(self, reader: GpuReader, peers: _Peers | None) -> None:
+        """Sample for everyone until the end."""
+        spool = None if peers is None else SpoolWriter(peers.folder)
+        wish = Wish(self._interval_s, tuple(self._gpus))
+        ticks = Ticks(wish.interval_s)
+        try:
+            while not self._stop.wait(ticks.wait_s()):
+                if peers is not None:
+                    wish = peers.merged(wish)
+                    ticks.set_interval(wish.interval_s)
+                reading = reader.read(wish.uuids, wish.interval_s)
+                if spool is not None:
+                    try:
+                        spool.write(reading)
+                    except OSError as error:
+                        self._recorder.note(f"other cells cannot be told: {error}")
+                self._recorder.accept(_own(reading, self._gpus))
+                self._tell_faults(reader)
+        finally:
+            if spool is not None:
+                spool.close()
+        self._tell_missed(ticks)
+
+    def _follow(self, reader: GpuReader, peers: _Peers) -> None:
+        """Keep this cell's slice of what the elected one samples, until the lock is free."""
+        spool = SpoolReader(peers.folder, since=time.time())
+        own = frozenset(self._gpus)
+        patience_s = max(2.5 * self._interval_s, 0.5)
+        heard_at = time.monotonic()
+        while not self._stop.wait(min(self._interval_s / 2, 0.25)):
+            for reading in spool.read(own):
+                self._recorder.accept(reading)
+                heard_at = time.monotonic()
+            if peers.lock.try_acquire():
+                return
+            if time.monotonic() - heard_at > patience_s:
+                # The elected one has not seen our wish yet, hangs, or does not see our GPUs.
+                self._read_own(reader)
+                heard_at = time.monotonic() - patience_s + self._interval_s
+        for reading in spool.read(own):
+            self._recorder.accept(reading)
+
+    def _read_own(self, reader: GpuReader, *, all_lanes: bool = False) -> None:
+        self._recorder.accept(reader.read(self._gpus, self._interval_s, all_lanes=all_lanes))
+        self._tell_faults(reader)
+
+    def _tell_faults(self, reader: GpuReader) -> None:
+        self._recorder.unavailable(reader.nvml.unavailable)
+        for where, reason in reader.nvml.faults.items():
+            self._recorder.note(f"{where}: {reason}")
+        reader.nvml.faults.clear()
+
+    def _tell_missed(self, ticks: Ticks) -> None:
+        if ticks.missed:
+            self._recorder.note(
+                f"{ticks.missed} of {ticks.missed + ticks.kept} samples were missed: "
+                f"the host was too busy or the driver too slow"
+            )
+
+
+class Ticks:
+    """A steady beat: a missed one is counted and left out, so that lateness never adds up."""
+
+    def __init__(self, interval_s: float) -> None:
+        self.kept = self.missed = 0
+        self._interval_s = interval_s
+        self._next = time.monotonic() + interval_s
+
+    def set_interval(self, interval_s: float) -> None:
+        if interval_s != self._interval_s:
+            self._interval_s = interval_s
+            self._next = time.monotonic()
+
+    def wait_s(self) -> float:
+        """Seconds until the next beat, which is taken to be kept."""
+        wait = self._next - time.monotonic()
+        late = int(max(0.0, -wait) / self._interval_s)
+        self.missed += late
+        self.kept += 1
+        self._next += (late + 1) * self._interval_s
+        return max(0.0, wait)
+
+
+class _Peers:
+    """The participants of this host, seen from one of them."""
+
+    def __init__(self, folder: Path, wish: Wish) -> None:
+        self.folder = folder
+        self.lock = FileLock(folder / "sampler.lock")
+        self._board = WishBoard(folder)
+        self._board.post(wish)
+        self._changed_at = -1
+        self._checked_at = -_WISHES_RECHECK_S
+
+    def merged(self, current: Wish) -> Wish:
+        """What all participants want together; ``current`` as long as nothing changed."""
+        now, changed_at = time.monotonic(), self._board.changed_at_ns()
+        if changed_at == self._changed_at and now - self._checked_at < _WISHES_RECHECK_S:
+            return current
+        self._changed_at, self._checked_at = changed_at, now
+        wishes = self._board.read()
+        return Wish(
+            min((w.interval_s for w in wishes), default=current.interval_s),
+            tuple(sorted({u for w in wishes for u in w.uuids})) or current.uuids,
+        )
+
+    def leave(self) -> None:
+        self._board.withdraw()
+        self.lock.release()
+
+
+def _own(reading: Reading, uuids: Mapping[str, object]) -> Reading:
+    return replace(
+        reading,
+        samples={u: s for u, s in reading.samples.items() if u in uuids},
+        problems={u: p for u, p in reading.problems.items() if u in uuids},
+    )

@@ -1,0 +1,243 @@
+"""Draws frames: one row a device, whatever fits the width, the most telling columns first."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from scalewise.analysis.balance import cv_percent, grade
+from scalewise.gpu.frames import Frame, Owner
+from scalewise.gpu.top_columns import fitting_columns
+from scalewise.records import DeviceSample, SampledDevice
+
+HISTORY = 120
+SORTS = ("index", "utilization", "memory", "power", "temperature")
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_GRADE_STYLE = {"excellent": "green", "good": "green", "fair": "yellow", "poor": "red"}
+_SORT_METRIC = {
+    "utilization": "utilization_percent",
+    "memory": "memory_used_mib",
+    "power": "power_w",
+    "temperature": "temperature_c",
+}
+
+
+@dataclass
+class TopState:
+    """What the view remembers between frames."""
+
+    title: str
+    interval_s: float
+    """0 for a single reading."""
+    sort: str = "index"
+    paused: bool = False
+    frame: Frame | None = None
+    history: dict[str, deque[float | None]] = field(default_factory=dict)
+    """Utilisation by device id, the newest last."""
+    notes: deque[str] = field(default_factory=lambda: deque(maxlen=3))
+
+    def add(self, frame: Frame) -> None:
+        self.frame = frame
+        for device in frame.devices:
+            sample = frame.samples.get(device.id)
+            row = self.history.setdefault(device.id, deque(maxlen=HISTORY))
+            row.append(None if sample is None else sample.utilization_percent)
+        stamp = datetime.fromtimestamp(frame.time).strftime("%H:%M:%S")
+        self.notes.extend(f"{stamp} {note}" for note in frame.notes)
+
+    def next_sort(self) -> None:
+        self.sort = SORTS[(SORTS.index(self.sort) + 1) % len(SORTS)]
+
+
+def render(state: TopState, width: int, height: int) -> RenderableType:
+    """The whole screen, at most ``height`` lines of ``width`` columns."""
+    frame = state.frame
+    if frame is None:
+        return Text("waiting for the first reading", no_wrap=True)
+    above: list[RenderableType] = [_header(state, frame, width), _devices(state, frame, width)]
+    below = [*_totals(frame), *_throttled(frame), *_notes(state)]
+    used = 1 + 1 + len(frame.devices) + len(below)
+    keys = [] if width >= _WIDE or state.interval_s == 0 else [_line((_keys(state), "dim"))]
+    processes = _processes(frame, height - used - len(keys))
+    return Group(*above, *below, *processes, *keys)
+
+
+def _line(*parts: str | tuple[str, str]) -> Text:
+    return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
+
+
+def _keys(state: TopState) -> str:
+    return f"s sort: {state.sort}  p pause  q quit"
+
+
+def _header(state: TopState, frame: Frame, width: int) -> Text:
+    stamp = datetime.fromtimestamp(frame.time).strftime("%H:%M:%S")
+    count = len(frame.devices)
+    left = f"scalewise top  {state.title}, {count} device{'s' * (count != 1)}"
+    state_words = "PAUSED" if state.paused else f"every {state.interval_s:g} s"
+    if state.interval_s == 0:
+        state_words = "once"
+    right = f"{stamp}  {state_words}" + (f"  {_keys(state)}" if width >= _WIDE else "")
+    gap = max(2, width - len(left) - len(right))
+    return _line((left, "bold"), " " * gap, (right, "bold red" if state.paused else "dim"))
+
+
+_MIN_HISTORY = 8
+_WIDE = 100
+
+
+def _devices(state: TopState, frame: Frame, width: int) -> Table:
+    columns = fitting_columns(frame, width, reserved=_MIN_HISTORY)
+    spare = width - sum(c.width + 1 for c in columns)
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold dim")
+    for column in columns:
+        justify = "left" if column.title == "name" else "right"
+        table.add_column(
+            column.title,
+            width=column.width,
+            no_wrap=True,
+            justify=justify,  # type: ignore[arg-type]
+        )
+    table.add_column("history", width=min(spare, HISTORY), no_wrap=True)
+    for device in _sorted(state, frame):
+        sample = frame.samples.get(device.id)
+        if sample is None:
+            lost: list[str | Text] = [str(device.index), *[Text("-", "dim")] * (len(columns) - 1)]
+            table.add_row(*lost, Text("lost", "red"))
+            continue
+        cells = [c.cell(device, sample) for c in columns]
+        table.add_row(*cells, _sparkline(state.history[device.id], min(spare, HISTORY)))
+    return table
+
+
+def _sorted(state: TopState, frame: Frame) -> list[SampledDevice]:
+    if state.sort == "index":
+        return sorted(frame.devices, key=lambda d: d.index)
+
+    def key(device: SampledDevice) -> float:
+        sample = frame.samples.get(device.id)
+        value = None if sample is None else getattr(sample, _SORT_METRIC[state.sort])
+        return float("inf") if value is None else -value
+
+    return sorted(frame.devices, key=key)
+
+
+def _sparkline(values: Sequence[float | None], width: int) -> Text:
+    """0 to 100 percent, the newest at the right; a gap where nothing was read."""
+    text = Text()
+    for value in list(values)[-width:]:
+        if value is None:
+            text.append(" ")
+        else:
+            level = min(len(_BLOCKS) - 1, int(value / 100 * len(_BLOCKS)))
+            text.append(_BLOCKS[level], "cyan")
+    return text
+
+
+def _totals(frame: Frame) -> list[Text]:
+    samples = [frame.samples[d.id] for d in frame.devices if d.id in frame.samples]
+    if not samples:
+        return [_line(("no device answers", "red"))]
+    parts: list[str] = []
+    used = [s.memory_used_mib for s in samples if s.memory_used_mib is not None]
+    if used:
+        parts.append(f"memory {sum(used) / 1024:.1f} GiB")
+    power = [s.power_w for s in samples if s.power_w is not None]
+    if power:
+        parts.append(f"power {sum(power):.0f} W")
+    busy = [s.utilization_percent for s in samples if s.utilization_percent is not None]
+    if busy:
+        parts.append(f"utilisation {sum(busy) / len(busy):.0f} % on average")
+    hot = [s.temperature_c for s in samples if s.temperature_c is not None]
+    if hot:
+        parts.append(f"hottest {max(hot):.0f} °C")
+    lines = [_line(("all  ", "bold dim"), ", ".join(parts))]
+    balance = _balance(samples)
+    return [*lines, balance] if balance is not None else lines
+
+
+def balance_of(samples: Sequence[DeviceSample]) -> Mapping[str, tuple[float, str]]:
+    """CV in percent and its grade across devices, by metric; metrics not read are left out."""
+    found = {}
+    for name in ("sm_activity_percent", "utilization_percent", "memory_used_mib", "power_w"):
+        values = [getattr(s, name) for s in samples]
+        if len(values) > 1 and None not in values and sum(values) > 0:
+            cv = cv_percent(values)
+            found[name] = (cv, grade(cv))
+    return found
+
+
+def _balance(samples: Sequence[DeviceSample]) -> Text | None:
+    names = {
+        "sm_activity_percent": "SM",
+        "utilization_percent": "util",
+        "memory_used_mib": "memory",
+        "power_w": "power",
+    }
+    found = balance_of(samples)
+    if not found:
+        return None
+    text = Text("CV   ", "bold dim", no_wrap=True, overflow="ellipsis")
+    for position, (metric, (cv, word)) in enumerate(found.items()):
+        text.append(f"{', ' if position else ''}{names[metric]} {cv:.1f} % ")
+        text.append(word, _GRADE_STYLE[word])
+    return text
+
+
+def _throttled(frame: Frame) -> list[Text]:
+    """Who is held back by what; GPUs with the same reasons share a line."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for device in frame.devices:
+        sample = frame.samples.get(device.id)
+        if sample is not None and sample.throttle_reasons:
+            groups.setdefault(sample.throttle_reasons, []).append(device.index)
+    return [
+        _line(("held back  ", "bold yellow"), f"GPU {_ranges(indices)}: {', '.join(reasons)}")
+        for reasons, indices in groups.items()
+    ]
+
+
+def _ranges(indices: Sequence[int]) -> str:
+    """``0-3, 5`` for 0, 1, 2, 3, 5."""
+    runs: list[list[int]] = []
+    for index in sorted(indices):
+        if runs and index == runs[-1][1] + 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def _notes(state: TopState) -> list[Text]:
+    return [_line(("note  ", "bold red"), note) for note in state.notes]
+
+
+def _processes(frame: Frame, room: int) -> list[Text]:
+    rows = [
+        (device.index, owner)
+        for device in frame.devices
+        for owner in frame.owners.get(device.id, ())
+    ]
+    if not rows or room < 2:
+        return []
+    title = f"{'GPU':>3} {'pid':>8} {'rank':>4} {'memory GiB':>10}  process"
+    lines = [_line((title, "bold dim"))]
+    shown = rows if len(rows) <= room - 1 else rows[: room - 2]
+    lines += [_line(_process(index, owner)) for index, owner in shown]
+    if len(shown) < len(rows):
+        lines.append(_line((f"and {len(rows) - len(shown)} more", "dim")))
+    return lines
+
+
+def _process(index: int, owner: Owner) -> str:
+    memory = "-" if owner.memory_mib is None else f"{owner.memory_mib / 1024:.1f}"
+    rank = "-" if owner.rank is None else str(owner.rank)
+    what = f"cell {owner.cell}" if owner.cell else owner.name
+    return f"{index:>3} {owner.pid:>8} {rank:>4} {memory:>10}  {what}"

@@ -1,0 +1,222 @@
+"""Hardware profiles: what a run expects of its host, and the check that the host is so.
+
+A profile is data (``conf/hardware/*.yaml``); every figure in it names its source and its date. The
+checks are pure functions of the profile and of what was found on the host, so that they run there,
+before any rank starts, and answer with one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from scalewise.nccl_settings import check_nccl, nccl_warnings
+from scalewise.ranges import require
+from scalewise.records.cell import DeviceInfo
+
+
+@dataclass(frozen=True)
+class PeakRates:
+    """Peak rates of dense matrix products in 10^12 operations a second, as the maker states them.
+
+    Rates with structured sparsity, twice as high in most data sheets, are never meant.
+    """
+
+    source: str
+    """The document they stand in."""
+    date: str
+    """The document's date, or when it was read."""
+    fp32_tflops: float | None = None
+    """Outside the tensor cores."""
+    tf32_tflops: float | None = None
+    bf16_tflops: float | None = None
+    fp16_tflops: float | None = None
+    """With sums in fp32, as mixed precision needs them."""
+    fp8_tflops: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("fp32", "tf32", "bf16", "fp16", "fp8"):
+            rate = getattr(self, f"{name}_tflops")
+            require(f"{name}_tflops", rate, rate is None or rate > 0, "above 0, or null")
+
+
+@dataclass(frozen=True)
+class Link:
+    """What joins the GPUs of a host."""
+
+    kind: Literal["nvlink", "pcie"]
+    bidirectional_gb_s: float | None = None
+    """10^9 bytes a second of one GPU, both directions together, as the maker states it."""
+
+    def __post_init__(self) -> None:
+        rate = self.bidirectional_gb_s
+        require("bidirectional_gb_s", rate, rate is None or rate > 0, "above 0, or null")
+
+
+@dataclass(frozen=True)
+class Price:
+    """What one GPU costs for an hour, its share of the machine around it included."""
+
+    usd_per_hour: float
+    source: str
+    date: str
+
+    def __post_init__(self) -> None:
+        require("usd_per_hour", self.usd_per_hour, self.usd_per_hour >= 0, "at least 0")
+
+
+@dataclass(frozen=True)
+class HardwareConfig:
+    """A profile. What is null is not known, and nothing is computed from it."""
+
+    name: str
+    kind: Literal["auto", "cpu", "cuda"] = "auto"
+    """``auto``: GPUs where there are any, else the CPU."""
+    gpus: Literal["all"] | tuple[int | str, ...] = "all"
+    """The GPUs that may be used, by index or UUID."""
+    match: tuple[str, ...] = ()
+    """Every one of these must occur in the name NVML gives each GPU."""
+    match_not: tuple[str, ...] = ()
+    """None of these may: sister products with other rates."""
+    allow_mismatch: bool = False
+    """Run all the same on GPUs this profile does not describe; its figures are then left out."""
+    cores_per_device: int | None = None
+    """CPU only: cores of one device; null is half the usable cores, at least one."""
+    peak: PeakRates | None = None
+    memory_gib: float | None = None
+    """Of one GPU, as the maker names it."""
+    memory_bandwidth_gb_s: float | None = None
+    """10^9 bytes a second between one GPU and its memory."""
+    memory_source: str | None = None
+    """The document of memory, bandwidth and link, where it is not that of the peak rates."""
+    link: Link | None = None
+    price: Price | None = None
+    nccl: Mapping[str, str | int] = field(default_factory=dict)
+    """NCCL_* environment variables of the ranks. Empty leaves NCCL its own choice."""
+    nccl_left_out: Mapping[str, str] = field(default_factory=dict)
+    """Published settings that are not applied, ``NAME=value``, and why."""
+    memory_cap_gib: float | None = None
+    """Most memory a rank may allocate on its GPU; null for no limit."""
+
+    def __post_init__(self) -> None:
+        cores, cap = self.cores_per_device, self.memory_cap_gib
+        require("cores_per_device", cores, cores is None or cores >= 1, "at least 1, or null")
+        require("memory_cap_gib", cap, cap is None or cap > 0, "above 0, or null for no limit")
+        if self.gpus != "all":
+            require("gpus", list(self.gpus), len(self.gpus) > 0, "all, or a list of one or more")
+            distinct = len(set(self.gpus)) == len(self.gpus)
+            require("gpus", list(self.gpus), distinct, "each GPU once")
+        check_nccl(self.nccl)
+
+    def nccl_environment(self) -> dict[str, str]:
+        """What to add to a rank's environment."""
+        return {name: str(value) for name, value in self.nccl.items()}
+
+    def warnings(self) -> list[str]:
+        """What is legal in this profile and still deserves a word, one line each."""
+        left_out = [f"{setting} is left out: {why}" for setting, why in self.nccl_left_out.items()]
+        return nccl_warnings(self.nccl) + left_out
+
+    def without_figures(self) -> HardwareConfig:
+        """This profile with nothing said about the GPUs: for hosts it does not describe."""
+        return replace(
+            self,
+            peak=None,
+            memory_gib=None,
+            memory_bandwidth_gb_s=None,
+            memory_source=None,
+            link=None,
+            price=None,
+        )
+
+
+def describes(config: HardwareConfig, gpu_name: str) -> bool:
+    """Whether the profile is made for a GPU of this name."""
+    return all(part in gpu_name for part in config.match) and not any(
+        part in gpu_name for part in config.match_not
+    )
+
+
+def profile_of(gpu_name: str, profiles: Sequence[HardwareConfig]) -> HardwareConfig | None:
+    """The profile made for a GPU of this name, or None: the figures for ``hardware=auto``."""
+    fitting = [p for p in profiles if p.match and not p.nccl and describes(p, gpu_name)]
+    return max(fitting, key=lambda p: sum(map(len, p.match)), default=None)
+
+
+def device_kind(config: HardwareConfig, present: Sequence[DeviceInfo]) -> Literal["cpu", "cuda"]:
+    """What the run will compute on, where ``present`` are the host's GPUs.
+
+    Raises ValueError where the profile needs a GPU and there is none.
+    """
+    if config.kind == "cuda" and not present:
+        raise ValueError(
+            f"hardware={config.name}: found no NVIDIA GPU on this host; allowed: a host with one, "
+            "or hardware=cpu"
+        )
+    return "cpu" if config.kind == "cpu" or not present else "cuda"
+
+
+def choose_gpus(
+    config: HardwareConfig, present: Sequence[DeviceInfo]
+) -> tuple[tuple[DeviceInfo, ...], HardwareConfig]:
+    """The GPUs to use, in the order the profile names them, and the profile that holds for them.
+
+    Raises ValueError for a GPU that is not there and for one the profile does not describe, unless
+    ``allow_mismatch``: then the profile comes back without its figures.
+    """
+    chosen = _named_gpus(config, present)
+    strangers = sorted({gpu.name for gpu in chosen if not describes(config, gpu.name)})
+    if not strangers:
+        return chosen, config
+    if config.allow_mismatch:
+        return chosen, config.without_figures()
+    without = f" without {', '.join(config.match_not)}" if config.match_not else ""
+    raise ValueError(
+        f"hardware={config.name}: found {', '.join(strangers)}; allowed: GPUs named "
+        f"{' and '.join(config.match)}{without}. Use hardware=auto, the profile of this GPU, or "
+        "hardware.allow_mismatch=true to run without its figures"
+    )
+
+
+def _named_gpus(config: HardwareConfig, present: Sequence[DeviceInfo]) -> tuple[DeviceInfo, ...]:
+    if config.gpus == "all":
+        return tuple(present)
+    chosen = []
+    for wanted in config.gpus:
+        found = [gpu for gpu in present if wanted in (gpu.index, gpu.uuid)]
+        if not found:
+            indices = ", ".join(str(gpu.index) for gpu in present)
+            raise ValueError(
+                f"hardware.gpus: found {wanted}; allowed: {indices}, or a UUID of one of them "
+                "(nvidia-smi -L lists them)"
+            )
+        chosen += found
+    if len({gpu.uuid for gpu in chosen}) < len(chosen):
+        raise ValueError(f"hardware.gpus: found {list(config.gpus)}; allowed: each GPU once")
+    return tuple(chosen)
+
+
+def cpu_devices(config: HardwareConfig, usable_cores: Sequence[int]) -> list[tuple[int, ...]]:
+    """The devices of a CPU host: equal shares of the cores, the same for one rank and for many.
+
+    Cores that do not fill a share are left idle, so that every device is as fast as the others.
+    Raises ValueError where not even one device has its cores.
+    """
+    share = config.cores_per_device or max(1, len(usable_cores) // 2)
+    if share > len(usable_cores):
+        raise ValueError(
+            f"hardware.cores_per_device: found {share}; allowed: 1 to {len(usable_cores)}, the "
+            "cores this process may use"
+        )
+    count = len(usable_cores) // share
+    return [tuple(usable_cores[i * share : (i + 1) * share]) for i in range(count)]
+
+
+def emulations(config: HardwareConfig, peers_can_talk: bool | None) -> tuple[str, ...]:
+    """Settings that make the host look like another: they label every record of the run.
+
+    ``peers_can_talk`` says whether the GPUs in use reach one another directly; None is unknown.
+    """
+    disabled = config.nccl_environment().get("NCCL_P2P_DISABLE") == "1"
+    return ("NCCL_P2P_DISABLE=1",) if disabled and peers_can_talk else ()

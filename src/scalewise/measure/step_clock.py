@@ -1,0 +1,228 @@
+"""When each phase of each step began and ended, on the host and on the device.
+
+Marking costs a clock reading and, on a GPU, a CUDA event recorded into the stream; nothing waits
+for the device. The events are read by another thread long after the step, when they have all
+completed, and go back into a pool.
+
+A step lasts from the end of the optimizer step before it to the end of its own, so the phases of
+a step add up to it on the host. On the device the same marks cut the stream's time line.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+import torch
+
+from scalewise.records import StepWriter
+
+
+class Mark(enum.IntEnum):
+    """The moments of one batch, in order."""
+
+    FETCH_BEGIN = 0
+    FETCH_END = 1
+    TRANSFER_END = 2
+    FORWARD_BEGIN = 3
+    FORWARD_END = 4
+    BACKWARD_BEGIN = 5
+    LAST_BUCKET = 6
+    BACKWARD_END = 7
+    OPTIMIZER_BEGIN = 8
+    OPTIMIZER_END = 9
+
+
+_DEVICE_MARKS = (
+    Mark.FETCH_BEGIN,
+    Mark.FETCH_END,
+    Mark.TRANSFER_END,
+    Mark.FORWARD_END,
+    Mark.LAST_BUCKET,
+    Mark.BACKWARD_END,
+    Mark.OPTIMIZER_END,
+)
+"""The marks that cut the device's time line. Between the others the host only does bookkeeping,
+which keeps no device busy, and an event costs more than a clock reading."""
+
+_Event = torch.cuda.Event
+
+
+@dataclass
+class _Batch:
+    """Marks of one batch. Several make a step where gradients are accumulated."""
+
+    host_ns: list[int] = field(default_factory=lambda: [0] * len(Mark))
+    events: list[_Event | None] = field(default_factory=lambda: [None] * len(Mark))
+
+
+@dataclass
+class _Step:
+    number: int
+    epoch: int
+    samples: int
+    flags: int
+    start_ns: int
+    start_event: _Event | None
+    batches: list[_Batch]
+
+
+class StepClock:
+    """Takes marks on the training thread; ``drain`` turns finished steps into records elsewhere.
+
+    Args:
+        writer: where rows go.
+        device: the CUDA device to time, or None where there is none.
+    """
+
+    def __init__(self, writer: StepWriter, device: torch.device | None) -> None:
+        self._writer = writer
+        self._device = device
+        self._pool: deque[_Event] = deque()
+        self._finished: deque[_Step] = deque()
+        self._batch = _Batch()
+        self._batches: list[_Batch] = [self._batch]
+        self._start_ns = 0
+        self._start_event: _Event | None = None
+
+    def begin(self) -> None:
+        """The next step starts now: at the start of training, and after an interruption."""
+        self._start_ns = time.perf_counter_ns()
+        self._start_event = self._record()
+        self._batch = _Batch()
+        self._batches = [self._batch]
+
+    def mark(self, mark: Mark) -> None:
+        self._batch.host_ns[mark] = time.perf_counter_ns()
+        if self._device is not None and mark in _DEVICE_MARKS:
+            self._batch.events[mark] = self._record()
+
+    def continue_step(self) -> None:
+        """Another batch follows before the optimizer steps (gradient accumulation)."""
+        self._batch = _Batch()
+        self._batches.append(self._batch)
+
+    def finish_step(self, number: int, epoch: int, samples: int, flags: int) -> None:
+        """The optimizer has stepped; the last mark of this step is the start of the next."""
+        step = _Step(
+            number, epoch, samples, flags, self._start_ns, self._start_event, self._batches
+        )
+        last = self._batch
+        self._finished.append(step)
+        self._start_ns = last.host_ns[Mark.OPTIMIZER_END]
+        self._start_event = last.events[Mark.OPTIMIZER_END]
+        self._batch = _Batch()
+        self._batches = [self._batch]
+
+    def drain(self, wait: bool = False) -> None:
+        """Write every finished step whose events have completed. Not for the training thread.
+
+        With ``wait`` the device is waited for: at the end of training only.
+        """
+        while self._finished:
+            step = self._finished[0]
+            end = step.batches[-1].events[Mark.OPTIMIZER_END]
+            if end is not None and not end.query():
+                if not wait:
+                    return
+                end.synchronize()
+            self._write(step)
+            self._finished.popleft()
+        self._writer.flush()
+
+    def _record(self) -> _Event | None:
+        if self._device is None:
+            return None
+        try:
+            event = self._pool.popleft()
+        except IndexError:
+            event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def _write(self, step: _Step) -> None:
+        host = host_phases_ms(step.start_ns, [batch.host_ns for batch in step.batches])
+        device = None
+        if step.start_event is not None:
+            device = device_phases_ms(step.start_event, [batch.events for batch in step.batches])
+            # The start event is the last of the step before: nobody needs it any more. The last
+            # event of this step is the next one's start and goes back with that one.
+            self._pool.append(step.start_event)
+            for batch in step.batches:
+                for mark, event in enumerate(batch.events):
+                    final = batch is step.batches[-1] and mark == Mark.OPTIMIZER_END
+                    if event is not None and not final:
+                        self._pool.append(event)
+        self._writer.append(
+            step.number, step.start_ns, step.epoch, step.samples, step.flags, host, device
+        )
+
+
+def host_phases_ms(start_ns: int, batches: list[list[int]]) -> dict[str, float | None]:
+    """Phases of one step on the host's time line.
+
+    ``start_ns`` is when the step began; ``batches`` holds, for each batch of the step, one
+    ``perf_counter_ns`` reading a :class:`Mark`, 0 where the moment did not occur. Phases of
+    several batches are added. What no phase covers is ``other``, so that all add up to ``step``.
+    """
+    ends = batches[-1]
+    total = ends[Mark.OPTIMIZER_END] - start_ns
+    phases = {
+        "data_wait": _sum(batches, Mark.FETCH_BEGIN, Mark.FETCH_END),
+        "h2d": _sum(batches, Mark.FETCH_END, Mark.TRANSFER_END),
+        "forward": _sum(batches, Mark.FORWARD_BEGIN, Mark.FORWARD_END),
+        "optimizer": _sum(batches, Mark.OPTIMIZER_BEGIN, Mark.OPTIMIZER_END),
+    }
+    reduced = ends[Mark.LAST_BUCKET] != 0
+    whole = _sum(batches, Mark.BACKWARD_BEGIN, Mark.BACKWARD_END)
+    exposed = _sum(batches[-1:], Mark.LAST_BUCKET, Mark.BACKWARD_END) if reduced else None
+    phases["exposed_comm"] = exposed
+    phases["backward"] = whole - exposed if whole is not None and exposed is not None else whole
+    phases["other"] = total - sum(v for v in phases.values() if v is not None)
+    ready = ends[Mark.LAST_BUCKET] if reduced else ends[Mark.BACKWARD_END]
+    phases["arrival"] = ready - start_ns if ready else None
+    phases["step"] = total
+    return {name: None if ns is None else ns / 1e6 for name, ns in phases.items()}
+
+
+def _sum(batches: list[list[int]], begin: Mark, end: Mark) -> int | None:
+    spans = [b[end] - b[begin] for b in batches if b[begin] and b[end]]
+    return sum(spans) if spans else None
+
+
+def device_phases_ms(start: _Event, batches: list[list[_Event | None]]) -> dict[str, float | None]:
+    """Phases of one step on the device's time line, from completed events.
+
+    Consecutive events cut the stream, so each phase runs from the event before it to its own:
+    ``other`` until the loader is asked, ``data_wait`` until the batch is there, ``h2d`` until it
+    is on the device, ``forward``, ``backward`` until the last bucket is ready (or its own end),
+    ``exposed_comm`` until backward ends, ``optimizer`` until it has stepped.
+    """
+    phases: dict[str, float] = {}
+    arrival: float | None = None
+    at = start
+    closes = {
+        Mark.FETCH_BEGIN: "other",
+        Mark.FETCH_END: "data_wait",
+        Mark.TRANSFER_END: "h2d",
+        Mark.FORWARD_END: "forward",
+        Mark.LAST_BUCKET: "backward",
+        Mark.BACKWARD_END: "exposed_comm",
+        Mark.OPTIMIZER_END: "optimizer",
+    }
+    for events in batches:
+        reduced = events[Mark.LAST_BUCKET] is not None
+        for mark in _DEVICE_MARKS:
+            event = events[mark]
+            if event is None:
+                continue
+            name = closes[mark]
+            if mark == Mark.BACKWARD_END and not reduced:
+                name = "backward"
+            phases[name] = phases.get(name, 0.0) + at.elapsed_time(event)
+            if mark == Mark.LAST_BUCKET or (mark == Mark.BACKWARD_END and not reduced):
+                arrival = start.elapsed_time(event)
+            at = event
+    return {**phases, "step": start.elapsed_time(at), "arrival": arrival}

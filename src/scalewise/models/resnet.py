@@ -1,0 +1,142 @@
+"""Residual networks for images (He et al., 2016), with the stride in the 3x3 convolution."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional
+from torchmetrics import MetricCollection
+from torchmetrics.classification import MulticlassAccuracy
+
+from scalewise.models.flops import linear_flops
+from scalewise.ranges import require
+
+_STAGES = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3)}
+_STAGE_CHANNELS = (64, 128, 256, 512)
+
+
+class ResidualBlock(nn.Module):
+    """Convolutions whose output is added to the input, itself projected where shapes differ."""
+
+    def __init__(self, inputs: int, channels: int, stride: int, *, bottleneck: bool) -> None:
+        super().__init__()
+        outputs = channels * 4 if bottleneck else channels
+        last = nn.BatchNorm2d(outputs)
+        # Starting from the identity makes deep networks learn from the first step on.
+        nn.init.zeros_(last.weight)
+        if bottleneck:
+            self.convolutions = nn.Sequential(
+                _convolution(inputs, channels, 1, 1),
+                nn.BatchNorm2d(channels),
+                nn.ReLU(),
+                _convolution(channels, channels, 3, stride),
+                nn.BatchNorm2d(channels),
+                nn.ReLU(),
+                _convolution(channels, outputs, 1, 1),
+                last,
+            )
+        else:
+            self.convolutions = nn.Sequential(
+                _convolution(inputs, channels, 3, stride),
+                nn.BatchNorm2d(channels),
+                nn.ReLU(),
+                _convolution(channels, channels, 3, 1),
+                last,
+            )
+        same = stride == 1 and inputs == outputs
+        self.shortcut = (
+            nn.Identity()
+            if same
+            else nn.Sequential(_convolution(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[samples, inputs, height, width]`` to ``[samples, outputs, height', width']``."""
+        return functional.relu(self.convolutions(x) + self.shortcut(x))
+
+
+class ResNet(nn.Module):
+    """ResNet-18 or ResNet-50: 11,689,512 or 25,557,032 parameters for 1,000 classes."""
+
+    def __init__(self, depth: int, classes: int = 1000, image_size: int = 224) -> None:
+        super().__init__()
+        require("depth", depth, depth in _STAGES, " | ".join(map(str, _STAGES)))
+        require("classes", classes, classes >= 2, "at least 2")
+        require("image_size", image_size, image_size >= 32, "at least 32 pixels")
+        self.classes = classes
+        self.image_size = image_size
+        bottleneck = depth >= 50
+        self.stem = nn.Sequential(
+            _convolution(3, 64, 7, 2),
+            nn.BatchNorm2d(64),
+            nn.ReLU(),
+            nn.MaxPool2d(3, stride=2, padding=1),
+        )
+        blocks: list[nn.Module] = []
+        inputs = 64
+        for stage, (count, channels) in enumerate(
+            zip(_STAGES[depth], _STAGE_CHANNELS, strict=True)
+        ):
+            for i in range(count):
+                stride = 2 if stage > 0 and i == 0 else 1
+                blocks.append(ResidualBlock(inputs, channels, stride, bottleneck=bottleneck))
+                inputs = channels * 4 if bottleneck else channels
+        self.blocks = nn.Sequential(*blocks)
+        self.head = nn.Linear(inputs, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images ``[samples, 3, height, width]`` to logits ``[samples, classes]``."""
+        output: Tensor = self.head(self.blocks(self.stem(x)).mean(dim=(2, 3)))
+        return output
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """Mean cross-entropy in nats."""
+        return functional.cross_entropy(output, target)
+
+    def metrics(self) -> MetricCollection:
+        """The share of images put into their class."""
+        accuracy = MulticlassAccuracy(num_classes=self.classes, average="micro")
+        return MetricCollection({"accuracy": accuracy})
+
+    def flops_per_sample(self) -> float:
+        """Every convolution is a product at each pixel it produces; the images need no gradient."""
+        stem = self.stem[0]
+        assert isinstance(stem, nn.Conv2d)
+        size = _output_size(stem, self.image_size)
+        total = size * size * linear_flops(3 * 49, 64, input_gradient=False)
+        size = (size + 2 - 3) // 2 + 1  # the stem's pooling
+        for block in self.blocks:
+            assert isinstance(block, ResidualBlock)
+            for path in (block.shortcut, block.convolutions):
+                after = size
+                for layer in path.children():
+                    if isinstance(layer, nn.Conv2d):
+                        after = _output_size(layer, after)
+                        total += after * after * _convolution_flops(layer)
+            size = after
+        return float(total + linear_flops(self.head.in_features, self.classes))
+
+    def check_data(self, description: Mapping[str, Any]) -> None:
+        """The images must have this model's size, and no more classes."""
+        found = description.get("image_size", self.image_size)
+        fits = found == self.image_size
+        require("model.image_size", self.image_size, fits, f"{found}, as the data set has")
+        found = description.get("classes", self.classes)
+        fits = self.classes >= found
+        require("model.classes", self.classes, fits, f"at least {found}, the data set's classes")
+
+
+def _convolution(inputs: int, outputs: int, size: int, stride: int) -> nn.Conv2d:
+    layer = nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
+    nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+    return layer
+
+
+def _output_size(layer: nn.Conv2d, size: int) -> int:
+    return (size + 2 * (layer.kernel_size[0] // 2) - layer.kernel_size[0]) // layer.stride[0] + 1
+
+
+def _convolution_flops(layer: nn.Conv2d) -> int:
+    return linear_flops(layer.in_channels * layer.kernel_size[0] ** 2, layer.out_channels)

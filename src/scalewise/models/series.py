@@ -1,0 +1,85 @@
+"""A transformer for regression on windows of a series."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional
+from torchmetrics import MeanAbsoluteError, MetricCollection
+
+from scalewise.models.flops import linear_flops
+from scalewise.models.transformer import (
+    EncoderLayer,
+    block_flops,
+    check_shape,
+    sinusoidal_positions,
+)
+from scalewise.ranges import require
+
+
+class SeriesTransformer(nn.Module):
+    """A linear layer on each row, an encoder, a linear layer on the last row's state."""
+
+    def __init__(
+        self,
+        features: int,
+        window: int,
+        width: int,
+        heads: int,
+        layers: int,
+        feedforward_width: int,
+        targets: int,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        for name, value in (("features", features), ("window", window), ("targets", targets)):
+            require(name, value, value >= 1, "an integer of at least 1")
+        require("feedforward_width", feedforward_width, feedforward_width >= 1, "at least 1")
+        check_shape(width, heads, layers, dropout)
+        self.features = features
+        self.window = window
+        self.width = width
+        self.feedforward_width = feedforward_width
+        self.targets = targets
+        self.embedding = nn.Linear(features, width)
+        self.register_buffer("positions", sinusoidal_positions(window, width), persistent=False)
+        self.layers = nn.ModuleList(
+            EncoderLayer(width, heads, feedforward_width, dropout) for _ in range(layers)
+        )
+        self.head = nn.Linear(width, targets)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[samples, window, features]`` to ``[samples, targets]``."""
+        hidden = self.embedding(x) + self.get_buffer("positions")[: x.shape[1]]
+        for layer in self.layers:
+            hidden = layer(hidden)
+        output: Tensor = self.head(hidden[:, -1])
+        return output
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """Mean squared error."""
+        return functional.mse_loss(output, target)
+
+    def metrics(self) -> MetricCollection:
+        """The mean absolute error over samples and targets."""
+        return MetricCollection({"mae": MeanAbsoluteError()})
+
+    def flops_per_sample(self) -> float:
+        """The embedding of each row (the data need no gradient), the blocks, the last layer."""
+        embedding = linear_flops(self.features, self.width, input_gradient=False)
+        blocks = len(self.layers) * block_flops(self.window, self.width, self.feedforward_width)
+        return float(self.window * embedding + blocks + linear_flops(self.width, self.targets))
+
+    def check_data(self, description: Mapping[str, Any]) -> None:
+        """The data set must have this model's features, window and targets."""
+        check_series_data(self, description)
+
+
+def check_series_data(model: nn.Module, description: Mapping[str, Any]) -> None:
+    """Refuse a model whose features, window or targets are not those of the data set."""
+    for key in ("features", "window", "targets"):
+        own = getattr(model, key)
+        found = description.get(key, own)
+        require(f"model.{key}", own, found == own, f"{found}, as the data set has")

@@ -1,0 +1,163 @@
+"""The numbers of a report for other programs: every run in JSON, a row a configuration in CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any
+
+from scalewise.analysis.limits import mean_anatomy
+from scalewise.analysis.runs import Configuration, Run
+from scalewise.analysis.scaling import Pair
+from scalewise.analysis.statistics import Estimate, RatioEstimate, outliers
+from scalewise.analysis.summary import Analysis
+from scalewise.records import PHASES
+from scalewise.report import findings
+from scalewise.typed import to_plain
+
+FORMAT_VERSION = 1
+
+
+def as_json(analysis: Analysis) -> str:
+    """``results.json``: raw numbers of each run, estimates over runs, comparisons, refusals."""
+    plain = {
+        "format_version": FORMAT_VERSION,
+        "sweep": {
+            "command": list(analysis.sweep.command),
+            "order_seed": analysis.sweep.order_seed,
+            "created_at": analysis.sweep.created_at,
+            "problems": list(analysis.sweep.problems),
+        },
+        "configurations": [_configuration(analysis, c) for c in analysis.configurations],
+        "unfinished": [
+            {"cell": c.planned.name, "state": c.state, "reason": c.failure}
+            for c in analysis.unfinished
+        ],
+        "faults": findings.faults(analysis),
+        "doubts": findings.warnings(analysis),
+        "trackers": findings.tracker_problems(analysis),
+        "provenance": findings.provenance(analysis),
+    }
+    return json.dumps(plain, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def as_csv(analysis: Analysis) -> str:
+    """``results.csv``: a row a configuration, units in the header, empty where not measured."""
+    rows = [_csv_row(analysis, config) for config in analysis.configurations]
+    text = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return text.getvalue()
+
+
+def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
+    pair, refused = analysis.pair(config), analysis.refusal(config)
+    return {
+        "config_id": config.config_id,
+        "label": config.label,
+        "devices": config.devices,
+        "cells": len(config.cells),
+        "identity": dict(config.identity),
+        "global_samples_per_s": to_plain(config.estimate("samples_per_s")),
+        "step_time_ms": to_plain(config.estimate("step_time_ms")),
+        "peak_memory_mib": to_plain(config.estimate("peak_memory_mib")),
+        "loss": to_plain(config.estimate("final_loss")),
+        "energy_j_per_million_samples": to_plain(config.estimate("joules_per_million_samples")),
+        "outlier_runs": to_plain(outliers(config.values("samples_per_s"))),
+        "comparison": _pair(pair) if pair else None,
+        "refused": refused and {"reason": refused.reason, "differing": to_plain(refused.differing)},
+        "runs": [_run(run) for run in config.runs],
+    }
+
+
+def _pair(pair: Pair) -> dict[str, Any]:
+    return {
+        "single": pair.single.config_id,
+        "devices": pair.devices,
+        "speedup": to_plain(pair.speedup),
+        "efficiency": to_plain(pair.efficiency),
+        "p_value_holm": pair.p_value_holm,
+        "verdict": pair.judgement.verdict,
+        "reason": pair.judgement.reason,
+        "seed_label": pair.seed_label,
+        "loss_at_equal_samples": to_plain(pair.loss),
+    }
+
+
+def _run(run: Run) -> dict[str, Any]:
+    cell = run.cell
+    return {
+        "cell": cell.planned.name,
+        "repeat": cell.planned.repeat,
+        "world_size": run.world_size,
+        "scaling": cell.result and cell.result.scaling,
+        "global_batch_size": cell.result and cell.result.global_batch_size,
+        "per_device_batch_size": cell.result and cell.result.per_device_batch_size,
+        "throughput": to_plain(run.throughput),
+        "anatomy": to_plain(run.anatomy),
+        "balance": to_plain(run.balance),
+        "usage": to_plain(run.usage),
+        "peak_memory_mib": run.peak_memory_mib,
+        "energy_j_per_million_samples": run.joules_per_million_samples,
+        "loss": run.loss and {"name": run.loss.name, "final": run.loss.final},
+        "shards": to_plain(run.shards),
+        "missing": dict(run.missing),
+        "problems": list(cell.problems),
+    }
+
+
+def _csv_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
+    pair = analysis.pair(config)
+    result = config.runs[0].cell.result if config.runs else None
+    anatomy = mean_anatomy(config)
+    phases = anatomy[0] if anatomy else {}
+    return {
+        "configuration": config.label,
+        **{group: config.name(group) for group in ("model", "dataset", "strategy", "precision")},
+        "devices": config.devices,
+        "scaling": result and result.scaling,
+        "global_batch_size_samples": result and result.global_batch_size,
+        "per_device_batch_size_samples": result and result.per_device_batch_size,
+        "runs_done": len(config.runs),
+        "runs_planned": len(config.cells),
+        **_figure("global_samples_per_s", config.estimate("samples_per_s")),
+        **_figure("step_time_ms", config.estimate("step_time_ms")),
+        **_figure("speedup_ratio", pair.speedup if pair else None),
+        **_figure("efficiency_ratio", pair.efficiency if pair else None),
+        "peak_memory_per_device_mib": _value(config.estimate("peak_memory_mib")),
+        "memory_used_per_device_mib": _value(config.estimate("memory_used_mib")),
+        "utilization_per_device_percent": _value(config.estimate("utilization_percent")),
+        "arrival_cv_percent": _value(config.estimate("arrival_cv_percent")),
+        "loss_reached": _value(config.estimate("final_loss")),
+        "energy_j_per_million_samples": _value(config.estimate("joules_per_million_samples")),
+        **{f"{phase}_ms": phases.get(phase) for phase in PHASES},
+        "timeline": anatomy[2] if anatomy else None,
+        "verdict": pair.judgement.verdict if pair else None,
+        "seed_label": pair.seed_label if pair else None,
+        "reason": _reason(analysis, config),
+    }
+
+
+def _figure(name: str, figure: Estimate | RatioEstimate | None) -> dict[str, float | None]:
+    interval = figure.interval if figure else None
+    return {
+        name: figure.value if figure else None,
+        f"{name}_low95": interval.low if interval else None,
+        f"{name}_high95": interval.high if interval else None,
+    }
+
+
+def _value(figure: Estimate | None) -> float | None:
+    return figure.value if figure else None
+
+
+def _reason(analysis: Analysis, config: Configuration) -> str | None:
+    pair, refused = analysis.pair(config), analysis.refusal(config)
+    if pair:
+        return pair.judgement.reason
+    if refused:
+        return refused.reason
+    return None if config.runs else config.cells[-1].failure

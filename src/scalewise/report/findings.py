@@ -1,0 +1,174 @@
+"""What a sweep found, in sentences: answers, warnings, faults and where it all came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from scalewise.analysis.balance import advice
+from scalewise.analysis.runs import Configuration
+from scalewise.analysis.statistics import (
+    estimate_without_outliers,
+    minimum_detectable_effect,
+    outliers,
+    stability_warning,
+)
+from scalewise.analysis.summary import Analysis
+from scalewise.report.tables import estimate, number
+
+
+def answers(analysis: Analysis) -> list[tuple[str, str, str]]:
+    """``(configuration, verdict, reason)`` for everything that ran on several devices."""
+    found: list[tuple[str, str, str]] = []
+    for config in analysis.measured:
+        pair, refused = analysis.pair(config), analysis.refusal(config)
+        if pair:
+            reason = pair.judgement.reason
+            if pair.loss:
+                reason += (
+                    f"; {pair.loss.name} at {pair.loss.samples:,} samples: "
+                    f"{number(pair.loss.multi)} (single: {number(pair.loss.single)})"
+                )
+            found.append((config.label, pair.judgement.verdict, reason))
+        elif refused:
+            found.append((config.label, "not comparable", refused.reason))
+    return found
+
+
+def counts(analysis: Analysis) -> str:
+    """``12 cells: 10 done, 1 failed, 1 skipped``."""
+    states = [cell.state for cell in analysis.sweep.cells]
+    each = [f"{states.count(s)} {s}" for s in dict.fromkeys(states)]
+    return f"{len(states)} cell{'s' if len(states) != 1 else ''}: {', '.join(each) or 'none'}"
+
+
+def warnings(analysis: Analysis) -> list[str]:
+    """Doubts about the figures, one line each."""
+    found = []
+    for config in analysis.measured:
+        figure = config.estimate("samples_per_s")
+        warning = stability_warning(figure) if figure else None
+        if warning:
+            found.append(f"{config.label}: {warning}")
+        found += _outlier_lines(config)
+        found += _missing(config)
+    for pair in analysis.pairs:
+        cvs = [c.estimate("samples_per_s") for c in (pair.single, pair.multi)]
+        known = [f.cv for f in cvs if f and f.cv is not None]
+        if len(known) == 2 and pair.judgement.verdict == "inconclusive":
+            least = minimum_detectable_effect(max(known), *pair.speedup.n)
+            if least:
+                found.append(
+                    f"{pair.multi.label}: with these runs only a speedup beyond {least:.2f} (or "
+                    f"below {1 / least:.2f}) would be seen four times in five"
+                )
+    return found
+
+
+def faults(analysis: Analysis) -> list[str]:
+    """What was wrong with runs that finished: shards, balance, throttling, damaged records."""
+    found = []
+    for config in analysis.measured:
+        for run in config.runs:
+            name = run.cell.planned.name
+            if run.shards and run.shards.is_fault:
+                found.append((name, f"{run.shards.verdict}: {run.shards.explanation}"))
+            if run.balance and run.balance.grade in ("fair", "poor"):
+                found.append((name, f"{run.balance.explanation}; {advice(run.balance)}"))
+            for device in run.usage.devices if run.usage else ():
+                if device.throttle_reasons:
+                    reasons = ", ".join(device.throttle_reasons)
+                    found.append((name, f"{device.label} was held back by {reasons}"))
+    for cell in analysis.sweep.cells:
+        found += [(cell.planned.name, problem) for problem in cell.problems]
+    return [*analysis.sweep.problems, *_by_text(found)]
+
+
+def tracker_problems(analysis: Analysis) -> list[str]:
+    """Mirrors that do not hold what the records hold."""
+    found = []
+    for cell in analysis.sweep.cells:
+        for name, state in (cell.tracking.trackers if cell.tracking else {}).items():
+            if state.status != "synced":
+                back = "none could be" if state.read_back is None else f"{state.read_back:,}"
+                text = (
+                    f"{name} {state.status}: {state.handed_over:,} rows handed over, {back} "
+                    f"read back; {state.problem or 'no reason given'}"
+                )
+                found.append((cell.planned.name, text))
+    return _by_text(found)
+
+
+def _by_text(found: Sequence[tuple[str, str]]) -> list[str]:
+    """One line for everything that is true of several cells."""
+    names: dict[str, list[str]] = {}
+    for name, text in found:
+        names.setdefault(text, []).append(name)
+    lines = []
+    for text, cells in names.items():
+        distinct = list(dict.fromkeys(cells))
+        more = f" and {len(distinct) - 2} more cells" if len(distinct) > 2 else ""
+        lines.append(f"{', '.join(distinct[:2])}{more}: {text}")
+    return lines
+
+
+def provenance(analysis: Analysis) -> list[str]:
+    """Devices, versions and code behind the figures; every value that occurred is listed."""
+    records = [c.provenance for c in analysis.sweep.cells if c.provenance]
+    if not records:
+        return ["no provenance was recorded: no cell came as far as to start training"]
+    devices = [d for p in records for d in p.devices]
+    names = ("torch", "pytorch-lightning", "lightning", "hydra-core", "numpy")
+    packages = [f"{n} {p.packages[n]}" for p in records for n in names if n in p.packages]
+    emulated = [e for p in records for e in p.emulated]
+    facts: dict[str, Sequence[str | None]] = {
+        "devices": [f"{d.name} ({d.kind})" for d in devices],
+        "driver": [p.driver for p in records],
+        "CUDA": [p.cuda for p in records],
+        "NCCL": [p.nccl for p in records],
+        "links": [f"{pair}: {link}" for p in records for pair, link in p.topology.items()],
+        "cores bound per rank": [str(len(d.cores)) for d in devices if d.cores],
+        "usable cores of the host": [str(p.usable_cores) for p in records],
+        "software": [f"Python {p.python}" for p in records] + packages,
+        "commit": [_commit(p.code) for p in records],
+        "NCCL settings": [
+            f"{k}={v}" for p in records for k, v in p.environment.items() if k.startswith("NCCL")
+        ],
+        "hosts (hashed)": [p.host for p in records],
+    }
+    lines = [f"{name}: {', '.join(known)}" for name, values in facts.items()
+             if (known := list(dict.fromkeys(v for v in values if v)))]  # fmt: skip
+    if emulated:
+        marks = ", ".join(dict.fromkeys(emulated))
+        lines.insert(0, f"EMULATED: {marks}; these figures do not describe the bare hardware")
+    if analysis.sweep.order_seed is not None:
+        lines.append(f"order of cells: shuffled with seed {analysis.sweep.order_seed}")
+    return lines
+
+
+def _commit(code: Mapping[str, Any]) -> str | None:
+    if not code.get("commit"):
+        return None
+    return f"{code['commit'][:12]}{' with uncommitted changes' if code.get('dirty') else ''}"
+
+
+def _outlier_lines(config: Configuration) -> Iterator[str]:
+    values = config.values("samples_per_s")
+    flagged, without = outliers(values), estimate_without_outliers(values)
+    if flagged and without:
+        yield (
+            f"{config.label}: {len(flagged)} of {len(values)} runs lie far out (modified Z-score "
+            f"beyond 3.5); with them {estimate(config.estimate('samples_per_s'))} samples/s, "
+            f"without {estimate(without)}"
+        )
+
+
+def _missing(config: Configuration) -> Iterator[str]:
+    reasons: dict[str, str] = {}
+    for run in config.runs:
+        reasons |= run.missing
+    # One device has no balance, and that is no loss.
+    if config.devices == 1:
+        reasons.pop("balance", None)
+    for name, reason in reasons.items():
+        yield f"{config.label}: {name} is missing: {reason}"

@@ -1,0 +1,127 @@
+"""The report as one Markdown page beside its plots."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Iterator, Sequence
+
+from scalewise.analysis.balance import MEMORY_SAYS_NOTHING
+from scalewise.analysis.summary import Analysis
+from scalewise.report import findings, tables
+from scalewise.report.tables import Table
+
+_CAPTIONS = {
+    "throughput.png": "Throughput with 95 % t intervals over runs",
+    "speedup_efficiency.png": "Speedup and efficiency with 95 % intervals",
+    "step_anatomy.png": "Where the time of a step goes",
+    "loss.png": "Loss over samples fed",
+    "balance.png": "Arrival of each rank, and CVs across ranks",
+}
+
+
+def render(analysis: Analysis, plots: Sequence[str]) -> str:
+    """The page; ``plots`` are the file names that were drawn."""
+    return "\n".join(_lines(analysis, plots)) + "\n"
+
+
+def _lines(analysis: Analysis, plots: Sequence[str]) -> Iterator[str]:
+    yield "# Do more devices pay?"
+    yield ""
+    yield f"{findings.counts(analysis)}. {_when(analysis)}"
+    if analysis.sweep.command:
+        yield f"\n`{' '.join(analysis.sweep.command)}`"
+    yield from _section("Answer", _answers(analysis))
+    if analysis.measured:
+        yield from _section("Scaling", [_table(tables.scaling_table(analysis)), "", _HOW_TO_READ])
+        yield from _pictures(("throughput.png", "speedup_efficiency.png"), plots)
+        yield from _section("Time and resources", [_table(tables.resource_table(analysis))])
+        yield from _pictures(("loss.png",), plots)
+    anatomy = tables.anatomy_table(analysis)
+    if anatomy.rows:
+        yield from _section("Anatomy of a step (mean ms)", [_table(anatomy), "", _ANATOMY])
+        yield from _pictures(("step_anatomy.png",), plots)
+    balance = tables.balance_table(analysis)
+    if balance.rows:
+        yield from _section("Load balance", [_table(balance), "", MEMORY_SAYS_NOTHING])
+        yield from _pictures(("balance.png",), plots)
+    if analysis.unfinished:
+        yield from _section("Without a result", [_table(tables.unfinished_table(analysis))])
+        yield from _last_lines(analysis)
+    yield from _bullets("Faults found", findings.faults(analysis))
+    yield from _bullets("Doubts", findings.warnings(analysis))
+    yield from _bullets("Trackers", findings.tracker_problems(analysis))
+    yield from _bullets("Provenance", findings.provenance(analysis))
+
+
+_HOW_TO_READ = (
+    "Samples/s are global, over the time of the slowest rank, warm-up left out; ± is the half "
+    "width of a 95 % t interval over runs; brackets are 95 % intervals of ratios (Welch on "
+    "logarithms). *Beneficial* needs a lower bound of the speedup over 1.1 and an efficiency of "
+    "at least 0.5; a verdict needs its whole interval. The seed's label looks at the point alone."
+)
+_ANATOMY = (
+    "Exposed communication runs from the last gradient bucket ready to the end of backward, "
+    "waiting for the slowest rank included. Host and device clocks are never added together."
+)
+
+
+def _when(analysis: Analysis) -> str:
+    created = analysis.sweep.created_at
+    if created is None:
+        return ""
+    when = datetime.datetime.fromtimestamp(created, datetime.UTC)
+    return f"Planned {when:%Y-%m-%d %H:%M} UTC."
+
+
+def _answers(analysis: Analysis) -> Iterator[str]:
+    found = findings.answers(analysis)
+    for label, verdict, reason in found:
+        yield f"- **{label}: {verdict}.** {reason}"
+    if not found:
+        yield no_answer(analysis)
+
+
+def no_answer(analysis: Analysis) -> str:
+    """Why there is no verdict at all, and what to do."""
+    if not analysis.measured:
+        return "No cell finished, so nothing was measured: see the reasons below."
+    if all(c.devices == 1 for c in analysis.measured):
+        return (
+            "Nothing ran on several devices, so there is nothing to compare: "
+            "add `strategy=single,ddp` for a verdict."
+        )
+    return "No verdict."
+
+
+def _table(table: Table) -> str:
+    rule = ["---:" if i in table.numeric else "---" for i in range(len(table.headers))]
+    rows = [table.headers, tuple(rule), *table.rows]
+    return "\n".join(f"| {' | '.join(map(_escape, row))} |" for row in rows)
+
+
+def _escape(cell: str) -> str:
+    return cell.replace("|", "\\|").replace("\n", " ")
+
+
+def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
+    yield f"\n## {title}\n"
+    yield from lines
+
+
+def _bullets(title: str, lines: Sequence[str]) -> Iterator[str]:
+    if lines:
+        yield from _section(title, [f"- {line}" for line in lines])
+
+
+def _pictures(names: Sequence[str], drawn: Sequence[str]) -> Iterator[str]:
+    for name in names:
+        if name in drawn:
+            yield f"\n![{_CAPTIONS[name]}]({name})"
+
+
+def _last_lines(analysis: Analysis) -> Iterator[str]:
+    for cell in analysis.unfinished:
+        lines = cell.attempts[-1].last_lines if cell.attempts else ()
+        if lines:
+            yield f"\n{cell.planned.name}, rank {cell.attempts[-1].rank}:\n"
+            yield "\n".join(["```text", *lines, "```"])

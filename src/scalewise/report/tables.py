@@ -1,0 +1,194 @@
+"""The tables of a report as plain text, for Markdown and the terminal alike.
+
+A figure never stands without its doubt: intervals are 95 % t intervals over runs, and a dash is
+a number that was not measured (never a zero).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scalewise.analysis.limits import PHASE_WORDS, mean_anatomy
+from scalewise.analysis.runs import Configuration
+from scalewise.analysis.statistics import Estimate, RatioEstimate
+from scalewise.analysis.summary import Analysis
+from scalewise.records import PHASES
+
+MISSING = "-"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Headers and rows of text; every row is as long as the headers."""
+
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numeric: frozenset[int] = frozenset()
+    """Columns to align to the right."""
+
+    def without_empty_columns(self) -> Table:
+        """The same without columns in which every row is missing."""
+        kept = [
+            i
+            for i in range(len(self.headers))
+            if not self.rows or any(row[i] != MISSING for row in self.rows)
+        ]
+        return Table(
+            tuple(self.headers[i] for i in kept),
+            tuple(tuple(row[i] for i in kept) for row in self.rows),
+            frozenset(new for new, old in enumerate(kept) if old in self.numeric),
+        )
+
+
+def scaling_table(analysis: Analysis) -> Table:
+    """Throughput, speedup, efficiency and verdict of every configuration that ran."""
+    headers = (
+        "configuration", "runs", "batch (global)", "samples/s (global)", "speedup", "efficiency",
+        "verdict", "seed's label",
+    )  # fmt: skip
+    rows = []
+    for config in analysis.measured:
+        pair = analysis.pair(config)
+        result = config.runs[0].cell.result
+        rows.append(
+            (
+                config.label,
+                f"{len(config.runs)} of {len(config.cells)}",
+                f"{result.global_batch_size:,}" if result else MISSING,
+                estimate(config.estimate("samples_per_s")),
+                ratio(pair.speedup) if pair else MISSING,
+                ratio(pair.efficiency) if pair else MISSING,
+                pair.judgement.verdict if pair else _why_no_verdict(analysis, config),
+                pair.seed_label if pair else MISSING,
+            )
+        )
+    return Table(headers, tuple(rows), frozenset({1, 2, 3, 4, 5}))
+
+
+def resource_table(analysis: Analysis) -> Table:
+    """Time per step, memory, utilisation, balance, loss and energy."""
+    cpu = any(c.is_cpu for c in analysis.measured)
+    gpu = any(not c.is_cpu for c in analysis.measured)
+    kinds = {(True, False): "peak RSS per rank", (False, True): "peak allocated per GPU"}
+    memory = kinds.get((cpu, gpu), "peak memory per device")
+    utilisation = "CPU per rank (100 % = 1 core)" if cpu and not gpu else "utilisation per device"
+    headers = (
+        "configuration", "step (ms)", "p50 / p99 (ms)", f"{memory} (MiB)",
+        "used per device (MiB)", f"{utilisation} (%)", "balance: arrival CV (%)", "loss reached",
+        "energy (J per million samples)",
+    )  # fmt: skip
+    rows = tuple(_resource_row(config) for config in analysis.measured)
+    return Table(headers, rows, frozenset(range(1, len(headers)))).without_empty_columns()
+
+
+def anatomy_table(analysis: Analysis) -> Table:
+    """Mean ms of each phase over runs and ranks."""
+    headers = ("configuration", "timeline", *(PHASE_WORDS[p] for p in PHASES), "step")
+    rows = []
+    for config in analysis.measured:
+        anatomy = mean_anatomy(config)
+        if anatomy is not None:
+            phases, step_ms, line = anatomy
+            cells = [number(phases.get(p)) for p in PHASES]
+            rows.append((config.label, line, *cells, number(step_ms)))
+    numeric = frozenset(range(2, len(headers)))
+    return Table(headers, tuple(rows), numeric).without_empty_columns()
+
+
+def balance_table(analysis: Analysis) -> Table:
+    """CV across ranks of arrival, and beside it of memory, utilisation and power."""
+    headers = (
+        "configuration", "arrival CV (%)", "grade", "slowest rank", "behind (ms)",
+        "memory CV (%)", "utilisation CV (%)", "power CV (%)",
+    )  # fmt: skip
+    rows = []
+    for config in analysis.measured:
+        balances = [run.balance for run in config.runs if run.balance]
+        if not balances:
+            continue
+        worst = max(balances, key=lambda b: b.cv_percent)
+        rows.append(
+            (
+                config.label,
+                estimate(config.estimate("arrival_cv_percent")),
+                worst.grade,
+                str(worst.slowest_rank),
+                number(worst.behind_ms),
+                estimate(config.estimate("memory_cv_percent")),
+                estimate(config.estimate("utilization_cv_percent")),
+                estimate(config.estimate("power_cv_percent")),
+            )
+        )
+    return Table(headers, tuple(rows), frozenset({1, 3, 4, 5, 6, 7})).without_empty_columns()
+
+
+def unfinished_table(analysis: Analysis) -> Table:
+    """Cells without a result, and why."""
+    rows = tuple((c.planned.name, c.state, c.failure) for c in analysis.unfinished)
+    return Table(("cell", "state", "reason"), rows)
+
+
+def number(value: float | None) -> str:
+    """Three significant digits, thousands grouped; a dash for None."""
+    if value is None:
+        return MISSING
+    if value == 0:
+        return "0"
+    magnitude = math.floor(math.log10(abs(float(f"{value:.3g}"))))
+    if not -3 <= magnitude < 7:
+        return f"{value:.2e}"
+    return f"{value:,.{max(0, 2 - magnitude)}f}"
+
+
+def estimate(figure: Estimate | None) -> str:
+    """``mean ± half width``, the half width to two digits; the mean alone for one run."""
+    if figure is None:
+        return MISSING
+    if figure.interval is None:
+        return number(figure.value)
+    half = figure.interval.high - figure.value
+    if half < 1e-6 * max(abs(figure.value), 1e-9):
+        return f"{number(figure.value)} ± 0"
+    digits = max(0, 1 - math.floor(math.log10(half)))
+    if digits > 6:
+        return f"{number(figure.value)} ± {half:.1e}"
+    return f"{figure.value:,.{digits}f} ± {half:,.{digits}f}"
+
+
+def ratio(figure: RatioEstimate) -> str:
+    """``value [low, high]``; ratios are not symmetric around their value."""
+    if figure.interval is None:
+        return f"{figure.value:.2f}"
+    return f"{figure.value:.2f} [{figure.interval.low:.2f}, {figure.interval.high:.2f}]"
+
+
+def _resource_row(config: Configuration) -> tuple[str, ...]:
+    times = [run.throughput.step_time_ms for run in config.runs if run.throughput]
+    p50, p99 = _mean([t.p50 for t in times]), _mean([t.p99 for t in times])
+    return (
+        config.label,
+        estimate(config.estimate("step_time_ms")),
+        f"{number(p50)} / {number(p99)}" if times else MISSING,
+        number(_value(config.estimate("peak_memory_mib"))),
+        number(_value(config.estimate("memory_used_mib"))),
+        number(_value(config.estimate("utilization_percent"))),
+        number(_value(config.estimate("arrival_cv_percent"))),
+        estimate(config.estimate("final_loss")),
+        number(_value(config.estimate("joules_per_million_samples"))),
+    )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _value(figure: Estimate | None) -> float | None:
+    return figure.value if figure else None
+
+
+def _why_no_verdict(analysis: Analysis, config: Configuration) -> str:
+    if config.devices == 1:
+        return "baseline"
+    return "not comparable" if analysis.refusal(config) else MISSING

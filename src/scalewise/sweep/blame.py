@@ -1,0 +1,95 @@
+"""Which rank failed first, and of what.
+
+When one rank of a group dies, the others fail within milliseconds because a peer is gone. The
+culprit is the earliest: by the time its error surfaced, or by the time it ended where it could
+say nothing (a signal).
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Literal
+
+from scalewise.records import CellFolder, RankError, RecordError
+from scalewise.sweep.processes import RankProcess, Ranks
+
+Cause = Literal[
+    "exception",
+    "oom",
+    "signal",
+    "exit",
+    "timeout",
+    "hang",
+    "config",
+    "disk",
+    "host",
+    "supervisor",
+    "interrupted",
+]
+
+_SETTLE_S = 0.3
+_LAST_LINES = 20
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Why a cell has no result."""
+
+    cause: Cause
+    message: str
+    """One line."""
+    rank: int | None
+    exit_code: int | None
+
+
+def blame(ranks: Ranks, folder: CellFolder) -> Verdict:
+    """The rank that failed first. Waits a moment for the others to say what they know."""
+    time.sleep(_SETTLE_S)
+    ranks.collect()
+    errors = {p.rank: _error(folder, p.rank) for p in ranks.processes}
+    candidates: list[tuple[float, RankProcess]] = []
+    for process in ranks.processes:
+        error = errors[process.rank]
+        if error is not None:
+            candidates.append((error.time, process))
+        elif process.exit_code not in (None, 0) and process.ended_at is not None:
+            candidates.append((process.ended_at, process))
+    _, first = min(candidates, key=lambda pair: pair[0])
+    return _verdict(first, errors[first.rank])
+
+
+def _error(folder: CellFolder, rank: int) -> RankError | None:
+    try:
+        return folder.load_rank_error(rank)
+    except RecordError:
+        return None  # torn by the fault itself: the exit status and the log still speak
+
+
+def _verdict(process: RankProcess, error: RankError | None) -> Verdict:
+    rank, code = process.rank, process.exit_code
+    if error is not None:
+        return Verdict(error.kind, f"rank {rank}: {error.message}", rank, code)
+    if code is not None and code < 0:
+        name = signal.Signals(-code).name
+        hint = " (the kernel's out-of-memory killer uses it: see dmesg)" if code == -9 else ""
+        return Verdict("signal", f"rank {rank} was ended by {name}{hint}", rank, code)
+    return Verdict("exit", f"rank {rank} exited with status {code}; see logs/", rank, code)
+
+
+def last_lines(folder: CellFolder, rank: int | None) -> tuple[str, ...]:
+    """The end of a rank's stderr; of rank 0's where none is to blame."""
+    path = folder.log_path(0 if rank is None else rank, "err")
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return tuple(line.rstrip("\n") for line in deque(file, maxlen=_LAST_LINES))
+    except OSError:
+        return ()
+
+
+def port_was_taken(folder: CellFolder, verdict: Verdict) -> bool:
+    """Whether somebody took the rendezvous port between its choice and its use."""
+    text = " ".join([verdict.message, *last_lines(folder, verdict.rank)]).lower()
+    return "eaddrinuse" in text or "address already in use" in text

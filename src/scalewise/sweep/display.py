@@ -1,0 +1,213 @@
+"""What a person sees while a sweep runs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TextIO
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from scalewise.records import CellFolder, Heartbeat, read_heartbeat
+from scalewise.sweep.job import Outcome
+from scalewise.sweep.plan import Cell
+
+_LINE_EVERY_S = 10.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A running cell at a glance."""
+
+    name: str
+    width: int
+    step: int
+    total_steps: int | None
+    global_samples_per_s: float | None
+    """From the start of training, warm-up included: an indication, not a measurement."""
+
+
+@dataclass
+class Tally:
+    """How far a sweep is."""
+
+    total: int
+    done: int = 0
+    failed: int = 0
+    skipped: int = 0
+    interrupted: int = 0
+    already_done: int = 0
+    seconds: list[float] = field(default_factory=list)
+    """Durations of the cells that were run."""
+
+    @property
+    def ended(self) -> int:
+        return self.done + self.failed + self.skipped + self.interrupted
+
+    def count(self, outcome: Outcome, seconds: float | None) -> None:
+        setattr(self, outcome.state, getattr(self, outcome.state) + 1)
+        if seconds is not None:
+            self.seconds.append(seconds)
+
+    def seconds_left(self, running_for_s: Sequence[float]) -> float | None:
+        """Expected time until the sweep ends; None before any cell has ended."""
+        if not self.seconds:
+            return None
+        mean = sum(self.seconds) / len(self.seconds)
+        waiting = self.total - self.ended - len(running_for_s)
+        current = max((max(0.0, mean - s) for s in running_for_s), default=0.0)
+        return waiting * mean + current
+
+    def __str__(self) -> str:
+        words = [f"{self.ended}/{self.total} cells", f"{self.done} done"]
+        if self.already_done:
+            words[-1] += f" ({self.already_done} before)"
+        for name in ("failed", "skipped", "interrupted"):
+            if getattr(self, name):
+                words.append(f"{getattr(self, name)} {name}")
+        return ", ".join(words)
+
+
+def progress_of(cell: Cell, folder: CellFolder, width: int) -> Progress:
+    """Read a cell's heartbeats; the slowest rank says how far it is."""
+    beats = [read_heartbeat(folder.heartbeat_path(rank)) for rank in range(width)]
+    live: list[Heartbeat] = [b for b in beats if b is not None]
+    if len(live) < width or not all(b.started_at for b in live):
+        return Progress(cell.planned.name, width, 0, None, None)
+    slowest = min(live, key=lambda b: b.step)
+    elapsed = slowest.time - slowest.started_at
+    rate = sum(b.samples for b in live) / elapsed if elapsed > 0 and slowest.step else None
+    total = slowest.total_steps if slowest.total_steps >= 0 else None
+    return Progress(cell.planned.name, width, slowest.step, total, rate)
+
+
+class Display(Protocol):
+    """Where a sweep says how it is going."""
+
+    def started(self, cell: Cell, width: int) -> None: ...
+    def ended(self, cell: Cell, outcome: Outcome, seconds: float | None) -> None: ...
+    def tick(self, tally: Tally, running: Sequence[Progress], seconds_left: float | None) -> None:
+        """Called about twice a second."""
+
+    def note(self, text: str) -> None: ...
+    def close(self) -> None: ...
+
+
+def make_display(stream: TextIO | None = None) -> Display:
+    """A live table on a terminal, plain lines anywhere else."""
+    console = Console(file=stream or sys.stderr, highlight=False)
+    return LiveDisplay(console) if console.is_terminal else LineDisplay(console)
+
+
+class LineDisplay:
+    """One line an event, and one every ten seconds."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._last_tick = time.monotonic()
+
+    def started(self, cell: Cell, width: int) -> None:
+        self._say(f"start    {cell.planned.name} on {_devices(width)}")
+
+    def ended(self, cell: Cell, outcome: Outcome, seconds: float | None) -> None:
+        self._say(ended_line(cell, outcome, seconds))
+
+    def tick(self, tally: Tally, running: Sequence[Progress], seconds_left: float | None) -> None:
+        if time.monotonic() - self._last_tick < _LINE_EVERY_S:
+            return
+        self._last_tick = time.monotonic()
+        left = f", about {duration(seconds_left)} left" if seconds_left is not None else ""
+        cells = "; ".join(f"{p.name} {_step(p)}{_rate(p)}" for p in running)
+        self._say(f"         {tally}{left}{': ' + cells if cells else ''}")
+
+    def note(self, text: str) -> None:
+        self._say(text)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, markup=False, soft_wrap=True)
+
+
+class LiveDisplay:
+    """A table that is redrawn in place; what has ended scrolls by above it."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, refresh_per_second=4, transient=True)
+        self._live.start()
+
+    def started(self, cell: Cell, width: int) -> None:
+        """The next tick shows it."""
+
+    def ended(self, cell: Cell, outcome: Outcome, seconds: float | None) -> None:
+        colours = {"done": "green", "failed": "red", "skipped": "yellow"}
+        style = colours.get(outcome.state, "yellow")
+        self._console.print(Text(ended_line(cell, outcome, seconds), style=style))
+
+    def tick(self, tally: Tally, running: Sequence[Progress], seconds_left: float | None) -> None:
+        table = Table.grid(padding=(0, 2))
+        for progress in running:
+            bar = ProgressBar(
+                total=progress.total_steps or 1, completed=progress.step, width=24, pulse=False
+            )
+            table.add_row(
+                progress.name,
+                _devices(progress.width),
+                bar,
+                _step(progress),
+                _rate(progress).strip(),
+            )
+        left = f"; about {duration(seconds_left)} left" if seconds_left is not None else ""
+        self._live.update(Group(table, Text(f"{tally}{left}", style="bold")))
+
+    def note(self, text: str) -> None:
+        self._console.print(Text(text, style="yellow"))
+
+    def close(self) -> None:
+        self._live.stop()
+
+
+def ended_line(cell: Cell, outcome: Outcome, seconds: float | None) -> str:
+    """How a cell ended, in one line."""
+    name = cell.planned.name
+    took = "" if seconds is None else f" in {duration(seconds)}"
+    if outcome.state != "done":
+        return f"{outcome.state:8} {name}{took}: {outcome.message}"
+    if seconds is None:
+        return f"done     {name}: {outcome.message or 'was done before'}"
+    rate = outcome.global_samples_per_s
+    return f"done     {name}{took}" + ("" if rate is None else f", {rate:,.0f} samples/s")
+
+
+def duration(seconds: float) -> str:
+    """``4.2 s``, ``3 min 20 s`` or ``2 h 05 min``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _devices(width: int) -> str:
+    return f"{width} device{'s' if width > 1 else ''}"
+
+
+def _step(progress: Progress) -> str:
+    if progress.step == 0 and progress.global_samples_per_s is None:
+        return "starting"
+    total = f"/{progress.total_steps}" if progress.total_steps is not None else ""
+    return f"step {progress.step}{total}"
+
+
+def _rate(progress: Progress) -> str:
+    rate = progress.global_samples_per_s
+    return "" if rate is None else f" {rate:,.0f} samples/s"

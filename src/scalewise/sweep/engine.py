@@ -1,0 +1,305 @@
+"""Runs the cells of a sweep: leases devices, starts supervisors, takes their answers.
+
+This process never touches a GPU and never trains: whatever happens to a cell happens to other
+processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from scalewise.config import ConfigError
+from scalewise.gpu.election import FileLock
+from scalewise.hardware import HardwareConfig
+from scalewise.records import Attempt, CellFolder, SweepFolder, SweepPlan
+from scalewise.sweep.display import Display, Tally, progress_of
+from scalewise.sweep.job import Job, Outcome
+from scalewise.sweep.lease import Host, HostMismatch, Lease, Leases, discover, width
+from scalewise.sweep.mirror import Mirror
+from scalewise.sweep.plan import Cell
+from scalewise.sweep.processes import become_subreaper, end_session
+
+Policy = Literal["exclusive", "packed"]
+
+_POLL_S = 0.5
+_END_S = 9.0
+
+
+class SweepBusy(ConfigError):  # noqa: N818 - it says what is wrong
+    """Another process is running a sweep in this folder."""
+
+
+@dataclass
+class SweepReport:
+    """What became of a sweep."""
+
+    folder: Path
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    """By cell id."""
+
+    def count(self, state: str) -> int:
+        return sum(o.state == state for o in self.outcomes.values())
+
+
+@dataclass
+class _Running:
+    cell: Cell
+    folder: CellFolder
+    lease: Lease
+    process: subprocess.Popen[bytes]
+    started: float
+
+
+class Engine:
+    """One sweep on this host.
+
+    Args:
+        folder: the sweep's folder.
+        policy: ``exclusive`` runs one cell at a time, ``packed`` fills the host.
+        display: where progress is said.
+    """
+
+    def __init__(self, folder: Path, policy: Policy, display: Display) -> None:
+        self.folder = SweepFolder(folder)
+        self.policy: Policy = policy
+        self.display = display
+        self._leases = Leases()
+        self._running: list[_Running] = []
+        self._waiting: list[tuple[Cell, int, Host]] = []
+        self._hosts: dict[str, Host | HostMismatch] = {}
+        self._said_waiting = False
+
+    def run(self, cells: Sequence[Cell]) -> SweepReport:
+        """Run every cell that is not done. Raises KeyboardInterrupt after ending all of them."""
+        lock = FileLock(self._prepared_lock())
+        if not lock.try_acquire():
+            raise SweepBusy(
+                f"sweep.resume: another process is running a sweep in {self.folder.path}; "
+                "wait for it or choose another folder"
+            )
+        become_subreaper()
+        report = SweepReport(self.folder.path)
+        mirror = None
+        try:
+            self._save_plan(cells)
+            self._tally = Tally(total=len(cells))
+            for cell in cells:
+                self._admit(cell, report, alone=len(cells) == 1)
+            if self._waiting and any(c.request.cell.tracking.trackers for c, _, _ in self._waiting):
+                mirror = Mirror(self.folder.path, self.display.note)
+            self._loop(report)
+            if mirror is not None:
+                mirror.finish()
+        except BaseException:
+            self._end_all(report)
+            if mirror is not None:
+                mirror.abandon()
+            raise
+        finally:
+            self.display.close()
+            lock.release()
+        return report
+
+    # Before anything starts
+
+    def _prepared_lock(self) -> Path:
+        try:
+            self.folder.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"hydra.sweep.dir: {self.folder.path} cannot be made: {error}"
+            ) from error
+        return self.folder.lock_path
+
+    def _save_plan(self, cells: Sequence[Cell]) -> None:
+        """Add the cells to the folder's plan; those it already has keep their place."""
+        planned = {c.planned.cell_id: c.planned for c in cells}
+        before = self.folder.load_plan().cells if self.folder.plan_path.exists() else ()
+        known = {p.cell_id for p in before}
+        new = tuple(p for i, p in planned.items() if i not in known)
+        seed = cells[0].request.cell.sweep.order_seed if cells else 0
+        self.folder.save_plan(SweepPlan(time.time(), tuple(sys.argv), seed, (*before, *new)))
+
+    def _admit(self, cell: Cell, report: SweepReport, alone: bool) -> None:
+        """Queue a cell, unless it is done or this host cannot run it."""
+        folder = self.folder.cell(cell.planned.name)
+        if folder.is_done():
+            result = folder.load_result()
+            if result.cell_id == cell.planned.cell_id:
+                self._tally.already_done += 1
+                self._end(report, cell, Outcome("done", objective=result.objective), None)
+                return
+        try:
+            host = self._host(cell.request.cell.hardware)
+            wanted = width(cell.request.cell, len(host.slots))
+        except HostMismatch as mismatch:
+            if alone:
+                raise ConfigError(str(mismatch)) from None
+            folder.save_config(cell.request.plain)
+            self._record(folder, "skipped", "host", str(mismatch))
+            self._end(report, cell, Outcome("skipped", str(mismatch)), None)
+            return
+        folder.save_config(cell.request.plain)
+        self._waiting.append((cell, wanted, host))
+
+    def _host(self, hardware: HardwareConfig) -> Host:
+        key = repr(hardware)
+        if key not in self._hosts:
+            try:
+                self._hosts[key] = discover(hardware)
+            except HostMismatch as mismatch:
+                self._hosts[key] = mismatch
+            for warning in hardware.warnings():
+                self.display.note(f"hardware={hardware.name}: {warning}")
+        found = self._hosts[key]
+        if isinstance(found, HostMismatch):
+            raise found
+        return found
+
+    # While cells run
+
+    def _loop(self, report: SweepReport) -> None:
+        with selectors.DefaultSelector() as selector:
+            while self._waiting or self._running:
+                self._start_what_fits(selector)
+                for key, _ in selector.select(_POLL_S):
+                    running: _Running = key.data
+                    selector.unregister(key.fileobj)
+                    self._take_answer(running, report)
+                self._show()
+
+    def _start_what_fits(self, selector: selectors.BaseSelector) -> None:
+        for entry in list(self._waiting):
+            if self._running and self.policy == "exclusive":
+                return
+            cell, wanted, host = entry
+            lease = self._leases.try_lease(host.slots, wanted)
+            if lease is None:
+                if not self._running and not self._said_waiting:
+                    self._said_waiting = True
+                    self.display.note("waiting: another sweep holds this host's devices")
+                # A wide cell is not overtaken for ever: what comes after it waits with it.
+                return
+            self._waiting.remove(entry)
+            running = self._start(cell, lease, host)
+            assert running.process.stdout is not None
+            selector.register(running.process.stdout, selectors.EVENT_READ, running)
+
+    def _start(self, cell: Cell, lease: Lease, host: Host) -> _Running:
+        folder = self.folder.cell(cell.planned.name)
+        job = Job(
+            folder=str(folder.path.resolve()),
+            cell=cell.planned,
+            slots=lease.slots,
+            cwd=str(Path.cwd()),
+            python_path=tuple(str(Path(p or ".").resolve()) for p in sys.path),
+            command=tuple(sys.argv),
+            driver=host.driver,
+            topology=host.topology,
+            co_tenants=tuple(r.cell.planned.name for r in self._running),
+        )
+        with (folder.path / "supervisor.err").open("wb") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "scalewise.sweep.supervisor"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+            )
+        assert process.stdin is not None
+        try:
+            process.stdin.write(job.to_line())
+            process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it died at birth: its empty answer is handled like any other death
+        running = _Running(cell, folder, lease, process, time.monotonic())
+        self._running.append(running)
+        self.display.started(cell, len(lease.slots))
+        return running
+
+    def _take_answer(self, running: _Running, report: SweepReport) -> None:
+        """The supervisor has answered or died; either way its cell is over."""
+        assert running.process.stdout is not None and running.process.stdin is not None
+        answer = running.process.stdout.read()
+        running.process.wait()
+        running.process.stdout.close()
+        with contextlib.suppress(BrokenPipeError):  # a job line that was never read
+            running.process.stdin.close()
+        if answer.endswith(b"\n"):
+            outcome = Outcome.from_line(answer)
+        else:
+            outcome = self._supervisor_died(running)
+        # Its session is its own: whoever is still in it is an orphan of this cell.
+        end_session(running.process.pid)
+        self._leases.release(running.lease)
+        self._running.remove(running)
+        self._end(report, running.cell, outcome, time.monotonic() - running.started)
+
+    def _supervisor_died(self, running: _Running) -> Outcome:
+        code = running.process.returncode
+        how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+        errors = (running.folder.path / "supervisor.err").read_text(errors="replace")
+        message = f"the supervisor was {how}"
+        if code >= 0:
+            message += "; see supervisor.err"
+        self._record(running.folder, "failed", "supervisor", message, errors.splitlines()[-20:])
+        return Outcome("failed", message)
+
+    def _show(self) -> None:
+        now = time.monotonic()
+        ages = [now - r.started for r in self._running]
+        progress = [progress_of(r.cell, r.folder, len(r.lease.slots)) for r in self._running]
+        self.display.tick(self._tally, progress, self._tally.seconds_left(ages))
+
+    # How cells end
+
+    def _end(
+        self, report: SweepReport, cell: Cell, outcome: Outcome, seconds: float | None
+    ) -> None:
+        report.outcomes[cell.planned.cell_id] = outcome
+        self._tally.count(outcome, seconds)
+        self.display.ended(cell, outcome, seconds)
+
+    def _record(
+        self,
+        folder: CellFolder,
+        outcome: Literal["failed", "skipped", "interrupted"],
+        cause: Literal["host", "supervisor", "interrupted"],
+        message: str,
+        lines: Sequence[str] = (),
+    ) -> None:
+        now = time.time()
+        number = folder.next_attempt_number()
+        folder.save_attempt(
+            Attempt(number, outcome, cause, message, None, None, tuple(lines), now, now)
+        )
+
+    def _end_all(self, report: SweepReport) -> None:
+        """End every running cell: they record themselves as interrupted, within ten seconds."""
+        # A second Ctrl-C must not leave processes behind.
+        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            for running in self._running:
+                running.process.terminate()
+            deadline = time.monotonic() + _END_S
+            for running in self._running:
+                try:
+                    running.process.wait(max(0.1, deadline - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    running.process.kill()
+                    running.process.wait()
+                end_session(running.process.pid)
+                self._leases.release(running.lease)
+                report.outcomes[running.cell.planned.cell_id] = Outcome("interrupted")
+            self._running.clear()
+        finally:
+            signal.signal(signal.SIGINT, previous)

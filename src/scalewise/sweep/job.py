@@ -1,0 +1,54 @@
+"""What the sweep tells a supervisor, and what the supervisor answers. Torch-free."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from scalewise.records import DeviceInfo, PlannedCell
+from scalewise.typed import build, to_plain
+
+
+@dataclass(frozen=True)
+class Job:
+    """One attempt at one cell."""
+
+    folder: str
+    cell: PlannedCell
+    slots: tuple[DeviceInfo, ...]
+    """The leased devices, one a rank."""
+    cwd: str
+    """Where the user started the sweep: relative paths in the configuration mean this folder."""
+    python_path: tuple[str, ...]
+    """Where the sweep's process found its modules, the user's own among them."""
+    command: tuple[str, ...]
+    driver: str | None = None
+    topology: Mapping[str, str] = field(default_factory=dict)
+    co_tenants: tuple[str, ...] = ()
+
+    def to_line(self) -> bytes:
+        return json.dumps(to_plain(self)).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> Job:
+        return build(cls, json.loads(line))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an attempt ended."""
+
+    state: Literal["done", "failed", "skipped", "interrupted"]
+    message: str = ""
+    """One line; empty when done."""
+    objective: float | None = None
+    global_samples_per_s: float | None = None
+
+    def to_line(self) -> bytes:
+        return json.dumps(to_plain(self)).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> Outcome:
+        return build(cls, json.loads(line))

@@ -1,0 +1,158 @@
+"""The devices of a host, and which job has which.
+
+A slot is one device: a GPU by UUID, or on a CPU host a fixed share of the cores, so that a
+speedup there means what it means on GPUs. A device is leased by a file lock that dies with its
+holder, so two sweeps on one host never use the same device at the same time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scalewise.config import CellConfig, ConfigError
+from scalewise.gpu.election import FileLock, runtime_folder
+from scalewise.gpu.nvml import GpuDevice, Nvml, NvmlError, NvmlUnavailable, open_nvml
+from scalewise.gpu.select import visible_devices
+from scalewise.hardware import HardwareConfig, choose_gpus, cpu_devices, device_kind
+from scalewise.host import processor_name, usable_cores
+from scalewise.records import DeviceInfo
+
+
+class HostMismatch(ValueError):  # noqa: N818 - it says what is wrong, as ValueError does
+    """This host cannot run the cell: one line with what was asked, what there is, what to do."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """The devices of this host that a hardware profile admits."""
+
+    slots: tuple[DeviceInfo, ...]
+    driver: str | None
+    topology: dict[str, str]
+    """``"0-1": "NV18"`` for each pair of GPUs by index; "?" where NVML does not tell."""
+    no_gpu: str | None = None
+    """Why there is no GPU; None where there are some."""
+
+
+def discover(hardware: HardwareConfig) -> Host:
+    """Find the devices. Raises :class:`HostMismatch` where the profile asks for what is not."""
+    cores = usable_cores()
+    try:
+        with open_nvml() as nvml:
+            gpus = visible_devices(nvml, os.environ)
+            present = gpu_slots(gpus, cores)
+            driver, topology = nvml.driver_version(), link_matrix(nvml, gpus)
+            reason = None if gpus else "CUDA_VISIBLE_DEVICES hides every GPU"
+    except NvmlUnavailable as error:
+        present, driver, topology, reason = (), None, {}, str(error)
+    try:
+        if device_kind(hardware, present) == "cuda":
+            chosen, _ = choose_gpus(hardware, present)
+            return Host(chosen, driver, topology)
+        if hardware.gpus != "all":
+            raise ValueError(f"hardware.gpus: found {list(hardware.gpus)}; allowed: all")
+        shares = cpu_devices(hardware, cores)
+    except ValueError as error:
+        raise HostMismatch(f"{error} ({reason})" if reason else str(error)) from None
+    name = processor_name()
+    return Host(tuple(DeviceInfo("cpu", name, cores=share) for share in shares), None, {}, reason)
+
+
+def gpu_slots(gpus: Sequence[GpuDevice], cores: Sequence[int]) -> tuple[DeviceInfo, ...]:
+    """One slot a GPU, each with an equal share of the usable cores that are near it."""
+    slots = []
+    for gpu in gpus:
+        near = [core for core in cores if core in gpu.cores] or list(cores)
+        neighbours = [other.uuid for other in gpus if other.cores == gpu.cores]
+        share = max(1, len(near) // len(neighbours))
+        begin = neighbours.index(gpu.uuid) * share
+        own = tuple(near[begin : begin + share] or near)
+        slots.append(DeviceInfo("cuda", gpu.name, gpu.uuid, gpu.index, own, gpu.memory_total_mib))
+    return tuple(slots)
+
+
+def link_matrix(nvml: Nvml, gpus: Sequence[GpuDevice]) -> dict[str, str]:
+    """Link kind of every pair of GPUs."""
+    links = {}
+    for i, a in enumerate(gpus):
+        for b in gpus[i + 1 :]:
+            try:
+                links[f"{a.index}-{b.index}"] = nvml.link(a, b)
+            except NvmlError:
+                links[f"{a.index}-{b.index}"] = "?"
+    return links
+
+
+def width(cell: CellConfig, available: int) -> int:
+    """Devices the cell takes on a host with ``available`` of them.
+
+    Raises :class:`HostMismatch` where there are not enough, and ConfigError where the batch
+    cannot be shared by as many.
+    """
+    wanted = cell.strategy.devices
+    if wanted == "auto":
+        if available < 2:
+            raise HostMismatch(
+                f"strategy={cell.strategy.name} with devices=auto needs two devices or more, and "
+                f"this host has {available}; use strategy=single here"
+            )
+        wanted = available
+    if wanted > available:
+        raise HostMismatch(
+            f"strategy.devices: found {wanted}, but this host has {available} "
+            f"device{'s' if available != 1 else ''}; allowed: at most {available}"
+        )
+    try:
+        cell.per_device_batch_size(wanted)
+    except ConfigError as error:
+        raise HostMismatch(str(error)) from None
+    return wanted
+
+
+@dataclass(frozen=True)
+class Lease:
+    """Devices that belong to one job until it is released."""
+
+    slots: tuple[DeviceInfo, ...]
+    locks: tuple[FileLock, ...]
+
+    def release(self) -> None:
+        for lock in self.locks:
+            lock.release()
+
+
+class Leases:
+    """Leases the slots of this host to jobs, each slot to one at a time."""
+
+    def __init__(self) -> None:
+        self._held: set[str] = set()
+
+    def try_lease(self, slots: Sequence[DeviceInfo], count: int) -> Lease | None:
+        """``count`` free slots, or None while there are not as many."""
+        free = [slot for slot in slots if slot_id(slot) not in self._held]
+        taken: list[DeviceInfo] = []
+        locks: list[FileLock] = []
+        for slot in free:
+            if len(taken) == count:
+                break
+            lock = FileLock(runtime_folder() / f"{slot_id(slot)}.lock")
+            if lock.try_acquire():
+                taken.append(slot)
+                locks.append(lock)
+        lease = Lease(tuple(taken), tuple(locks))
+        if len(taken) < count:
+            lease.release()
+            return None
+        self._held |= {slot_id(slot) for slot in taken}
+        return lease
+
+    def release(self, lease: Lease) -> None:
+        lease.release()
+        self._held -= {slot_id(slot) for slot in lease.slots}
+
+
+def slot_id(slot: DeviceInfo) -> str:
+    """A name for a device that every sweep on this host agrees on."""
+    return slot.uuid or "cpu-" + "-".join(str(c) for c in (slot.cores[0], slot.cores[-1]))

@@ -1,0 +1,105 @@
+"""From overrides to cells: stable ids, readable names, and an order that treats all alike."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scalewise.config import (
+    CellConfig,
+    ConfigError,
+    build_cell,
+    cell_id,
+    check_component,
+    config_id,
+)
+from scalewise.records import PlannedCell
+
+
+@dataclass(frozen=True)
+class Request:
+    """One configuration as Hydra composed it."""
+
+    overrides: tuple[str, ...]
+    plain: dict[str, Any]
+    """Resolved, without ``hydra``."""
+    cell: CellConfig
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of one configuration."""
+
+    planned: PlannedCell
+    request: Request
+
+
+def request(overrides: Iterable[str], plain: dict[str, Any]) -> Request:
+    """Check a composed configuration. Raises :class:`ConfigError`."""
+    cell = build_cell(plain)
+    for key in ("model", "dataset"):
+        check_component(key, getattr(cell, key))
+    check_component("optimizer", cell.optimizer, given=("params", "device_kind"))
+    check_fit(plain)
+    return Request(tuple(overrides), plain, cell)
+
+
+def check_fit(plain: dict[str, Any]) -> None:
+    """Refuse a model and a dataset that say they do not fit. Raises :class:`ConfigError`."""
+    takes = plain["model"].get("takes")
+    gives = plain["dataset"].get("gives")
+    if takes is not None and gives is not None and takes != gives:
+        raise ConfigError(
+            f"dataset: found {plain['dataset'].get('name')!r}, which gives {gives}; model "
+            f"{plain['model'].get('name')!r} takes {takes}: choose a dataset that gives {takes}"
+        )
+
+
+def plan(requests: Sequence[Request], order_seed: int) -> list[Cell]:
+    """Every repeat of every distinct configuration, in the order in which they are to run.
+
+    Repeats are interleaved in rounds, each round in a random order of its own (randomised
+    blocks), so that a drift of the host meets all configurations alike.
+    """
+    distinct: dict[str, Request] = {}
+    for one in requests:
+        distinct.setdefault(config_id(one.plain), one)
+    rounds: dict[int, list[Cell]] = {}
+    for one in distinct.values():
+        for repeat in range(one.cell.repeats):
+            rounds.setdefault(repeat, []).append(_cell(one, repeat))
+    shuffler = random.Random(order_seed)
+    ordered: list[Cell] = []
+    for repeat in sorted(rounds):
+        # Sorted first, so that the order depends on the seed and not on how it was typed.
+        block = sorted(rounds[repeat], key=lambda c: c.planned.cell_id)
+        shuffler.shuffle(block)
+        ordered += block
+    return ordered
+
+
+def _cell(one: Request, repeat: int) -> Cell:
+    identity = cell_id(one.plain, repeat)
+    devices = one.cell.strategy.devices
+    parts = [
+        one.cell.model.name,
+        one.cell.dataset.name,
+        one.cell.strategy.name + ("" if devices in ("auto", 1) else str(devices)),
+        f"r{repeat}",
+        identity[:8],
+    ]
+    name = "-".join(re.sub(r"[^A-Za-z0-9_.]+", "_", part) for part in parts)
+    return Cell(
+        PlannedCell(
+            cell_id=identity,
+            config_id=config_id(one.plain),
+            name=name,
+            overrides=one.overrides,
+            repeat=repeat,
+            devices=None if devices == "auto" else devices,
+        ),
+        one,
+    )

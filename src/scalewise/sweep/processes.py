@@ -1,0 +1,256 @@
+"""Starting, watching and ending the processes of one cell."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from scalewise.config import CellConfig
+from scalewise.records import CellFolder
+from scalewise.sweep.job import Job
+from scalewise.train.rank import rendezvous, scrubbed
+from scalewise.typed import to_plain
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def become_subreaper() -> None:
+    """Adopt every orphan below this process, so that none can slip away.
+
+    Raises OSError where the kernel refuses.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+
+
+def descendants(pid: int) -> list[int]:
+    """Every process below ``pid``, from one pass over ``/proc``."""
+    children: dict[int, list[int]] = {}
+    for child, (parent, _) in _process_table().items():
+        children.setdefault(parent, []).append(child)
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found
+
+
+def end_descendants(grace_s: float, limit_s: float = 9.0) -> list[int]:
+    """End every process below this one: asked first, then made to. Returns what is left.
+
+    Only processes stuck in the kernel can be left after ``limit_s``.
+    """
+    begun = time.monotonic()
+    signalled: set[int] = set()
+    while True:
+        reap()
+        alive = descendants(os.getpid())
+        elapsed = time.monotonic() - begun
+        if not alive or elapsed > limit_s:
+            return alive
+        for pid in alive:
+            if elapsed >= grace_s:
+                _kill(pid, signal.SIGKILL)
+            elif pid not in signalled:
+                _kill(pid, signal.SIGTERM)
+                signalled.add(pid)
+        time.sleep(0.02)
+
+
+def reap() -> dict[int, int]:
+    """Exit statuses of all children that have ended (negative: the signal), by process id."""
+    ended = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended[pid] = os.waitstatus_to_exitcode(status)
+
+
+def _kill(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+@dataclass
+class RankProcess:
+    """One rank of the cell."""
+
+    rank: int
+    pid: int
+    exit_code: int | None = None
+    ended_at: float | None = None
+    """Unix time at which its end was seen."""
+
+
+class Ranks:
+    """The rank processes of one cell, started from the main thread of their supervisor."""
+
+    def __init__(self, job: Job, cell: CellConfig, folder: CellFolder) -> None:
+        self._job = job
+        self._cell = cell
+        self._folder = folder
+        self._children: list[subprocess.Popen[bytes]] = []
+        self.processes: list[RankProcess] = []
+
+    def start(self) -> None:
+        """Start one process a slot; they find each other on a free port of this host."""
+        port = free_port()
+        world = len(self._job.slots)
+        for rank in range(world):
+            logs = [self._folder.log_path(rank, "out"), self._folder.log_path(rank, "err")]
+            logs[0].parent.mkdir(parents=True, exist_ok=True)
+            with logs[0].open("wb") as out, logs[1].open("wb") as err:
+                child = subprocess.Popen(
+                    [sys.executable, "-m", "scalewise.sweep.worker", self._job.folder],
+                    env=self._environment(rank, world, port),
+                    cwd=self._job.cwd,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=err,
+                )
+            self._children.append(child)
+            self.processes.append(RankProcess(rank, child.pid))
+
+    def collect(self) -> None:
+        """Note every rank that has ended since the last call."""
+        by_pid = {p.pid: p for p in self.processes}
+        for pid, code in reap().items():
+            if pid in by_pid:
+                by_pid[pid].exit_code = code
+                by_pid[pid].ended_at = time.time()
+        for child, process in zip(self._children, self.processes, strict=True):
+            # Reaped above and not by Popen, which would otherwise warn of a lost child.
+            child.returncode = process.exit_code
+
+    @property
+    def alive(self) -> list[RankProcess]:
+        return [p for p in self.processes if p.exit_code is None]
+
+    @property
+    def failed(self) -> list[RankProcess]:
+        return [p for p in self.processes if p.exit_code not in (None, 0)]
+
+    def dump_stacks(self) -> None:
+        """Ask every living rank to write the stacks of its threads to its stderr log."""
+        for process in self.alive:
+            _kill(process.pid, signal.SIGUSR1)
+
+    def _environment(self, rank: int, world: int, port: int) -> dict[str, str]:
+        job, slot = self._job, self._job.slots[rank]
+        threads = str(max(1, len(slot.cores)))
+        environment = {
+            **scrubbed(os.environ),
+            **self._cell.hardware.nccl_environment(),
+            **rendezvous(rank, rank, world, port),
+            "PYTHONPATH": os.pathsep.join(job.python_path),
+            "OMP_NUM_THREADS": threads,
+            "MKL_NUM_THREADS": threads,
+            "SCALEWISE_SUPERVISOR_PID": str(os.getpid()),
+            "SCALEWISE_DEVICE": json.dumps(to_plain(slot)),
+            "SCALEWISE_DEVICES": json.dumps(to_plain(job.slots)),
+            "SCALEWISE_TOPOLOGY": json.dumps(dict(job.topology)),
+            "SCALEWISE_COMMAND": json.dumps(list(job.command)),
+        }
+        if job.driver is not None:
+            environment["SCALEWISE_DRIVER"] = job.driver
+        environment |= device_environment(job, self._cell)
+        return environment
+
+
+def device_environment(job: Job, cell: CellConfig) -> Mapping[str, str]:
+    """What makes the ranks see their own devices and no others."""
+    uuids = [slot.uuid for slot in job.slots if slot.uuid is not None]
+    environment = {"CUDA_VISIBLE_DEVICES": ",".join(uuids)}
+    if cell.deterministic:
+        # cuBLAS is deterministic only with a fixed workspace, and reads this when it starts.
+        environment["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    return environment
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Wakeup:
+    """Waits for a child to end, a SIGTERM, the end of standard input, or a time-out."""
+
+    def __init__(self) -> None:
+        self._read, write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(write, False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.signal(signal.SIGTERM, self._stop)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the sweep's to handle
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        self.stop_asked = False
+        self.sweep_gone = False
+
+    def wait(self, timeout_s: float) -> None:
+        watched = [self._read] if self.sweep_gone else [self._read, 0]
+        ready, _, _ = select.select(watched, [], [], timeout_s)
+        if self._read in ready:
+            os.read(self._read, 4096)
+        # Nothing is ever written here after the job: readable means closed.
+        if 0 in ready and not os.read(0, 4096):
+            self.sweep_gone = True
+
+    def _stop(self, number: int, frame: object) -> None:
+        self.stop_asked = True
+
+
+def end_session(session: int) -> None:
+    """Kill every process whose session ``session`` is, and reap those that are ours by now."""
+    for _ in range(100):
+        members = _session_members(session)
+        if not members:
+            return
+        for pid in members:
+            _kill(pid, signal.SIGKILL)
+            try:
+                os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:
+                continue  # somebody else's child, or already gone
+        time.sleep(0.02)
+
+
+def _session_members(session: int) -> list[int]:
+    return [pid for pid, (_, its) in _process_table().items() if its == session]
+
+
+def _process_table() -> dict[int, tuple[int, int]]:
+    """Every process with its parent and its session, from one pass over ``/proc``."""
+    table = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            stat = (entry / "stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue  # it ended while we looked
+        # The name in parentheses may itself hold spaces and parentheses.
+        fields = stat.rpartition(")")[2].split()
+        table[int(entry.name)] = (int(fields[1]), int(fields[3]))
+    return table

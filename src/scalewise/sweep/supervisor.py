@@ -1,0 +1,198 @@
+"""One process a cell: starts its ranks, watches them, ends what is left, writes how it ended.
+
+    python -m scalewise.sweep.supervisor < job
+
+The job is one line on standard input, which then stays open: when it closes, the sweep is gone
+and so is this cell. The answer is one line on standard output. It imports neither torch nor
+Hydra, so that it costs nothing beside what it watches.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from scalewise.config import CellConfig, build_cell
+from scalewise.gpu.sampler import DeviceSampler
+from scalewise.records import Attempt, CellFolder, CellResult, RecordError, read_heartbeat
+from scalewise.sweep.blame import Verdict, blame, last_lines, port_was_taken
+from scalewise.sweep.job import Job, Outcome
+from scalewise.sweep.measured import objective_of, throughput_of
+from scalewise.sweep.processes import Ranks, Wakeup, become_subreaper, end_descendants
+
+_POLL_S = 1.0
+_PORT_TRIES = 3
+
+
+def main() -> int:
+    """Supervise the job on standard input; exit status 0 if the cell is done."""
+    become_subreaper()
+    wakeup = Wakeup()
+    # Read from the descriptor: a buffered reader would swallow the end that says "gone".
+    job = Job.from_line(_read_line())
+    outcome = Supervisor(job, wakeup).run()
+    sys.stdout.buffer.write(outcome.to_line())
+    sys.stdout.buffer.flush()
+    return 0 if outcome.state == "done" else 1
+
+
+def _read_line() -> bytes:
+    import os
+
+    line = b""
+    while not line.endswith(b"\n"):
+        part = os.read(0, 65536)
+        if not part:
+            raise SystemExit("supervisor: standard input closed before the job was read")
+        line += part
+    return line
+
+
+class Supervisor:
+    """One attempt at one cell."""
+
+    def __init__(self, job: Job, wakeup: Wakeup) -> None:
+        self.job = job
+        self.folder = CellFolder(Path(job.folder))
+        self.cell: CellConfig = build_cell(self.folder.load_config())
+        self.wakeup = wakeup
+        self.number = self.folder.next_attempt_number()
+        self.started_at = time.time()
+
+    def run(self) -> Outcome:
+        """Train the cell and record the result, or why there is none."""
+        try:
+            verdict = self._train()
+            if verdict is None:
+                return self._record_result()
+            return self._record_attempt(verdict)
+        except OSError as error:
+            # A full disk takes neither result nor attempt; the sweep still hears of it.
+            end_descendants(0.0)
+            return Outcome("failed", f"{self.job.cell.name}: {error}")
+
+    def _train(self) -> Verdict | None:
+        for last_try in (*[False] * (_PORT_TRIES - 1), True):
+            self.folder.clear_attempt()
+            verdict = self._train_once()
+            if verdict is None or last_try or not port_was_taken(self.folder, verdict):
+                return verdict
+        raise AssertionError("unreachable")
+
+    def _train_once(self) -> Verdict | None:
+        ranks = Ranks(self.job, self.cell, self.folder)
+        ranks.start()
+        sampler = self._sampler(ranks)
+        try:
+            verdict = self._watch(ranks)
+            if verdict is not None and verdict.cause == "hang":
+                ranks.dump_stacks()
+                time.sleep(0.5)
+            grace_s = self.cell.sweep.grace_s if verdict is not None else 0.5
+            left = end_descendants(grace_s)
+        finally:
+            if sampler is not None:
+                sampler.stop()
+        if left and verdict is None:
+            return Verdict("exit", f"processes {left} could not be ended", None, None)
+        return verdict
+
+    def _sampler(self, ranks: Ranks) -> DeviceSampler | None:
+        if not self.cell.monitor.devices:
+            return None
+        sampler = DeviceSampler(
+            self.folder,
+            {slot.uuid: rank for rank, slot in enumerate(self.job.slots) if slot.uuid},
+            lambda: {p.rank: p.pid for p in ranks.alive},
+            self.cell.monitor.interval_s,
+        )
+        sampler.start()
+        return sampler
+
+    def _watch(self, ranks: Ranks) -> Verdict | None:
+        """Wait for the end of the cell: None if every rank ended well."""
+        config = self.cell.sweep
+        began = time.monotonic()
+        while True:
+            self.wakeup.wait(_POLL_S)
+            ranks.collect()
+            if ranks.failed:
+                return blame(ranks, self.folder)
+            if not ranks.alive:
+                return None
+            if self.wakeup.sweep_gone or self.wakeup.stop_asked:
+                why = "the sweep ended" if self.wakeup.sweep_gone else "the sweep was stopped"
+                return Verdict("interrupted", why, None, None)
+            if config.timeout_s is not None and time.monotonic() - began > config.timeout_s:
+                return Verdict(
+                    "timeout", f"not done after sweep.timeout_s={config.timeout_s:g}", None, None
+                )
+            idle_s = self._idle_s(ranks)
+            if idle_s > config.hang_timeout_s:
+                return Verdict(
+                    "hang",
+                    f"no rank made a step for {idle_s:.0f} s "
+                    f"(sweep.hang_timeout_s={config.hang_timeout_s:g}); the stacks of all ranks "
+                    "are in logs/",
+                    None,
+                    None,
+                )
+
+    def _idle_s(self, ranks: Ranks) -> float:
+        """Seconds since the liveliest rank last showed progress."""
+        beats = [read_heartbeat(self.folder.heartbeat_path(p.rank)) for p in ranks.alive]
+        latest = max([self.started_at, *(beat.time for beat in beats if beat is not None)])
+        return time.time() - latest
+
+    def _record_result(self) -> Outcome:
+        job, cell, world = self.job, self.cell, len(self.job.slots)
+        try:
+            summaries = tuple(self.folder.load_rank(rank) for rank in range(world))
+        except RecordError as error:
+            return self._record_attempt(
+                Verdict("exit", f"every rank exited with 0, but {error}", None, 0)
+            )
+        throughput = throughput_of(self.folder, world)
+        objective = objective_of(cell.sweep.objective, summaries[0].metrics, throughput)
+        self.folder.save_result(
+            CellResult(
+                cell_id=job.cell.cell_id,
+                config_id=job.cell.config_id,
+                name=job.cell.name,
+                repeat=job.cell.repeat,
+                attempt=self.number,
+                started_at=self.started_at,
+                finished_at=time.time(),
+                world_size=world,
+                strategy=cell.strategy.name,
+                scaling=cell.scaling,
+                global_batch_size=cell.global_batch_size(world),
+                per_device_batch_size=cell.per_device_batch_size(world),
+                objective=objective,
+                co_tenants=job.co_tenants,
+                ranks=summaries,
+            )
+        )
+        return Outcome("done", objective=objective, global_samples_per_s=throughput)
+
+    def _record_attempt(self, verdict: Verdict) -> Outcome:
+        state = "interrupted" if verdict.cause == "interrupted" else "failed"
+        self.folder.save_attempt(
+            Attempt(
+                number=self.number,
+                outcome="interrupted" if state == "interrupted" else "failed",
+                cause=verdict.cause,
+                message=verdict.message,
+                rank=verdict.rank,
+                exit_code=verdict.exit_code,
+                last_lines=last_lines(self.folder, verdict.rank),
+                started_at=self.started_at,
+                finished_at=time.time(),
+            )
+        )
+        return Outcome("interrupted" if state == "interrupted" else "failed", verdict.message)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""What one rank runs: load the saved configuration, train, record. No Hydra here.
+
+    python -m scalewise.sweep.worker <cell folder>
+
+The first lines run before torch is imported, because threads and cores are decided on import.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import faulthandler
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Literal
+
+from scalewise.records import CellFolder, DeviceInfo, RankError
+
+EXIT_FAILED = 1
+EXIT_CONFIG_ERROR = 2
+
+ENV_SUPERVISOR = "SCALEWISE_SUPERVISOR_PID"
+ENV_DEVICE = "SCALEWISE_DEVICE"
+"""This rank's :class:`DeviceInfo` as JSON."""
+ENV_DRIVER = "SCALEWISE_DRIVER"
+ENV_TOPOLOGY = "SCALEWISE_TOPOLOGY"
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> int:
+    """Run this rank to its end and return the exit status."""
+    _die_with_supervisor()
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)  # the supervisor asks for stacks before it ends a hang
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the sweep's to handle
+    folder = CellFolder(Path(sys.argv[1]))
+    rank = int(os.environ["RANK"])
+    device = _device()
+    if device.cores:
+        os.sched_setaffinity(0, device.cores)
+    try:
+        _train(folder, rank, device)
+    except BaseException as error:
+        return _report(folder, rank, error)
+    return 0
+
+
+def _train(folder: CellFolder, rank: int, device: DeviceInfo) -> None:
+    import torch
+
+    from scalewise.config import build_cell
+    from scalewise.train import experiment
+    from scalewise.train.provenance import collect
+    from scalewise.train.rank import RankContext
+
+    if device.kind == "cpu" and device.cores:
+        torch.set_num_threads(len(device.cores))
+    cell = build_cell(folder.load_config())
+    world_size = int(os.environ["WORLD_SIZE"])
+    context = RankContext(rank, int(os.environ["LOCAL_RANK"]), world_size, device)
+    if context.is_first:
+        devices = json.loads(os.environ["SCALEWISE_DEVICES"])
+        from scalewise.typed import build
+
+        folder.save_provenance(
+            collect(
+                tuple(build(DeviceInfo, d) for d in devices),
+                os.environ.get(ENV_DRIVER),
+                json.loads(os.environ.get(ENV_TOPOLOGY, "{}")),
+                tuple(json.loads(os.environ.get("SCALEWISE_COMMAND", "[]"))),
+            )
+        )
+    experiment.run(cell, folder, context)
+
+
+def _device() -> DeviceInfo:
+    from scalewise.typed import build
+
+    return build(DeviceInfo, json.loads(os.environ[ENV_DEVICE]))
+
+
+def _die_with_supervisor() -> None:
+    """Let the kernel end this process when its supervisor's main thread ends."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    # It may have ended before the request was in place.
+    if os.getppid() != int(os.environ[ENV_SUPERVISOR]):
+        os._exit(EXIT_FAILED)
+
+
+def _report(folder: CellFolder, rank: int, error: BaseException) -> int:
+    """Record what this rank dies of, at once: the supervisor blames the earliest."""
+    when = time.time()
+    text = "".join(traceback.format_exception(error))
+    sys.stderr.write(text)
+    sys.stderr.flush()
+    kind = _kind(error)
+    message = str(error).strip().splitlines()[0] if str(error).strip() else ""
+    if kind not in ("config", "disk"):
+        message = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    try:
+        folder.save_rank_error(RankError(rank, when, kind, message, text))
+    except OSError as failure:
+        # The disk that killed us may not take the reason either; stderr and the exit status do.
+        sys.stderr.write(f"the reason could not be recorded: {failure}\n")
+    return EXIT_CONFIG_ERROR if kind == "config" else EXIT_FAILED
+
+
+def _kind(error: BaseException) -> Literal["exception", "oom", "config", "disk"]:
+    from scalewise.config import ConfigError
+
+    if isinstance(error, ConfigError):
+        return "config"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "disk"
+    # torch says "can't allocate memory" in a RuntimeError on CPUs, OutOfMemoryError on GPUs.
+    words = f"{type(error).__name__} {error}".lower()
+    if isinstance(error, MemoryError) or "outofmemory" in words or "can't allocate memory" in words:
+        return "oom"
+    return "exception"
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not sys.exit: after a failure, tearing down a process group whose peers are gone can hang.
+    os._exit(status)

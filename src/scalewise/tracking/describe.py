@@ -1,0 +1,129 @@
+"""A cell in the words of a tracker: name, group, tags, configuration, summary."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from scalewise.records import CellFolder, CellResult, PlannedCell, RecordError, finite_or_none
+from scalewise.tracking.attempt import CurrentAttempt
+from scalewise.tracking.base import RunInfo, RunSummary
+from scalewise.tracking.config import TrackingConfig
+from scalewise.tracking.windows import StepWindows
+from scalewise.typed import DataError, build, to_plain
+
+_TAG_GROUPS = ("model", "dataset", "strategy", "precision", "execution", "optimizer", "experiment")
+_DEFAULT_LOG_EVERY_N_STEPS = 50
+
+
+def tracking_config(config: Mapping[str, Any]) -> TrackingConfig:
+    """The cell's own choice of trackers; the default where its configuration has none.
+
+    Raises RecordError if it is not a valid one.
+    """
+    try:
+        return build(TrackingConfig, config.get("tracking") or {}, "tracking")
+    except DataError as error:
+        raise RecordError(str(error)) from error
+
+
+def log_every_n_steps(config: Mapping[str, Any]) -> int:
+    value = config.get("log_every_n_steps")
+    return value if isinstance(value, int) and value > 0 else _DEFAULT_LOG_EVERY_N_STEPS
+
+
+def world_size(cell: CellFolder) -> int:
+    """Ranks of the cell as far as the records say so by now; at least 1."""
+    try:
+        return max(1, len(cell.load_provenance().devices))
+    except RecordError:
+        return 1
+
+
+def run_info(
+    cell: CellFolder,
+    config: Mapping[str, Any],
+    attempt: CurrentAttempt,
+    planned: PlannedCell | None,
+    sweep: Path | None,
+) -> RunInfo:
+    """What the trackers are told about a try at a cell before its first row."""
+    tracking = tracking_config(config)
+    about = {
+        "folder": str(cell.path.resolve()),
+        "attempt": attempt.number,
+        **({} if planned is None else to_plain(planned)),
+    }
+    identity = f"{cell.path.resolve()}\n{attempt.number}\n{attempt.stamp}"
+    return RunInfo(
+        run_id=hashlib.sha256(identity.encode()).hexdigest()[:12],
+        name=cell.name if attempt.number == 1 else f"{cell.name}-try{attempt.number}",
+        group=None if sweep is None else sweep.resolve().name,
+        tags=_tags(config, tracking),
+        folder=cell.path if sweep is None else sweep,
+        config={**config, "cell": about, **_provenance(cell)},
+        tracking=tracking,
+    )
+
+
+def run_summary(cell: CellFolder, attempt: CurrentAttempt, windows: StepWindows) -> RunSummary:
+    """How the try ended, from its records."""
+    values: dict[str, float] = {}
+    if (throughput := windows.global_samples_per_s()) is not None:
+        values["summary/global_samples_per_s"] = throughput
+    outcome: dict[str, Any] = {"state": "incomplete"}
+    if attempt.result is not None:
+        values |= _result_values(attempt.result)
+        outcome = {
+            "state": "finished",
+            "attempts": attempt.result.attempt,
+            "co_tenants": list(attempt.result.co_tenants),
+        }
+    elif attempt.failure is not None:
+        outcome = {
+            "state": "failed",
+            **{k: getattr(attempt.failure, k) for k in ("outcome", "cause", "rank", "message")},
+        }
+    state = outcome["state"]
+    return RunSummary(state, values, {"outcome": outcome, **_provenance(cell)})
+
+
+def _result_values(result: CellResult) -> dict[str, float]:
+    lead = result.ranks[0]
+    peaks = [r.peak_allocated_mib for r in result.ranks]
+    values: dict[str, float | None] = {
+        **{k: finite_or_none(v) for k, v in lead.metrics.items()},
+        "parameters_total": lead.parameters_total,
+        "parameters_trainable": lead.parameters_trainable,
+        "world_size": result.world_size,
+        "global_batch_size": result.global_batch_size,
+        "per_device_batch_size": result.per_device_batch_size,
+        "samples_fed": sum(r.samples_fed for r in result.ranks),
+        "steps_completed": lead.steps_completed,
+        "duration_s": result.finished_at - result.started_at,
+        "peak_allocated_mib": max((p for p in peaks if p is not None), default=None),
+        "peak_rss_mib": max(r.peak_rss_mib for r in result.ranks),
+        "objective": finite_or_none(result.objective),
+    }
+    return {f"summary/{name}": float(v) for name, v in values.items() if v is not None}
+
+
+def _provenance(cell: CellFolder) -> dict[str, Any]:
+    try:
+        return {"provenance": to_plain(cell.load_provenance())}
+    except RecordError:
+        return {}
+
+
+def _tags(config: Mapping[str, Any], tracking: TrackingConfig) -> tuple[str, ...]:
+    tags: list[str] = []
+    for group in _TAG_GROUPS:
+        chosen = config.get(group)
+        name = chosen.get("name") if isinstance(chosen, Mapping) else chosen
+        if isinstance(name, str):
+            tags.append(name)
+    if isinstance(config.get("scaling"), str):
+        tags.append(f"{config['scaling']} scaling")
+    return tuple(dict.fromkeys([*tags, *tracking.tags]))

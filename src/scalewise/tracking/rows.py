@@ -1,0 +1,134 @@
+"""Everything of a cell that a tracker is given, read while the cell runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from scalewise.records import CellFolder, MetricRow, RecordError
+from scalewise.tracking.devices import DeviceRows
+from scalewise.tracking.tail import LineTail, StepTail
+from scalewise.tracking.windows import StepWindows
+from scalewise.typed import DataError, build
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row for a tracker."""
+
+    kind: Literal["metrics", "system"]
+    id: str
+    """Its place in the records: the same row always has the same id."""
+    time: float
+    """Unix time."""
+    step: int
+    """Optimizer step; 0 for device readings."""
+    values: dict[str, float]
+
+
+class CellRows:
+    """Reads a cell's series from where it stopped reading them last."""
+
+    def __init__(
+        self,
+        cell: CellFolder,
+        every_n_steps: int,
+        world_size: int,
+        system_interval_s: float,
+        since_ns: int = 0,
+    ) -> None:
+        """``since_ns``: files not written to since then belong to an earlier try."""
+        self._cell = cell
+        self._since_ns = since_ns
+        self._system_interval_s = system_interval_s
+        self._metrics: dict[int, LineTail] = {}
+        self._steps: dict[int, StepTail] = {}
+        self._devices: dict[str, tuple[LineTail, DeviceRows]] = {}
+        self._counts: dict[str, int] = {}
+        self.windows = StepWindows(every_n_steps, world_size)
+
+    def read(self, *, final: bool = False) -> Iterator[Row]:
+        """Rows added since the last call; with ``final`` all that is left, to the last step.
+
+        Raises RecordError for a file that is not what it should be, ``tail.ReplacedError`` for one
+        that a retry has begun anew.
+        """
+        while True:
+            found = False
+            for row in (*self._read_metrics(), *self._read_devices()):
+                found = True
+                yield row
+            read_steps = self._read_steps()
+            yield from self._window_rows(final=False)
+            if not (final and (found or read_steps)):
+                break
+        if final:
+            yield from self._window_rows(final=True)
+
+    def _is_current(self, path: Path) -> bool:
+        return path.stat().st_mtime_ns >= self._since_ns
+
+    def _number(self, series: str) -> str:
+        self._counts[series] = self._counts.get(series, 0) + 1
+        return f"{series}:{self._counts[series]}"
+
+    def _read_metrics(self) -> Iterator[Row]:
+        for path in sorted((self._cell.path / "metrics").glob("rank*.jsonl")):
+            rank = int(path.stem.removeprefix("rank"))
+            if rank not in self._metrics:
+                if not self._is_current(path):
+                    continue
+                self._metrics[rank] = LineTail(path)
+            tail = self._metrics[rank]
+            for line in tail.read():
+                try:
+                    row = build(MetricRow, line)
+                except DataError as error:
+                    raise RecordError(f"{path}: {error}") from error
+                prefix = "" if rank == 0 else f"rank_{rank}/"
+                values = {f"{prefix}{k}": v for k, v in row.values.items() if v is not None}
+                if rank == 0:
+                    values |= {
+                        "progress/epoch": float(row.epoch),
+                        "progress/samples": float(row.samples),
+                    }
+                if values:
+                    name = self._number(f"metrics/rank{rank}")
+                    yield Row("metrics", name, row.time, row.step, values)
+
+    def _read_devices(self) -> Iterator[Row]:
+        paths = self._cell.device_series_paths()
+        for path in paths:
+            host = path.stem
+            if host not in self._devices:
+                if not self._is_current(path):
+                    continue
+                label = "" if len(paths) == 1 else f"{host[:4]}-"
+                rows = DeviceRows(self._system_interval_s, label)
+                self._devices[host] = (LineTail(path), rows)
+            tail, rows = self._devices[host]
+            for line in tail.read():
+                for time, values in rows.rows(line):
+                    yield Row("system", self._number(f"devices/{host}"), time, 0, values)
+
+    def _read_steps(self) -> bool:
+        found = False
+        for rank in self._cell.ranks_with_steps():
+            if rank not in self._steps:
+                path = self._cell.steps_path(rank)
+                if not self._is_current(path):
+                    continue
+                self._steps[rank] = StepTail(path)
+            rows = self._steps[rank].read()
+            if len(rows):
+                found = True
+                self.windows.add(rank, rows)
+        return found
+
+    def _window_rows(self, *, final: bool) -> Iterator[Row]:
+        for window in self.windows.cut(final=final):
+            offset_ns = self._steps[0].epoch_offset_ns or 0
+            time = (window.start_ns + offset_ns) / 1e9
+            yield Row("metrics", self._number("steps"), time, window.step, window.values)

@@ -1,0 +1,95 @@
+"""Reading record files while they are being written, without ever seeing half a row."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from scalewise.records import SCHEMA_VERSION, STEP_DTYPE, RecordError
+
+_CHUNK_BYTES: Final = 4 * 2**20
+_FINGERPRINT_BYTES: Final = 512
+
+
+class ReplacedError(Exception):
+    """The file was begun anew (a retry) before its earlier rows had all been read."""
+
+
+class _Tail:
+    """Whole units of bytes from a growing file; a torn last one stays until it is whole."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._position = 0
+        self._head = b""
+
+    def _read(self) -> bytes:
+        """Up to a few MiB that were not read before. Raises :class:`ReplacedError`."""
+        try:
+            with self.path.open("rb") as file:
+                self._check_head(file)
+                file.seek(self._position)
+                return file.read(_CHUNK_BYTES)
+        except FileNotFoundError:
+            if self._position:
+                raise ReplacedError(f"{self.path.name} was removed while it was mirrored") from None
+            return b""
+
+    def _check_head(self, file: BinaryIO) -> None:
+        head = file.read(_FINGERPRINT_BYTES)
+        if not head.startswith(self._head):
+            raise ReplacedError(f"{self.path.name} was begun anew while it was mirrored")
+        self._head = head
+
+
+class LineTail(_Tail):
+    """Parsed lines of a JSON-lines file."""
+
+    def read(self) -> list[dict[str, Any]]:
+        """Whole lines added since the last call. Raises RecordError, :class:`ReplacedError`."""
+        data = self._read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._position += len(whole)
+        try:
+            return [json.loads(line) for line in whole.splitlines()]
+        except ValueError as error:
+            raise RecordError(f"{self.path}: not JSON: {error}") from error
+
+
+class StepTail(_Tail):
+    """Rows of ``STEP_DTYPE`` from a rank's step file."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.epoch_offset_ns: int | None = None
+        """Add to ``start_ns`` for Unix time; None until the header was read."""
+
+    def read(self) -> npt.NDArray[np.void]:
+        """Whole rows added since the last call. Raises RecordError, :class:`ReplacedError`."""
+        data = self._read()
+        if self.epoch_offset_ns is None:
+            head, newline, data = data.partition(b"\n")
+            if not newline:
+                return np.empty(0, STEP_DTYPE)
+            self.epoch_offset_ns = self._parse_header(head)
+            self._position += len(head) + 1
+        whole = len(data) - len(data) % STEP_DTYPE.itemsize
+        self._position += whole
+        return np.frombuffer(data[:whole], STEP_DTYPE)
+
+    def _parse_header(self, head: bytes) -> int:
+        try:
+            header = json.loads(head)
+            version, layout = header["schema_version"], header["dtype"]
+            offset = int(header["epoch_offset_ns"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise RecordError(f"{self.path}: not a step header: {error}") from error
+        if version != SCHEMA_VERSION or [tuple(f) for f in layout] != STEP_DTYPE.descr:
+            raise RecordError(
+                f"{self.path}: schema version {version!r}; this scalewise reads {SCHEMA_VERSION}"
+            )
+        return offset

@@ -1,0 +1,212 @@
+"""Runs mirrored to WandB: offline by default, which needs no account and no network.
+
+WandB drops a row whose step is lower than the last one's, and metrics, device readings and
+summaries arrive interleaved. So no step is given to WandB: each series names its own x-axis,
+``step`` for metrics and ``gpu/time`` for devices.
+"""
+
+from __future__ import annotations
+
+import netrc
+import os
+import shutil
+import socket
+from pathlib import Path
+from time import sleep
+from time import time as now
+from typing import Literal
+from urllib.parse import urlparse
+
+import wandb
+
+from scalewise.tracking.base import RunInfo, RunSummary, TrackerError, Values
+from scalewise.tracking.config import TrackingConfig
+from scalewise.tracking.wandb_file import count_history
+
+_CONNECT_S = 5.0
+_SETTLE_S = 10.0
+"""How long rows that were accepted may take to be found."""
+_DEFAULT_HOST = "api.wandb.ai"
+
+
+def resolve_mode(config: TrackingConfig) -> Literal["offline", "online", "disabled"]:
+    """``WANDB_MODE``, else what the configuration says, else online only for who is logged in."""
+    environment = os.environ.get("WANDB_MODE", "").lower()
+    if environment in ("disabled", "dryrun"):
+        return "disabled" if environment == "disabled" else "offline"
+    asked = environment if environment in ("offline", "online") else config.wandb_mode
+    if asked == "auto":
+        return "online" if logged_in() else "offline"
+    return "online" if asked == "online" else "offline"
+
+
+def logged_in() -> bool:
+    """Whether WandB would find an API key: in the environment, or for its host in netrc."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    host = urlparse(os.environ.get("WANDB_BASE_URL", "")).hostname or _DEFAULT_HOST
+    path = Path(os.environ.get("NETRC") or Path.home() / ".netrc")
+    try:
+        return netrc.netrc(path).authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
+
+
+class WandbTracker:
+    """A WandB account, or the folder ``wandb`` beside the cells."""
+
+    def __init__(self) -> None:
+        self._server_is_away: bool | None = None
+        """None until it was asked for."""
+
+    def start_run(self, info: RunInfo) -> WandbRun:
+        mode = resolve_mode(info.tracking)
+        if mode == "disabled":
+            raise TrackerError(
+                "WANDB_MODE=disabled; unset it, or choose tracking=trackio to leave WandB out"
+            )
+        _remove_unfinished(info)
+        if mode == "offline":
+            return WandbRun(_init(info, "offline"), "offline")
+        if self._server_is_away is None:
+            self._server_is_away = not _server_answers()
+        if self._server_is_away:
+            # What is offline can be uploaded later; nothing is lost but the time until then.
+            return WandbRun(_init(info, "offline"), "offline", away=True)
+        try:
+            return WandbRun(_init(info, "online"), "online")
+        except wandb.errors.CommError:
+            # The runs after this one need not wait as long for it.
+            self._server_is_away = True
+            raise
+
+
+def _server_answers() -> bool:
+    """Whether anybody listens where WandB would send runs.
+
+    Asked before WandB is, because a run that failed to start online keeps its id in use, so
+    that it cannot be started offline instead. Behind a proxy only WandB itself can tell.
+    """
+    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY")):
+        return True
+    url = urlparse(str(wandb.setup().settings.base_url))
+    port = url.port or (80 if url.scheme == "http" else 443)
+    try:
+        with socket.create_connection((url.hostname or _DEFAULT_HOST, port), timeout=_CONNECT_S):
+            return True
+    except OSError:
+        return False
+
+
+def _init(info: RunInfo, mode: Literal["offline", "online"]) -> wandb.Run:
+    return wandb.init(
+        project=info.tracking.project,
+        entity=info.tracking.entity,
+        id=info.run_id,
+        name=info.name,
+        group=info.group,
+        # WandB takes tags of 1 to 64 characters.
+        tags=[tag[:64] for tag in info.tags if tag],
+        dir=info.folder,
+        config=dict(info.config),
+        mode=mode,
+        resume="allow" if mode == "online" else None,
+        reinit="create_new",
+        settings=wandb.Settings(
+            console="off",
+            silent=True,
+            init_timeout=20,
+            # The records hold all of this already, and WandB's own statistics would be of
+            # this process, or of GPUs that are not the cell's.
+            x_disable_stats=True,
+            x_disable_machine_info=True,
+            x_save_requirements=False,
+            disable_git=True,
+            disable_code=True,
+        ),
+    )
+
+
+class WandbRun:
+    """One run of a project."""
+
+    def __init__(
+        self, run: wandb.Run, mode: Literal["offline", "online"], *, away: bool = False
+    ) -> None:
+        self._away = away
+        self._run = run
+        self._mode = mode
+        self._log_file = Path(str(run.settings.sync_file))
+        # A run resumed online already holds its first rows; they come again in the same order.
+        self._already_there = int(run.step) if mode == "online" else 0
+        self._seen = 0
+        self._last_step = 0
+        self._axes: set[str] = set()
+
+    @property
+    def location(self) -> str:
+        url = self._run.url if self._mode == "online" else None
+        return url or str(self._log_file.parent)
+
+    @property
+    def shortcoming(self) -> str | None:
+        if not self._away:
+            return None
+        return "the server cannot be reached; written offline: upload it with make wandb-sync"
+
+    def log(self, row_id: str, time: float, step: int, values: Values) -> None:
+        self._last_step = max(self._last_step, step)
+        self._hand_over(values, {"step": step}, time)
+
+    def log_system(self, row_id: str, time: float, values: Values) -> None:
+        self._hand_over(values, {"gpu/time": time}, time)
+
+    def _hand_over(self, values: Values, axis: dict[str, float], time: float) -> None:
+        self._seen += 1
+        if self._seen <= self._already_there:
+            return
+        (axis_name,) = axis
+        for key in (axis_name, *values):
+            if key not in self._axes:
+                self._axes.add(key)
+                if key == axis_name:
+                    self._run.define_metric(key, hidden=True)
+                else:
+                    self._run.define_metric(key, step_metric=axis_name)
+        self._run.log({**values, **axis, "_timestamp": time})
+
+    def flush(self) -> None:
+        """WandB writes as it goes."""
+
+    def finish(self, summary: RunSummary) -> None:
+        config = dict(summary.config)
+        self._run.config.update(config, allow_val_change=True)  # type: ignore[no-untyped-call]
+        if summary.values:
+            self.log("summary", now(), self._last_step, summary.values)
+        self._run.finish(exit_code=0 if summary.state == "finished" else 1)
+
+    def read_back(self) -> int | None:
+        """Offline, rows in the transaction log; online, what the server says it has.
+
+        Both are written by others after ``finish`` has returned, so they are given some time.
+        """
+        deadline = now() + _SETTLE_S
+        while (count := self._count()) != self._seen and now() < deadline:
+            sleep(0.2)
+        return count
+
+    def _count(self) -> int:
+        if self._mode == "offline":
+            return count_history(self._log_file)
+        remote = wandb.Api(timeout=10).run(str(self._run.path))
+        # Every row took one step of WandB's own, counted from 0.
+        return int(remote.lastHistoryStep) + 1
+
+
+def _remove_unfinished(info: RunInfo) -> None:
+    """Drop what a mirror that was killed left of this run: an offline run cannot be resumed.
+
+    The records hold every row of it, and they are about to be mirrored from the first.
+    """
+    for folder in (info.folder / "wandb").glob(f"offline-run-*-{info.run_id}"):
+        shutil.rmtree(folder)

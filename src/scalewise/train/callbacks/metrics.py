@@ -1,0 +1,126 @@
+"""Losses, metrics and learning rate over steps, read late."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+
+from scalewise.records import CellFolder, MetricRow, MetricsWriter, finite_or_none
+from scalewise.train.callbacks.steps import StepTimer
+
+
+@dataclass
+class _Pending:
+    row: MetricRow
+    loss: Tensor | None
+    ready: torch.cuda.Event | None
+
+
+class MetricsRecorder(pl.Callback):
+    """Records ``train_loss`` and ``learning_rate`` every few steps, and all logged metrics.
+
+    The loss stays on the device until the recording thread reads it, after its event: the
+    training thread never waits for it. ``train_loss`` is this rank's own.
+
+    Args:
+        folder: where the records go.
+        steps: counts steps and samples.
+        every_n_steps: how often the loss is read.
+    """
+
+    def __init__(self, folder: CellFolder, steps: StepTimer, every_n_steps: int = 10) -> None:
+        self.folder = folder
+        self.every_n_steps = every_n_steps
+        self.final: dict[str, float | None] = {}
+        self._steps = steps
+        self._pending: deque[_Pending] = deque()
+        self._writer: MetricsWriter | None = None
+        self._side_stream: torch.cuda.Stream | None = None
+
+    @property
+    def rows(self) -> int:
+        return self._writer.rows if self._writer is not None else 0
+
+    def drain(self, wait: bool) -> None:
+        """Write the rows that are ready. Called from the recording thread."""
+        while self._pending and self._writer is not None:
+            pending = self._pending[0]
+            if pending.ready is not None and not pending.ready.query():
+                if not wait:
+                    return
+                pending.ready.synchronize()
+            values = dict(pending.row.values)
+            if pending.loss is not None:
+                values["train_loss"] = self._read(pending.loss)
+            row = pending.row
+            self._writer.append(MetricRow(row.time, row.step, row.epoch, row.samples, values))
+            self.final.update({name: finite_or_none(value) for name, value in values.items()})
+            self._pending.popleft()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._open(trainer)
+
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        if self._steps.steps % self.every_n_steps and not trainer.is_last_batch:
+            return
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        values: dict[str, float | None] = {}
+        if trainer.optimizers:
+            values["learning_rate"] = float(trainer.optimizers[0].param_groups[0]["lr"])
+        self._append(trainer, values, loss.detach() if isinstance(loss, Tensor) else None)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._append_logged(trainer)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if not trainer.sanity_checking:
+            self._open(trainer)
+            self._append_logged(trainer)
+
+    def _open(self, trainer: pl.Trainer) -> None:
+        if self._writer is None:
+            self._writer = MetricsWriter(self.folder.metrics_path(trainer.global_rank))
+            device = trainer.strategy.root_device
+            if device.type == "cuda":
+                self._side_stream = torch.cuda.Stream(device)
+
+    def _append_logged(self, trainer: pl.Trainer) -> None:
+        values = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        if values:
+            self._append(trainer, dict(values), None)
+
+    def _append(
+        self, trainer: pl.Trainer, values: dict[str, float | None], loss: Tensor | None
+    ) -> None:
+        ready = None
+        if loss is not None and loss.is_cuda:
+            ready = torch.cuda.Event()
+            ready.record(torch.cuda.current_stream(loss.device))
+        samples = self._steps.samples * trainer.world_size
+        row = MetricRow(time.time(), self._steps.steps, trainer.current_epoch, samples, values)
+        self._pending.append(_Pending(row, loss, ready))
+
+    def _read(self, loss: Tensor) -> float:
+        if self._side_stream is None:
+            return float(loss)
+        # On the training stream this copy would queue behind steps that are still to come.
+        with torch.cuda.stream(self._side_stream):
+            return float(loss)

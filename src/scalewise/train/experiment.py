@@ -1,0 +1,143 @@
+"""One cell, as one of its ranks sees it: build the parts, fit, score, close."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.plugins.environments import LightningEnvironment
+from torch import nn
+
+from scalewise.config import CellConfig, ConfigError, instantiate
+from scalewise.records import CellFolder, RankSummary
+from scalewise.train.callbacks.recorder import CellRecorder
+from scalewise.train.data import train_loader, validation_loader
+from scalewise.train.module import ExperimentModule
+from scalewise.train.precision import apply_precision
+from scalewise.train.rank import RankContext
+from scalewise.train.strategy import build_strategy
+
+
+def run(cell: CellConfig, folder: CellFolder, rank: RankContext) -> RankSummary:
+    """Train this rank's replica and leave its records in ``folder``."""
+    _quiet()
+    pl.seed_everything(cell.seed, workers=True, verbose=False)
+    apply_precision(cell.precision)
+    module = build_module(cell, rank)
+    data = build_data(cell, rank)
+    recorder = CellRecorder(folder, rank.device, cell.warmup_steps, cell.log_every_n_steps)
+    trainer = build_trainer(cell, rank, recorder, data)
+    if rank.world_size > 1:
+        # The replicas start alike (DDP copies rank 0's) but must not share dropout masks.
+        torch.manual_seed(cell.seed + rank.rank)
+    trainer.fit(module, **data)
+    if cell.validation == "end" and "val_dataloaders" in data:
+        trainer.validate(module, data["val_dataloaders"], verbose=False)
+    elif cell.validation == "end" and "datamodule" in data:
+        trainer.validate(module, datamodule=data["datamodule"], verbose=False)
+    return recorder.close(trainer, module)
+
+
+def build_module(cell: CellConfig, rank: RankContext) -> pl.LightningModule:
+    """The model as a LightningModule: a user's own as it is, any other wrapped."""
+    model = instantiate("model", cell.model)
+    if isinstance(model, pl.LightningModule):
+        return model
+    if not isinstance(model, nn.Module):
+        raise ConfigError(
+            f"model._target_: {cell.model.target} built a {type(model).__name__}; "
+            "allowed: a LightningModule, or an nn.Module with loss(output, target)"
+        )
+
+    def optimizer(parameters: Any) -> torch.optim.Optimizer:
+        built = instantiate(
+            "optimizer", cell.optimizer, params=parameters, device_kind=rank.device.kind
+        )
+        assert isinstance(built, torch.optim.Optimizer)
+        return built
+
+    try:
+        return ExperimentModule(model, optimizer)
+    except ValueError as error:
+        raise ConfigError(f"model.{error}") from error
+
+
+def build_data(cell: CellConfig, rank: RankContext) -> dict[str, Any]:
+    """The arguments of ``Trainer.fit`` that carry the data."""
+    dataset = instantiate("dataset", cell.dataset)
+    if isinstance(dataset, pl.LightningDataModule):
+        return {"datamodule": dataset}
+    training = getattr(dataset, "train", dataset)
+    if not hasattr(training, "__getitem__") or not hasattr(training, "__len__"):
+        raise ConfigError(
+            f"dataset._target_: {cell.dataset.target} has no map-style training set; allowed: "
+            "a torch Dataset, an object with .train and .validation, or a LightningDataModule"
+        )
+    per_device = cell.per_device_batch_size(rank.world_size)
+    place = (rank.rank, rank.world_size)
+    try:
+        loader = train_loader(
+            training, cell.loader, per_device, *place, cell.seed, rank.device.kind
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    data: dict[str, Any] = {"train_dataloaders": loader}
+    validation = getattr(dataset, "validation", None)
+    if validation is not None and cell.validation != "never":
+        data["val_dataloaders"] = validation_loader(
+            validation, cell.loader, per_device, *place, rank.device.kind
+        )
+    return data
+
+
+def build_trainer(
+    cell: CellConfig, rank: RankContext, recorder: CellRecorder, data: dict[str, Any]
+) -> pl.Trainer:
+    """A Trainer that does what the cell says and nothing that it does not."""
+    during_fit = cell.validation == "epoch"
+    trainer = pl.Trainer(
+        accelerator="gpu" if rank.device.kind == "cuda" else "cpu",
+        devices=rank.world_size,
+        strategy=build_strategy(cell.strategy, rank.device.kind),
+        # Told, not guessed: an allocation of some cluster around us must not be mistaken for ours.
+        plugins=[LightningEnvironment()],
+        precision=cell.precision.lightning,
+        max_steps=-1 if cell.max_steps is None else cell.max_steps,
+        max_epochs=-1 if cell.max_epochs is None else cell.max_epochs,
+        gradient_clip_val=cell.gradient_clip_norm,
+        deterministic=cell.deterministic,
+        # Warm-up decides what cudnn's search may cost; it must not change results behind our back.
+        benchmark=False,
+        callbacks=[recorder],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        limit_val_batches=1.0 if during_fit or cell.validation == "end" else 0,
+        check_val_every_n_epoch=1 if during_fit else 2**31,
+        # Our own samplers shard the data; a user's LightningDataModule gets Lightning's.
+        use_distributed_sampler="datamodule" in data,
+    )
+    if rank.world_size > 1:
+        # Lightning 2.6 broadcasts a "was there a SIGTERM" flag and waits for the device before
+        # every batch. Our supervisor ends all ranks of a cell together, so nothing needs it, and
+        # the wait would hide how far the host can run ahead of the device.
+        loop: Any = trainer.fit_loop.epoch_loop
+        loop._broadcast_sigterm_tensor = lambda: None
+    return trainer
+
+
+def _quiet() -> None:
+    """Silence advice that does not apply: who shards, and how many workers load, is our choice."""
+    for name in ("pytorch_lightning", "lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for message in (
+        r".*does not have many workers.*",
+        r".*The number of training batches .* is smaller than the logging interval.*",
+        r".*`isinstance\(treespec, LeafSpec\)` is deprecated.*",
+    ):
+        warnings.filterwarnings("ignore", message=message)

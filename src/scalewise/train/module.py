@@ -1,0 +1,67 @@
+"""The LightningModule of a cell: a network with a loss, an optimizer and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+from torchmetrics import MeanMetric, MetricCollection
+
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+
+class ExperimentModule(pl.LightningModule):
+    """Trains any ``nn.Module`` that has ``forward(x)`` and ``loss(output, target)``.
+
+    Nothing is logged in ``training_step``: Lightning's ``log`` costs more than a small model's
+    step. The loss is read from the step's output, late, by the recording callbacks.
+
+    Args:
+        network: see above; ``metrics()`` is optional and returns a ``MetricCollection``.
+        optimizer: builds the optimizer from the parameters.
+    """
+
+    def __init__(self, network: nn.Module, optimizer: OptimizerFactory) -> None:
+        super().__init__()
+        if not callable(getattr(network, "loss", None)):
+            raise ValueError(
+                f"_target_: {type(network).__name__} has no method loss(output, target); "
+                "give it one, or use a LightningModule"
+            )
+        self.network = network
+        self._optimizer = optimizer
+        self._loss: Callable[[Tensor, Tensor], Tensor] = network.loss  # type: ignore[assignment]
+        self.validation_loss = MeanMetric()
+        make_metrics = getattr(network, "metrics", None)
+        self.validation_metrics: MetricCollection | None = make_metrics() if make_metrics else None
+
+    def forward(self, x: Tensor) -> Any:
+        return self.network(x)
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        x, target = batch
+        return self._loss(self.network(x), target)
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        x, target = batch
+        output = self.network(x)
+        # Weighted by samples, so that a short last batch counts for what it is.
+        self.validation_loss.update(self._loss(output, target), weight=len(x))
+        if self.validation_metrics is not None:
+            self.validation_metrics.update(output, target)
+
+    def on_validation_epoch_end(self) -> None:
+        # compute() gathers the states of all ranks; every rank then holds the same values.
+        values = {"val_loss": self.validation_loss.compute()}
+        self.validation_loss.reset()
+        if self.validation_metrics is not None:
+            computed = self.validation_metrics.compute()
+            values |= {f"val_{name}": value for name, value in computed.items()}
+            self.validation_metrics.reset()
+        self.log_dict(values, sync_dist=True)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return self._optimizer(self.network.parameters())

@@ -1,0 +1,109 @@
+"""What a result depends on beside its configuration."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from scalewise.host import host_id, memory_limit_mib, usable_cores
+from scalewise.records import DeviceInfo, Provenance
+
+_PACKAGES = (
+    "scalewise",
+    "torch",
+    "pytorch-lightning",
+    "torchmetrics",
+    "hydra-core",
+    "omegaconf",
+    "numpy",
+    "nvidia-ml-py",
+    "trackio",
+    "wandb",
+)
+_PREFIXES = ("NCCL_", "TORCH_", "OMP_", "MKL_", "CUDA_", "CUBLAS_", "GLOO_", "PYTORCH_", "TP_")
+
+
+def collect(
+    devices: tuple[DeviceInfo, ...],
+    driver: str | None,
+    topology: Mapping[str, str],
+    command: tuple[str, ...] | None = None,
+) -> Provenance:
+    """Provenance of the cell this process is a rank of."""
+    environment = {k: v for k, v in sorted(os.environ.items()) if k.startswith(_PREFIXES)}
+    return Provenance(
+        command=command if command is not None else tuple(sys.argv),
+        host=host_id(),
+        platform=platform.platform(),
+        python=platform.python_version(),
+        packages=package_versions(),
+        code=code_version(Path.cwd()),
+        devices=devices,
+        driver=driver,
+        cuda=torch.version.cuda,
+        nccl=_nccl_version(),
+        environment=environment,
+        usable_cores=len(usable_cores()),
+        memory_limit_mib=memory_limit_mib(),
+        emulated=emulations(environment, topology),
+        topology=dict(topology),
+    )
+
+
+def package_versions() -> dict[str, str]:
+    """Installed versions of what results depend on; what is absent is left out."""
+    versions = {}
+    for name in _PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def code_version(folder: Path) -> dict[str, object]:
+    """Commit, dirtiness and hash of the difference of the repository around ``folder``.
+
+    Empty where there is no repository or no git.
+    """
+
+    def git(*arguments: str) -> bytes:
+        return subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, check=True, timeout=20
+        ).stdout
+
+    try:
+        commit = git("rev-parse", "HEAD").decode().strip()
+        difference = git("diff", "HEAD")
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return {
+        "commit": commit,
+        "dirty": bool(difference),
+        "diff_sha256": hashlib.sha256(difference).hexdigest() if difference else None,
+    }
+
+
+def emulations(environment: Mapping[str, str], topology: Mapping[str, str]) -> tuple[str, ...]:
+    """What was made to look different from what it is: law 10.
+
+    Peer-to-peer switched off where the GPUs have NVLink is an emulation of PCIe.
+    """
+    nvlink = any(link.startswith("NV") for link in topology.values())
+    if nvlink and environment.get("NCCL_P2P_DISABLE") == "1":
+        return ("NCCL_P2P_DISABLE=1 on GPUs with NVLink",)
+    return ()
+
+
+def _nccl_version() -> str | None:
+    if not torch.cuda.is_available() or not torch.distributed.is_nccl_available():
+        return None
+    return ".".join(str(part) for part in torch.cuda.nccl.version())

@@ -1,0 +1,30 @@
+"""Pytest fixture: NVML in this very process is the fake one."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fakes.nvml.scenario import Scenario, build_library
+
+
+@pytest.fixture
+def fake_nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Scenario], Path]:
+    """A function that puts a scenario in force for the next ``open_nvml``.
+
+    The library is loaded by path first; its soname then answers when ``pynvml`` asks for
+    ``libnvidia-ml.so.1``. It stays loaded, so a test of a host without a driver runs in a
+    subprocess.
+    """
+    ctypes.CDLL(str(build_library() / "libnvidia-ml.so.1"))
+    monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
+
+    def use(scenario: Scenario) -> Path:
+        path = scenario.write(tmp_path / "scenario.txt")
+        monkeypatch.setenv("FAKE_NVML_SCENARIO", str(path))
+        return path
+
+    return use

@@ -1,0 +1,236 @@
+"""Cells as a sweep would leave them, written through the records API, for tests."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from scalewise.records import (
+    Attempt,
+    CellFolder,
+    CellResult,
+    DeviceInfo,
+    DeviceSample,
+    DeviceSeriesWriter,
+    MetricRow,
+    MetricsWriter,
+    PlannedCell,
+    Provenance,
+    RankSummary,
+    SampledDevice,
+    StepWriter,
+    SweepFolder,
+    SweepPlan,
+)
+
+BATCH = 16
+STEP_MS = 100.0
+WARMUP_STEPS = 5
+
+
+def plan_sweep(folder: Path, names: Sequence[str]) -> SweepFolder:
+    """Write ``sweep.json`` with one cell a name."""
+    sweep = SweepFolder(folder)
+    cells = tuple(PlannedCell(f"id-{n}", f"cfg-{n}", n, ("model=medium",), 0, 2) for n in names)
+    sweep.save_plan(SweepPlan(time.time(), ("train.py", "-m"), 0, cells))
+    return sweep
+
+
+class RecordedCell:
+    """A cell of ``ranks`` ranks that can be written bit by bit.
+
+    Every step takes ``STEP_MS`` of recorded (not of real) time. Rank r is ready with its last
+    gradient after ``arrival_ms[r]``.
+    """
+
+    def __init__(
+        self,
+        folder: CellFolder,
+        *,
+        ranks: int = 2,
+        gpus: bool = True,
+        config: Mapping[str, Any] | None = None,
+        arrival_ms: Sequence[float] = (40.0, 60.0, 50.0, 50.0),
+    ) -> None:
+        self.folder = folder
+        self.ranks = ranks
+        self.arrival_ms = arrival_ms
+        self.started_at = time.time()
+        self.steps = 0
+        folder.save_config(
+            {
+                "model": {"name": "medium", "_target_": "scalewise.models.mlp.MLP"},
+                "dataset": {"name": "tabular"},
+                "strategy": {"name": "ddp"},
+                "precision": {"name": "fp32"},
+                "scaling": "strong",
+                "log_every_n_steps": 10,
+                "tracking": {"name": "both", "trackers": ["trackio", "wandb"]},
+                **(config or {}),
+            }
+        )
+        kind = "NVIDIA A10G" if gpus else "a processor"
+        self.devices = [
+            DeviceInfo("cuda", kind, f"GPU-{r}", r) if gpus else DeviceInfo("cpu", kind)
+            for r in range(ranks)
+        ]
+        folder.save_provenance(
+            Provenance(
+                command=("train.py",),
+                host="0123456789ab",
+                platform="Linux",
+                python="3.11",
+                packages={"torch": "2.13.0"},
+                code={"commit": "abc", "dirty": False},
+                devices=tuple(self.devices),
+                driver=None,
+                cuda=None,
+                nccl=None,
+                environment={},
+                usable_cores=2,
+                memory_limit_mib=None,
+            )
+        )
+        self._metrics = MetricsWriter(folder.metrics_path(0))
+        self._steps = [StepWriter(folder.steps_path(r)) for r in range(ranks)]
+        self._series = DeviceSeriesWriter(
+            folder.device_series_path("0123456789ab"),
+            "0123456789ab",
+            "nvml" if gpus else "process",
+            1.0,
+            tuple(
+                SampledDevice(d.uuid or f"rank{r}", r, d.name, r)
+                for r, d in enumerate(self.devices)
+            ),
+            {},
+        )
+
+    def train(self, steps: int) -> None:
+        """Write ``steps`` more steps, a metrics row every 10 and a device sample every second."""
+        start_ns = time.perf_counter_ns() - int((time.time() - self.started_at) * 1e9)
+        for step in range(self.steps + 1, self.steps + steps + 1):
+            now = self.started_at + step * STEP_MS / 1000
+            for rank, writer in enumerate(self._steps):
+                arrival = self.arrival_ms[rank]
+                times = {
+                    "data_wait": 2.0,
+                    "forward": 10.0,
+                    "backward": arrival - 12.0,
+                    "exposed_comm": STEP_MS - arrival - 5.0,
+                    "optimizer": 5.0,
+                    "step": STEP_MS,
+                    "arrival": arrival,
+                }
+                flags = 1 if step <= WARMUP_STEPS else 0
+                begin = start_ns + int((step - 1) * STEP_MS * 1e6)
+                writer.append(step, begin, 0, BATCH, flags, times, None)
+            if step % 10 == 0:
+                values = {"train_loss": math.exp(-step / 50), "learning_rate": 1e-3}
+                row = MetricRow(now, step, 0, step * BATCH * self.ranks, values)
+                self._metrics.append(row)
+                self._sample(now, step)
+        self.steps += steps
+        for writer in self._steps:
+            writer.flush()
+
+    def _sample(self, now: float, step: int) -> None:
+        samples = {}
+        for rank, device in enumerate(self.devices):
+            name = device.uuid or f"rank{rank}"
+            samples[name] = DeviceSample(
+                name,
+                utilization_percent=90.0 + rank,
+                memory_used_mib=12000.0 + 50 * rank,
+                **(
+                    {"power_w": 150.0 + step % 7, "temperature_c": 60.0 + rank}
+                    if device.kind == "cuda"
+                    else {}
+                ),
+                throttle_reasons=() if device.kind == "cuda" else None,
+            )
+        self._series.append(now, samples, 0.1)
+
+    def expected_rows(self) -> int:
+        """Rows a tracker must hold once the cell has ended with a result.
+
+        A metrics row and a device sample every 10 steps; windows of 10 steps (a second of
+        recorded time) but for the first, which warm-up shortens and which so takes 10 more, and
+        one for what is left; the summary.
+        """
+        assert self.steps >= 20
+        windows = math.ceil(self.steps / 10) - 1
+        return self.steps // 10 * 2 + windows + 1
+
+    def close(self) -> None:
+        self._metrics.close()
+        self._series.close()
+        for writer in self._steps:
+            writer.close()
+
+    def succeed(self, attempt: int = 1) -> None:
+        """End with a result."""
+        self.close()
+        summaries = tuple(self._rank_summary(r) for r in range(self.ranks))
+        name = self.folder.name
+        self.folder.save_result(
+            CellResult(
+                f"id-{name}",
+                f"cfg-{name}",
+                name,
+                0,
+                attempt,
+                self.started_at,
+                self.started_at + self.steps * STEP_MS / 1000,
+                self.ranks,
+                "ddp",
+                "strong",
+                BATCH * self.ranks,
+                BATCH,
+                0.25,
+                (),
+                summaries,
+            )
+        )
+
+    def fail(self, number: int = 1) -> None:
+        """End as a try that failed."""
+        self.close()
+        self.folder.save_attempt(
+            Attempt(
+                number,
+                "failed",
+                "oom",
+                "rank 1 ran out of memory",
+                1,
+                1,
+                ("CUDA out of memory",),
+                self.started_at,
+                time.time(),
+            )
+        )
+
+    def _rank_summary(self, rank: int) -> RankSummary:
+        return RankSummary(
+            rank=rank,
+            local_rank=rank,
+            pid=1000 + rank,
+            device=self.devices[rank],
+            parameters_total=54403,
+            parameters_trainable=54403,
+            steps_completed=self.steps,
+            samples_fed=self.steps * BATCH,
+            epochs_completed=0,
+            gradient_bytes=217612,
+            gradient_buckets=1,
+            flops_per_sample=None,
+            peak_allocated_mib=100.0 + rank,
+            peak_reserved_mib=120.0,
+            allocation_retries=0,
+            peak_rss_mib=500.0,
+            metrics={"val_accuracy": 0.9, "train_loss": None},
+            step_rows=self.steps,
+            metric_rows=self.steps // 10,
+        )

@@ -1,0 +1,203 @@
+"""A WandB server on loopback: enough of its API to take runs, and a count of what it took."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import sys
+import threading
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any
+
+
+@dataclass
+class Upload:
+    """What arrived of one run."""
+
+    name: str | None = None
+    group: str | None = None
+    tags: list[str] = field(default_factory=list)
+    config: dict[str, Any] = field(default_factory=dict)
+    history: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """Rows by their offset in the history: one sent twice counts once."""
+    exit_code: int | None = None
+
+
+class WandbServer:
+    """``with WandbServer() as server:`` and point ``WANDB_BASE_URL`` at ``server.url``."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, Upload] = {}
+        self.unknown: list[str] = []
+        """GraphQL operations that were answered with nothing."""
+        self._lock = threading.Lock()
+        self._http = _Server(("127.0.0.1", 0), _handler(self))
+        self._thread = threading.Thread(target=self._http.serve_forever, daemon=True)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._http.server_port}"
+
+    def __enter__(self) -> WandbServer:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+    def _run(self, run_id: str) -> Upload:
+        return self.runs.setdefault(run_id, Upload())
+
+    def graphql(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
+        """The ``data`` of the answer to an operation."""
+        match = re.search(r"(?:query|mutation)\s+(\w+)", query)
+        operation = match.group(1) if match else "?"
+        if operation == "UpsertBucket":
+            return self._upsert(variables)
+        if operation == "CreateRunFiles":
+            files = [{"name": f, "uploadUrl": f"{self.url}/file"} for f in variables["files"]]
+            return {"createRunFiles": {"runID": "bucket", "uploadHeaders": [], "files": files}}
+        if operation in ("Run", "RunHistoryKeys"):
+            return {"project": {"run": self._describe(str(variables["name"]))}}
+        with self._lock:
+            self.unknown.append(operation)
+        # Optional questions (features, organisations, introspection): "nothing special here".
+        return {
+            "viewer": {
+                "id": "u",
+                "entity": "tester",
+                "username": "tester",
+                "email": "tester@example.org",
+                "flags": "{}",
+                "teams": {"edges": []},
+            },
+            "serverInfo": {
+                "cliVersionInfo": {"max_cli_version": "99.0.0", "min_cli_version": "0"},
+                "latestLocalVersionInfo": None,
+                "features": [],
+            },
+            "model": {"bucket": None},
+            "project": {"run": None},
+            "entity": {"organization": None},
+            **{name: {"fields": [], "inputFields": []} for name in _INTROSPECTED},
+        }
+
+    def _upsert(self, variables: dict[str, Any]) -> dict[str, Any]:
+        run_id = str(variables["name"])
+        with self._lock:
+            inserted = run_id not in self.runs
+            run = self._run(run_id)
+            run.name = variables.get("displayName") or run.name
+            run.group = variables.get("groupName") or run.group
+            run.tags = variables.get("tags") or run.tags
+            run.config |= json.loads(variables.get("config") or "{}")
+        project = {"id": "p", "name": "scalewise", "entity": {"id": "e", "name": "tester"}}
+        bucket = {
+            "id": "bucket",
+            "name": run_id,
+            "displayName": run.name,
+            "description": "",
+            "config": "{}",
+            "sweepName": None,
+            "historyLineCount": 0,
+            "project": project,
+        }
+        return {"upsertBucket": {"bucket": bucket, "inserted": inserted}}
+
+    def _describe(self, run_id: str) -> dict[str, Any] | None:
+        with self._lock:
+            if run_id not in self.runs:
+                return None
+            run = self.runs[run_id]
+            return {
+                "id": "bucket",
+                "projectId": 1,
+                "name": run_id,
+                "displayName": run.name,
+                "tags": run.tags,
+                "state": "running" if run.exit_code is None else "finished",
+                "config": "{}",
+                "systemMetrics": "{}",
+                "summaryMetrics": "{}",
+                "historyLineCount": len(run.history),
+                "historyKeys": {"lastStep": len(run.history) - 1, "keys": {}, "sets": []},
+                "user": {"name": "tester", "username": "tester"},
+            }
+
+    def file_stream(self, run_id: str, body: dict[str, Any]) -> None:
+        """Take a piece of a run's history."""
+        with self._lock:
+            run = self._run(run_id)
+            chunk = (body.get("files") or {}).get("wandb-history.jsonl", {})
+            for number, line in enumerate(chunk.get("content", []), start=chunk.get("offset", 0)):
+                run.history[number] = json.loads(line)
+            if body.get("complete"):
+                run.exit_code = body.get("exitcode")
+
+
+_INTROSPECTED = (
+    "__type",
+    "QueryType",
+    "MutationType",
+    "ServerInfoType",
+    "CreateArtifactInput",
+)
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        # A client that hangs up ends its connection, not the test.
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+def _handler(server: WandbServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Tests have no use for an access log."""
+
+        def do_GET(self) -> None:
+            self._reply({})
+
+        def do_PUT(self) -> None:
+            self._body()
+            self._reply({})
+
+        def do_POST(self) -> None:
+            body = self._body()
+            if self.path.startswith("/graphql"):
+                question = json.loads(body)
+                data = server.graphql(question["query"], question.get("variables") or {})
+                self._reply({"data": data})
+            elif self.path.endswith("/file_stream"):
+                server.file_stream(self.path.split("/")[-2], json.loads(body))
+                self._reply({"exitcode": None, "limits": {}})
+            else:
+                self._reply({})
+
+        def _body(self) -> bytes:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            compressed = self.headers.get("Content-Encoding") == "gzip"
+            return gzip.decompress(body) if compressed else body
+
+        def _reply(self, answer: dict[str, Any]) -> None:
+            body = json.dumps(answer).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    return Handler

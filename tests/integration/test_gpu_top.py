@@ -1,0 +1,176 @@
+"""``scalewise top`` as a user runs it, on the fake driver and on recordings."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+
+from fakes.nvml.scenario import GPU_IS_LOST, Scenario, environment, gpu_uuid
+from scalewise.gpu.seed_format import read_seed_file
+from scalewise.records import DeviceSample, DeviceSeriesWriter, SampledDevice
+
+_TOP = "import sys; from scalewise.gpu.top import main; sys.exit(main(sys.argv[1:]))"
+
+
+def _command(*arguments: str) -> list[str]:
+    return [sys.executable, "-c", _TOP, *arguments]
+
+
+def _host(tmp_path: Path, scenario: Scenario) -> dict[str, str]:
+    return environment(scenario.write(tmp_path / "scenario.txt"))
+
+
+def _run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        _command(*arguments), env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_once_as_json_holds_every_lane_and_the_processes(tmp_path: Path) -> None:
+    rank = {**os.environ, "RANK": "3"}
+    with subprocess.Popen([sys.executable, "-c", "input()"], env=rank, stdin=subprocess.PIPE) as p:
+        scenario = Scenario().h200(2).add(f"process 1 {p.pid} 4096")
+        done = _run("--once", "--json", env=_host(tmp_path, scenario))
+        assert p.stdin is not None
+        p.stdin.write(b"\n")
+        p.stdin.close()
+    plain = json.loads(done.stdout)
+    first, second = plain["devices"]
+    assert (first["id"], first["power_w"], first["sm_activity_percent"]) == (
+        gpu_uuid(0),
+        600,
+        88.5,
+    )
+    (owner,) = second["processes"]
+    assert (owner["pid"], owner["rank"], owner["memory_mib"]) == (p.pid, 3, 4096)
+    assert plain["balance"]["power_w"] == {"cv_percent": 0, "grade": "excellent"}
+    assert first["nvlink_tx_mib"] is None
+
+
+def test_once_prints_a_table(tmp_path: Path) -> None:
+    done = _run("--once", env=_host(tmp_path, Scenario().h200(2)))
+    assert "H200" in done.stdout and "held back  GPU 0-1: power cap" in done.stdout
+
+
+def test_without_a_gpu_it_says_so_in_one_line(tmp_path: Path) -> None:
+    done = _run("--once", env=_host(tmp_path, Scenario()))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == ("scalewise top: the NVIDIA driver is loaded, but this host has no GPU\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--json"], "--json goes with --once"),
+        (["--interval", "0"], "found 0; allowed: 0.1 or more"),
+        (["--replay", "absent.jsonl"], "absent.jsonl: cannot be read"),
+    ],
+)
+def test_wrong_arguments_are_one_clear_line(
+    tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    done = _run(*arguments, env=_host(tmp_path, Scenario().h200(1)))
+    assert done.returncode == 2
+    assert message in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_the_log_is_valid_json_however_it_ends(tmp_path: Path, how: signal.Signals) -> None:
+    env = _host(tmp_path, Scenario().h200(4))
+    log = tmp_path / "gpu_monitoring.json"
+    with subprocess.Popen(
+        _command("--stats-file", str(log), "--gpu", "2", "--interval", "0.1"), env=env
+    ) as top:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline and not (
+            log.exists() and len(json.loads(log.read_bytes())) >= 5
+        ):
+            time.sleep(0.05)
+        os.kill(top.pid, how)
+    one = read_seed_file(log)
+    everything = read_seed_file(tmp_path / "gpu_monitoring_multi_gpu.json")
+    assert len(one.times) >= 5 and len(everything.times) >= 5
+    assert [d.index for d in one.devices] == [2]
+    assert [d.id for d in everything.devices] == [gpu_uuid(i) for i in range(4)]
+    assert set(everything.values(gpu_uuid(3), "memory_used_mib")) == {10_240 + 3 * 1024}
+
+
+class _Terminal:
+    """A program on a pseudo-terminal of 80x24."""
+
+    def __init__(self, command: list[str], env: dict[str, str] | None) -> None:
+        self._parent, child = pty.openpty()
+        fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self._before = termios.tcgetattr(child)
+        self._child = child
+        self.process = subprocess.Popen(
+            command,
+            env={**(env or os.environ), "TERM": "xterm", "COLUMNS": "80", "LINES": "24"},
+            stdin=child,
+            stdout=child,
+            stderr=child,
+        )
+        self.text = ""
+
+    def wait_for(self, words: str, timeout_s: float = 20) -> None:
+        deadline = time.monotonic() + timeout_s
+        while words not in self.text:
+            left = deadline - time.monotonic()
+            assert left > 0, f"{words!r} is not in {self.text[-2000:]!r}"
+            if select.select([self._parent], [], [], left)[0]:
+                self.text += os.read(self._parent, 65536).decode(errors="replace")
+
+    def press(self, key: str) -> None:
+        self.text = ""
+        os.write(self._parent, key.encode())
+
+    def close(self) -> int:
+        """The exit status; the terminal must be as it was."""
+        status = self.process.wait(10)
+        assert termios.tcgetattr(self._child) == self._before
+        os.close(self._child)
+        os.close(self._parent)
+        return status
+
+
+def test_keys_sort_pause_and_quit_and_a_lost_gpu_is_shown(tmp_path: Path) -> None:
+    scenario = Scenario().h200(3)
+    later = time.monotonic() - scenario.origin + 2
+    env = _host(tmp_path, scenario.fault(1, "*", GPU_IS_LOST, at=later))
+    terminal = _Terminal(_command("--interval", "0.2"), env)
+    terminal.wait_for("sort: index")
+    terminal.press("s")
+    terminal.wait_for("sort: utilization")
+    terminal.wait_for("GPU 1 is lost: GPU is lost")
+    terminal.press("p")
+    terminal.wait_for("PAUSED")
+    terminal.press("q")
+    assert terminal.close() == 0
+
+
+def test_a_recording_is_replayed_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "host.jsonl"
+    device = SampledDevice("GPU-0", 0, "NVIDIA A10G", 0, 24_576, 300)
+    writer = DeviceSeriesWriter(path, "host", "nvml", 1.0, (device,), {})
+    for n in range(3):
+        writer.append(1.7e9 + n, {"GPU-0": DeviceSample("GPU-0", 50.0 + n, 12_288)}, 0.1)
+    writer.close()
+    terminal = _Terminal(_command("--replay", str(path), "--interval", "0.1"), None)
+    terminal.wait_for("A10G")
+    terminal.wait_for("its end")
+    terminal.press("q")
+    assert terminal.close() == 0
+    lines = _run("--replay", str(path), "--interval", "0.1").stdout.splitlines()
+    assert [json.loads(line)["devices"][0]["utilization_percent"] for line in lines] == [50, 51, 52]

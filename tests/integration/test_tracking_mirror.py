@@ -1,0 +1,327 @@
+"""The mirror process with the real Trackio and the real WandB, both read back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "fakes"))
+
+from recorded_cell import RecordedCell, plan_sweep  # noqa: E402
+
+from scalewise.records import CellFolder, TrackingRecord  # noqa: E402
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """Trackers that see no account of whoever runs the tests, and write below ``tmp_path``."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("WANDB_", "TRACKIO_"))}
+    home = tmp_path / "home"
+    home.mkdir()
+    return {
+        **kept,
+        "HOME": str(home),
+        "NETRC": str(home / "netrc"),
+        "TRACKIO_DIR": str(tmp_path / "trackio"),
+        "PYTHONPATH": str(ROOT / "src"),
+    }
+
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def start(environment: dict[str, str]) -> Iterator[Start]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def _start(*arguments: str | Path, **env: str) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "scalewise.tracking.mirror", *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env={**environment, **env},
+        )
+        started.append(process)
+        return process
+
+    yield _start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+def finish(process: subprocess.Popen[bytes]) -> tuple[int, str]:
+    _, errors = process.communicate(b"finish\n", timeout=90)
+    return process.returncode, errors.decode()
+
+
+def tracking(cell: CellFolder) -> TrackingRecord:
+    record = cell.load_tracking()
+    assert record is not None
+    return record
+
+
+def trackio_rows(environment: dict[str, str], run: str) -> list[dict[str, Any]]:
+    """Metric and system rows, read with nothing but SQL."""
+    path = Path(environment["TRACKIO_DIR"]) / "scalewise.db"
+    connection = sqlite3.connect(path)
+    rows = []
+    for table in ("metrics", "system_metrics"):
+        query = f"SELECT metrics, timestamp FROM {table} WHERE run_name = ? ORDER BY id"
+        for text, when in connection.execute(query, (run,)):
+            rows.append({**json.loads(text), "timestamp": when, "table": table})
+    connection.close()
+    return rows
+
+
+def wandb_records(sweep: Path) -> dict[str, list[dict[str, Any]]]:
+    """Records of each offline run by its name, as WandB's own tool reads them."""
+    runs = {}
+    for log in sorted((sweep / "wandb").glob("offline-run-*/*.wandb")):
+        command = [Path(sys.executable).with_name("wandb"), "leet", "inspect", "--json", log]
+        text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        records = [json.loads(line) for line in text.splitlines()]
+        name = next(r["run"]["display_name"] for r in records if r["type"] == "run")
+        assert name not in runs, f"two offline runs are called {name}"
+        runs[name] = records
+    return runs
+
+
+def history(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [r["history"]["item"] for r in records if r["type"] == "history"]
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+def test_two_cells_land_whole_in_both_trackers(
+    tmp_path: Path, start: Start, environment: dict[str, str]
+) -> None:
+    sweep = plan_sweep(tmp_path / "sweep", ["alpha", "beta"])
+    process = start(sweep.path)
+    alpha = RecordedCell(sweep.cell("alpha"))
+    alpha.train(55)
+    wait_for((Path(environment["TRACKIO_DIR"]) / "scalewise.db").exists)
+    beta = RecordedCell(sweep.cell("beta"), gpus=False)
+    beta.train(40)
+    alpha.train(45)
+    alpha.succeed()
+    beta.succeed()
+    status, errors = finish(process)
+    assert (status, errors) == (0, "")
+
+    logs = wandb_records(sweep.path)
+    for cell in (alpha, beta):
+        rows = trackio_rows(environment, cell.folder.name)
+        assert len(rows) == cell.expected_rows()
+        assert len(history(logs[cell.folder.name])) == cell.expected_rows()
+        for state in tracking(cell.folder).trackers.values():
+            assert (state.status, state.handed_over, state.read_back, state.problem) == (
+                "synced",
+                cell.expected_rows(),
+                cell.expected_rows(),
+                None,
+            )
+
+    rows = trackio_rows(environment, "alpha")
+    gpu = [r for r in rows if r["table"] == "system_metrics"]
+    assert gpu[0]["gpu/1/memory_used_mib"] == 12050
+    assert gpu[0]["gpu_total_memory"] == 24050
+    losses = [r["train_loss"] for r in rows if "train_loss" in r]
+    assert len(losses) == 10
+    assert losses == sorted(losses, reverse=True)
+    windows = [r for r in rows if "step_time_ms" in r]
+    assert windows[0]["step_time_ms"] == pytest.approx(100)
+    assert windows[0]["global_samples_per_s"] == pytest.approx(2 * 16 / 0.1)
+    assert windows[0]["balance/arrival_cv_percent"] == pytest.approx(20)
+    beta_rows = trackio_rows(environment, "beta")
+    assert any(r.get("process/1/rss_mib") == 12050 for r in beta_rows)
+
+    run = next(r["run"] for r in logs["alpha"] if r["type"] == "run")
+    assert (run["project"], run["run_group"]) == ("scalewise", "sweep")
+    assert set(run["tags"]) >= {"medium", "tabular", "ddp", "fp32"}
+    assert history(logs["alpha"])[-1]["summary/val_accuracy"] == 0.9
+
+
+def test_true_times_are_kept_when_mirrored_late(
+    tmp_path: Path, start: Start, environment: dict[str, str]
+) -> None:
+    cell = RecordedCell(CellFolder(tmp_path / "cell"))
+    cell.started_at -= 3600
+    cell.train(30)
+    cell.succeed()
+    assert start("--cell", cell.folder.path, "--once").wait(60) == 0
+    rows = trackio_rows(environment, "cell")
+    first = next(r for r in rows if r["table"] == "system_metrics")
+    expected = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(cell.started_at + 1))
+    assert first["timestamp"].startswith(expected)
+
+
+def test_killed_mirror_completes_later_without_doubling(
+    tmp_path: Path, start: Start, environment: dict[str, str]
+) -> None:
+    sweep = plan_sweep(tmp_path / "sweep", ["alpha", "beta"])
+    beta = RecordedCell(sweep.cell("beta"))
+    beta.train(30)
+    beta.succeed()
+    alpha = RecordedCell(sweep.cell("alpha"))
+    alpha.train(50)
+    first = start(sweep.path)
+    wait_for(lambda: beta.folder.load_tracking() is not None)
+    wait_for(lambda: all(s.status == "synced" for s in tracking(beta.folder).trackers.values()))
+    wait_for(lambda: len(trackio_rows(environment, "alpha")) >= 10)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    assert tracking(alpha.folder).trackers["trackio"].status == "incomplete"
+
+    alpha.train(50)
+    alpha.succeed()
+    before = (beta.folder.path / "tracking.json").stat().st_mtime_ns
+    status, errors = finish(start(sweep.path))
+    assert (status, errors) == (0, "")
+    assert (beta.folder.path / "tracking.json").stat().st_mtime_ns == before
+    logs = wandb_records(sweep.path)
+    assert sorted(logs) == ["alpha", "beta"]
+    for cell in (alpha, beta):
+        assert len(trackio_rows(environment, cell.folder.name)) == cell.expected_rows()
+        assert len(history(logs[cell.folder.name])) == cell.expected_rows()
+        assert {s.status for s in tracking(cell.folder).trackers.values()} == {"synced"}
+
+
+def test_retried_cell_is_a_new_run(
+    tmp_path: Path, start: Start, environment: dict[str, str]
+) -> None:
+    sweep = plan_sweep(tmp_path / "sweep", ["alpha"])
+    process = start(sweep.path)
+    failed = RecordedCell(sweep.cell("alpha"))
+    failed.train(30)
+    failed.fail()
+    wait_for(lambda: failed.folder.load_tracking() is not None)
+    wait_for(lambda: {s.status for s in tracking(failed.folder).trackers.values()} == {"synced"})
+    retried = RecordedCell(sweep.cell("alpha"))
+    retried.train(60)
+    retried.succeed(attempt=2)
+    assert finish(process) == (0, "")
+    # The failed try ends with its throughput as its only summary.
+    assert len(trackio_rows(environment, "alpha")) == failed.expected_rows()
+    assert len(trackio_rows(environment, "alpha-try2")) == retried.expected_rows()
+    record = tracking(retried.folder)
+    assert record.attempt == 2
+    assert {s.status for s in record.trackers.values()} == {"synced"}
+    logs = wandb_records(sweep.path)
+    assert [r["exit"]["exit_code"] for r in logs["alpha"] if r["type"] == "exit"] == [1]
+
+
+def test_broken_trackio_leaves_wandb_whole(tmp_path: Path, start: Start) -> None:
+    occupied = tmp_path / "a file"
+    occupied.write_text("not a folder")
+    cell = RecordedCell(CellFolder(tmp_path / "cell"))
+    cell.train(30)
+    cell.succeed()
+    status, errors = finish(start("--cell", cell.folder.path, TRACKIO_DIR=str(occupied)))
+    states = tracking(cell.folder).trackers
+    assert states["trackio"].status == "failed"
+    assert states["trackio"].problem
+    assert states["wandb"].status == "synced"
+    assert status == 1
+    assert errors.startswith("trackio: ")
+    assert len(errors.splitlines()) == 1
+
+
+def test_broken_import_is_said_once_for_all_cells(tmp_path: Path, start: Start) -> None:
+    broken = tmp_path / "broken"
+    (broken / "wandb").mkdir(parents=True)
+    (broken / "wandb" / "__init__.py").write_text("raise OSError('libssl is missing')")
+    sweep = plan_sweep(tmp_path / "sweep", ["alpha", "beta"])
+    for name in ("alpha", "beta"):
+        cell = RecordedCell(sweep.cell(name))
+        cell.train(20)
+        cell.succeed()
+    path = f"{broken}{os.pathsep}{ROOT / 'src'}"
+    status, errors = finish(start(sweep.path, PYTHONPATH=path))
+    assert status == 1
+    assert errors.splitlines() == [
+        "wandb: the package cannot be imported: libssl is missing "
+        "(training and the records are not affected)"
+    ]
+    for _, folder in sweep.cells():
+        states = tracking(folder).trackers
+        assert states["trackio"].status == "synced"
+        assert states["wandb"].status == "failed"
+
+
+def test_torn_tail_is_left_until_it_is_whole(
+    tmp_path: Path, start: Start, environment: dict[str, str]
+) -> None:
+    cell = RecordedCell(CellFolder(tmp_path / "cell"))
+    cell.train(30)
+    cell.succeed()
+    for path in (cell.folder.metrics_path(0), cell.folder.device_series_paths()[0]):
+        with path.open("ab") as file:
+            file.write(b'{"time": 1, "st')
+    with cell.folder.steps_path(1).open("ab") as file:
+        file.write(b"\0" * 7)
+    assert finish(start("--cell", cell.folder.path)) == (0, "")
+    assert len(trackio_rows(environment, "cell")) == cell.expected_rows()
+
+
+def test_dead_sweep_ends_the_mirror_and_its_children(tmp_path: Path, start: Start) -> None:
+    sweep = plan_sweep(tmp_path / "sweep", ["alpha"])
+    cell = RecordedCell(sweep.cell("alpha"))
+    cell.train(50)
+    cell.close()
+    process = start(sweep.path)
+    wait_for(lambda: bool(list((sweep.path / "wandb").glob("offline-run-*/*.wandb"))))
+    children = descendants(process.pid)
+    assert children
+    assert process.stdin is not None
+    process.stdin.close()
+    began = time.monotonic()
+    assert process.wait(10) == 1
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), 5)
+    assert time.monotonic() - began < 10
+    states = tracking(cell.folder).trackers
+    assert {s.status for s in states.values()} == {"incomplete"}
+    assert all("had not ended" in (s.problem or "") for s in states.values())
+    assert all(s.handed_over == s.read_back for s in states.values())
+
+
+def test_mirror_and_its_children_run_on_idle_time(tmp_path: Path, start: Start) -> None:
+    sweep = plan_sweep(tmp_path / "sweep", ["alpha"])
+    cell = RecordedCell(sweep.cell("alpha"))
+    cell.train(20)
+    cell.close()
+    process = start(sweep.path)
+    wait_for(lambda: bool(list((sweep.path / "wandb").glob("offline-run-*/*.wandb"))))
+    for pid in (process.pid, *descendants(process.pid)):
+        assert os.sched_getscheduler(pid) == os.SCHED_IDLE
+        threads = [int(t.name) for t in Path(f"/proc/{pid}/task").iterdir()]
+        assert {os.sched_getscheduler(t) for t in threads} == {os.SCHED_IDLE}
+
+
+def descendants(pid: int) -> list[int]:
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            found += [int(child), *descendants(int(child))]
+    return found

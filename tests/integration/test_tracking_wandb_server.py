@@ -1,0 +1,148 @@
+"""WandB online and uploads of offline runs, against a server on loopback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "fakes"))
+
+from recorded_cell import RecordedCell, plan_sweep  # noqa: E402
+from wandb_server import WandbServer  # noqa: E402
+
+from scalewise.records import SweepFolder, TrackerState  # noqa: E402
+
+_SYNC = (
+    "import sys; from scalewise.tracking.view import main_sync; sys.exit(main_sync(sys.argv[1:]))"
+)
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("WANDB_", "TRACKIO_"))}
+    (tmp_path / "home").mkdir()
+    return {
+        **kept,
+        "HOME": str(tmp_path / "home"),
+        "NETRC": str(tmp_path / "home" / "netrc"),
+        "PYTHONPATH": str(ROOT / "src"),
+    }
+
+
+def logged_in(environment: dict[str, str], url: str) -> dict[str, str]:
+    return {**environment, "WANDB_BASE_URL": url, "WANDB_API_KEY": "k" * 40}
+
+
+def run(environment: dict[str, str], *command: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *map(str, command)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def mirror(environment: dict[str, str], sweep: SweepFolder) -> subprocess.CompletedProcess[str]:
+    return run(environment, "-m", "scalewise.tracking.mirror", sweep.path, "--once")
+
+
+def recorded_sweep(folder: Path) -> tuple[SweepFolder, list[RecordedCell]]:
+    """Two finished cells that want WandB only."""
+    sweep = plan_sweep(folder, ["alpha", "beta"])
+    cells = []
+    for name in ("alpha", "beta"):
+        only_wandb = {"tracking": {"name": "wandb", "trackers": ["wandb"]}}
+        cell = RecordedCell(sweep.cell(name), config=only_wandb)
+        cell.train(40)
+        cell.succeed()
+        cells.append(cell)
+    return sweep, cells
+
+
+def wandb_state(cell: RecordedCell) -> TrackerState:
+    record = cell.folder.load_tracking()
+    assert record is not None
+    assert set(record.trackers) == {"wandb"}
+    return record.trackers["wandb"]
+
+
+def test_offline_runs_are_uploaded_once(tmp_path: Path, environment: dict[str, str]) -> None:
+    sweep, cells = recorded_sweep(tmp_path / "sweep")
+    assert mirror(environment, sweep).returncode == 0
+    with WandbServer() as server:
+        account = logged_in(environment, server.url)
+        done = run(account, "-c", _SYNC, sweep.path)
+        assert (done.returncode, done.stdout) == (0, "uploaded 2 of 2 runs\n")
+        assert sorted((u.name, u.group) for u in server.runs.values()) == [
+            ("alpha", "sweep"),
+            ("beta", "sweep"),
+        ]
+        for upload in server.runs.values():
+            assert len(upload.history) == cells[0].expected_rows()
+            assert "ddp" in upload.tags
+            assert "provenance" in upload.config
+            assert upload.exit_code == 0
+        again = run(account, "-c", _SYNC, sweep.path)
+        assert again.returncode == 0
+        assert again.stdout.startswith("nothing to upload")
+        assert len(server.runs) == 2
+
+
+def test_upload_needs_a_login(tmp_path: Path, environment: dict[str, str]) -> None:
+    sweep, _ = recorded_sweep(tmp_path / "sweep")
+    assert mirror(environment, sweep).returncode == 0
+    refused = run(environment, "-c", _SYNC, sweep.path)
+    assert refused.returncode == 2
+    assert refused.stderr == (
+        "error: not logged in to WandB: run `wandb login` or set WANDB_API_KEY\n"
+    )
+    absent = run(environment, "-c", _SYNC, tmp_path / "absent")
+    assert absent.returncode == 2
+    assert "no such folder" in absent.stderr
+
+
+def test_logged_in_user_is_mirrored_online(tmp_path: Path, environment: dict[str, str]) -> None:
+    sweep, cells = recorded_sweep(tmp_path / "sweep")
+    with WandbServer() as server:
+        done = mirror(logged_in(environment, server.url), sweep)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert {len(u.history) for u in server.runs.values()} == {cells[0].expected_rows()}
+        for cell in cells:
+            state = wandb_state(cell)
+            assert (state.status, state.read_back) == ("synced", cell.expected_rows())
+            assert state.location.startswith(server.url)
+
+
+def test_wandb_mode_goes_before_a_login(tmp_path: Path, environment: dict[str, str]) -> None:
+    sweep, cells = recorded_sweep(tmp_path / "sweep")
+    with WandbServer() as server:
+        account = {**logged_in(environment, server.url), "WANDB_MODE": "offline"}
+        assert mirror(account, sweep).returncode == 0
+        assert server.runs == {}
+    assert wandb_state(cells[0]).status == "synced"
+
+
+def test_server_away_leaves_runs_to_upload(tmp_path: Path, environment: dict[str, str]) -> None:
+    sweep, cells = recorded_sweep(tmp_path / "sweep")
+    with WandbServer() as server:
+        nobody = server.url
+    done = mirror(logged_in(environment, nobody), sweep)
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    for cell in cells:
+        state = wandb_state(cell)
+        assert state.status == "incomplete"
+        assert state.handed_over == state.read_back == cell.expected_rows()
+        assert "server cannot be reached" in (state.problem or "")
+    with WandbServer() as server:
+        # The next mirror of this sweep finds the server and completes the runs there.
+        assert mirror(logged_in(environment, server.url), sweep).returncode == 0
+        assert sorted(u.name or "" for u in server.runs.values()) == ["alpha", "beta"]
+    assert {wandb_state(cell).status for cell in cells} == {"synced"}

@@ -1,0 +1,333 @@
+"""Sweep folders as training leaves them, written through the records, with known numbers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scalewise import records
+
+PACKAGES = {"torch": "2.13.0", "pytorch-lightning": "2.6.6", "numpy": "2.4.6"}
+START = 1_760_000_000.0
+
+SINGLE_MS = {
+    "data_wait": 0.1,
+    "h2d": 0.2,
+    "forward": 3.0,
+    "backward": 6.0,
+    "optimizer": 0.5,
+    "other": 0.2,
+}
+DDP_MS = {
+    "data_wait": 0.1,
+    "h2d": 0.1,
+    "forward": 1.6,
+    "backward": 3.1,
+    "exposed_comm": 0.6,
+    "optimizer": 0.5,
+    "other": 0.2,
+}
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One cell: what was asked for and what happened."""
+
+    model: str = "large"
+    dataset: str = "tabular"
+    strategy: str = "single"
+    devices: int = 1
+    repeat: int = 0
+    scaling: str = "strong"
+    batch_size: int = 128
+    seed: int = 7
+    kind: str = "cuda"
+    phases_ms: Mapping[str, float] = field(default_factory=lambda: SINGLE_MS)
+    slow_ranks_ms: Mapping[int, float] = field(default_factory=dict)
+    """Extra ms in forward; the other ranks wait for it in exposed communication."""
+    run_factor: float = 1.0
+    """This run's times over the given ones: run-to-run noise."""
+    steps: int = 60
+    warmup: int = 10
+    outcome: str = "done"
+    sharded: bool = True
+    commit: str = "a1b2c3d4e5f6"
+    device_name: str = "NVIDIA H200"
+    co_tenants: tuple[str, ...] = ()
+    emulated: tuple[str, ...] = ()
+    final_loss: float = 0.25
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def per_device(self) -> int:
+        return self.batch_size // self.devices if self.scaling == "strong" else self.batch_size
+
+    @property
+    def global_batch(self) -> int:
+        return self.per_device * self.devices
+
+    def as_config(self) -> dict[str, Any]:
+        return {
+            "model": {"name": self.model, "hidden": 512},
+            "dataset": {"name": self.dataset},
+            "strategy": {"name": self.strategy},
+            "hardware": {"name": "auto"},
+            "optimizer": {"name": "adam", "lr": 1e-3},
+            "precision": {"name": "fp32"},
+            "execution": {"name": "eager"},
+            "batch_size": self.batch_size,
+            "scaling": self.scaling,
+            "seed": self.seed,
+            "max_steps": self.steps,
+            "max_epochs": None,
+            "warmup_steps": self.warmup,
+            "repeats": 5,
+            "deterministic": False,
+            "sweep": {"resume": None},
+            "tracking": {"name": "both"},
+            **self.config,
+        }
+
+
+DDP = Spec(strategy="ddp", devices=2, phases_ms=DDP_MS)
+
+
+def repeats(spec: Spec, factors: Sequence[float]) -> list[Spec]:
+    """One spec a run, each with its own run-to-run factor."""
+    return [replace(spec, repeat=i, run_factor=f) for i, f in enumerate(factors)]
+
+
+def write_sweep(path: Path, specs: Sequence[Spec]) -> Path:
+    """A sweep folder of these cells."""
+    folder = records.SweepFolder(path)
+    planned = tuple(_planned(i, spec) for i, spec in enumerate(specs))
+    command = ("train.py", "-m", "strategy=single,ddp", "repeats=5")
+    folder.save_plan(records.SweepPlan(START, command, 1234, planned))
+    for cell, spec in zip(planned, specs, strict=True):
+        write_cell(folder.cell(cell.name), cell, spec)
+    return path
+
+
+def write_cell(folder: records.CellFolder, planned: records.PlannedCell, spec: Spec) -> None:
+    folder.save_config(spec.as_config())
+    if spec.outcome in ("failed", "skipped", "interrupted"):
+        folder.save_attempt(_attempt(spec))
+        return
+    if spec.outcome == "unfinished":
+        return
+    folder.save_provenance(_provenance(spec))
+    for rank in range(spec.devices):
+        _write_steps(folder, spec, rank)
+        _write_shard(folder, spec, rank)
+        folder.save_rank(_summary(spec, rank))
+    _write_metrics(folder, spec)
+    _write_devices(folder, spec)
+    folder.save_tracking(_tracking())
+    folder.save_result(_result(planned, spec))
+
+
+def step_ms(spec: Spec) -> float:
+    """The whole step of any rank: the slowest rank's work, the same for all."""
+    delay = max(spec.slow_ranks_ms.values(), default=0.0)
+    return (sum(spec.phases_ms.values()) + delay) * spec.run_factor
+
+
+def _planned(index: int, spec: Spec) -> records.PlannedCell:
+    name = f"{index:03d}-{spec.model}-{spec.strategy}-r{spec.repeat}"
+    identity = repr(sorted(spec.as_config().items(), key=str)) + str(spec.devices)
+    config_id = hashlib.sha256(identity.encode()).hexdigest()[:12]
+    overrides = (f"strategy={spec.strategy}", f"model={spec.model}")
+    cell_id = f"{config_id}-{spec.repeat}"
+    return records.PlannedCell(cell_id, config_id, name, overrides, spec.repeat, spec.devices)
+
+
+def _device(spec: Spec, rank: int) -> records.DeviceInfo:
+    if spec.kind == "cpu":
+        return records.DeviceInfo("cpu", "Example CPU 8 cores", cores=(rank,))
+    return records.DeviceInfo(
+        "cuda", spec.device_name, f"GPU-{rank:04d}", rank, memory_total_mib=143_771.0
+    )
+
+
+def _provenance(spec: Spec) -> records.Provenance:
+    gpu = spec.kind == "cuda"
+    return records.Provenance(
+        command=("train.py",),
+        host="0123456789ab",
+        platform="Linux",
+        python="3.11.9",
+        packages=PACKAGES,
+        code={"commit": spec.commit, "dirty": False, "diff_sha256": None},
+        devices=tuple(_device(spec, r) for r in range(spec.devices)),
+        driver="570.86.15" if gpu else None,
+        cuda="12.8" if gpu else None,
+        nccl="2.26.2" if gpu else None,
+        environment={},
+        usable_cores=8,
+        memory_limit_mib=None,
+        emulated=spec.emulated,
+    )
+
+
+def _write_steps(folder: records.CellFolder, spec: Spec, rank: int) -> None:
+    writer = records.StepWriter(folder.steps_path(rank))
+    delay = max(spec.slow_ranks_ms.values(), default=0.0)
+    own = spec.slow_ranks_ms.get(rank, 0.0)
+    phases = dict(spec.phases_ms)
+    phases["forward"] += own
+    if "exposed_comm" in phases:
+        phases["exposed_comm"] += delay - own
+    noise = np.random.default_rng(spec.repeat).normal(1.0, 0.01, spec.steps)
+    noise += 1.0 - noise[spec.warmup :].mean()  # the mean of the timed steps is known exactly
+    clock = int(START * 1e9)
+    for step in range(spec.steps):
+        # Warm-up steps are ten times slower: counting one of them would be seen at once.
+        factor = spec.run_factor * noise[step] * (10.0 if step < spec.warmup else 1.0)
+        times: dict[str, float | None] = {k: v * factor for k, v in phases.items()}
+        times["step"] = sum(v for v in times.values() if v is not None)
+        reached = ("data_wait", "h2d", "forward", "backward")
+        times["arrival"] = (
+            sum(phases[k] for k in reached) * factor if "exposed_comm" in phases else None
+        )
+        flags = records.WARMUP if step < spec.warmup else 0
+        device = times if spec.kind == "cuda" else None
+        writer.append(step, clock, 0, spec.per_device, flags, times, device)
+        clock += int(times["step"] * 1e6)
+    writer.close()
+    # The writer takes the offset of its own clock; the tests' clock is Unix time already.
+    data = folder.steps_path(rank).read_bytes()
+    head, _, body = data.partition(b"\n")
+    key = b'"epoch_offset_ns": '
+    head = head[: head.index(key)] + key + b"0}"
+    folder.steps_path(rank).write_bytes(head + b"\n" + body)
+
+
+def _write_shard(folder: records.CellFolder, spec: Spec, rank: int) -> None:
+    size = 2048
+    indices = np.random.default_rng(spec.seed).permutation(size)
+    mine = indices[rank :: spec.devices] if spec.sharded else indices
+    shard = records.ShardIndices(rank, mine, size, epoch_complete=True)
+    records.write_shard(folder.shard_path(rank), shard)
+
+
+def _write_metrics(folder: records.CellFolder, spec: Spec) -> None:
+    writer = records.MetricsWriter(folder.metrics_path(0))
+    for step in range(5, spec.steps + 1, 5):
+        loss = spec.final_loss + (1.2 - spec.final_loss) * np.exp(-step / 12.0)
+        row = {"train_loss": float(loss), "learning_rate": 1e-3}
+        samples = step * spec.global_batch
+        writer.append(records.MetricRow(START + step * 0.01, step, 0, samples, row))
+    writer.close()
+
+
+def _write_devices(folder: records.CellFolder, spec: Spec) -> None:
+    gpu = spec.kind == "cuda"
+    devices = tuple(
+        records.SampledDevice(
+            f"GPU-{r:04d}" if gpu else f"rank{r}", r, spec.device_name if gpu else "process", r
+        )
+        for r in range(spec.devices)
+    )
+    unavailable = {} if gpu else {"power_w": "a process has no power meter"}
+    writer = records.DeviceSeriesWriter(
+        folder.device_series_path("0123456789ab"),
+        "0123456789ab",
+        "nvml" if gpu else "process",
+        0.1,
+        devices,
+        unavailable,
+    )
+    begin = spec.warmup * step_ms(spec) / 100.0  # ten times slower, in s
+    for i in range(8):
+        when = START + begin + (i + 0.5) * (spec.steps - spec.warmup) * step_ms(spec) / 8e3
+        writer.append(when, {d.id: _sample(spec, d.id, d.index, i) for d in devices}, 0.02)
+    writer.close()
+
+
+def _sample(spec: Spec, device_id: str, index: int, i: int) -> records.DeviceSample:
+    memory = 12_000.0 + 40.0 * index + 5.0 * (i % 3)
+    if spec.kind == "cpu":
+        return records.DeviceSample(device_id, 95.0 + i % 3, memory / 20)
+    reasons = () if i else ("software power cap",)
+    return records.DeviceSample(
+        device_id, 88.0 + index, memory, 400.0 + 10 * index, 55.0, 1980.0, throttle_reasons=reasons
+    )
+
+
+def _summary(spec: Spec, rank: int) -> records.RankSummary:
+    gpu = spec.kind == "cuda"
+    return records.RankSummary(
+        rank=rank,
+        local_rank=rank,
+        pid=1000 + rank,
+        device=_device(spec, rank),
+        parameters_total=2_021_379,
+        parameters_trainable=2_021_379,
+        steps_completed=spec.steps,
+        samples_fed=spec.steps * spec.per_device,
+        epochs_completed=1,
+        gradient_bytes=8_085_516 if spec.devices > 1 else None,
+        gradient_buckets=1 if spec.devices > 1 else None,
+        flops_per_sample=12e6,
+        peak_allocated_mib=310.0 if gpu else None,
+        peak_reserved_mib=512.0 if gpu else None,
+        allocation_retries=0 if gpu else None,
+        peak_rss_mib=640.0,
+        metrics={"train_loss": records.finite_or_none(spec.final_loss)},
+        step_rows=spec.steps,
+        metric_rows=spec.steps // 5,
+    )
+
+
+def _tracking() -> records.TrackingRecord:
+    trackers = {
+        "trackio": records.TrackerState("synced", 12, 12, "scalewise/large-ddp"),
+        "wandb": records.TrackerState("incomplete", 12, 9, "wandb/offline-run", "3 rows lost"),
+    }
+    return records.TrackingRecord(trackers)
+
+
+def _result(planned: records.PlannedCell, spec: Spec) -> records.CellResult:
+    return records.CellResult(
+        cell_id=planned.cell_id,
+        config_id=planned.config_id,
+        name=planned.name,
+        repeat=spec.repeat,
+        attempt=1,
+        started_at=START,
+        finished_at=START + 10,
+        world_size=spec.devices,
+        strategy=spec.strategy,
+        scaling="weak" if spec.scaling == "weak" else "strong",
+        global_batch_size=spec.global_batch,
+        per_device_batch_size=spec.per_device,
+        objective=records.finite_or_none(spec.final_loss),
+        co_tenants=spec.co_tenants,
+        ranks=tuple(_summary(spec, r) for r in range(spec.devices)),
+    )
+
+
+def _attempt(spec: Spec) -> records.Attempt:
+    outcome = spec.outcome
+    messages = {
+        "failed": "rank 1 ran out of memory: CUDA out of memory, tried to allocate 2.00 GiB",
+        "skipped": "strategy=ddp asks for 2 GPUs; this host has 1",
+        "interrupted": "interrupted by the user",
+    }
+    causes = {"failed": "oom", "skipped": "host", "interrupted": "interrupted"}
+    return records.Attempt(
+        number=1,
+        outcome=outcome,  # type: ignore[arg-type]
+        cause=causes[outcome],  # type: ignore[arg-type]
+        message=messages[outcome],
+        rank=1 if outcome == "failed" else None,
+        exit_code=1 if outcome == "failed" else None,
+        last_lines=("torch.OutOfMemoryError: CUDA out of memory.",) if outcome == "failed" else (),
+        started_at=START,
+        finished_at=START + 3,
+    )

@@ -1,0 +1,93 @@
+"""Arrival finds the straggler that step time, memory and utilisation hide."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from recorded import DDP, Spec, write_sweep
+
+from scalewise.analysis.balance import advice, cv_percent, grade, measure_balance
+from scalewise.analysis.load import Cell, load_sweep
+from scalewise.analysis.throughput import NotMeasuredError
+from scalewise.analysis.usage import measure_usage
+
+
+def recorded(path: Path, spec: Spec) -> Cell:
+    return load_sweep(write_sweep(path, [spec])).cells[0]
+
+
+def test_a_rank_sleeping_20_ms_a_step_is_named_although_all_steps_take_equally_long(
+    tmp_path: Path,
+) -> None:
+    phases = {"forward": 0.6, "backward": 0.6, "exposed_comm": 1.5, "optimizer": 0.5}
+    spec = replace(DDP, kind="cpu", phases_ms={**DDP.phases_ms, **phases}, slow_ranks_ms={1: 20.0})
+    cell = recorded(tmp_path, spec)
+    steps = [float(np.nanmean(s.timed().column("step"))) for s in cell.steps]
+    assert cv_percent(steps) < 0.001
+    balance = measure_balance(cell.steps, 2)
+    assert balance.slowest_rank == 1
+    assert balance.behind_ms == pytest.approx(20.0, rel=0.01)
+    assert balance.grade == "poor"
+    assert "rank 1" in advice(balance)
+    usage = measure_usage(cell.devices, cell.steps)
+    memory_cv = usage.cv("memory_used_mib")
+    assert memory_cv is not None
+    assert memory_cv < 1  # it cannot see the straggler
+
+
+def test_even_ranks_are_excellent(tmp_path: Path) -> None:
+    balance = measure_balance(recorded(tmp_path, DDP).steps, 2)
+    assert balance.grade == "excellent"
+    assert balance.cv_percent == pytest.approx(0.0, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("cv", "expected"),
+    [
+        (0.0, "excellent"),
+        (4.99, "excellent"),
+        (5.0, "good"),
+        (9.99, "good"),
+        (10.0, "fair"),
+        (19.99, "fair"),
+        (20.0, "poor"),
+    ],
+)
+def test_grades_at_their_edges(cv: float, expected: str) -> None:
+    assert grade(cv) == expected
+
+
+def test_cv_is_over_all_ranks_there_are() -> None:
+    assert cv_percent([10.0, 14.0]) == pytest.approx(100 * 2 / 12)
+    with pytest.raises(ValueError, match="positive mean"):
+        cv_percent([0.0, 0.0])
+
+
+def test_what_has_no_balance_says_why(tmp_path: Path) -> None:
+    single = recorded(tmp_path / "a", Spec())
+    with pytest.raises(NotMeasuredError, match="one rank"):
+        measure_balance(single.steps, 1)
+    without = {k: v for k, v in DDP.phases_ms.items() if k != "exposed_comm"}
+    untimed = recorded(tmp_path / "b", replace(DDP, phases_ms=without))
+    with pytest.raises(NotMeasuredError, match="arrival was not timed"):
+        measure_balance(untimed.steps, 2)
+
+
+def test_usage_is_taken_inside_the_timed_steps_only(tmp_path: Path) -> None:
+    cell = recorded(tmp_path, DDP)
+    usage = measure_usage(cell.devices, cell.steps)
+    assert usage.window == "timed steps"
+    assert [d.samples for d in usage.devices] == [8, 8]
+    assert usage.devices[1].utilization_percent == pytest.approx(89.0)
+    assert usage.power_w == pytest.approx(810.0)
+    assert usage.devices[0].throttle_reasons == ("software power cap",)
+
+
+def test_too_short_a_run_has_no_usage_and_says_so(tmp_path: Path) -> None:
+    cell = recorded(tmp_path, DDP)
+    late = replace(cell.devices[0], times=tuple(t + 1e6 for t in cell.devices[0].times))
+    with pytest.raises(NotMeasuredError, match="no device sample fell inside"):
+        measure_usage([late], cell.steps)
+    with pytest.raises(NotMeasuredError, match="no device series"):
+        measure_usage([], cell.steps)

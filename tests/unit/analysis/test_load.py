@@ -1,0 +1,123 @@
+"""A damaged record is a problem in words, never a crash."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from recorded import DDP, Spec, write_sweep
+
+from scalewise.analysis.load import load_sweep
+from scalewise.analysis.summary import analyse
+from scalewise.records import CellFolder, RecordError
+
+RECORDS = (
+    "result.json",
+    "provenance.json",
+    "config.yaml",
+    "tracking.json",
+    "steps/rank1.bin",
+    "metrics/rank0.jsonl",
+    "audit/rank1.npz",
+    "gpu/0123456789ab.jsonl",
+)
+
+
+def test_a_sound_cell_has_everything_and_no_problem(tmp_path: Path) -> None:
+    cell = load_sweep(write_sweep(tmp_path, [DDP])).cells[0]
+    assert cell.state == "done"
+    assert cell.problems == ()
+    assert [s.rank for s in cell.steps] == [0, 1]
+    assert len(cell.shards) == 2
+    assert cell.devices[0].source == "nvml"
+    assert cell.metrics[0][-1].step == 60
+
+
+def test_states_come_from_the_records(tmp_path: Path) -> None:
+    outcomes = ["done", "failed", "skipped", "interrupted", "unfinished"]
+    specs = [replace(DDP, repeat=i, outcome=o) for i, o in enumerate(outcomes)]
+    sweep = load_sweep(write_sweep(tmp_path, specs))
+    assert [c.state for c in sweep.cells] == outcomes
+    assert "out of memory" in sweep.cells[1].failure
+    assert sweep.cells[0].failure == ""
+
+
+def test_a_retry_that_succeeds_is_done(tmp_path: Path) -> None:
+    failed = load_sweep(write_sweep(tmp_path, [replace(DDP, outcome="failed")])).cells[0]
+    write_sweep(tmp_path, [DDP])
+    cell = load_sweep(tmp_path).cells[0]
+    assert cell.state == "done"
+    assert cell.attempts == failed.attempts
+
+
+@pytest.mark.parametrize("record", RECORDS)
+def test_any_record_cut_off_or_garbled_anywhere_is_only_a_problem(
+    tmp_path: Path, record: str
+) -> None:
+    rng = random.Random(record)
+    path = write_sweep(tmp_path, [Spec(), DDP])
+    victim = next(path.glob("001-*")) / record
+    data = victim.read_bytes()
+    damaged = [data[:n] for n in (0, 1, 10, len(data) // 2, len(data) - 1)]
+    damaged += [b"[]\n", b"\x00\xff\xfe" * 50, b'{"schema_version": 99}\n']
+    for _ in range(10):
+        garbled = bytearray(data)
+        for _ in range(3):
+            garbled[rng.randrange(len(data))] = rng.randrange(256)
+        damaged.append(bytes(garbled))
+    for content in damaged:
+        victim.write_bytes(content)
+        sweep = load_sweep(path)
+        assert sweep.cells[0].problems == ()
+        analyse(sweep)
+    victim.write_bytes(b"\x00\n")
+    assert load_sweep(path).cells[1].problems
+
+
+@pytest.mark.parametrize("record", ["provenance.json", "config.yaml", "steps/rank1.bin"])
+def test_a_missing_record_is_said(tmp_path: Path, record: str) -> None:
+    path = write_sweep(tmp_path, [DDP])
+    (next(path.glob("000-*")) / record).unlink()
+    problems = " ".join(load_sweep(path).cells[0].problems)
+    assert "rank 1" in problems if "rank1" in record else record in problems
+
+
+def test_a_corrupt_result_means_not_done(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path, [DDP])
+    (next(path.glob("000-*")) / "result.json").write_text("{")
+    cell = load_sweep(path).cells[0]
+    assert cell.state == "unfinished"
+    assert "result.json" in cell.problems[0]
+
+
+def test_a_lost_plan_still_finds_the_cells(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path, [Spec(), DDP])
+    (path / "sweep.json").write_text("not json")
+    sweep = load_sweep(path)
+    assert len(sweep.cells) == 2
+    assert "plan is lost" in " ".join(sweep.problems)
+    assert len(analyse(sweep).pairs) == 1
+
+
+def test_the_folder_of_one_run_is_a_sweep_of_one_cell(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path, [Spec()])
+    sweep = load_sweep(next(path.glob("000-*")))
+    assert [c.state for c in sweep.cells] == ["done"]
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_folder_with_nothing_in_it_is_one_clear_error(tmp_path: Path, exists: bool) -> None:
+    path = tmp_path / "empty"
+    if exists:
+        path.mkdir()
+    with pytest.raises(RecordError, match="give the folder of a sweep"):
+        load_sweep(path)
+
+
+def test_a_damaged_attempt_keeps_the_ones_before_it(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path, [replace(DDP, outcome="failed")])
+    folder = CellFolder(next(path.glob("000-*")))
+    (folder.path / "attempts" / "2.json").write_text("{")
+    cell = load_sweep(path).cells[0]
+    assert cell.state == "failed"
+    assert "2.json" in cell.problems[0]

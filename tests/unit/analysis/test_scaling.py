@@ -1,0 +1,194 @@
+"""Pairs, refusals, verdicts and reasons."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recorded import DDP, DDP_MS, SINGLE_MS, Spec, repeats, write_sweep
+
+from scalewise.analysis.load import load_sweep
+from scalewise.analysis.scaling import judge, seed_label
+from scalewise.analysis.statistics import Interval, RatioEstimate
+from scalewise.analysis.summary import Analysis, analyse
+
+STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
+
+
+def analysed(path: Path, *specs: Spec) -> Analysis:
+    return analyse(load_sweep(write_sweep(path, specs)))
+
+
+def test_speedup_and_efficiency_of_a_known_pair(tmp_path: Path) -> None:
+    found = analysed(tmp_path, *repeats(Spec(), STEADY), *repeats(DDP, STEADY))
+    (pair,) = found.pairs
+    expected = sum(SINGLE_MS.values()) / sum(DDP_MS.values())
+    assert pair.speedup.value == pytest.approx(expected, rel=1e-4)
+    assert pair.efficiency.value == pytest.approx(expected / 2, rel=1e-4)
+    assert pair.speedup.interval is not None
+    assert pair.speedup.interval.low < expected < pair.speedup.interval.high
+    assert pair.judgement.verdict == "beneficial"
+    assert pair.seed_label == "beneficial"
+    assert pair.p_value_holm is not None
+    assert pair.p_value_holm < 0.001
+    assert "exposed communication takes 0.6 of 6.2 ms" in pair.judgement.reason
+
+
+def test_weak_scaling_compares_global_throughput_at_the_same_batch_per_device(
+    tmp_path: Path,
+) -> None:
+    weak = replace(DDP, scaling="weak", phases_ms={**SINGLE_MS, "exposed_comm": 1.0})
+    single = Spec(scaling="weak")
+    (pair,) = analysed(tmp_path, *repeats(single, STEADY), *repeats(weak, STEADY)).pairs
+    assert pair.speedup.value == pytest.approx(2 * 10.0 / 11.0, rel=1e-4)
+    assert "exposed communication takes 1 of 11 ms" in pair.judgement.reason
+
+
+def test_one_run_each_gives_figures_without_intervals_and_no_verdict(tmp_path: Path) -> None:
+    (pair,) = analysed(tmp_path, Spec(), DDP).pairs
+    assert pair.speedup.interval is None
+    assert pair.judgement.verdict == "inconclusive"
+    assert "add repeats" in pair.judgement.reason
+    assert pair.seed_label == "beneficial"
+
+
+@pytest.mark.parametrize(
+    ("field", "change"),
+    [
+        ("model", {"model": "medium"}),
+        ("dataset", {"dataset": "ag_news"}),
+        ("optimizer.lr", {"config": {"optimizer": {"name": "adam", "lr": 0.1}}}),
+        ("precision", {"config": {"precision": {"name": "bf16-mixed"}}}),
+        ("execution", {"config": {"execution": {"name": "compile"}}}),
+        ("batch", {"batch_size": 256}),
+        ("scaling", {"scaling": "weak"}),
+        ("seed", {"seed": 8}),
+        ("max_steps", {"steps": 80}),
+        ("warmup_steps", {"warmup": 5}),
+        ("deterministic", {"config": {"deterministic": True}}),
+        ("device_model", {"device_name": "NVIDIA A10G"}),
+        ("code.commit", {"commit": "ffffffffffff"}),
+        ("co_tenancy", {"co_tenants": ("other-cell",)}),
+        ("emulated", {"emulated": ("NCCL_P2P_DISABLE=1",)}),
+    ],
+)
+def test_a_pair_that_differs_in_anything_else_is_refused_with_the_field(
+    tmp_path: Path, field: str, change: dict[str, Any]
+) -> None:
+    found = analysed(tmp_path, Spec(), replace(DDP, **change))
+    assert found.pairs == ()
+    (refused,) = found.refused
+    assert field in refused.reason
+    assert any(d.field.startswith(field) for d in refused.differing)
+
+
+def test_cores_per_device_must_match_on_a_cpu_host(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path, [Spec(kind="cpu"), replace(DDP, kind="cpu")])
+    assert len(analyse(load_sweep(path)).pairs) == 1
+    result = next(path.glob("000-*")) / "result.json"
+    one_core, two_cores = '"cores": [\n          0\n        ]', '"cores": [0, 1]'
+    text = result.read_text()
+    assert one_core in text
+    result.write_text(text.replace(one_core, two_cores))
+    (refused,) = analyse(load_sweep(path)).refused
+    assert "cores_per_device: 2 against 1" in refused.reason
+
+
+def test_what_is_excused_does_not_refuse(tmp_path: Path) -> None:
+    tracking = {"tracking": {"name": "none"}, "repeats": 3, "sweep": {"resume": "x"}}
+    found = analysed(tmp_path, Spec(), replace(DDP, config=tracking))
+    assert len(found.pairs) == 1
+
+
+def test_unknown_provenance_cannot_be_shown_to_be_equal(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path, [Spec(), DDP])
+    (next(path.glob("001-*")) / "provenance.json").unlink()
+    (refused,) = analyse(load_sweep(path)).refused
+    assert "torch: 2.13.0 against unknown" in refused.reason
+
+
+def test_each_configuration_finds_its_own_twin_among_many(tmp_path: Path) -> None:
+    specs = [
+        Spec(
+            model=model,
+            batch_size=batch,
+            strategy=s.strategy,
+            devices=s.devices,
+            phases_ms=s.phases_ms,
+        )
+        for model in ("medium", "large")
+        for batch in (64, 128)
+        for s in (Spec(), DDP)
+    ]
+    found = analysed(tmp_path, *specs)
+    assert len(found.pairs) == 4
+    for pair in found.pairs:
+        assert pair.multi.name("model") == pair.single.name("model")
+        assert pair.multi.identity["batch"] == pair.single.identity["batch"]
+    assert len({c.label for c in found.configurations}) == 8
+
+
+def test_no_single_device_cell_at_all(tmp_path: Path) -> None:
+    (refused,) = analysed(tmp_path, DDP).refused
+    assert "add strategy=single" in refused.reason
+
+
+def test_a_twin_that_failed_is_named_with_its_reason(tmp_path: Path) -> None:
+    found = analysed(tmp_path, replace(Spec(), outcome="failed"), DDP, Spec(model="medium"))
+    (refused,) = found.refused
+    assert "large single x1 has no run" in refused.reason
+    assert "out of memory" in refused.reason
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "devices", "verdict"),
+    [
+        (1.11, 1.3, 2, "beneficial"),
+        (1.05, 1.3, 2, "inconclusive"),
+        (0.96, 1.09, 2, "marginal"),
+        (0.90, 1.00, 2, "inconclusive"),
+        (0.70, 0.94, 2, "prefer single"),
+        (1.2, 1.4, 8, "marginal"),  # faster, but 8 devices at an efficiency of 0.16
+        (3.8, 4.3, 8, "inconclusive"),
+        (4.1, 4.3, 8, "beneficial"),
+    ],
+)
+def test_a_verdict_needs_its_whole_interval(
+    low: float, high: float, devices: int, verdict: str
+) -> None:
+    ratio = RatioEstimate((low + high) / 2, (5, 5), Interval(low, high), 0.01)
+    assert judge(ratio, devices).verdict == verdict
+
+
+def test_an_undecided_interval_says_which_edge_it_spans() -> None:
+    ratio = RatioEstimate(1.09, (5, 5), Interval(0.98, 1.21), 0.1)
+    expected = "speedup 1.09: interval 0.98-1.21 spans two bands (edge at 1.1): add repeats"
+    assert judge(ratio, 2).reason == expected
+
+
+@pytest.mark.parametrize(
+    ("speedup", "label"),
+    [(1.1, "beneficial"), (1.09, "marginal"), (0.95, "marginal"), (0.94, "single")],
+)
+def test_the_seeds_label(speedup: float, label: str) -> None:
+    assert seed_label(speedup) == label
+
+
+def test_work_too_small_to_divide_is_the_reason(tmp_path: Path) -> None:
+    stuck = {**DDP_MS, "forward": 3.0, "backward": 6.0, "exposed_comm": 0.3}
+    (pair,) = analysed(
+        tmp_path, *repeats(Spec(), STEADY), *repeats(replace(DDP, phases_ms=stuck), STEADY)
+    ).pairs
+    assert pair.judgement.verdict != "beneficial"
+    assert (
+        "forward and backward take 9 of 10.2 ms a step, 4.5 ms if they scaled"
+        in pair.judgement.reason
+    )
+
+
+def test_loss_is_compared_at_equal_samples(tmp_path: Path) -> None:
+    weak = replace(DDP, scaling="weak")  # feeds twice the samples in as many steps
+    (pair,) = analysed(tmp_path, Spec(scaling="weak"), weak).pairs
+    assert pair.loss is not None
+    assert pair.loss.samples == 60 * 128
+    assert pair.loss.multi > pair.loss.single  # half the steps

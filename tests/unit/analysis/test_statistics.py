@@ -1,0 +1,172 @@
+"""Against scipy where scipy has it, by seeded simulation where it does not."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from scalewise.analysis import statistics as st
+
+RUNS_A = [101.2, 99.8, 103.4, 98.7, 100.9]
+RUNS_B = [92.1, 95.4, 90.8, 93.9]
+
+
+def test_t_interval_is_scipys() -> None:
+    estimate = st.estimate_mean(RUNS_A)
+    expected = stats.ttest_1samp(RUNS_A, 0).confidence_interval(0.95)
+    assert estimate.interval is not None
+    assert (estimate.interval.low, estimate.interval.high) == pytest.approx(expected)
+    assert estimate.n == 5
+
+
+def test_one_run_has_no_interval_and_no_spread() -> None:
+    estimate = st.estimate_mean([100.0])
+    assert estimate.interval is None
+    assert estimate.sd is None
+    assert estimate.cv is None
+    assert "one run" in (st.stability_warning(estimate) or "")
+    ratio = st.estimate_ratio([100.0], [50.0, 51.0])
+    assert ratio.interval is None
+    assert ratio.p_value is None
+
+
+def test_ratio_interval_is_welch_on_logs() -> None:
+    ratio = st.estimate_ratio(RUNS_A, RUNS_B)
+    expected = stats.ttest_ind(np.log(RUNS_A), np.log(RUNS_B), equal_var=False)
+    bounds = np.exp(expected.confidence_interval(0.95))
+    assert ratio.interval is not None
+    assert (ratio.interval.low, ratio.interval.high) == pytest.approx(tuple(bounds))
+    assert ratio.p_value == pytest.approx(expected.pvalue)
+    assert ratio.value == pytest.approx(stats.gmean(RUNS_A) / stats.gmean(RUNS_B))
+
+
+def test_ratio_turned_over_is_the_same_answer() -> None:
+    one, other = st.estimate_ratio(RUNS_A, RUNS_B), st.estimate_ratio(RUNS_B, RUNS_A)
+    assert one.interval is not None
+    assert other.interval is not None
+    assert one.interval.low == pytest.approx(1 / other.interval.high)
+
+
+def test_ratio_of_identical_runs_is_certain_but_never_invented() -> None:
+    ratio = st.estimate_ratio([2.0, 2.0], [1.0, 1.0])
+    assert ratio.interval == st.Interval(2.0, 2.0)
+    assert ratio.p_value == 0.0
+
+
+@pytest.mark.parametrize("cv", [0.01, 0.1, 0.4])
+def test_ratio_interval_covers_the_truth_in_95_of_100(cv: float) -> None:
+    rng = np.random.default_rng(5)
+    sigma, true = math.sqrt(math.log1p(cv**2)), 1.3
+    hits = 0
+    for _ in range(1000):
+        a = true * np.exp(rng.normal(0, sigma, 5))
+        b = np.exp(rng.normal(0, sigma / 2, 4))
+        interval = st.estimate_ratio(a, b).interval
+        assert interval is not None
+        hits += interval.low <= true <= interval.high
+    # 1000 trials of 0.95: three standard errors are 0.021.
+    assert 0.929 <= hits / 1000 <= 0.975
+
+
+def test_efficiency_is_speedup_over_devices_with_its_interval() -> None:
+    ratio = st.estimate_ratio(RUNS_A, RUNS_B)
+    half = ratio.scaled(0.5)
+    assert ratio.interval is not None
+    assert half.interval == st.Interval(ratio.interval.low / 2, ratio.interval.high / 2)
+    assert half.p_value is None
+
+
+def test_welch_is_scipys() -> None:
+    expected = stats.ttest_ind(RUNS_A, RUNS_B, equal_var=False)
+    found = st.welch_test(RUNS_A, RUNS_B)
+    assert (found.statistic, found.p_value, found.df) == pytest.approx(
+        (expected.statistic, expected.pvalue, expected.df)
+    )
+
+
+def test_exact_permutation_test_is_scipys() -> None:
+    def distance(x: np.ndarray, y: np.ndarray, axis: int) -> np.ndarray:
+        return np.abs(x.mean(axis=axis) - y.mean(axis=axis))
+
+    for a, b in ((RUNS_A, RUNS_B), (RUNS_A, [100.1, 101.0, 99.0]), ([1.0, 1.0, 2.0], [1.0, 2.0])):
+        expected = stats.permutation_test(
+            (a, b), distance, n_resamples=np.inf, alternative="greater", vectorized=True
+        )
+        assert st.permutation_test(a, b).p_value == pytest.approx(expected.pvalue)
+
+
+def test_three_against_three_cannot_be_significant_by_permutation() -> None:
+    assert st.permutation_test([1.0, 2.0, 3.0], [101.0, 102.0, 103.0]).p_value == pytest.approx(0.1)
+
+
+def test_random_permutations_agree_with_the_exact_answer() -> None:
+    rng = np.random.default_rng(2)
+    a, b = rng.normal(0.6, 1, 10), rng.normal(0, 1, 10)
+    exact = st.permutation_test(a, b, permutations=200_000).p_value
+    assert st.permutation_test(a, b, permutations=20_000, seed=3).p_value == pytest.approx(
+        exact, abs=3 * math.sqrt(exact * (1 - exact) / 20_000)
+    )
+
+
+def test_holm_worked_by_hand() -> None:
+    # 0.01*4; 0.02*3; max(0.06, 0.03*2); max(0.06, 0.9)
+    assert st.holm([0.02, 0.9, 0.01, 0.03]) == pytest.approx([0.06, 0.9, 0.04, 0.06])
+    assert st.holm([]) == []
+    assert st.holm([0.7, 0.8]) == pytest.approx([1.0, 1.0])
+
+
+def test_effect_size_worked_by_hand() -> None:
+    # Means 2 and 5, both variances 1: d = -3; Hedges' correction 1 - 3/15 = 0.8.
+    assert st.effect_size([1.0, 2.0, 3.0], [4.0, 5.0, 6.0]) == pytest.approx(-2.4)
+    assert st.effect_size([1.0], [4.0, 5.0]) is None
+    assert st.effect_size([1.0, 1.0], [4.0, 4.0]) is None
+
+
+def test_outliers_are_flagged_from_ten_runs_up_only() -> None:
+    runs = [10.0, 10.1, 9.9, 10.05, 9.95, 10.02, 9.98, 10.1, 9.9]
+    assert st.outliers([*runs[:-1], 30.0]) is None
+    assert st.outliers([*runs, 30.0]) == (9,)
+    without = st.estimate_without_outliers([*runs, 30.0])
+    assert without is not None
+    assert without.value == pytest.approx(np.mean(runs))
+    assert st.estimate_without_outliers([*runs, 10.0]) is None
+
+
+def test_modified_z_score_worked_by_hand() -> None:
+    # median 3, MAD 1.
+    assert st.modified_z_scores([1.0, 2.0, 3.0, 4.0, 8.0]) == pytest.approx(
+        [-2 * 0.6745, -0.6745, 0.0, 0.6745, 5 * 0.6745]
+    )
+
+
+def test_modified_z_score_where_most_runs_are_equal() -> None:
+    assert st.outliers([5.0] * 11 + [9.0]) == (11,)
+    assert st.outliers([5.0] * 12) == ()
+
+
+def test_minimum_detectable_effect_is_found_four_times_in_five() -> None:
+    ratio = st.minimum_detectable_effect(0.1, 5, 5)
+    assert ratio is not None
+    rng, sigma = np.random.default_rng(11), math.sqrt(math.log1p(0.01))
+    a = rng.normal(math.log(ratio), sigma, (4000, 5))
+    b = rng.normal(0, sigma, (4000, 5))
+    power = float((stats.ttest_ind(a, b, axis=1).pvalue < 0.05).mean())
+    assert power == pytest.approx(0.8, abs=0.02)
+    assert st.minimum_detectable_effect(0.1, 1, 5) is None
+
+
+def test_noisy_runs_carry_a_warning_and_steady_ones_do_not() -> None:
+    assert "vary by" in (st.stability_warning(st.estimate_mean([100.0, 130.0, 80.0])) or "")
+    assert st.stability_warning(st.estimate_mean([100.0, 100.5, 99.8])) is None
+
+
+@pytest.mark.parametrize("bad", [[], [1.0, float("nan")], [float("inf")]])
+def test_runs_must_be_finite_numbers(bad: list[float]) -> None:
+    with pytest.raises(ValueError, match="finite numbers"):
+        st.estimate_mean(bad)
+
+
+def test_a_ratio_needs_positive_values() -> None:
+    with pytest.raises(ValueError, match="positive"):
+        st.estimate_ratio([1.0, 2.0], [0.0, 1.0])

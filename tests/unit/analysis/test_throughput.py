@@ -1,0 +1,117 @@
+"""Known times in, known samples/s out."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from recorded import DDP, SINGLE_MS, Spec, step_ms, write_sweep
+
+from scalewise.analysis.breakdown import measure_anatomy
+from scalewise.analysis.load import load_sweep
+from scalewise.analysis.throughput import NotMeasuredError, measure_throughput
+from scalewise.records import STEP_DTYPE, WARMUP, StepSeries
+
+
+def series(rank: int, step_times_ms: list[float], samples: int, warmup: int = 0) -> StepSeries:
+    rows = np.zeros(len(step_times_ms), STEP_DTYPE)
+    for name in STEP_DTYPE.names or ():
+        if name.endswith("_ms"):
+            rows[name] = np.nan
+    rows["step"] = np.arange(len(rows))
+    rows["samples"] = samples
+    rows["host_step_ms"] = step_times_ms
+    rows["flags"][:warmup] = WARMUP
+    return StepSeries(rank, rows, 0)
+
+
+def test_one_rank_ten_ms_a_step_and_32_samples_give_3200_samples_per_s() -> None:
+    measured = measure_throughput([series(0, [10.0] * 20, 32)], 1)
+    assert measured.global_samples_per_s == pytest.approx(3200.0)
+    assert measured.samples == 640
+    assert measured.step_time_ms.p99 == pytest.approx(10.0)
+
+
+def test_four_ranks_count_the_samples_of_all_over_the_time_of_the_slowest() -> None:
+    ranks = [series(r, [10.0 + 2.5 * (r == 2)] * 8, 32) for r in range(4)]
+    measured = measure_throughput(ranks, 4)
+    assert measured.global_samples_per_s == pytest.approx(4 * 32 / 0.0125)
+    assert measured.slowest_rank == 2
+
+
+def test_warm_up_is_left_out() -> None:
+    times = [1000.0] * 3 + [10.0] * 5
+    measured = measure_throughput([series(0, times, 32, warmup=3)], 1)
+    assert measured.global_samples_per_s == pytest.approx(3200.0)
+    assert measured.steps == 5
+
+
+def test_uneven_last_batch_counts_what_was_fed() -> None:
+    one = series(0, [10.0] * 4, 32)
+    one.rows["samples"][-1] = 8
+    assert measure_throughput([one], 1).global_samples_per_s == pytest.approx(104 / 0.04)
+
+
+def test_a_rank_cut_off_early_does_not_make_the_run_look_faster() -> None:
+    whole = [series(0, [10.0] * 20, 32), series(1, [10.0] * 20, 32)]
+    torn = [whole[0], series(1, [10.0] * 7, 32)]
+    expected = measure_throughput(whole, 2).global_samples_per_s
+    assert measure_throughput(torn, 2).global_samples_per_s == pytest.approx(expected)
+
+
+def test_percentiles_describe_the_steps() -> None:
+    measured = measure_throughput([series(0, [float(t) for t in range(1, 101)], 1)], 1)
+    assert measured.step_time_ms.p50 == pytest.approx(50.5)
+    assert measured.step_time_ms.p99 == pytest.approx(99.01)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "world_size", "words"),
+    [
+        ([series(0, [10.0], 1)], 2, "rank 0 found, of 2 ranks"),
+        ([], 1, "rank none found"),
+        ([series(0, [10.0] * 3, 1, warmup=3)], 1, "no timed step"),
+        ([series(0, [float("nan")] * 3, 1)], 1, "no timed step"),
+        ([series(0, [0.0] * 3, 1)], 1, "took no time"),
+    ],
+)
+def test_what_cannot_be_measured_says_why(
+    ranks: list[StepSeries], world_size: int, words: str
+) -> None:
+    with pytest.raises(NotMeasuredError, match=words):
+        measure_throughput(ranks, world_size)
+
+
+@pytest.mark.parametrize("spec", [Spec(), DDP, Spec(kind="cpu")])
+def test_a_recorded_run_gives_the_throughput_it_was_written_with(
+    tmp_path: Path, spec: Spec
+) -> None:
+    cell = load_sweep(write_sweep(tmp_path, [spec])).cells[0]
+    measured = measure_throughput(cell.steps, spec.devices)
+    assert measured.global_samples_per_s == pytest.approx(128 / step_ms(spec) * 1e3, rel=1e-5)
+    assert measured.timeline == ("host" if spec.kind == "cpu" else "device")
+
+
+def test_anatomy_gives_every_phase_and_none_where_nothing_was_reduced(tmp_path: Path) -> None:
+    cell = load_sweep(write_sweep(tmp_path, [Spec()])).cells[0]
+    anatomy = measure_anatomy(cell.steps, 1)
+    for line in ("host", "device"):
+        mean = anatomy.mean(line)
+        assert mean is not None
+        for phase, ms in SINGLE_MS.items():
+            assert mean.phases_ms[phase] == pytest.approx(ms, rel=1e-5)
+        assert mean.phases_ms["exposed_comm"] is None
+    assert anatomy.communication is None
+
+
+def test_a_cpu_run_has_no_device_timeline(tmp_path: Path) -> None:
+    cell = load_sweep(write_sweep(tmp_path, [Spec(kind="cpu")])).cells[0]
+    assert measure_anatomy(cell.steps, 1).mean("device") is None
+
+
+def test_waiting_is_separated_from_the_transfer_by_comparing_ranks(tmp_path: Path) -> None:
+    slow = Spec(strategy="ddp", devices=2, phases_ms=DDP.phases_ms, slow_ranks_ms={1: 4.0})
+    cell = load_sweep(write_sweep(tmp_path, [slow])).cells[0]
+    communication = measure_anatomy(cell.steps, 2).communication
+    assert communication is not None
+    assert communication.transfer_ms == pytest.approx(0.6, rel=1e-5)
+    assert communication.wait_ms == pytest.approx(2.0, rel=1e-5)  # 4 ms on one rank of two

@@ -1,0 +1,342 @@
+"""The data sets: the same on every call, divided without overlap, handed out in whole batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from scalewise.datasets.contract import DatasetError
+from scalewise.datasets.loader import LoaderConfig
+from scalewise.datasets.split import split_indices
+from scalewise.datasets.stdlib import Stdlib, library_files
+from scalewise.datasets.synthetic import SyntheticImages, SyntheticText, SyntheticTokens
+from scalewise.datasets.tabular import Tabular, tabular_rows
+from scalewise.datasets.tabular_windows import TabularWindows
+from scalewise.datasets.tensors import TokenWindows
+from scalewise.datasets.text_classification import AgNews, Imdb
+from scalewise.datasets.text_file import TextFile
+from scalewise.typed import DataError, build
+
+AG_NEWS = Path(__file__).parents[4] / "shared" / "data" / "ag_news_test.csv"
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Path:
+    """A small library of 20 files, each of one letter, with things that do not belong to it."""
+    root = tmp_path / "library"
+    for i in range(20):
+        path = root / f"part{i % 3}" / f"module{i:02}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(chr(ord("a") + i) * 50)
+    for stray in ("site-packages/other.py", "part0/__pycache__/x.py", "part0/notes.txt"):
+        (root / stray).parent.mkdir(parents=True, exist_ok=True)
+        (root / stray).write_text("!" * 50)
+    return root
+
+
+@pytest.fixture
+def news(tmp_path: Path) -> Path:
+    path = tmp_path / "news.csv"
+    lines = [
+        f'"{i % 4 + 1}","Title {i}","Words about subject{i % 4}, number {i}"' for i in range(40)
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(
+    params=["tabular", "windows", "stdlib", "text_file", "ag_news", "tokens", "text", "images"]
+)
+def dataset(request: pytest.FixtureRequest, sources: Path, news: Path) -> Any:
+    return {
+        "tabular": lambda: Tabular(samples=50, features=5, targets=2),
+        "stdlib": lambda: Stdlib(sequence_length=8, root=str(sources)),
+        "text_file": lambda: TextFile(str(news), sequence_length=8),
+        "ag_news": lambda: AgNews(str(news), vocabulary_size=60, max_tokens=6),
+        "windows": lambda: TabularWindows(samples=50, window=4, features=5, targets=2),
+        "tokens": lambda: SyntheticTokens(20, 8, train_samples=20, validation_samples=4),
+        "text": lambda: SyntheticText(50, 8, train_samples=20, validation_samples=4),
+        "images": lambda: SyntheticImages(16, 4, train_samples=20, validation_samples=4),
+    }[request.param]
+
+
+def test_a_batch_holds_the_samples_it_names(dataset: Any) -> None:
+    train = dataset().train
+    x, target = train.__getitems__([3, 0, 2])
+    for row, index in enumerate([3, 0, 2]):
+        single_x, single_target = train[index]
+        assert torch.equal(x[row], single_x)
+        assert torch.equal(target[row], single_target)
+
+
+def test_building_twice_gives_the_same(dataset: Any) -> None:
+    first, second = dataset(), dataset()
+    assert first.describe() == second.describe()
+    every = range(len(first.train))
+    for a, b in zip(first.train.__getitems__(every), second.train.__getitems__(every), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_the_description_counts_what_is_there(dataset: Any) -> None:
+    data = dataset()
+    described = data.describe()
+    assert described["train_samples"] == len(data.train) > 0
+    assert described["validation_samples"] == len(data.validation) > 0
+    assert described["synthetic"] == ("generated" in described["source"])
+    assert described["source"]
+
+
+def test_split_divides_every_index_once() -> None:
+    train, validation = split_indices(101, 0.2, seed=7)
+    assert len(validation) == 20
+    assert sorted([*train, *validation]) == list(range(101))
+    assert not np.array_equal(train, split_indices(101, 0.2, seed=8)[0])
+
+
+def test_no_validation_when_none_is_wanted() -> None:
+    assert Tabular(samples=10, validation_fraction=0.0).validation is None
+
+
+class TestTabular:
+    def test_without_signal_it_is_the_published_data_number_for_number(self) -> None:
+        """The published lines, in NumPy: normal features, two dependent columns, noise targets."""
+        np.random.seed(42)
+        x = np.random.randn(10_000, 50).astype(np.float32)
+        x[:, 1] = 0.7 * x[:, 0] + 0.3 * np.random.randn(10_000)
+        x[:, 2] = 0.5 * x[:, 0] - 0.3 * x[:, 1] + 0.4 * np.random.randn(10_000)
+        y = np.random.randn(10_000, 3).astype(np.float32)
+        ours_x, ours_y = tabular_rows(10_000, 50, 3, signal=0.0, seed=42)
+        assert np.array_equal(ours_x, x)
+        assert np.array_equal(ours_y, y)
+
+    @pytest.mark.parametrize("signal", [0.0, 0.5, 1.0])
+    def test_signal_is_the_share_of_variance_a_linear_fit_explains(self, signal: float) -> None:
+        x, y = tabular_rows(20_000, 10, 3, signal, seed=1)
+        design = np.column_stack([x, np.ones(len(x))])
+        residual = y - design @ np.linalg.lstsq(design, y)[0]
+        explained = 1 - residual.var(axis=0) / y.var(axis=0)
+        assert explained == pytest.approx(signal, abs=0.02)
+
+
+class TestTabularWindows:
+    def test_a_window_is_consecutive_rows_and_its_target_that_of_the_last(self) -> None:
+        x, y = tabular_rows(30, 5, 2, signal=0.5, seed=42)
+        data = TabularWindows(30, window=4, features=5, targets=2, validation_fraction=0.2)
+        windows, targets = data.train.__getitems__([0, 7])
+        assert np.array_equal(windows.numpy(), np.stack([x[0:4], x[7:11]]))
+        assert np.array_equal(targets.numpy(), y[[3, 10]])
+
+    def test_no_row_is_in_a_window_of_both_parts(self) -> None:
+        data = TabularWindows(30, window=4, features=5, targets=2, validation_fraction=0.2)
+        assert len(data.train) == 24 - 3
+        assert data.validation is not None
+        train, _ = data.train.__getitems__(range(len(data.train)))
+        held_out, _ = data.validation.__getitems__(range(len(data.validation)))
+        assert not set(train[..., 0].flatten().tolist()) & set(held_out[..., 0].flatten().tolist())
+
+    def test_a_window_longer_than_a_part_is_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"^window: found 7; allowed: 1 to 6, the rows"):
+            TabularWindows(30, window=7)
+
+
+class TestSynthetic:
+    def test_a_token_follows_within_three_of_the_last(self) -> None:
+        x, target = SyntheticTokens(50, 16, train_samples=8).train.__getitems__(range(8))
+        assert ((target - x).remainder(50) <= 3).all()
+        assert x.max() < 50
+
+    def test_words_tell_the_class(self) -> None:
+        x, target = SyntheticText(100, 64, classes=4, train_samples=200).train.__getitems__(
+            range(200)
+        )
+        votes = torch.stack([(x.remainder(4) == c).sum(dim=1) for c in range(4)], dim=1)
+        assert (votes.argmax(dim=1) == target).float().mean() > 0.9
+        assert x.min() >= 2
+        assert x.max() < 100
+
+    def test_parts_are_drawn_apart(self) -> None:
+        data = SyntheticImages(8, 4, train_samples=4, validation_samples=4)
+        assert data.validation is not None
+        images, _ = data.train.__getitems__(range(4))
+        assert images.shape == (4, 3, 8, 8)
+        assert -1 <= images.min() < images.max() <= 1
+        assert not torch.equal(images, data.validation.__getitems__(range(4))[0])
+
+
+class TestTokens:
+    def test_windows_follow_one_another_and_targets_are_one_later(self) -> None:
+        windows = TokenWindows(torch.arange(10, dtype=torch.uint8), 3)
+        assert len(windows) == 3
+        x, target = windows.__getitems__([0, 2])
+        assert x.tolist() == [[0, 1, 2], [6, 7, 8]]
+        assert target.tolist() == [[1, 2, 3], [7, 8, 9]]
+        assert x.dtype == target.dtype == torch.int64
+
+    def test_files_are_either_trained_on_or_held_out(self, sources: Path) -> None:
+        data = Stdlib(sequence_length=10, root=str(sources), validation_fraction=0.25)
+        train = set(data.train.__getitems__(range(len(data.train)))[0].flatten().tolist())
+        held_out = data.validation
+        assert held_out is not None
+        validation = set(held_out.__getitems__(range(len(held_out)))[0].flatten().tolist())
+        assert train & validation <= {0}, "only the byte between files may be in both"
+        assert {chr(b) for b in train | validation if b} == {chr(ord("a") + i) for i in range(20)}
+
+    def test_installed_packages_are_no_part_of_the_library(self, sources: Path) -> None:
+        names = [path.name for path in library_files(sources)]
+        assert len(names) == 20
+        assert "other.py" not in names
+
+    def test_validation_is_limited_over_its_whole_length(self, sources: Path) -> None:
+        unlimited = Stdlib(sequence_length=8, root=str(sources), max_validation_samples=None)
+        limited = Stdlib(sequence_length=8, root=str(sources), max_validation_samples=5)
+        assert unlimited.validation is not None
+        assert limited.validation is not None
+        assert len(unlimited.validation) > 5 >= len(limited.validation) > 2
+
+    def test_the_running_interpreter_brings_its_sources(self) -> None:
+        data = Stdlib(sequence_length=1024)
+        x, target = data.train.__getitems__([0, 1])
+        assert x.shape == target.shape == (2, 1024)
+        assert torch.equal(x[:, 1:], target[:, :-1])
+        assert data.describe()["train_bytes"] > 1_000_000
+        assert data.describe()["vocabulary_size"] == 256
+
+    def test_a_folder_without_sources_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(DatasetError, match=r"dataset\.root: found no \.py file in"):
+            _ = Stdlib(root=str(tmp_path)).train
+
+    def test_a_source_that_cannot_be_read_is_refused(self, sources: Path) -> None:
+        # A file that is there and fails when it is read, also for a user who may read everything.
+        (sources / "part1" / "broken.py").symlink_to("/proc/self/mem")
+        with pytest.raises(DatasetError, match=r"^dataset\.root: .*broken\.py cannot be read: In"):
+            _ = Stdlib(sequence_length=8, root=str(sources)).train
+
+    def test_links_that_lead_nowhere_are_passed_over(self, sources: Path) -> None:
+        (sources / "part1" / "gone.py").symlink_to(sources / "nowhere.py")
+        assert len(library_files(sources)) == 20
+
+    def test_a_text_shorter_than_a_window_is_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "short.txt"
+        path.write_text("brief")
+        with pytest.raises(DatasetError, match=r"dataset\.sequence_length: found 64; allowed: bel"):
+            _ = TextFile(str(path), sequence_length=64).train
+
+    def test_a_missing_text_file_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(DatasetError, match=r"dataset\.path: .*none\.txt cannot be read: No su"):
+            _ = TextFile(str(tmp_path / "none.txt")).train
+
+    def test_no_byte_of_a_text_file_is_in_both_parts(self, tmp_path: Path) -> None:
+        path = tmp_path / "text"
+        path.write_bytes(bytes(range(200)))
+        data = TextFile(str(path), sequence_length=4, validation_fraction=0.25)
+        assert data.validation is not None
+        train = torch.cat(data.train.__getitems__(range(len(data.train))))
+        validation = torch.cat(data.validation.__getitems__(range(len(data.validation))))
+        assert train.max() < validation.min()
+
+
+class TestAgNews:
+    def test_vocabulary_knows_the_training_part_only(self, tmp_path: Path) -> None:
+        path = tmp_path / "news.csv"
+        path.write_text("".join(f"{i % 4 + 1},only{i},common\n" for i in range(20)))
+        data = AgNews(str(path), vocabulary_size=1000, max_tokens=2, validation_fraction=0.25)
+        train_x, _ = data.train.__getitems__(range(15))
+        assert data.validation is not None
+        validation_x, _ = data.validation.__getitems__(range(5))
+        assert (train_x[:, 0] > 1).all()
+        assert (validation_x[:, 0] == 1).all(), "a word of the validation part is unknown"
+        assert (validation_x[:, 1] > 1).all()
+        assert data.describe()["vocabulary_size"] == 2 + 15 + 1
+
+    def test_rare_words_are_left_out_and_texts_cut_and_filled(self, tmp_path: Path) -> None:
+        path = tmp_path / "news.csv"
+        path.write_text('1,a a a b,b c\n2,"a",b\n')
+        data = AgNews(str(path), vocabulary_size=4, max_tokens=4, validation_fraction=0.0)
+        x, target = data.train.__getitems__([0, 1])
+        rows = {int(label): row.tolist() for label, row in zip(target, x, strict=True)}
+        assert rows == {0: [2, 2, 2, 3], 1: [2, 3, 0, 0]}
+
+    def test_a_header_is_passed_over(self, tmp_path: Path, news: Path) -> None:
+        path = tmp_path / "with_header.csv"
+        path.write_text("Class Index,Title,Description\n" + news.read_text())
+        assert AgNews(str(path)).describe()["train_samples"] == 32
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            (b"", "found no rows; allowed: a CSV file of class, title, description"),
+            (b"1,a,b\n2,c\n", r"row 2: found 2 columns; allowed: 3 \(class, title, description\)"),
+            (b"1,a,b\n\n", r"row 2: found 0 columns; allowed: 3"),
+            (b"1,a,b\n5,c,d\n", "row 2: found class '5'; allowed: 1, 2, 3, 4"),
+            (b"1,a,b\nsport,c,d\n", "row 2: found class 'sport'; allowed: 1, 2, 3, 4"),
+            (b"1,a,b\n2, ,\n", "row 2: found no text; allowed: at least one word"),
+            (b'1,a,b\n2,"c"d,e\n', "row 2: found malformed CSV"),
+            (b'1,a,b\n2,"c,d\n', "row 2: found malformed CSV"),
+            (b"1,a,b\n2,\xff\xfe,c\n", "found a byte that is not UTF-8"),
+        ],
+    )
+    def test_a_faulty_file_is_refused_with_its_row(
+        self, tmp_path: Path, text: bytes, message: str
+    ) -> None:
+        path = tmp_path / "faulty.csv"
+        path.write_bytes(text)
+        with pytest.raises(DatasetError, match=message) as refusal:
+            _ = AgNews(str(path)).train
+        assert "\n" not in str(refusal.value)
+        assert "faulty.csv" in str(refusal.value)
+
+    @pytest.mark.parametrize("path", ["none.csv", "."])
+    def test_a_path_that_is_no_file_is_refused(self, tmp_path: Path, path: str) -> None:
+        with pytest.raises(DatasetError, match=r"dataset\.path: .* cannot be read: "):
+            _ = AgNews(str(tmp_path / path)).train
+
+    def test_imdb_is_read_in_the_same_way(self, tmp_path: Path) -> None:
+        path = tmp_path / "imdb.csv"
+        path.write_text('review,sentiment\n"A fine, fine film",positive\nDull,negative\n')
+        data = Imdb(str(path), max_tokens=3, validation_fraction=0.0)
+        x, target = data.train.__getitems__([0, 1])
+        counts = dict(zip(target.tolist(), (x > 0).sum(dim=1).tolist(), strict=True))
+        assert counts == {1: 3, 0: 1}
+        path.write_text("Dull,bad\n")
+        with pytest.raises(DatasetError, match="row 1: found sentiment 'bad'; allowed: negative"):
+            _ = Imdb(str(path)).train
+
+    @pytest.mark.skipif(not AG_NEWS.exists(), reason="the AG News test file is not on this machine")
+    def test_the_real_file_is_read_whole(self) -> None:
+        described = AgNews(str(AG_NEWS)).describe()
+        assert (described["train_samples"], described["validation_samples"]) == (6080, 1520)
+        assert described["vocabulary_size"] > 15_000
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Tabular(signal=1.5), r"^signal: found 1.5; allowed: 0 <= signal <= 1$"),
+        (lambda: Tabular(samples=1), r"^samples: found 1; allowed: an integer of at least 2$"),
+        (lambda: Tabular(validation_fraction=1.0), r"^validation_fraction: found 1.0; allowed:"),
+        (lambda: Stdlib(sequence_length=0), r"^sequence_length: found 0; allowed: at least 1$"),
+        (lambda: Stdlib(max_validation_samples=0), r"^max_validation_samples: found 0; allowed:"),
+        (lambda: AgNews("x.csv", vocabulary_size=2), r"^vocabulary_size: found 2; allowed: at lea"),
+        (AgNews, r"^path: found null; allowed: the path of a CSV of class, title"),
+    ],
+)
+def test_ranges_are_checked_before_anything_is_read(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"num_workers": -1}, "num_workers: found -1; allowed: 0 to 256"),
+        ({"prefetch_factor": 0}, "prefetch_factor: found 0; allowed: at least 1"),
+        ({"workers": 2}, "workers: unknown key .did you mean 'num_workers'"),
+    ],
+)
+def test_loader_settings_are_checked(data: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        build(LoaderConfig, data)

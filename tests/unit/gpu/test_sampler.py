@@ -1,0 +1,198 @@
+"""One participant: lanes, loss, faults, the beat."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fakes.nvml.scenario import GPU_IS_LOST, NO_PERMISSION, VERSION_MISMATCH, Scenario, gpu_uuid
+from scalewise.gpu import reader as reader_module
+from scalewise.gpu.sampler import DeviceSampler, Ticks
+from scalewise.records import CellFolder, DeviceSeries, read_device_series
+
+Use = Callable[[Scenario], Path]
+
+
+def _no_pids() -> dict[int, int]:
+    return {}
+
+
+def _series(folder: CellFolder) -> DeviceSeries:
+    (path,) = folder.device_series_paths()
+    return read_device_series(path)
+
+
+def _gpus(count: int) -> dict[str, int | None]:
+    return {gpu_uuid(i): i for i in range(count)}
+
+
+def _sample_for(seconds: float, sampler: DeviceSampler) -> None:
+    with sampler:
+        time.sleep(seconds)
+
+
+def test_ten_a_second_for_three_seconds_loses_nothing(fake_nvml: Use, tmp_path: Path) -> None:
+    fake_nvml(Scenario().h200(8).latency(0, "energy_mj", 3500))
+    folder = CellFolder(tmp_path / "cell")
+    sampler = DeviceSampler(folder, _gpus(8), _no_pids, interval_s=0.1)
+    _sample_for(3.05, sampler)
+    series = _series(folder)
+    assert series.source == "nvml" and sampler.problems == []
+    # The first and the last reading stand beside the beat's thirty.
+    assert 31 <= len(series.times) <= 33
+    gaps = [b - a for a, b in zip(series.times, series.times[1:], strict=False)]
+    assert max(gaps) < 0.2, "no beat is missing"
+    assert all(set(row) == set(_gpus(8)) for row in series.samples)
+    assert all(cost is not None and cost > 0 for cost in series.cost_ms)
+
+
+def test_each_lane_has_its_own_pace(fake_nvml: Use, tmp_path: Path) -> None:
+    fake_nvml(Scenario().h200(1))
+    folder = CellFolder(tmp_path / "cell")
+    _sample_for(2.5, DeviceSampler(folder, _gpus(1), _no_pids, interval_s=0.1))
+    series = _series(folder)
+    power, energy, sm = (
+        [v for v in series.values(gpu_uuid(0), name) if v is not None]
+        for name in ("power_w", "energy_j", "sm_activity_percent")
+    )
+    assert len(power) == len(series.times) > 20
+    assert len(energy) == 2, "the slow lane is read at the start and at the end"
+    assert 2 <= len(sm) <= 4, "the GPM lane once a second"
+    assert energy[1] - energy[0] == pytest.approx(
+        600 * (series.times[-1] - series.times[0]), rel=0.05
+    )
+    device = series.devices[0]
+    assert (device.rank, device.index, device.memory_total_mib) == (0, 0, 143_771)
+
+
+def test_what_is_not_there_is_none_with_its_reason(fake_nvml: Use, tmp_path: Path) -> None:
+    fake_nvml(Scenario().h200(1, gpm=False).fault(0, "power_mw", NO_PERMISSION))
+    folder = CellFolder(tmp_path / "cell")
+    _sample_for(0.3, DeviceSampler(folder, _gpus(1), _no_pids, interval_s=0.1))
+    series = _series(folder)
+    assert set(series.values(gpu_uuid(0), "power_w")) == {None}
+    assert series.unavailable["power_w"] == "insufficient permissions (GPU 0)"
+    assert series.unavailable["sm_activity_percent"] == "not supported (GPU 0)"
+    assert series.problems == ()
+
+
+def test_a_gpu_that_vanishes_is_noted_once_and_the_others_go_on(
+    fake_nvml: Use, tmp_path: Path
+) -> None:
+    scenario = Scenario().h200(2)
+    gone_at = time.monotonic() - scenario.origin + 0.5
+    fake_nvml(scenario.fault(1, "*", GPU_IS_LOST, at=gone_at))
+    folder = CellFolder(tmp_path / "cell")
+    sampler = DeviceSampler(folder, _gpus(2), _no_pids, interval_s=0.1)
+    _sample_for(1.2, sampler)
+    series = _series(folder)
+    assert sampler.problems == ["GPU 1 is lost: GPU is lost"]
+    assert series.problems == ("GPU 1 is lost: GPU is lost",)
+    assert gpu_uuid(1) in series.samples[0] and gpu_uuid(1) not in series.samples[-1]
+    assert all(gpu_uuid(0) in row for row in series.samples)
+    assert len(series.times) >= 11
+
+
+def test_a_driver_reload_is_survived(
+    fake_nvml: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader_module, "SLOW_INTERVAL_S", 0.3)
+    scenario = Scenario().h200(2)
+    now = time.monotonic() - scenario.origin
+    fake_nvml(scenario.fault("*", "*", VERSION_MISMATCH, at=now + 0.4, until=now + 0.9))
+    folder = CellFolder(tmp_path / "cell")
+    sampler = DeviceSampler(folder, _gpus(2), _no_pids, interval_s=0.1)
+    _sample_for(1.8, sampler)
+    lost, back = sampler.problems[:2], sampler.problems[2:]
+    assert lost == [f"GPU {i} is lost: RM has detected an NVML/RM version mismatch" for i in (0, 1)]
+    assert back == ["GPU 0 answers again", "GPU 1 answers again"]
+    assert set(_series(folder).samples[-1]) == set(_gpus(2))
+
+
+def test_a_gpu_that_is_not_there_is_said(fake_nvml: Use, tmp_path: Path) -> None:
+    fake_nvml(Scenario().h200(1))
+    folder = CellFolder(tmp_path / "cell")
+    sampler = DeviceSampler(folder, _gpus(2), _no_pids, interval_s=0.1)
+    _sample_for(0.3, sampler)
+    assert sampler.problems == [f"GPU {gpu_uuid(1)} is not there and is not sampled"]
+    assert [d.id for d in _series(folder).devices] == [gpu_uuid(0)]
+
+
+def test_without_a_driver_the_processes_are_sampled_and_the_reason_recorded(
+    fake_nvml: Use, tmp_path: Path
+) -> None:
+    fake_nvml(Scenario().h200(1).fault("*", "init", VERSION_MISMATCH))
+    folder = CellFolder(tmp_path / "cell")
+    sampler = DeviceSampler(folder, _gpus(1), lambda: {0: os.getpid()}, interval_s=0.1)
+    _sample_for(0.35, sampler)
+    series = _series(folder)
+    assert series.source == "process"
+    assert "version mismatch" in series.problems[0] and "processes" in series.problems[0]
+    assert len(series.times) >= 3
+
+
+def test_a_cpu_host_samples_processes_that_start_late(tmp_path: Path) -> None:
+    folder, ranks = CellFolder(tmp_path / "cell"), dict[int, int]()
+    with DeviceSampler(folder, {}, lambda: ranks, interval_s=0.1):
+        time.sleep(0.25)
+        ranks[1] = os.getpid()
+        time.sleep(0.45)
+    series = _series(folder)
+    assert series.source == "process"
+    assert [(d.id, d.name, d.rank) for d in series.devices] == [("rank1", "process of rank 1", 1)]
+    rss = series.values("rank1", "memory_used_mib")
+    assert len(rss) >= 4 and all(v is not None and v > 10 for v in rss)
+
+
+def test_a_full_disk_ends_the_record_and_nothing_else(tmp_path: Path) -> None:
+    folder = CellFolder(tmp_path / "cell")
+    folder.path.mkdir()
+    (folder.path / "gpu").write_text("a file where the folder should be")
+    sampler = DeviceSampler(folder, {}, lambda: {0: os.getpid()}, interval_s=0.1)
+    _sample_for(0.25, sampler)
+    (problem,) = sampler.problems
+    assert problem.startswith("device samples are no longer recorded: ")
+
+
+def test_an_error_in_the_thread_is_recorded_not_raised(tmp_path: Path) -> None:
+    def broken() -> dict[int, int]:
+        raise RuntimeError("no pids today")
+
+    folder = CellFolder(tmp_path / "cell")
+    sampler = DeviceSampler(folder, {}, broken, interval_s=0.1)
+    _sample_for(0.1, sampler)
+    assert sampler.problems == ["sampling ended early: RuntimeError: no pids today"]
+    assert _series(folder).problems == tuple(sampler.problems)
+
+
+def test_stop_before_start_and_twice_is_harmless(tmp_path: Path) -> None:
+    sampler = DeviceSampler(CellFolder(tmp_path), {}, _no_pids)
+    sampler.stop()
+    sampler = DeviceSampler(CellFolder(tmp_path), {}, _no_pids)
+    sampler.start()
+    sampler.stop()
+    sampler.stop()
+    assert not any(t.name == "scalewise-sampler" for t in threading.enumerate())
+
+
+def test_an_interval_below_a_tenth_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"interval_s: found 0.01; allowed: 0.1 or more"):
+        DeviceSampler(CellFolder(tmp_path), {}, _no_pids, interval_s=0.01)
+
+
+def test_lateness_does_not_add_up() -> None:
+    ticks = Ticks(0.05)
+    start = time.monotonic()
+    beats = []
+    for n in range(8):
+        time.sleep(ticks.wait_s())
+        beats.append(time.monotonic() - start)
+        if n == 2:
+            time.sleep(0.12)  # over two whole beats
+    assert ticks.missed in (1, 2)
+    assert beats[-1] == pytest.approx(0.05 * (8 + ticks.missed), abs=0.03)

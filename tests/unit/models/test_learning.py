@@ -1,0 +1,97 @@
+"""The models learn the data they are meant for, at sizes a CPU trains in seconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from scalewise.datasets.stdlib import Stdlib
+from scalewise.datasets.tabular import Tabular
+from scalewise.datasets.tabular_windows import TabularWindows
+from scalewise.datasets.text_classification import AgNews
+from scalewise.models.gpt2 import Gpt2
+from scalewise.models.mlp import Mlp
+from scalewise.models.recurrent import Recurrent
+from scalewise.models.series import SeriesTransformer
+from scalewise.models.text_classifier import TextClassifier
+
+AG_NEWS = Path(__file__).parents[4] / "shared" / "data" / "ag_news_test.csv"
+
+
+def trained(model: Any, data: Any, steps: int, batch_size: int, lr: float) -> tuple[float, Any]:
+    """Validation loss and metrics after ``steps``."""
+    random = torch.Generator().manual_seed(0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+    model.train()
+    order: list[torch.Tensor] = []
+    for _ in range(steps):
+        if not order:
+            shuffled = torch.randperm(len(data.train), generator=random)
+            order = [batch for batch in shuffled.split(batch_size) if len(batch) == batch_size]
+        x, target = data.train.__getitems__(order.pop().tolist())
+        optimizer.zero_grad()
+        model.loss(model(x), target).backward()
+        optimizer.step()
+    model.eval()
+    metrics, total = model.metrics(), 0.0
+    with torch.no_grad():
+        for rows in torch.arange(len(data.validation)).split(256):
+            x, target = data.validation.__getitems__(rows.tolist())
+            output = model(x)
+            total += model.loss(output, target).item() * len(rows)
+            metrics.update(output, target)
+    return total / len(data.validation), metrics.compute()
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.mark.skipif(not AG_NEWS.exists(), reason="the AG News test file is not on this machine")
+def test_the_small_classifier_learns_real_news_in_two_epochs() -> None:
+    model = TextClassifier(
+        10_000, 48, classes=4, width=64, heads=2, layers=1, feedforward_width=128, dropout=0.2
+    )
+    data = AgNews(str(AG_NEWS), vocabulary_size=10_000, max_tokens=48)
+    _, metrics = trained(model, data, steps=380, batch_size=32, lr=1e-3)
+    assert metrics["accuracy"] >= 0.8
+
+
+def test_a_tiny_gpt2_learns_python_better_than_the_frequency_of_its_bytes() -> None:
+    model = Gpt2(256, 32, layers=1, heads=2, width=64)
+    data = Stdlib(sequence_length=32, max_validation_samples=256)
+    frequency = torch.bincount(
+        data.train.__getitems__(range(0, 50_000, 7))[0].flatten(), minlength=256
+    )
+    share = frequency[frequency > 0] / frequency.sum()
+    entropy = -(share * share.log()).sum().item()
+    loss, _ = trained(model, data, steps=250, batch_size=32, lr=3e-3)
+    assert loss < entropy - 0.5
+
+
+def test_a_perceptron_learns_what_there_is_to_learn_and_no_more() -> None:
+    data = Tabular(samples=4000, signal=0.8)
+    loss, _ = trained(Mlp(50, [64, 32], 3), data, steps=400, batch_size=128, lr=3e-3)
+    assert 0.18 < loss < 0.4, "1.0 is ignorance, 0.2 the noise that nothing can explain"
+
+
+def test_nothing_is_learned_from_the_published_noise() -> None:
+    data = Tabular(samples=4000, signal=0.0)
+    loss, _ = trained(Mlp(50, [64, 32], 3), data, steps=200, batch_size=128, lr=1e-3)
+    assert loss > 0.95
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru", "transformer"])
+def test_series_models_learn_windows(kind: Any) -> None:
+    data = TabularWindows(samples=4000, window=8, signal=0.9)
+    model = (
+        SeriesTransformer(50, 8, width=32, heads=2, layers=1, feedforward_width=64, targets=3)
+        if kind == "transformer"
+        else Recurrent(kind, 50, 8, width=32, layers=1, targets=3)
+    )
+    loss, _ = trained(model, data, steps=300, batch_size=128, lr=5e-3)
+    assert loss < 0.5

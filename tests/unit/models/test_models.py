@@ -1,0 +1,230 @@
+"""Costs, losses and learning of the models, on the real layers."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from scalewise.models.flops import count_flops
+from scalewise.models.gpt2 import Gpt2
+from scalewise.models.mlp import Mlp
+from scalewise.models.recurrent import Recurrent
+from scalewise.models.resnet import ResNet
+from scalewise.models.series import SeriesTransformer
+from scalewise.models.sized import SizedMlp
+from scalewise.models.text_classifier import TextClassifier
+
+SAMPLES = 3
+
+
+def mlp() -> tuple[Any, Tensor, Tensor]:
+    return Mlp(10, [16, 8], 2), torch.randn(SAMPLES, 10), torch.randn(SAMPLES, 2)
+
+
+def gpt2() -> tuple[Any, Tensor, Tensor]:
+    tokens = torch.randint(0, 50, (SAMPLES, 17))
+    return Gpt2(50, 16, layers=2, heads=2, width=24), tokens[:, :-1], tokens[:, 1:]
+
+
+def classifier() -> tuple[Any, Tensor, Tensor]:
+    model = TextClassifier(
+        50, 12, classes=4, width=16, heads=2, layers=2, feedforward_width=32, dropout=0.0
+    )
+    return model, torch.randint(1, 50, (SAMPLES, 12)), torch.tensor([0, 1, 3])
+
+
+def lstm() -> tuple[Any, Tensor, Tensor]:
+    model = Recurrent("lstm", 10, 6, width=12, layers=2, targets=2)
+    return model, torch.randn(SAMPLES, 6, 10), torch.randn(SAMPLES, 2)
+
+
+def gru() -> tuple[Any, Tensor, Tensor]:
+    model = Recurrent("gru", 10, 6, width=12, layers=2, targets=2)
+    return model, torch.randn(SAMPLES, 6, 10), torch.randn(SAMPLES, 2)
+
+
+def series_transformer() -> tuple[Any, Tensor, Tensor]:
+    model = SeriesTransformer(10, 6, width=12, heads=2, layers=2, feedforward_width=24, targets=2)
+    return model, torch.randn(SAMPLES, 6, 10), torch.randn(SAMPLES, 2)
+
+
+def resnet18() -> tuple[Any, Tensor, Tensor]:
+    return ResNet(18, 4, 32), torch.randn(SAMPLES, 3, 32, 32), torch.tensor([0, 1, 3])
+
+
+def resnet50() -> tuple[Any, Tensor, Tensor]:
+    return ResNet(50, 4, 33), torch.randn(SAMPLES, 3, 33, 33), torch.tensor([0, 1, 3])
+
+
+ALL = pytest.mark.parametrize(
+    "make", [mlp, gpt2, classifier, lstm, gru, series_transformer, resnet18]
+)
+
+
+@pytest.mark.parametrize(
+    "make", [mlp, gpt2, classifier, lstm, gru, series_transformer, resnet18, resnet50]
+)
+def test_declared_flops_are_what_torch_counts(make: Any) -> None:
+    model, x, target = make()
+    with unfused():
+        assert count_flops(model, x, target) == SAMPLES * model.flops_per_sample()
+
+
+@contextmanager
+def unfused() -> Iterator[None]:
+    """Fused recurrent layers are counted as nothing; unfused ones show every product."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="TF32 acceleration on top of oneDNN")
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield
+
+
+@pytest.mark.parametrize("parameters", [50_000, 258_432, 1_000_000, 25_000_000, 2_000_000_000])
+def test_sized_models_have_the_size_asked_for(parameters: int) -> None:
+    with torch.device("meta"):
+        model = SizedMlp(parameters)
+    count = sum(p.numel() for p in model.parameters())
+    assert count == pytest.approx(parameters, rel=0.02)
+    assert len([layer for layer in model.layers if isinstance(layer, nn.Linear)]) == 5
+
+
+def test_gpt2_flops_follow_the_published_formula() -> None:
+    """PaLM, appendix B: 6 N + 12 L H Q T a token, N the weights that take part in a product."""
+    layers, width, tokens, words = 12, 768, 1024, 50_304
+    weights = layers * 12 * width**2 + words * width
+    with torch.device("meta"):
+        model = Gpt2(words, tokens, layers=layers, heads=12, width=width)
+    assert model.flops_per_sample() == tokens * (6 * weights + 12 * layers * width * tokens)
+
+
+@ALL
+def test_loss_is_the_mean_over_samples(make: Any) -> None:
+    model, x, target = make()
+    model.eval()
+    whole = model.loss(model(x), target)
+    single = [model.loss(model(x[i : i + 1]), target[i : i + 1]) for i in range(SAMPLES)]
+    assert whole.ndim == 0
+    torch.testing.assert_close(whole, torch.stack(single).mean())
+
+
+@ALL
+def test_the_loss_falls(make: Any) -> None:
+    torch.manual_seed(0)
+    model, x, target = make()
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
+    losses = []
+    for _ in range(60):
+        loss = model.loss(model(x), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] / 3, "a model learns three samples by heart"
+
+
+@ALL
+def test_metrics_take_what_the_loss_takes(make: Any) -> None:
+    model, x, target = make()
+    metrics = model.metrics()
+    metrics.update(model(x), target)
+    assert all(value.item() >= 0 for value in metrics.compute().values())
+
+
+def test_token_accuracy_counts_tokens_over_uneven_batches() -> None:
+    model, _, _ = gpt2()
+    metrics = model.metrics()
+    logits = nn.functional.one_hot(torch.tensor([[1, 2, 3], [4, 5, 6]]), 50).float()
+    metrics.update(logits, torch.tensor([[1, 2, 3], [4, 0, 0]]))
+    metrics.update(logits[:1, :1], torch.tensor([[1]]))
+    assert metrics.compute()["accuracy"].item() == pytest.approx(5 / 7)
+
+
+def test_gpt2_sees_no_later_token() -> None:
+    model, x, _ = gpt2()
+    changed = x.clone()
+    changed[:, 9:] = (changed[:, 9:] + 1) % 50
+    before, after = model(x), model(changed)
+    torch.testing.assert_close(before[:, :9], after[:, :9])
+    assert not torch.allclose(before[:, 9:], after[:, 9:])
+
+
+def test_gpt2_starts_as_ignorant_as_it_should() -> None:
+    torch.manual_seed(0)
+    model, x, target = gpt2()
+    ignorance = torch.log(torch.tensor(50.0)).item()
+    assert model.loss(model(x), target).item() == pytest.approx(ignorance, rel=0.1)
+
+
+def test_gpt2_output_shares_the_embedding() -> None:
+    model, x, target = gpt2()
+    names = [name for name, _ in model.named_parameters()]
+    assert not any("head" in name for name in names)
+    model.loss(model(x), target).backward()
+    unseen = (set(range(50)) - set(x.flatten().tolist())).pop()
+    assert model.token_embedding.weight.grad[unseen].abs().sum() > 0
+
+
+def test_padding_does_not_change_a_text_class() -> None:
+    model, x, _ = classifier()
+    model.eval()
+    padded = x.clone()
+    padded[:, 7:] = 0
+    torch.testing.assert_close(model(padded), model(x[:, :7]))
+
+
+@pytest.mark.parametrize(
+    ("width", "layers", "feedforward_width", "parameters"),
+    [(128, 2, 256, 2_825_476), (256, 4, 1024, 8_280_068)],
+)
+def test_the_published_text_classifiers_have_the_published_parameters(
+    width: int, layers: int, feedforward_width: int, parameters: int
+) -> None:
+    with torch.device("meta"):
+        model = TextClassifier(
+            20_000,
+            128,
+            classes=4,
+            width=width,
+            heads=8,
+            layers=layers,
+            feedforward_width=feedforward_width,
+        )
+    assert sum(p.numel() for p in model.parameters()) == parameters
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Mlp(0, [4], 1), r"^features: found 0; allowed: an integer of at least 1$"),
+        (lambda: Mlp(4, [], 1), r"^hidden_widths: found \[\]; allowed: a list of one or more"),
+        (lambda: Mlp(4, [4], 1, dropout=1.0), r"^dropout: found 1.0; allowed: 0 <= dropout < 1$"),
+        (
+            lambda: Gpt2(256, 8, layers=1, heads=5, width=64),
+            r"^width: found 64; allowed: a multiple of heads \(5\)$",
+        ),
+        (lambda: Gpt2(256, 0, layers=1, heads=1, width=8), r"^context_length: found 0; allowed:"),
+    ],
+)
+def test_ranges_are_checked(build: Any, message: str) -> None:
+    with torch.device("meta"), pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_a_model_too_small_for_its_data_says_so() -> None:
+    model, _, _ = gpt2()
+    model.check_data({"vocabulary_size": 50, "sequence_length": 16})
+    model.check_data({"source": "a user's data, of which nothing is known"})
+    with pytest.raises(
+        ValueError, match=r"model\.vocabulary_size: found 50; allowed: at least 256"
+    ):
+        model.check_data({"vocabulary_size": 256, "sequence_length": 16})
+    with pytest.raises(ValueError, match=r"model\.context_length: found 16; allowed: at least 17"):
+        model.check_data({"vocabulary_size": 50, "sequence_length": 17})
+    with pytest.raises(ValueError, match=r"model\.features: found 10; allowed: 50"):
+        Mlp(10, [4], 2).check_data({"features": 50, "targets": 2})

@@ -1,0 +1,147 @@
+"""Our builders hand over what was asked for to torch's own optimizers."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from scalewise.optimizers.adaptive import adam, adamw
+from scalewise.optimizers.gradient_descent import sgd
+from scalewise.optimizers.memory_saving import adafactor
+from scalewise.optimizers.orthogonal import JoinedOptimizer, muon
+
+
+def test_arguments_arrive() -> None:
+    group = adamw(
+        nn.Linear(2, 2).parameters(),
+        "cpu",
+        lr=0.5,
+        betas=[0.8, 0.9],
+        weight_decay=0.3,
+        amsgrad=True,
+    ).param_groups[0]
+    assert (group["lr"], group["betas"], group["weight_decay"]) == (0.5, (0.8, 0.9), 0.3)
+    assert group["amsgrad"] is True
+
+
+@pytest.mark.parametrize("build", [sgd, adam, adamw])
+def test_fused_where_torch_can_and_as_asked(build: Any) -> None:
+    def fused(device_kind: str, **arguments: Any) -> bool:
+        optimizer = build(nn.Linear(2, 2).parameters(), device_kind, **arguments)
+        return bool(optimizer.param_groups[0]["fused"])
+
+    assert fused("cpu")
+    assert not fused("cpu", fused=False)
+    assert not fused("meta")
+
+
+@pytest.mark.parametrize("build", [sgd, adam, adamw])
+def test_fused_and_plain_give_the_same_parameters(build: Any) -> None:
+    results = []
+    for fused in (True, False):
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2)
+        optimizer = build(model.parameters(), "cpu", fused=fused)
+        for _ in range(5):
+            optimizer.zero_grad()
+            model(torch.ones(4, 3)).square().mean().backward()
+            optimizer.step()
+        results.append(model.weight.detach())
+    torch.testing.assert_close(results[0], results[1])
+
+
+@pytest.mark.parametrize(
+    ("build", "arguments", "message"),
+    [
+        (adam, {"lr": 0.0}, "^lr: found 0.0; allowed: above 0$"),
+        (adamw, {"betas": [0.9]}, r"^betas: found \[0.9\]; allowed: two numbers"),
+        (adamw, {"betas": [0.9, 1.0]}, r"^betas: found \[0.9, 1.0\]; allowed: two numbers"),
+        (adam, {"eps": 0.0}, "^eps: found 0.0; allowed: above 0$"),
+        (sgd, {"momentum": 1.0}, "^momentum: found 1.0; allowed: at least 0 and below 1$"),
+        (sgd, {"weight_decay": -1.0}, "^weight_decay: found -1.0; allowed: at least 0$"),
+    ],
+)
+def test_ranges(build: Any, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build(nn.Linear(2, 2).parameters(), "cpu", **arguments)
+
+
+def small_network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.ModuleDict({"embedding": nn.Linear(4, 6), "hidden": nn.Linear(6, 6)})
+
+
+def state_numbers(optimizer: torch.optim.Optimizer) -> int:
+    """Numbers of optimizer state, step counters apart."""
+    states = [value for state in optimizer.state.values() for value in state.values()]
+    return sum(s.numel() for s in states if isinstance(s, torch.Tensor) and s.ndim > 0)
+
+
+def one_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    torch.stack([p.square().sum() for p in model.parameters()]).sum().backward()
+    optimizer.step()
+
+
+def test_adafactor_keeps_rows_and_columns() -> None:
+    model = nn.Linear(30, 20, bias=False)
+    optimizer = adafactor(model.parameters(), "cpu")
+    one_step(model, optimizer)
+    assert state_numbers(optimizer) == 30 + 20
+
+
+def test_amsgrad_takes_a_third_buffer() -> None:
+    numbers = []
+    for amsgrad in (False, True):
+        model = nn.Linear(5, 5, bias=False)
+        optimizer = adamw(model.parameters(), "cpu", amsgrad=amsgrad)
+        one_step(model, optimizer)
+        numbers.append(state_numbers(optimizer))
+    assert numbers == [50, 75]
+
+
+class TestMuon:
+    def test_hidden_matrices_go_to_muon_and_the_rest_to_adamw(self) -> None:
+        optimizer = muon(small_network().named_parameters(), "cpu")
+        names = [group["param_names"] for group in optimizer.param_groups]
+        assert names == [["hidden.weight"], ["embedding.weight", "embedding.bias", "hidden.bias"]]
+
+    def test_it_moves_every_parameter_and_shows_all_its_state(self) -> None:
+        model = small_network()
+        before = [p.detach().clone() for p in model.parameters()]
+        optimizer = muon(model.named_parameters(), "cpu")
+        one_step(model, optimizer)
+        after = list(model.parameters())
+        assert not any(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+        assert state_numbers(optimizer) == 36 + 2 * (24 + 6 + 6)
+
+    def test_a_schedule_reaches_both_parts(self) -> None:
+        optimizer = muon(small_network().named_parameters(), "cpu", lr=0.2, adamw_lr=0.1)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
+        one_step(small_network(), optimizer)
+        schedule.step()
+        assert isinstance(optimizer, JoinedOptimizer)
+        assert [part.param_groups[0]["lr"] for part in optimizer._parts] == [0.1, 0.05]
+
+    def test_it_continues_where_it_was_saved(self) -> None:
+        model = small_network()
+        optimizer = muon(model.named_parameters(), "cpu")
+        one_step(model, optimizer)
+        saved, weights = copy.deepcopy(optimizer.state_dict()), copy.deepcopy(model.state_dict())
+        one_step(model, optimizer)
+
+        resumed = small_network()
+        resumed.load_state_dict(weights)
+        second = muon(resumed.named_parameters(), "cpu")
+        second.load_state_dict(saved)
+        one_step(resumed, second)
+        for a, b in zip(model.parameters(), resumed.parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+    def test_parameters_without_names_are_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"^params: found parameters without names; allowed"):
+            muon(small_network().parameters(), "cpu")

@@ -1,0 +1,232 @@
+"""Reports of whole, poor and broken sweeps: every figure traced back to what was recorded."""
+
+import csv
+import json
+import struct
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from recorded import DDP, DDP_MS, SINGLE_MS, Spec, repeats, write_sweep
+from rich.console import Console
+
+from scalewise import report
+from scalewise.analysis.statistics import Estimate, Interval
+from scalewise.records import RecordError
+from scalewise.report import tables
+
+STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
+
+
+def printed(path: Path, width: int = 200) -> str:
+    console = Console(file=StringIO(), width=width)
+    report.print_console(path, console)
+    file = console.file
+    assert isinstance(file, StringIO)
+    return file.getvalue()
+
+
+def png_size(path: Path) -> tuple[int, int]:
+    data = path.read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height = struct.unpack(">II", data[16:24])
+    return width, height
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two workloads, one and two GPUs, five repeats, and cells that failed or were skipped."""
+    slow = replace(DDP, model="medium", slow_ranks_ms={1: 2.0})
+    specs = [
+        *repeats(Spec(), STEADY),
+        *repeats(DDP, STEADY),
+        *repeats(Spec(model="medium"), STEADY),
+        *repeats(slow, STEADY),
+        replace(DDP, model="xl", outcome="failed"),
+        replace(DDP, model="xxl", outcome="skipped"),
+    ]
+    return write_sweep(tmp_path_factory.mktemp("sweep"), specs)
+
+
+def test_every_file_is_written(whole: Path) -> None:
+    files = report.build(whole)
+    assert files.markdown == whole / "report" / "report.md"
+    assert {p.name for p in files.plots} == {
+        "throughput.png",
+        "speedup_efficiency.png",
+        "step_anatomy.png",
+        "loss.png",
+        "balance.png",
+    }
+    for plot in files.plots:
+        width, height = png_size(plot)
+        assert 600 < width < 3000
+        assert 200 < height < 4000
+        assert f"]({plot.name})" in files.markdown.read_text()
+
+
+def test_json_holds_every_run_and_the_ratios_follow_from_them(whole: Path) -> None:
+    results = json.loads(report.build(whole).json.read_text())
+    by_label = {c["label"]: c for c in results["configurations"]}
+    ddp = by_label["large ddp x2"]
+    assert [run["repeat"] for run in ddp["runs"]] == [0, 1, 2, 3, 4]
+    expected = sum(SINGLE_MS.values()) / sum(DDP_MS.values())
+    assert ddp["comparison"]["speedup"]["value"] == pytest.approx(expected, rel=1e-4)
+    assert ddp["comparison"]["verdict"] == "beneficial"
+    assert ddp["runs"][0]["throughput"]["samples"] == 50 * 128
+    assert ddp["runs"][0]["shards"]["verdict"] == "sharded"
+    assert by_label["large single x1"]["comparison"] is None
+    assert {u["state"] for u in results["unfinished"]} == {"failed", "skipped"}
+
+
+def test_csv_has_units_and_leaves_what_is_missing_empty(whole: Path) -> None:
+    text = report.build(whole).csv.read_text()
+    rows = {row["configuration"]: row for row in csv.DictReader(StringIO(text))}
+    ddp, single = rows["large ddp x2"], rows["large single x1"]
+    assert float(ddp["global_samples_per_s"]) == pytest.approx(128 / 6.2e-3, rel=1e-3)
+    assert float(ddp["exposed_comm_ms"]) == pytest.approx(0.6, rel=1e-3)
+    assert single["exposed_comm_ms"] == ""
+    assert single["speedup_ratio"] == ""
+    low, high = float(ddp["speedup_ratio_low95"]), float(ddp["speedup_ratio_high95"])
+    assert low < float(ddp["speedup_ratio"]) < high
+    assert "out of memory" in rows["xl ddp x2"]["reason"]
+    assert rows["xl ddp x2"]["global_samples_per_s"] == ""
+
+
+def test_energy_per_million_samples_is_power_over_throughput(whole: Path) -> None:
+    results = json.loads(report.build(whole).json.read_text())
+    run = next(c for c in results["configurations"] if c["label"] == "large ddp x2")["runs"][0]
+    per_s = run["throughput"]["global_samples_per_s"]
+    assert run["energy_j_per_million_samples"] == pytest.approx((400 + 410) / per_s * 1e6)
+
+
+def test_markdown_answers_first_and_names_what_went_wrong(whole: Path) -> None:
+    text = report.build(whole).markdown.read_text()
+    answer, _, rest = text.partition("## Scaling")
+    assert "**large ddp x2: beneficial.**" in answer
+    assert "exposed communication takes 0.6 of 6.2 ms" in answer
+    assert "22 cells: 20 done, 1 failed, 1 skipped" in answer
+    for needed in (
+        "CUDA out of memory",
+        "this host has 1",
+        "wandb incomplete: 12 rows handed over, 9 read back",
+        "rank 1 is ready 2.00 ms after",
+        "NVIDIA H200",
+        "driver: 570.86.15",
+        "NCCL: 2.26.2",
+        "commit: a1b2c3d4e5f6",
+        "Memory balance says nothing",
+        "software power cap",
+    ):
+        assert needed in rest, needed
+
+
+def test_tables_have_as_many_cells_as_headers(whole: Path) -> None:
+    lines = report.build(whole).markdown.read_text().splitlines()
+    tables_found = [line for line in lines if line.startswith("|")]
+    assert tables_found
+    for above, below in zip(tables_found, tables_found[1:], strict=False):
+        follows = lines[lines.index(above) + 1] == below
+        assert not follows or above.count(" | ") == below.count(" | ")
+
+
+def test_the_console_says_the_same(whole: Path) -> None:
+    text = printed(whole)
+    assert "large ddp x2: beneficial." in text
+    assert "20,628" in text or "20,6" in text
+    assert "fault: " in text
+    assert "tracker: " in text
+
+
+def test_a_narrow_terminal_still_shows_the_verdicts(whole: Path) -> None:
+    assert "large ddp x2: beneficial." in printed(whole, width=80)
+
+
+def test_an_emulated_run_is_labelled_first_thing_of_its_provenance(tmp_path: Path) -> None:
+    marks = ("NCCL_P2P_DISABLE=1",)
+    path = write_sweep(tmp_path, [Spec(emulated=marks), replace(DDP, emulated=marks)])
+    text = report.build(path).markdown.read_text()
+    assert "- EMULATED: NCCL_P2P_DISABLE=1" in text
+
+
+def test_seed_004s_fault_is_named_in_the_report(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path, [Spec(), replace(DDP, sharded=False)])
+    assert "every rank sees all data: each of 2 ranks" in report.build(path).markdown.read_text()
+
+
+@pytest.mark.parametrize(
+    ("specs", "needed", "plots"),
+    [
+        ([Spec()], "nothing to compare", {"throughput.png", "step_anatomy.png", "loss.png"}),
+        ([Spec(outcome="failed"), replace(DDP, outcome="skipped")], "No cell finished", set()),
+        ([Spec(outcome="unfinished")], "still running or not started", set()),
+        (
+            [Spec(), replace(DDP, seed=99)],
+            "not comparable.** large single x1 differs in seed: 7 against 99",
+            {"throughput.png", "step_anatomy.png", "loss.png", "balance.png"},
+        ),
+        (
+            [Spec(kind="cpu"), replace(DDP, kind="cpu")],
+            "peak RSS per rank (MiB)",
+            {
+                "throughput.png",
+                "speedup_efficiency.png",
+                "step_anatomy.png",
+                "loss.png",
+                "balance.png",
+            },
+        ),
+    ],
+)
+def test_a_poor_sweep_still_has_a_useful_report(
+    tmp_path: Path, specs: list[Spec], needed: str, plots: set[str]
+) -> None:
+    path = write_sweep(tmp_path, specs)
+    files = report.build(path)
+    assert needed in files.markdown.read_text()
+    assert {p.name for p in files.plots} == plots
+    assert printed(path)
+    json.loads(files.json.read_text())
+
+
+def test_a_plot_that_no_longer_applies_is_removed(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path, [Spec(), DDP])
+    report.build(path)
+    (next(path.glob("001-*")) / "result.json").unlink()
+    report.build(path)
+    assert not (path / "report" / "speedup_efficiency.png").exists()
+
+
+def test_a_diverged_loss_is_said_and_not_drawn(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path, [Spec(final_loss=float("nan"))])
+    # A record cannot hold NaN: the objective and the last metric are None there.
+    files = report.build(path)
+    assert "diverged" in files.markdown.read_text()
+    assert not (path / "report" / "loss.png").exists()
+
+
+def test_no_folder_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="give the folder of a sweep"):
+        report.build(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (0.0, "0"),
+        (9.9999, "10.0"),
+        (0.01234, "0.0123"),
+        (12345.6, "12,346"),
+        (1e-9, "1.00e-09"),
+    ],
+)
+def test_numbers_keep_three_digits(value: float | None, text: str) -> None:
+    assert tables.number(value) == text
+
+
+def test_an_estimate_shows_its_doubt_to_two_digits() -> None:
+    assert tables.estimate(Estimate(106.62, 5, 1.5, Interval(104.73, 108.51))) == "106.6 ± 1.9"
+    assert tables.estimate(Estimate(106.62, 1, None, None)) == "107"
+    assert tables.estimate(None) == "-"

@@ -1,0 +1,185 @@
+"""Every YAML of models, data sets, optimizers, precisions and hardware builds what it names."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from torch import nn
+
+from scalewise.datasets.contract import TrainingData
+from scalewise.datasets.loader import LoaderConfig
+from scalewise.hardware import HardwareConfig, profile_of
+from scalewise.models.contract import TrainableModel
+from scalewise.train.precision import PrecisionConfig
+from scalewise.typed import build
+
+CONF = Path(__file__).parents[2] / "conf"
+
+
+def options(group: str) -> list[str]:
+    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+
+
+def composed(*overrides: str) -> dict[str, Any]:
+    """What Hydra makes of these groups, resolved."""
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        plain = OmegaConf.to_container(compose(overrides=list(overrides)), resolve=True)
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}
+
+
+def target_and_arguments(group: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    arguments = {k: v for k, v in group.items() if k not in ("_target_", "name", "loader")}
+    module, _, name = group["_target_"].rpartition(".")
+    return getattr(importlib.import_module(module), name), arguments
+
+
+def built_model(option: str) -> nn.Module:
+    target, arguments = target_and_arguments(composed(f"+model={option}")["model"])
+    with torch.device("meta"):
+        model = target(**arguments)
+    assert isinstance(model, nn.Module)
+    return model
+
+
+PARAMETERS = {
+    "medium": 54_403,
+    "large": 2_021_379,
+    "gpt2": 124_475_904,
+    "gpt2_tiny": 254_592,
+    "gpt2_medium": 354_871_296,
+    "gpt2_large": 774_090_240,
+    "gpt2_xl": 1_557_686_400,
+    "text_small": 673_732,
+    "text_base": 2_825_476,
+    "text_optimized": 8_280_068,
+    "text_imdb": 2_825_218,
+    "mlp_258k": 260_123,
+    "mlp_6_9m": 6_903_923,
+    "sized": 1_000_251,
+    "lstm": 342_243,
+    "gru": 256_803,
+    "series_transformer": 1_789_827,
+    "resnet18": 11_689_512,
+    "resnet50": 25_557_032,
+}
+
+
+@pytest.mark.parametrize("option", options("model"))
+def test_model_builds_with_the_parameters_it_is_known_for(option: str) -> None:
+    model = built_model(option)
+    assert isinstance(model, TrainableModel)
+    assert sum(p.numel() for p in model.parameters()) == PARAMETERS[option]
+
+
+@pytest.mark.parametrize("option", options("dataset"))
+def test_dataset_builds_and_its_loader_is_valid(option: str) -> None:
+    group = composed(f"+dataset={option}")["dataset"]
+    target, arguments = target_and_arguments(group)
+    if "path" in arguments:
+        with pytest.raises(ValueError, match=r"^path: found null; allowed: .*dataset\.path=FILE$"):
+            target(**arguments)
+        arguments["path"] = "given"
+    assert isinstance(build(LoaderConfig, group["loader"]), LoaderConfig)
+    data = target(**arguments)
+    assert callable(data.describe)
+    assert hasattr(type(data), "train")
+    assert hasattr(type(data), "validation")
+
+
+def test_datasets_are_training_data() -> None:
+    target, arguments = target_and_arguments(composed("+dataset=tabular")["dataset"])
+    assert isinstance(target(**arguments), TrainingData)
+
+
+@pytest.mark.parametrize(
+    ("model", "dataset", "key", "expected"),
+    [
+        ("gpt2", "stdlib", "sequence_length", 1024),
+        ("gpt2_tiny", "stdlib", "sequence_length", 64),
+        ("medium", "stdlib", "sequence_length", 256),
+        ("gpt2_tiny", "text_file", "sequence_length", 64),
+        ("text_small", "ag_news", "max_tokens", 48),
+        ("text_small", "ag_news", "vocabulary_size", 10_000),
+        ("medium", "ag_news", "vocabulary_size", 20_000),
+    ],
+)
+def test_dataset_takes_its_sizes_from_the_model(
+    model: str, dataset: str, key: str, expected: int
+) -> None:
+    assert composed(f"+model={model}", f"+dataset={dataset}")["dataset"][key] == expected
+
+
+@pytest.mark.parametrize("option", options("optimizer"))
+def test_optimizer_makes_a_step_downhill(option: str) -> None:
+    target, arguments = target_and_arguments(composed(f"+optimizer={option}")["optimizer"])
+    model = nn.Linear(4, 4, bias=False)
+    optimizer = target(params=model.named_parameters(), device_kind="cpu", **arguments)
+    x = torch.eye(4)
+    losses = []
+    for _ in range(20):
+        loss = (model(x) - x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("option", options("precision"))
+def test_precision_is_known(option: str) -> None:
+    config = build(PrecisionConfig, composed(f"+precision={option}")["precision"])
+    assert config.name == option.replace("_", "-")
+    assert config.matmul_tf32 == (config.name != "fp32")
+
+
+@pytest.mark.parametrize("option", options("hardware"))
+def test_hardware_profile_is_valid_and_sourced(option: str) -> None:
+    config = build(HardwareConfig, composed(f"+hardware={option}")["hardware"])
+    assert config.name == option
+    assert (config.memory_gib is None) == (config.peak is None)
+    for figure in filter(None, (config.peak, config.price)):
+        assert figure.source
+        assert figure.date[:2] == "20"
+
+
+@pytest.mark.parametrize(
+    ("gpu_name", "profile"),
+    [
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA H200 NVL", None),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H100 PCIe", None),
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("NVIDIA A10G", "a10g"),
+        ("NVIDIA A10", None),
+        ("NVIDIA GeForce RTX 4070 Ti SUPER", "rtx_4070_ti_super"),
+        ("NVIDIA GeForce RTX 4070 Ti", None),
+    ],
+)
+def test_a_gpu_finds_its_own_profile(gpu_name: str, profile: str | None) -> None:
+    profiles = [
+        build(HardwareConfig, composed(f"+hardware={option}")["hardware"])
+        for option in options("hardware")
+    ]
+    found = profile_of(gpu_name, profiles)
+    assert (found.name if found else None) == profile
+
+
+def test_pcie_leaves_the_choice_to_nccl_and_seed000_says_what_it_left_out() -> None:
+    pcie = build(HardwareConfig, composed("+hardware=pcie")["hardware"])
+    assert pcie.nccl_environment() == {}
+    seed = build(HardwareConfig, composed("+hardware=seed000")["hardware"])
+    assert seed.nccl_environment()["NCCL_BUFFSIZE"] == "33554432"
+    assert "NCCL_NTHREADS" not in seed.nccl_environment()
+    assert seed.memory_cap_gib == 12.0
+    warnings = "\n".join(seed.warnings())
+    assert "NCCL_ALGO=Tree" in warnings
+    assert "NCCL_P2P_DISABLE=1" in warnings
+    assert "NCCL_NTHREADS=16 is left out: not a legal value" in warnings

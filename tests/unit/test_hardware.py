@@ -1,0 +1,177 @@
+"""A profile against the host: every refusal names what was found and what is allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scalewise.hardware import (
+    HardwareConfig,
+    PeakRates,
+    choose_gpus,
+    cpu_devices,
+    describes,
+    device_kind,
+    emulations,
+)
+from scalewise.nccl_settings import check_nccl, nccl_warnings
+from scalewise.records import DeviceInfo
+from scalewise.typed import DataError, build
+
+
+def gpus(count: int, name: str = "NVIDIA A10G") -> list[DeviceInfo]:
+    return [DeviceInfo("cuda", name, uuid=f"GPU-{i:04x}", index=i) for i in range(count)]
+
+
+H100 = HardwareConfig(
+    "h100",
+    kind="cuda",
+    match=("H100 80GB HBM3",),
+    peak=PeakRates("data sheet", "2024", bf16_tflops=989.5),
+    memory_gib=80.0,
+)
+
+
+def test_a_profile_of_another_gpu_is_refused_in_one_line() -> None:
+    with pytest.raises(ValueError) as refusal:
+        choose_gpus(H100, gpus(4))
+    message = str(refusal.value)
+    assert message.startswith("hardware=h100: found NVIDIA A10G; allowed: GPUs named H100")
+    assert "hardware.allow_mismatch=true" in message
+    assert "\n" not in message
+
+
+def test_allowed_mismatch_keeps_no_figure_of_the_other_gpu() -> None:
+    tolerant = HardwareConfig(**{**vars(H100), "allow_mismatch": True})
+    chosen, config = choose_gpus(tolerant, gpus(2))
+    assert len(chosen) == 2
+    assert config.peak is None
+    assert config.memory_gib is None
+
+
+def test_a_matching_gpu_keeps_the_profile() -> None:
+    present = gpus(2, "NVIDIA H100 80GB HBM3")
+    assert choose_gpus(H100, present) == (tuple(present), H100)
+
+
+def test_sister_products_are_told_apart() -> None:
+    config = HardwareConfig("h200", match=("H200",), match_not=("NVL",))
+    assert describes(config, "NVIDIA H200")
+    assert not describes(config, "NVIDIA H200 NVL")
+
+
+def test_gpus_are_chosen_by_index_and_uuid_in_the_order_given() -> None:
+    config = HardwareConfig("auto", gpus=(3, "GPU-0001"))
+    chosen, _ = choose_gpus(config, gpus(4))
+    assert [gpu.index for gpu in chosen] == [3, 1]
+
+
+@pytest.mark.parametrize("wanted", [4, "GPU-beef"])
+def test_a_gpu_that_is_not_there_is_refused(wanted: int | str) -> None:
+    with pytest.raises(ValueError, match=rf"hardware\.gpus: found {wanted}; allowed: 0, 1, 2, 3"):
+        choose_gpus(HardwareConfig("auto", gpus=(wanted,)), gpus(4))
+
+
+def test_the_same_gpu_by_index_and_uuid_is_refused() -> None:
+    with pytest.raises(ValueError, match="each GPU once"):
+        choose_gpus(HardwareConfig("auto", gpus=(1, "GPU-0001")), gpus(2))
+
+
+def test_a_gpu_profile_needs_a_gpu() -> None:
+    with pytest.raises(ValueError, match="hardware=h100: found no NVIDIA GPU on this host"):
+        device_kind(H100, [])
+
+
+@pytest.mark.parametrize(
+    ("kind", "present", "expected"),
+    [("auto", 0, "cpu"), ("auto", 1, "cuda"), ("cpu", 2, "cpu"), ("cuda", 1, "cuda")],
+)
+def test_device_kind(kind: Any, present: int, expected: str) -> None:
+    assert device_kind(HardwareConfig("x", kind=kind), gpus(present)) == expected
+
+
+@pytest.mark.parametrize(
+    ("cores", "share", "expected"),
+    [
+        ([0, 1], None, [(0,), (1,)]),
+        ([4], None, [(4,)]),
+        ([0, 1, 2, 3, 4], None, [(0, 1), (2, 3)]),
+        ([0, 1, 2, 3], 1, [(0,), (1,), (2,), (3,)]),
+        ([0, 1, 2, 3], 4, [(0, 1, 2, 3)]),
+    ],
+)
+def test_cpu_devices_are_equal_shares(
+    cores: list[int], share: int | None, expected: list[tuple[int, ...]]
+) -> None:
+    assert cpu_devices(HardwareConfig("cpu", cores_per_device=share), cores) == expected
+
+
+def test_a_share_larger_than_the_host_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"hardware\.cores_per_device: found 8; allowed: 1 to 2"):
+        cpu_devices(HardwareConfig("cpu", cores_per_device=8), [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"NCCL_NTHREADS": 16}, r"nccl\.NCCL_NTHREADS: found 16; allowed: 64 \| 128 \| 256 \| 512"),
+        ({"NCCL_ALGO": "Treee"}, r"nccl\.NCCL_ALGO: found 'Treee'; allowed: Tree \| Ring"),
+        ({"NCCL_PROTO": "allreduce:LL256"}, r"nccl\.NCCL_PROTO: found 'allreduce:LL256'"),
+        ({"NCCL_P2P_DISABLE": "yes"}, r"nccl\.NCCL_P2P_DISABLE: found 'yes'; allowed: 0 \| 1"),
+        ({"NCCL_BUFFSIZE": "4M"}, r"nccl\.NCCL_BUFFSIZE: found '4M'; allowed: at least 1"),
+        ({"NTHREADS": 64}, r"nccl: found 'NTHREADS'; allowed: names of NCCL_\*.*NCCL_NTHREADS"),
+        (
+            {"NCCL_MIN_NCHANNELS": 9, "NCCL_MAX_NCHANNELS": 8},
+            r"nccl\.NCCL_MIN_NCHANNELS: found 9; allowed: at most NCCL_MAX_NCHANNELS \(8\)",
+        ),
+    ],
+)
+def test_illegal_nccl_values_are_refused(settings: dict[str, str | int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_nccl(settings)
+
+
+@pytest.mark.parametrize(
+    "value", ["tree,ring", "^NVLS", "allreduce:tree;broadcast:ring", "ring;allreduce:^tree"]
+)
+def test_every_form_of_an_algorithm_list_is_legal(value: str) -> None:
+    check_nccl({"NCCL_ALGO": value})
+
+
+@pytest.mark.parametrize(
+    ("value", "warned"),
+    [("Tree", True), ("tree", True), ("Tree,Ring", False), ("allreduce:tree", False)],
+)
+def test_only_a_bare_tree_is_warned_of(value: str, warned: bool) -> None:
+    assert bool(nccl_warnings({"NCCL_ALGO": value})) == warned
+
+
+def test_an_illegal_value_names_its_key_from_the_top() -> None:
+    with pytest.raises(DataError, match=r"^hardware\.nccl\.NCCL_NTHREADS: found 16"):
+        build(HardwareConfig, {"name": "x", "nccl": {"NCCL_NTHREADS": 16}}, "hardware")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"gpus": []}, "gpus: found .*; allowed: all, or a list"),
+        ({"gpus": [1, 1]}, "gpus: found .*; allowed: each GPU once"),
+        ({"memory_cap_gib": 0.0}, "memory_cap_gib: found 0.0; allowed: above 0"),
+        ({"cores_per_device": 0}, "cores_per_device: found 0; allowed: at least 1"),
+        ({"price": {"usd_per_hour": -1.0, "source": "s", "date": "d"}}, "price.usd_per_hour"),
+    ],
+)
+def test_ranges(data: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        build(HardwareConfig, {"name": "x", **data})
+
+
+@pytest.mark.parametrize(
+    ("peers", "expected"), [(True, ("NCCL_P2P_DISABLE=1",)), (False, ()), (None, ())]
+)
+def test_switching_peers_off_is_an_emulation_only_where_there_are_peers(
+    peers: bool | None, expected: tuple[str, ...]
+) -> None:
+    config = HardwareConfig("x", nccl={"NCCL_P2P_DISABLE": 1})
+    assert emulations(config, peers) == expected

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from scalewise.records import DeviceSample, DeviceSeriesWriter, RecordError, SampledDevice
+from scalewise.tracking.devices import DeviceRows
+
+
+def series(
+    path: Path,
+    source: Literal["nvml", "process"],
+    samples: list[tuple[float, list[DeviceSample]]],
+) -> list[dict[str, Any]]:
+    """Lines of a device series with devices ``d0`` (index 2) and ``d1`` (index 3)."""
+    devices = tuple(SampledDevice(f"d{i}", i + 2, "A10G", i) for i in range(2))
+    writer = DeviceSeriesWriter(path / "host.jsonl", "host", source, 1.0, devices, {})
+    for when, readings in samples:
+        writer.append(when, {s.id: s for s in readings}, 0.1)
+    writer.note("a GPU was lost")
+    writer.close()
+    return [json.loads(line) for line in (path / "host.jsonl").read_text().splitlines()]
+
+
+def rows(
+    lines: list[dict[str, Any]], interval_s: float = 1.0, label: str = ""
+) -> list[tuple[float, dict[str, float]]]:
+    reader = DeviceRows(interval_s, label)
+    return [row for line in lines for row in reader.rows(line)]
+
+
+def test_gpus_are_named_by_index(tmp_path: Path) -> None:
+    both = [
+        DeviceSample("d0", utilization_percent=80, memory_used_mib=1000, throttle_reasons=()),
+        DeviceSample("d1", utilization_percent=90, memory_used_mib=3000, throttle_reasons=("x",)),
+    ]
+    ((when, values),) = rows(series(tmp_path, "nvml", [(10.0, both)]))
+    assert when == 10.0
+    assert values == {
+        "gpu/2/utilization_percent": 80,
+        "gpu/2/memory_used_mib": 1000,
+        "gpu/2/throttled": 0.0,
+        "gpu/3/utilization_percent": 90,
+        "gpu/3/memory_used_mib": 3000,
+        "gpu/3/throttled": 1.0,
+        "gpu_2_memory": 1000,
+        "gpu_3_memory": 3000,
+        "gpu_total_memory": 4000,
+        "gpu_avg_utilization": 85,
+    }
+
+
+def test_a_gpu_that_was_not_read_leaves_no_total(tmp_path: Path) -> None:
+    half = [DeviceSample("d0", memory_used_mib=1000), DeviceSample("d1")]
+    ((_, values),) = rows(series(tmp_path, "nvml", [(10.0, half)]))
+    assert values == {"gpu/2/memory_used_mib": 1000, "gpu_2_memory": 1000}
+
+
+def test_a_gpu_that_vanished_leaves_no_total(tmp_path: Path) -> None:
+    one = [DeviceSample("d0", memory_used_mib=1000, utilization_percent=50)]
+    ((_, values),) = rows(series(tmp_path, "nvml", [(10.0, one)]))
+    assert "gpu_total_memory" not in values
+    assert "gpu_avg_utilization" not in values
+
+
+def test_processes_are_labelled_as_such(tmp_path: Path) -> None:
+    sample = [DeviceSample("d1", utilization_percent=180, memory_used_mib=500)]
+    ((_, values),) = rows(series(tmp_path, "process", [(1.0, sample)]))
+    assert values == {"process/3/cpu_percent": 180, "process/3/rss_mib": 500}
+
+
+def test_fast_samples_are_thinned(tmp_path: Path) -> None:
+    fast = [(i / 10, [DeviceSample("d0", power_w=100 + i)]) for i in range(31)]
+    times = [when for when, _ in rows(series(tmp_path, "nvml", fast))]
+    assert times == pytest.approx([0.0, 0.9, 1.8, 2.7], abs=0.11)
+
+
+def test_hosts_are_told_apart(tmp_path: Path) -> None:
+    sample = [DeviceSample("d0", power_w=1), DeviceSample("d1", power_w=2)]
+    ((_, values),) = rows(series(tmp_path, "nvml", [(1.0, sample)]), label="beef-")
+    assert values == {"gpu/beef-2/power_w": 1, "gpu/beef-3/power_w": 2}
+
+
+def test_a_late_device_is_known(tmp_path: Path) -> None:
+    lines = series(tmp_path, "process", [])
+    lines.append({"time": 1.0, "device": {"id": "late", "index": 7, "name": "rank 7"}})
+    lines.append({"time": 2.0, "devices": [{"id": "late", "memory_used_mib": 3.0}]})
+    assert rows(lines) == [(2.0, {"process/7/rss_mib": 3.0})]
+
+
+def test_a_line_of_something_else_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="not a line of a device series"):
+        rows([{"time": 1.0, "devices": [{"identity": "d0"}]}])

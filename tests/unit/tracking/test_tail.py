@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scalewise.records import RecordError, StepWriter
+from scalewise.tracking.tail import LineTail, ReplacedError, StepTail
+
+
+def test_lines_are_read_once_and_whole(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    tail = LineTail(path)
+    assert tail.read() == []
+    path.write_bytes(b'{"a": 1}\n{"a": 2}\n{"a"')
+    assert tail.read() == [{"a": 1}, {"a": 2}]
+    assert tail.read() == []
+    with path.open("ab") as file:
+        file.write(b": 3}\n")
+    assert tail.read() == [{"a": 3}]
+
+
+def test_every_cut_of_a_step_file_is_survived(tmp_path: Path) -> None:
+    source = tmp_path / "source.bin"
+    writer = StepWriter(source)
+    for step in range(1, 6):
+        writer.append(step, step, 0, 4, 0, {"step": 1.5}, None)
+    writer.close()
+    data = source.read_bytes()
+    path = tmp_path / "rank0.bin"
+    path.write_bytes(b"")
+    tail = StepTail(path)
+    found: list[int] = []
+    for start in range(0, len(data), 61):
+        with path.open("ab") as file:
+            file.write(data[start : start + 61])
+        found += tail.read()["step"].tolist()
+    assert found == [1, 2, 3, 4, 5]
+    assert tail.epoch_offset_ns is not None
+
+
+@pytest.mark.parametrize("content", [b'{"a": 9}\n', b'{"a": 9}\n{"a": 8}\n{"a": 7}\n', b""])
+def test_a_file_begun_anew_is_noticed(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"a": 1}\n{"a": 2}\n')
+    tail = LineTail(path)
+    tail.read()
+    path.write_bytes(content)
+    with pytest.raises(ReplacedError, match=r"rows\.jsonl was begun anew"):
+        tail.read()
+
+
+def test_a_file_that_vanished_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"a": 1}\n')
+    tail = LineTail(path)
+    tail.read()
+    path.unlink()
+    with pytest.raises(ReplacedError, match="removed"):
+        tail.read()
+
+
+def test_what_is_no_record_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b"not json\n")
+    with pytest.raises(RecordError, match=r"rows\.jsonl: not JSON"):
+        LineTail(path).read()
+    with pytest.raises(RecordError, match=r"rows\.jsonl: not a step header"):
+        StepTail(path).read()
+    path.write_bytes(b'{"schema_version": 99, "dtype": [], "epoch_offset_ns": 0}\n')
+    with pytest.raises(RecordError, match="schema version 99"):
+        StepTail(path).read()

@@ -158,15 +158,25 @@ def _at_least(key: str, value: int, minimum: int) -> None:
 
 def resolve(composed: DictConfig) -> dict[str, Any]:
     """Hydra's composed configuration as plain data, interpolations resolved, without ``hydra``."""
-    from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     try:
-        plain = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+        # One key at a time: the node `hydra` may hold values that are missing on purpose.
+        plain = {
+            str(key): _plain_value(composed, str(key)) for key in composed if key != "hydra"
+        }
     except OmegaConfBaseException as error:
         raise ConfigError(" ".join(str(error).split())) from error
-    assert isinstance(plain, dict)
-    return {str(k): v for k, v in plain.items() if k != "hydra"}
+    return plain
+
+
+def _plain_value(composed: DictConfig, key: str) -> Any:
+    from omegaconf import OmegaConf
+
+    value = composed[key]
+    if not OmegaConf.is_config(value):
+        return value
+    return OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
 
 
 def build_cell(plain: Mapping[str, Any]) -> CellConfig:

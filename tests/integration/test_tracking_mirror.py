@@ -67,7 +67,7 @@ def start(environment: dict[str, str]) -> Iterator[Start]:
 
 
 def finish(process: subprocess.Popen[bytes]) -> tuple[int, str]:
-    _, errors = process.communicate(b"finish\n", timeout=90)
+    _, errors = process.communicate(b"finish\n", timeout=120)
     return process.returncode, errors.decode()
 
 
@@ -107,7 +107,7 @@ def history(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [r["history"]["item"] for r in records if r["type"] == "history"]
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 30) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 90) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
@@ -325,3 +325,63 @@ def descendants(pid: int) -> list[int]:
         for child in (task / "children").read_text().split():
             found += [int(child), *descendants(int(child))]
     return found
+
+
+def test_a_plan_that_grows_is_followed(tmp_path: Path, start: Start) -> None:
+    sweep = plan_sweep(tmp_path / "sweep", ["alpha"])
+    process = start(sweep.path)
+    alpha = RecordedCell(sweep.cell("alpha"))
+    alpha.train(20)
+    alpha.succeed()
+    wait_for(lambda: alpha.folder.load_tracking() is not None)
+    plan_sweep(tmp_path / "sweep", ["alpha", "beta"])
+    beta = RecordedCell(sweep.cell("beta"))
+    beta.train(20)
+    beta.succeed()
+    assert finish(process) == (0, "")
+    assert {s.status for s in tracking(beta.folder).trackers.values()} == {"synced"}
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system with 64 KiB left."""
+    folder = tmp_path / "full"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("mounting a small file system is not permitted here")
+    (folder / "filler").write_bytes(b"x" * (960 << 10))
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_full_disk_under_trackio_is_said(tmp_path: Path, start: Start, full_disk: Path) -> None:
+    cell = RecordedCell(CellFolder(tmp_path / "cell"))
+    cell.train(400)
+    cell.succeed()
+    status, errors = finish(start("--cell", cell.folder.path, TRACKIO_DIR=str(full_disk)))
+    states = tracking(cell.folder).trackers
+    assert status == 1
+    assert "full" in errors
+    assert states["trackio"].status == "failed"
+    assert "full" in (states["trackio"].problem or "")
+    assert states["wandb"].status == "synced"
+
+
+def test_full_disk_under_wandb_is_found_by_reading_back(
+    tmp_path: Path, start: Start, full_disk: Path
+) -> None:
+    sweep = plan_sweep(tmp_path / "sweep", ["alpha"])
+    # WandB says nothing of a full disk: only what is found there afterwards does.
+    (sweep.path / "wandb").symlink_to(full_disk)
+    cell = RecordedCell(sweep.cell("alpha"))
+    cell.train(3000)
+    cell.succeed()
+    status, errors = finish(start(sweep.path))
+    states = tracking(cell.folder).trackers
+    assert status == 1
+    assert errors.startswith("wandb: ")
+    assert len(errors.splitlines()) == 1
+    assert states["wandb"].status in ("incomplete", "failed")
+    assert states["wandb"].problem
+    assert states["trackio"].status == "synced"

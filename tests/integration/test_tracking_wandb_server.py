@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -146,3 +147,31 @@ def test_server_away_leaves_runs_to_upload(tmp_path: Path, environment: dict[str
         assert mirror(logged_in(environment, server.url), sweep).returncode == 0
         assert sorted(u.name or "" for u in server.runs.values()) == ["alpha", "beta"]
     assert {wandb_state(cell).status for cell in cells} == {"synced"}
+
+
+def test_killed_mirror_resumes_online_without_doubling(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    sweep = plan_sweep(tmp_path / "sweep", ["alpha"])
+    only_wandb = {"tracking": {"name": "wandb", "trackers": ["wandb"]}}
+    cell = RecordedCell(sweep.cell("alpha"), config=only_wandb)
+    cell.train(60)
+    with WandbServer() as server:
+        account = logged_in(environment, server.url)
+        command = [sys.executable, "-m", "scalewise.tracking.mirror", str(sweep.path)]
+        with subprocess.Popen(command, env=account, stdin=subprocess.PIPE) as process:
+            deadline = time.monotonic() + 90
+            while not any(upload.history for upload in server.runs.values()):
+                assert time.monotonic() < deadline, "nothing was uploaded"
+                time.sleep(0.1)
+            process.kill()
+        cell.train(60)
+        cell.succeed()
+        done = mirror(account, sweep)
+        assert (done.returncode, done.stderr) == (0, "")
+        (upload,) = server.runs.values()
+        assert len(upload.history) == cell.expected_rows()
+        losses = [row["train_loss"] for row in upload.history.values() if "train_loss" in row]
+        assert len(losses) == 12
+        assert losses == sorted(losses, reverse=True)
+    assert wandb_state(cell).status == "synced"

@@ -11,27 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from scalewise.analysis.identity import Difference, differences
 from scalewise.analysis.limits import explain_loss
 from scalewise.analysis.runs import Configuration
-from scalewise.analysis.statistics import Interval, RatioEstimate, estimate_ratio, holm
-
-Verdict = Literal["beneficial", "marginal", "prefer single", "inconclusive"]
-SeedLabel = Literal["beneficial", "marginal", "single"]
-
-BENEFICIAL_FROM = 1.1
-MARGINAL_FROM = 0.95
-MIN_EFFICIENCY = 0.5
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """A verdict and why."""
-
-    verdict: Verdict
-    reason: str
+from scalewise.analysis.sequential import estimate_at
+from scalewise.analysis.statistics import RatioEstimate, estimate_ratio, holm
+from scalewise.analysis.verdict import MIN_EFFICIENCY, Judgement, SeedLabel, judge, seed_label
 
 
 @dataclass(frozen=True)
@@ -88,53 +74,6 @@ def pair_all(
     return _adjusted(pairs), tuple(refused)
 
 
-def judge(
-    speedup: RatioEstimate, devices: int, min_efficiency: float = MIN_EFFICIENCY
-) -> Judgement:
-    """The verdict of law 12, which needs the whole interval inside one band.
-
-    Bands of the speedup: *prefer single* below 0.95; *marginal* from there to 1.1, and beyond
-    while the efficiency stays under ``min_efficiency``; *beneficial* above both.
-    """
-    wanted = max(BENEFICIAL_FROM, min_efficiency * devices)
-    figure = f"speedup {speedup.value:.2f} on {devices} devices"
-    if speedup.interval is None:
-        n = " and ".join(str(n) for n in speedup.n)
-        return Judgement(
-            "inconclusive", f"{figure}, from {n} runs: no interval; add repeats (repeats=5)"
-        )
-    low, high = speedup.interval.low, speedup.interval.high
-    figure += f" (95 % interval {low:.2f}-{high:.2f}), efficiency {speedup.value / devices:.2f}"
-    if low > BENEFICIAL_FROM and low >= wanted:
-        return Judgement("beneficial", figure)
-    if high < MARGINAL_FROM:
-        return Judgement("prefer single", f"{figure}: slower than one device")
-    if low >= MARGINAL_FROM and high <= wanted:
-        if low > BENEFICIAL_FROM:
-            figure += f": faster, but below the efficiency of {min_efficiency:g} asked for"
-        return Judgement("marginal", figure)
-    return Judgement(
-        "inconclusive", f"speedup {speedup.value:.2f}: {_spans(speedup.interval, wanted)}"
-    )
-
-
-def seed_label(speedup: float) -> SeedLabel:
-    """Seed 000's label, from the point estimate whatever the number of devices."""
-    if speedup >= BENEFICIAL_FROM:
-        return "beneficial"
-    return "marginal" if speedup >= MARGINAL_FROM else "single"
-
-
-def _spans(interval: Interval, wanted: float) -> str:
-    edges = [edge for edge in (MARGINAL_FROM, wanted) if interval.low < edge < interval.high]
-    bands = {0: "touches the edge of a band", 1: "spans two bands", 2: "spans three bands"}
-    at = ", ".join(f"{edge:g}" for edge in edges)
-    return (
-        f"interval {interval.low:.2f}-{interval.high:.2f} {bands[len(edges)]}"
-        f"{f' (edge at {at})' if at else ''}: add repeats"
-    )
-
-
 def _pair(
     multi: Configuration, singles: Sequence[Configuration], min_efficiency: float
 ) -> Pair | Refused:
@@ -156,7 +95,10 @@ def _pair(
         lacking = multi if not above else single
         why = lacking.runs[0].missing.get("throughput", "not measured")
         return Refused(multi, f"{lacking.label} has no throughput: {why}")
-    return _measured_pair(multi, single, estimate_ratio(above, below), min_efficiency)
+        # Runs that were added until a verdict was reached carry the price of having looked.
+    adaptive = (multi.cells[0].config or {}).get("repeats") == "auto"
+    estimate = estimate_at if adaptive else estimate_ratio
+    return _measured_pair(multi, single, estimate(above, below), min_efficiency)
 
 
 def _measured_pair(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from scalewise.analysis.diagnose import Diagnosis, diagnose
 from scalewise.analysis.load import Cell, Sweep
 from scalewise.analysis.runs import Configuration, configurations
-from scalewise.analysis.scaling import MIN_EFFICIENCY, Pair, Refused, pair_all
+from scalewise.analysis.scaling import Pair, Refused, pair_all
+from scalewise.analysis.verdict import MIN_EFFICIENCY
 
 
 @dataclass(frozen=True)
@@ -17,6 +20,8 @@ class Analysis:
     configurations: tuple[Configuration, ...]
     pairs: tuple[Pair, ...]
     refused: tuple[Refused, ...]
+    diagnoses: Mapping[str, tuple[Diagnosis, ...]]
+    """``config_id`` to what limits it, the main limit first."""
 
     @property
     def measured(self) -> tuple[Configuration, ...]:
@@ -39,4 +44,6 @@ def analyse(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Analysis:
     """Measure every finished cell and compare what may be compared."""
     configs = configurations(sweep)
     pairs, refused = pair_all(configs, min_efficiency)
-    return Analysis(sweep, configs, pairs, refused)
+    twins = {pair.multi.config_id: pair.single for pair in pairs}
+    diagnoses = {c.config_id: diagnose(c, twins.get(c.config_id)) for c in configs}
+    return Analysis(sweep, configs, pairs, refused, diagnoses)

@@ -27,6 +27,15 @@ class DeviceUsage:
     temperature_c: float | None
     throttle_reasons: tuple[str, ...]
     """Every reason seen at least once."""
+    throttled_share: float | None = None
+    """Share of the samples with any reason; None where reasons could not be read."""
+    sm_clock_mhz: float | None = None
+    top_sm_clock_mhz: float | None = None
+    """The highest clock sampled on this device in the whole run."""
+    sm_activity_percent: float | None = None
+    """GPM, as both below: None before Hopper."""
+    tensor_activity_percent: float | None = None
+    dram_activity_percent: float | None = None
 
     @property
     def label(self) -> str:
@@ -121,6 +130,16 @@ def _usage(series: DeviceSeries, device: SampledDevice, inside: Sequence[int]) -
         power_w=_counter_power(present) or _mean(_values(rows, lambda r: r.power_w)),
         temperature_c=_mean(_values(rows, lambda r: r.temperature_c)),
         throttle_reasons=tuple(sorted(reasons)),
+        throttled_share=_mean(
+            [float(bool(r.throttle_reasons)) for r in rows if r.throttle_reasons is not None]
+        ),
+        sm_clock_mhz=_mean(_values(rows, lambda r: r.sm_clock_mhz)),
+        top_sm_clock_mhz=max(
+            (c for c in series.values(device.id, "sm_clock_mhz") if c is not None), default=None
+        ),
+        sm_activity_percent=_mean(_values(rows, lambda r: r.sm_activity_percent)),
+        tensor_activity_percent=_mean(_values(rows, lambda r: r.tensor_activity_percent)),
+        dram_activity_percent=_mean(_values(rows, lambda r: r.dram_activity_percent)),
     )
 
 

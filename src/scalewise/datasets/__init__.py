@@ -1,0 +1,1 @@
+"""The data: built alike on every rank, handed out in whole batches."""

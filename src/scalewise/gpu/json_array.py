@@ -1,8 +1,9 @@
-"""A JSON array on disk that grows, and that is whole whenever anyone looks: after kill -9 too.
+"""A JSON array on disk that grows, and that is whole at every moment, after kill -9 too.
 
 A write to a file may be cut off at a page boundary by a SIGKILL, and rewriting everything for each
 entry costs the square of its number. So there are two copies under hidden names: an entry is
-appended to the one nobody sees, which then takes the public name in one atomic step.
+appended to the one nobody sees, which then takes the public name in one atomic step. A reader who
+opened the public file has until the entry after next to read it.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 Read = Callable[[Any], Any]
@@ -44,6 +45,7 @@ _REASONS = {
 _IDLE = 0x001
 
 
+@lru_cache(maxsize=256)
 def throttle_words(mask: int) -> tuple[str, ...]:
     """Clock event reasons in words, without ``idle``."""
     bits = (1 << n for n in range(mask.bit_length()))
@@ -138,6 +140,9 @@ def slow_lane(api: Any) -> dict[str, Read]:
 def _field(api: Any, handle: Any, number: int, scope: int) -> float:
     """One field value; each field has an error of its own beside the call's."""
     value = api.nvmlDeviceGetFieldValues(handle, [(number, scope)])[0]
+    if value.nvmlReturn == api.NVML_ERROR_INVALID_ARGUMENT:
+        # So a driver answers to a field, or a sum over links, that it does not know.
+        raise api.NVMLError(api.NVML_ERROR_NOT_SUPPORTED)
     if value.nvmlReturn != api.NVML_SUCCESS:
         raise api.NVMLError(value.nvmlReturn)
     members = {

@@ -294,7 +294,9 @@ class Nvml:
     def _classify(self, error: Any, device: GpuDevice, metric: str) -> None:
         if error.value in self._gone:
             raise GpuLost(device.uuid, _words(error)) from None
-        if error.value in self._not_there:
+        # Some calls find the handle of a MIG instance invalid where they do not support it.
+        unfit = device.mig_ids is not None and error.value == self.api.NVML_ERROR_INVALID_ARGUMENT
+        if unfit or error.value in self._not_there:
             self._absent.add((device.uuid, metric))
             for name in GPM_METRICS if metric == "gpm" else (metric,):
                 self.unavailable.setdefault(name, f"{_words(error)} (GPU {device.index})")

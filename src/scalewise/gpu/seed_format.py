@@ -15,7 +15,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from scalewise.records import DeviceSample, DeviceSeries, RecordError, SampledDevice
+from scalewise.records import (
+    CellFolder,
+    DeviceSample,
+    DeviceSeries,
+    DeviceSeriesWriter,
+    RecordError,
+    SampledDevice,
+)
 
 Entry = dict[str, Any]
 
@@ -118,6 +125,27 @@ def read_seed_file(path: Path) -> DeviceSeries:
         samples=tuple(rows),
         cost_ms=(None,) * len(times),
     )
+
+
+def import_seed_file(path: Path, folder: CellFolder) -> Path:
+    """Store either format as a device series of ``folder`` and return its path.
+
+    Several files become several series, named after them. Raises :class:`RecordError`.
+    """
+    series = read_seed_file(path)
+    target = folder.device_series_path(f"imported-{path.stem}")
+    writer = DeviceSeriesWriter(
+        target,
+        series.host,
+        series.source,
+        series.interval_s,
+        series.devices,
+        series.unavailable,
+    )
+    for when, samples in zip(series.times, series.samples, strict=True):
+        writer.append(when, samples, None)
+    writer.close()
+    return target
 
 
 def _load(path: Path) -> list[Any]:

@@ -37,8 +37,8 @@ def _columns() -> tuple[Column, ...]:
         Column("occ%", 4, 6, lambda d, s: _percent(s.sm_occupancy_percent)),
         Column("SM MHz", 6, 4, lambda d, s: _number(s.sm_clock_mhz)),
         Column("mem MHz", 7, 8, lambda d, s: _number(s.memory_clock_mhz)),
-        Column("NVLink MiB/s", 12, 7, lambda d, s: _pair(s, "nvlink")),
-        Column("PCIe MiB/s", 11, 9, lambda d, s: _pair(s, "pcie")),
+        Column("NVLink GiB/s", 12, 7, lambda d, s: _pair(s, "nvlink")),
+        Column("PCIe GiB/s", 10, 9, lambda d, s: _pair(s, "pcie")),
     )
 
 
@@ -90,6 +90,8 @@ def _hot(value: float | None) -> Text | str:
 
 
 def _pair(sample: DeviceSample, link: str) -> str:
-    """Sent and received."""
+    """Sent and received, in GiB/s."""
     sent, received = (getattr(sample, f"{link}_{way}_mib_per_s") for way in ("tx", "rx"))
-    return "-" if sent is None or received is None else f"{sent:.0f}/{received:.0f}"
+    if sent is None or received is None:
+        return "-"
+    return f"{sent / 1024:.1f}/{received / 1024:.1f}"

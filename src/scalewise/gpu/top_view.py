@@ -62,7 +62,7 @@ def render(state: TopState, width: int, height: int) -> RenderableType:
     if frame is None:
         return Text("waiting for the first reading", no_wrap=True)
     above: list[RenderableType] = [_header(state, frame, width), _devices(state, frame, width)]
-    below = [*_totals(frame), *_throttled(frame), *_notes(state)]
+    below = [*_totals(frame, width), *_throttled(frame), *_notes(state)]
     used = 1 + 1 + len(frame.devices) + len(below)
     keys = [] if width >= _WIDE or state.interval_s == 0 else [_line((_keys(state), "dim"))]
     processes = _processes(frame, height - used - len(keys))
@@ -105,7 +105,7 @@ def _devices(state: TopState, frame: Frame, width: int) -> Table:
             no_wrap=True,
             justify=justify,  # type: ignore[arg-type]
         )
-    table.add_column("history", width=min(spare, HISTORY), no_wrap=True)
+    table.add_column("history", width=min(spare, HISTORY), no_wrap=True, justify="right")
     for device in _sorted(state, frame):
         sample = frame.samples.get(device.id)
         if sample is None:
@@ -141,7 +141,7 @@ def _sparkline(values: Sequence[float | None], width: int) -> Text:
     return text
 
 
-def _totals(frame: Frame) -> list[Text]:
+def _totals(frame: Frame, width: int) -> list[Text]:
     samples = [frame.samples[d.id] for d in frame.devices if d.id in frame.samples]
     if not samples:
         return [_line(("no device answers", "red"))]
@@ -159,7 +159,7 @@ def _totals(frame: Frame) -> list[Text]:
     if hot:
         parts.append(f"hottest {max(hot):.0f} °C")
     lines = [_line(("all  ", "bold dim"), ", ".join(parts))]
-    balance = _balance(samples)
+    balance = _balance(samples, width)
     return [*lines, balance] if balance is not None else lines
 
 
@@ -174,14 +174,17 @@ def balance_of(samples: Sequence[DeviceSample]) -> Mapping[str, tuple[float, str
     return found
 
 
-def _balance(samples: Sequence[DeviceSample]) -> Text | None:
+def _balance(samples: Sequence[DeviceSample], width: int) -> Text | None:
     names = {
         "sm_activity_percent": "SM",
         "utilization_percent": "util",
         "memory_used_mib": "memory",
         "power_w": "power",
     }
-    found = balance_of(samples)
+    found = dict(balance_of(samples))
+    if width < _WIDE:
+        # Memory says least: replicas under DDP hold the same whoever waits for whom.
+        found.pop("memory_used_mib", None)
     if not found:
         return None
     text = Text("CV   ", "bold dim", no_wrap=True, overflow="ellipsis")

@@ -1,0 +1,1 @@
+"""The networks: plain modules with a loss, which know nothing of how they are trained."""

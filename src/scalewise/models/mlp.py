@@ -7,14 +7,13 @@ from itertools import pairwise
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn import functional
-from torchmetrics import MeanAbsoluteError, MetricCollection
 
 from scalewise.models.flops import linear_flops
+from scalewise.models.objectives import Regression
 from scalewise.ranges import require
 
 
-class Mlp(nn.Module):
+class Mlp(Regression):
     """``[Linear, ReLU, Dropout]`` for each hidden width, then a linear layer.
 
     With 50 features and 3 targets the published layers 256-128-64 have 54,403 parameters and
@@ -46,14 +45,6 @@ class Mlp(nn.Module):
         """``[samples, features]`` to ``[samples, targets]``."""
         output: Tensor = self.layers(x)
         return output
-
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Mean squared error."""
-        return functional.mse_loss(output, target)
-
-    def metrics(self) -> MetricCollection:
-        """The mean absolute error over samples and targets."""
-        return MetricCollection({"mae": MeanAbsoluteError()})
 
     def flops_per_sample(self) -> float:
         """Three products a layer, two for the first: the data need no gradient."""

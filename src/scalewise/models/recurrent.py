@@ -6,17 +6,16 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from torch import Tensor, nn
-from torch.nn import functional
-from torchmetrics import MeanAbsoluteError, MetricCollection
 
 from scalewise.models.flops import linear_flops
+from scalewise.models.objectives import Regression
 from scalewise.models.series import check_series_data
 from scalewise.ranges import require
 
 _GATES = {"lstm": 4, "gru": 3}
 
 
-class Recurrent(nn.Module):
+class Recurrent(Regression):
     """LSTM or GRU layers over a window; a linear layer on the last row's state."""
 
     def __init__(
@@ -52,14 +51,6 @@ class Recurrent(nn.Module):
         states, _ = self.recurrent(x)
         output: Tensor = self.head(states[:, -1])
         return output
-
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Mean squared error."""
-        return functional.mse_loss(output, target)
-
-    def metrics(self) -> MetricCollection:
-        """The mean absolute error over samples and targets."""
-        return MetricCollection({"mae": MeanAbsoluteError()})
 
     def flops_per_sample(self) -> float:
         """Per row and layer one product with the input and one with the state, for every gate.

@@ -7,10 +7,9 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional
-from torchmetrics import MetricCollection
-from torchmetrics.classification import MulticlassAccuracy
 
 from scalewise.models.flops import linear_flops
+from scalewise.models.objectives import Classification
 from scalewise.ranges import require
 
 _STAGES = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3)}
@@ -57,7 +56,7 @@ class ResidualBlock(nn.Module):
         return functional.relu(self.convolutions(x) + self.shortcut(x))
 
 
-class ResNet(nn.Module):
+class ResNet(Classification):
     """ResNet-18 or ResNet-50: 11,689,512 or 25,557,032 parameters for 1,000 classes."""
 
     def __init__(self, depth: int, classes: int = 1000, image_size: int = 224) -> None:
@@ -90,15 +89,6 @@ class ResNet(nn.Module):
         """Images ``[samples, 3, height, width]`` to logits ``[samples, classes]``."""
         output: Tensor = self.head(self.blocks(self.stem(x)).mean(dim=(2, 3)))
         return output
-
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Mean cross-entropy in nats."""
-        return functional.cross_entropy(output, target)
-
-    def metrics(self) -> MetricCollection:
-        """The share of images put into their class."""
-        accuracy = MulticlassAccuracy(num_classes=self.classes, average="micro")
-        return MetricCollection({"accuracy": accuracy})
 
     def flops_per_sample(self) -> float:
         """Every convolution is a product at each pixel it produces; the images need no gradient."""

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn import functional
-from torchmetrics import MeanAbsoluteError, MetricCollection
 
 from scalewise.models.flops import linear_flops
+from scalewise.models.objectives import Regression
 from scalewise.models.transformer import (
     EncoderLayer,
     block_flops,
@@ -19,7 +18,7 @@ from scalewise.models.transformer import (
 from scalewise.ranges import require
 
 
-class SeriesTransformer(nn.Module):
+class SeriesTransformer(Regression):
     """A linear layer on each row, an encoder, a linear layer on the last row's state."""
 
     def __init__(
@@ -57,14 +56,6 @@ class SeriesTransformer(nn.Module):
             hidden = layer(hidden)
         output: Tensor = self.head(hidden[:, -1])
         return output
-
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Mean squared error."""
-        return functional.mse_loss(output, target)
-
-    def metrics(self) -> MetricCollection:
-        """The mean absolute error over samples and targets."""
-        return MetricCollection({"mae": MeanAbsoluteError()})
 
     def flops_per_sample(self) -> float:
         """The embedding of each row (the data need no gradient), the blocks, the last layer."""

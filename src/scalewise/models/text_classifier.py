@@ -8,11 +8,9 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
-from torchmetrics import MetricCollection
-from torchmetrics.classification import MulticlassAccuracy
 
 from scalewise.models.flops import linear_flops
+from scalewise.models.objectives import Classification
 from scalewise.models.transformer import (
     EncoderLayer,
     block_flops,
@@ -26,7 +24,7 @@ PADDING = 0
 """The token that fills a text up to the length of its batch."""
 
 
-class TextClassifier(nn.Module):
+class TextClassifier(Classification):
     """Embedding, encoder, mean over the words that are there, one linear layer.
 
     With 20,000 words and sinusoidal positions (which are no parameters), 128 wide with 2 layers
@@ -83,15 +81,6 @@ class TextClassifier(nn.Module):
         pooled = (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
         output: Tensor = self.head(pooled)
         return output
-
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Mean cross-entropy in nats."""
-        return functional.cross_entropy(output, target)
-
-    def metrics(self) -> MetricCollection:
-        """The share of texts put into their class."""
-        accuracy = MulticlassAccuracy(num_classes=self.classes, average="micro")
-        return MetricCollection({"accuracy": accuracy})
 
     def flops_per_sample(self) -> float:
         """One text of ``max_tokens`` words, padding included: it is computed like any word."""

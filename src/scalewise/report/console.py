@@ -36,6 +36,7 @@ def show(analysis: Analysis, console: Console) -> None:
     if analysis.unfinished:
         console.print(_rich(tables.unfinished_table(analysis)))
     lines = {
+        "limit": findings.limits(analysis),
         "fault": findings.faults(analysis),
         "doubt": findings.warnings(analysis),
         "tracker": findings.tracker_problems(analysis),

@@ -69,6 +69,7 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         "outlier_runs": to_plain(outliers(config.values("samples_per_s"))),
         "comparison": _pair(pair) if pair else None,
         "refused": refused and {"reason": refused.reason, "differing": to_plain(refused.differing)},
+        "diagnoses": to_plain(analysis.diagnoses[config.config_id]),
         "runs": [_run(run) for run in config.runs],
     }
 
@@ -114,6 +115,7 @@ def _csv_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
     result = config.runs[0].cell.result if config.runs else None
     anatomy = mean_anatomy(config)
     phases = anatomy[0] if anatomy else {}
+    diagnoses = analysis.diagnoses[config.config_id]
     return {
         "configuration": config.label,
         **{group: config.name(group) for group in ("model", "dataset", "strategy", "precision")},
@@ -135,6 +137,8 @@ def _csv_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         "energy_j_per_million_samples": _value(config.estimate("joules_per_million_samples")),
         **{f"{phase}_ms": phases.get(phase) for phase in PHASES},
         "timeline": anatomy[2] if anatomy else None,
+        "main_limit": diagnoses[0].limit if diagnoses else None,
+        "main_limit_ms": diagnoses[0].ms if diagnoses else None,
         "verdict": pair.judgement.verdict if pair else None,
         "seed_label": pair.seed_label if pair else None,
         "reason": _reason(analysis, config),

@@ -42,6 +42,16 @@ def counts(analysis: Analysis) -> str:
     return f"{len(states)} cell{'s' if len(states) != 1 else ''}: {', '.join(each) or 'none'}"
 
 
+def limits(analysis: Analysis) -> list[str]:
+    """What limits each configuration, the main limit first, with the test that would refute it."""
+    found = []
+    for config in analysis.measured:
+        for i, diagnosis in enumerate(analysis.diagnoses[config.config_id]):
+            rank = "main limit" if i == 0 else "also"
+            found.append(f"{config.label}, {rank}: {diagnosis}. Test: {diagnosis.refutation}.")
+    return found
+
+
 def warnings(analysis: Analysis) -> list[str]:
     """Doubts about the figures, one line each."""
     found = []

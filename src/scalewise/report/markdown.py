@@ -31,6 +31,7 @@ def _lines(analysis: Analysis, plots: Sequence[str]) -> Iterator[str]:
     if analysis.sweep.command:
         yield f"\n`{' '.join(analysis.sweep.command)}`"
     yield from _section("Answer", _answers(analysis))
+    yield from _bullets("What limits them", findings.limits(analysis))
     if analysis.measured:
         yield from _section("Scaling", [_table(tables.scaling_table(analysis)), "", _HOW_TO_READ])
         yield from _pictures(("throughput.png", "speedup_efficiency.png"), plots)

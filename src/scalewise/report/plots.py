@@ -13,9 +13,10 @@ from matplotlib.ticker import MaxNLocator
 
 from scalewise.analysis.limits import PHASE_WORDS, mean_anatomy
 from scalewise.analysis.runs import Configuration, Metric
-from scalewise.analysis.scaling import MIN_EFFICIENCY, Pair
+from scalewise.analysis.scaling import Pair
 from scalewise.analysis.statistics import RatioEstimate
 from scalewise.analysis.summary import Analysis
+from scalewise.analysis.verdict import MIN_EFFICIENCY
 from scalewise.records import PHASES
 from scalewise.report import style
 from scalewise.report.tables import number

@@ -112,7 +112,8 @@ def _job_return(
     outcomes: Sequence[Outcome],
     basic_sweeper: bool,
 ) -> JobReturn:
-    task_config: Any = OmegaConf.masked_copy(config, [k for k in config if k != "hydra"])
+    keys = [str(key) for key in config if key != "hydra"]
+    task_config: Any = OmegaConf.masked_copy(config, keys)
     result = JobReturn(
         overrides=overrides,
         cfg=task_config,

@@ -72,7 +72,7 @@ def end_descendants(grace_s: float, limit_s: float = 9.0) -> list[int]:
 
 def reap() -> dict[int, int]:
     """Exit statuses of all children that have ended (negative: the signal), by process id."""
-    ended = {}
+    ended: dict[int, int] = {}
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)

@@ -10,6 +10,8 @@ then it stops within seconds. With ``--once`` it mirrors what is on disk and end
 from __future__ import annotations
 
 import argparse
+import contextlib
+import logging
 import os
 import sys
 import threading
@@ -28,9 +30,12 @@ _ORPHANED_S = 5.0
 def main(argv: Sequence[str] | None = None) -> int:
     """Mirror until told to finish. Exit status 1 if something is not in the trackers."""
     arguments = _parse(argv)
-    yield_processor()
+    if not arguments.once:
+        yield_processor()
     # WandB prints of every log-in; this process's stderr is for what went wrong.
     os.environ.setdefault("WANDB_SILENT", "true")
+    # Nor does it take the tracebacks of their own log files on a full disk.
+    logging.raiseExceptions = False
     # These take their processor time when imported, so only now.
     from scalewise.tracking.sweep_mirror import SweepMirror
 
@@ -41,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     while line.holds:
         mirror.poll()
         line.wait(_POLL_S)
+    reclaim_processor()
     return _end(mirror, arguments.finish_timeout_s if line.said_finish else _ORPHANED_S)
 
 
@@ -50,6 +56,16 @@ def yield_processor() -> None:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     except (OSError, AttributeError):
         os.nice(19)
+
+
+def reclaim_processor() -> None:
+    """Compete for processor time again: the sweep is over, so nothing is timed any longer.
+
+    An unprivileged process may not be allowed to; then it goes on with what is left over.
+    """
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(PermissionError, ProcessLookupError):
+            os.sched_setscheduler(int(task.name), os.SCHED_OTHER, os.sched_param(0))
 
 
 class _Lifeline:

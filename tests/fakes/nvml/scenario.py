@@ -13,7 +13,8 @@ from pathlib import Path
 
 SOURCE = Path(__file__).with_name("fake_nvml.c")
 
-NO_PERMISSION, DRIVER_NOT_LOADED, TIMEOUT, GPU_IS_LOST, VERSION_MISMATCH = 4, 9, 10, 15, 18
+INVALID_ARGUMENT, NO_PERMISSION, DRIVER_NOT_LOADED = 2, 4, 9
+TIMEOUT, GPU_IS_LOST, VERSION_MISMATCH = 10, 15, 18
 """The ``nvmlReturn_t`` codes that scenarios use."""
 
 _H200_SERIES = {

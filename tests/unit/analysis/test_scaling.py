@@ -8,9 +8,9 @@ import pytest
 from recorded import DDP, DDP_MS, SINGLE_MS, Spec, repeats, write_sweep
 
 from scalewise.analysis.load import load_sweep
-from scalewise.analysis.scaling import judge, seed_label
 from scalewise.analysis.statistics import Interval, RatioEstimate
 from scalewise.analysis.summary import Analysis, analyse
+from scalewise.analysis.verdict import judge, seed_label
 
 STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
 

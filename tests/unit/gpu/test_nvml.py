@@ -13,6 +13,7 @@ import pytest
 from fakes.nvml.scenario import (
     DRIVER_NOT_LOADED,
     GPU_IS_LOST,
+    INVALID_ARGUMENT,
     NO_PERMISSION,
     TIMEOUT,
     VERSION_MISMATCH,
@@ -129,7 +130,7 @@ def test_a_gpu_lost_before_the_start_is_left_out_and_named(fake_nvml: Use) -> No
 
 
 def test_mig_instances_are_found_and_tell_what_they_can(fake_nvml: Use) -> None:
-    fake_nvml(Scenario().h200(2).mig(1, 3).mig(1, 5))
+    fake_nvml(Scenario().h200(2).mig(1, 3).mig(1, 5).fault("1.5", "power_mw", INVALID_ARGUMENT))
     with open_nvml() as nvml:
         whole, parent = nvml.devices()
         assert nvml.mig_devices(whole) == ()
@@ -138,7 +139,9 @@ def test_mig_instances_are_found_and_tell_what_they_can(fake_nvml: Use) -> None:
         assert [d.mig_ids for d in instances] == [(3, 0), (5, 0)]
         assert instances[0].parent_uuid == parent.uuid
         sample = nvml.read_core(instances[1])
+        assert not nvml.faults
     assert sample.memory_used_mib == 2560
+    assert sample.power_w is None, "an invalid argument of a MIG handle is not a fault"
     assert sample.utilization_percent is None
     assert nvml.unavailable["utilization_percent"] == "not supported (GPU 1)"
 

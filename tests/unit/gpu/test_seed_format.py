@@ -9,19 +9,28 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from scalewise.gpu.export import export_cell
 from scalewise.gpu.json_array import JsonArrayFile
-from scalewise.gpu.seed_format import multi_entry, multi_gpu_path, read_seed_file, single_entry
+from scalewise.gpu.seed_format import (
+    import_seed_file,
+    multi_entry,
+    multi_gpu_path,
+    read_seed_file,
+    single_entry,
+)
 from scalewise.records import (
     CellFolder,
     DeviceSample,
     DeviceSeriesWriter,
     RecordError,
     SampledDevice,
+    read_device_series,
 )
 
 _DEVICES = tuple(
@@ -117,7 +126,7 @@ def test_a_file_of_another_kind_is_refused_by_entry(
 ) -> None:
     path = tmp_path / "bad.json"
     path.write_text(text)
-    with pytest.raises(RecordError, match="bad.json") as error:
+    with pytest.raises(RecordError, match=r"bad\.json") as error:
         read_seed_file(path)
     assert message in str(error.value)
 
@@ -136,33 +145,50 @@ def test_a_log_that_is_there_is_continued(tmp_path: Path) -> None:
 
 
 _WRITER = """
-import sys
+import sys, time
 from pathlib import Path
 from scalewise.gpu.json_array import JsonArrayFile
-log = JsonArrayFile(Path(sys.argv[1]))
+log, pause_s, n = JsonArrayFile(Path(sys.argv[1])), float(sys.argv[2]), 0
 print("started", flush=True)
-n = 0
 while True:
     log.append({"n": n, "text": "x" * 9000})
     n += 1
+    time.sleep(pause_s)
 """
 
 
-def test_the_log_is_whole_at_every_moment_and_after_kill_9(tmp_path: Path) -> None:
+@contextmanager
+def _writer(path: Path, pause_s: float) -> Iterator[None]:
+    """A process that appends to ``path`` until it is killed on leaving the block."""
+    command = [sys.executable, "-c", _WRITER, str(path), str(pause_s)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        try:
+            yield
+        finally:
+            os.kill(writer.pid, signal.SIGKILL)
+
+
+def test_the_log_is_whole_after_kill_9_in_the_middle_of_writing(tmp_path: Path) -> None:
     path = tmp_path / "log.json"
     seen = 0
     for attempt in range(5):
-        with subprocess.Popen(
-            [sys.executable, "-c", _WRITER, str(path)], stdout=subprocess.PIPE
-        ) as writer:
-            assert writer.stdout is not None
-            writer.stdout.readline()
-            time.sleep(0.02 + 0.017 * attempt)
-            json.loads(path.read_bytes())
-            os.kill(writer.pid, signal.SIGKILL)
+        with _writer(path, pause_s=0):
+            time.sleep(0.02 + 0.007 * attempt)
         entries = json.loads(path.read_bytes())
         assert len(entries) > seen, "what earlier writers left is kept"
         seen = len(entries)
+
+
+def test_a_reader_sees_a_whole_log_while_it_grows(tmp_path: Path) -> None:
+    path = tmp_path / "log.json"
+    with _writer(path, pause_s=0.02):
+        lengths = []
+        for _ in range(40):
+            lengths.append(len(json.loads(path.read_bytes())))
+            time.sleep(0.01)
+    assert lengths == sorted(lengths) and lengths[-1] > 5
 
 
 def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path) -> None:
@@ -206,8 +232,17 @@ def test_a_cell_is_exported_to_all_three_files(tmp_path: Path) -> None:
     with written[2].open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 8
-    assert rows[1]["memory_used_mib"] == "12750" and rows[1]["gpu_index"] == "1"
+    assert rows[1]["memory_used_mib"] == "12750.0" and rows[1]["gpu_index"] == "1"
     assert rows[7]["power_w"] == "" and rows[7]["throttle_reasons"] == "a; b"
+
+
+def test_an_imported_file_becomes_a_series_of_a_cell(tmp_path: Path) -> None:
+    path = tmp_path / "gpu_stats_multi_gpu.json"
+    path.write_text(json.dumps([multi_entry(1.7e9, _DEVICES, _SAMPLES)]))
+    folder = CellFolder(tmp_path / "cell")
+    import_seed_file(path, folder)
+    (stored,) = folder.device_series_paths()
+    assert read_device_series(stored) == read_seed_file(path)
 
 
 def test_the_second_files_name() -> None:

@@ -27,6 +27,9 @@ def _frame(count: int, *, gpm: bool = True, lost: int | None = None) -> Frame:
             throttle_reasons=("power cap",) if d.index < 3 else (),
             sm_activity_percent=90.0 if gpm else None,
             tensor_activity_percent=40.0 if gpm else None,
+            dram_activity_percent=16.0 if gpm else None,
+            nvlink_tx_mib_per_s=123_456.0 if gpm else None,
+            nvlink_rx_mib_per_s=123_456.0 if gpm else None,
         )
         for d in devices
         if d.index != lost

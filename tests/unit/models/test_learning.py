@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,51 +48,56 @@ def trained(model: Any, data: Any, steps: int, batch_size: int, lr: float) -> tu
 
 
 @pytest.fixture(autouse=True)
-def seeded() -> None:
+def seeded_on_one_thread() -> Iterator[None]:
+    """Small products lose more by sharing threads with a neighbour than they gain by two."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     torch.manual_seed(0)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.mark.skipif(not AG_NEWS.exists(), reason="the AG News test file is not on this machine")
-def test_the_small_classifier_learns_real_news_in_two_epochs() -> None:
+def test_the_small_classifier_learns_real_news_in_an_epoch_and_a_half() -> None:
     model = TextClassifier(
         10_000, 48, classes=4, width=64, heads=2, layers=1, feedforward_width=128, dropout=0.2
     )
     data = AgNews(str(AG_NEWS), vocabulary_size=10_000, max_tokens=48)
-    _, metrics = trained(model, data, steps=380, batch_size=32, lr=1e-3)
+    _, metrics = trained(model, data, steps=285, batch_size=32, lr=1e-3)
     assert metrics["accuracy"] >= 0.8
 
 
 def test_a_tiny_gpt2_learns_python_better_than_the_frequency_of_its_bytes() -> None:
     model = Gpt2(256, 32, layers=1, heads=2, width=64)
-    data = Stdlib(sequence_length=32, max_validation_samples=256)
+    data = Stdlib(sequence_length=32, max_validation_samples=128)
     frequency = torch.bincount(
         data.train.__getitems__(range(0, 50_000, 7))[0].flatten(), minlength=256
     )
     share = frequency[frequency > 0] / frequency.sum()
     entropy = -(share * share.log()).sum().item()
-    loss, _ = trained(model, data, steps=250, batch_size=32, lr=3e-3)
-    assert loss < entropy - 0.5
+    loss, _ = trained(model, data, steps=150, batch_size=32, lr=3e-3)
+    assert loss < entropy - 0.3
 
 
 def test_a_perceptron_learns_what_there_is_to_learn_and_no_more() -> None:
     data = Tabular(samples=4000, signal=0.8)
-    loss, _ = trained(Mlp(50, [64, 32], 3), data, steps=400, batch_size=128, lr=3e-3)
+    loss, _ = trained(Mlp(50, [64, 32], 3), data, steps=300, batch_size=128, lr=3e-3)
     assert 0.18 < loss < 0.4, "1.0 is ignorance, 0.2 the noise that nothing can explain"
 
 
 def test_nothing_is_learned_from_the_published_noise() -> None:
     data = Tabular(samples=4000, signal=0.0)
-    loss, _ = trained(Mlp(50, [64, 32], 3), data, steps=200, batch_size=128, lr=1e-3)
+    loss, _ = trained(Mlp(50, [64, 32], 3), data, steps=100, batch_size=128, lr=1e-3)
     assert loss > 0.95
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru", "transformer"])
 def test_series_models_learn_windows(kind: Any) -> None:
-    data = TabularWindows(samples=4000, window=8, signal=0.9)
+    data = TabularWindows(samples=2000, window=4, signal=0.9)
     model = (
-        SeriesTransformer(50, 8, width=32, heads=2, layers=1, feedforward_width=64, targets=3)
+        SeriesTransformer(50, 4, width=32, heads=2, layers=1, feedforward_width=64, targets=3)
         if kind == "transformer"
-        else Recurrent(kind, 50, 8, width=32, layers=1, targets=3)
+        else Recurrent(kind, 50, 4, width=32, layers=1, targets=3)
     )
-    loss, _ = trained(model, data, steps=300, batch_size=128, lr=5e-3)
+    loss, _ = trained(model, data, steps=200, batch_size=64, lr=5e-3)
     assert loss < 0.5

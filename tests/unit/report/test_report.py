@@ -5,6 +5,7 @@ import json
 import struct
 from dataclasses import replace
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -49,8 +50,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_sweep(tmp_path_factory.mktemp("sweep"), specs)
 
 
-def test_every_file_is_written(whole: Path) -> None:
-    files = report.build(whole)
+@pytest.fixture(scope="module")
+def files(whole: Path) -> report.ReportFiles:
+    return report.build(whole)
+
+
+def test_every_file_is_written(whole: Path, files: report.ReportFiles) -> None:
     assert files.markdown == whole / "report" / "report.md"
     assert {p.name for p in files.plots} == {
         "throughput.png",
@@ -66,8 +71,8 @@ def test_every_file_is_written(whole: Path) -> None:
         assert f"]({plot.name})" in files.markdown.read_text()
 
 
-def test_json_holds_every_run_and_the_ratios_follow_from_them(whole: Path) -> None:
-    results = json.loads(report.build(whole).json.read_text())
+def test_json_holds_every_run_and_the_ratios_follow_from_them(files: report.ReportFiles) -> None:
+    results = json.loads(files.json.read_text())
     by_label = {c["label"]: c for c in results["configurations"]}
     ddp = by_label["large ddp x2"]
     assert [run["repeat"] for run in ddp["runs"]] == [0, 1, 2, 3, 4]
@@ -80,8 +85,8 @@ def test_json_holds_every_run_and_the_ratios_follow_from_them(whole: Path) -> No
     assert {u["state"] for u in results["unfinished"]} == {"failed", "skipped"}
 
 
-def test_csv_has_units_and_leaves_what_is_missing_empty(whole: Path) -> None:
-    text = report.build(whole).csv.read_text()
+def test_csv_has_units_and_leaves_what_is_missing_empty(files: report.ReportFiles) -> None:
+    text = files.csv.read_text()
     rows = {row["configuration"]: row for row in csv.DictReader(StringIO(text))}
     ddp, single = rows["large ddp x2"], rows["large single x1"]
     assert float(ddp["global_samples_per_s"]) == pytest.approx(128 / 6.2e-3, rel=1e-3)
@@ -94,19 +99,20 @@ def test_csv_has_units_and_leaves_what_is_missing_empty(whole: Path) -> None:
     assert rows["xl ddp x2"]["global_samples_per_s"] == ""
 
 
-def test_energy_per_million_samples_is_power_over_throughput(whole: Path) -> None:
-    results = json.loads(report.build(whole).json.read_text())
+def test_energy_per_million_samples_is_power_over_throughput(files: report.ReportFiles) -> None:
+    results = json.loads(files.json.read_text())
     run = next(c for c in results["configurations"] if c["label"] == "large ddp x2")["runs"][0]
     per_s = run["throughput"]["global_samples_per_s"]
     assert run["energy_j_per_million_samples"] == pytest.approx((400 + 410) / per_s * 1e6)
 
 
-def test_markdown_answers_first_and_names_what_went_wrong(whole: Path) -> None:
-    text = report.build(whole).markdown.read_text()
+def test_markdown_answers_first_and_names_what_went_wrong(files: report.ReportFiles) -> None:
+    text = files.markdown.read_text()
     answer, _, rest = text.partition("## Scaling")
     assert "**large ddp x2: beneficial.**" in answer
     assert "exposed communication takes 0.6 of 6.2 ms" in answer
     assert "22 cells: 20 done, 1 failed, 1 skipped" in answer
+    assert "medium ddp x2, main limit: straggler" in rest or "straggler" in answer
     for needed in (
         "CUDA out of memory",
         "this host has 1",
@@ -122,11 +128,11 @@ def test_markdown_answers_first_and_names_what_went_wrong(whole: Path) -> None:
         assert needed in rest, needed
 
 
-def test_tables_have_as_many_cells_as_headers(whole: Path) -> None:
-    lines = report.build(whole).markdown.read_text().splitlines()
+def test_tables_have_as_many_cells_as_headers(files: report.ReportFiles) -> None:
+    lines = files.markdown.read_text().splitlines()
     tables_found = [line for line in lines if line.startswith("|")]
     assert tables_found
-    for above, below in zip(tables_found, tables_found[1:], strict=False):
+    for above, below in pairwise(tables_found):
         follows = lines[lines.index(above) + 1] == below
         assert not follows or above.count(" | ") == below.count(" | ")
 

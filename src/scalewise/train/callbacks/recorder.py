@@ -47,11 +47,11 @@ class CellRecorder(pl.Callback):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         self.steps.setup(trainer, pl_module, stage)
+        self.shards.setup(trainer, pl_module, stage)
         if self._heartbeat is None:
             self._heartbeat = HeartbeatWriter(self.folder.heartbeat_path(trainer.global_rank))
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.shards.on_train_start(trainer, pl_module)
         self.metrics.on_train_start(trainer, pl_module)
         self.steps.on_train_start(trainer, pl_module)
         self._background = BackgroundDrain([self.steps.drain, self.metrics.drain])

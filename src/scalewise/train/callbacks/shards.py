@@ -57,8 +57,23 @@ class ShardAudit(pl.Callback):
         self._dataset_size = 0
         self._fed_first_epoch: int | None = None
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        loader = trainer.train_dataloader
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if stage != "fit":
+            return
+        # Lightning makes the first epoch's iterator before any hook sees the loader; the
+        # strategy's last word on a loader comes just before that.
+        strategy: Any = trainer.strategy
+        process = strategy.process_dataloader
+
+        def listening(loader: object) -> object:
+            processed = process(loader)
+            if trainer.training and self._listening is None:
+                self._listen(processed)
+            return processed
+
+        strategy.process_dataloader = listening
+
+    def _listen(self, loader: object) -> None:
         sampler = getattr(loader, "batch_sampler", None)
         dataset = getattr(loader, "dataset", None)
         if not isinstance(loader, DataLoader) or not isinstance(sampler, Iterable):

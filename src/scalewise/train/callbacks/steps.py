@@ -7,16 +7,16 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-import torch.distributed as dist
 from pytorch_lightning.strategies import DDPStrategy
 from torch import Tensor
+from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from scalewise.measure.step_clock import Mark, StepClock
 from scalewise.records import WARMUP, CellFolder, StepWriter
 
-CommHook = Callable[[Any, dist.GradBucket], torch.futures.Future[Tensor]]
+CommHook = Callable[[Any, GradBucket], torch.futures.Future[Tensor]]
 
 
 class StepTimer(pl.Callback):
@@ -160,7 +160,7 @@ class StepTimer(pl.Callback):
     def _listening(self, hook: CommHook) -> CommHook:
         """``hook``, and a mark when the last bucket of a backward pass is ready."""
 
-        def listen(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        def listen(state: Any, bucket: GradBucket) -> torch.futures.Future[Tensor]:
             if self.gradient_bytes is None:
                 self._bucket_bytes.append(bucket.buffer().nbytes)
             if bucket.is_last():
@@ -174,6 +174,8 @@ class StepTimer(pl.Callback):
                     self._bucket_bytes.clear()
             return hook(state, bucket)
 
+        # DDP compares annotations with its own classes, and ours are strings here.
+        listen.__annotations__.clear()
         return listen
 
 

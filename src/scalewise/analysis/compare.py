@@ -1,0 +1,162 @@
+"""Two sweeps side by side under one declared factor: is B faster or slower than A, and by how much?
+
+Configurations are matched by identity; what differs beside the declared factor refuses the match
+(DESIGN, law 6). The gate for use in CI fails on what is shown, not on what is merely possible:
+only when the whole interval lies beyond the limit, after Holm's correction for the number of
+configurations compared.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from scalewise.analysis.identity import FACTORS, Difference, differences
+from scalewise.analysis.load import Sweep
+from scalewise.analysis.runs import Configuration, configurations
+from scalewise.analysis.statistics import (
+    RatioEstimate,
+    estimate_ratio,
+    holm,
+    minimum_detectable_effect,
+)
+
+Change = Literal["faster", "slower", "no difference shown"]
+SIGNIFICANT = 0.05
+
+
+@dataclass(frozen=True)
+class Match:
+    """The same configuration in both sweeps."""
+
+    label: str
+    ratio: RatioEstimate
+    """Global samples/s of B over A."""
+    p_value_holm: float | None
+    """That the ratio is 1, adjusted for all matches; None with one run on a side."""
+    change: Change
+    detectable: float | None
+    """The smallest ratio above 1 that these runs would show four times in five."""
+
+
+@dataclass(frozen=True)
+class Unmatched:
+    """A configuration of B with no counterpart in A."""
+
+    label: str
+    reason: str
+    differing: tuple[Difference, ...] = ()
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The answer for CI."""
+
+    failed: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What :func:`compare` found."""
+
+    factor: str
+    matches: tuple[Match, ...]
+    unmatched: tuple[Unmatched, ...]
+    gate: Gate | None
+    """None where no limit was asked for."""
+
+
+def compare(a: Sweep, b: Sweep, factor: str, fail_if: str | None = None) -> Comparison:
+    """Compare sweep ``b`` with ``a``, which may differ in ``factor`` only.
+
+    ``fail_if`` is a limit such as ``slower=3%``. Raises ValueError for a factor or a limit that
+    does not exist.
+    """
+    if factor not in FACTORS:
+        raise ValueError(f"factor: found {factor!r}; allowed: {', '.join(FACTORS)}")
+    limit = parse_limit(fail_if) if fail_if is not None else None
+    before = [c for c in configurations(a) if c.values("samples_per_s")]
+    matches: list[Match] = []
+    unmatched: list[Unmatched] = []
+    for config in configurations(b):
+        found = _match(config, before, factor)
+        if isinstance(found, Match):
+            matches.append(found)
+        else:
+            unmatched.append(found)
+    judged = _adjusted(matches)
+    gate = None if limit is None else _gate(judged, unmatched, limit)
+    return Comparison(factor, judged, tuple(unmatched), gate)
+
+
+def parse_limit(text: str) -> float:
+    """``slower=3%`` or ``slower=0.03`` to 0.03. Raises ValueError for anything else."""
+    found = re.fullmatch(r"slower=(\d+(?:\.\d+)?)(%?)", text.strip())
+    value = float(found[1]) / (100 if found[2] else 1) if found else -1.0
+    if not 0 <= value < 1:
+        raise ValueError(f"fail-if: found {text!r}; allowed: slower=<percent>%, e.g. slower=3%")
+    return value
+
+
+def _match(
+    config: Configuration, before: Sequence[Configuration], factor: str
+) -> Match | Unmatched:
+    values = config.values("samples_per_s")
+    if not values:
+        why = config.cells[-1].failure or "its throughput was not measured"
+        return Unmatched(config.label, f"no run in B: {why}")
+    if not before:
+        return Unmatched(config.label, "no configuration of A has a run")
+    nearest = min(before, key=lambda c: len(differences(c.identity, config.identity, factor)))
+    differing = tuple(differences(nearest.identity, config.identity, factor))
+    if differing:
+        words = "; ".join(map(str, differing[:4]))
+        return Unmatched(config.label, f"the nearest in A differs in {words}", differing)
+    theirs = nearest.values("samples_per_s")
+    ratio = estimate_ratio(values, theirs)
+    cvs = [f.cv for c in (config, nearest) if (f := c.estimate("samples_per_s")) and f.cv]
+    detectable = minimum_detectable_effect(max(cvs), *ratio.n) if cvs else None
+    return Match(config.label, ratio, None, "no difference shown", detectable)
+
+
+def _adjusted(matches: Sequence[Match]) -> tuple[Match, ...]:
+    p_values = [m.ratio.p_value for m in matches]
+    adjusted = iter(holm([p for p in p_values if p is not None]))
+    judged = []
+    for match, p in zip(matches, p_values, strict=True):
+        corrected = None if p is None else next(adjusted)
+        change: Change = "no difference shown"
+        if corrected is not None and corrected < SIGNIFICANT:
+            change = "faster" if match.ratio.value > 1 else "slower"
+        judged.append(replace(match, p_value_holm=corrected, change=change))
+    return tuple(judged)
+
+
+def _gate(matches: Sequence[Match], unmatched: Sequence[Unmatched], limit: float) -> Gate:
+    if not matches:
+        why = unmatched[0].reason if unmatched else "B has no configuration"
+        return Gate(True, f"nothing could be compared: {why}")
+    slower = [
+        m for m in matches
+        if m.change == "slower" and m.ratio.interval and m.ratio.interval.high < 1 - limit
+    ]  # fmt: skip
+    if slower:
+        worst = min(slower, key=lambda m: m.ratio.value)
+        assert worst.ratio.interval is not None
+        return Gate(
+            True,
+            f"{worst.label} is slower by {1 - worst.ratio.value:.1%} (95 % interval "
+            f"{1 - worst.ratio.interval.high:.1%} to {1 - worst.ratio.interval.low:.1%}), beyond "
+            f"the limit of {limit:.1%}{f'; {len(slower) - 1} more' if slower[1:] else ''}",
+        )
+    blind = [m for m in matches if m.ratio.interval is None or m.ratio.interval.low < 1 - limit]
+    if blind:
+        return Gate(
+            False,
+            f"no slowdown beyond {limit:.1%} shown, but for {', '.join(m.label for m in blind)} "
+            "none is excluded either: add repeats",
+        )
+    return Gate(False, f"no configuration is slower by {limit:.1%} or more")

@@ -1,0 +1,70 @@
+"""What a speedup means: the verdict of law 12, and the seed's label apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from scalewise.analysis.statistics import Interval, RatioEstimate
+
+Verdict = Literal["beneficial", "marginal", "prefer single", "inconclusive"]
+SeedLabel = Literal["beneficial", "marginal", "single"]
+
+BENEFICIAL_FROM = 1.1
+MARGINAL_FROM = 0.95
+MIN_EFFICIENCY = 0.5
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A verdict and why."""
+
+    verdict: Verdict
+    reason: str
+
+
+def judge(
+    speedup: RatioEstimate, devices: int, min_efficiency: float = MIN_EFFICIENCY
+) -> Judgement:
+    """The verdict of law 12, which needs the whole interval inside one band.
+
+    Bands of the speedup: *prefer single* below 0.95; *marginal* from there to 1.1, and beyond
+    while the efficiency stays under ``min_efficiency``; *beneficial* above both.
+    """
+    wanted = max(BENEFICIAL_FROM, min_efficiency * devices)
+    figure = f"speedup {speedup.value:.2f} on {devices} devices"
+    if speedup.interval is None:
+        n = " and ".join(str(n) for n in speedup.n)
+        return Judgement(
+            "inconclusive", f"{figure}, from {n} runs: no interval; add repeats (repeats=5)"
+        )
+    low, high = speedup.interval.low, speedup.interval.high
+    figure += f" (95 % interval {low:.2f}-{high:.2f}), efficiency {speedup.value / devices:.2f}"
+    if low > BENEFICIAL_FROM and low >= wanted:
+        return Judgement("beneficial", figure)
+    if high < MARGINAL_FROM:
+        return Judgement("prefer single", f"{figure}: slower than one device")
+    if low >= MARGINAL_FROM and high <= wanted:
+        if low > BENEFICIAL_FROM:
+            figure += f": faster, but below the efficiency of {min_efficiency:g} asked for"
+        return Judgement("marginal", figure)
+    return Judgement(
+        "inconclusive", f"speedup {speedup.value:.2f}: {_spans(speedup.interval, wanted)}"
+    )
+
+
+def seed_label(speedup: float) -> SeedLabel:
+    """Seed 000's label, from the point estimate whatever the number of devices."""
+    if speedup >= BENEFICIAL_FROM:
+        return "beneficial"
+    return "marginal" if speedup >= MARGINAL_FROM else "single"
+
+
+def _spans(interval: Interval, wanted: float) -> str:
+    edges = [edge for edge in (MARGINAL_FROM, wanted) if interval.low < edge < interval.high]
+    bands = {0: "touches the edge of a band", 1: "spans two bands", 2: "spans three bands"}
+    at = ", ".join(f"{edge:g}" for edge in edges)
+    return (
+        f"interval {interval.low:.2f}-{interval.high:.2f} {bands[len(edges)]}"
+        f"{f' (edge at {at})' if at else ''}: add repeats"
+    )

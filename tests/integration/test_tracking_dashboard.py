@@ -1,0 +1,130 @@
+"""The Trackio dashboard as a person sees it, in a real browser."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "fakes"))
+
+from recorded_cell import RecordedCell, plan_sweep  # noqa: E402
+
+_VIEW = "import sys; from scalewise.tracking.view import main_view as m; sys.exit(m(sys.argv[1:]))"
+_BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    return {
+        **os.environ,
+        "TRACKIO_DIR": str(tmp_path / "trackio"),
+        "PYTHONPATH": str(ROOT / "src"),
+    }
+
+
+@pytest.fixture
+def dashboard(tmp_path: Path, environment: dict[str, str]) -> Iterator[str]:
+    """The full URL of a dashboard over one sweep of a GPU cell and a CPU cell."""
+    sweep = plan_sweep(tmp_path / "sweep", ["on_gpus", "on_cpu"])
+    for name, gpus in (("on_gpus", True), ("on_cpu", False)):
+        only_trackio = {"tracking": {"name": "trackio", "trackers": ["trackio"]}}
+        cell = RecordedCell(sweep.cell(name), gpus=gpus, config=only_trackio)
+        cell.train(100)
+        cell.succeed()
+    mirror = [sys.executable, "-m", "scalewise.tracking.mirror", str(sweep.path), "--once"]
+    subprocess.run(mirror, env=environment, check=True, timeout=120)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with subprocess.Popen(
+        [sys.executable, "-c", _VIEW, "--port", str(port)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        match = re.fullmatch(r"Trackio dashboard: (http://127\.0\.0\.1:\S+)\n", line)
+        assert match, line
+        yield match.group(1)
+        process.terminate()
+
+
+def page(url: str, profile: Path) -> str:
+    """The page's text after its scripts have run."""
+    assert _BROWSER is not None
+    command = [
+        _BROWSER,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        f"--user-data-dir={profile}",
+        "--window-size=1600,2400",
+        "--virtual-time-budget=15000",
+        "--dump-dom",
+        url,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=True)
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_full_url_answers(dashboard: str) -> None:
+    assert "project=scalewise" in dashboard
+    assert "write_token=" in dashboard
+    with urllib.request.urlopen(dashboard, timeout=30) as answer:
+        assert answer.status == 200
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(_BROWSER is None, reason="chromium is not installed")
+def test_curves_and_gpus_by_device_are_shown(dashboard: str, tmp_path: Path) -> None:
+    curves = page(dashboard, tmp_path / "metrics-profile")
+    for name in ("on_gpus", "on_cpu", "train_loss", "step_time_ms", "global_samples_per_s"):
+        assert name in curves
+    assert "arrival_cv_percent" in curves
+    base, _, query = dashboard.partition("?")
+    system = page(f"{base.rstrip('/')}/system?{query}", tmp_path / "system-profile")
+    for device in ("GPU 0", "GPU 1", "PROCESS 0", "PROCESS 1"):
+        assert device in system
+    for metric in ("memory_used_mib", "power_w", "rss_mib"):
+        assert metric in system
+
+
+def test_url_and_refusals_need_no_server(environment: dict[str, str], tmp_path: Path) -> None:
+    def view(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", _VIEW, *arguments]
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
+
+    printed = view("--url-only", "--project", "mine", "--port", "7999")
+    assert (printed.returncode, printed.stdout) == (0, "http://127.0.0.1:7999/?project=mine\n")
+    refused = view("--project", "mine")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("error: project: found 'mine'; in ")
+    assert refused.stderr.endswith("there is: none\n")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        (tmp_path / "trackio").mkdir(exist_ok=True)
+        (tmp_path / "trackio" / "scalewise.db").touch()
+        refused = view("--port", str(port))
+    assert refused.returncode == 2
+    assert f"port {port}" in refused.stderr

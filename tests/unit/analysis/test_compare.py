@@ -1,0 +1,96 @@
+"""B against A under one declared factor, and the gate for CI."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from recorded import DDP, Spec, repeats, write_sweep
+
+from scalewise.analysis.compare import Comparison, compare, parse_limit
+from scalewise.analysis.load import Sweep, load_sweep
+
+STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
+
+
+def sweep(path: Path, factor: float, *specs: Spec, runs: int = 5) -> Sweep:
+    each = [s for spec in specs for s in repeats(spec, [f * factor for f in STEADY[:runs]])]
+    return load_sweep(write_sweep(path, each))
+
+
+def code(path: Path, slowdown: float, limit: str | None = None, runs: int = 5) -> Comparison:
+    new = [replace(s, commit="bbbbbbbbbbbb") for s in (Spec(), DDP)]
+    a = sweep(path / "a", 1.0, Spec(), DDP, runs=runs)
+    b = sweep(path / "b", slowdown, *new, runs=runs)
+    return compare(a, b, "code", limit)
+
+
+def test_a_slowdown_is_shown_and_fails_the_gate(tmp_path: Path) -> None:
+    found = code(tmp_path, 1.10, "slower=3%")
+    assert [m.change for m in found.matches] == ["slower", "slower"]
+    assert found.matches[0].ratio.value == pytest.approx(1 / 1.10, rel=1e-4)
+    assert found.gate is not None
+    assert found.gate.failed
+    assert "slower by 9.1%" in found.gate.reason
+    assert "1 more" in found.gate.reason
+
+
+def test_a_small_real_slowdown_within_the_limit_passes(tmp_path: Path) -> None:
+    found = code(tmp_path, 1.02, "slower=5%")
+    assert found.matches[0].change == "slower"
+    assert found.gate is not None
+    assert not found.gate.failed
+    assert "no configuration is slower by 5.0%" in found.gate.reason
+
+
+def test_the_same_again_shows_no_difference(tmp_path: Path) -> None:
+    found = code(tmp_path, 1.0)
+    assert {m.change for m in found.matches} == {"no difference shown"}
+    assert found.gate is None
+
+
+def test_one_run_a_side_shows_nothing_and_says_that_it_excludes_nothing(tmp_path: Path) -> None:
+    found = code(tmp_path, 1.5, "slower=3%", runs=1)
+    assert found.matches[0].change == "no difference shown"
+    assert found.gate is not None
+    assert not found.gate.failed
+    assert "add repeats" in found.gate.reason
+
+
+def test_a_second_difference_refuses_and_an_empty_comparison_fails(tmp_path: Path) -> None:
+    a = sweep(tmp_path / "a", 1.0, Spec())
+    b = sweep(tmp_path / "b", 1.0, Spec(commit="bbbbbbbbbbbb", device_name="NVIDIA A10G"))
+    found = compare(a, b, "code", "slower=3%")
+    assert found.matches == ()
+    assert "device_model: NVIDIA H200 against NVIDIA A10G" in found.unmatched[0].reason
+    assert found.gate is not None
+    assert found.gate.failed
+    assert len(compare(a, sweep(tmp_path / "c", 1.0, Spec(device_name="A10G")), "gpu").matches) == 1
+
+
+def test_an_undeclared_change_of_code_is_refused(tmp_path: Path) -> None:
+    a = sweep(tmp_path / "a", 1.0, Spec())
+    b = sweep(tmp_path / "b", 1.0, Spec(commit="bbbbbbbbbbbb"))
+    assert "code.commit" in compare(a, b, "gpu").unmatched[0].reason
+
+
+def test_what_failed_in_b_is_said(tmp_path: Path) -> None:
+    a = sweep(tmp_path / "a", 1.0, Spec())
+    b = sweep(tmp_path / "b", 1.0, Spec(outcome="failed"))
+    assert "out of memory" in compare(a, b, "code").unmatched[0].reason
+
+
+@pytest.mark.parametrize(("text", "value"), [("slower=3%", 0.03), ("slower=0.05", 0.05)])
+def test_limits(text: str, value: float) -> None:
+    assert parse_limit(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("text", ["slower", "slower=-3%", "faster=3%", "slower=300%", ""])
+def test_limits_that_do_not_exist(text: str) -> None:
+    with pytest.raises(ValueError, match="slower=3%"):
+        parse_limit(text)
+
+
+def test_a_factor_that_does_not_exist(tmp_path: Path) -> None:
+    a = sweep(tmp_path, 1.0, Spec())
+    with pytest.raises(ValueError, match="allowed: devices"):
+        compare(a, a, "weather")

@@ -1,0 +1,147 @@
+"""Each planted fault is named first; healthy runs are not accused."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from recorded import DDP, DDP_MS, SINGLE_MS, Spec, repeats, write_sweep
+
+from scalewise.analysis.diagnose import Diagnosis, diagnose, diagnose_run
+from scalewise.analysis.load import load_sweep
+from scalewise.analysis.runs import Run, measure_run
+from scalewise.analysis.summary import analyse
+from scalewise.records import STEP_DTYPE, StepSeries
+
+FACTORS = [1.0, 1.02, 0.98]
+
+
+def found(path: Path, single: Spec, multi: Spec) -> tuple[Diagnosis, ...]:
+    specs = [*repeats(single, FACTORS), *repeats(multi, FACTORS)]
+    (pair,) = analyse(load_sweep(write_sweep(path, specs))).pairs
+    return diagnose(pair.multi, pair.single)
+
+
+def one_run(path: Path, spec: Spec) -> Run:
+    (config,) = analyse(load_sweep(write_sweep(path, [spec]))).measured
+    return config.runs[0]
+
+
+@pytest.mark.parametrize("kind", ["cuda", "cpu"])
+def test_healthy_runs_are_not_accused(tmp_path: Path, kind: str) -> None:
+    assert found(tmp_path, Spec(kind=kind), replace(DDP, kind=kind)) == ()
+
+
+@pytest.mark.parametrize("kind", ["cuda", "cpu"])
+@pytest.mark.parametrize(
+    ("limit", "change", "ms"),
+    [
+        ("straggler", {"slow_ranks_ms": {1: 3.0}}, 3.0),
+        ("input-bound", {"phases_ms": {**DDP_MS, "data_wait": 2.0}}, 2.0),
+        ("communication-bound", {"phases_ms": {**DDP_MS, "exposed_comm": 4.0}}, 4.0),
+        ("batch too small", {"phases_ms": {**DDP_MS, "forward": 3.0, "backward": 6.0}}, 4.5),
+        ("not sharded", {"sharded": False}, 3.1),
+    ],
+)
+def test_the_planted_fault_is_named_first_with_its_size(
+    tmp_path: Path, kind: str, limit: str, change: dict[str, Any], ms: float
+) -> None:
+    first = found(tmp_path, Spec(kind=kind), replace(DDP, kind=kind, **change))[0]
+    assert first.limit == limit
+    assert first.ms == pytest.approx(ms, rel=0.03)
+    assert first.evidence
+    assert first.refutation
+
+
+def test_a_straggler_is_named_with_its_gpu_phase_and_beginning(tmp_path: Path) -> None:
+    (first, *_) = found(tmp_path, Spec(), replace(DDP, slow_ranks_ms={1: 3.0}))
+    assert first.rank == 1
+    assert "rank 1 on GPU 1" in first.evidence
+    assert "from the first timed step" in first.evidence
+    assert "forward (+3" in first.evidence
+
+
+def test_a_straggler_that_begins_late_is_dated(tmp_path: Path) -> None:
+    run = one_run(tmp_path, replace(DDP, kind="cpu"))
+    rows = run.cell.steps[1].rows.copy()
+    rows["host_arrival_ms"][40:] += 20.0
+    rows["host_forward_ms"][40:] += 20.0
+    late = StepSeries(1, rows, 0)
+    cell = replace(run.cell, steps=(run.cell.steps[0], late))
+    (first, *_) = diagnose_run(measure_run(cell))
+    assert first.limit == "straggler"
+    assert "since about step 40" in first.evidence
+
+
+def test_one_step_in_fifty_that_stalls(tmp_path: Path) -> None:
+    run = one_run(tmp_path, Spec(kind="cpu", steps=210))
+    rows = run.cell.steps[0].rows.copy()
+    rows["host_step_ms"][50::50] += 100.0
+    rows["host_other_ms"][50::50] += 100.0
+    stalled = measure_run(replace(run.cell, steps=(StepSeries(0, rows, 0),)))
+    (first,) = diagnose_run(stalled)
+    assert first.limit == "stalls"
+    assert first.ms == pytest.approx(4 * 100 / 200, rel=0.01)
+    assert "4 of 200 steps" in first.evidence
+
+
+def test_uneven_batches_are_named_with_the_counts(tmp_path: Path) -> None:
+    run = one_run(tmp_path, DDP)
+    rows = run.cell.steps[0].rows.copy()
+    assert rows.dtype == STEP_DTYPE
+    rows["samples"] = 96
+    cell = replace(run.cell, steps=(StepSeries(0, rows, 0), run.cell.steps[1]))
+    limits = [d.limit for d in diagnose_run(measure_run(cell))]
+    assert "uneven shards" in limits
+
+
+@pytest.mark.parametrize(
+    ("sm", "dram", "limit"),
+    [(20.0, 10.0, "launch-bound"), (70.0, 75.0, "memory-bound"), (95.0, 20.0, "compute-bound")],
+)
+def test_gpm_tells_what_fills_the_gpu(tmp_path: Path, sm: float, dram: float, limit: str) -> None:
+    run = one_run(tmp_path, Spec())
+    assert run.usage is not None
+    devices = tuple(
+        replace(d, sm_activity_percent=sm, dram_activity_percent=dram) for d in run.usage.devices
+    )
+    busy = replace(run, usage=replace(run.usage, devices=devices))
+    (first,) = diagnose_run(busy)
+    assert first.limit == limit
+
+
+def test_a_throttled_gpu_is_named_with_its_clocks(tmp_path: Path) -> None:
+    run = one_run(tmp_path, DDP)
+    assert run.usage is not None
+    cool, hot = run.usage.devices
+    hot = replace(
+        hot,
+        throttled_share=0.9,
+        throttle_reasons=("hardware thermal slowdown",),
+        sm_clock_mhz=1200.0,
+        top_sm_clock_mhz=1980.0,
+    )
+    (first,) = diagnose_run(replace(run, usage=replace(run.usage, devices=(cool, hot))))
+    assert first.limit == "throttled"
+    assert first.rank == 1
+    assert "1200 of 1980 MHz" in first.evidence
+
+
+def test_noise_of_single_steps_accuses_nobody(tmp_path: Path) -> None:
+    run = one_run(tmp_path, replace(DDP, kind="cpu", steps=210))
+    rng = np.random.default_rng(0)
+    series = []
+    for one in run.cell.steps:
+        rows = one.rows.copy()
+        extra = rng.exponential(0.3, len(rows))
+        for name in ("host_step_ms", "host_arrival_ms", "host_forward_ms"):
+            rows[name] += extra
+        series.append(StepSeries(one.rank, rows, 0))
+    assert diagnose_run(measure_run(replace(run.cell, steps=tuple(series)))) == []
+
+
+def test_phases_of_the_recorder_are_healthy_by_their_own_numbers() -> None:
+    assert DDP_MS["data_wait"] < 0.1 * sum(DDP_MS.values())
+    assert DDP_MS["exposed_comm"] < 0.1 * sum(DDP_MS.values())
+    assert SINGLE_MS["data_wait"] < 0.1 * sum(SINGLE_MS.values())

@@ -1,0 +1,282 @@
+"""The mirror through its seam to trackers: fakes that fail, hang and miscount."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scalewise.records import CellFolder, TrackerState
+from scalewise.tracking.base import RunInfo, RunSummary, Tracker, TrackerRun, Values
+from scalewise.tracking.sweep_mirror import SweepMirror
+
+_FAKES = Path(__file__).resolve().parents[2] / "fakes"
+sys.path.insert(0, str(_FAKES))
+
+from recorded_cell import RecordedCell, plan_sweep  # noqa: E402
+
+
+class ListTracker:
+    """Keeps rows in lists; goes wrong where it is told to."""
+
+    def __init__(self, fault: Callable[[str], None] = lambda call: None, lost: int = 0) -> None:
+        self.runs: dict[str, ListRun] = {}
+        self.fault = fault
+        self.lost = lost
+
+    def start_run(self, info: RunInfo) -> TrackerRun:
+        self.fault("start")
+        self.runs[info.name] = run = ListRun(info, self)
+        return run
+
+
+class ListRun:
+    def __init__(self, info: RunInfo, tracker: ListTracker) -> None:
+        self.info = info
+        self.rows: dict[str, tuple[float, int | None, Values]] = {}
+        self.summary: RunSummary | None = None
+        self._tracker = tracker
+
+    location = "a list"
+    shortcoming = None
+
+    def log(self, row_id: str, time: float, step: int, values: Values) -> None:
+        self._tracker.fault("log")
+        assert row_id not in self.rows
+        self.rows[row_id] = (time, step, values)
+
+    def log_system(self, row_id: str, time: float, values: Values) -> None:
+        assert row_id not in self.rows
+        self.rows[row_id] = (time, None, values)
+
+    def flush(self) -> None:
+        self._tracker.fault("flush")
+
+    def finish(self, summary: RunSummary) -> None:
+        self._tracker.fault("finish")
+        self.summary = summary
+
+    def read_back(self) -> int | None:
+        self._tracker.fault("read_back")
+        assert self.summary is not None
+        return len(self.rows) + bool(self.summary.values) - self._tracker.lost
+
+
+def fail_at(call: str) -> Callable[[str], None]:
+    def fault(now: str) -> None:
+        if now == call:
+            raise OSError(f"cannot {call}")
+
+    return fault
+
+
+class Bench:
+    """A sweep of finished or running cells and a mirror of it into two fakes."""
+
+    def __init__(self, path: Path, names: list[str]) -> None:
+        self.sweep = plan_sweep(path / "sweep", names)
+        self.said: list[str] = []
+        self.trackers = {"trackio": ListTracker(), "wandb": ListTracker()}
+        self.opened: list[str] = []
+
+    def open(self, name: str) -> Tracker:
+        self.opened.append(name)
+        return self.trackers[name]
+
+    def mirror(self) -> SweepMirror:
+        return SweepMirror(self.sweep.path, complain=self.said.append, opener=self.open)
+
+    def cell(self, name: str, steps: int) -> RecordedCell:
+        cell = RecordedCell(self.sweep.cell(name))
+        cell.train(steps)
+        return cell
+
+    def states(self, name: str) -> dict[str, TrackerState]:
+        record = self.sweep.cell(name).load_tracking()
+        assert record is not None
+        return dict(record.trackers)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path, ["alpha", "beta"])
+
+
+def test_all_of_a_cell_arrives(bench: Bench) -> None:
+    cell = bench.cell("alpha", 40)
+    mirror = bench.mirror()
+    mirror.poll()
+    cell.train(20)
+    cell.succeed()
+    assert mirror.finish(30) == 0
+    assert bench.said == []
+    run = bench.trackers["wandb"].runs["alpha"]
+    assert run.summary is not None
+    assert len(run.rows) + 1 == cell.expected_rows()
+    assert run.summary.values["summary/global_samples_per_s"] == pytest.approx(320)
+    assert run.summary.values["summary/parameters_total"] == 54403
+    assert "summary/train_loss" not in run.summary.values  # not finite, so missing
+    assert run.info.group == "sweep"
+    assert run.info.tags == ("medium", "tabular", "ddp", "fp32", "strong scaling")
+    assert not (bench.sweep.cell("beta").path / "tracking.json").exists()
+
+
+@pytest.mark.parametrize("call", ["start", "log", "flush", "finish"])
+def test_a_tracker_that_raises_fails_alone(bench: Bench, call: str) -> None:
+    bench.trackers["wandb"].fault = fail_at(call)
+    for name in ("alpha", "beta"):
+        bench.cell(name, 30).succeed()
+    assert bench.mirror().finish(30) == 1
+    assert bench.said == [
+        f"wandb: OSError: cannot {call} (training and the records are not affected)"
+    ]
+    for name in ("alpha", "beta"):
+        states = bench.states(name)
+        assert states["trackio"].status == "synced"
+        assert states["wandb"].status == "failed"
+        assert states["wandb"].problem == f"OSError: cannot {call}"
+
+
+def test_a_tracker_that_cannot_be_read_is_incomplete(bench: Bench) -> None:
+    bench.trackers["trackio"].fault = fail_at("read_back")
+    bench.cell("alpha", 30).succeed()
+    assert bench.mirror().finish(30) == 1
+    state = bench.states("alpha")["trackio"]
+    assert (state.status, state.read_back) == ("incomplete", None)
+    assert state.problem == "it could not be read back: OSError: cannot read_back"
+
+
+def test_rows_that_went_missing_are_said(bench: Bench) -> None:
+    bench.trackers["wandb"].lost = 3
+    cell = bench.cell("alpha", 30)
+    cell.succeed()
+    assert bench.mirror().finish(30) == 1
+    state = bench.states("alpha")["wandb"]
+    n = cell.expected_rows()
+    assert (state.status, state.handed_over, state.read_back) == ("incomplete", n, n - 3)
+    assert state.problem == f"{n} rows were handed over and {n - 3} found there"
+
+
+def test_a_tracker_that_hangs_is_left_behind(bench: Bench) -> None:
+    never = threading.Event()
+    bench.trackers["wandb"].fault = lambda call: never.wait() and None
+    bench.cell("alpha", 30).succeed()
+    began = time.monotonic()
+    assert bench.mirror().finish(1.0) == 1
+    assert time.monotonic() - began < 5
+    assert bench.said == ["wandb: did not take everything within 1 s"]
+    states = bench.states("alpha")
+    assert states["trackio"].status == "synced"
+    assert states["wandb"].status == "incomplete"
+    never.set()
+
+
+def test_only_the_tracker_that_lacks_something_is_done_again(bench: Bench) -> None:
+    bench.trackers["wandb"].fault = fail_at("log")
+    bench.cell("alpha", 30).succeed()
+    assert bench.mirror().finish(30) == 1
+    bench.trackers["wandb"].fault = lambda call: None
+    bench.opened.clear()
+    assert bench.mirror().finish(30) == 0
+    assert bench.opened == ["wandb"]
+    assert {s.status for s in bench.states("alpha").values()} == {"synced"}
+    bench.opened.clear()
+    assert bench.mirror().finish(30) == 0
+    assert bench.opened == []
+
+
+def test_a_retry_is_another_run(bench: Bench) -> None:
+    first = bench.cell("alpha", 30)
+    mirror = bench.mirror()
+    mirror.poll()
+    first.fail()
+    mirror.poll()
+    second = bench.cell("alpha", 50)
+    mirror.poll()
+    second.succeed(attempt=2)
+    assert mirror.finish(30) == 0
+    runs = bench.trackers["trackio"].runs
+    assert sorted(runs) == ["alpha", "alpha-try2"]
+    failed, retried = runs["alpha"], runs["alpha-try2"]
+    assert failed.info.run_id != retried.info.run_id
+    assert failed.summary is not None and retried.summary is not None
+    assert failed.summary.state == "failed"
+    assert failed.summary.config["outcome"]["cause"] == "oom"
+    assert len(failed.rows) + 1 == first.expected_rows()
+    assert len(retried.rows) + 1 == second.expected_rows()
+
+
+def test_a_retry_that_overtakes_the_mirror_is_said(bench: Bench) -> None:
+    first = bench.cell("alpha", 30)
+    mirror = bench.mirror()
+    mirror.poll()
+    first.train(30)
+    first.fail()
+    second = bench.cell("alpha", 50)
+    second.succeed(attempt=2)
+    assert mirror.finish(30) == 1
+    assert any("a retry began before all its records were mirrored" in s for s in bench.said)
+    retried = bench.trackers["wandb"].runs["alpha-try2"]
+    assert len(retried.rows) + 1 == second.expected_rows()
+    assert {s.status for s in bench.states("alpha").values()} == {"synced"}
+
+
+def test_a_cell_that_never_ended_is_incomplete(bench: Bench) -> None:
+    cell = bench.cell("alpha", 30)
+    cell.close()
+    assert bench.mirror().finish(30) == 1
+    for state in bench.states("alpha").values():
+        assert state.status == "incomplete"
+        assert state.handed_over == state.read_back
+        assert state.problem == "the cell had not ended when the mirror did"
+
+
+def test_a_broken_record_is_said_once(bench: Bench) -> None:
+    cell = bench.cell("alpha", 30)
+    cell.close()
+    (cell.folder.path / "result.json").write_text("{")
+    bench.cell("beta", 30).succeed()
+    mirror = bench.mirror()
+    for _ in range(3):
+        mirror.poll()
+    assert mirror.finish(30) == 1
+    assert len(bench.said) == 1
+    assert "result.json: cannot be read as JSON" in bench.said[0]
+    assert bench.states("beta")["wandb"].status == "synced"
+
+
+def test_no_tracker_means_no_mirror(bench: Bench) -> None:
+    cell = RecordedCell(
+        bench.sweep.cell("alpha"), config={"tracking": {"name": "none", "trackers": []}}
+    )
+    cell.train(20)
+    cell.succeed()
+    assert bench.mirror().finish(30) == 0
+    assert bench.opened == []
+    assert cell.folder.load_tracking() is None
+
+
+def test_a_sweep_without_a_plan_is_said_once(tmp_path: Path) -> None:
+    said: list[str] = []
+    mirror = SweepMirror(tmp_path, complain=said.append)
+    mirror.poll()
+    assert mirror.finish(1) == 1
+    assert len(said) == 1
+    assert "sweep.json" in said[0]
+
+
+def test_a_single_cell_has_no_group(tmp_path: Path) -> None:
+    tracker = ListTracker()
+    cell = RecordedCell(CellFolder(tmp_path / "mine"), config={"tracking": None})
+    cell.train(20)
+    cell.succeed()
+    mirror = SweepMirror(
+        cell.folder.path, single_cell=True, complain=print, opener=lambda name: tracker
+    )
+    assert mirror.finish(30) == 0
+    assert tracker.runs["mine"].info.group is None
+    assert tracker.runs["mine"].info.folder == cell.folder.path

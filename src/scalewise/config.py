@@ -13,7 +13,7 @@ import importlib.util
 import inspect
 import json
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -162,9 +162,7 @@ def resolve(composed: DictConfig) -> dict[str, Any]:
 
     try:
         # One key at a time: the node `hydra` may hold values that are missing on purpose.
-        plain = {
-            str(key): _plain_value(composed, str(key)) for key in composed if key != "hydra"
-        }
+        plain = {str(key): _plain_value(composed, str(key)) for key in composed if key != "hydra"}
     except OmegaConfBaseException as error:
         raise ConfigError(" ".join(str(error).split())) from error
     return plain
@@ -222,26 +220,22 @@ def _component(key: str, group: Mapping[str, Any]) -> Component:
     return Component(target, str(name), arguments)
 
 
-def check_component(key: str, component: Component, given: tuple[str, ...] = ()) -> None:
-    """Hold a component's arguments against the signature of its class, without building it.
+def check_module(key: str, component: Component) -> None:
+    """Look for the module of a component without importing it. Raises :class:`ConfigError`.
 
-    A class of the user's own package is only looked for, not imported: it is imported where the
-    cell runs, and this process stays free of whatever it does on import.
-    Raises :class:`ConfigError`.
+    A user's class is imported only where the cell runs: this process stays free of whatever the
+    import does.
     """
     module_name = component.target.rpartition(".")[0]
-    if not component.target.startswith("scalewise."):
-        try:
-            found = importlib.util.find_spec(module_name) is not None
-        except (ImportError, ValueError):
-            found = False
-        if not found:
-            raise ConfigError(
-                f"{key}._target_: found {component.target!r}, but there is no module "
-                f"{module_name!r}; allowed: an importable class (is its folder on PYTHONPATH?)"
-            )
-        return
-    bind(key, component, load_target(key, component), given)
+    try:
+        found = importlib.util.find_spec(module_name) is not None
+    except (ImportError, ValueError):
+        found = False
+    if not found:
+        raise ConfigError(
+            f"{key}._target_: found {component.target!r}, but there is no module {module_name!r}; "
+            "allowed: an importable class (is its folder on PYTHONPATH?)"
+        )
 
 
 def load_target(key: str, component: Component) -> Any:
@@ -301,6 +295,21 @@ def instantiate(key: str, component: Component, **given: Any) -> Any:
         return target(**component.arguments, **given)
     except ValueError as error:
         raise ConfigError(f"{key}.{error}") from error
+
+
+def keep_own_arguments(plain: dict[str, Any], typed: Sequence[str]) -> dict[str, Any]:
+    """Drop what a group's option gave to the class it was for, where the user typed another.
+
+    ``typed`` are the user's overrides. ``model._target_=mine.Net model.width=8`` builds
+    ``mine.Net(width=8)``, whatever the option's own class takes.
+    """
+    keys = {override.partition("=")[0].lstrip("+") for override in typed}
+    kept = dict(plain)
+    for group in ("model", "dataset", "optimizer"):
+        if f"{group}._target_" in keys:
+            own = {k.split(".")[1] for k in keys if k.startswith(f"{group}.")} | {"loader"}
+            kept[group] = {k: v for k, v in kept[group].items() if k in own}
+    return kept
 
 
 _DOES_NOT_MATTER = ("sweep", "tracking", "monitor", "repeats")

@@ -31,6 +31,9 @@ def train() -> int:
         launcher, rank, size = launched
         _say(f"scalewise starts its own ranks: process {rank} of {launcher}'s {size} stands down")
         return 0
+    if str(Path.cwd()) not in sys.path:
+        # A user's own model or dataset lies where he stands; ours come first.
+        sys.path.append(str(Path.cwd()))
     wants_traceback = os.environ.get("HYDRA_FULL_ERROR", "") not in ("", "0")
     # Hydra would otherwise print an error itself, over many lines, and exit with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
@@ -66,7 +69,9 @@ def _run_hydra() -> None:
         from scalewise.sweep.launcher import run_single
 
         try:
-            return run_single(composed, Path(HydraConfig.get().runtime.output_dir))
+            hydra_config = HydraConfig.get()
+            folder = Path(hydra_config.runtime.output_dir)
+            return run_single(composed, folder, list(hydra_config.overrides.task))
         except ConfigError as error:
             # Hydra would announce it in a line of its own; train() says it once.
             held.append(error)

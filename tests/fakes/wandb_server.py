@@ -67,8 +67,6 @@ class WandbServer:
         if operation == "CreateRunFiles":
             files = [{"name": f, "uploadUrl": f"{self.url}/file"} for f in variables["files"]]
             return {"createRunFiles": {"runID": "bucket", "uploadHeaders": [], "files": files}}
-        if operation == "RunResumeStatus":
-            return {"model": self._resume_status(str(variables["name"]))}
         if operation in ("Run", "RunHistoryKeys"):
             return {"project": {"run": self._describe(str(variables["name"]))}}
         with self._lock:
@@ -115,33 +113,6 @@ class WandbServer:
             "project": project,
         }
         return {"upsertBucket": {"bucket": bucket, "inserted": inserted}}
-
-    def _resume_status(self, run_id: str) -> dict[str, Any]:
-        with self._lock:
-            run = self.runs.get(run_id)
-            bucket = None
-            if run is not None:
-                tail = [json.dumps(row) for _, row in sorted(run.history.items())[-1:]]
-                bucket = {
-                    "id": "bucket",
-                    "name": run_id,
-                    "displayName": run.name,
-                    "summaryMetrics": json.dumps(run.history[max(run.history)] if tail else {}),
-                    "logLineCount": 0,
-                    "historyLineCount": len(run.history),
-                    "eventsLineCount": 0,
-                    "historyTail": json.dumps(tail),
-                    "eventsTail": "[]",
-                    "config": json.dumps({"wandb_config": {"value": 1}}),
-                    "tags": run.tags,
-                    "wandbConfig": json.dumps({"t": {"value": 1}}),
-                }
-        return {
-            "id": "p",
-            "name": "scalewise",
-            "entity": {"id": "e", "name": "t"},
-            "bucket": bucket,
-        }
 
     def _describe(self, run_id: str) -> dict[str, Any] | None:
         with self._lock:

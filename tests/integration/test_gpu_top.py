@@ -174,3 +174,5 @@ def test_a_recording_is_replayed_to_its_end(tmp_path: Path) -> None:
     assert terminal.close() == 0
     lines = _run("--replay", str(path), "--interval", "0.1").stdout.splitlines()
     assert [json.loads(line)["devices"][0]["utilization_percent"] for line in lines] == [50, 51, 52]
+    last = json.loads(_run("--replay", str(path), "--once", "--json").stdout)
+    assert last["time"] == 1.7e9 + 2

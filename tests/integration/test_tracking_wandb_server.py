@@ -149,7 +149,7 @@ def test_server_away_leaves_runs_to_upload(tmp_path: Path, environment: dict[str
     assert {wandb_state(cell).status for cell in cells} == {"synced"}
 
 
-def test_killed_mirror_resumes_online_without_doubling(
+def test_killed_mirror_completes_online_without_doubling(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
     sweep = plan_sweep(tmp_path / "sweep", ["alpha"])

@@ -29,8 +29,9 @@ Limit = Literal[
 SHARE = 0.10
 """Share of a step from which a phase counts as a limit."""
 STRAGGLER_SHARE = 0.05
-STALL_FACTOR = 2.0
+STALL_FACTOR = 3.0
 """A step beyond this many medians is a stall."""
+STALL_SHARE = 0.05
 COMPUTE_STUCK = 0.8
 """Compute of N devices over compute of one from which dividing the batch did nothing."""
 
@@ -206,7 +207,7 @@ def _stalls(case: _Case) -> Iterator[Diagnosis]:
     stalled = times > STALL_FACTOR * median
     cost = float((times[stalled] - median).sum()) / len(times)
     # Two at least: any run may have one step that the host interrupted.
-    if stalled.sum() >= 2 and stalled.mean() < 0.5 and cost > 0.03 * case.step_ms:
+    if stalled.sum() >= 2 and stalled.mean() < 0.5 and cost > STALL_SHARE * case.step_ms:
         yield Diagnosis(
             "stalls", cost, case.step_ms,
             f"{int(stalled.sum())} of {len(times)} steps take more than {STALL_FACTOR:g} medians "

@@ -48,6 +48,8 @@ def audit_shards(
         return ShardAudit("not judged", f"indices of rank {have} were recorded, of {world_size}")
     size = shards[0].dataset_size
     unique = [np.unique(s.indices) for s in shards]
+    if not any(len(u) for u in unique):
+        return ShardAudit("not judged", "no rank recorded which samples it fed", size)
     if any(len(u) == 0 for u in unique):
         empty = ", ".join(str(s.rank) for s, u in zip(shards, unique, strict=True) if not len(u))
         return ShardAudit("incomplete", f"rank {empty} fed no sample at all", size)

@@ -12,7 +12,7 @@ Errors fall into four classes, told apart here and nowhere else:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -225,6 +225,17 @@ class Nvml:
             f"peer access of GPU {a.index} to GPU {b.index}",
             lambda: peer_access(self.api, self._handles[a.uuid], self._handles[b.uuid]),
         )
+
+    def link_matrix(self, gpus: Sequence[GpuDevice]) -> dict[str, str]:
+        """``"<index>-<index>"`` to :meth:`link` for every pair; "?" where NVML does not tell."""
+        links = {}
+        for i, a in enumerate(gpus):
+            for b in gpus[i + 1 :]:
+                try:
+                    links[f"{a.index}-{b.index}"] = self.link(a, b)
+                except NvmlError:
+                    links[f"{a.index}-{b.index}"] = "?"
+        return links
 
     # Inside
 

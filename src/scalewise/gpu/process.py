@@ -12,6 +12,9 @@ from scalewise.records import DeviceSample, SampledDevice
 _TREE_REFRESH_S = 2.0
 """How often the children of a rank are looked up again: that walks the whole process table."""
 
+_MIN_CPU_WINDOW_S = 0.05
+"""The kernel counts CPU time in ticks of 10 ms: over less than a few of them it says nothing."""
+
 
 def process_device(rank: int) -> SampledDevice:
     """The device under which the process of ``rank`` is recorded."""
@@ -59,7 +62,8 @@ class _Tree:
         if now - self._refreshed_at >= _TREE_REFRESH_S:
             self._refresh()
             self._refreshed_at = now
-        used_s, rss, alive = 0.0, 0, False
+        total_s: dict[int, float] = {}
+        rss = 0
         for pid, process in list(self._members.items()):
             try:
                 with process.oneshot():
@@ -67,19 +71,23 @@ class _Tree:
             except psutil.Error:
                 # It ended: the CPU time since its last reading is lost with it.
                 del self._members[pid]
-                self._cpu_s.pop(pid, None)
                 continue
-            alive = alive or pid == self.pid
-            total = times.user + times.system
-            # A child that was born since the last reading spent all its time since then.
-            used_s += total - self._cpu_s.get(pid, 0.0)
-            self._cpu_s[pid] = total
+            total_s[pid] = times.user + times.system
             rss += memory
-        if not alive:
+        if self.pid not in total_s:
             return None
-        elapsed = None if self._read_at is None else now - self._read_at
-        self._read_at = now
-        return (100 * used_s / elapsed if elapsed else None), rss / 2**20
+        return self._cpu_percent(now, total_s), rss / 2**20
+
+    def _cpu_percent(self, now: float, total_s: dict[int, float]) -> float | None:
+        before_s, read_at = self._cpu_s, self._read_at
+        if read_at is not None and now - read_at < _MIN_CPU_WINDOW_S:
+            return None
+        self._cpu_s, self._read_at = total_s, now
+        if read_at is None:
+            return None
+        # A child that was born since the last reading spent all its time since then.
+        used_s = sum(total - before_s.get(pid, 0.0) for pid, total in total_s.items())
+        return 100 * used_s / (now - read_at)
 
     def _refresh(self) -> None:
         try:

@@ -113,19 +113,29 @@ def _show(source: FrameSource, log: StatsLog | None, options: argparse.Namespace
 
 
 def _show_once(source: FrameSource, log: StatsLog | None, *, as_json: bool) -> int:
-    frame = source.first() if isinstance(source, LiveFrames) else source.next()
-    if frame is None:
-        return _complain("the recording is empty", EXIT_FAILED)
-    if log is not None:
-        log.write(frame)
-    if as_json:
-        sys.stdout.write(json.dumps(frame_json(frame, source.title), indent=2) + "\n")
-        return EXIT_OK
+    """One reading; of a recording the last, with the history that led to it."""
     state = TopState(source.title, 0.0)
-    state.add(frame)
+    for frame in _live_once(source) if isinstance(source, LiveFrames) else _all(source):
+        state.add(frame)
+        if log is not None:
+            log.write(frame)
+    if state.frame is None:
+        return _complain("the recording is empty", EXIT_FAILED)
+    if as_json:
+        sys.stdout.write(json.dumps(frame_json(state.frame, source.title), indent=2) + "\n")
+        return EXIT_OK
     console = Console()
     console.print(render(state, console.width, 10_000))
     return EXIT_OK
+
+
+def _live_once(source: LiveFrames) -> Iterator[Frame]:
+    yield source.first()
+
+
+def _all(source: FrameSource) -> Iterator[Frame]:
+    while (frame := source.next()) is not None:
+        yield frame
 
 
 def frame_json(frame: Frame, title: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ class Column:
 def _columns() -> tuple[Column, ...]:
     return (
         Column("GPU", 3, 0, lambda d, s: str(d.index)),
-        Column("name", 10, 3, lambda d, s: d.name.removeprefix("NVIDIA ")),
+        Column("name", 10, 3, lambda d, s: _short_name(d.name)),
         Column("util%", 5, 0, lambda d, s: _percent(s.utilization_percent)),
         Column("memory GiB", 12, 0, _memory),
         Column("mem%", 4, 5, lambda d, s: _percent(_share(s.memory_used_mib, d.memory_total_mib))),
@@ -56,6 +56,10 @@ def _any_value(column: Column, frame: Frame) -> bool:
         return True
     shown = [column.cell(d, frame.samples[d.id]) for d in frame.devices if d.id in frame.samples]
     return any(str(cell) != "-" for cell in shown)
+
+
+def _short_name(name: str) -> str:
+    return name.removeprefix("NVIDIA ").removeprefix("process of ")
 
 
 def _number(value: float | None) -> str:

@@ -81,10 +81,11 @@ def _header(state: TopState, frame: Frame, width: int) -> Text:
     stamp = datetime.fromtimestamp(frame.time).strftime("%H:%M:%S")
     count = len(frame.devices)
     left = f"scalewise top  {state.title}, {count} device{'s' * (count != 1)}"
-    state_words = "PAUSED" if state.paused else f"every {state.interval_s:g} s"
     if state.interval_s == 0:
-        state_words = "once"
-    right = f"{stamp}  {state_words}" + (f"  {_keys(state)}" if width >= _WIDE else "")
+        right = f"{stamp}  once"
+    else:
+        pace = "PAUSED" if state.paused else f"every {state.interval_s:g} s"
+        right = f"{stamp}  {pace}" + (f"  {_keys(state)}" if width >= _WIDE else "")
     gap = max(2, width - len(left) - len(right))
     return _line((left, "bold"), " " * gap, (right, "bold red" if state.paused else "dim"))
 

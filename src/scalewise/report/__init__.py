@@ -11,7 +11,7 @@ from scalewise.analysis.load import Sweep, load_sweep
 from scalewise.analysis.summary import analyse
 from scalewise.records import SweepFolder
 from scalewise.report import console as _console
-from scalewise.report import export, markdown, plots
+from scalewise.report import devices, export, markdown, plots
 
 __all__ = ["ReportFiles", "build", "print_console"]
 
@@ -34,8 +34,8 @@ def build(sweep_folder: Path | str) -> ReportFiles:
     analysis = analyse(load_sweep(sweep_folder))
     folder = SweepFolder(sweep_folder).report_path
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = plots.draw_all(analysis)
-    for stale in set(plots.NAMES) - set(drawn):
+    drawn = plots.draw_all(analysis) | devices.draw_all(analysis)
+    for stale in {*plots.NAMES, *devices.NAMES} - set(drawn):
         # A plot of an earlier report would show what is no longer there.
         (folder / stale).unlink(missing_ok=True)
     for name, figure in drawn.items():
@@ -47,6 +47,7 @@ def build(sweep_folder: Path | str) -> ReportFiles:
         tuple(folder / name for name in drawn),
     )
     files.markdown.write_text(markdown.render(analysis, list(drawn)), encoding="utf-8")
+    (folder / "gpu_summary.txt").write_text(devices.summary_text(analysis), encoding="utf-8")
     files.json.write_text(export.as_json(analysis), encoding="utf-8")
     files.csv.write_text(export.as_csv(analysis), encoding="utf-8")
     return files

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from scalewise.analysis.balance import MEMORY_SAYS_NOTHING
 from scalewise.analysis.summary import Analysis
-from scalewise.report import findings, tables
+from scalewise.report import devices, findings, tables
 from scalewise.report.tables import Table
 
 _CAPTIONS = {
@@ -16,6 +16,9 @@ _CAPTIONS = {
     "step_anatomy.png": "Where the time of a step goes",
     "loss.png": "Loss over samples fed",
     "balance.png": "Arrival of each rank, and CVs across ranks",
+    "per_gpu_memory_breakdown.png": "Memory of each device over time",
+    "gpu_load_balance_analysis.png": "Memory of each device, and the CVs of memory and arrival",
+    "gpu_memory_comparison.png": "Memory of all devices together",
 }
 
 
@@ -45,6 +48,10 @@ def _lines(analysis: Analysis, plots: Sequence[str]) -> Iterator[str]:
     if balance.rows:
         yield from _section("Load balance", [_table(balance), "", MEMORY_SAYS_NOTHING])
         yield from _pictures(("balance.png",), plots)
+    memory = devices.summary_text(analysis)
+    if memory:
+        yield from _section("Devices", ["```text", memory.rstrip(), "```"])
+        yield from _pictures(devices.NAMES, plots)
     if analysis.unfinished:
         yield from _section("Without a result", [_table(tables.unfinished_table(analysis))])
         yield from _last_lines(analysis)

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 # Okabe and Ito (2008): distinguishable with every common colour vision deficiency.
 PALETTE = (
-    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#555555",
+    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#555555", "#F0E442",
 )  # fmt: skip
 GREY = "#888888"
 MARKERS = "osD^vP*X"

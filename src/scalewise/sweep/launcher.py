@@ -24,9 +24,9 @@ class CellFailed(RuntimeError):  # noqa: N818 - what Hydra's sweepers see of a c
     """A cell ended without a result."""
 
 
-def run_single(composed: DictConfig, folder: Path) -> float | None:
+def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> float | None:
     """``python train.py`` without ``-m``: the composed configuration, alone in ``folder``."""
-    one = request((), resolve(composed))
+    one = request(overrides, resolve(composed))
     cells = plan([one], one.cell.sweep.order_seed)
     report = _run(folder, "exclusive", cells)
     return _objective(_outcomes(report, cells))

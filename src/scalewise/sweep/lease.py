@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from scalewise.config import CellConfig, ConfigError
 from scalewise.gpu.election import FileLock, runtime_folder
-from scalewise.gpu.nvml import GpuDevice, Nvml, NvmlError, NvmlUnavailable, open_nvml
+from scalewise.gpu.nvml import GpuDevice, NvmlUnavailable, open_nvml
 from scalewise.gpu.select import visible_devices
 from scalewise.hardware import HardwareConfig, choose_gpus, cpu_devices, device_kind
 from scalewise.host import processor_name, usable_cores
@@ -43,7 +43,7 @@ def discover(hardware: HardwareConfig) -> Host:
         with open_nvml() as nvml:
             gpus = visible_devices(nvml, os.environ)
             present = gpu_slots(gpus, cores)
-            driver, topology = nvml.driver_version(), link_matrix(nvml, gpus)
+            driver, topology = nvml.driver_version(), nvml.link_matrix(gpus)
             reason = None if gpus else "CUDA_VISIBLE_DEVICES hides every GPU"
     except NvmlUnavailable as error:
         present, driver, topology, reason = (), None, {}, str(error)
@@ -71,18 +71,6 @@ def gpu_slots(gpus: Sequence[GpuDevice], cores: Sequence[int]) -> tuple[DeviceIn
         own = tuple(near[begin : begin + share] or near)
         slots.append(DeviceInfo("cuda", gpu.name, gpu.uuid, gpu.index, own, gpu.memory_total_mib))
     return tuple(slots)
-
-
-def link_matrix(nvml: Nvml, gpus: Sequence[GpuDevice]) -> dict[str, str]:
-    """Link kind of every pair of GPUs."""
-    links = {}
-    for i, a in enumerate(gpus):
-        for b in gpus[i + 1 :]:
-            try:
-                links[f"{a.index}-{b.index}"] = nvml.link(a, b)
-            except NvmlError:
-                links[f"{a.index}-{b.index}"] = "?"
-    return links
 
 
 def width(cell: CellConfig, available: int) -> int:

@@ -13,8 +13,10 @@ from scalewise.config import (
     ConfigError,
     build_cell,
     cell_id,
-    check_component,
+    check_module,
     config_id,
+    instantiate,
+    keep_own_arguments,
 )
 from scalewise.records import PlannedCell
 
@@ -39,12 +41,38 @@ class Cell:
 
 def request(overrides: Iterable[str], plain: dict[str, Any]) -> Request:
     """Check a composed configuration. Raises :class:`ConfigError`."""
+    typed = tuple(overrides)
+    plain = keep_own_arguments(plain, typed)
     cell = build_cell(plain)
-    for key in ("model", "dataset"):
-        check_component(key, getattr(cell, key))
-    check_component("optimizer", cell.optimizer, given=("params", "device_kind"))
+    check_components(cell)
     check_fit(plain)
-    return Request(tuple(overrides), plain, cell)
+    return Request(typed, plain, cell)
+
+
+def check_components(cell: CellConfig) -> None:
+    """Build what costs nothing to build, so that wrong arguments are found before any start.
+
+    Our models are built without memory (on torch's ``meta`` device), our datasets read nothing
+    before they are asked for samples, and an optimizer is content with one parameter. A user's
+    own classes are only looked for. Raises :class:`ConfigError`.
+    """
+    import torch
+
+    given: dict[str, dict[str, Any]] = {
+        "model": {},
+        "dataset": {},
+        "optimizer": {
+            "params": [("weight", torch.nn.Parameter(torch.zeros(2, 2)))],
+            "device_kind": "cpu",
+        },
+    }
+    for key, arguments in given.items():
+        component = getattr(cell, key)
+        if not component.target.startswith("scalewise."):
+            check_module(key, component)
+            continue
+        with torch.device("meta" if key == "model" else "cpu"):
+            instantiate(key, component, **arguments)
 
 
 def check_fit(plain: dict[str, Any]) -> None:

@@ -110,7 +110,9 @@ def _init(info: RunInfo, mode: Literal["offline", "online"]) -> wandb.Run:
         dir=info.folder,
         config=dict(info.config),
         mode=mode,
-        resume="allow" if mode == "online" else None,
+        # Not resumed but overwritten: after a mirror was killed, rows of the different series come
+        # in another order, so nobody could tell which of them the server lacks.
+        resume=None,
         reinit="create_new",
         settings=wandb.Settings(
             console="off",
@@ -137,9 +139,7 @@ class WandbRun:
         self._run = run
         self._mode = mode
         self._log_file = Path(str(run.settings.sync_file))
-        # A run resumed online already holds its first rows; they come again in the same order.
-        self._already_there = int(run.step) if mode == "online" else 0
-        self._seen = 0
+        self._rows = 0
         self._last_step = 0
         self._axes: set[str] = set()
 
@@ -162,9 +162,7 @@ class WandbRun:
         self._hand_over(values, {"gpu/time": time}, time)
 
     def _hand_over(self, values: Values, axis: dict[str, float], time: float) -> None:
-        self._seen += 1
-        if self._seen <= self._already_there:
-            return
+        self._rows += 1
         (axis_name,) = axis
         for key in (axis_name, *values):
             if key not in self._axes:
@@ -191,7 +189,7 @@ class WandbRun:
         Both are written by others after ``finish`` has returned, so they are given some time.
         """
         deadline = now() + _SETTLE_S
-        while (count := self._count()) != self._seen and now() < deadline:
+        while (count := self._count()) != self._rows and now() < deadline:
             sleep(0.2)
         return count
 

@@ -10,6 +10,7 @@ import pytorch_lightning as pl
 import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from scalewise.config import CellConfig, ConfigError, instantiate
 from scalewise.records import CellFolder, RankSummary
@@ -27,9 +28,9 @@ def run(cell: CellConfig, folder: CellFolder, rank: RankContext) -> RankSummary:
     pl.seed_everything(cell.seed, workers=True, verbose=False)
     apply_precision(cell.precision)
     module = build_module(cell, rank)
-    data = build_data(cell, rank)
+    data = build_data(cell, rank, module)
     recorder = CellRecorder(folder, rank.device, cell.warmup_steps, cell.log_every_n_steps)
-    trainer = build_trainer(cell, rank, recorder, data)
+    trainer = build_trainer(cell, rank, recorder, module, data)
     if rank.world_size > 1:
         # The replicas start alike (DDP copies rank 0's) but must not share dropout masks.
         torch.manual_seed(cell.seed + rank.rank)
@@ -65,12 +66,22 @@ def build_module(cell: CellConfig, rank: RankContext) -> pl.LightningModule:
         raise ConfigError(f"model.{error}") from error
 
 
-def build_data(cell: CellConfig, rank: RankContext) -> dict[str, Any]:
-    """The arguments of ``Trainer.fit`` that carry the data."""
+def build_data(cell: CellConfig, rank: RankContext, module: pl.LightningModule) -> dict[str, Any]:
+    """The arguments of ``Trainer.fit`` that carry the data.
+
+    Raises ConfigError for data that cannot be read or that the model cannot train on.
+    """
     dataset = instantiate("dataset", cell.dataset)
     if isinstance(dataset, pl.LightningDataModule):
         return {"datamodule": dataset}
-    training = getattr(dataset, "train", dataset)
+    try:
+        training = getattr(dataset, "train", dataset)
+        validation = getattr(dataset, "validation", None)
+        check = getattr(getattr(module, "network", None), "check_data", None)
+        if check is not None and hasattr(dataset, "describe"):
+            check(dataset.describe())
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
     if not hasattr(training, "__getitem__") or not hasattr(training, "__len__"):
         raise ConfigError(
             f"dataset._target_: {cell.dataset.target} has no map-style training set; allowed: "
@@ -85,7 +96,6 @@ def build_data(cell: CellConfig, rank: RankContext) -> dict[str, Any]:
     except ValueError as error:
         raise ConfigError(str(error)) from error
     data: dict[str, Any] = {"train_dataloaders": loader}
-    validation = getattr(dataset, "validation", None)
     if validation is not None and cell.validation != "never":
         data["val_dataloaders"] = validation_loader(
             validation, cell.loader, per_device, *place, rank.device.kind
@@ -94,14 +104,19 @@ def build_data(cell: CellConfig, rank: RankContext) -> dict[str, Any]:
 
 
 def build_trainer(
-    cell: CellConfig, rank: RankContext, recorder: CellRecorder, data: dict[str, Any]
+    cell: CellConfig,
+    rank: RankContext,
+    recorder: CellRecorder,
+    module: pl.LightningModule,
+    data: dict[str, Any],
 ) -> pl.Trainer:
     """A Trainer that does what the cell says and nothing that it does not."""
     during_fit = cell.validation == "epoch"
+    has_batch_norm = any(isinstance(part, _BatchNorm) for part in module.modules())
     trainer = pl.Trainer(
         accelerator="gpu" if rank.device.kind == "cuda" else "cpu",
         devices=rank.world_size,
-        strategy=build_strategy(cell.strategy, rank.device.kind),
+        strategy=build_strategy(cell.strategy, rank.device.kind, has_batch_norm),
         # Told, not guessed: an allocation of some cluster around us must not be mistaken for ours.
         plugins=[LightningEnvironment()],
         precision=cell.precision.lightning,

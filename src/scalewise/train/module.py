@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torchmetrics import MeanMetric, MetricCollection
 
-OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+OptimizerFactory = Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optimizer]
+"""From named parameters: some optimizers treat them by name, and all of torch's accept names."""
 
 
 class ExperimentModule(pl.LightningModule):
@@ -21,7 +22,7 @@ class ExperimentModule(pl.LightningModule):
 
     Args:
         network: see above; ``metrics()`` is optional and returns a ``MetricCollection``.
-        optimizer: builds the optimizer from the parameters.
+        optimizer: builds the optimizer from the named parameters.
     """
 
     def __init__(self, network: nn.Module, optimizer: OptimizerFactory) -> None:
@@ -64,4 +65,4 @@ class ExperimentModule(pl.LightningModule):
         self.log_dict(values, sync_dist=True)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return self._optimizer(self.network.parameters())
+        return self._optimizer(self.network.named_parameters())

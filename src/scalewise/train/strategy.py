@@ -54,8 +54,14 @@ class StrategyConfig:
         return self.backend
 
 
-def build_strategy(config: StrategyConfig, device_kind: Literal["cuda", "cpu"]) -> Strategy | str:
-    """Lightning's strategy for this configuration; ``auto`` for a single device."""
+def build_strategy(
+    config: StrategyConfig, device_kind: Literal["cuda", "cpu"], has_batch_norm: bool
+) -> Strategy | str:
+    """Lightning's strategy for this configuration; ``auto`` for a single device.
+
+    Buffers are sent around before each forward only where there are batch statistics: any other
+    buffer is a constant, alike on all ranks.
+    """
     if config.kind == "single":
         return "auto"
     from pytorch_lightning.strategies import DDPStrategy
@@ -66,4 +72,5 @@ def build_strategy(config: StrategyConfig, device_kind: Literal["cuda", "cpu"]) 
         static_graph=config.static_graph,
         gradient_as_bucket_view=config.gradient_as_bucket_view,
         find_unused_parameters=config.find_unused_parameters,
+        broadcast_buffers=has_batch_norm,
     )

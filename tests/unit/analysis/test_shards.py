@@ -69,6 +69,10 @@ def test_a_rank_without_samples_is_a_fault() -> None:
     assert audit([0, 1, 2, 3], [], size=4).is_fault
 
 
+def test_indices_nobody_recorded_are_no_fault() -> None:
+    assert audit([], [], size=4).verdict == "not judged"
+
+
 @pytest.mark.parametrize("ranks", [[], [0]])
 def test_missing_ranks_are_not_judged(ranks: list[int]) -> None:
     shards = [ShardIndices(r, np.arange(5), 10, True) for r in ranks]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,27 +21,30 @@ def test_a_lock_has_one_holder_even_inside_a_process(tmp_path: Path) -> None:
     two.release()
 
 
+_FORK = """
+import os, sys
+from pathlib import Path
+from scalewise.gpu.election import FileLock
+lock = FileLock(Path(sys.argv[1]))
+assert lock.try_acquire()
+if os.fork() == 0:  # a loader worker that outlives its parent
+    print("born", flush=True)
+    sys.stdin.read()
+os._exit(0)
+"""
+
+
 def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
-    lock = FileLock(tmp_path / "lock")
-    assert lock.try_acquire()
-    waits, tells = os.pipe()
-    hears, says = os.pipe()
-    pid = os.fork()
-    if pid == 0:  # a loader worker that outlives its parent's lock
-        os.close(tells)
-        os.write(says, b"born")
-        os.read(waits, 1)
-        os._exit(0)
-    os.read(hears, 4)
-    try:
+    path = tmp_path / "lock"
+    with subprocess.Popen(
+        [sys.executable, "-c", _FORK, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"born\n"
+        parent.wait(10)
+        lock = FileLock(path)
+        assert lock.try_acquire(), "the child still waits for its input"
         lock.release()
-        other = FileLock(tmp_path / "lock")
-        assert other.try_acquire()
-        other.release()
-    finally:
-        for descriptor in (waits, tells, hears, says):
-            os.close(descriptor)
-        os.waitpid(pid, 0)
 
 
 def test_wishes_of_the_living_are_read_and_those_of_the_dead_removed(tmp_path: Path) -> None:

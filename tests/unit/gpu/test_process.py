@@ -26,12 +26,15 @@ def test_cpu_and_memory_of_a_rank_include_its_children() -> None:
         first = reader.read({3: parent.pid})["rank3"]
         time.sleep(0.5)
         second = reader.read({3: parent.pid})["rank3"]
+        at_once = reader.read({3: parent.pid})["rank3"]
         parent.stdin.close()
     assert first.utilization_percent is None
     # The parent sleeps: whatever ran was the child. Two cores may be shared with others.
     assert second.utilization_percent is not None and 10 < second.utilization_percent < 110
     assert second.memory_used_mib is not None and second.memory_used_mib > 8
     assert second.power_w is None
+    assert at_once.utilization_percent is None, "a window below the kernel's ticks says nothing"
+    assert at_once.memory_used_mib is not None
 
 
 def test_a_process_that_is_gone_gives_no_sample() -> None:

@@ -1,0 +1,80 @@
+# Everything a newcomer types. `make help` lists it.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+WHEELHOUSE ?= .wheelhouse
+
+# make test-matrix MAX_ITERS=500 TRACKER=wandb,trackio GPU_MONITOR=n
+MAX_ITERS ?=
+TRACKER ?=
+GPU_MONITOR ?= y
+ARGS ?=
+PROJECT ?= scalewise
+FOLDER ?=
+
+OVERRIDES := $(if $(MAX_ITERS),max_steps=$(MAX_ITERS)) \
+  $(if $(TRACKER),$(if $(filter none,$(TRACKER)),tracking=none,'tracking.trackers=[$(TRACKER)]')) \
+  $(if $(filter n no false 0,$(GPU_MONITOR)),monitor.devices=false)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test test-fast check lint types test-matrix test_matrix trackio-view trackio-web \
+  wandb-sync report overhead wheelhouse install-offline clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z_-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Create .venv and install (done by the others when needed)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "found $$($(PYTHON) --version); needed: Python 3.11 or newer: make PYTHON=python3.12"; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+	  { echo "$(PYTHON) -m venv failed: on Debian, apt-get install python3-venv"; exit 2; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+test: $(STAMP) ## Run every test
+	$(BIN)/python -m pytest
+
+test-fast: $(STAMP) ## Run the unit tests
+	$(BIN)/python -m pytest tests/unit
+
+check: lint types ## Lint, formatting and types
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+test-matrix: $(STAMP) ## Train the small matrix and print the verdict (MAX_ITERS= TRACKER= GPU_MONITOR=)
+	$(BIN)/python train.py -m experiment=matrix_medium,matrix_gpt2_tiny strategy=single,ddp $(OVERRIDES) $(ARGS)
+
+test_matrix: test-matrix
+
+report: $(STAMP) ## Rebuild the report of a sweep (FOLDER=multirun/...)
+	$(BIN)/scalewise report $(FOLDER)
+
+trackio-view: $(STAMP) ## Start Trackio's dashboard and print its URL (PROJECT=)
+	$(BIN)/scalewise trackio-view --project $(PROJECT)
+
+trackio-web: $(STAMP) ## Print the dashboard's URL without starting it (PROJECT=)
+	$(BIN)/scalewise trackio-view --project $(PROJECT) --url-only
+
+wandb-sync: $(STAMP) ## Upload WandB runs recorded offline (FOLDER=multirun/...)
+	$(BIN)/scalewise wandb-sync $(FOLDER)
+
+overhead: $(STAMP) ## Measure what scalewise costs over a bare PyTorch loop
+	$(BIN)/python benchmarks/overhead.py
+
+wheelhouse: $(STAMP) ## Collect the wheels a GPU host without internet lacks (WHEELHOUSE=)
+	$(BIN)/python tools/wheelhouse.py $(WHEELHOUSE)
+
+install-offline: ## Install from the wheelhouse into the running Python, keeping its own torch
+	$(PYTHON) -m pip install --no-index --find-links $(WHEELHOUSE) --no-deps $(WHEELHOUSE)/*.whl
+
+clean: ## Remove what the tools left behind (never a sweep)
+	rm -rf .mypy_cache .ruff_cache .pytest_cache dist build

@@ -1,0 +1,152 @@
+"""``scalewise``: everything that is not ``train.py``, one subcommand each."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+Command = Callable[[list[str]], int]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a subcommand and return its exit status: 2 for wrong use."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in ("-h", "--help"):
+        sys.stdout.write(_usage())
+        return 0 if words else 2
+    if words[0] == "--version":
+        import scalewise
+
+        sys.stdout.write(f"scalewise {scalewise.__version__}\n")
+        return 0
+    name, rest = words[0], words[1:]
+    if name not in COMMANDS:
+        from scalewise.typed import closest
+
+        sys.stderr.write(
+            f"scalewise: found {name!r}{closest(name, list(COMMANDS))}; "
+            f"allowed: {', '.join(COMMANDS)}\n"
+        )
+        return 2
+    return COMMANDS[name][0](rest)
+
+
+def _usage() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {text}" for name, (_, text) in COMMANDS.items()]
+    return "usage: scalewise COMMAND ...\n\n" + "\n".join(lines) + "\n"
+
+
+def _train(argv: list[str]) -> int:
+    from scalewise.entry import train
+
+    # Hydra reads sys.argv itself.
+    sys.argv = ["scalewise train", *argv]
+    return train()
+
+
+def _report(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="scalewise report",
+        description="Write the report of a sweep and print its table.",
+    )
+    parser.add_argument("folder", type=Path, help="a sweep's folder, e.g. multirun/<sweep>")
+    folder = parser.parse_args(argv).folder
+    from rich.console import Console
+
+    from scalewise.records import RecordError
+    from scalewise.report import build, print_console
+
+    try:
+        files = build(folder)
+    except RecordError as error:
+        sys.stderr.write(f"scalewise report: {error}\n")
+        return 2
+    print_console(folder, Console())
+    sys.stdout.write(f"report: {files.markdown}\n")
+    return 0
+
+
+def _top(argv: list[str]) -> int:
+    from scalewise.gpu import top
+
+    return top.main(argv)
+
+
+def _doctor(argv: list[str]) -> int:
+    from scalewise.measure import doctor
+
+    return doctor.main(argv)
+
+
+def _import(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="scalewise import",
+        description="Read a GPU log (single- or multi-GPU JSON) into the records of a cell.",
+    )
+    parser.add_argument("file", type=Path)
+    parser.add_argument("cell", type=Path, help="the folder of the cell that gets the series")
+    arguments = parser.parse_args(argv)
+    from scalewise.gpu.seed_format import import_seed_file
+    from scalewise.records import CellFolder, RecordError
+
+    try:
+        path = import_seed_file(arguments.file, CellFolder(arguments.cell))
+    except (OSError, RecordError, ValueError) as error:
+        sys.stderr.write(f"scalewise import: {error}\n")
+        return 2
+    sys.stdout.write(f"{path}\n")
+    return 0
+
+
+def _export(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="scalewise export",
+        description="Write a cell's device series as gpu_stats_*.json and gpu_timeline.csv.",
+    )
+    parser.add_argument("cell", type=Path, help="the folder of a cell")
+    parser.add_argument("--to", type=Path, default=None, help="where to (default: the cell)")
+    arguments = parser.parse_args(argv)
+    from scalewise.gpu.export import export_cell
+    from scalewise.records import CellFolder, RecordError
+
+    try:
+        written = export_cell(CellFolder(arguments.cell), arguments.to or arguments.cell)
+    except (OSError, RecordError) as error:
+        sys.stderr.write(f"scalewise export: {error}\n")
+        return 2
+    sys.stdout.writelines(f"{path}\n" for path in written)
+    return 0
+
+
+def _mirror(argv: list[str]) -> int:
+    from scalewise.tracking import mirror
+
+    return mirror.main([*argv, "--once"])
+
+
+def _view(argv: list[str]) -> int:
+    from scalewise.tracking import view
+
+    return view.main_view(argv)
+
+
+def _sync(argv: list[str]) -> int:
+    from scalewise.tracking import view
+
+    return view.main_sync(argv)
+
+
+COMMANDS: dict[str, tuple[Command, str]] = {
+    "train": (_train, "one cell or, with -m, a sweep: what train.py does, from anywhere"),
+    "report": (_report, "the report of a sweep: table, Markdown, plots, JSON, CSV"),
+    "top": (_top, "all GPUs of this host, live"),
+    "doctor": (_doctor, "topology, links, collectives, GEMM and copy rates of this host"),
+    "mirror": (_mirror, "hand a sweep's records to the trackers, whatever they lack"),
+    "trackio-view": (_view, "start Trackio's dashboard"),
+    "wandb-sync": (_sync, "upload WandB runs that were recorded offline"),
+    "import": (_import, "read a GPU log in the single- or multi-GPU JSON format"),
+    "export": (_export, "write a cell's device series in those formats"),
+}

@@ -112,7 +112,8 @@ def load_sweep(path: Path | str) -> Sweep:
         )
     problems.append("the plan is lost: cells that never started are not listed")
     cells = tuple(load_cell(CellFolder(p), None) for p in found)
-    return Sweep(folder.path, (), None, None, cells, tuple(problems))
+    said = tuple(problem.replace(f"{folder.path}/", "") for problem in problems)
+    return Sweep(folder.path, (), None, None, cells, said)
 
 
 def load_cell(folder: CellFolder, planned: PlannedCell | None) -> Cell:
@@ -138,7 +139,8 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> Cell:
         shards=_shards(folder, problems),
         attempts=attempts,
         tracking=tracking,
-        problems=tuple(problems),
+        # Told by the cell's own paths: a report may travel, the machine's folders stay here.
+        problems=tuple(problem.replace(f"{folder.path}/", "") for problem in problems),
     )
 
 

@@ -48,3 +48,20 @@ def loss_curve(rows: Sequence[MetricRow], name: str | None = None) -> LossCurve:
     if candidates and not name:
         raise NotMeasuredError(f"{candidates[0]} was never a finite number: training diverged")
     raise NotMeasuredError(f"no {name or 'loss'} was recorded")
+
+
+def longest_loss_curve(rows: Sequence[MetricRow]) -> LossCurve:
+    """The loss with the most points, for a picture: validation may have been scored only once.
+
+    Raises :class:`NotMeasuredError` like :func:`loss_curve`.
+    """
+    names = dict.fromkeys(key for row in rows for key in row.values if "loss" in key)
+    found: list[LossCurve] = []
+    for name in names:
+        try:
+            found.append(loss_curve(rows, name))
+        except NotMeasuredError:
+            continue  # never finite: another one may be
+    if not found:
+        return loss_curve(rows)
+    return max(found, key=lambda curve: len(curve.samples))

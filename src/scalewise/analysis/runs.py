@@ -10,7 +10,7 @@ from scalewise.analysis.balance import LoadBalance, measure_balance
 from scalewise.analysis.breakdown import Anatomy, measure_anatomy
 from scalewise.analysis.identity import Identity, flatten, identity
 from scalewise.analysis.load import Cell, Sweep
-from scalewise.analysis.loss import LossCurve, loss_curve
+from scalewise.analysis.loss import LossCurve, longest_loss_curve, loss_curve
 from scalewise.analysis.shards import ShardAudit, audit_shards
 from scalewise.analysis.statistics import Estimate, estimate_mean
 from scalewise.analysis.throughput import NotMeasuredError, Throughput, measure_throughput
@@ -47,6 +47,9 @@ class Run:
     balance: LoadBalance | None
     usage: Usage | None
     loss: LossCurve | None
+    """The loss to compare by: on the validation set where that was scored."""
+    loss_history: LossCurve | None
+    """The loss with the most points, to look at."""
     shards: ShardAudit | None
     missing: Mapping[str, str] = field(default_factory=dict)
 
@@ -166,6 +169,7 @@ def measure_run(cell: Cell) -> Run:
         balance=take("balance", measure_balance, cell.steps, world_size),
         usage=take("usage", measure_usage, cell.devices, cell.steps),
         loss=take("loss", loss_curve, cell.metrics.get(0, ())),
+        loss_history=take("loss", longest_loss_curve, cell.metrics.get(0, ())),
         shards=audit_shards(cell.shards, world_size, batch) if world_size > 1 else None,
         missing=missing,
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scalewise.analysis.diagnose import Diagnosis, diagnose
+from scalewise.analysis.diagnose import diagnose
+from scalewise.analysis.diagnosis import Diagnosis
 from scalewise.analysis.load import Cell, Sweep
 from scalewise.analysis.runs import Configuration, configurations
 from scalewise.analysis.scaling import Pair, Refused, pair_all

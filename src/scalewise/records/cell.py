@@ -292,12 +292,22 @@ class CellFolder:
     def clear_attempt(self) -> None:
         """Make room for another try: what the last one recorded goes, its logs are kept."""
         for name in ("steps", "metrics", "audit", "ranks", "gpu", "heartbeat"):
-            shutil.rmtree(self.path / name, ignore_errors=True)
+            if (self.path / name).exists():
+                shutil.rmtree(self.path / name)
         # A torn or foreign result would otherwise stand beside the new records.
         (self.path / "result.json").unlink(missing_ok=True)
         logs = self.path / "logs"
         if logs.exists():
-            logs.rename(self.path / "attempts" / f"{self.next_attempt_number() - 1}.logs")
+            self._keep_logs(logs, self.next_attempt_number() - 1)
+
+    def _keep_logs(self, logs: Path, attempt: int) -> None:
+        kept = self.path / "attempts" / f"{attempt}.logs"
+        if attempt == 0 or kept.exists():
+            # Of a try that nobody recorded (killed with its supervisor, its port taken by another
+            # process): no attempt refers to them.
+            shutil.rmtree(logs)
+        else:
+            logs.rename(kept)
 
     # How it ended
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from rich.console import Console
+from rich import box
+from rich.console import Console, JustifyMethod
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table as RichTable
 
 from scalewise.analysis.summary import Analysis
@@ -18,13 +20,27 @@ _COLOURS = {
     "not comparable": "red",
 }
 
+_LEAST_FIRST = (
+    "batch",
+    "seed's label",
+    "used per device",
+    "p50 / p99",
+    "runs",
+    "efficiency",
+    "energy",
+    "utilisation",
+    "CPU",
+    "peak",
+)
+"""Beginnings of the headers that a narrow terminal drops, least missed first."""
+
 
 def show(analysis: Analysis, console: Console) -> None:
     """Tables, verdicts with their reasons, and whatever went wrong."""
     console.print(f"[bold]{findings.counts(analysis)}[/bold]")
     if analysis.measured:
-        console.print(_rich(tables.scaling_table(analysis)))
-        console.print(_rich(tables.resource_table(analysis)))
+        console.print(_fitted(tables.scaling_table(analysis), console))
+        console.print(_fitted(tables.resource_table(analysis), console))
     answers = findings.answers(analysis)
     for label, verdict, reason in answers:
         colour = _COLOURS[verdict]
@@ -46,10 +62,26 @@ def show(analysis: Analysis, console: Console) -> None:
             console.print(f"[yellow]{kind}:[/yellow] {escape(line)}")
 
 
+def _fitted(table: Table, console: Console) -> RichTable:
+    """The table without its least columns, as far as the terminal is too narrow for all.
+
+    What is dropped stands in report.md, and most of it in the sentences below the tables.
+    """
+    unlimited = console.options.update(max_width=1000)
+    for header in _LEAST_FIRST:
+        if Measurement.get(console, unlimited, _rich(table)).maximum <= console.width:
+            break
+        table = table.without(i for i, h in enumerate(table.headers) if h.startswith(header))
+    return _rich(table)
+
+
 def _rich(table: Table) -> RichTable:
-    made = RichTable(header_style="bold", pad_edge=False)
+    made = RichTable(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for i, header in enumerate(table.headers):
-        made.add_column(header, justify="right" if i in table.numeric else "left")
+        # The unit goes on a line of its own: headers are wider than what stands under them.
+        name = header.replace(" per ", "\nper ").replace(" (", "\n(")
+        justify: JustifyMethod = "right" if i in table.numeric else "left"
+        made.add_column(name, justify=justify, no_wrap=i == 0)
     for row in table.rows:
         made.add_row(*map(escape, row))
     return made

@@ -24,7 +24,7 @@ def as_json(analysis: Analysis) -> str:
     plain = {
         "format_version": FORMAT_VERSION,
         "sweep": {
-            "command": list(analysis.sweep.command),
+            "command": findings.command(analysis),
             "order_seed": analysis.sweep.order_seed,
             "created_at": analysis.sweep.created_at,
             "problems": list(analysis.sweep.problems),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from scalewise.analysis.balance import advice
@@ -33,6 +35,12 @@ def answers(analysis: Analysis) -> list[tuple[str, str, str]]:
         elif refused:
             found.append((config.label, "not comparable", refused.reason))
     return found
+
+
+def command(analysis: Analysis) -> str:
+    """What the user typed, the program by its name alone: folders are nobody's business."""
+    typed = analysis.sweep.command
+    return shlex.join([PurePath(typed[0]).name, *typed[1:]]) if typed else ""
 
 
 def counts(analysis: Analysis) -> str:

@@ -32,7 +32,7 @@ def _lines(analysis: Analysis, plots: Sequence[str]) -> Iterator[str]:
     yield ""
     yield f"{findings.counts(analysis)}. {_when(analysis)}"
     if analysis.sweep.command:
-        yield f"\n`{' '.join(analysis.sweep.command)}`"
+        yield f"\n`{findings.command(analysis)}`"
     yield from _section("Answer", _answers(analysis))
     yield from _bullets("What limits them", findings.limits(analysis))
     if analysis.measured:

@@ -64,10 +64,8 @@ def speedup_efficiency(analysis: Analysis) -> Figure | None:
         _ratio_curve(right, pairs, lambda p: p.efficiency, name, i, shift)
     left.plot([1, most], [1, most], "--", color=style.GREY, label="ideal")
     right.axhline(1, ls="--", color=style.GREY)
-    right.axhline(MIN_EFFICIENCY, ls=":", color=style.GREY)
-    label = "least efficiency for a verdict of beneficial"
-    right.text(most, MIN_EFFICIENCY - 0.01, label, fontsize=8, ha="right", va="top",
-               color="#555555")  # fmt: skip
+    least = f"efficiency of {MIN_EFFICIENCY:g}: the least that is called beneficial"
+    right.axhline(MIN_EFFICIENCY, ls=":", color=style.GREY, label=least)
     devices = sorted({1, *(p.devices for p in analysis.pairs)})
     for axes, title in ((left, "speedup over one device"), (right, "efficiency")):
         axes.set(xlabel="devices", title=title)
@@ -75,8 +73,11 @@ def speedup_efficiency(analysis: Analysis) -> Figure | None:
         axes.set_xlim(1 - 0.06 * most, most * 1.08)
         axes.set_ylim(0, max(axes.get_ylim()[1], 1.15))
         style.tidy(axes, "both")
-    made.legend(*left.get_legend_handles_labels(), loc="outside lower center", frameon=False,
-                ncols=2, fontsize=9)  # fmt: skip
+    named = [axes.get_legend_handles_labels() for axes in (left, right)]
+    entries = {label: handle for handles, labels in named
+               for handle, label in zip(handles, labels, strict=True)}  # fmt: skip
+    made.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=2,
+                frameon=False, fontsize=9)  # fmt: skip
     return made
 
 
@@ -113,7 +114,7 @@ def step_anatomy(analysis: Analysis) -> Figure | None:
 
 def loss(analysis: Analysis) -> Figure | None:
     """Loss over samples fed, a line a run: speed is worth what it reaches."""
-    groups = _by_workload([c for c in analysis.measured if any(r.loss for r in c.runs)])
+    groups = _by_workload([c for c in analysis.measured if any(r.loss_history for r in c.runs)])
     if not groups:
         return None
     columns = 2 if len(groups) in (2, 4) else min(3, len(groups))
@@ -122,14 +123,14 @@ def loss(analysis: Analysis) -> Figure | None:
     grid = made.subplots(rows, columns, squeeze=False).ravel()
     for axes, (workload, configs) in zip(grid, groups.items(), strict=False):
         for i, config in enumerate(configs):
-            curves = [run.loss for run in config.runs if run.loss]
+            curves = [run.loss_history for run in config.runs if run.loss_history]
             for j, curve in enumerate(curves):
                 lonely = style.marker(i) if len(curve.samples) < 3 else None
                 axes.plot(curve.samples, curve.values, color=style.colour(i), lw=1.4,
                           alpha=0.9 if len(curves) == 1 else 0.6, marker=lonely,
                           ls=("-", "--", "-.", ":")[i % 4],
                           label=_short(config, workload) if j == 0 else None)  # fmt: skip
-        names = sorted({r.loss.name for c in configs for r in c.runs if r.loss})
+        names = sorted({r.loss_history.name for c in configs for r in c.runs if r.loss_history})
         axes.set(xlabel="samples fed by all devices", ylabel=", ".join(names))
         axes.set_title(workload, loc="left", fontsize=11)
         axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")

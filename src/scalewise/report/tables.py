@@ -7,7 +7,7 @@ a number that was not measured (never a zero).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from scalewise.analysis.limits import PHASE_WORDS, mean_anatomy
@@ -28,18 +28,20 @@ class Table:
     numeric: frozenset[int] = frozenset()
     """Columns to align to the right."""
 
-    def without_empty_columns(self) -> Table:
-        """The same without columns in which every row is missing."""
-        kept = [
-            i
-            for i in range(len(self.headers))
-            if not self.rows or any(row[i] != MISSING for row in self.rows)
-        ]
+    def without(self, columns: Iterable[int]) -> Table:
+        """The same without some columns."""
+        dropped = set(columns)
+        kept = [i for i in range(len(self.headers)) if i not in dropped]
         return Table(
             tuple(self.headers[i] for i in kept),
             tuple(tuple(row[i] for i in kept) for row in self.rows),
             frozenset(new for new, old in enumerate(kept) if old in self.numeric),
         )
+
+    def without_empty_columns(self) -> Table:
+        """The same without columns in which every row is missing."""
+        empty = [i for i in range(len(self.headers)) if all(r[i] == MISSING for r in self.rows)]
+        return self.without(empty if self.rows else ())
 
 
 def scaling_table(analysis: Analysis) -> Table:
@@ -73,10 +75,10 @@ def resource_table(analysis: Analysis) -> Table:
     gpu = any(not c.is_cpu for c in analysis.measured)
     kinds = {(True, False): "peak RSS per rank", (False, True): "peak allocated per GPU"}
     memory = kinds.get((cpu, gpu), "peak memory per device")
-    utilisation = "CPU per rank (100 % = 1 core)" if cpu and not gpu else "utilisation per device"
+    utilisation = "CPU per rank" if cpu and not gpu else "utilisation per device"
     headers = (
         "configuration", "step (ms)", "p50 / p99 (ms)", f"{memory} (MiB)",
-        "used per device (MiB)", f"{utilisation} (%)", "balance: arrival CV (%)", "loss reached",
+        "used per device (MiB)", f"{utilisation} (%)", "arrival CV (%)", "loss reached",
         "energy (J per million samples)",
     )  # fmt: skip
     rows = tuple(_resource_row(config) for config in analysis.measured)

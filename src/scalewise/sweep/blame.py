@@ -1,8 +1,8 @@
 """Which rank failed first, and of what.
 
 When one rank of a group dies, the others fail within milliseconds because a peer is gone. The
-culprit is the earliest: by the time its error surfaced, or by the time it ended where it could
-say nothing (a signal).
+culprit is a rank that a signal ended, if there is one: peers that are gone raise errors, but kill
+nobody. Otherwise it is the earliest, by the time its error surfaced or its end was seen.
 """
 
 from __future__ import annotations
@@ -50,15 +50,21 @@ def blame(ranks: Ranks, folder: CellFolder) -> Verdict:
     time.sleep(_SETTLE_S)
     ranks.collect()
     errors = {p.rank: _error(folder, p.rank) for p in ranks.processes}
-    candidates: list[tuple[float, RankProcess]] = []
+    candidates: list[tuple[bool, float, RankProcess]] = []
     for process in ranks.processes:
         error = errors[process.rank]
         if error is not None:
-            candidates.append((error.time, process))
+            candidates.append((True, error.time, process))
         elif process.exit_code not in (None, 0) and process.ended_at is not None:
-            candidates.append((process.ended_at, process))
-    _, first = min(candidates, key=lambda pair: pair[0])
+            candidates.append((not _was_killed(process), process.ended_at, process))
+    *_, first = min(candidates, key=lambda candidate: candidate[:2])
     return _verdict(first, errors[first.rank])
+
+
+def _was_killed(process: RankProcess) -> bool:
+    """Whether a signal ended it from outside. SIGABRT is a library giving up, on a peer perhaps."""
+    code = process.exit_code
+    return code is not None and code < 0 and -code != signal.SIGABRT
 
 
 def _error(folder: CellFolder, rank: int) -> RankError | None:

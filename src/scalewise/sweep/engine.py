@@ -209,7 +209,8 @@ class Engine:
         )
         with (folder.path / "supervisor.err").open("wb") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-m", "scalewise.sweep.supervisor"],
+                # -P: a queue.py where the user stands must not replace the library's.
+                [sys.executable, "-P", "-m", "scalewise.sweep.supervisor"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

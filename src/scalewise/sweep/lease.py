@@ -116,31 +116,46 @@ class Leases:
 
     def __init__(self) -> None:
         self._held: set[str] = set()
+        """Units of the slots in use."""
 
     def try_lease(self, slots: Sequence[DeviceInfo], count: int) -> Lease | None:
         """``count`` free slots, or None while there are not as many."""
-        free = [slot for slot in slots if slot_id(slot) not in self._held]
         taken: list[DeviceInfo] = []
         locks: list[FileLock] = []
-        for slot in free:
+        for slot in slots:
             if len(taken) == count:
                 break
-            lock = FileLock(runtime_folder() / f"{slot_id(slot)}.lock")
-            if lock.try_acquire():
+            own = self._try_lock(units(slot))
+            if own is not None:
                 taken.append(slot)
-                locks.append(lock)
+                locks += own
         lease = Lease(tuple(taken), tuple(locks))
         if len(taken) < count:
             lease.release()
             return None
-        self._held |= {slot_id(slot) for slot in taken}
+        self._held |= {unit for slot in taken for unit in units(slot)}
         return lease
 
     def release(self, lease: Lease) -> None:
         lease.release()
-        self._held -= {slot_id(slot) for slot in lease.slots}
+        self._held -= {unit for slot in lease.slots for unit in units(slot)}
+
+    def _try_lock(self, wanted: Sequence[str]) -> list[FileLock] | None:
+        """Locks on all of ``wanted``, or None where any is in use."""
+        if not self._held.isdisjoint(wanted):
+            return None
+        locks = [FileLock(runtime_folder() / f"{unit}.lock") for unit in wanted]
+        if all(lock.try_acquire() for lock in locks):
+            return locks
+        for lock in locks:
+            lock.release()
+        return None
 
 
-def slot_id(slot: DeviceInfo) -> str:
-    """A name for a device that every sweep on this host agrees on."""
-    return slot.uuid or "cpu-" + "-".join(str(c) for c in (slot.cores[0], slot.cores[-1]))
+def units(slot: DeviceInfo) -> tuple[str, ...]:
+    """What a device is made of, in names that every sweep on this host agrees on.
+
+    A GPU is one unit; a CPU device is its cores, because another profile may share them out
+    otherwise.
+    """
+    return (slot.uuid,) if slot.uuid else tuple(f"cpu-{core}" for core in slot.cores)

@@ -21,7 +21,7 @@ class Mirror:
     def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
         self._say = say
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "scalewise.tracking.mirror", str(folder)],
+            [sys.executable, "-P", "-m", "scalewise.tracking.mirror", str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -94,7 +94,9 @@ def plan(requests: Sequence[Request], order_seed: int) -> list[Cell]:
     """
     distinct: dict[str, Request] = {}
     for one in requests:
-        distinct.setdefault(config_id(one.plain), one)
+        known = distinct.setdefault(config_id(one.plain), one)
+        if one.cell.repeats > known.cell.repeats:
+            distinct[config_id(one.plain)] = one
     rounds: dict[int, list[Cell]] = {}
     for one in distinct.values():
         for repeat in range(one.cell.repeats):

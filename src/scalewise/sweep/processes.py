@@ -120,7 +120,7 @@ class Ranks:
             logs[0].parent.mkdir(parents=True, exist_ok=True)
             with logs[0].open("wb") as out, logs[1].open("wb") as err:
                 child = subprocess.Popen(
-                    [sys.executable, "-m", "scalewise.sweep.worker", self._job.folder],
+                    [sys.executable, "-P", "-m", "scalewise.sweep.worker", self._job.folder],
                     env=self._environment(rank, world, port),
                     cwd=self._job.cwd,
                     stdin=subprocess.DEVNULL,

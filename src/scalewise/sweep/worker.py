@@ -7,6 +7,7 @@ The first lines run before torch is imported, because threads and cores are deci
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import faulthandler
@@ -99,8 +100,6 @@ def _report(folder: CellFolder, rank: int, error: BaseException) -> int:
     """Record what this rank dies of, at once: the supervisor blames the earliest."""
     when = time.time()
     text = "".join(traceback.format_exception(error))
-    sys.stderr.write(text)
-    sys.stderr.flush()
     kind = _kind(error)
     message = str(error).strip().splitlines()[0] if str(error).strip() else ""
     if kind not in ("config", "disk"):
@@ -108,8 +107,11 @@ def _report(folder: CellFolder, rank: int, error: BaseException) -> int:
     try:
         folder.save_rank_error(RankError(rank, when, kind, message, text))
     except OSError as failure:
-        # The disk that killed us may not take the reason either; stderr and the exit status do.
-        sys.stderr.write(f"the reason could not be recorded: {failure}\n")
+        text += f"the reason could not be recorded: {failure}\n"
+    # Past the buffer of sys.stderr: on a full disk the log takes as much as there is room for,
+    # and then only the exit status speaks.
+    with contextlib.suppress(OSError):
+        os.write(2, text.encode(errors="replace"))
     return EXIT_CONFIG_ERROR if kind == "config" else EXIT_FAILED
 
 

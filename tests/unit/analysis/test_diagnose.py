@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from recorded import DDP, DDP_MS, SINGLE_MS, Spec, repeats, write_sweep
 
-from scalewise.analysis.diagnose import Diagnosis, diagnose, diagnose_run
+from scalewise.analysis.diagnose import diagnose, diagnose_run
+from scalewise.analysis.diagnosis import Diagnosis
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.runs import Run, measure_run
 from scalewise.analysis.summary import analyse
@@ -72,6 +73,22 @@ def test_a_straggler_that_begins_late_is_dated(tmp_path: Path) -> None:
     (first, *_) = diagnose_run(measure_run(cell))
     assert first.limit == "straggler"
     assert "since about step 40" in first.evidence
+
+
+def test_a_different_rank_late_in_every_run_is_no_straggler(tmp_path: Path) -> None:
+    specs = repeats(DDP, FACTORS)
+    specs = [replace(s, slow_ranks_ms={i % 2: 3.0}) for i, s in enumerate(specs[:2])]
+    (config,) = analyse(load_sweep(write_sweep(tmp_path, specs))).measured
+    assert diagnose_run(config.runs[0])[0].limit == "straggler"
+    assert [d for d in diagnose(config) if d.limit == "straggler"] == []
+
+
+def test_a_few_long_steps_on_one_rank_are_no_straggler(tmp_path: Path) -> None:
+    run = one_run(tmp_path, replace(DDP, kind="cpu"))
+    rows = run.cell.steps[1].rows.copy()
+    rows["host_arrival_ms"][20::20] += 60.0
+    cell = replace(run.cell, steps=(run.cell.steps[0], StepSeries(1, rows, 0)))
+    assert "straggler" not in [d.limit for d in diagnose_run(measure_run(cell))]
 
 
 def test_one_step_in_fifty_that_stalls(tmp_path: Path) -> None:

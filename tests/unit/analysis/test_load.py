@@ -87,7 +87,7 @@ def test_a_corrupt_result_means_not_done(tmp_path: Path) -> None:
     (next(path.glob("000-*")) / "result.json").write_text("{")
     cell = load_sweep(path).cells[0]
     assert cell.state == "unfinished"
-    assert "result.json" in cell.problems[0]
+    assert cell.problems[0].startswith("result.json: ")
 
 
 def test_a_lost_plan_still_finds_the_cells(tmp_path: Path) -> None:

@@ -201,7 +201,8 @@ class Monitor(CellRecorder):
     def _start_mirror(self) -> None:
         if self._trackers:
             self._mirror = subprocess.Popen(
-                [sys.executable, "-m", "scalewise.tracking.mirror", str(self.sweep_folder)],
+                # -P: a queue.py where the user stands must not replace the library's.
+                [sys.executable, "-P", "-m", "scalewise.tracking.mirror", str(self.sweep_folder)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,

@@ -1,0 +1,227 @@
+"""One check for each limit: reads the measurements of a run, yields a diagnosis or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from scalewise.analysis.diagnosis import Case, Diagnosis
+from scalewise.analysis.runs import Run
+from scalewise.analysis.throughput import NotMeasuredError, common_steps, timeline
+
+SHARE = 0.10
+"""Share of a step from which a phase counts as a limit."""
+UNEVEN_SHARE = 0.05
+STRAGGLER_STEPS = 0.2
+"""Share of the steps in which a rank must be late to be called slow."""
+STALL_FACTOR = 3.0
+"""A step beyond this many medians is a stall."""
+STALL_SHARE = 0.05
+COMPUTE_STUCK = 0.8
+"""Compute of N devices over compute of one from which dividing the batch did nothing."""
+
+
+def _sharding(case: Case) -> Iterator[Diagnosis]:
+    audit, n = case.run.shards, case.run.world_size
+    if audit and audit.verdict in ("every rank sees all data", "overlap"):
+        yield Diagnosis(
+            "not sharded", case.step_ms * (1 - 1 / n), case.step_ms, audit.explanation,
+            "with a distributed sampler the shard audit reports disjoint shards and an epoch "
+            f"takes 1/{n} of the steps",
+            invalidates=True,
+        )  # fmt: skip
+
+
+def _uneven_shards(case: Case) -> Iterator[Diagnosis]:
+    timed = [s.timed() for s in case.run.cell.steps]
+    fed = [int(s.rows["samples"].sum()) for s in timed]
+    if len(fed) < 2 or min(len(s) for s in timed) != max(len(s) for s in timed):
+        return
+    excess = max(fed) / (sum(fed) / len(fed)) - 1
+    compute = case.compute_ms
+    if excess > UNEVEN_SHARE and compute is not None:
+        each = ", ".join(f"rank {s.rank}: {n:,}" for s, n in zip(timed, fed, strict=True))
+        yield Diagnosis(
+            "uneven shards", compute * excess, case.step_ms,
+            f"samples fed in the same steps differ ({each})",
+            "with equal batches on all ranks their arrivals agree", int(np.argmax(fed)),
+        )  # fmt: skip
+
+
+def _straggler(case: Case) -> Iterator[Diagnosis]:
+    balance = case.run.balance
+    if balance is None or balance.behind_ms < SHARE * case.step_ms:
+        return
+    rank = balance.slowest_rank
+    steps, late_ms = _lateness(case.run, rank)
+    # A few long steps on one rank are stalls, not a slow rank.
+    if float(np.mean(late_ms > balance.behind_ms / 2)) < STRAGGLER_STEPS:
+        return
+    devices = [d for d in case.usage() if d.device.rank == rank]
+    where = f" on {devices[0].label}" if devices and devices[0].device.id[:4] != "rank" else ""
+    yield Diagnosis(
+        "straggler",
+        balance.behind_ms,
+        case.step_ms,
+        f"rank {rank}{where} is ready {balance.behind_ms:.3g} ms after the others (arrival CV "
+        f"{balance.cv_percent:.1f} %), {_since(steps, late_ms)}{_cause(case, rank)}",
+        "give the rank's device to another rank: if the delay stays with the device it is the "
+        "device, if it stays with the rank it is the data or the code",
+        rank,
+    )
+
+
+def _lateness(run: Run, rank: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """Step numbers, and ms by which ``rank`` arrives after the mean of the others in each."""
+    ranks = common_steps(run.cell.steps, run.world_size)
+    arrivals = np.stack([s.column("arrival", timeline(ranks)) for s in ranks])
+    timed = ~np.isnan(arrivals).any(axis=0)
+    late = arrivals[rank] - np.delete(arrivals, rank, axis=0).mean(axis=0)
+    return np.asarray(ranks[0].rows["step"][timed], dtype=np.int64), late[timed]
+
+
+def _since(steps: npt.NDArray[np.int64], late_ms: npt.NDArray[np.float64]) -> str:
+    """From which step on the rank is late: the first ten-step window as late as the last."""
+    final = float(np.median(late_ms[-10:]))
+    for i in range(0, len(late_ms), 10):
+        if final > 0 and float(np.median(late_ms[i : i + 10])) > final / 2:
+            return "from the first timed step" if i == 0 else f"since about step {steps[i]}"
+    return "now and then"
+
+
+def _cause(case: Case, rank: int) -> str:
+    """The host phase in which the rank is slower than the others, if one stands out."""
+    assert case.run.anatomy is not None
+    line = "device" if case.device else "host"
+    ranks = [r for r in case.run.anatomy.ranks if r.timeline == line]
+    excess = {}
+    for phase in ("data_wait", "h2d", "forward", "backward", "other"):
+        mine = [r.phases_ms[phase] for r in ranks if r.rank == rank]
+        rest = [v for r in ranks if r.rank != rank and (v := r.phases_ms[phase]) is not None]
+        if mine and mine[0] is not None and rest:
+            excess[phase] = mine[0] - sum(rest) / len(rest)
+    if not excess:
+        return ""
+    phase = max(excess, key=lambda p: excess[p])
+    return f", most of it in {phase.replace('_', ' ')} (+{excess[phase]:.3g} ms)"
+
+
+def _stalls(case: Case) -> Iterator[Diagnosis]:
+    try:
+        ranks = common_steps(case.run.cell.steps, case.run.world_size)
+    except NotMeasuredError:
+        return
+    times = np.max([s.column("step", timeline(ranks)) for s in ranks], axis=0)
+    median = float(np.median(times))
+    stalled = times > STALL_FACTOR * median
+    cost = float((times[stalled] - median).sum()) / len(times)
+    # Two at least: any run may have one step that the host interrupted.
+    if stalled.sum() >= 2 and stalled.mean() < 0.5 and cost > STALL_SHARE * case.step_ms:
+        yield Diagnosis(
+            "stalls", cost, case.step_ms,
+            f"{int(stalled.sum())} of {len(times)} steps take more than {STALL_FACTOR:g} medians "
+            f"({median:.3g} ms), the longest {float(times.max()):.3g} ms",
+            "without periodic work (checkpoints, validation, logging, garbage collection) the 99th "
+            "percentile comes down to the median",
+        )  # fmt: skip
+
+
+def _input(case: Case) -> Iterator[Diagnosis]:
+    wait = case.host.phases_ms["data_wait"]
+    if wait is not None and case.host.step_ms and wait > SHARE * case.host.step_ms:
+        yield Diagnosis(
+            "input-bound", wait, case.step_ms,
+            f"the host waits {wait:.3g} ms a step for its loader",
+            "with the batches held in memory (or more loader workers) the step gets shorter by it",
+        )  # fmt: skip
+
+
+def _communication(case: Case) -> Iterator[Diagnosis]:
+    split = case.run.anatomy.communication if case.run.anatomy else None
+    if split is not None and split.transfer_ms > SHARE * case.step_ms:
+        yield Diagnosis(
+            "communication-bound", split.transfer_ms, case.step_ms,
+            f"{split.transfer_ms:.3g} ms of every step pass between the last gradient bucket and "
+            "the end of the reduction even on the rank that waits for nobody",
+            "with a larger batch a device this time stays the same and its share falls",
+        )  # fmt: skip
+
+
+def _divided_too_far(case: Case) -> Iterator[Diagnosis]:
+    compute, before, n = case.compute_ms, case.twin_compute_ms, case.run.world_size
+    if compute is None or before is None or compute < COMPUTE_STUCK * before:
+        return
+    yield Diagnosis(
+        "batch too small", compute - before / n, case.step_ms,
+        f"forward and backward take {compute:.3g} ms with 1/{n} of the batch and {before:.3g} ms "
+        "with all of it: fixed cost per step, not work, fills them",
+        "scaling=weak, or a global batch several times larger, takes hardly longer a step",
+    )  # fmt: skip
+
+
+def _activity(case: Case) -> Iterator[Diagnosis]:
+    """What GPM says the GPU does; nothing where it is not supported."""
+    compute = case.compute_ms
+    sm, dram = _over(case, "sm_activity_percent"), _over(case, "dram_activity_percent")
+    if compute is None or sm is None:
+        return
+    if sm < 50:
+        yield Diagnosis(
+            "launch-bound", compute * (1 - sm / 100), case.step_ms,
+            f"its SMs have work in {sm:.0f} % of the cycles: the GPU idles between kernels",
+            "execution=cudagraph shortens the step by about this much",
+        )  # fmt: skip
+    elif dram is not None and dram > 60:
+        yield Diagnosis(
+            "memory-bound", compute * dram / 100, case.step_ms,
+            f"DRAM is active in {dram:.0f} % of the time, the SMs in {sm:.0f} %",
+            "lower precision or fused kernels shorten the step; a lower SM clock does not "
+            "lengthen it",
+        )  # fmt: skip
+    elif sm > 80:
+        yield Diagnosis(
+            "compute-bound", compute * sm / 100, case.step_ms,
+            f"the SMs have work in {sm:.0f} % of the cycles",
+            "a lower SM clock lengthens the step in proportion",
+        )  # fmt: skip
+
+
+def _throttled(case: Case) -> Iterator[Diagnosis]:
+    for device in case.usage():
+        share, clock, top = device.throttled_share, device.sm_clock_mhz, device.top_sm_clock_mhz
+        if not share or clock is None or not top:
+            continue
+        lost = 1 - clock / top
+        if share > 0.2 and lost > 0.03:
+            yield Diagnosis(
+                "throttled", case.step_ms * lost, case.step_ms,
+                f"{device.label} ran at {clock:.0f} of {top:.0f} MHz, held back in {share:.0%} of "
+                f"the samples by {', '.join(device.throttle_reasons)}",
+                "with clocks locked at the lower rate the step stays as long", device.device.rank,
+            )  # fmt: skip
+
+
+def _allocator(case: Case) -> Iterator[Diagnosis]:
+    ranks = case.run.cell.result.ranks if case.run.cell.result else ()
+    retries = {r.rank: r.allocation_retries for r in ranks if r.allocation_retries}
+    if retries:
+        each = ", ".join(f"rank {r}: {n}" for r, n in retries.items())
+        # Its cost is part of forward and backward and was not timed apart.
+        yield Diagnosis(
+            "allocator thrash", 0.0, case.step_ms,
+            f"the allocator emptied its cache and tried again ({each} times)",
+            "with a smaller batch the retries are 0 and samples/s rise", next(iter(retries)),
+        )  # fmt: skip
+
+
+def _over(case: Case, metric: str) -> float | None:
+    return case.run.usage.mean(metric) if case.run.usage else None
+
+
+CHECKS: tuple[Callable[[Case], Iterator[Diagnosis]], ...] = (
+    _sharding, _uneven_shards, _straggler, _stalls, _input, _communication, _divided_too_far,
+    _activity, _throttled, _allocator,
+)  # fmt: skip
+"""Every check, in no order of importance."""

@@ -1,0 +1,63 @@
+"""What a diagnosis is, and what the checks that make one look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from scalewise.analysis.breakdown import RankAnatomy
+from scalewise.analysis.runs import Run
+from scalewise.analysis.usage import DeviceUsage
+
+Limit = Literal[
+    "not sharded", "uneven shards", "straggler", "stalls", "input-bound", "communication-bound",
+    "launch-bound", "batch too small", "memory-bound", "compute-bound", "throttled",
+    "allocator thrash",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """One limit."""
+
+    limit: Limit
+    ms: float
+    """What it costs, in ms a step."""
+    step_ms: float
+    evidence: str
+    refutation: str
+    """A test, and what it must show if the diagnosis is right."""
+    rank: int | None = None
+    invalidates: bool = False
+    """The run did something else than it says: its speedup means nothing."""
+
+    def __str__(self) -> str:
+        return f"{self.limit} ({self.ms:.3g} of {self.step_ms:.3g} ms a step): {self.evidence}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the checks look at: one run, and the compute time of its single-device twin."""
+
+    run: Run
+    step_ms: float
+    host: RankAnatomy
+    device: RankAnatomy | None
+    twin_compute_ms: float | None
+
+    @property
+    def phases(self) -> RankAnatomy:
+        return self.device or self.host
+
+    @property
+    def compute_ms(self) -> float | None:
+        return compute_ms(self.phases)
+
+    def usage(self) -> tuple[DeviceUsage, ...]:
+        return self.run.usage.devices if self.run.usage else ()
+
+
+def compute_ms(anatomy: RankAnatomy) -> float | None:
+    """Forward and backward of a step."""
+    forward, backward = anatomy.phases_ms["forward"], anatomy.phases_ms["backward"]
+    return None if forward is None or backward is None else forward + backward

@@ -1,0 +1,48 @@
+"""Which loss is compared, which is drawn, and what a diverged run says."""
+
+import pytest
+
+from scalewise.analysis.loss import longest_loss_curve, loss_curve
+from scalewise.analysis.throughput import NotMeasuredError
+from scalewise.records import MetricRow
+
+
+def rows(*values: dict[str, float | None]) -> list[MetricRow]:
+    return [MetricRow(0.0, i + 1, 0, 32 * (i + 1), v) for i, v in enumerate(values)]
+
+
+TRAINED = rows({"train_loss": 3.0}, {"train_loss": 2.0}, {"train_loss": 1.0, "val_loss": 1.5})
+
+
+def test_validation_is_compared_where_it_was_scored() -> None:
+    curve = loss_curve(TRAINED)
+    assert (curve.name, curve.final) == ("val_loss", 1.5)
+
+
+def test_the_longest_curve_is_drawn() -> None:
+    curve = longest_loss_curve(TRAINED)
+    assert (curve.name, curve.samples, curve.values) == (
+        "train_loss",
+        (32, 64, 96),
+        (3.0, 2.0, 1.0),
+    )
+
+
+def test_loss_at_equal_samples_is_the_last_at_or_before_them() -> None:
+    curve = longest_loss_curve(TRAINED)
+    assert curve.at(95) == 2.0
+    assert curve.at(96) == 1.0
+    assert curve.at(31) is None
+
+
+def test_a_metric_of_another_name_that_is_a_loss_counts() -> None:
+    assert loss_curve(rows({"lr": 0.1, "masked_lm_loss": 4.0})).name == "masked_lm_loss"
+
+
+@pytest.mark.parametrize("read", [loss_curve, longest_loss_curve])
+def test_what_is_missing_says_why(read: object) -> None:
+    assert callable(read)
+    with pytest.raises(NotMeasuredError, match="no loss was recorded"):
+        read(rows({"lr": 0.1}))
+    with pytest.raises(NotMeasuredError, match="diverged"):
+        read(rows({"train_loss": None}))

@@ -94,7 +94,8 @@ def one_run(workload: str, arm: str, timed: int, folder: Path) -> float:
         *WORKLOADS[workload], f"max_steps={timed + warmup}", f"warmup_steps={warmup}",
         "validation=never", "tracking=none", "hardware=auto",
     ]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    paths = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     if arm == "scalewise":
         command = [sys.executable, str(ROOT / "train.py"), *overrides, f"hydra.run.dir={folder}"]
         subprocess.run(command, check=True, env=environment, capture_output=True)

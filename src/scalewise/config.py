@@ -180,6 +180,8 @@ def _plain_value(composed: DictConfig, key: str) -> Any:
 def build_cell(plain: Mapping[str, Any]) -> CellConfig:
     """The typed configuration of a cell. Raises :class:`ConfigError`."""
     data = {k: v for k, v in plain.items() if k != "experiment"}
+    if "loader" in data:
+        raise ConfigError("loader: unknown key; the loader's settings are dataset.loader.*")
     try:
         dataset = dict(_group(data, "dataset"))
         data["loader"] = dataset.pop("loader", {})
@@ -263,7 +265,7 @@ def bind(key: str, component: Component, target: Any, given: tuple[str, ...] = (
     """
     parameters = inspect.signature(target).parameters
     init = target.__init__ if inspect.isclass(target) else target
-    hints = typing.get_type_hints(init) if hasattr(init, "__annotations__") else {}
+    hints = _hints(init)
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     named = {
         n: p
@@ -285,6 +287,14 @@ def bind(key: str, component: Component, target: Any, given: tuple[str, ...] = (
     for name, parameter in named.items():
         if parameter.default is parameter.empty and name not in component.arguments:
             raise ConfigError(f"{key}.{name}: missing; {component.target} needs it")
+
+
+def _hints(init: Any) -> dict[str, Any]:
+    """The parameters' types; none where an annotation names what only a type checker imports."""
+    try:
+        return typing.get_type_hints(init) if hasattr(init, "__annotations__") else {}
+    except NameError:
+        return {}
 
 
 def instantiate(key: str, component: Component, **given: Any) -> Any:

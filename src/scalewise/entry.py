@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalewise.config import EXIT_CONFIG_ERROR, ConfigError
-from scalewise.paths import conf_dir, sweep_folder
+from scalewise.paths import conf_dir, discard_unused_folder, sweep_folder
+from scalewise.sweep.job import CellFailed
 from scalewise.train.rank import foreign_launch
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from scalewise.sweep.engine import SweepReport
+
 EXIT_FAILED = 1
 EXIT_SKIPPED = 3
 EXIT_INTERRUPTED = 130
-
 
 def train() -> int:
     """Run the cell or the sweep on the command line.
@@ -39,17 +43,23 @@ def train() -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         _run_hydra()
+        return _report()
     except KeyboardInterrupt:
-        _report()
         _say("interrupted: what was finished is kept")
+        _say_how_to_finish()
         return EXIT_INTERRUPTED
+    except CellFailed as error:
+        # Hydra's sweeper gave up; what it got until then is reported all the same.
+        _say(f"error: {error}")
+        return _report() or EXIT_FAILED
     except Exception as error:
         line = explain(error)
         if line is None or wants_traceback:
             raise
         _say(f"error: {line}")
-        return EXIT_CONFIG_ERROR
-    return _report()
+        return EXIT_FAILED if _is_the_hosts_fault(error) else EXIT_CONFIG_ERROR
+    finally:
+        discard_unused_folder()
 
 
 def _say(text: str) -> None:
@@ -84,27 +94,39 @@ def _run_hydra() -> None:
 
 def _report() -> int:
     """Say what the sweeps of this process came to, and return the exit status."""
-    launcher = sys.modules.get("scalewise.sweep.launcher")
-    if launcher is None:
-        return 0  # --help, --cfg and completion run nothing
+    sweeps = _sweeps()
+    if not sweeps:
+        return 0
     from rich.console import Console
 
     from scalewise.report import build, print_console
 
-    failed = skipped = interrupted = 0
-    for sweep in launcher.finished:
+    for sweep in sweeps:
         if sweep.count("done"):
             files = build(sweep.folder)
             print_console(sweep.folder, Console())
             _say(f"report: {files.markdown}")
-        failed += sweep.count("failed")
-        skipped += sweep.count("skipped")
-        interrupted += sweep.count("interrupted")
-        if failed or interrupted:
+    _say_how_to_finish()
+    for state, status in (
+        ("failed", EXIT_FAILED),
+        ("interrupted", EXIT_INTERRUPTED),
+        ("skipped", EXIT_SKIPPED),
+    ):
+        if any(sweep.count(state) for sweep in sweeps):
+            return status
+    return 0
+
+
+def _say_how_to_finish() -> None:
+    for sweep in _sweeps():
+        if sweep.count("failed") or sweep.count("interrupted"):
             _say(f"finish it with the same command and sweep.resume={sweep.folder}")
-    if failed:
-        return EXIT_FAILED
-    return EXIT_INTERRUPTED if interrupted else EXIT_SKIPPED if skipped else 0
+
+
+def _sweeps() -> list[SweepReport]:
+    """What this process ran; empty for --help, --cfg and completion, which run nothing."""
+    launcher = sys.modules.get("scalewise.sweep.launcher")
+    return [] if launcher is None else launcher.ran
 
 
 def explain(error: BaseException) -> str | None:
@@ -114,6 +136,8 @@ def explain(error: BaseException) -> str | None:
 
     if isinstance(error, ConfigError):
         return str(error)
+    if isinstance(error, OSError) and _is_the_hosts_fault(error):
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if isinstance(error, MissingConfigException):
         return _explain_missing(error)
     if isinstance(error, OverrideParseException):
@@ -123,7 +147,27 @@ def explain(error: BaseException) -> str | None:
             if isinstance(cause, OmegaConfBaseException) and cause.full_key:
                 return _explain_key(cause)
         return _flat(error)
+    if isinstance(error, ValueError) and _raised_in(error).partition(".")[0] == "hydra":
+        return _flat(error)  # Hydra refuses some input, such as model=3, with a bare ValueError
     return None
+
+
+def _is_the_hosts_fault(error: BaseException) -> bool:
+    """A full disk or a folder that is not the user's: said in one line, like wrong input."""
+    return isinstance(error, OSError) and error.errno in (
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EROFS,
+        errno.EACCES,
+    )
+
+
+def _raised_in(error: BaseException) -> str:
+    """The module of the innermost frame."""
+    module = ""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        module = str(frame.f_globals.get("__name__", ""))
+    return module
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import functools
 import secrets
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
+
+from scalewise.records import SweepFolder
 
 
 def conf_dir() -> Path:
@@ -27,6 +30,18 @@ def _new_folder() -> str:
     return f"multirun/{time.strftime('%Y-%m-%d_%H-%M-%S')}-{secrets.token_hex(2)}"
 
 
+def discard_unused_folder() -> None:
+    """Remove the new sweep folder if no sweep was begun in it.
+
+    Hydra makes it, and writes its own files there, before anybody has looked at the input.
+    """
+    if not _new_folder.cache_info().currsize:
+        return
+    folder = Path(_new_folder())
+    if folder.is_dir() and not SweepFolder(folder).plan_path.exists():
+        shutil.rmtree(folder)
+
+
 def sweep_folder(overrides: Sequence[str]) -> str:
     """The folder ``sweep.resume=`` names among the overrides, else a new one below ``multirun/``.
 
@@ -34,6 +49,8 @@ def sweep_folder(overrides: Sequence[str]) -> str:
     """
     for override in overrides:
         key, _, value = override.partition("=")
-        if key.lstrip("+") == "sweep.resume" and value not in ("", "null"):
-            return value.strip("'\"")
+        value = value.strip("'\"")
+        # Any other value is refused once the whole configuration is known.
+        if key.lstrip("+") == "sweep.resume" and SweepFolder(value).plan_path.exists():
+            return value
     return _new_folder()

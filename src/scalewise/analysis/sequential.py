@@ -10,8 +10,8 @@ of Lan and DeMets, 1983, nominal level proportional to the information):
 Early looks decide only what is obvious; the last one keeps most of the level, so that little is
 decided less often than by a fixed protocol of ``cap`` runs. The factor 0.7 and the looks were
 chosen by simulation (``benchmarks/sequential_stopping.py``), over run-to-run CVs of 1 to 40 %,
-skewed noise, outliers on both sides and drift: the interval at the stop covers the truth in about
-95 of 100 cases. What no rule can correct is noise that strikes only one side.
+skewed noise, outliers on both sides and drift: the interval at the stop covers the truth in
+at least 95 of 100 cases. What no rule can correct is noise that strikes only one side.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from scalewise.sweep.job import Job, Outcome
 from scalewise.sweep.lease import Host, HostMismatch, Lease, Leases, discover, width
 from scalewise.sweep.mirror import Mirror
 from scalewise.sweep.plan import Cell
-from scalewise.sweep.processes import become_subreaper, end_session
+from scalewise.sweep.processes import become_subreaper, end_orphans
 
 Policy = Literal["exclusive", "packed"]
 
@@ -72,6 +72,8 @@ class Engine:
         self.folder = SweepFolder(folder)
         self.policy: Policy = policy
         self.display = display
+        self.report = SweepReport(folder)
+        """What has ended so far; it stays when :meth:`run` is interrupted."""
         self._leases = Leases()
         self._running: list[_Running] = []
         self._waiting: list[tuple[Cell, int, Host]] = []
@@ -87,22 +89,25 @@ class Engine:
                 "wait for it or choose another folder"
             )
         become_subreaper()
-        report = SweepReport(self.folder.path)
+        report = self.report
         mirror = None
         try:
-            self._save_plan(cells)
             self._tally = Tally(total=len(cells))
             for cell in cells:
                 self._admit(cell, report, alone=len(cells) == 1)
+            self._save_plan(cells)
             if self._waiting and any(c.request.cell.tracking.trackers for c, _, _ in self._waiting):
                 mirror = Mirror(self.folder.path, self.display.note)
             self._loop(report)
             if mirror is not None:
                 mirror.finish()
         except BaseException:
-            self._end_all(report)
+            deadline = time.monotonic() + _END_S
             if mirror is not None:
-                mirror.abandon()
+                mirror.let_go()
+            self._end_all(report, deadline)
+            if mirror is not None:
+                mirror.abandon(deadline)
             raise
         finally:
             self.display.close()
@@ -240,7 +245,7 @@ class Engine:
         else:
             outcome = self._supervisor_died(running)
         # Its session is its own: whoever is still in it is an orphan of this cell.
-        end_session(running.process.pid)
+        end_orphans(running.process.pid)
         self._leases.release(running.lease)
         self._running.remove(running)
         self._end(report, running.cell, outcome, time.monotonic() - running.started)
@@ -284,23 +289,24 @@ class Engine:
             Attempt(number, outcome, cause, message, None, None, tuple(lines), now, now)
         )
 
-    def _end_all(self, report: SweepReport) -> None:
-        """End every running cell: they record themselves as interrupted, within ten seconds."""
+    def _end_all(self, report: SweepReport, deadline: float) -> None:
+        """End every running cell: they record themselves as interrupted, until ``deadline``."""
         # A second Ctrl-C must not leave processes behind.
         previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             for running in self._running:
                 running.process.terminate()
-            deadline = time.monotonic() + _END_S
             for running in self._running:
                 try:
                     running.process.wait(max(0.1, deadline - time.monotonic()))
                 except subprocess.TimeoutExpired:
                     running.process.kill()
                     running.process.wait()
-                end_session(running.process.pid)
+                end_orphans(running.process.pid)
                 self._leases.release(running.lease)
                 report.outcomes[running.cell.planned.cell_id] = Outcome("interrupted")
             self._running.clear()
+            for cell, _, _ in self._waiting:
+                report.outcomes[cell.planned.cell_id] = Outcome("interrupted")
         finally:
             signal.signal(signal.SIGINT, previous)

@@ -11,6 +11,10 @@ from scalewise.records import DeviceInfo, PlannedCell
 from scalewise.typed import build, to_plain
 
 
+class CellFailed(RuntimeError):  # noqa: N818 - what Hydra's sweepers see of a cell without result
+    """A cell ended without a result, or without the objective that was asked for."""
+
+
 @dataclass(frozen=True)
 class Job:
     """One attempt at one cell."""
@@ -42,7 +46,7 @@ class Outcome:
 
     state: Literal["done", "failed", "skipped", "interrupted"]
     message: str = ""
-    """One line; empty when done."""
+    """One line; of a cell that is done, why it has no objective."""
     objective: float | None = None
     global_samples_per_s: float | None = None
 

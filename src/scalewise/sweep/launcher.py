@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +11,20 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from scalewise.config import ConfigError, config_id, resolve
+from scalewise.records import SweepFolder
 from scalewise.sweep.display import make_display
 from scalewise.sweep.engine import Engine, Policy, SweepReport
-from scalewise.sweep.job import Outcome
+from scalewise.sweep.job import CellFailed, Outcome
 from scalewise.sweep.plan import Cell, Request, plan, request
 
-finished: list[SweepReport] = []
+ran: list[SweepReport] = []
 """Every sweep this process has run: the entry reports on them and derives its exit status."""
-
-
-class CellFailed(RuntimeError):  # noqa: N818 - what Hydra's sweepers see of a cell without result
-    """A cell ended without a result."""
 
 
 def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> float | None:
     """``python train.py`` without ``-m``: the composed configuration, alone in ``folder``."""
     one = request(overrides, resolve(composed))
+    check_resumed([one])
     cells = plan([one], one.cell.sweep.order_seed)
     report = _run(folder, "exclusive", cells)
     return _objective(_outcomes(report, cells))
@@ -53,6 +51,7 @@ def launch(
         for i, overrides in enumerate(job_overrides)
     ]
     requests = [request(overrides, resolve(cfg)) for overrides, cfg in composed]
+    check_resumed(requests)
     seed = requests[0].cell.sweep.order_seed if requests else 0
     cells = plan(requests, seed)
     report = _run(folder, policy, cells)
@@ -83,15 +82,32 @@ def _cells_of(one: Request, cells: Sequence[Cell]) -> list[Cell]:
     return [cell for cell in cells if cell.planned.config_id == wanted]
 
 
+def check_resumed(requests: Iterable[Request]) -> None:
+    """Refuse to finish a sweep that was never begun. Raises :class:`ConfigError`."""
+    for one in requests:
+        resume = one.cell.sweep.resume
+        if resume is not None and not SweepFolder(resume).plan_path.exists():
+            raise ConfigError(
+                f"sweep.resume: found {resume!r}, which holds no sweep.json; "
+                "allowed: the folder of a sweep that was begun"
+            )
+
+
 def _run(folder: Path, policy: Policy, cells: Sequence[Cell]) -> SweepReport:
-    report = Engine(folder, policy, make_display()).run(cells)
-    earlier = next((r for r in finished if r.folder == report.folder), None)
+    engine = Engine(folder, policy, make_display())
+    try:
+        return engine.run(cells)
+    finally:
+        _remember(engine.report)
+
+
+def _remember(report: SweepReport) -> None:
+    earlier = next((r for r in ran if r.folder == report.folder), None)
     if earlier is None:
-        finished.append(report)
+        ran.append(report)
     else:
         # A sweeper that asks in batches fills one folder.
         earlier.outcomes.update(report.outcomes)
-    return report
 
 
 def _outcomes(report: SweepReport, cells: Sequence[Cell]) -> list[Outcome]:
@@ -123,10 +139,9 @@ def _job_return(
         status=JobStatus.COMPLETED,
     )
     result.return_value = _objective(outcomes)
-    bad = next((o for o in outcomes if o.state != "done"), None)
-    if bad is not None and not basic_sweeper:
+    if result.return_value is None and not basic_sweeper:
         # Optuna and its like count failures themselves. The basic sweeper would stop at the
         # first one; there, the exit status says it.
         result.status = JobStatus.FAILED
-        result.return_value = CellFailed(bad.message)
+        result.return_value = CellFailed(next(o.message for o in outcomes if o.objective is None))
     return result

@@ -17,6 +17,19 @@ def throughput_of(folder: CellFolder, world_size: int) -> float | None:
         return None
 
 
+def batch_sizes_of(folder: CellFolder, world_size: int) -> tuple[int, int] | None:
+    """Samples of the largest step, of the largest rank and of all ranks, as they were fed.
+
+    None where the step records do not tell. A user's LightningDataModule decides on its own.
+    """
+    try:
+        series = [read_steps(folder.steps_path(rank), rank) for rank in range(world_size)]
+    except RecordError:
+        return None
+    fed = [int(one.rows["samples"].max(initial=0)) for one in series]
+    return (max(fed), sum(fed)) if all(fed) else None
+
+
 def objective_of(
     name: str, metrics: Mapping[str, float | None], throughput: float | None
 ) -> float | None:

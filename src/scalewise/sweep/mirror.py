@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,12 +56,15 @@ class Mirror:
                 )
         self._reader.join(timeout=2)
 
-    def abandon(self) -> None:
-        """End it now: the sweep was interrupted."""
+    def let_go(self) -> None:
+        """The sweep was interrupted: it hands over what it can within seconds, and ends."""
         assert self._process.stdin is not None
         self._process.stdin.close()
+
+    def abandon(self, deadline: float) -> None:
+        """Wait for its end until ``deadline`` of ``time.monotonic``, then end it."""
         try:
-            self._process.wait(5)
+            self._process.wait(max(0.5, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -21,6 +21,9 @@ from scalewise.sweep.job import Job
 from scalewise.train.rank import rendezvous, scrubbed
 from scalewise.typed import to_plain
 
+ENV_SUPERVISOR = "SCALEWISE_SUPERVISOR_PID"
+"""In the environment of every rank and of whatever it starts."""
+
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -164,7 +167,7 @@ class Ranks:
             "PYTHONPATH": os.pathsep.join(job.python_path),
             "OMP_NUM_THREADS": threads,
             "MKL_NUM_THREADS": threads,
-            "SCALEWISE_SUPERVISOR_PID": str(os.getpid()),
+            ENV_SUPERVISOR: str(os.getpid()),
             "SCALEWISE_DEVICE": json.dumps(to_plain(slot)),
             "SCALEWISE_DEVICES": json.dumps(to_plain(job.slots)),
             "SCALEWISE_TOPOLOGY": json.dumps(dict(job.topology)),
@@ -221,13 +224,17 @@ class Wakeup:
         self.stop_asked = True
 
 
-def end_session(session: int) -> None:
-    """Kill every process whose session ``session`` is, and reap those that are ours by now."""
+def end_orphans(supervisor: int) -> None:
+    """Kill what a supervisor left behind, and reap what is ours by now.
+
+    Its ranks and their children share its session or, where one of them made a session of its
+    own, at least its mark in their environment.
+    """
     for _ in range(100):
-        members = _session_members(session)
-        if not members:
+        left = _left_behind(supervisor)
+        if not left:
             return
-        for pid in members:
+        for pid in left:
             _kill(pid, signal.SIGKILL)
             try:
                 os.waitpid(pid, os.WNOHANG)
@@ -236,8 +243,20 @@ def end_session(session: int) -> None:
         time.sleep(0.02)
 
 
-def _session_members(session: int) -> list[int]:
-    return [pid for pid, (_, its) in _process_table().items() if its == session]
+def _left_behind(supervisor: int) -> list[int]:
+    mark = f"{ENV_SUPERVISOR}={supervisor}".encode()
+    return [
+        pid
+        for pid, (_, session) in _process_table().items()
+        if session == supervisor or mark in _environment_of(pid)
+    ]
+
+
+def _environment_of(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []  # another user's, or ended while we looked
 
 
 def _process_table() -> dict[int, tuple[int, int]]:

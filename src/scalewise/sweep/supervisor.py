@@ -15,10 +15,17 @@ from pathlib import Path
 
 from scalewise.config import CellConfig, build_cell
 from scalewise.gpu.sampler import DeviceSampler
-from scalewise.records import Attempt, CellFolder, CellResult, RecordError, read_heartbeat
+from scalewise.records import (
+    Attempt,
+    CellFolder,
+    CellResult,
+    RankSummary,
+    RecordError,
+    read_heartbeat,
+)
 from scalewise.sweep.blame import Verdict, blame, last_lines, port_was_taken
 from scalewise.sweep.job import Job, Outcome
-from scalewise.sweep.measured import objective_of, throughput_of
+from scalewise.sweep.measured import batch_sizes_of, objective_of, throughput_of
 from scalewise.sweep.processes import Ranks, Wakeup, become_subreaper, end_descendants
 
 _POLL_S = 1.0
@@ -154,6 +161,10 @@ class Supervisor:
                 Verdict("exit", f"every rank exited with 0, but {error}", None, 0)
             )
         throughput = throughput_of(self.folder, world)
+        per_device_batch, global_batch = batch_sizes_of(self.folder, world) or (
+            cell.per_device_batch_size(world),
+            cell.global_batch_size(world),
+        )
         objective = objective_of(cell.sweep.objective, summaries[0].metrics, throughput)
         self.folder.save_result(
             CellResult(
@@ -167,14 +178,23 @@ class Supervisor:
                 world_size=world,
                 strategy=cell.strategy.name,
                 scaling=cell.scaling,
-                global_batch_size=cell.global_batch_size(world),
-                per_device_batch_size=cell.per_device_batch_size(world),
+                global_batch_size=global_batch,
+                per_device_batch_size=per_device_batch,
                 objective=objective,
                 co_tenants=job.co_tenants,
                 ranks=summaries,
             )
         )
-        return Outcome("done", objective=objective, global_samples_per_s=throughput)
+        return Outcome("done", self._unmeasured(objective, summaries[0]), objective, throughput)
+
+    def _unmeasured(self, objective: float | None, summary: RankSummary) -> str:
+        if objective is not None:
+            return ""
+        measured = [name for name, value in summary.metrics.items() if value is not None]
+        return (
+            f"sweep.objective: found {self.cell.sweep.objective!r}, which this cell did not "
+            f"measure; allowed: {', '.join([*sorted(measured), 'global_samples_per_s'])}"
+        )
 
     def _record_attempt(self, verdict: Verdict) -> Outcome:
         state = "interrupted" if verdict.cause == "interrupted" else "failed"

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Literal
 
 from scalewise.records import CellFolder, DeviceInfo, RankError
+from scalewise.sweep.processes import ENV_SUPERVISOR
 
 EXIT_FAILED = 1
 EXIT_CONFIG_ERROR = 2
 
-ENV_SUPERVISOR = "SCALEWISE_SUPERVISOR_PID"
 ENV_DEVICE = "SCALEWISE_DEVICE"
 """This rank's :class:`DeviceInfo` as JSON."""
 ENV_DRIVER = "SCALEWISE_DRIVER"
@@ -131,7 +131,9 @@ def _kind(error: BaseException) -> Literal["exception", "oom", "config", "disk"]
 
 if __name__ == "__main__":
     status = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Not sys.exit: after a failure, tearing down a process group whose peers are gone can hang.
-    os._exit(status)
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        # Not sys.exit: after a failure, tearing down a process group whose peers are gone can hang.
+        os._exit(status)

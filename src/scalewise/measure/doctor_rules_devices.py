@@ -1,0 +1,182 @@
+"""Findings about single devices and how well they match."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from itertools import groupby
+
+from scalewise.measure.doctor_links import pcie_gb_s, rank_names
+from scalewise.measure.doctor_rules_links import FAR_BELOW
+from scalewise.records.doctor import DoctorReport, Finding, Soak
+
+_SLOW_TWIN = 0.92
+"""GPUs of one kind differ by a few percent on one host; this far below its twins is a finding."""
+_STEADY = 0.95
+"""The endurance run's last third over its first."""
+_THERMAL = ("thermal", "hardware slowdown", "power brake")
+_SLOW_LAUNCH_US = 20.0
+
+
+def pcie_below_maximum(report: DoctorReport) -> Iterator[Finding]:
+    """A link to the host that is narrower or slower than both ends allow."""
+    for rank in report.ranks:
+        link = rank.pcie
+        if link is None:
+            continue
+        parts = []
+        if link.generation and link.max_generation and link.generation < link.max_generation:
+            parts.append(f"generation {link.generation} of {link.max_generation}")
+        if link.lanes and link.max_lanes and link.lanes < link.max_lanes:
+            parts.append(f"{link.lanes} lanes of {link.max_lanes}")
+        if parts:
+            yield Finding(
+                "pcie_below_maximum",
+                "warning",
+                f"{rank_names(report, rank.rank)}: the PCIe link runs at {' and '.join(parts)}.",
+                "read while pinned copies were running" + _pinned_words(report, rank.rank),
+                "Reseat the card or riser, check which slot shares its lanes, and the BIOS "
+                "setting of the slot's speed.",
+                "nvidia-smi -q -d PCI shows the maximum while copies run",
+            )
+
+
+def staging_below_link(report: DoctorReport) -> Iterator[Finding]:
+    """Pinned copies far below what the PCIe link carries."""
+    for rank in report.ranks:
+        if rank.pcie is None:
+            continue
+        expected = pcie_gb_s(rank.pcie.generation, rank.pcie.lanes)
+        alone = [c for c in rank.copies if c.kind.endswith("pinned") and not c.together]
+        if expected is None or not alone:
+            continue
+        slow = min(alone, key=lambda c: c.gb_s)
+        if slow.gb_s < FAR_BELOW * expected:
+            yield Finding(
+                "staging_below_link",
+                "warning",
+                f"{rank_names(report, rank.rank)}: {slow.kind} reaches {slow.gb_s:.1f} GB/s; the "
+                f"link carries about {expected:.0f}.",
+                f"{slow.bytes} bytes, nothing else copying",
+                "Bind the process to the cores and memory of the GPU's NUMA node; look at the "
+                "IOMMU and at the virtual machine.",
+                "numactl --cpunodebind and --membind to the GPU's node change nothing",
+            )
+
+
+def slow_twin(report: DoctorReport) -> Iterator[Finding]:
+    """One device behind others of its kind, by more than their repetitions scatter."""
+    by_name: dict[str, list[int]] = {}
+    for rank, facts in enumerate(report.devices):
+        by_name.setdefault(facts.device.name, []).append(rank)
+    for ranks in by_name.values():
+        for figure, times in _comparable(report, ranks):
+            for rank, (median_us, fastest_us, _) in times.items():
+                others = [t for r, t in times.items() if r != rank]
+                if not others:
+                    continue
+                twin_us = statistics.median(t[0] for t in others)
+                apart = fastest_us > statistics.median(t[2] for t in others)
+                if twin_us / median_us < _SLOW_TWIN and apart:
+                    yield Finding(
+                        "slow_device",
+                        "warning",
+                        f"{rank_names(report, rank)} is {100 * (1 - twin_us / median_us):.0f} % "
+                        f"slower than its twins ({figure}).",
+                        f"{median_us:.1f} us against {twin_us:.1f} us at the median",
+                        "Every synchronous step waits for it. Compare clocks, temperature and "
+                        "power limit (nvidia-smi -q -d CLOCK,POWER,PERFORMANCE); look for other "
+                        "work on the device or its cores; else leave it out with --gpus.",
+                        "the difference moves to another device, or goes, when examined again",
+                    )
+
+
+def worn_memory(report: DoctorReport) -> Iterator[Finding]:
+    for rank, facts in enumerate(report.devices):
+        if facts.ecc_uncorrected:
+            yield Finding(
+                "ecc_errors",
+                "fault",
+                f"{rank_names(report, rank)} has had memory errors that could not be corrected.",
+                f"{facts.ecc_uncorrected} since the driver was loaded; "
+                f"{facts.remapped_rows if facts.remapped_rows is not None else '?'} rows remapped",
+                "Take the GPU out of service and reset it; have it replaced if errors return.",
+                "the count stays at 0 after a reset under load",
+            )
+
+
+def unsteady(report: DoctorReport) -> Iterator[Finding]:
+    """A rate that falls as the device grows warm, or thermal limits."""
+    for rank in report.ranks:
+        if rank.soak is None or len(rank.soak.windows) < 6:
+            continue
+        ratio = thermal_ratio(rank.soak)
+        reasons = sorted({r for w in rank.soak.windows for r in w.throttle_reasons or ()})
+        thermal = [r for r in reasons if any(word in r.lower() for word in _THERMAL)]
+        if ratio >= _STEADY and not thermal:
+            continue
+        hottest = max((w.temperature_c for w in rank.soak.windows if w.temperature_c), default=None)
+        yield Finding(
+            "not_steady",
+            "warning",
+            f"{rank_names(report, rank.rank)}: under steady load the rate ends at "
+            f"{100 * ratio:.1f} % of its begin.",
+            f"{len(rank.soak.windows)} windows; hottest {hottest or '?'} C; limits: "
+            f"{', '.join(reasons) or 'none read'}",
+            "Improve cooling or the placing of the card; warm up before measuring, and let runs "
+            "that are compared be long enough to reach the same temperature.",
+            "a longer --soak shows a constant rate and no thermal limit",
+        )
+
+
+def thermal_ratio(soak: Soak) -> float:
+    """The median rate of the last third of an endurance run over that of its first third."""
+    rates = [window.tflops for window in soak.windows]
+    third = max(1, len(rates) // 3)
+    return statistics.median(rates[-third:]) / statistics.median(rates[:third])
+
+
+def slow_launches(report: DoctorReport) -> Iterator[Finding]:
+    for rank in report.ranks:
+        if report.devices[rank.rank].device.kind != "cuda":
+            continue
+        cost = next((c.timing.median_us for c in rank.launch if c.kind == "enqueue"), None)
+        if cost is not None and cost > _SLOW_LAUNCH_US:
+            yield Finding(
+                "slow_launches",
+                "note",
+                f"{rank_names(report, rank.rank)}: launching a kernel takes the host "
+                f"{cost:.1f} us.",
+                "200 launches of the smallest kernel, median of 7 repetitions",
+                "Small models are limited by this: use execution=cudagraph, a faster core, or "
+                "look for what else runs on the rank's cores.",
+                "the GPU shows no gaps between kernels in a profile",
+            )
+
+
+def _comparable(
+    report: DoctorReport, ranks: list[int]
+) -> Iterator[tuple[str, dict[int, tuple[float, float, float]]]]:
+    """Each figure that several ranks have: rank to (median, fastest, slowest) in microseconds."""
+    rows = []
+    for number in ranks:
+        measured = next((r for r in report.ranks if r.rank == number), None)
+        if measured is None:
+            continue
+        timings = [((f"gemm {g.precision}", g.size), g.timing) for g in measured.gemm]
+        timings += [
+            ((f"{c.kind} copy", c.bytes), c.timing)
+            for c in measured.copies
+            if c.kind in ("device", "host")
+        ]
+        for key, timing in timings:
+            spread = (timing.median_us, min(timing.samples_us), max(timing.samples_us))
+            rows.append((key, number, spread))
+    for (figure, _), same in groupby(sorted(rows), key=lambda row: row[0]):
+        yield figure, {number: spread for _, number, spread in same}
+
+
+def _pinned_words(report: DoctorReport, number: int) -> str:
+    rank = next(r for r in report.ranks if r.rank == number)
+    rates = [f"{c.kind} {c.gb_s:.1f} GB/s" for c in rank.copies if c.kind.endswith("pinned")]
+    return f"; {', '.join(rates[:2])}" if rates else ""

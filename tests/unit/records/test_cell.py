@@ -1,0 +1,196 @@
+"""The JSON records of a cell: round trips, torn files, and what a new try leaves of the last."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalewise.records import (
+    SCHEMA_VERSION,
+    Attempt,
+    CellFolder,
+    CellResult,
+    DeviceInfo,
+    PlannedCell,
+    Provenance,
+    RankError,
+    RankSummary,
+    RecordError,
+    SweepFolder,
+    SweepPlan,
+    TrackerState,
+    TrackingRecord,
+)
+from scalewise.records.files import write_atomically
+
+DEVICE = DeviceInfo("cuda", "NVIDIA H200", "GPU-1", 0, (0, 1), 143_771.0)
+SUMMARY = RankSummary(
+    rank=0,
+    local_rank=0,
+    pid=1,
+    device=DEVICE,
+    parameters_total=10,
+    parameters_trainable=9,
+    steps_completed=5,
+    samples_fed=80,
+    epochs_completed=1,
+    gradient_bytes=None,
+    gradient_buckets=None,
+    flops_per_sample=1e6,
+    peak_allocated_mib=None,
+    peak_reserved_mib=None,
+    allocation_retries=None,
+    peak_rss_mib=100.5,
+    metrics={"val_loss": 0.5, "train_loss": None},
+    step_rows=5,
+    metric_rows=2,
+    missing={"exposed_comm_ms": "no hook"},
+)
+RESULT = CellResult(
+    "cell", "config", "name", 0, 1, 1.0, 2.0, 1, "single", "strong", 16, 16, None, ("x",), (SUMMARY,)
+)
+ATTEMPT = Attempt(1, "failed", "oom", "rank 0: no memory", 0, -9, ("last", "line ü"), 1.0, 2.0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> CellFolder:
+    return CellFolder(tmp_path / "cell")
+
+
+def test_every_record_comes_back_as_it_was_written(folder: CellFolder) -> None:
+    provenance = Provenance(
+        ("train.py",),
+        "hash",
+        "Linux",
+        "3.11",
+        {"torch": "2"},
+        {"commit": "abc", "dirty": False, "diff_sha256": None},
+        (DEVICE,),
+        None,
+        None,
+        None,
+        {"OMP_NUM_THREADS": "1"},
+        2,
+        None,
+    )
+    error = RankError(1, 3.5, "disk", "full", "Traceback ...")
+    tracking = TrackingRecord({"wandb": TrackerState("incomplete", 3, None, "here", "why")}, 2)
+    folder.save_result(RESULT)
+    folder.save_rank(SUMMARY)
+    folder.save_rank_error(error)
+    folder.save_attempt(ATTEMPT)
+    folder.save_provenance(provenance)
+    folder.save_tracking(tracking)
+    folder.save_config({"a": 1, "text": "ü, = '\" \n", "list": (1, None)})
+    assert folder.load_result() == RESULT
+    assert folder.load_rank(0) == SUMMARY
+    assert folder.load_rank_error(1) == error
+    assert folder.load_rank_error(0) is None
+    assert list(folder.attempts()) == [ATTEMPT]
+    assert folder.load_provenance() == provenance
+    assert folder.load_tracking() == tracking
+    assert folder.load_config() == {"a": 1, "text": "ü, = '\" \n", "list": [1, None]}
+
+
+def test_a_plan_comes_back(tmp_path: Path) -> None:
+    sweep = SweepFolder(tmp_path)
+    plan = SweepPlan(1.0, ("a",), 3, (PlannedCell("i", "c", "n", ("x=1",), 0, None),))
+    sweep.save_plan(plan)
+    assert sweep.load_plan() == plan
+    assert [(p.name, f.path) for p, f in sweep.cells()] == [("n", tmp_path / "n")]
+
+
+@pytest.mark.parametrize("keep", [0, 1, 40, -2])
+def test_a_torn_result_is_no_result(folder: CellFolder, keep: int) -> None:
+    folder.save_result(RESULT)
+    path = folder.path / "result.json"
+    path.write_bytes(path.read_bytes()[:keep])
+    assert not folder.is_done()
+    with pytest.raises(RecordError, match=r"result\.json: cannot be read as JSON"):
+        folder.load_result()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema_version": 99}, "schema version 99; this scalewise reads"),
+        ({"world_size": "two"}, "world_size: found 'two'; allowed: an integer"),
+        ({"extra": 1}, "extra: unknown key"),
+    ],
+)
+def test_a_result_that_does_not_fit_says_why(
+    folder: CellFolder, change: dict[str, Any], message: str
+) -> None:
+    folder.save_result(RESULT)
+    path = folder.path / "result.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    assert not folder.is_done()
+    with pytest.raises(RecordError, match=message):
+        folder.load_result()
+
+
+def test_a_record_says_its_version_and_holds_no_nan(folder: CellFolder) -> None:
+    folder.save_result(RESULT)
+    assert json.loads((folder.path / "result.json").read_text())["schema_version"] == SCHEMA_VERSION
+    with pytest.raises(ValueError, match="JSON"):
+        folder.save_result(dataclasses.replace(RESULT, objective=float("nan")))
+    assert folder.load_result() == RESULT, "the old record must survive a refused one"
+
+
+def test_a_write_that_fails_leaves_the_old_content_and_no_litter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "record"
+    write_atomically(path, b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def leave_a_try(folder: CellFolder, log: str) -> None:
+    for path in (folder.steps_path(0), folder.log_path(0, "err")):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(log)
+    (folder.path / "result.json").write_text("torn")
+
+
+def test_a_new_try_keeps_the_logs_of_a_recorded_one(folder: CellFolder) -> None:
+    leave_a_try(folder, "first")
+    folder.save_attempt(ATTEMPT)
+    folder.clear_attempt()
+    assert (folder.path / "attempts" / "1.logs" / "rank0.err").read_text() == "first"
+    assert not folder.steps_path(0).exists()
+    assert not (folder.path / "result.json").exists()
+    assert folder.next_attempt_number() == 2
+
+
+def test_a_new_try_follows_any_number_of_unrecorded_ones(folder: CellFolder) -> None:
+    folder.clear_attempt()
+    for log in ("killed", "killed again"):
+        leave_a_try(folder, log)
+        folder.clear_attempt()
+        assert not folder.log_path(0, "err").exists()
+    leave_a_try(folder, "recorded")
+    folder.save_attempt(ATTEMPT)
+    folder.clear_attempt()
+    leave_a_try(folder, "killed after a recorded one")
+    folder.clear_attempt()
+    assert (folder.path / "attempts" / "1.logs" / "rank0.err").read_text() == "recorded"
+    assert list(folder.attempts()) == [ATTEMPT]
+
+
+def test_attempts_are_in_the_order_they_were_made(folder: CellFolder) -> None:
+    for number in (1, 2, 10):
+        folder.save_attempt(dataclasses.replace(ATTEMPT, number=number))
+    assert [a.number for a in folder.attempts()] == [1, 2, 10]
+    assert folder.next_attempt_number() == 11

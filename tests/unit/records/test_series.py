@@ -1,0 +1,160 @@
+"""Series on disk: round trips, and what is left of them when they are cut off anywhere."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scalewise.records import (
+    PHASES,
+    STEP_DTYPE,
+    WARMUP,
+    DeviceSample,
+    DeviceSeriesWriter,
+    HeartbeatWriter,
+    MetricRow,
+    MetricsWriter,
+    RecordError,
+    SampledDevice,
+    ShardIndices,
+    StepWriter,
+    read_device_series,
+    read_heartbeat,
+    read_metrics,
+    read_shard,
+    read_steps,
+    write_shard,
+)
+
+
+def write_steps(path: Path, count: int) -> None:
+    writer = StepWriter(path)
+    for step in range(count):
+        host = {name: float(i) for i, name in enumerate((*PHASES, "step", "arrival"))}
+        host["exposed_comm"] = None  # type: ignore[assignment]
+        writer.append(step, 1000 * step, 0, 16, WARMUP if step < 2 else 0, host, None)
+    writer.close()
+
+
+def test_steps_come_back_and_missing_stays_missing(tmp_path: Path) -> None:
+    write_steps(tmp_path / "steps", 5)
+    series = read_steps(tmp_path / "steps", 3)
+    assert (series.rank, len(series), len(series.timed()), series.torn_bytes) == (3, 5, 3, 0)
+    assert list(series.column("forward")) == [2.0] * 5
+    assert np.isnan(series.column("exposed_comm")).all()
+    assert np.isnan(series.column("step", "device")).all()
+
+
+def test_a_step_file_cut_anywhere_loses_the_torn_row_only(tmp_path: Path) -> None:
+    path = tmp_path / "steps"
+    write_steps(path, 3)
+    whole = path.read_bytes()
+    header = whole.index(b"\n") + 1
+    for size in range(header, len(whole) + 1):
+        path.write_bytes(whole[:size])
+        series = read_steps(path, 0)
+        rows, torn = divmod(size - header, STEP_DTYPE.itemsize)
+        assert (len(series), series.torn_bytes) == (rows, torn)
+    for size in (0, header // 2, header - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(RecordError, match="the header is torn"):
+            read_steps(path, 0)
+
+
+def test_a_step_file_of_another_layout_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "steps"
+    header = {"schema_version": 1, "dtype": [["step", "<i8"]], "epoch_offset_ns": 0}
+    path.write_bytes(json.dumps(header).encode() + b"\n")
+    with pytest.raises(RecordError, match="schema version"):
+        read_steps(path, 0)
+    path.write_bytes(b"[]\n")
+    with pytest.raises(RecordError, match="not a step header"):
+        read_steps(path, 0)
+    with pytest.raises(RecordError, match="cannot be read"):
+        read_steps(tmp_path / "absent", 0)
+
+
+def test_metrics_come_back_and_what_is_not_finite_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    writer = MetricsWriter(path)
+    writer.append(MetricRow(1.0, 1, 0, 16, {"loss": 0.5, "bad": math.nan, "worse": math.inf}))
+    writer.append(MetricRow(2.0, 2, 0, 32, {"loss": None}))
+    writer.close()
+    rows = read_metrics(path)
+    assert rows[0].values == {"loss": 0.5, "bad": None, "worse": None}
+    assert rows[1].samples == 32
+    whole = path.read_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        assert len(read_metrics(path)) == whole[:size].count(b"\n")
+
+
+def test_a_garbled_metrics_line_names_itself(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"time": 1}\n')
+    with pytest.raises(RecordError, match=r"line 1: step: missing"):
+        read_metrics(path)
+    path.write_bytes(b"\x00\x00\n")
+    with pytest.raises(RecordError, match=r"line 1: not JSON"):
+        read_metrics(path)
+
+
+def test_device_samples_come_back_with_what_happened_to_them(tmp_path: Path) -> None:
+    path = tmp_path / "gpu" / "host.jsonl"
+    writer = DeviceSeriesWriter(
+        path, "host", "nvml", 1.0, (SampledDevice("GPU-0", 0, "a"),), {"power_w": "not there"}
+    )
+    writer.append(1.0, {"GPU-0": DeviceSample("GPU-0", 50.0, throttle_reasons=())}, 0.1)
+    writer.add_device(SampledDevice("GPU-1", 1, "b"))
+    writer.note("GPU-0 is lost")
+    writer.unavailable("energy_j", "timed out")
+    writer.append(2.0, {"GPU-1": DeviceSample("GPU-1", 60.0)}, None)
+    writer.close()
+    with path.open("ab") as file:
+        file.write(b'{"time": 3.0, "dev')
+    series = read_device_series(path)
+    assert series.values("GPU-0", "utilization_percent") == [50.0, None]
+    assert series.values("GPU-0", "power_w") == [None, None]
+    assert series.samples[0]["GPU-0"].throttle_reasons == ()
+    assert [d.id for d in series.devices] == ["GPU-0", "GPU-1"]
+    assert series.unavailable == {"power_w": "not there", "energy_j": "timed out"}
+    assert series.problems == ("GPU-0 is lost", "a torn last line of 18 bytes was dropped")
+    path.write_bytes(b"")
+    with pytest.raises(RecordError, match="empty"):
+        read_device_series(path)
+
+
+def test_shards_come_back_and_a_torn_archive_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "audit" / "rank1.npz"
+    write_shard(path, ShardIndices(1, np.array([3, 1, 3]), 10, True))
+    shard = read_shard(path, 1)
+    assert list(shard.indices) == [3, 1, 3]
+    assert (shard.rank, shard.dataset_size, shard.epoch_complete) == (1, 10, True)
+    whole = path.read_bytes()
+    for size in range(0, len(whole), 37):
+        path.write_bytes(whole[:size])
+        with pytest.raises(RecordError, match="cannot be read"):
+            read_shard(path, 1)
+
+
+def test_a_heartbeat_is_read_while_it_beats(tmp_path: Path) -> None:
+    path = tmp_path / "heartbeat" / "rank0"
+    assert read_heartbeat(path) is None
+    writer = HeartbeatWriter(path)
+    first = read_heartbeat(path)
+    assert first is not None
+    assert (first.step, first.total_steps, first.started_at) == (0, -1, 0.0)
+    writer.begin(100)
+    writer.beat(7, 112)
+    beat = read_heartbeat(path)
+    assert beat is not None
+    assert (beat.step, beat.total_steps, beat.samples) == (7, 100, 112)
+    assert beat.time >= beat.started_at > 0
+    writer.close()
+    os.truncate(path, 17)
+    assert read_heartbeat(path) is None

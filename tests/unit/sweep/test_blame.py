@@ -1,0 +1,85 @@
+"""The rank that failed first is blamed, not the one that missed it."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from scalewise.records import CellFolder, RankError
+from scalewise.sweep import blame as blaming
+from scalewise.sweep.blame import Verdict, blame, last_lines, port_was_taken
+from scalewise.sweep.processes import RankProcess
+
+
+class Ended:
+    """Ranks of which everything is known."""
+
+    def __init__(self, *processes: RankProcess) -> None:
+        self.processes = list(processes)
+
+    def collect(self) -> None: ...
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CellFolder:
+    monkeypatch.setattr(blaming, "_SETTLE_S", 0)
+    return CellFolder(tmp_path)
+
+
+def verdict(folder: CellFolder, *processes: RankProcess) -> Verdict:
+    return blame(Ended(*processes), folder)  # type: ignore[arg-type]
+
+
+def test_the_earliest_error_counts(folder: CellFolder) -> None:
+    folder.save_rank_error(RankError(0, 12.0, "exception", "RuntimeError: peer closed", ""))
+    folder.save_rank_error(RankError(1, 11.9, "oom", "MemoryError: no more", ""))
+    found = verdict(folder, RankProcess(0, 10, 1, 12.1), RankProcess(1, 11, 1, 12.2))
+    assert (found.cause, found.rank, found.exit_code) == ("oom", 1, 1)
+    assert found.message == "rank 1: MemoryError: no more"
+
+
+def test_a_killed_rank_is_to_blame_however_late_its_end_was_seen(folder: CellFolder) -> None:
+    folder.save_rank_error(RankError(0, 12.0, "exception", "RuntimeError: peer closed", ""))
+    found = verdict(folder, RankProcess(0, 10, 1, 12.1), RankProcess(1, 11, -9, 12.2))
+    assert (found.cause, found.rank) == ("signal", 1)
+    assert "rank 1 was ended by SIGKILL (the kernel's out-of-memory killer" in found.message
+
+
+def test_a_library_that_gives_up_on_a_peer_is_not(folder: CellFolder) -> None:
+    folder.save_rank_error(RankError(0, 12.0, "exception", "ValueError: boom", ""))
+    abort = -signal.SIGABRT
+    found = verdict(folder, RankProcess(0, 10, 1, 12.1), RankProcess(1, 11, abort, 12.2))
+    assert found.message == "rank 0: ValueError: boom"
+
+
+def test_a_rank_that_left_without_a_word_is_named(folder: CellFolder) -> None:
+    found = verdict(folder, RankProcess(0, 10), RankProcess(1, 11, 7, 12.2))
+    assert (found.cause, found.message) == ("exit", "rank 1 exited with status 7; see logs/")
+
+
+def test_a_torn_error_record_leaves_the_exit_status(folder: CellFolder) -> None:
+    path = folder.path / "ranks" / "rank0.err"
+    path.parent.mkdir()
+    path.write_text('{"schema_version": 1, "ra')
+    assert verdict(folder, RankProcess(0, 10, 1, 12.0)).cause == "exit"
+
+
+def test_last_lines_are_the_blamed_ranks(folder: CellFolder) -> None:
+    log = folder.log_path(1, "err")
+    log.parent.mkdir()
+    log.write_bytes(b"\n".join(b"line %d" % i for i in range(30)) + b"\n\xff torn")
+    lines = last_lines(folder, 1)
+    assert len(lines) == 20
+    assert lines[-2:] == ("line 29", "\N{REPLACEMENT CHARACTER} torn")
+    assert last_lines(folder, None) == ()
+
+
+def test_a_taken_port_is_recognised_from_the_log_too(folder: CellFolder) -> None:
+    failed = Verdict("exception", "rank 0: DistNetworkError: The server socket", 0, 1)
+    assert not port_was_taken(folder, failed)
+    log = folder.log_path(0, "err")
+    log.parent.mkdir()
+    log.write_text("... code: -98, name: EADDRINUSE, message: address already in use\n")
+    assert port_was_taken(folder, failed)

@@ -1,0 +1,75 @@
+"""Cells: stable ids, readable names, an order that treats all configurations alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from scalewise.config import ConfigError, resolve
+from scalewise.paths import conf_dir
+from scalewise.sweep.plan import Request, plan, request
+
+
+def asked(*overrides: str) -> Request:
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        plain = resolve(compose(config_name="config", overrides=list(overrides)))
+    return request(overrides, plain)
+
+
+@pytest.fixture(scope="module")
+def requests() -> list[Request]:
+    return [asked("repeats=4", f"seed={seed}") for seed in (1, 2, 3)]
+
+
+def names(cells: list[Any]) -> list[str]:
+    return [cell.planned.name for cell in cells]
+
+
+def test_the_same_requests_give_the_same_cells_in_any_order(requests: list[Request]) -> None:
+    assert names(plan(requests, 0)) == names(plan(requests[::-1], 0))
+    ids = [cell.planned.cell_id for cell in plan(requests, 0)]
+    assert len(set(ids)) == 12
+
+
+def test_the_order_is_the_seeds(requests: list[Request]) -> None:
+    first, second = names(plan(requests, 0)), names(plan(requests, 1))
+    assert first != second
+    assert sorted(first) == sorted(second)
+
+
+def test_repeats_are_interleaved_in_rounds(requests: list[Request]) -> None:
+    cells = plan(requests, 0)
+    for repeat in range(4):
+        block = cells[3 * repeat : 3 * repeat + 3]
+        assert {c.planned.repeat for c in block} == {repeat}
+        assert len({c.planned.config_id for c in block}) == 3
+    rounds = [
+        tuple(c.planned.config_id for c in cells[3 * r : 3 * r + 3]) for r in range(4)
+    ]
+    assert len(set(rounds)) > 1, "every round has the same order"
+
+
+def test_a_configuration_asked_for_twice_runs_once() -> None:
+    cells = plan([asked("seed=1"), asked("seed=1", "sweep.timeout_s=9")], 0)
+    assert len(cells) == 1
+
+
+def test_of_the_same_configuration_the_most_repeats_count() -> None:
+    cells = plan([asked("repeats=1"), asked("repeats=3")], 0)
+    assert sorted(c.planned.repeat for c in cells) == [0, 1, 2]
+
+
+def test_names_say_what_runs_and_are_safe_folders() -> None:
+    (cell,) = plan([asked("strategy=ddp", "strategy.devices=2", "model.name='a b/../c=d'")], 0)
+    head, _, tail = cell.planned.name.rpartition("-")
+    assert head == "a_b_.._c_d-tabular-ddp2-r0"
+    assert cell.planned.cell_id.startswith(tail)
+    assert cell.planned.devices == 2
+    assert plan([asked("strategy=ddp")], 0)[0].planned.devices is None
+
+
+def test_a_model_and_a_dataset_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ConfigError, match="choose a dataset that gives documents"):
+        asked("model=text_small", "dataset=synthetic_tokens")

@@ -1,0 +1,128 @@
+"""The house stands as designed: who may import whom, and what the light rooms never load."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src"
+PACKAGE = SOURCE / "scalewise"
+HEAVY = {"torch", "pytorch_lightning", "lightning", "lightning_fabric", "hydra", "pynvml"}
+
+ALLOWED = {
+    "typed": set(),
+    "ranges": set(),
+    "host": set(),
+    "records": {"typed"},
+    "analysis": {"records", "typed"},
+    "report": {"analysis", "records", "typed"},
+    "models": {"ranges"},
+    "datasets": {"ranges"},
+    "optimizers": {"ranges"},
+}
+"""Rooms whose whole list of neighbours is short enough to be written down."""
+
+FORBIDDEN = {
+    "gpu": {"train", "sweep", "tracking", "report", "cli", "entry", "config"},
+    "measure": {"train", "sweep", "tracking", "report", "cli", "entry", "config"},
+    "tracking": {"train", "sweep", "analysis", "report", "cli", "entry", "config"},
+    "train": {"analysis", "sweep", "report", "cli", "entry"},
+    "config": {"sweep", "report", "cli", "entry"},
+    "sweep": {"report", "cli", "entry"},
+    "entry": {"cli"},
+}
+
+
+def rooms() -> dict[str, list[Path]]:
+    """Each package or top-level module of scalewise with its files."""
+    found: dict[str, list[Path]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        found.setdefault(path.relative_to(PACKAGE).parts[0].removesuffix(".py"), []).append(path)
+    return found
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Every module a file imports, inside functions too, but for type checkers' blocks."""
+    waiting: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            waiting += node.orelse
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        waiting += ast.iter_child_nodes(node)
+
+
+def neighbours(room: str) -> set[str]:
+    names = {name for path in rooms()[room] for name in imported(path)}
+    parts = [name.split(".") for name in names]
+    known = rooms()
+    return {p[1] for p in parts if p[0] == "scalewise" and len(p) > 1 and p[1] in known} - {room}
+
+
+@pytest.mark.parametrize("room", sorted(ALLOWED))
+def test_a_room_imports_only_what_lies_below_it(room: str) -> None:
+    assert neighbours(room) <= ALLOWED[room]
+
+
+@pytest.mark.parametrize("room", sorted(FORBIDDEN))
+def test_a_room_imports_nothing_that_lies_above_it(room: str) -> None:
+    assert not neighbours(room) & FORBIDDEN[room]
+
+
+@pytest.mark.parametrize(
+    ("library", "owners"),
+    [
+        ("pynvml", {"gpu/nvml.py"}),
+        ("trackio", {"tracking/trackio.py", "tracking/view.py"}),
+        ("omegaconf", {"config.py", "entry.py", "sweep/launcher.py"}),
+        ("hydra", {"entry.py", "sweep/launcher.py"}),
+    ],
+)
+def test_an_outside_thing_has_one_seam(library: str, owners: set[str]) -> None:
+    users = {
+        str(path.relative_to(PACKAGE))
+        for paths in rooms().values()
+        for path in paths
+        if any(name.partition(".")[0] == library for name in imported(path))
+    }
+    assert users <= owners
+
+
+@pytest.mark.parametrize("room", ["records", "analysis", "report"])
+def test_importing_a_light_room_loads_nothing_heavy(room: str) -> None:
+    modules = [
+        ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+        for path in rooms()[room]
+    ]
+    assert loaded_by(*modules) & HEAVY == set()
+
+
+def test_the_supervisor_loads_neither_torch_nor_hydra() -> None:
+    assert loaded_by("scalewise.sweep.supervisor") & {"torch", "hydra", "omegaconf"} == set()
+
+
+def test_scalewise_itself_and_its_launcher_shim_load_no_torch() -> None:
+    loaded = loaded_by("scalewise", "scalewise.entry", "hydra_plugins.scalewise")
+    assert "torch" not in loaded
+
+
+def loaded_by(*modules: str) -> set[str]:
+    """Top-level modules in a fresh interpreter after importing ``modules``."""
+    script = (
+        f"import sys, json; [__import__(m) for m in {modules!r}];"
+        "print(json.dumps(sorted({m.partition('.')[0] for m in sys.modules})))"
+    )
+    answer = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+    return set(json.loads(answer.stdout))

@@ -1,0 +1,300 @@
+"""Every shipped option composes and is typed; every kind of wrong value is refused in one line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from scalewise.config import (
+    CellConfig,
+    Component,
+    ConfigError,
+    bind,
+    build_cell,
+    cell_id,
+    check_module,
+    config_id,
+    instantiate,
+    keep_own_arguments,
+    load_target,
+    resolve,
+)
+from scalewise.paths import conf_dir
+from scalewise.sweep.plan import request
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as OnlyForTypes
+
+CONF = conf_dir()
+NEEDS = {
+    "tabular_windows": ("model=lstm",),
+    "stdlib": ("model=gpt2_tiny",),
+    "text_file": ("model=gpt2_tiny", "dataset.path=x.txt"),
+    "synthetic_tokens": ("model=gpt2_tiny",),
+    "ag_news": ("model=text_small", "dataset.path=x.csv"),
+    "imdb": ("model=text_imdb", "dataset.path=x.csv"),
+    "synthetic_text": ("model=text_small",),
+    "synthetic_images": ("model=resnet18",),
+}
+"""What a dataset cannot go without."""
+DATASET_FOR = {
+    "windows": "tabular_windows",
+    "tokens": "synthetic_tokens",
+    "documents": "synthetic_text",
+    "images": "synthetic_images",
+}
+
+
+def options() -> list[str]:
+    """``group=option`` for every YAML below ``conf/``."""
+    return sorted(
+        f"{path.parent.relative_to(CONF)}={path.stem}"
+        for path in CONF.rglob("*.yaml")
+        if path.parent != CONF
+    )
+
+
+def composed(*overrides: str) -> dict[str, Any]:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return resolve(compose(config_name="config", overrides=list(overrides)))
+
+
+def fitting(option: str) -> tuple[str, ...]:
+    """The overrides that go with ``option``, so that the whole is a cell that could run."""
+    group, _, name = option.partition("=")
+    if group == "dataset":
+        return NEEDS.get(name, ())
+    if group == "model":
+        takes = composed(option)["model"].get("takes")
+        return (f"dataset={DATASET_FOR[takes]}",) if takes in DATASET_FOR else ()
+    return ()
+
+
+@pytest.mark.parametrize("option", options())
+def test_every_option_composes_to_a_typed_cell(option: str) -> None:
+    overrides = (option, *fitting(option))
+    if option.startswith("experiment="):
+        overrides = ("dataset.path=x.csv", *overrides) if _wants_a_path(option) else overrides
+    one = request(overrides, composed(*overrides))
+    assert isinstance(one.cell, CellConfig)
+    group, _, name = option.partition("=")
+    if group in ("model", "dataset", "optimizer", "precision", "tracking", "strategy"):
+        typed = getattr(one.cell, group).name
+        assert typed.replace("_", "-").startswith(name.replace("_", "-"))
+
+
+def _wants_a_path(option: str) -> bool:
+    return composed(option)["dataset"].get("path", "") is None
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("batch_size=abc",), "batch_size: found 'abc'; allowed: an integer"),
+        (("batch_size=0",), "batch_size: found 0; allowed: 1 or more"),
+        (("batch_size=1.5",), "batch_size: found 1.5; allowed: an integer"),
+        (("repeats=0",), "repeats: found 0; allowed: 1 or more"),
+        (("warmup_steps=-1",), "warmup_steps: found -1; allowed: 0 or more"),
+        (("log_every_n_steps=0",), "log_every_n_steps: found 0; allowed: 1 or more"),
+        (("seed=-1",), "seed: found -1; allowed: 0 or more"),
+        (("max_epochs=0",), "max_epochs: found 0; allowed: 1 or more"),
+        (
+            ("max_steps=null",),
+            "max_steps: found null, and max_epochs is null too; give one of them",
+        ),
+        (
+            ("max_steps=20", "warmup_steps=20"),
+            "max_steps: found 20 with warmup_steps=20; allowed: 21 or more, so that a step is "
+            "left to time",
+        ),
+        (
+            ("gradient_clip_norm=0",),
+            "gradient_clip_norm: found 0.0; allowed: above 0, or null",
+        ),
+        (("deterministic=7",), "deterministic: found 7; allowed: true or false"),
+        (
+            ("scaling=storng",),
+            "scaling: found 'storng' (did you mean 'strong'?); allowed: strong | weak",
+        ),
+        (
+            ("validation=often",),
+            "validation: found 'often'; allowed: end | epoch | never",
+        ),
+        (("strategy.kind=fsdp",), "strategy.kind: found 'fsdp'; allowed: single | ddp"),
+        (
+            ("strategy.devices=2",),
+            "strategy.devices: found 2 with strategy=single; allowed: 1, or strategy=ddp for more",
+        ),
+        (
+            ("strategy=ddp", "strategy.devices=1"),
+            "strategy.devices: found 1 with strategy=ddp; allowed: 2 or more, or auto "
+            "(strategy=single for one)",
+        ),
+        (
+            ("strategy=ddp", "strategy.bucket_cap_mb=0"),
+            "strategy.bucket_cap_mb: found 0; allowed: 1 or more",
+        ),
+        (
+            ("strategy=ddp", "strategy.devices=3"),
+            "batch_size: found 128 on 3 devices with scaling=strong; allowed: a multiple of 3 "
+            "(nearest: 126 or 129)",
+        ),
+        (
+            ("strategy=ddp", "strategy.devices=4", "batch_size=2"),
+            "batch_size: found 2 on 4 devices with scaling=strong; allowed: a multiple of 4 "
+            "(nearest: 4)",
+        ),
+        (
+            ("monitor.interval_s=0.01",),
+            "monitor.interval_s: found 0.01; allowed: 0.1 to 60 seconds",
+        ),
+        (("sweep.timeout_s=0",), "sweep.timeout_s: found 0.0; allowed: above 0, or null"),
+        (("sweep.hang_timeout_s=0",), "sweep.hang_timeout_s: found 0.0; allowed: above 0"),
+        (("sweep.grace_s=9",), "sweep.grace_s: found 9.0; allowed: 0 to 8 seconds"),
+        (("optimizer.lr=-1",), "optimizer.lr: found -1; allowed: above 0"),
+        (("optimizer.lr=fast",), "optimizer.lr: found 'fast'; allowed: a number"),
+        (("model.dropout=1",), "model.dropout: found 1; allowed: 0 <= dropout < 1"),
+        (
+            ("model.hidden_widths=64",),
+            "model.hidden_widths: found 64; allowed: a list",
+        ),
+        (
+            ("+model.widht=3",),
+            "model.widht: unknown key; allowed: features, hidden_widths, targets, dropout",
+        ),
+        (("~model.features",), "model.features: missing; scalewise.models.mlp.Mlp needs it"),
+        (
+            ("dataset=stdlib",),
+            "dataset: found 'stdlib', which gives tokens; model 'medium' takes table: choose a "
+            "dataset that gives table",
+        ),
+        (
+            ("dataset.loader.num_workers=-1",),
+            "dataset.loader.num_workers: found -1; allowed: 0 to 256",
+        ),
+        (
+            ("+loader.num_workers=1",),
+            "loader: unknown key; the loader's settings are dataset.loader.*",
+        ),
+        (("hardware.gpus=[0,0]",), "hardware.gpus: found [0, 0]; allowed: each GPU once"),
+        (
+            ("tracking.wandb_mode=maybe",),
+            "tracking.wandb_mode: found 'maybe'; allowed: auto | offline | online",
+        ),
+        (
+            ("model._target_=Net",),
+            "model._target_: found 'Net'; allowed: a class as package.module.Class",
+        ),
+        (
+            ("model._target_=nowhere.Net",),
+            "model._target_: found 'nowhere.Net', but there is no module 'nowhere'; allowed: an "
+            "importable class (is its folder on PYTHONPATH?)",
+        ),
+        (
+            ("model._target_=scalewise.models.mlp.Mpl",),
+            "model._target_: found 'scalewise.models.mlp.Mpl'; scalewise.models.mlp has no 'Mpl' "
+            "(did you mean 'Mlp'?)",
+        ),
+    ],
+)
+def test_wrong_values_are_refused_in_one_line(overrides: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}") as caught:
+        request(overrides, composed(*overrides))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_group_that_is_gone_is_named() -> None:
+    plain = {**composed(), "model": None}
+    with pytest.raises(ConfigError, match=r"^model: found None; allowed: an option of the group"):
+        build_cell(plain)
+
+
+def test_a_missing_value_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"max_steps"):
+        composed("max_steps=???")
+
+
+@pytest.mark.parametrize(
+    ("scaling", "devices", "per_device", "together"),
+    [("strong", 1, 128, 128), ("strong", 4, 32, 128), ("weak", 1, 128, 128), ("weak", 4, 128, 512)],
+)
+def test_strong_scaling_keeps_the_global_batch_and_weak_the_devices(
+    scaling: str, devices: int, per_device: int, together: int
+) -> None:
+    cell = build_cell(composed(f"scaling={scaling}"))
+    assert cell.per_device_batch_size(devices) == per_device
+    assert cell.global_batch_size(devices) == together
+
+
+def test_an_id_is_of_what_determines_the_result() -> None:
+    plain = composed()
+    same = composed("sweep.timeout_s=5", "tracking=none", "monitor.interval_s=2", "repeats=3")
+    assert config_id(plain) == config_id(same)
+    for change in ("seed=1", "batch_size=64", "model.dropout=0.1", "precision=tf32"):
+        assert config_id(composed(change)) != config_id(plain)
+    assert cell_id(plain, 0) != cell_id(plain, 1)
+    # Written down, because a resumed sweep finds its cells by it.
+    assert config_id({"a": 1, "b": [1, 2.5, None]}) == "d364ec9be012"
+
+
+def test_an_id_does_not_depend_on_the_order_of_keys() -> None:
+    plain = composed()
+    assert config_id(dict(reversed(plain.items()))) == config_id(plain)
+
+
+def test_a_class_of_ones_own_gets_only_what_was_typed_for_it() -> None:
+    typed = ["model._target_=mine.Net", "model.width=8", "seed=1"]
+    plain = composed("++model._target_=mine.Net", "+model.width=8", "seed=1")
+    kept = keep_own_arguments(plain, typed)
+    assert kept["model"] == {"_target_": "mine.Net", "width": 8}
+    assert kept["optimizer"] == plain["optimizer"]
+    assert build_cell(kept).model == Component("mine.Net", "Net", {"width": 8})
+
+
+def test_the_loader_stays_beside_a_dataset_of_ones_own() -> None:
+    plain = composed("dataset._target_=mine.Data", "dataset.loader.num_workers=1")
+    kept = keep_own_arguments(plain, ["dataset._target_=mine.Data", "dataset.loader.num_workers=1"])
+    cell = build_cell(kept)
+    assert cell.loader.num_workers == 1
+    assert cell.dataset == Component("mine.Data", "Data", {})
+
+
+class Typed:
+    """Stands for a user's class; one annotation is known to type checkers alone."""
+
+    def __init__(self, width: int, names: OnlyForTypes[str] = ()) -> None:
+        if width > 100:
+            raise ValueError(f"width: found {width}; allowed: at most 100")
+        self.width = width
+
+
+def test_annotations_that_only_a_type_checker_knows_are_no_obstacle() -> None:
+    component = Component("mine.Typed", "Typed", {"width": 3})
+    bind("model", component, Typed)
+    with pytest.raises(ConfigError, match=r"^model\.width: missing; mine\.Typed needs it$"):
+        bind("model", Component("mine.Typed", "Typed", {}), Typed)
+
+
+def test_what_a_constructor_refuses_is_prefixed_with_its_key() -> None:
+    component = Component(f"{__name__}.Typed", "Typed", {"width": 101})
+    pytest.MonkeyPatch().setitem(__import__("sys").modules, __name__, _Module)
+    with pytest.raises(ConfigError, match=r"^model\.width: found 101; allowed: at most 100$"):
+        instantiate("model", component)
+
+
+class _Module:
+    Typed = Typed
+
+
+def test_a_users_module_is_looked_for_but_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "explosive.py").write_text("raise RuntimeError('imported')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    check_module("model", Component("explosive.Net", "Net", {}))
+    with pytest.raises(RuntimeError, match="imported"):
+        load_target("model", Component("explosive.Net", "Net", {}))

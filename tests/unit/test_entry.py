@@ -1,0 +1,148 @@
+"""What a wrong command line comes to: one line on stderr, status 2, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+from scalewise import entry, paths
+
+Train = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def train(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Train]:
+    """``train.py`` in this process; starting any other process fails the test."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    paths._new_folder.cache_clear()
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise AssertionError(f"a process was started: {args}")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+
+    def run(*arguments: str) -> tuple[int, str]:
+        GlobalHydra.instance().clear()
+        monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
+        # entry sets it for Hydra; here it must not outlive the call.
+        monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+        status = entry.train()
+        return status, capsys.readouterr().err
+
+    yield run
+    os.environ.pop("HYDRA_FULL_ERROR", None)
+    paths._new_folder.cache_clear()
+
+
+WRONG = {
+    "unknown key": (("batchsize=3",), "batchsize: unknown key (did you mean 'batch_size'?)"),
+    "unknown nested key": (
+        ("model.hidden_width=3",),
+        "model.hidden_width: unknown key (did you mean 'hidden_widths'?); allowed: ",
+    ),
+    "appended key": (("+foo=1",), "foo: unknown key; allowed: model, dataset"),
+    "unknown option": (
+        ("model=larg",),
+        "model: found 'larg' (did you mean 'large'?); allowed: gpt2, ",
+    ),
+    "unknown launcher": (("hydra/launcher=loacl",), "hydra/launcher: found 'loacl' (did you mean"),
+    "unknown group": (("modle=large",), "modle: unknown key (did you mean 'model'?)"),
+    "option of the wrong type": (("model=3",), "Config group override must be a string"),
+    "wrong type": (("batch_size=abc",), "batch_size: found 'abc'; allowed: an integer"),
+    "out of range": (("batch_size=0",), "batch_size: found 0; allowed: 1 or more"),
+    "not divisible": (
+        ("strategy=ddp", "strategy.devices=3"),
+        "batch_size: found 128 on 3 devices with scaling=strong; allowed: a multiple of 3",
+    ),
+    "no value": (("batch_size",), "batch_size: not an override"),
+    "two values": (("a=b=c",), "a=b=c: not an override"),
+    "unknown config": (("--config-name=nope",), "Cannot find primary config 'nope'"),
+    "nothing to resume": (("sweep.resume=nowhere",), "sweep.resume: found 'nowhere', which holds"),
+    "a file that is not given": (
+        ("model=text_small", "dataset=ag_news"),
+        "dataset.path: found null; allowed: the path of a CSV",
+    ),
+    "too many devices": (
+        ("strategy=ddp", "strategy.devices=1600", "batch_size=1600"),
+        "strategy.devices: found 1600, but this host has ",
+    ),
+    "a policy that is none": (
+        ("-m", "hydra.launcher.policy=wild"),
+        "hydra.launcher.policy: found 'wild'; allowed: exclusive | packed",
+    ),
+    "a subfolder that is ours to name": (
+        ("-m", "hydra.sweep.subdir=x"),
+        "hydra.sweep.subdir: found 'x'; scalewise names each cell's folder",
+    ),
+    "one wrong cell of two": (("-m", "batch_size=64,0"), "batch_size: found 0; allowed: 1 or more"),
+}
+
+
+@pytest.mark.parametrize("case", sorted(WRONG))
+def test_wrong_input_is_one_line_and_leaves_nothing(
+    case: str, train: Train, tmp_path: Path
+) -> None:
+    arguments, message = WRONG[case]
+    status, errors = train(*arguments)
+    assert status == 2
+    assert errors.count("\n") == 1
+    assert errors.startswith(f"error: {message}")
+    assert [p for p in tmp_path.rglob("*") if p.is_file()] == []
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_wrong_host_alone_is_an_error(train: Train, tmp_path: Path) -> None:
+    status, errors = train("hardware=h100")
+    assert status == 2
+    assert errors.startswith("error: hardware=h100: found no NVIDIA GPU on this host; allowed: ")
+    assert errors.count("\n") == 1
+
+
+def test_a_traceback_is_there_for_who_asks(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py", "batch_size=0"])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    GlobalHydra.instance().clear()
+    with pytest.raises(entry.ConfigError, match="batch_size"):
+        entry.train()
+
+
+def test_a_bug_is_not_taken_for_wrong_input() -> None:
+    assert entry.explain(RuntimeError("boom")) is None
+    assert entry.explain(ValueError("boom")) is None
+    try:
+        raise ValueError("ours")
+    except ValueError as error:
+        assert entry.explain(error) is None
+
+
+def test_a_full_disk_is_said_in_one_line() -> None:
+    full = OSError(28, "No space left on device", "/data/x")
+    assert entry.explain(full) == "/data/x: No space left on device"
+
+
+@pytest.mark.parametrize(
+    ("names", "launcher"),
+    [
+        ({"RANK": "1", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}, "torchrun"),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0"}, "srun"),
+    ],
+)
+def test_a_further_process_of_another_launcher_stands_down(
+    train: Train, monkeypatch: pytest.MonkeyPatch, names: dict[str, str], launcher: str
+) -> None:
+    for name, value in names.items():
+        monkeypatch.setenv(name, value)
+    status, errors = train("this=is never looked at")
+    assert status == 0
+    assert f"process 1 of {launcher}'s 2 stands down" in errors

@@ -1,0 +1,88 @@
+"""Which samples go into which batch of which rank."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from scalewise.datasets.loader import LoaderConfig
+from scalewise.train.callbacks.steps import count_samples
+from scalewise.train.data import GlobalBatchSampler, ShardBatchSampler, train_loader
+
+SIZE, BATCH = 103, 12
+
+
+def batches(world: int, epoch: int = 0, seed: int = 7) -> list[list[list[int]]]:
+    """For each rank, its batches of an epoch."""
+    ranks = []
+    for rank in range(world):
+        sampler = GlobalBatchSampler(SIZE, BATCH // world, rank, world, seed)
+        sampler.sampler.set_epoch(epoch)
+        ranks.append(list(sampler))
+        assert len(ranks[-1]) == len(sampler)
+    return ranks
+
+
+@pytest.mark.parametrize("world", [2, 3, 4, 12])
+@pytest.mark.parametrize("epoch", [0, 5])
+def test_the_ranks_batches_together_are_the_single_devices_batch(world: int, epoch: int) -> None:
+    (alone,) = batches(1, epoch)
+    shares = batches(world, epoch)
+    together = [[i for rank in step for i in rank] for step in zip(*shares, strict=True)]
+    assert together == alone
+
+
+def test_an_epoch_feeds_each_sample_at_most_once_and_drops_the_incomplete_batch() -> None:
+    fed = [i for rank in batches(3) for batch in rank for i in batch]
+    assert len(fed) == len(set(fed)) == SIZE // BATCH * BATCH
+    assert set(fed) <= set(range(SIZE))
+
+
+def test_epochs_and_seeds_shuffle_differently_and_repeat_themselves() -> None:
+    assert batches(2, 0) == batches(2, 0)
+    assert batches(2, 0) != batches(2, 1)
+    assert batches(2, 0, seed=7) != batches(2, 0, seed=8)
+
+
+def test_a_batch_larger_than_the_data_is_refused() -> None:
+    with pytest.raises(ValueError, match="batch_size: found 104 samples a step, but the training"):
+        GlobalBatchSampler(SIZE, 52, 0, 2, 0)
+
+
+@pytest.mark.parametrize("size", [1, 10, 101])
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_evaluation_shares_are_disjoint_and_cover(size: int, world: int) -> None:
+    samplers = [ShardBatchSampler(size, 4, rank, world) for rank in range(world)]
+    shares = [[i for batch in sampler for i in batch] for sampler in samplers]
+    assert sorted(i for share in shares for i in share) == list(range(size))
+    assert [len(list(s)) for s in samplers] == [len(s) for s in samplers]
+    assert all(len(batch) <= 4 for sampler in samplers for batch in sampler)
+
+
+def test_workers_feed_the_same_batches_as_none() -> None:
+    data = TensorDataset(torch.arange(40))
+
+    def fed(workers: int) -> list[list[int]]:
+        config = LoaderConfig(num_workers=workers)
+        loader = train_loader(data, config, 5, 1, 2, 3, "cpu")
+        return [batch.tolist() for (batch,) in loader]
+
+    assert fed(0) == fed(1)
+    assert len(fed(0)) == 4
+
+
+@pytest.mark.parametrize(
+    ("batch", "samples"),
+    [
+        (torch.zeros(5, 2), 5),
+        ((torch.zeros(4, 1), torch.zeros(4)), 4),
+        ({"id": "x", "x": torch.zeros(3)}, 3),
+        ([["a", "b"], torch.zeros(2)], 2),
+        (torch.tensor(1.0), 1),
+        ("text", 0),
+        (None, 0),
+    ],
+)
+def test_samples_are_counted_from_the_batch(batch: object, samples: int) -> None:
+    assert count_samples(batch) == samples

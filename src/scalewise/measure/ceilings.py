@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 
@@ -152,7 +152,7 @@ class HostStaging:
         self._bytes = byte_count
         self._on_device = _pattern(byte_count, device)
         self._pageable = _pattern(byte_count, torch.device("cpu"))
-        self._pinned = self._pageable.pin_memory(device)
+        self._pinned = self._pageable.pin_memory()
 
     def measure(self, kind: Staging, budget_s: float, *, together: bool) -> CopyRate:
         host = self._pinned if kind.endswith("pinned") else self._pageable
@@ -246,4 +246,4 @@ def _graph(device: torch.device, work: Work, count: int) -> torch.cuda.CUDAGraph
         with torch.cuda.graph(graph):
             for _ in range(count):
                 work()
-    return cast(torch.cuda.CUDAGraph, graph)
+    return graph

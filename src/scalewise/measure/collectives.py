@@ -9,8 +9,10 @@ compared with what it must be, element by element, in buffers that held nothing 
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -31,8 +33,9 @@ COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 
 _FLOAT_BYTES = 4
 _NAN = float("nan")
-_MOST_ITERATIONS = 20
-"""An all-reduce in place multiplies its values by the number of ranks; fp32 bears this many."""
+_MOST_ITERATIONS = 100
+_LARGEST_VALUE = 1e30
+"""Well inside fp32's range."""
 
 
 def bus_factor(collective: Collective, ranks: int) -> float:
@@ -44,6 +47,16 @@ def bus_factor(collective: Collective, ranks: int) -> float:
     if collective == "all_reduce":
         return 2 * (ranks - 1) / ranks
     return 1.0 if collective == "broadcast" else (ranks - 1) / ranks
+
+
+def most_iterations(collective: Collective, ranks: int) -> int:
+    """Collectives in a row without fresh data.
+
+    An all-reduce in place multiplies its values by the number of ranks, and fp32 must bear that.
+    """
+    if collective != "all_reduce" or ranks < 2:
+        return _MOST_ITERATIONS
+    return min(_MOST_ITERATIONS, int(math.log(_LARGEST_VALUE) / math.log(ranks)))
 
 
 def algorithm_gb_s(byte_count: int, seconds: float) -> float:
@@ -157,10 +170,9 @@ def measure_collective(
     Raises :class:`NoMemoryError` on all ranks where one lacks it, and what the backend raises.
     """
     task: Exercise | None = None
-    try:
+    # Said below by all ranks together: one alone in a collective would wait for ever.
+    with suppress(torch.OutOfMemoryError, MemoryError):
         task = exercise(collective, byte_count, team.rank, team.size, device, group)
-    except (torch.OutOfMemoryError, MemoryError):
-        pass  # said by all ranks together: one alone in a collective would wait for ever
     if not team.all_agree(task is not None) or task is None:
         raise NoMemoryError(f"not every rank has memory for {byte_count} bytes")
     task.fill()
@@ -172,7 +184,7 @@ def measure_collective(
     team.barrier()
     once_s = team.largest([watch.seconds(task.run, 2) / 2])[0]
     count, iterations = repetitions(once_s, budget_s)
-    iterations = min(iterations, _MOST_ITERATIONS)
+    iterations = min(iterations, most_iterations(collective, team.size))
     samples = [_repetition(team, task, watch, iterations, device, group) for _ in range(count)]
     timing = to_timing(team.largest(samples), iterations)
     rate = algorithm_gb_s(task.byte_count, timing.median_us / 1e6)
@@ -228,16 +240,18 @@ def measure_all(
     begin = time.perf_counter()
     for number, collective in enumerate(COLLECTIVES, start=1):
         deadline_s = budget_s * number / len(COLLECTIVES)
-        last: CollectiveRate | None = None
+        done: list[CollectiveRate] = []
         for size in sizes:
             (elapsed_s,) = team.largest([time.perf_counter() - begin])
-            if elapsed_s + _expected_s(last, size) > deadline_s:
+            if elapsed_s + expected_s(done, size) > deadline_s:
                 series.missing[f"{backend} {collective} from {size} bytes"] = (
                     f"does not fit into the {budget_s:g} s for {backend}"
                 )
                 break
             try:
-                last = measure_collective(team, backend, collective, size, point_s, device, group)
+                done.append(
+                    measure_collective(team, backend, collective, size, point_s, device, group)
+                )
             except NoMemoryError as error:
                 series.missing[f"{backend} {collective} from {size} bytes"] = str(error)
                 break
@@ -245,12 +259,18 @@ def measure_all(
                 series.broken = f"{collective} of {size} bytes: {one_line(error)}"
                 series.missing[f"{backend} from {collective} of {size} bytes"] = one_line(error)
                 return series
-            series.rates.append(last)
+            series.rates.append(done[-1])
     return series
 
 
-def _expected_s(last: CollectiveRate | None, size: int) -> float:
-    """Seconds a size will take, warm-up and three repetitions, if time grows as bytes do."""
-    if last is None:
+def expected_s(done: Sequence[CollectiveRate], size: int) -> float:
+    """Seconds the next size will take, its warm-up and three repetitions.
+
+    What the last one took beyond the first, the latency, grows as bytes do. Of each the fastest
+    repetition counts, so that one slow moment does not end the series.
+    """
+    if len(done) < 2:
         return 0.0
-    return 6 * last.timing.median_us / 1e6 * max(1.0, size / last.bytes)
+    latency_us, last_us = (min(rate.timing.samples_us) for rate in (done[0], done[-1]))
+    growing_us = max(0.0, last_us - latency_us) * max(1.0, size / done[-1].bytes)
+    return 6 * (latency_us + growing_us) / 1e6

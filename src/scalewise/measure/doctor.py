@@ -166,6 +166,7 @@ def _show(report: DoctorReport, *, as_json: bool) -> None:
     from scalewise.report.doctor import show
 
     show(report, Console())
+    sys.stdout.flush()
 
 
 def _say(text: str) -> None:

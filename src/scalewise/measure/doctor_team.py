@@ -37,7 +37,9 @@ class Team:
 
     def nccl(self) -> dist.ProcessGroup:
         """A new group over the ranks' GPUs, connected; every rank must call it."""
-        group = dist.new_group(backend="nccl", timeout=timedelta(seconds=_TIMEOUT_S))
+        group: dist.ProcessGroup = dist.new_group(
+            backend="nccl", timeout=timedelta(seconds=_TIMEOUT_S)
+        )
         # NCCL connects on first use, which takes seconds: not on anybody's time.
         dist.all_reduce(torch.ones(1, device="cuda"), group=group)
         torch.cuda.synchronize()

@@ -18,14 +18,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from scalewise.measure.doctor_plan import ENV_DEVICE, ENV_PARENT, Plan, load_plan
 from scalewise.records import DeviceInfo, DeviceSample
 from scalewise.records.doctor import Backend, RankMeasurements
 from scalewise.records.files import save_json
 from scalewise.typed import build
+
+if TYPE_CHECKING:
+    import torch
 
 T = TypeVar("T")
 
@@ -99,7 +103,7 @@ class Examination:
             self.team.barrier()  # all at once, as in training
             rate = self._attempt(
                 f"gemm {precision}",
-                lambda p=precision: ceilings.gemm_rate(self.device, p, self.plan.gemm_s),
+                partial(ceilings.gemm_rate, self.device, precision, self.plan.gemm_s),
             )
             if rate is not None:
                 self._note(gemm=(*self.found.gemm, rate))
@@ -175,7 +179,7 @@ class Examination:
                 for first, second in combinations(range(team.size), 2):
                     rate = self._attempt(
                         f"copies between ranks {first} and {second}",
-                        lambda a=first, b=second: cuda_pair(a, b, plan.pair_bytes, plan.pair_s),
+                        partial(cuda_pair, first, second, plan.pair_bytes, plan.pair_s),
                     )
                     if rate is not None:
                         self._note(pairs=(*self.found.pairs, rate))
@@ -190,22 +194,18 @@ class Examination:
         """Whether the ranks are still together afterwards."""
         import torch
 
-        backends: list[Backend] = list(self.plan.backends(self.device.type))
-        for backend in backends:
-            cpu = torch.device("cpu")
+        cpu = torch.device("cpu")
+        for backend in self.plan.backends(self.device.type):
+            together = False  # and stays so where the stage fails
             with self._stage(backend):
-                if not self._series(backend, cpu if backend == "gloo" else self.device):
-                    return False
-                continue
-            return False  # the stage failed: its reason is recorded
+                together = self._series(backend, cpu if backend == "gloo" else self.device)
+            if not together:
+                return False
         return True
 
-    def _series(self, backend: Backend, device: object) -> bool:
-        import torch
-
+    def _series(self, backend: Backend, device: torch.device) -> bool:
         from scalewise.measure.collectives import measure_all
 
-        assert isinstance(device, torch.device)
         plan, team = self.plan, self.team
         group = team.gloo if backend == "gloo" else team.nccl()
         series = measure_all(
@@ -289,7 +289,7 @@ class Examination:
 def _versions() -> dict[str, str]:
     import torch
 
-    versions = {"torch": torch.__version__}
+    versions = {"torch": str(torch.__version__)}
     if torch.version.cuda is not None:
         versions["cuda"] = torch.version.cuda
     if torch.cuda.is_available() and torch.distributed.is_nccl_available():

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from scalewise.records.doctor import DoctorReport, RankMeasurements, Timing
+from scalewise.records.doctor import Backend, DoctorReport, RankMeasurements, Timing
 
 _COLOURS = {"fault": "red", "warning": "yellow", "note": "cyan"}
 _UNKNOWN = "-"
@@ -16,7 +17,8 @@ _UNKNOWN = "-"
 
 def show(report: DoctorReport, console: Console) -> None:
     """Tables of all that was measured, then what is missing, then the advice."""
-    for table in (_host(report), _devices(report), _pairs(report), _collectives(report)):
+    collectives = (_collectives(report, "nccl"), _collectives(report, "gloo"))
+    for table in (_host(report), _devices(report), _pairs(report), *collectives):
         if table.row_count:
             console.print(table)
     console.print(
@@ -31,7 +33,9 @@ def show(report: DoctorReport, console: Console) -> None:
 
 def _host(report: DoctorReport) -> Table:
     host = report.host
-    table = Table(title="Host", show_header=False, title_justify="left")
+    table = _plain_table("Host", show_header=False)
+    table.add_column()
+    table.add_column(overflow="fold")
     nodes = "; ".join(f"{n.node}: {len(n.cores)} cores" for n in host.numa_nodes)
     quota = f", cgroup quota {host.cpu_quota:g}" if host.cpu_quota is not None else ""
     rows = (
@@ -56,12 +60,12 @@ def _host(report: DoctorReport) -> Table:
 
 def _devices(report: DoctorReport) -> Table:
     """One column a rank, so that twins can be compared along a row."""
-    table = Table(title="Devices", title_justify="left")
+    table = _plain_table("Devices")
     table.add_column("")
-    for rank, facts in enumerate(report.devices):
+    for number, facts in enumerate(report.devices):
         index = facts.device.index
         where = "" if index is None else f" (GPU {index})"
-        table.add_column(f"rank {rank}{where}\n{escape(facts.device.name)}", justify="right")
+        table.add_column(f"rank {number}{where}\n{escape(facts.device.name)}", justify="right")
     rows: dict[str, dict[int, str]] = {}
     for rank in report.ranks:
         for label, text in _device_cells(rank):
@@ -74,15 +78,15 @@ def _devices(report: DoctorReport) -> Table:
 def _device_cells(rank: RankMeasurements) -> Iterable[tuple[str, str]]:
     for gemm in rank.gemm:
         label = f"product {gemm.precision}, TFLOP/s"
-        yield label, f"{gemm.tflops:.3g} ({_spread(gemm.timing)}, n={gemm.size})"
+        yield label, f"{gemm.tflops:.3g} (spread {_spread(gemm.timing)}, n={gemm.size})"
     for copy in rank.copies:
         words = {"device": "copy in memory, read+write", "host": "copy in memory, read+write"}
         how = "" if copy.kind in words else (", all at once" if copy.together else ", alone")
         label = f"{words.get(copy.kind, copy.kind.replace('_', ' '))}{how}, GB/s"
-        yield label, f"{copy.gb_s:.4g} ({_spread(copy.timing)})"
+        yield label, f"{_rate(copy.gb_s)} (spread {_spread(copy.timing)})"
     for cost in rank.launch:
         label = f"launch: {cost.kind.replace('_', ' ')}, us"
-        yield label, f"{cost.timing.median_us:.3g} ({_spread(cost.timing)})"
+        yield label, f"{cost.timing.median_us:.3g} (spread {_spread(cost.timing)})"
     if rank.pcie is not None:
         link = rank.pcie
         yield (
@@ -109,26 +113,25 @@ def _device_cells(rank: RankMeasurements) -> Iterable[tuple[str, str]]:
 
 
 def _pairs(report: DoctorReport) -> Table:
-    table = Table(title="Pairs, point to point", title_justify="left")
-    for name in ("ranks", "link", "driver", "how", "size"):
+    table = _plain_table("Pairs, point to point (GB/s)")
+    for name in ("ranks", "link", "how"):
         table.add_column(name)
-    for name in ("there GB/s", "back GB/s", "both GB/s", "spread", "latency us", "data"):
+    for name in ("size", "there", "back", "both", "spread", "latency us", "data"):
         table.add_column(name, justify="right")
     links = {(link.first, link.second): link for link in report.links}
     for pair in report.pairs:
         link = links.get((pair.first, pair.second))
-        how = pair.transport
+        how: str = pair.transport
         if pair.direct is not None:
-            how = "direct copy" if pair.direct else "copy through the host"
+            how = "direct" if pair.direct else "through the host"
         table.add_row(
             f"{pair.first}-{pair.second}",
             (link.kind if link else None) or _UNKNOWN,
-            (link.peer_access if link else None) or _UNKNOWN,
             how,
             _size(pair.bytes),
-            f"{pair.forward_gb_s:.4g}",
-            f"{pair.backward_gb_s:.4g}",
-            f"{pair.both_gb_s:.4g}",
+            _rate(pair.forward_gb_s),
+            _rate(pair.backward_gb_s),
+            _rate(pair.both_gb_s),
             _spread(pair.forward),
             _UNKNOWN if pair.latency_us is None else f"{pair.latency_us:.1f}",
             _right(pair.correct),
@@ -136,24 +139,26 @@ def _pairs(report: DoctorReport) -> Table:
     return table
 
 
-def _collectives(report: DoctorReport) -> Table:
-    table = Table(title="Collectives", title_justify="left")
-    for name in ("backend", "collective", "ranks"):
-        table.add_column(name)
-    for name in ("size", "time us", "spread", "algorithm GB/s", "bus GB/s", "data"):
+def _collectives(report: DoctorReport, backend: Backend) -> Table:
+    rates = [rate for rate in report.collectives if rate.backend == backend]
+    ranks = max((rate.ranks for rate in rates), default=0)
+    table = _plain_table(f"Collectives, {backend}, {ranks} ranks")
+    table.add_column("collective")
+    for name in ("size", "time us", "spread", "alg. GB/s", "bus GB/s", "data"):
         table.add_column(name, justify="right")
-    for rate in report.collectives:
+    last = ""
+    for rate in rates:
+        name = rate.collective.replace("_", "-")
         table.add_row(
-            rate.backend,
-            rate.collective.replace("_", "-"),
-            str(rate.ranks),
+            "" if name == last else name,
             _size(rate.bytes),
             f"{rate.timing.median_us:.1f}",
             _spread(rate.timing),
-            f"{rate.algorithm_gb_s:.4g}",
-            f"{rate.bus_gb_s:.4g}",
+            _rate(rate.algorithm_gb_s),
+            _rate(rate.bus_gb_s),
             _right(rate.correct),
         )
+        last = name
     return table
 
 
@@ -196,8 +201,19 @@ def _versions(report: DoctorReport) -> list[tuple[str, str]]:
     return sorted({item for rank in report.ranks for item in rank.versions.items()})
 
 
+def _plain_table(title: str, *, show_header: bool = True) -> Table:
+    return Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_header=show_header)
+
+
+def _rate(gb_s: float) -> str:
+    """Three digits without an exponent."""
+    if gb_s < 0.01:
+        return "<0.01"
+    return f"{gb_s:.{2 if gb_s < 10 else 1 if gb_s < 100 else 0}f}"
+
+
 def _spread(timing: Timing) -> str:
-    return f"±{timing.spread_percent / 2:.0f}%"
+    return f"{timing.spread_percent:.0f}%"
 
 
 def _right(correct: bool) -> str:

@@ -16,6 +16,7 @@ from scalewise.config import CellConfig, ConfigError, instantiate
 from scalewise.records import CellFolder, RankSummary
 from scalewise.train.callbacks.recorder import CellRecorder
 from scalewise.train.data import train_loader, validation_loader
+from scalewise.train.lean import NoProfiler, trim
 from scalewise.train.module import ExperimentModule
 from scalewise.train.precision import apply_precision
 from scalewise.train.rank import RankContext
@@ -127,6 +128,7 @@ def build_trainer(
         # Warm-up decides what cudnn's search may cost; it must not change results behind our back.
         benchmark=False,
         callbacks=[recorder],
+        profiler=NoProfiler(),
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -137,12 +139,8 @@ def build_trainer(
         # Our own samplers shard the data; a user's LightningDataModule gets Lightning's.
         use_distributed_sampler="datamodule" in data,
     )
-    if rank.world_size > 1:
-        # Lightning 2.6 broadcasts a "was there a SIGTERM" flag and waits for the device before
-        # every batch. Our supervisor ends all ranks of a cell together, so nothing needs it, and
-        # the wait would hide how far the host can run ahead of the device.
-        loop: Any = trainer.fit_loop.epoch_loop
-        loop._broadcast_sigterm_tensor = lambda: None
+    if isinstance(module, ExperimentModule):
+        trim(trainer)
     return trainer
 
 

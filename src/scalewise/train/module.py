@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 from torchmetrics import MeanMetric, MetricCollection
 
+from scalewise.train.lean import CheapHookNames
+
 OptimizerFactory = Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optimizer]
 """From named parameters: some optimizers treat them by name, and all of torch's accept names."""
 
 
-class ExperimentModule(pl.LightningModule):
+class ExperimentModule(CheapHookNames, pl.LightningModule):
     """Trains any ``nn.Module`` that has ``forward(x)`` and ``loss(output, target)``.
 
     Nothing is logged in ``training_step``: Lightning's ``log`` costs more than a small model's

@@ -51,7 +51,21 @@ SUMMARY = RankSummary(
     missing={"exposed_comm_ms": "no hook"},
 )
 RESULT = CellResult(
-    "cell", "config", "name", 0, 1, 1.0, 2.0, 1, "single", "strong", 16, 16, None, ("x",), (SUMMARY,)
+    "cell",
+    "config",
+    "name",
+    0,
+    1,
+    1.0,
+    2.0,
+    1,
+    "single",
+    "strong",
+    16,
+    16,
+    None,
+    ("x",),
+    (SUMMARY,),
 )
 ATTEMPT = Attempt(1, "failed", "oom", "rank 0: no memory", 0, -9, ("last", "line ü"), 1.0, 2.0)
 

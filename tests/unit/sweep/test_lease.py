@@ -112,7 +112,7 @@ def test_gpus_are_chosen_by_index_or_uuid_and_checked(
 def test_cores_of_gpus_are_shared_out_and_bound_to_the_near_ones() -> None:
     from scalewise.gpu.nvml import GpuDevice
 
-    fields = {f: None for f in GpuDevice.__dataclass_fields__}
+    fields = dict.fromkeys(GpuDevice.__dataclass_fields__)
     near = [
         GpuDevice(**{**fields, "index": i, "uuid": gpu_uuid(i), "name": "a", "cores": cores})
         for i, cores in enumerate([(0, 1, 2, 3), (0, 1, 2, 3), (), (99,)])

@@ -45,9 +45,7 @@ def test_repeats_are_interleaved_in_rounds(requests: list[Request]) -> None:
         block = cells[3 * repeat : 3 * repeat + 3]
         assert {c.planned.repeat for c in block} == {repeat}
         assert len({c.planned.config_id for c in block}) == 3
-    rounds = [
-        tuple(c.planned.config_id for c in cells[3 * r : 3 * r + 3]) for r in range(4)
-    ]
+    rounds = [tuple(c.planned.config_id for c in cells[3 * r : 3 * r + 3]) for r in range(4)]
     assert len(set(rounds)) > 1, "every round has the same order"
 
 

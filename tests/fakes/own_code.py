@@ -1,0 +1,197 @@
+"""What a user might bring along: copied into a folder of his own by the tests that train it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torchmetrics import MetricCollection
+from torchmetrics.classification import MulticlassAccuracy
+
+FEATURES, CLASSES = 8, 4
+RANK = int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def samples(count: int, seed: int) -> TensorDataset:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, FEATURES, generator=generator)
+    y = torch.randint(CLASSES, (count,), generator=generator)
+    return TensorDataset(x, y)
+
+
+class Data:
+    """A training set, and an evaluation set that no number of ranks shares evenly."""
+
+    def __init__(self, train: int = 320, validation: int = 101) -> None:
+        self.train = samples(train, 0)
+        self.validation = samples(validation, 1)
+
+
+class Net(nn.Module):
+    """Learns in training; in evaluation it "predicts" from the data alone, whatever it learned."""
+
+    def __init__(self, width: int = 16, note: str = "") -> None:
+        super().__init__()
+        self.note = note
+        self.layers = nn.Sequential(
+            nn.Linear(FEATURES, width), nn.Tanh(), nn.Linear(width, CLASSES)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.layers(x) if self.training else x[:, :CLASSES]
+        return output
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(output, target)
+
+    def metrics(self) -> MetricCollection:
+        return MetricCollection(
+            {
+                "accuracy": MulticlassAccuracy(CLASSES, average="micro"),
+                "accuracy_macro": MulticlassAccuracy(CLASSES, average="macro"),
+            }
+        )
+
+
+class Slowing(torch.autograd.Function):
+    """Passes values on and sleeps when their gradient comes by."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, seconds: float) -> Tensor:
+        ctx.seconds = seconds
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        time.sleep(ctx.seconds)
+        return gradients[0], None
+
+
+class SlowSgd(torch.optim.SGD):
+    seconds = 0.0
+
+    def step(self, closure: Any = None) -> Any:
+        loss = super().step(closure)
+        time.sleep(self.seconds)
+        return loss
+
+
+class SlowModule(pl.LightningModule):
+    """Sleeps a known number of milliseconds in each phase of a step; ``rank`` -1 is all ranks."""
+
+    def __init__(
+        self,
+        forward_ms: float = 0,
+        backward_ms: float = 0,
+        optimizer_ms: float = 0,
+        other_ms: float = 0,
+        h2d_ms: float = 0,
+        rank: int = -1,
+    ) -> None:
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, CLASSES)
+        mine = rank in (-1, RANK)
+        self.sleeps = {
+            "forward": forward_ms * mine / 1e3,
+            "backward": backward_ms * mine / 1e3,
+            "optimizer": optimizer_ms * mine / 1e3,
+            "other": other_ms * mine / 1e3,
+            "h2d": h2d_ms * mine / 1e3,
+        }
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        x, y = batch
+        time.sleep(self.sleeps["forward"])
+        output = Slowing.apply(self.layer(x), self.sleeps["backward"])
+        return nn.functional.cross_entropy(output, y)
+
+    def transfer_batch_to_device(self, batch: Any, device: Any, dataloader_idx: int) -> Any:
+        time.sleep(self.sleeps["h2d"])
+        return super().transfer_batch_to_device(batch, device, dataloader_idx)
+
+    def on_train_batch_end(self, *args: Any) -> None:
+        time.sleep(self.sleeps["other"])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        optimizer = SlowSgd(self.parameters(), lr=0.01)
+        optimizer.seconds = self.sleeps["optimizer"]
+        return optimizer
+
+
+class SlowSamples(Dataset[Any]):
+    def __init__(self, inner: TensorDataset, seconds: float) -> None:
+        self.inner, self.seconds = inner, seconds
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        time.sleep(self.seconds)
+        return [self.inner[i] for i in indices]
+
+    def __getitem__(self, index: int) -> Any:
+        return self.inner[index]
+
+
+class SlowData:
+    """A loader that takes ``batch_ms`` for every batch."""
+
+    def __init__(self, batch_ms: float = 0) -> None:
+        self.train = SlowSamples(samples(320, 0), batch_ms / 1e3)
+
+
+class Module(pl.LightningDataModule):
+    """Decides on its own batches, whatever scalewise is asked for."""
+
+    def __init__(self, batch_size: int = 10) -> None:
+        super().__init__()
+        self.batch_size = batch_size
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(samples(240, 0), batch_size=self.batch_size, shuffle=True)
+
+
+class Faulty(Net):
+    """Fails in the way ``fault`` says, on one rank, at the third step; or only takes its time.
+
+    Every rank leaves a child in a session of its own, as careless code does.
+    """
+
+    def __init__(self, fault: str = "none", rank: int = 1, step_ms: float = 0) -> None:
+        super().__init__()
+        self.fault = fault
+        self.rank = rank
+        self.step_ms = step_ms
+        self.calls = 0
+        subprocess.Popen(["sleep", "300"], start_new_session=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += self.training
+        time.sleep(self.step_ms / 1e3)
+        if self.calls == 3 and self.training and self.rank == RANK:
+            self.fail()
+        return super().forward(x)
+
+    def fail(self) -> None:
+        if self.fault == "exception":
+            raise RuntimeError("a fault of my own, = 'quoted'")
+        if self.fault == "memory":
+            raise MemoryError
+        if self.fault == "allocation":
+            torch.empty(2**50)
+        if self.fault == "sigkill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.fault == "exit":
+            os._exit(7)
+        if self.fault == "hang":
+            time.sleep(600)
+        if self.fault == "fill":
+            Path(os.environ["FILL"]).write_bytes(bytes(2**30))

@@ -1,0 +1,145 @@
+"""``train.py`` as a user runs it: a process of its own, in a folder of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from scalewise.records import CellFolder, PlannedCell, SweepFolder
+
+ROOT = Path(__file__).resolve().parents[2]
+LEAN = ("max_steps=12", "warmup_steps=2", "tracking=none", "monitor.devices=false")
+SMALL = (*LEAN, "dataset.samples=400", "batch_size=16")
+"""For models on the shipped tabular data."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that has ended."""
+
+    status: int
+    out: str
+    err: str
+    folder: Path | None
+    """The sweep's, if the run made a new one."""
+
+    @property
+    def sweep(self) -> SweepFolder:
+        assert self.folder is not None, self.err
+        return SweepFolder(self.folder)
+
+    def cells(self) -> dict[str, tuple[PlannedCell, CellFolder]]:
+        """By name."""
+        return {planned.name: (planned, folder) for planned, folder in self.sweep.cells()}
+
+    def only_cell(self) -> CellFolder:
+        ((_, folder),) = self.cells().values()
+        return folder
+
+
+@dataclass
+class Train:
+    """Runs ``train.py``; its processes are known by a variable in their environment."""
+
+    cwd: Path
+    environment: dict[str, str]
+    script: tuple[str, ...] = (sys.executable, str(ROOT / "train.py"))
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def start(self, *arguments: str, cwd: Path | None = None, **env: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [*self.script, *arguments],
+            cwd=cwd or self.cwd,
+            env={**self.environment, **env},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.started.append(process)
+        return process
+
+    def __call__(self, *arguments: str, cwd: Path | None = None, **env: str) -> Finished:
+        before = self.sweeps(cwd)
+        process = self.start(*arguments, cwd=cwd, **env)
+        out, err = process.communicate(timeout=170)
+        new = self.sweeps(cwd) - before
+        return Finished(process.returncode, out, err, new.pop() if len(new) == 1 else None)
+
+    def sweeps(self, cwd: Path | None = None) -> set[Path]:
+        return set(((cwd or self.cwd) / "multirun").glob("*"))
+
+    def processes(self) -> dict[int, str]:
+        """Every living process of ours with its command line."""
+        mark = f"SCALEWISE_RUNTIME_DIR={self.environment['SCALEWISE_RUNTIME_DIR']}".encode()
+        found = {}
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdecimal() and mark in (entry / "environ").read_bytes().split(b"\0"):
+                    command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                    found[int(entry.name)] = command
+            except OSError:
+                continue
+        return found
+
+    def find(self, words: str, seconds: float = 60) -> int:
+        """The pid of the process with ``words`` in its command line, once there is one."""
+        return wait_for(
+            lambda: next((pid for pid, line in self.processes().items() if words in line), None),
+            f"a process {words}",
+            seconds,
+        )
+
+
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = 60) -> Any:
+    """The first true value of ``condition``."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"waited {seconds:g} s in vain for {what}"
+        time.sleep(0.05)
+    return value
+
+
+def make_train(root: Path) -> Train:
+    (root / "work").mkdir(parents=True)
+    (root / "home").mkdir()
+    foreign = ("WANDB_", "TRACKIO_", "HYDRA_", "SLURM_", "SCALEWISE_", "MASTER_", "TORCHELASTIC_")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
+    return Train(
+        root / "work",
+        {
+            **kept,
+            "HOME": str(root / "home"),
+            "SCALEWISE_RUNTIME_DIR": str(root / "runtime"),
+            "TRACKIO_DIR": str(root / "trackio"),
+            "PYTHONPATH": str(ROOT / "src"),
+            "COLUMNS": "200",
+        },
+    )
+
+
+def end(train: Train) -> dict[int, str]:
+    """End what still lives, and return it."""
+    for process in train.started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+    left = train.processes()
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    return left
+
+
+def copy_own_code(folder: Path) -> Path:
+    """A user's folder, elsewhere, with his code as the module ``mine``."""
+    folder.mkdir()
+    shutil.copy(ROOT / "tests" / "fakes" / "own_code.py", folder / "mine.py")
+    return folder

@@ -1,0 +1,34 @@
+"""``train.py`` as a user runs it, for every test of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fakes.train_command import Train, copy_own_code, end, make_train
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Iterator[Train]:
+    """A runner; whatever a test leaves running fails it."""
+    runner = make_train(tmp_path)
+    yield runner
+    left = end(runner)
+    assert left == {}
+
+
+@pytest.fixture(scope="module")
+def shared_train(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Train]:
+    """A runner whose sweeps several tests look at."""
+    runner = make_train(tmp_path_factory.mktemp("shared"))
+    yield runner
+    left = end(runner)
+    assert left == {}
+
+
+@pytest.fixture
+def own_code(tmp_path: Path) -> Path:
+    """A user's folder, elsewhere, with his code as the module ``mine``."""
+    return copy_own_code(tmp_path / "elsewhere")

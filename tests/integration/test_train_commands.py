@@ -1,0 +1,256 @@
+"""The commands of the README, from wherever they are typed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fakes.train_command import LEAN, ROOT, SMALL, Finished, Train
+from scalewise.analysis.shards import audit_shards
+from scalewise.records import CellFolder, read_metrics, read_shard, read_steps
+
+
+@pytest.fixture(scope="module")
+def sweep(shared_train: Train) -> Finished:
+    """The issue's own command, its arguments in another order, from another folder."""
+    return shared_train("strategy=ddp,single", *SMALL, "model=large", "-m")
+
+
+def by_strategy(sweep: Finished) -> dict[str, CellFolder]:
+    return {name.split("-")[2]: folder for name, (_, folder) in sweep.cells().items()}
+
+
+def test_a_matrix_is_trained_and_answered(sweep: Finished) -> None:
+    assert sweep.status == 0, sweep.err
+    cells = by_strategy(sweep)
+    assert set(cells) == {"single", "ddp"}
+    single, ddp = cells["single"].load_result(), cells["ddp"].load_result()
+    assert (single.world_size, ddp.world_size) == (1, 2)
+    assert (single.global_batch_size, ddp.global_batch_size) == (16, 16)
+    assert (single.per_device_batch_size, ddp.per_device_batch_size) == (16, 8)
+    assert "2/2" in sweep.err or "done     large" in sweep.err
+    assert "large ddp x2" in sweep.out
+    assert (sweep.sweep.report_path / "report.md").is_file()
+
+
+def test_each_cell_ran_in_processes_of_its_own_on_its_share(sweep: Finished) -> None:
+    ranks = [rank for f in by_strategy(sweep).values() for rank in f.load_result().ranks]
+    assert len({rank.pid for rank in ranks}) == 3
+    assert len({rank.device.cores for rank in ranks}) == 2
+    assert len({len(rank.device.cores) for rank in ranks}) == 1
+    for rank in ranks:
+        assert rank.parameters_total == 2_021_379
+        assert rank.steps_completed == rank.step_rows == 12
+
+
+def test_every_step_and_sample_is_in_the_records(sweep: Finished) -> None:
+    folder = by_strategy(sweep)["ddp"]
+    for rank in range(2):
+        series = read_steps(folder.steps_path(rank), rank)
+        assert (len(series), len(series.timed())) == (12, 10)
+        assert set(series.rows["samples"]) == {8}
+        assert (series.column("exposed_comm") >= 0).all()
+        assert (series.column("arrival") <= series.column("step")).all()
+    shards = [read_shard(folder.shard_path(rank), rank) for rank in range(2)]
+    audit = audit_shards(shards, 2, 16)
+    assert (audit.verdict, audit.overlapping_samples) == ("sharded", 0)
+    assert [len(s.indices) for s in shards] == [96, 96]
+
+
+def test_a_cell_says_what_it_depends_on(sweep: Finished) -> None:
+    folder = by_strategy(sweep)["ddp"]
+    provenance = folder.load_provenance()
+    assert provenance.command[-1] == "-m"
+    assert len(provenance.devices) == 2
+    assert provenance.environment["OMP_NUM_THREADS"] == "1"
+    assert folder.load_config()["model"]["name"] == "large"
+    rows = read_metrics(folder.metrics_path(0))
+    assert "val_loss" in rows[-1].values
+
+
+def test_one_cell_from_a_folder_that_shadows_the_library(train: Train) -> None:
+    """A user's ``queue.py`` and ``token.py`` are none of our business."""
+    for name in ("queue", "token", "scalewise"):
+        (train.cwd / f"{name}.py").write_text("raise RuntimeError('shadowed')\n")
+    run = train(*SMALL)
+    assert run.status == 0, run.err
+    assert run.only_cell().is_done()
+    assert "done     medium-tabular-single" in run.err
+
+
+def test_two_sweeps_in_one_second_share_nothing_but_the_host(train: Train) -> None:
+    both = [train.start(*SMALL, "max_steps=6", "validation=never") for _ in range(2)]
+    for process in both:
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+    folders = train.sweeps()
+    assert len(folders) == 2
+    results = [json.loads(next(f.glob("*/result.json")).read_text()) for f in folders]
+    spans = sorted((r["started_at"], r["finished_at"]) for r in results)
+    devices = [tuple(r["ranks"][0]["device"]["cores"]) for r in results]
+    assert devices[0] != devices[1] or spans[0][1] <= spans[1][0]
+
+
+def test_odd_values_own_configs_and_names_arrive_unharmed(train: Train, own_code: Path) -> None:
+    """``--config-dir``, ``--config-name``, quotes, spaces, commas and ``=``, in one command."""
+    odd = 'it\'s a "b", c=d; $HOME {x} [y] ü'
+    mine = own_code / "my conf"
+    (mine / "experiment").mkdir(parents=True)
+    (mine / "main.yaml").write_text("defaults:\n  - config\n  - _self_\nseed: 7\n")
+    (mine / "experiment" / "odd.yaml").write_text("# @package _global_\nbatch_size: 20\n")
+    quoted = odd.replace("'", "\\'")
+    run = train(
+        *LEAN,
+        "--config-dir",
+        str(mine),
+        "--config-name=main",
+        "+experiment=odd" if not (ROOT / "conf" / "experiment").exists() else "experiment=odd",
+        "model._target_=mine.Net",
+        f"++model.note='{quoted}'",
+        "dataset._target_=mine.Data",
+        cwd=own_code,
+    )
+    assert run.status == 0, run.err
+    config = run.only_cell().load_config()
+    assert config["model"]["note"] == odd
+    assert (config["seed"], config["batch_size"]) == (7, 20)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--cfg", "job", "model=large"), "batch_size: 128"),
+        (("--help",), "model: gpt2, gpt2_large"),
+        (("--info", "config"), "strategy"),
+    ],
+)
+def test_questions_are_answered_and_nothing_is_run(
+    train: Train, arguments: tuple[str, ...], words: str
+) -> None:
+    run = train(*arguments)
+    assert run.status == 0, run.err
+    assert words in run.out
+    assert train.sweeps() == set()
+    if arguments[0] == "--cfg":
+        assert yaml.safe_load(run.out)["model"]["name"] == "large"
+
+
+def test_the_tab_key_completes(train: Train) -> None:
+    line = "python train.py model=la"
+    run = train("-sc", "query=bash", COMP_LINE=line, COMP_POINT=str(len(line)))
+    assert run.status == 0, run.err
+    assert run.out.split() == ["model=large"]
+
+
+def test_a_wrong_command_ends_before_anything_starts(train: Train) -> None:
+    run = train("-m", "strategy=ddp,single", "batch_size=127", "strategy.devices=2")
+    assert (run.status, run.out) == (2, "")
+    assert run.err.count("\n") == 1
+    assert run.err.startswith("error: strategy.devices: found 2 with strategy=single") or (
+        run.err.startswith("error: batch_size: found 127 on 2 devices")
+    )
+    assert train.sweeps() == set()
+
+
+def test_a_launcher_chosen_inside_a_swept_experiment_is_refused(
+    train: Train, own_code: Path
+) -> None:
+    (own_code / "experiment").mkdir()
+    text = "# @package _global_\ndefaults:\n  - override /hydra/launcher: basic\n"
+    (own_code / "experiment" / "sneaky.yaml").write_text(text)
+    (own_code / "experiment" / "plain.yaml").write_text("# @package _global_\nseed: 3\n")
+    run = train(*SMALL, "--config-dir", str(own_code), "-m", "experiment=plain,sneaky")
+    assert run.status == 2, run.err
+    assert run.err == (
+        "error: hydra/launcher: chosen inside a swept config, where Hydra ignores it; "
+        "choose it on the command line: hydra/launcher=NAME\n"
+    )
+    assert train.sweeps() == set()
+
+
+def test_optuna_gets_the_objective_of_every_cell(train: Train) -> None:
+    run = train(
+        *SMALL,
+        "-m",
+        "hydra/sweeper=optuna",
+        "hydra.sweeper.n_trials=2",
+        "hydra.sweeper.sampler.seed=1",
+        "optimizer.lr=interval(0.001,0.1)",
+    )
+    assert run.status == 0, run.err
+    cells = [folder.load_result() for _, folder in run.cells().values()]
+    assert len(cells) == 2
+    found = yaml.safe_load((run.sweep.path / "optimization_results.yaml").read_text())
+    assert found["best_value"] == pytest.approx(min(c.objective for c in cells if c.objective))
+
+
+def test_an_objective_that_was_not_measured_is_one_line(train: Train) -> None:
+    run = train(
+        *SMALL,
+        "max_steps=4",
+        "-m",
+        "hydra/sweeper=optuna",
+        "hydra.sweeper.n_trials=1",
+        "optimizer.lr=choice(0.001,0.1)",
+        "sweep.objective=val_acuracy",
+    )
+    assert run.status == 1, run.err
+    assert "error: sweep.objective: found 'val_acuracy', which this cell did not measure" in run.err
+    assert "Traceback" not in run.err
+
+
+def test_torchrun_around_it_changes_nothing(train: Train) -> None:
+    train.script = (
+        train.script[0],
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node=2",
+        "--master-port=0",
+        train.script[1],
+    )
+    run = train(*SMALL, "strategy=ddp")
+    assert run.status == 0, run.err
+    assert run.only_cell().load_result().world_size == 2
+    assert "process 1 of torchrun's 2 stands down" in run.err
+
+
+def test_a_host_that_cannot_run_a_cell_skips_it_and_says_so(train: Train) -> None:
+    run = train(*SMALL, "max_steps=4", "-m", "hardware=auto,h100")
+    assert run.status == 3, run.err
+    states = {
+        folder.load_config()["hardware"]["name"]: folder for _, folder in run.cells().values()
+    }
+    assert states["auto"].is_done()
+    (attempt,) = states["h100"].attempts()
+    assert (attempt.outcome, attempt.cause) == ("skipped", "host")
+    assert attempt.message.startswith("hardware=h100: found no NVIDIA GPU on this host")
+    assert "skipped" in run.err
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_is_not_ours_is_one_line(train: Train) -> None:
+    train.cwd.chmod(0o500)
+    run = train(*SMALL)
+    train.cwd.chmod(0o700)
+    assert run.status == 1
+    assert run.err.count("\n") == 1
+
+
+def test_the_shipped_configuration_is_complete_beside_the_package(tmp_path: Path) -> None:
+    """The wheel holds ``conf`` inside the package; a copy laid out so finds it there."""
+    from scalewise import paths
+
+    package = tmp_path / "scalewise"
+    package.mkdir()
+    shutil.copytree(ROOT / "conf", package / "conf")
+    original = paths.__file__
+    try:
+        paths.__file__ = str(package / "paths.py")
+        assert paths.conf_dir() == package / "conf"
+    finally:
+        paths.__file__ = original

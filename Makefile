@@ -20,7 +20,7 @@ OVERRIDES := $(if $(MAX_ITERS),max_steps=$(MAX_ITERS)) \
 
 .DEFAULT_GOAL := help
 .PHONY: help setup test test-fast check lint types test-matrix test_matrix trackio-view trackio-web \
-  wandb-sync report overhead wheelhouse install-offline clean
+  wandb-sync report estimate soak overhead wheelhouse install-offline clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z_-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,12 @@ test_matrix: test-matrix
 
 report: $(STAMP) ## Rebuild the report of a sweep (FOLDER=multirun/...)
 	$(BIN)/scalewise report $(FOLDER)
+
+estimate: $(STAMP) ## Say where the newest sweep stands and when it will have ended (FOLDER=)
+	@$(BIN)/scalewise status $(FOLDER)
+
+soak: $(STAMP) ## Kill a sweep at random moments and resume it each time (KILLS=200)
+	$(BIN)/python benchmarks/soak.py --kills $(or $(KILLS),200)
 
 trackio-view: $(STAMP) ## Start Trackio's dashboard and print its URL (PROJECT=)
 	$(BIN)/scalewise trackio-view --project $(PROJECT)

@@ -69,6 +69,44 @@ def _report(argv: list[str]) -> int:
     return 0
 
 
+def _status(argv: list[str]) -> int:
+    from scalewise.sweep import status_view
+
+    return status_view.main(argv)
+
+
+def _compare(argv: list[str]) -> int:
+    from scalewise.analysis.identity import FACTORS
+
+    parser = argparse.ArgumentParser(
+        prog="scalewise compare",
+        description="Compare sweep B with sweep A, which may differ in one declared factor only. "
+        "Exit status: 0, or 1 if --fail-if holds or nothing could be compared under it.",
+    )
+    parser.add_argument("a", type=Path, help="the folder of the sweep to compare with")
+    parser.add_argument("b", type=Path, help="the folder of the newer sweep")
+    parser.add_argument("--factor", required=True, choices=FACTORS, help="what may differ")
+    parser.add_argument("--fail-if", metavar="slower=PERCENT%", help="e.g. slower=3%%")
+    options = parser.parse_args(argv)
+    from scalewise.analysis.compare import compare
+    from scalewise.analysis.load import load_sweep
+    from scalewise.records import RecordError
+    from scalewise.report.comparison import as_text
+
+    try:
+        found = compare(
+            load_sweep(options.a), load_sweep(options.b), options.factor, options.fail_if
+        )
+    except (RecordError, ValueError) as error:
+        sys.stderr.write(f"scalewise compare: {error}\n")
+        return 2
+    sys.stdout.write(as_text(found))
+    if found.gate is not None and found.gate.failed:
+        sys.stderr.write(f"scalewise compare: {found.gate.reason}\n")
+        return 1
+    return 0
+
+
 def _top(argv: list[str]) -> int:
     from scalewise.gpu import top
 
@@ -104,16 +142,16 @@ def _import(argv: list[str]) -> int:
 def _export(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="scalewise export",
-        description="Write a cell's device series as gpu_stats_*.json and gpu_timeline.csv.",
+        description="Write device series as gpu_stats_*.json and gpu_timeline.csv.",
     )
-    parser.add_argument("cell", type=Path, help="the folder of a cell")
-    parser.add_argument("--to", type=Path, default=None, help="where to (default: the cell)")
+    parser.add_argument("folder", type=Path, help="the folder of a cell or of a sweep")
+    parser.add_argument("--to", type=Path, default=None, help="where to (default: each cell)")
     arguments = parser.parse_args(argv)
-    from scalewise.gpu.export import export_cell
-    from scalewise.records import CellFolder, RecordError
+    from scalewise.gpu.export import export_folder
+    from scalewise.records import RecordError
 
     try:
-        written = export_cell(CellFolder(arguments.cell), arguments.to or arguments.cell)
+        written = export_folder(arguments.folder, arguments.to)
     except (OSError, RecordError) as error:
         sys.stderr.write(f"scalewise export: {error}\n")
         return 2
@@ -142,11 +180,13 @@ def _sync(argv: list[str]) -> int:
 COMMANDS: dict[str, tuple[Command, str]] = {
     "train": (_train, "one cell or, with -m, a sweep: what train.py does, from anywhere"),
     "report": (_report, "the report of a sweep: table, Markdown, plots, JSON, CSV"),
+    "status": (_status, "where a sweep stands, and when it will have ended"),
+    "compare": (_compare, "sweep B against sweep A, and a gate for CI: --fail-if slower=3%"),
     "top": (_top, "all GPUs of this host, live"),
     "doctor": (_doctor, "topology, links, collectives, GEMM and copy rates of this host"),
     "mirror": (_mirror, "hand a sweep's records to the trackers, whatever they lack"),
     "trackio-view": (_view, "start Trackio's dashboard"),
     "wandb-sync": (_sync, "upload WandB runs that were recorded offline"),
     "import": (_import, "read a GPU log in the single- or multi-GPU JSON format"),
-    "export": (_export, "write a cell's device series in those formats"),
+    "export": (_export, "write the device series of a cell or a sweep in those formats"),
 }

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from scalewise.datasets.loader import LoaderConfig
+from scalewise.faults import NO_FAULT, FaultConfig
 from scalewise.hardware import HardwareConfig
 from scalewise.tracking.config import TrackingConfig
 from scalewise.train.execution import ExecutionConfig
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 EXIT_CONFIG_ERROR = 2
+FEWEST_ADAPTIVE_REPEATS = 3
+"""Runs of ``repeats=auto`` before the data are looked at: fewer have no interval worth the name."""
 
 
 class ConfigError(ValueError):
@@ -102,7 +105,7 @@ class CellConfig:
     max_steps: int | None
     max_epochs: int | None
     warmup_steps: int
-    repeats: int
+    repeats: int | Literal["auto"]
     seed: int
     deterministic: bool
     validation: Literal["end", "epoch", "never"]
@@ -110,10 +113,25 @@ class CellConfig:
     gradient_clip_norm: float | None
     monitor: MonitorConfig
     sweep: SweepConfig
+    precision_percent: float = 2.0
+    max_repeats: int = 50
+    fault: FaultConfig = NO_FAULT
+    allow_faults: bool = False
 
     def __post_init__(self) -> None:
         _at_least("batch_size", self.batch_size, 1)
-        _at_least("repeats", self.repeats, 1)
+        if self.repeats != "auto":
+            _at_least("repeats", self.repeats, 1)
+        _at_least("max_repeats", self.max_repeats, FEWEST_ADAPTIVE_REPEATS)
+        if not 0 < self.precision_percent <= 100:
+            raise ValueError(
+                f"precision_percent: found {self.precision_percent}; allowed: above 0, up to 100"
+            )
+        if self.fault.kind != "none" and not self.allow_faults:
+            raise ValueError(
+                f"fault: found {self.fault.name!r}, which spoils the run on purpose; allowed: "
+                "none, or set allow_faults=true"
+            )
         _at_least("warmup_steps", self.warmup_steps, 0)
         _at_least("log_every_n_steps", self.log_every_n_steps, 1)
         _at_least("seed", self.seed, 0)
@@ -175,6 +193,14 @@ def _plain_value(composed: DictConfig, key: str) -> Any:
     if not OmegaConf.is_config(value):
         return value
     return OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
+
+
+def without_absent_fault(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Drop the keys of planted faults where none is: a clean run's record and id know of none."""
+    fault = plain.get("fault")
+    if isinstance(fault, Mapping) and fault.get("kind", "none") == "none":
+        return {k: v for k, v in plain.items() if k not in ("fault", "allow_faults")}
+    return dict(plain)
 
 
 def build_cell(plain: Mapping[str, Any]) -> CellConfig:
@@ -322,7 +348,9 @@ def keep_own_arguments(plain: dict[str, Any], typed: Sequence[str]) -> dict[str,
     return kept
 
 
-_DOES_NOT_MATTER = ("sweep", "tracking", "monitor", "repeats")
+_DOES_NOT_MATTER = (
+    "sweep", "tracking", "monitor", "repeats", "precision_percent", "max_repeats",
+)  # fmt: skip
 """Keys that say how a cell is run and watched, not what comes out of it."""
 
 

@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from scalewise.config import EXIT_CONFIG_ERROR, ConfigError
 from scalewise.paths import conf_dir, discard_unused_folder, sweep_folder
@@ -42,6 +42,7 @@ def train() -> int:
     # Hydra would otherwise print an error itself, over many lines, and exit with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
+        sys.argv[1:] = overrides_last(sys.argv[1:])
         _run_hydra()
         return _report()
     except KeyboardInterrupt:
@@ -60,6 +61,27 @@ def train() -> int:
         return EXIT_FAILED if _is_the_hosts_fault(error) else EXIT_CONFIG_ERROR
     finally:
         discard_unused_folder()
+
+
+def overrides_last(arguments: list[str]) -> list[str]:
+    """``a=1 -m b=2`` as ``-m a=1 b=2``: Hydra's parser takes the overrides in one piece only.
+
+    Raises ConfigError for an option that Hydra does not have.
+    """
+    from hydra._internal.utils import get_args_parser
+
+    parser = get_args_parser()
+
+    def refuse(message: str) -> NoReturn:
+        raise ConfigError(f"{message}; python {Path(sys.argv[0]).name} --hydra-help lists them")
+
+    parser.error = refuse  # type: ignore[method-assign]
+    overrides = parser.parse_intermixed_args(arguments).overrides
+    options = list(arguments)
+    for override in reversed(overrides):
+        # The last of its kind: an equal word before it is the value of an option.
+        del options[len(options) - 1 - options[::-1].index(override)]
+    return [*options, *overrides]
 
 
 def _say(text: str) -> None:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -122,6 +123,8 @@ def make_train(root: Path) -> Train:
             "TRACKIO_DIR": str(root / "trackio"),
             "PYTHONPATH": str(ROOT / "src"),
             "COLUMNS": "200",
+            # Its font cache takes seconds to make: once for all tests.
+            "MPLCONFIGDIR": str(Path(tempfile.gettempdir()) / f"scalewise-tests-{os.getuid()}"),
         },
     )
 

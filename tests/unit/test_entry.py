@@ -46,6 +46,7 @@ def train(
 
 
 WRONG = {
+    "unknown option of Hydra": (("--sweep",), "unrecognized arguments: --sweep; python train.py"),
     "unknown key": (("batchsize=3",), "batchsize: unknown key (did you mean 'batch_size'?)"),
     "unknown nested key": (
         ("model.hidden_width=3",),
@@ -115,6 +116,20 @@ def test_a_traceback_is_there_for_who_asks(train: Train, monkeypatch: pytest.Mon
     GlobalHydra.instance().clear()
     with pytest.raises(entry.ConfigError, match="batch_size"):
         entry.train()
+
+
+@pytest.mark.parametrize(
+    ("typed", "understood"),
+    [
+        ("a=1 -m b=2", "-m a=1 b=2"),
+        ("a=1 --config-dir b=2 b=2 --cfg job", "--config-dir b=2 --cfg job a=1 b=2"),
+        ("-m a=1 a=1", "-m a=1 a=1"),
+        ("~a +b=-1 -cn x", "-cn x ~a +b=-1"),
+        ("", ""),
+    ],
+)
+def test_options_may_stand_between_overrides(typed: str, understood: str) -> None:
+    assert entry.overrides_last(typed.split()) == understood.split()
 
 
 def test_a_bug_is_not_taken_for_wrong_input() -> None:

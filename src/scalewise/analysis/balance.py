@@ -12,17 +12,32 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from scalewise.analysis.throughput import NotMeasuredError, common_steps, timeline
 from scalewise.records import StepSeries
 
 Grade = Literal["excellent", "good", "fair", "poor"]
 
+_WINDOWS = 20
+_MIN_WINDOW_STEPS = 10
+"""A window of fewer steps shows their noise."""
+
 MEMORY_SAYS_NOTHING = (
     "Memory balance says nothing about load under DDP: every replica holds the same parameters, "
     "gradients and optimizer state, so memory is equal even while one rank keeps the others "
     "waiting. Utilisation does not show it either: a rank that waits in a collective reads 100 %."
 )
+
+
+@dataclass(frozen=True)
+class BalanceWindow:
+    """Balance of some steps in a row."""
+
+    first_step: int
+    last_step: int
+    cv_percent: float
+    slowest_rank: int
 
 
 @dataclass(frozen=True)
@@ -38,13 +53,20 @@ class LoadBalance:
     behind_ms: float
     """How much later the slowest rank arrives than the mean of the others."""
     timeline: str
+    slowest_share: float
+    """Share of the timed steps in which that rank arrived last."""
+    behind_share: float | None
+    """``behind_ms`` over the mean step time: what the others spend waiting for it."""
+    history: tuple[BalanceWindow, ...]
+    """The run cut into at most 20 windows of equally many steps, ten at least."""
 
     @property
     def explanation(self) -> str:
         others = self.arrival_ms[self.slowest_rank] - self.behind_ms
         return (
             f"arrival CV {self.cv_percent:.1f} % ({self.grade}): rank {self.slowest_rank} is ready "
-            f"{self.behind_ms:.2f} ms after the mean of the others, which take {others:.2f} ms"
+            f"{self.behind_ms:.2f} ms after the mean of the others, which take {others:.2f} ms, "
+            f"and last in {self.slowest_share:.0%} of the steps"
         )
 
 
@@ -80,16 +102,44 @@ def measure_balance(series: Sequence[StepSeries], world_size: int) -> LoadBalanc
     ranks = common_steps(series, world_size)
     line = timeline(ranks)
     arrivals = np.stack([one.column("arrival", line) for one in ranks])
-    arrivals = arrivals[:, ~np.isnan(arrivals).any(axis=0)]
+    known = ~np.isnan(arrivals).any(axis=0)
+    arrivals, numbers = arrivals[:, known], ranks[0].rows["step"][known]
     if arrivals.shape[1] == 0:
         raise NotMeasuredError("arrival was not timed: no gradient bucket reported ready")
     means = arrivals.mean(axis=1)
     if not float(means.mean()) > 0:
         raise NotMeasuredError("every arrival is zero: the step clock did not run")
     slowest = int(np.argmax(means))
-    behind = float(means[slowest] - np.delete(means, slowest).mean())
+    others = np.delete(arrivals, slowest, axis=0)
+    behind = float(means[slowest] - others.mean())
     cv = cv_percent(means.tolist())
-    return LoadBalance(cv, grade(cv), tuple(means.tolist()), slowest, behind, line)
+    step_ms = float(np.nanmean(np.stack([one.column("step", line) for one in ranks])))
+    return LoadBalance(
+        cv_percent=cv,
+        grade=grade(cv),
+        arrival_ms=tuple(means.tolist()),
+        slowest_rank=slowest,
+        behind_ms=behind,
+        timeline=line,
+        slowest_share=float(np.mean(arrivals[slowest] > others.max(axis=0))),
+        behind_share=behind / step_ms if step_ms > 0 else None,
+        history=_history(arrivals, numbers),
+    )
+
+
+def _history(
+    arrivals: npt.NDArray[np.float64], steps: npt.NDArray[np.int64]
+) -> tuple[BalanceWindow, ...]:
+    """``arrivals`` has shape ``[ranks, steps]``; a window of a stopped clock is left out."""
+    found = []
+    windows = min(_WINDOWS, max(1, len(steps) // _MIN_WINDOW_STEPS))
+    for columns in np.array_split(np.arange(len(steps)), windows):
+        means = arrivals[:, columns].mean(axis=1)
+        if float(means.mean()) > 0:
+            first, last = int(steps[columns[0]]), int(steps[columns[-1]])
+            cv, slowest = cv_percent(means.tolist()), int(np.argmax(means))
+            found.append(BalanceWindow(first, last, cv, slowest))
+    return tuple(found)
 
 
 def advice(result: LoadBalance) -> str:

@@ -30,6 +30,9 @@ Metric = Literal[
     "memory_cv_percent",
     "utilization_cv_percent",
     "power_cv_percent",
+    "sm_activity_cv_percent",
+    "joules_per_step",
+    "energy_j",
     "joules_per_million_samples",
 ]
 """Properties of :class:`Run` that can be estimated over repeats; device figures are means over
@@ -90,9 +93,30 @@ class Run:
         return self.usage.cv("power_w") if self.usage else None
 
     @property
+    def sm_activity_cv_percent(self) -> float | None:
+        """GPM's measure of load; None before Hopper."""
+        return self.usage.cv("sm_activity_percent") if self.usage else None
+
+    @property
+    def energy_j(self) -> float | None:
+        """All devices, from first to last reading of the energy counter."""
+        devices = self.usage.devices if self.usage else ()
+        known = [d.energy.run_j for d in devices if d.energy and d.energy.run_j is not None]
+        return sum(known) if known and len(known) == len(devices) else None
+
+    @property
+    def joules_per_step(self) -> float | None:
+        """All devices, over the timed steps."""
+        if self.usage is None or self.throughput is None or self.usage.timed_energy_j is None:
+            return None
+        return self.usage.timed_energy_j / self.throughput.steps
+
+    @property
     def joules_per_million_samples(self) -> float | None:
         if self.usage is None or self.throughput is None or self.usage.source != "nvml":
             return None
+        if self.usage.timed_energy_j is not None:
+            return self.usage.timed_energy_j / self.throughput.samples * 1e6
         return joules_per_million_samples(self.usage, self.throughput.global_samples_per_s)
 
     @property

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from scalewise.analysis.identity import Difference, differences
 from scalewise.analysis.limits import explain_loss
 from scalewise.analysis.runs import Configuration
-from scalewise.analysis.sequential import estimate_at
+from scalewise.analysis.sequential import adaptive, estimate_at
 from scalewise.analysis.statistics import RatioEstimate, estimate_ratio, holm
 from scalewise.analysis.verdict import MIN_EFFICIENCY, Judgement, SeedLabel, judge, seed_label
 
@@ -95,10 +95,14 @@ def _pair(
         lacking = multi if not above else single
         why = lacking.runs[0].missing.get("throughput", "not measured")
         return Refused(multi, f"{lacking.label} has no throughput: {why}")
-        # Runs that were added until a verdict was reached carry the price of having looked.
-    adaptive = (multi.cells[0].config or {}).get("repeats") == "auto"
-    estimate = estimate_at if adaptive else estimate_ratio
-    return _measured_pair(multi, single, estimate(above, below), min_efficiency)
+    asked = adaptive(multi.cells[0].config)
+    if asked is None:
+        return _measured_pair(multi, single, estimate_ratio(above, below), min_efficiency)
+    # Runs that were added until a verdict was reached carry the price of having looked, and are
+    # judged on what was looked at: the single device may have more, for another partner.
+    runs = min(len(above), len(below))
+    speedup = estimate_at(above[:runs], below[:runs], cap=asked.cap)
+    return _measured_pair(multi, single, speedup, min_efficiency)
 
 
 def _measured_pair(

@@ -17,11 +17,17 @@ at least 95 of 100 cases. What no rule can correct is noise that strikes only on
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-from scalewise.analysis.statistics import Interval, RatioEstimate, estimate_ratio
+from scalewise.analysis.statistics import (
+    Estimate,
+    Interval,
+    RatioEstimate,
+    estimate_mean,
+    estimate_ratio,
+)
 from scalewise.analysis.verdict import MIN_EFFICIENCY, Judgement, judge
 
 LOOKS = (3, 5, 8, 12, 18, 26, 36)
@@ -29,6 +35,23 @@ LOOKS = (3, 5, 8, 12, 18, 26, 36)
 CAP = 50
 PRECISION = 0.02
 _FINAL_SHARE = 0.7
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    """What a configuration with ``repeats=auto`` asked for."""
+
+    precision: float
+    """Width of the interval, relative, at which enough is known."""
+    cap: int
+
+
+def adaptive(config: Mapping[str, Any] | None) -> Adaptive | None:
+    """The limits of a configuration that leaves its repeats to the data; None for any other."""
+    if config is None or config.get("repeats") != "auto":
+        return None
+    percent, cap = config.get("precision_percent"), config.get("max_repeats")
+    return Adaptive(PRECISION if percent is None else percent / 100, CAP if cap is None else cap)
 
 
 @dataclass(frozen=True)
@@ -82,6 +105,44 @@ def decide(
         return Decided(judgement, speedup, "cap")
     following = next(look for look in looks if look > runs)
     return Continue(following, judgement.reason)
+
+
+@dataclass(frozen=True)
+class DecidedAlone:
+    """No more runs of a configuration that is compared with nothing."""
+
+    figure: Estimate
+    """With the interval corrected for looking more than once."""
+    because: Literal["precision", "cap"]
+
+
+def decide_alone(
+    values: Sequence[float],
+    *,
+    confidence: float = 0.95,
+    precision: float = PRECISION,
+    cap: int = CAP,
+) -> Continue | DecidedAlone:
+    """Whether a configuration without a partner needs more repeats: until its own mean is known.
+
+    ``precision`` is the width of the whole interval over the mean. Raises ValueError as
+    :func:`decide` does.
+    """
+    looks, runs = schedule(cap), len(values)
+    if runs not in looks and runs < cap:
+        following = next(look for look in looks if look > runs)
+        return Continue(following, f"{runs} runs; the next look is at {following}")
+    nominal = estimate_mean(values, 1 - nominal_level(runs, confidence, cap))
+    interval = nominal.interval
+    assert interval is not None  # every look has three runs or more
+    figure = replace(nominal, interval=replace(interval, confidence=confidence))
+    width = (interval.high - interval.low) / figure.value
+    if width <= precision:
+        return DecidedAlone(figure, "precision")
+    if runs >= cap:
+        return DecidedAlone(figure, "cap")
+    following = next(look for look in looks if look > runs)
+    return Continue(following, f"the interval is {width:.1%} wide; {precision:.1%} is wanted")
 
 
 def schedule(cap: int = CAP) -> tuple[int, ...]:

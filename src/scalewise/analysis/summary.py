@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from scalewise.analysis.diagnose import diagnose
 from scalewise.analysis.diagnosis import Diagnosis
 from scalewise.analysis.load import Cell, Sweep
+from scalewise.analysis.repeats import Repeats, assess
 from scalewise.analysis.runs import Configuration, configurations
 from scalewise.analysis.scaling import Pair, Refused, pair_all
 from scalewise.analysis.verdict import MIN_EFFICIENCY
@@ -23,6 +24,8 @@ class Analysis:
     refused: tuple[Refused, ...]
     diagnoses: Mapping[str, tuple[Diagnosis, ...]]
     """``config_id`` to what limits it, the main limit first."""
+    repeats: tuple[Repeats, ...] = ()
+    """Who needed how many runs under ``repeats=auto``, and why."""
 
     @property
     def measured(self) -> tuple[Configuration, ...]:
@@ -47,4 +50,4 @@ def analyse(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Analysis:
     pairs, refused = pair_all(configs, min_efficiency)
     twins = {pair.multi.config_id: pair.single for pair in pairs}
     diagnoses = {c.config_id: diagnose(c, twins.get(c.config_id)) for c in configs}
-    return Analysis(sweep, configs, pairs, refused, diagnoses)
+    return Analysis(sweep, configs, pairs, refused, diagnoses, assess(configs))

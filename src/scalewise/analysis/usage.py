@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from scalewise.analysis.balance import cv_percent
+from scalewise.analysis.energy import DeviceEnergy, measure_energy
 from scalewise.analysis.throughput import NotMeasuredError
 from scalewise.records import DeviceSample, DeviceSeries, SampledDevice, StepSeries
 
@@ -23,7 +24,7 @@ class DeviceUsage:
     memory_sd_mib: float | None
     utilization_percent: float | None
     power_w: float | None
-    """From the energy counter where it was read twice, else the mean of the power samples."""
+    """Energy of the window over its length where energy is known, else the samples' mean."""
     temperature_c: float | None
     throttle_reasons: tuple[str, ...]
     """Every reason seen at least once."""
@@ -33,9 +34,12 @@ class DeviceUsage:
     top_sm_clock_mhz: float | None = None
     """The highest clock sampled on this device in the whole run."""
     sm_activity_percent: float | None = None
-    """GPM, as both below: None before Hopper."""
+    """GPM, as both below, over readings that lie at least half in the window: None before Hopper,
+    and where the window is shorter than that."""
     tensor_activity_percent: float | None = None
     dram_activity_percent: float | None = None
+    energy: DeviceEnergy | None = None
+    """None for a process, and where the steps have no length."""
 
     @property
     def label(self) -> str:
@@ -69,6 +73,13 @@ class Usage:
         mean = self.mean("power_w")
         return None if mean is None else mean * len(self.devices)
 
+    @property
+    def timed_energy_j(self) -> float | None:
+        """Of all devices over the timed steps; None if one of them is unknown."""
+        known = [d.energy.timed_j for d in self.devices if d.energy is not None]
+        total = [j for j in known if j is not None]
+        return sum(total) if total and len(total) == len(self.devices) else None
+
 
 def measure_usage(series: Sequence[DeviceSeries], steps: Sequence[StepSeries]) -> Usage:
     """Means over the time of the timed steps, or of all steps where that holds no sample.
@@ -82,7 +93,8 @@ def measure_usage(series: Sequence[DeviceSeries], steps: Sequence[StepSeries]) -
     windows = (("timed steps", [s.timed() for s in steps]), ("all steps", list(steps)))
     for name, chosen in windows:
         start, end = _window(chosen)
-        devices = [d for one in series for d in _in_window(one, start, end)]
+        first_step = _window(steps)[0]
+        devices = [d for one in series for d in _in_window(one, start, end, first_step)]
         if devices and any(d.samples for d in devices):
             return Usage(series[0].source, name, tuple(devices))
     start, end = _window(steps)
@@ -110,15 +122,21 @@ def _window(steps: Sequence[StepSeries]) -> tuple[float, float]:
     return (min(starts), max(ends)) if starts else (0.0, 0.0)
 
 
-def _in_window(series: DeviceSeries, start: float, end: float) -> list[DeviceUsage]:
-    inside = [i for i, t in enumerate(series.times) if start <= t <= end]
-    return [_usage(series, device, inside) for device in series.devices]
+def _in_window(
+    series: DeviceSeries, start: float, end: float, first_step: float
+) -> list[DeviceUsage]:
+    return [_usage(series, device, (start, end), first_step) for device in series.devices]
 
 
-def _usage(series: DeviceSeries, device: SampledDevice, inside: Sequence[int]) -> DeviceUsage:
-    present = [(series.times[i], series.samples[i][device.id]) for i in inside
-               if device.id in series.samples[i]]  # fmt: skip
-    rows = [row for _, row in present]
+def _usage(
+    series: DeviceSeries, device: SampledDevice, window: tuple[float, float], first_step: float
+) -> DeviceUsage:
+    inside = [i for i, t in enumerate(series.times) if window[0] <= t <= window[1]]
+    energy = None
+    if series.source == "nvml" and window[1] > window[0]:
+        energy = measure_energy(series, device, window, first_step)
+    activity = _activity(series, device.id, window)
+    rows = [series.samples[i][device.id] for i in inside if device.id in series.samples[i]]
     memory = _values(rows, lambda r: r.memory_used_mib)
     reasons = {reason for row in rows for reason in row.throttle_reasons or ()}
     return DeviceUsage(
@@ -127,7 +145,11 @@ def _usage(series: DeviceSeries, device: SampledDevice, inside: Sequence[int]) -
         memory_used_mib=_mean(memory),
         memory_sd_mib=float(np.std(memory, ddof=1)) if len(memory) > 1 else None,
         utilization_percent=_mean(_values(rows, lambda r: r.utilization_percent)),
-        power_w=_counter_power(present) or _mean(_values(rows, lambda r: r.power_w)),
+        power_w=(
+            energy.timed_j / energy.timed_s
+            if energy is not None and energy.timed_j is not None
+            else _mean(_values(rows, lambda r: r.power_w))
+        ),
         temperature_c=_mean(_values(rows, lambda r: r.temperature_c)),
         throttle_reasons=tuple(sorted(reasons)),
         throttled_share=_mean(
@@ -137,20 +159,42 @@ def _usage(series: DeviceSeries, device: SampledDevice, inside: Sequence[int]) -
         top_sm_clock_mhz=max(
             (c for c in series.values(device.id, "sm_clock_mhz") if c is not None), default=None
         ),
-        sm_activity_percent=_mean(_values(rows, lambda r: r.sm_activity_percent)),
-        tensor_activity_percent=_mean(_values(rows, lambda r: r.tensor_activity_percent)),
-        dram_activity_percent=_mean(_values(rows, lambda r: r.dram_activity_percent)),
+        sm_activity_percent=activity["sm_activity_percent"],
+        tensor_activity_percent=activity["tensor_activity_percent"],
+        dram_activity_percent=activity["dram_activity_percent"],
+        energy=energy,
     )
 
 
-def _counter_power(present: Sequence[tuple[float, DeviceSample]]) -> float | None:
-    """Mean power in W between the first and the last reading of the energy counter."""
-    readings = [(t, row.energy_j) for t, row in present if row.energy_j is not None]
-    if len(readings) < 2:
-        return None
-    (t0, e0), (t1, e1) = readings[0], readings[-1]
-    # A counter that fell was reset (driver reload): it says nothing.
-    return (e1 - e0) / (t1 - t0) if t1 > t0 and e1 > e0 else None
+def _activity(
+    series: DeviceSeries, device_id: str, window: tuple[float, float]
+) -> dict[str, float | None]:
+    """GPM metrics over the window, each reading weighted by its time inside.
+
+    A reading is the mean since the reading before it, so one taken soon after the first timed step
+    tells of start-up: it counts only if at least half of its time lies in the window.
+    """
+    weights: list[float] = []
+    readings: list[DeviceSample] = []
+    before: float | None = None
+    for when, row in zip(series.times, series.samples, strict=True):
+        sample = row.get(device_id)
+        if sample is None or sample.sm_activity_percent is None:
+            # The first reading of all has no value; it comes with the other slow metrics.
+            before = when if before is None and sample is not None else before
+            continue
+        if before is not None:
+            inside = min(when, window[1]) - max(before, window[0])
+            if inside >= (when - before) / 2:
+                weights.append(inside)
+                readings.append(sample)
+        before = when
+    found: dict[str, float | None] = {}
+    for metric in ("sm_activity_percent", "tensor_activity_percent", "dram_activity_percent"):
+        values = [getattr(sample, metric) for sample in readings]
+        whole = bool(values) and all(v is not None for v in values)
+        found[metric] = float(np.average(values, weights=weights)) if whole else None
+    return found
 
 
 def _values(

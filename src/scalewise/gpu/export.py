@@ -5,14 +5,39 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator
-from dataclasses import fields
-from datetime import datetime
 from pathlib import Path
 
+from scalewise.analysis.timeline import TIMELINE_COLUMNS, timeline_rows
 from scalewise.gpu.seed_format import multi_entry, multi_gpu_path, single_entry
-from scalewise.records import CellFolder, DeviceSample, DeviceSeries, read_device_series
+from scalewise.records import CellFolder, DeviceSeries, RecordError, read_device_series
 
-_METRICS = tuple(f.name for f in fields(DeviceSample) if f.name not in ("id", "processes"))
+
+def export_folder(path: Path, target: Path | None) -> list[Path]:
+    """Export the cell in ``path``, or every cell of the sweep there; returns the files written.
+
+    A cell is exported into its own folder, or with ``target`` into that folder, where the cells of
+    a sweep get a folder each. Cells without GPUs are passed over. Raises
+    :class:`~scalewise.records.RecordError` where no GPU was sampled at all.
+    """
+    if (path / "config.yaml").exists():
+        written = export_cell(CellFolder(path), target or path)
+    else:
+        cells = sorted(p.parent for p in path.glob("*/config.yaml"))
+        if not cells:
+            raise RecordError(
+                f"{path}: found no cell and no sweep; give the folder of either, "
+                "e.g. multirun/<sweep>"
+            )
+        written = [
+            file
+            for cell in cells
+            for file in export_cell(CellFolder(cell), target / cell.name if target else cell)
+        ]
+    if not written:
+        raise RecordError(
+            f"{path}: no GPU was sampled there; monitor.devices=true samples those that a cell uses"
+        )
+    return written
 
 
 def export_cell(folder: CellFolder, target: Path) -> list[Path]:
@@ -20,12 +45,12 @@ def export_cell(folder: CellFolder, target: Path) -> list[Path]:
 
     ``gpu_stats_<cell>.json`` (its first device), ``gpu_stats_<cell>_multi_gpu.json`` and
     ``gpu_timeline.csv``. Of several hosts, each after the first has its id in its files' names.
-    Raises :class:`~scalewise.records.RecordError` where a series cannot be read.
+    Nothing is written of a host without GPUs: its samples are of processes. Raises :class:`~scalewise.records.RecordError` where a series cannot be read.
     """
-    target.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
-    for number, path in enumerate(folder.device_series_paths()):
-        series = read_device_series(path)
+    found = [read_device_series(path) for path in folder.device_series_paths()]
+    for number, series in enumerate(s for s in found if s.source == "nvml"):
+        target.mkdir(parents=True, exist_ok=True)
         suffix = f"_{series.host}" if number else ""
         single = target / f"gpu_stats_{folder.name}{suffix}.json"
         timeline = target / f"gpu_timeline{suffix}.csv"
@@ -37,22 +62,11 @@ def export_cell(folder: CellFolder, target: Path) -> list[Path]:
 
 
 def write_timeline(path: Path, series: DeviceSeries) -> None:
-    """One row for each device and time; a cell is empty where nothing could be read."""
+    """Every sample, in the columns of :data:`~scalewise.analysis.timeline.TIMELINE_COLUMNS`."""
     with path.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file, lineterminator="\n")
-        rows.writerow(["timestamp", "unix_time", "gpu_index", "gpu_name", "gpu_uuid", *_METRICS])
-        for when, samples in zip(series.times, series.samples, strict=True):
-            stamp = datetime.fromtimestamp(when).isoformat(timespec="milliseconds")
-            for device in series.devices:
-                if device.id in samples:
-                    values = [_cell(getattr(samples[device.id], m)) for m in _METRICS]
-                    rows.writerow([stamp, when, device.index, device.name, device.id, *values])
-
-
-def _cell(value: object) -> object:
-    if value is None:
-        return ""
-    return "; ".join(value) if isinstance(value, tuple) else value
+        rows.writerow(TIMELINE_COLUMNS)
+        rows.writerows(timeline_rows(series))
 
 
 def _single_entries(series: DeviceSeries) -> Iterator[object]:

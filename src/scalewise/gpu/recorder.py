@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+from scalewise.gpu.alerts import DeviceAlerts
 from scalewise.gpu.spool import Reading
 from scalewise.host import host_id
 from scalewise.records import DeviceSample, DeviceSeriesWriter, SampledDevice
@@ -22,6 +23,8 @@ class SeriesRecorder:
         self._writer: DeviceSeriesWriter | None = None
         self._said: set[str] = set()
         self._last_time = 0.0
+        self._alerts = DeviceAlerts()
+        self._devices: dict[str, SampledDevice] = {}
 
     def begin(
         self,
@@ -31,6 +34,8 @@ class SeriesRecorder:
     ) -> None:
         """Write the header."""
         self._said.update(unavailable)
+        # Conditions are those of GPUs: a process has neither clocks nor memory of its own.
+        self._devices = {d.id: d for d in devices} if source == "nvml" else {}
         try:
             self._writer = DeviceSeriesWriter(
                 self._path, host_id(), source, self._interval_s, tuple(devices), unavailable
@@ -58,6 +63,10 @@ class SeriesRecorder:
         if self._writer is not None:
             try:
                 self._writer.append(when, samples, cost_ms)
+                for uuid, sample in samples.items():
+                    if uuid in self._devices:
+                        for alert in self._alerts.check(when, self._devices[uuid], sample):
+                            self._writer.alert(alert)
             except OSError as error:
                 self._give_up(error)
 

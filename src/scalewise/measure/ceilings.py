@@ -152,24 +152,33 @@ class HostStaging:
         self._bytes = byte_count
         self._on_device = _pattern(byte_count, device)
         self._pageable = _pattern(byte_count, torch.device("cpu"))
-        self._pinned = self._pageable.pin_memory()
+        self._pinned = torch.empty_like(self._pageable, pin_memory=True)
 
-    def measure(self, kind: Staging, budget_s: float, *, together: bool) -> CopyRate:
-        host = self._pinned if kind.endswith("pinned") else self._pageable
-        source, target = (
-            (host, self._on_device) if kind.startswith("h2d") else (self._on_device, host)
-        )
+    def prepare(self, kind: Staging) -> None:
+        """Fill the source, and the target with something else. Takes the host longer than the
+        copies, so ranks that copy together meet after it."""
+        source, target = self._ends(kind)
         _write_pattern(source)
         target.fill_(-1)
-        work = lambda: target.copy_(source, non_blocking=True)  # noqa: E731
+        torch.cuda.synchronize(self._device)
+
+    def measure(self, kind: Staging, budget_s: float, *, together: bool) -> CopyRate:
+        """Time copies of that kind, prepared before, and compare what arrived."""
+        source, target = self._ends(kind)
+        work: Work = lambda: target.copy_(source, non_blocking=True)  # noqa: E731
         timing = measure(DeviceStopwatch(self._device), work, budget_s)
         # The stopwatch has waited for the last copy.
         correct = torch.equal(target, _pattern(self._bytes, target.device))
-        return CopyRate(kind, together, self._bytes, timing, gb_per_s(self._bytes, timing), correct)
+        rate = gb_per_s(self._bytes, timing)
+        return CopyRate(kind, together, self._bytes, timing, rate, correct)
+
+    def _ends(self, kind: Staging) -> tuple[torch.Tensor, torch.Tensor]:
+        host = self._pinned if kind.endswith("pinned") else self._pageable
+        return (host, self._on_device) if kind.startswith("h2d") else (self._on_device, host)
 
     def while_copying(self, look: Callable[[], object], seconds: float) -> None:
         """Call ``look`` while pinned copies of about that many seconds are under way."""
-        work = lambda: self._on_device.copy_(self._pinned, non_blocking=True)  # noqa: E731
+        work: Work = lambda: self._on_device.copy_(self._pinned, non_blocking=True)  # noqa: E731
         watch = DeviceStopwatch(self._device)
         watch.seconds(work, 1)
         once_s = watch.seconds(work, 1)

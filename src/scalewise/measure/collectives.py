@@ -33,7 +33,9 @@ COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 
 _FLOAT_BYTES = 4
 _NAN = float("nan")
+_LEAST_REPETITIONS = 3
 _MOST_ITERATIONS = 100
+_BYTES_COUNT_FROM = 2**17
 _LARGEST_VALUE = 1e30
 """Well inside fp32's range."""
 
@@ -180,12 +182,14 @@ def measure_collective(
     task.run()
     correct = team.all_agree(task.is_right())
     watch = stopwatch(device)
-    task.fill()
-    team.barrier()
-    once_s = team.largest([watch.seconds(task.run, 2) / 2])[0]
-    count, iterations = repetitions(once_s, budget_s)
-    iterations = min(iterations, most_iterations(collective, team.size))
-    samples = [_repetition(team, task, watch, iterations, device, group) for _ in range(count)]
+    count, iterations = _plan_repetitions(team, task, watch, collective, budget_s)
+    samples: list[float] = []
+    begin = time.perf_counter()
+    for done in range(count):
+        (elapsed_s,) = team.largest([time.perf_counter() - begin])
+        if done >= _LEAST_REPETITIONS and elapsed_s > 2 * budget_s:
+            break  # the trial was luckier than what followed
+        samples.append(_repetition(team, task, watch, iterations, device, group))
     timing = to_timing(team.largest(samples), iterations)
     rate = algorithm_gb_s(task.byte_count, timing.median_us / 1e6)
     return CollectiveRate(
@@ -198,6 +202,21 @@ def measure_collective(
         rate * bus_factor(collective, team.size),
         correct,
     )
+
+
+def _plan_repetitions(
+    team: Team, task: Exercise, watch: Stopwatch, collective: Collective, budget_s: float
+) -> tuple[int, int]:
+    """(repetitions, iterations) from two trials, the second of up to ten, alike on all ranks."""
+    most = most_iterations(collective, team.size)
+    iterations = 2
+    for longest in (min(10, most), most):
+        task.fill()
+        team.barrier()
+        (once_s,) = team.largest([watch.seconds(task.run, iterations) / iterations])
+        count, iterations = repetitions(once_s, budget_s, least=_LEAST_REPETITIONS)
+        iterations = min(iterations, longest)
+    return count, iterations
 
 
 def _repetition(
@@ -233,17 +252,19 @@ def measure_all(
     """Every collective at every size, smallest first, within about ``budget_s`` on every rank.
 
     A size that would not fit into its collective's share of the time is left out, with all that
-    are larger; what one collective does not use, the next ones have.
+    are larger. The share is of what the collectives before it have left; the
+    smallest size is measured in any case.
     """
     series = CollectiveSeries([], {})
     point_s = budget_s / len(sizes) / len(COLLECTIVES) / 2  # the other half prepares and checks
     begin = time.perf_counter()
-    for number, collective in enumerate(COLLECTIVES, start=1):
-        deadline_s = budget_s * number / len(COLLECTIVES)
+    for number, collective in enumerate(COLLECTIVES):
+        (begun_s,) = team.largest([time.perf_counter() - begin])
+        deadline_s = begun_s + max(0.0, budget_s - begun_s) / (len(COLLECTIVES) - number)
         done: list[CollectiveRate] = []
         for size in sizes:
             (elapsed_s,) = team.largest([time.perf_counter() - begin])
-            if elapsed_s + expected_s(done, size) > deadline_s:
+            if done and elapsed_s + expected_s(done, size) > deadline_s:
                 series.missing[f"{backend} {collective} from {size} bytes"] = (
                     f"does not fit into the {budget_s:g} s for {backend}"
                 )
@@ -266,11 +287,14 @@ def measure_all(
 def expected_s(done: Sequence[CollectiveRate], size: int) -> float:
     """Seconds the next size will take, its warm-up and three repetitions.
 
-    What the last one took beyond the first, the latency, grows as bytes do. Of each the fastest
-    repetition counts, so that one slow moment does not end the series.
+    What the last one took beyond the first, the latency, grows as bytes do: from sizes on at which
+    bytes are what takes time. Of each the fastest repetition counts, so that one slow moment does
+    not end the series.
     """
-    if len(done) < 2:
+    if not done:
         return 0.0
+    if done[-1].bytes < _BYTES_COUNT_FROM:
+        return 7 * min(done[-1].timing.samples_us) / 1e6
     latency_us, last_us = (min(rate.timing.samples_us) for rate in (done[0], done[-1]))
     growing_us = max(0.0, last_us - latency_us) * max(1.0, size / done[-1].bytes)
-    return 6 * (latency_us + growing_us) / 1e6
+    return 7 * (latency_us + growing_us) / 1e6

@@ -13,7 +13,8 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,7 +47,8 @@ def main(argv: list[str]) -> int:
     try:
         host = _find_devices(options.devices, options.gpus, options.backend)
         slots = host.slots[: options.devices or len(host.slots)]
-        report = run(plan, slots, host.driver)
+        with _leased(slots):
+            report = run(plan, slots, host.driver)
         path = save_doctor(options.out, report) if options.out is not None else None
     except (HostMismatch, OSError) as error:
         _say(f"error: {error}")
@@ -62,10 +64,25 @@ def main(argv: list[str]) -> int:
 
 
 def run(plan: Plan, slots: Sequence[DeviceInfo], driver: str | None = None) -> DoctorReport:
-    """Examine these devices, which no other job of ours may be using.
+    """Examine these devices, which must be the caller's to use: see :class:`Leases`.
 
-    Raises :class:`HostMismatch` where one is, and OSError where no process can be started.
+    Raises OSError where no process can be started.
     """
+    begun = time.time()
+    host = host_facts()
+    devices, links = examine(slots)
+    with tempfile.TemporaryDirectory(prefix="scalewise-doctor-") as folder:
+        ranks, missing = run_ranks(plan, slots, Path(folder))
+    taken_s = time.time() - begun
+    report = DoctorReport(
+        begun, taken_s, plan.quick, host, driver, devices, links, ranks, (), missing
+    )
+    return replace(report, findings=tuple(advise(report)))
+
+
+@contextmanager
+def _leased(slots: Sequence[DeviceInfo]) -> Iterator[None]:
+    """Keep other scalewise jobs off the devices. Raises :class:`HostMismatch` if one is there."""
     lease = Leases().try_lease(slots, len(slots))
     if lease is None:
         raise HostMismatch(
@@ -73,18 +90,9 @@ def run(plan: Plan, slots: Sequence[DeviceInfo], driver: str | None = None) -> D
             "others with --gpus"
         )
     try:
-        begun = time.time()
-        host = host_facts()
-        devices, links = examine(slots)
-        with tempfile.TemporaryDirectory(prefix="scalewise-doctor-") as folder:
-            ranks, missing = run_ranks(plan, slots, Path(folder))
+        yield
     finally:
         lease.release()
-    taken_s = time.time() - begun
-    report = DoctorReport(
-        begun, taken_s, plan.quick, host, driver, devices, links, ranks, (), missing
-    )
-    return replace(report, findings=tuple(advise(report)))
 
 
 def _find_devices(devices: int | None, gpus: tuple[int | str, ...] | None, backend: str) -> Host:

@@ -69,23 +69,22 @@ def _told(
         return None  # the record's None; a host without this answer is common
 
 
-def pcie_link(uuid: str) -> PcieLink:
+def pcie_link(nvml: Nvml, uuid: str) -> PcieLink:
     """The GPU's PCIe link as it is this moment. Raises :class:`NvmlError`.
 
     Call it while copies are running: an idle link falls back to the first generation.
     """
-    with open_nvml() as nvml:
-        api = nvml.api
-        try:
-            handle = api.nvmlDeviceGetHandleByUUID(uuid)
-        except api.NVMLError as error:
-            raise NvmlError(f"GPU {uuid} does not answer: {error}") from None
-        return PcieLink(
-            generation=_number(api, api.nvmlDeviceGetCurrPcieLinkGeneration, handle),
-            lanes=_number(api, api.nvmlDeviceGetCurrPcieLinkWidth, handle),
-            max_generation=_number(api, api.nvmlDeviceGetMaxPcieLinkGeneration, handle),
-            max_lanes=_number(api, api.nvmlDeviceGetMaxPcieLinkWidth, handle),
-        )
+    api = nvml.api
+    try:
+        handle = api.nvmlDeviceGetHandleByUUID(uuid)
+    except api.NVMLError as error:
+        raise NvmlError(f"GPU {uuid} does not answer: {error}") from None
+    return PcieLink(
+        generation=_number(api, api.nvmlDeviceGetCurrPcieLinkGeneration, handle),
+        lanes=_number(api, api.nvmlDeviceGetCurrPcieLinkWidth, handle),
+        max_generation=_number(api, api.nvmlDeviceGetMaxPcieLinkGeneration, handle),
+        max_lanes=_number(api, api.nvmlDeviceGetMaxPcieLinkWidth, handle),
+    )
 
 
 def _number(api: Any, question: Callable[[Any], int], handle: Any) -> int | None:

@@ -88,7 +88,7 @@ class Plan:
         """All collectives of a backend together, on all ranks at once."""
         if backend == "nccl":
             return 3.0 if self.quick else 8.0
-        return 3.0 if self.quick else 6.0
+        return 4.0 if self.quick else 6.0
 
     def limit_s(self, devices: int) -> float:
         """After this long, ranks that have not ended are ended: something hangs."""

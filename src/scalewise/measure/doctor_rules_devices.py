@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from scalewise.measure.doctor_links import pcie_gb_s, rank_names
 from scalewise.measure.doctor_rules_links import FAR_BELOW
 from scalewise.records.doctor import DoctorReport, Finding, Soak
+
+_Times = tuple[float, float, float]
+"""Median, fastest and slowest repetition in microseconds."""
 
 _SLOW_TWIN = 0.92
 """GPUs of one kind differ by a few percent on one host; this far below its twins is a finding."""
@@ -65,30 +68,53 @@ def staging_below_link(report: DoctorReport) -> Iterator[Finding]:
 
 
 def slow_twin(report: DoctorReport) -> Iterator[Finding]:
-    """One device behind others of its kind, by more than their repetitions scatter."""
+    """One device behind others of its kind, in figures enough to rule out a bad moment."""
     by_name: dict[str, list[int]] = {}
     for rank, facts in enumerate(report.devices):
         by_name.setdefault(facts.device.name, []).append(rank)
     for ranks in by_name.values():
-        for figure, times in _comparable(report, ranks):
-            for rank, (median_us, fastest_us, _) in times.items():
-                others = [t for r, t in times.items() if r != rank]
-                if not others:
-                    continue
-                twin_us = statistics.median(t[0] for t in others)
-                apart = fastest_us > statistics.median(t[2] for t in others)
-                if twin_us / median_us < _SLOW_TWIN and apart:
-                    yield Finding(
-                        "slow_device",
-                        "warning",
-                        f"{rank_names(report, rank)} is {100 * (1 - twin_us / median_us):.0f} % "
-                        f"slower than its twins ({figure}).",
-                        f"{median_us:.1f} us against {twin_us:.1f} us at the median",
-                        "Every synchronous step waits for it. Compare clocks, temperature and "
-                        "power limit (nvidia-smi -q -d CLOCK,POWER,PERFORMANCE); look for other "
-                        "work on the device or its cores; else leave it out with --gpus.",
-                        "the difference moves to another device, or goes, when examined again",
-                    )
+        figures = list(_comparable(report, ranks))
+        for rank in ranks:
+            behind = {name: text for name, times in figures if (text := _behind(times, rank))}
+            measured = [name for name, times in figures if rank in times]
+            if not _enough(behind, measured, report.devices[rank].device.kind):
+                continue
+            yield Finding(
+                "slow_device",
+                "warning",
+                f"{rank_names(report, rank)} is slower than its twins: {', '.join(behind)}.",
+                "; ".join(f"{name}: {text}" for name, text in behind.items()),
+                "Every synchronous step waits for it. Compare clocks, temperature and power limit "
+                "(nvidia-smi -q -d CLOCK,POWER,PERFORMANCE); look for other work on the device or "
+                "its cores; else leave it out with --gpus.",
+                "the difference moves to another device, or goes, when examined again",
+            )
+
+
+def _behind(times: Mapping[int, _Times], rank: int) -> str:
+    """How far a rank is behind the median of its twins; "" if no further than they scatter."""
+    others = [t for r, t in times.items() if r != rank]
+    if not others or rank not in times:
+        return ""
+    median_us, fastest_us, _ = times[rank]
+    twin_us = statistics.median(t[0] for t in others)
+    apart = fastest_us > statistics.median(t[2] for t in others)
+    if twin_us / median_us >= _SLOW_TWIN or not apart:
+        return ""
+    slower = 100 * (1 - twin_us / median_us)
+    return f"{slower:.0f} % slower ({median_us:.1f} us against {twin_us:.1f} us)"
+
+
+def _enough(behind: Collection[str], measured: Sequence[str], kind: str) -> bool:
+    """On a GPU half of the products, or the copy; shares of a CPU disturb one another, so that
+    there all figures must agree."""
+    if not behind:
+        return False
+    if kind == "cpu":
+        return len(behind) == len(measured)
+    products = [name for name in measured if name.startswith("gemm")]
+    slow_products = [name for name in behind if name.startswith("gemm")]
+    return len(behind) > len(slow_products) or 2 * len(slow_products) >= len(products)
 
 
 def worn_memory(report: DoctorReport) -> Iterator[Finding]:
@@ -154,10 +180,8 @@ def slow_launches(report: DoctorReport) -> Iterator[Finding]:
             )
 
 
-def _comparable(
-    report: DoctorReport, ranks: list[int]
-) -> Iterator[tuple[str, dict[int, tuple[float, float, float]]]]:
-    """Each figure that several ranks have: rank to (median, fastest, slowest) in microseconds."""
+def _comparable(report: DoctorReport, ranks: list[int]) -> Iterator[tuple[str, dict[int, _Times]]]:
+    """Each figure of these ranks, where they measured the same: times by rank."""
     rows = []
     for number in ranks:
         measured = next((r for r in report.ranks if r.rank == number), None)

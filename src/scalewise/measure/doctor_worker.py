@@ -2,9 +2,8 @@
 
     python -m scalewise.measure.doctor_worker <folder>
 
-It measures in stages and rewrites ``rank<r>.json`` after each, so that a crash or a hang in one
-leaves what came before. A measurement that fails is recorded as missing, with its reason. Device
-memory is handed back between stages.
+A measurement that fails is recorded as missing, with its reason, and the others go on: see
+:class:`~scalewise.measure.doctor_record.RankRecord`.
 """
 
 from __future__ import annotations
@@ -14,26 +13,26 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from scalewise.measure.doctor_plan import ENV_DEVICE, ENV_PARENT, Plan, load_plan
+from scalewise.measure.doctor_record import RankRecord
 from scalewise.records import DeviceInfo, DeviceSample
-from scalewise.records.doctor import Backend, RankMeasurements
-from scalewise.records.files import save_json
+from scalewise.records.doctor import Backend
 from scalewise.typed import build
 
 if TYPE_CHECKING:
     import torch
 
-T = TypeVar("T")
+    from scalewise.measure import ceilings
 
 _PR_SET_PDEATHSIG = 1
+_PCIE_S = 0.05
+"""Copies under way while the PCIe link is read."""
 
 
 def main() -> int:
@@ -59,39 +58,38 @@ class Examination:
 
         self.plan = plan
         self.info = device
-        self.found = RankMeasurements(rank, "start")
-        self._path = folder / f"rank{rank}.json"
         self.device = torch.device("cpu")
         if device.kind == "cuda":
             self.device = torch.device("cuda", rank)
             torch.cuda.set_device(self.device)
         elif device.cores:
             torch.set_num_threads(len(device.cores))
-        self._note(versions=_versions())
-        team = self._attempt("connection of the ranks", lambda: Team(rank, size))
+        self.record = RankRecord(folder / f"rank{rank}.json", rank, self.device)
+        self.record.note(versions=_versions())
+        team = self.record.attempt("connection of the ranks", lambda: Team(rank, size))
         self.connected = team is not None
         self.team = team or Team(0, 1)
         self.rank, self.size = rank, size
 
     def run(self) -> int:
-        with self._stage("products of matrices"):
+        with self.record.stage("products of matrices"):
             self._gemm()
-        with self._stage("launches"):
+        with self.record.stage("launches"):
             self._launches()
-        with self._stage("copies"):
+        with self.record.stage("copies"):
             self._copies()
         apart = not self.connected
         if self.size < 2:
-            self._miss("collectives and pairs", "they need two devices, and there is one")
+            self.record.miss("collectives and pairs", "they need two devices, and there is one")
         elif self.connected:
-            with self._stage("pairs"):
+            with self.record.stage("pairs"):
                 self._pairs()
-            with self._stage("collectives"):
+            with self.record.stage("collectives"):
                 apart = not self._collectives()
         if self.plan.soak_s > 0:
-            with self._stage("soak"):
+            with self.record.stage("soak"):
                 self._soak(alone=apart)
-        self._note(stage="done")
+        self.record.note(stage="done")
         return 1 if apart and self.size > 1 else 0
 
     # Stages
@@ -101,72 +99,86 @@ class Examination:
 
         for precision in ceilings.precisions(self.device):
             self.team.barrier()  # all at once, as in training
-            rate = self._attempt(
+            rate = self.record.attempt(
                 f"gemm {precision}",
                 partial(ceilings.gemm_rate, self.device, precision, self.plan.gemm_s),
             )
             if rate is not None:
-                self._note(gemm=(*self.found.gemm, rate))
+                self.record.note(gemm=(*self.record.found.gemm, rate))
 
     def _launches(self) -> None:
         from scalewise.measure import ceilings
 
-        launch = self._attempt(
+        launch = self.record.attempt(
             "launches", lambda: ceilings.launch_costs(self.device, self.plan.launch_s)
         )
-        self._note(launch=launch or ())
+        self.record.note(launch=launch or ())
 
     def _copies(self) -> None:
         from scalewise.measure import ceilings
 
         plan = self.plan
         self.team.barrier()
-        copy = self._attempt(
+        copy = self.record.attempt(
             "copy in memory",
             lambda: ceilings.memory_copy(
                 self.device, plan.memory_bytes(self.device.type), plan.copy_s
             ),
         )
         if copy is not None:
-            self._note(copies=(*self.found.copies, copy))
+            self.record.note(copies=(*self.record.found.copies, copy))
         if self.device.type == "cuda":
-            self._release()
+            self.record.release()
             self._staging()
 
     def _staging(self) -> None:
         from scalewise.measure import ceilings
 
-        staging = self._attempt(
+        staging = self.record.attempt(
             "host staging", lambda: ceilings.HostStaging(self.device, self.plan.staging_bytes)
         )
 
-        def copy(kind: ceilings.Staging, together: bool) -> None:
-            if staging is None:
-                return
-            name = f"{kind} {'together' if together else 'alone'}"
-            rate = self._attempt(
-                name, lambda: staging.measure(kind, self.plan.staging_s, together=together)
-            )
-            if rate is not None:
-                self._note(copies=(*self.found.copies, rate))
-
         for turn in range(self.team.size):
-            if turn == self.team.rank:
+            if turn == self.team.rank and staging is not None:
                 for kind in ceilings.STAGING:
-                    copy(kind, together=False)
-                if staging is not None:
-                    self._attempt("PCIe link", lambda: staging.while_copying(self._read_pcie, 0.02))
+                    if self._prepare(staging, kind):
+                        self._stage_through(staging, kind, together=False)
+                self.record.attempt("PCIe link", partial(self._read_pcie, staging))
             self.team.barrier()
-        if self.team.size > 1:
-            for kind in ("h2d_pinned", "d2h_pinned"):
-                self.team.barrier()
-                copy(kind, together=True)
+        if self.team.size < 2:
+            return
+        for kind in ceilings.STAGING[:2]:  # pinned
+            ready = staging is not None and self._prepare(staging, kind)
+            self.team.barrier()
+            if ready and staging is not None:
+                self._stage_through(staging, kind, together=True)
 
-    def _read_pcie(self) -> None:
+    def _prepare(self, staging: ceilings.HostStaging, kind: ceilings.Staging) -> bool:
+        def prepared() -> bool:
+            staging.prepare(kind)
+            return True
+
+        return self.record.attempt(kind, prepared) is True
+
+    def _stage_through(
+        self, staging: ceilings.HostStaging, kind: ceilings.Staging, *, together: bool
+    ) -> None:
+        rate = self.record.attempt(
+            f"{kind} {'together' if together else 'alone'}",
+            lambda: staging.measure(kind, self.plan.staging_s, together=together),
+        )
+        if rate is not None:
+            self.record.note(copies=(*self.record.found.copies, rate))
+
+    def _read_pcie(self, staging: ceilings.HostStaging) -> None:
+        from scalewise.gpu.nvml import open_nvml
         from scalewise.measure.doctor_devices import pcie_link
 
-        if self.info.uuid is not None:
-            self._note(pcie=pcie_link(self.info.uuid))
+        uuid = self.info.uuid
+        if uuid is None:
+            return
+        with open_nvml() as nvml:  # takes longer than the copies, so it comes first
+            staging.while_copying(lambda: self.record.note(pcie=pcie_link(nvml, uuid)), _PCIE_S)
 
     def _pairs(self) -> None:
         from itertools import combinations
@@ -175,20 +187,19 @@ class Examination:
 
         plan, team = self.plan, self.team
         if self.device.type == "cuda":
-            if team.rank == 0:
-                for first, second in combinations(range(team.size), 2):
-                    rate = self._attempt(
-                        f"copies between ranks {first} and {second}",
-                        partial(cuda_pair, first, second, plan.pair_bytes, plan.pair_s),
+            for pair in combinations(range(team.size), 2):
+                if team.rank == 0:
+                    rate = self.record.attempt(
+                        f"copies between ranks {pair[0]} and {pair[1]}",
+                        partial(cuda_pair, *pair, plan.pair_bytes, plan.pair_s),
                     )
                     if rate is not None:
-                        self._note(pairs=(*self.found.pairs, rate))
-            self._release()
-            team.barrier()
+                        self.record.note(pairs=(*self.record.found.pairs, rate))
+                team.barrier()  # after each, so that nobody waits long enough to give up
             return
         rates = gloo_pairs(team, plan.gloo_pair_bytes, plan.gloo_pairs_s)
         if team.rank == 0:
-            self._note(pairs=rates)
+            self.record.note(pairs=rates)
 
     def _collectives(self) -> bool:
         """Whether the ranks are still together afterwards."""
@@ -197,7 +208,7 @@ class Examination:
         cpu = torch.device("cpu")
         for backend in self.plan.backends(self.device.type):
             together = False  # and stays so where the stage fails
-            with self._stage(backend):
+            with self.record.stage(backend):
                 together = self._series(backend, cpu if backend == "gloo" else self.device)
             if not together:
                 return False
@@ -212,10 +223,10 @@ class Examination:
             team, backend, plan.sizes(backend), plan.collectives_s(backend), device, group
         )
         if team.rank == 0:
-            self._note(collectives=(*self.found.collectives, *series.rates))
+            self.record.note(collectives=(*self.record.found.collectives, *series.rates))
         if team.rank == 0 or series.broken:
             for key, reason in series.missing.items():
-                self._miss(key, reason)
+                self.record.miss(key, reason)
         return series.broken is None
 
     def _soak(self, *, alone: bool) -> None:
@@ -224,8 +235,8 @@ class Examination:
         if not alone:
             self.team.barrier()
         with self._reader() as read:
-            result = self._attempt("soak", lambda: soak(self.device, self.plan.soak_s, read))
-        self._note(soak=result)
+            result = self.record.attempt("soak", lambda: soak(self.device, self.plan.soak_s, read))
+        self.record.note(soak=result)
 
     @contextmanager
     def _reader(self) -> Iterator[Callable[[], DeviceSample | None]]:
@@ -235,55 +246,12 @@ class Examination:
         try:
             nvml = open_nvml()
         except NvmlError as error:
-            self._miss("soak: clocks, temperature, power", str(error))
+            self.record.miss("soak: clocks, temperature, power", str(error))
             yield lambda: None
             return
         with nvml:
             gpu = next((g for g in nvml.all_devices() if g.uuid == self.info.uuid), None)
             yield lambda: None if gpu is None else nvml.read_core(gpu)
-
-    # Keeping the record
-
-    @contextmanager
-    def _stage(self, name: str) -> Iterator[None]:
-        """Time a stage, note what it died of, hand its memory back."""
-        self._note(stage=name)
-        begin = time.perf_counter()
-        try:
-            yield
-        except Exception as error:  # any failure is this stage's and ends nothing else
-            self._fail(name, error)
-        self._release()
-        self._note(seconds={**self.found.seconds, name: time.perf_counter() - begin})
-
-    def _attempt(self, name: str, work: Callable[[], T]) -> T | None:
-        """The result, or None with the reason recorded."""
-        try:
-            return work()
-        except Exception as error:  # whatever a measurement dies of is why it is missing
-            self._fail(name, error)
-            return None
-
-    def _fail(self, name: str, error: Exception) -> None:
-        import traceback
-
-        from scalewise.measure.doctor_timing import one_line
-
-        traceback.print_exception(error)
-        self._miss(name, one_line(error))
-
-    def _miss(self, name: str, reason: str) -> None:
-        self._note(missing={**self.found.missing, name: reason})
-
-    def _note(self, **changes: object) -> None:
-        self.found = replace(self.found, **changes)  # type: ignore[arg-type]
-        save_json(self._path, self.found)
-
-    def _release(self) -> None:
-        if self.device.type == "cuda":
-            import torch
-
-            torch.cuda.empty_cache()
 
 
 def _versions() -> dict[str, str]:

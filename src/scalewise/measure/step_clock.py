@@ -80,6 +80,8 @@ class StepClock:
     def __init__(self, writer: StepWriter, device: torch.device | None) -> None:
         self._writer = writer
         self._device = device
+        # Asked for once: looking up the current stream costs more than recording into it.
+        self._stream = None if device is None else torch.cuda.current_stream(device)
         self._pool: deque[_Event] = deque()
         self._finished: deque[_Step] = deque()
         self._batch = _Batch()
@@ -139,7 +141,7 @@ class StepClock:
             event = self._pool.popleft()
         except IndexError:
             event = torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(self._device))
+        event.record(self._stream)
         return event
 
     def _write(self, step: _Step) -> None:

@@ -16,6 +16,7 @@ ranks/rank<r>.err  what this rank died of                          a rank that f
 gpu/<host>.jsonl   devices (or processes) sampled over time        one sampler a host
 heartbeat/rank<r>  progress, overwritten in place                  every rank, every step
 logs/rank<r>.*     stdout and stderr                               every rank
+running.json       a try under way; touched while it lives         the supervisor
 attempts/<n>.json  a try that did not succeed, and why             the supervisor
 tracking.json      what was handed to the trackers and read back   the tracking mirror
 result.json        the cell is done                                the supervisor, last
@@ -32,11 +33,14 @@ from scalewise.records.cell import (
     RankError,
     RankSummary,
     RecordError,
+    RunningAttempt,
     TrackerState,
     TrackingRecord,
 )
 from scalewise.records.heartbeat import Heartbeat, HeartbeatWriter, read_heartbeat
+from scalewise.records.latest import LatestSample, read_latest_sample
 from scalewise.records.series import (
+    Alert,
     DeviceProcess,
     DeviceSample,
     DeviceSeries,
@@ -65,6 +69,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "STEP_DTYPE",
     "WARMUP",
+    "Alert",
     "Attempt",
     "CellFolder",
     "CellResult",
@@ -75,6 +80,7 @@ __all__ = [
     "DeviceSeriesWriter",
     "Heartbeat",
     "HeartbeatWriter",
+    "LatestSample",
     "MetricRow",
     "MetricsWriter",
     "PlannedCell",
@@ -82,6 +88,7 @@ __all__ = [
     "RankError",
     "RankSummary",
     "RecordError",
+    "RunningAttempt",
     "SampledDevice",
     "ShardIndices",
     "StepSeries",
@@ -94,6 +101,7 @@ __all__ = [
     "follow_lines",
     "read_device_series",
     "read_heartbeat",
+    "read_latest_sample",
     "read_metrics",
     "read_shard",
     "read_steps",

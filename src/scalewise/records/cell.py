@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ __all__ = [
     "RankError",
     "RankSummary",
     "RecordError",
+    "RunningAttempt",
     "TrackerState",
     "TrackingRecord",
 ]
@@ -130,6 +132,18 @@ class RankError:
 
 
 @dataclass(frozen=True)
+class RunningAttempt:
+    """A try under way. Its file is touched every second or so while its supervisor lives."""
+
+    number: int
+    """Counted from 1."""
+    started_at: float
+    """Unix time."""
+    devices: tuple[DeviceInfo, ...]
+    """One a rank."""
+
+
+@dataclass(frozen=True)
 class Attempt:
     """A try that did not end in a result."""
 
@@ -210,6 +224,8 @@ class TrackingRecord:
     """``trackio`` and ``wandb``."""
     attempt: int = 1
     """The try that was mirrored, counted from 1."""
+    alerts: tuple[str, ...] = ()
+    """Titles of the alerts that were handed over, each said once."""
 
 
 class CellFolder:
@@ -336,6 +352,36 @@ class CellFolder:
     def next_attempt_number(self) -> int:
         numbers = [int(p.stem) for p in (self.path / "attempts").glob("*.json")]
         return max(numbers, default=0) + 1
+
+    # While it runs
+
+    def save_running(self, running: RunningAttempt) -> None:
+        save_json(self._running_path, running)
+
+    def load_running(self) -> RunningAttempt | None:
+        """The try under way, or the last one that nobody lived to record."""
+        try:
+            return load_json(self._running_path, RunningAttempt)
+        except RecordError:
+            return None
+
+    def beat(self) -> None:
+        """Say that the try under way is alive."""
+        os.utime(self._running_path)
+
+    def clear_running(self) -> None:
+        self._running_path.unlink(missing_ok=True)
+
+    def last_beat(self) -> float | None:
+        """Unix time at which a try under way was last alive; None where none is."""
+        try:
+            return self._running_path.stat().st_mtime
+        except FileNotFoundError:
+            return None
+
+    @property
+    def _running_path(self) -> Path:
+        return self.path / "running.json"
 
     def save_tracking(self, record: TrackingRecord) -> None:
         save_json(self.path / "tracking.json", record)

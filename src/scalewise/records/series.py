@@ -98,6 +98,21 @@ class DeviceSample:
 
 
 @dataclass(frozen=True)
+class Alert:
+    """A condition that a person should look at, said once."""
+
+    time: float
+    """Unix time."""
+    level: Literal["warn", "error"]
+    condition: Literal["throttling", "ecc", "memory", "imbalance"]
+    device_id: str
+    """Empty for a condition of the whole cell."""
+    title: str
+    """Less than 64 characters."""
+    text: str
+
+
+@dataclass(frozen=True)
 class DeviceSeries:
     """All samples one host took for one cell."""
 
@@ -115,6 +130,7 @@ class DeviceSeries:
     """How long each sample took to take."""
     problems: tuple[str, ...] = ()
     """Torn lines dropped, devices lost."""
+    alerts: tuple[Alert, ...] = ()
 
     def values(self, device_id: str, metric: str) -> list[float | None]:
         """``metric`` of one device, one value for each of ``times``; None where missing."""
@@ -211,6 +227,10 @@ class DeviceSeriesWriter:
         """Record in words something that happened to the series (a device was lost, ...)."""
         self._lines.write({"time": time.time(), "problem": problem})
 
+    def alert(self, alert: Alert) -> None:
+        """Record a condition that a person should look at."""
+        self._lines.write({"time": alert.time, "alert": to_plain(alert)})
+
     def unavailable(self, metric: str, reason: str) -> None:
         """Record that a metric stopped being available after the header was written."""
         self._lines.write({"time": time.time(), "unavailable": {metric: reason}})
@@ -245,12 +265,15 @@ def read_device_series(path: Path) -> DeviceSeries:
     costs: list[float | None] = []
     unavailable = dict(header.pop("unavailable", {}))
     devices = list(header.pop("devices", []))
+    alerts: list[Any] = []
     try:
         for number, plain in lines:
             if "problem" in plain:
                 problems.append(str(plain["problem"]))
             elif "unavailable" in plain:
                 unavailable.update(plain["unavailable"])
+            elif "alert" in plain:
+                alerts.append(plain["alert"])
             elif "device" in plain:
                 devices.append(plain["device"])
             else:
@@ -268,6 +291,7 @@ def read_device_series(path: Path) -> DeviceSeries:
                 "samples": samples,
                 "cost_ms": costs,
                 "problems": problems,
+                "alerts": alerts,
             },
         )
     except (DataError, KeyError, TypeError) as error:

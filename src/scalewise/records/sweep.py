@@ -35,6 +35,10 @@ class SweepPlan:
     order_seed: int
     """Seed of the shuffle that interleaved the repeats."""
     cells: tuple[PlannedCell, ...]
+    policy: str = "exclusive"
+    """``exclusive``: one cell at a time on a host; ``packed``: as many as fit."""
+    slots: int | None = None
+    """Devices of the host that ran it last; None if nothing ran yet."""
 
 
 class SweepFolder:

@@ -11,7 +11,7 @@ from scalewise.analysis.load import Sweep, load_sweep
 from scalewise.analysis.summary import analyse
 from scalewise.records import SweepFolder
 from scalewise.report import console as _console
-from scalewise.report import devices, export, markdown, plots
+from scalewise.report import balance_runs, devices, export, markdown, plots, timeline
 
 __all__ = ["ReportFiles", "build", "print_console"]
 
@@ -35,7 +35,10 @@ def build(sweep_folder: Path | str) -> ReportFiles:
     folder = SweepFolder(sweep_folder).report_path
     folder.mkdir(parents=True, exist_ok=True)
     drawn = plots.draw_all(analysis) | devices.draw_all(analysis)
-    for stale in {*plots.NAMES, *devices.NAMES} - set(drawn):
+    history = balance_runs.draw(analysis)
+    if history is not None:
+        drawn[balance_runs.NAME] = history
+    for stale in {*plots.NAMES, *devices.NAMES, balance_runs.NAME} - set(drawn):
         # A plot of an earlier report would show what is no longer there.
         (folder / stale).unlink(missing_ok=True)
     for name, figure in drawn.items():
@@ -48,9 +51,17 @@ def build(sweep_folder: Path | str) -> ReportFiles:
     )
     files.markdown.write_text(markdown.render(analysis, list(drawn)), encoding="utf-8")
     (folder / "gpu_summary.txt").write_text(devices.summary_text(analysis), encoding="utf-8")
+    _write_or_remove(folder / timeline.CSV_NAME, timeline.as_csv(analysis))
     files.json.write_text(export.as_json(analysis), encoding="utf-8")
     files.csv.write_text(export.as_csv(analysis), encoding="utf-8")
     return files
+
+
+def _write_or_remove(path: Path, text: str) -> None:
+    if text:
+        path.write_text(text, encoding="utf-8")
+    else:
+        path.unlink(missing_ok=True)
 
 
 def print_console(sweep: Sweep | Path | str, console: Console | None = None) -> None:

@@ -19,12 +19,13 @@ from scalewise.analysis.runs import Configuration, Run
 from scalewise.analysis.summary import Analysis
 from scalewise.analysis.usage import DeviceUsage
 from scalewise.records import DeviceSeries
-from scalewise.report import style
+from scalewise.report import style, timeline
 
 NAMES: Final = (
     "per_gpu_memory_breakdown.png",
     "gpu_load_balance_analysis.png",
     "gpu_memory_comparison.png",
+    timeline.NAME,
 )
 _MOST_LINES: Final = len(style.PALETTE)
 
@@ -43,13 +44,13 @@ def draw_all(analysis: Analysis) -> dict[str, Figure]:
     """File name to figure; empty where no device was sampled."""
     memory = {c.config_id: device_memory(c) for c in analysis.measured}
     configs = [c for c in analysis.measured if memory[c.config_id]]
-    if not configs:
-        return {}
-    drawn: dict[str, Figure | None] = {
-        NAMES[0]: memory_breakdown(configs),
-        NAMES[1]: load_balance(configs, memory),
-        NAMES[2]: memory_comparison(configs, memory),
-    }
+    drawn: dict[str, Figure | None] = {timeline.NAME: timeline.draw(analysis)}
+    if configs:
+        drawn |= {
+            NAMES[0]: memory_breakdown(configs),
+            NAMES[1]: load_balance(configs, memory),
+            NAMES[2]: memory_comparison(configs, memory),
+        }
     return {name: made for name, made in drawn.items() if made is not None}
 
 

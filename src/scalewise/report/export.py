@@ -34,6 +34,15 @@ def as_json(analysis: Analysis) -> str:
             {"cell": c.planned.name, "state": c.state, "reason": c.failure}
             for c in analysis.unfinished
         ],
+        "repeats": [
+            {
+                "configurations": [m.config_id for m in group.members],
+                "runs_each": group.runs,
+                "because": group.because,
+                "reason": group.reason,
+            }
+            for group in analysis.repeats
+        ],
         "faults": findings.faults(analysis),
         "doubts": findings.warnings(analysis),
         "trackers": findings.tracker_problems(analysis),
@@ -66,6 +75,8 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         "peak_memory_mib": to_plain(config.estimate("peak_memory_mib")),
         "loss": to_plain(config.estimate("final_loss")),
         "energy_j_per_million_samples": to_plain(config.estimate("joules_per_million_samples")),
+        "energy_j_per_step": to_plain(config.estimate("joules_per_step")),
+        "energy_j_per_run": to_plain(config.estimate("energy_j")),
         "outlier_runs": to_plain(outliers(config.values("samples_per_s"))),
         "comparison": _pair(pair) if pair else None,
         "refused": refused and {"reason": refused.reason, "differing": to_plain(refused.differing)},
@@ -103,6 +114,8 @@ def _run(run: Run) -> dict[str, Any]:
         "usage": to_plain(run.usage),
         "peak_memory_mib": run.peak_memory_mib,
         "energy_j_per_million_samples": run.joules_per_million_samples,
+        "energy_j_per_step": run.joules_per_step,
+        "energy_j": run.energy_j,
         "loss": run.loss and {"name": run.loss.name, "final": run.loss.final},
         "shards": to_plain(run.shards),
         "missing": dict(run.missing),
@@ -135,6 +148,8 @@ def _csv_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         "arrival_cv_percent": _value(config.estimate("arrival_cv_percent")),
         "loss_reached": _value(config.estimate("final_loss")),
         "energy_j_per_million_samples": _value(config.estimate("joules_per_million_samples")),
+        "energy_j_per_step": _value(config.estimate("joules_per_step")),
+        "energy_j_per_run": _value(config.estimate("energy_j")),
         **{f"{phase}_ms": phases.get(phase) for phase in PHASES},
         "timeline": anatomy[2] if anatomy else None,
         "main_limit": diagnoses[0].limit if diagnoses else None,

@@ -60,6 +60,11 @@ def limits(analysis: Analysis) -> list[str]:
     return found
 
 
+def repeats(analysis: Analysis) -> list[str]:
+    """Who needed how many runs under ``repeats=auto``, and why."""
+    return [str(group) for group in analysis.repeats]
+
+
 def warnings(analysis: Analysis) -> list[str]:
     """Doubts about the figures, one line each."""
     found = []

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from scalewise.analysis.balance import MEMORY_SAYS_NOTHING
 from scalewise.analysis.summary import Analysis
-from scalewise.report import devices, findings, tables
+from scalewise.report import balance_runs, devices, energy, findings, tables, timeline
 from scalewise.report.tables import Table
 
 _CAPTIONS = {
@@ -19,6 +19,8 @@ _CAPTIONS = {
     "per_gpu_memory_breakdown.png": "Memory of each device over time",
     "gpu_load_balance_analysis.png": "Memory of each device, and the CVs of memory and arrival",
     "gpu_memory_comparison.png": "Memory of all devices together",
+    timeline.NAME: "What every device did over time",
+    balance_runs.NAME: "Balance over time, and against training speed",
 }
 
 
@@ -35,6 +37,7 @@ def _lines(analysis: Analysis, plots: Sequence[str]) -> Iterator[str]:
         yield f"\n`{findings.command(analysis)}`"
     yield from _section("Answer", _answers(analysis))
     yield from _bullets("What limits them", findings.limits(analysis))
+    yield from _bullets("Repeats", findings.repeats(analysis))
     if analysis.measured:
         yield from _section("Scaling", [_table(tables.scaling_table(analysis)), "", _HOW_TO_READ])
         yield from _pictures(("throughput.png", "speedup_efficiency.png"), plots)
@@ -48,10 +51,16 @@ def _lines(analysis: Analysis, plots: Sequence[str]) -> Iterator[str]:
     if balance.rows:
         yield from _section("Load balance", [_table(balance), "", MEMORY_SAYS_NOTHING])
         yield from _pictures(("balance.png",), plots)
+        yield from _balance_runs(analysis)
+        yield from _pictures((balance_runs.NAME,), plots)
     memory = devices.summary_text(analysis)
     if memory:
         yield from _section("Devices", ["```text", memory.rstrip(), "```"])
         yield from _pictures(devices.NAMES, plots)
+    joules = energy.energy_table(analysis)
+    if joules.rows:
+        yield from _section("Energy", [_table(joules), "", energy.HOW_TO_READ])
+        yield from [f"\n- {line}" for line in energy.missing(analysis)]
     if analysis.unfinished:
         yield from _section("Without a result", [_table(tables.unfinished_table(analysis))])
         yield from _last_lines(analysis)
@@ -109,6 +118,16 @@ def _table(table: Table) -> str:
 
 def _escape(cell: str) -> str:
     return cell.replace("|", "\\|").replace("\n", " ")
+
+
+def _balance_runs(analysis: Analysis) -> Iterator[str]:
+    """Every run in the order in which they began, then what to do."""
+    yield f"\nRun by run:\n\n{_table(balance_runs.runs_table(analysis))}"
+    more = balance_runs.left_out(analysis)
+    if more:
+        yield f"\n{more} more runs are in results.json."
+    yield ""
+    yield from (f"- {line}" for line in balance_runs.advice_lines(analysis))
 
 
 def _section(title: str, lines: Iterable[str]) -> Iterator[str]:

@@ -31,6 +31,8 @@ class Progress:
     total_steps: int | None
     global_samples_per_s: float | None
     """From the start of training, warm-up included: an indication, not a measurement."""
+    seconds_left: float | None = None
+    """Until the last step, at the pace so far; None before the first step or without a total."""
 
 
 @dataclass
@@ -74,17 +76,20 @@ class Tally:
         return ", ".join(words)
 
 
-def progress_of(cell: Cell, folder: CellFolder, width: int) -> Progress:
+def progress_of(name: str, folder: CellFolder, width: int) -> Progress:
     """Read a cell's heartbeats; the slowest rank says how far it is."""
     beats = [read_heartbeat(folder.heartbeat_path(rank)) for rank in range(width)]
     live: list[Heartbeat] = [b for b in beats if b is not None]
     if len(live) < width or not all(b.started_at for b in live):
-        return Progress(cell.planned.name, width, 0, None, None)
+        return Progress(name, width, 0, None, None)
     slowest = min(live, key=lambda b: b.step)
     elapsed = slowest.time - slowest.started_at
     rate = sum(b.samples for b in live) / elapsed if elapsed > 0 and slowest.step else None
     total = slowest.total_steps if slowest.total_steps >= 0 else None
-    return Progress(cell.planned.name, width, slowest.step, total, rate)
+    left = None
+    if total is not None and slowest.step:
+        left = max(total - slowest.step, 0) * elapsed / slowest.step
+    return Progress(name, width, slowest.step, total, rate, left)
 
 
 class Display(Protocol):

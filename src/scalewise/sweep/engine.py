@@ -27,6 +27,7 @@ from scalewise.sweep.lease import Host, HostMismatch, Lease, Leases, discover, w
 from scalewise.sweep.mirror import Mirror
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.processes import become_subreaper, end_orphans
+from scalewise.sweep.repeats import adaptive_requests, next_rounds
 
 Policy = Literal["exclusive", "packed"]
 
@@ -45,6 +46,8 @@ class SweepReport:
     folder: Path
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     """By cell id."""
+    cells: list[Cell] = field(default_factory=list)
+    """Those asked for, and those that ``repeats=auto`` added."""
 
     def count(self, state: str) -> int:
         return sum(o.state == state for o in self.outcomes.values())
@@ -93,12 +96,16 @@ class Engine:
         mirror = None
         try:
             self._tally = Tally(total=len(cells))
+            report.cells += cells
             for cell in cells:
                 self._admit(cell, report, alone=len(cells) == 1)
             self._save_plan(cells)
-            if self._waiting and any(c.request.cell.tracking.trackers for c, _, _ in self._waiting):
+            pending = [c for c, _, _ in self._waiting]
+            pending += [c for c in cells if c.request.cell.repeats == "auto"]
+            if any(c.request.cell.tracking.trackers for c in pending):
                 mirror = Mirror(self.folder.path, self.display.note)
             self._loop(report)
+            self._repeat_until_decided(report)
             if mirror is not None:
                 mirror.finish()
         except BaseException:
@@ -128,11 +135,19 @@ class Engine:
     def _save_plan(self, cells: Sequence[Cell]) -> None:
         """Add the cells to the folder's plan; those it already has keep their place."""
         planned = {c.planned.cell_id: c.planned for c in cells}
-        before = self.folder.load_plan().cells if self.folder.plan_path.exists() else ()
+        earlier = self.folder.load_plan() if self.folder.plan_path.exists() else None
+        before = earlier.cells if earlier is not None else ()
         known = {p.cell_id for p in before}
         new = tuple(p for i, p in planned.items() if i not in known)
         seed = cells[0].request.cell.sweep.order_seed if cells else 0
-        self.folder.save_plan(SweepPlan(time.time(), tuple(sys.argv), seed, (*before, *new)))
+        created_at = time.time() if earlier is None else earlier.created_at
+        hosts = [host for host in self._hosts.values() if isinstance(host, Host)]
+        slots = max((len(host.slots) for host in hosts), default=None)
+        if slots is None and earlier is not None:
+            slots = earlier.slots
+        self.folder.save_plan(
+            SweepPlan(created_at, tuple(sys.argv), seed, (*before, *new), self.policy, slots)
+        )
 
     def _admit(self, cell: Cell, report: SweepReport, alone: bool) -> None:
         """Queue a cell, unless it is done or this host cannot run it."""
@@ -181,6 +196,23 @@ class Engine:
                     selector.unregister(key.fileobj)
                     self._take_answer(running, report)
                 self._show()
+
+    def _repeat_until_decided(self, report: SweepReport) -> None:
+        """Stage two of ``repeats=auto``: rounds are added as long as the records are undecided."""
+        requests = adaptive_requests(report.cells)
+        while requests:
+            step = next_rounds(self.folder, requests, report.outcomes.keys())
+            for repeats in step.repeats:
+                self.display.note(f"repeats  {repeats}")
+            if not step.cells:
+                return
+            report.cells += step.cells
+            self._tally.total += len(step.cells)
+            # Before they run, so that a sweep that is resumed knows of them.
+            self._save_plan(step.cells)
+            for cell in step.cells:
+                self._admit(cell, report, alone=False)
+            self._loop(report)
 
     def _start_what_fits(self, selector: selectors.BaseSelector) -> None:
         for entry in list(self._waiting):
@@ -258,12 +290,15 @@ class Engine:
         if code >= 0:
             message += "; see supervisor.err"
         self._record(running.folder, "failed", "supervisor", message, errors.splitlines()[-20:])
+        running.folder.clear_running()
         return Outcome("failed", message)
 
     def _show(self) -> None:
         now = time.monotonic()
         ages = [now - r.started for r in self._running]
-        progress = [progress_of(r.cell, r.folder, len(r.lease.slots)) for r in self._running]
+        progress = [
+            progress_of(r.cell.planned.name, r.folder, len(r.lease.slots)) for r in self._running
+        ]
         self.display.tick(self._tally, progress, self._tally.seconds_left(ages))
 
     # How cells end

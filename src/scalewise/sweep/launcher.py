@@ -27,7 +27,7 @@ def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> 
     check_resumed([one])
     cells = plan([one], one.cell.sweep.order_seed)
     report = _run(folder, "exclusive", cells)
-    return _objective(_outcomes(report, cells))
+    return _objective(_outcomes(report, report.cells))
 
 
 def launch(
@@ -57,7 +57,7 @@ def launch(
     report = _run(folder, policy, cells)
     basic = str(master.hydra.sweeper._target_).endswith("BasicSweeper")
     return [
-        _job_return(overrides, cfg, folder, _outcomes(report, _cells_of(one, cells)), basic)
+        _job_return(overrides, cfg, folder, _outcomes(report, _cells_of(one, report.cells)), basic)
         for (overrides, cfg), one in zip(composed, requests, strict=True)
     ]
 
@@ -69,12 +69,29 @@ def _compose(
     with open_dict(config):
         config.hydra.job.id = str(number)
         config.hydra.job.num = number
-    if config.hydra.launcher != master.hydra.launcher:
+    where = _chooses_launcher(context.config_loader, config)
+    if where or config.hydra.launcher != master.hydra.launcher:
         raise ConfigError(
-            "hydra/launcher: chosen inside a swept config, where Hydra ignores it; "
+            f"hydra/launcher: chosen inside {where or 'a swept config'}, where Hydra ignores it; "
             "choose it on the command line: hydra/launcher=NAME"
         )
     return overrides, config
+
+
+def _chooses_launcher(loader: Any, config: DictConfig) -> str | None:
+    """``group=option`` of the chosen config whose defaults list names a launcher, if one does.
+
+    The primary config's own choice has gone before it, and left no trace of it in ``config``.
+    """
+    for group, option in config.hydra.runtime.choices.items():
+        path = f"{str(group).partition('@')[0]}/{option}"
+        if not loader.repository.config_exists(path):
+            continue
+        for default in loader.repository.load_config(path).defaults_list or ():
+            chosen = getattr(default, "group", None) or ""
+            if default.is_override() and chosen.lstrip("/") == "hydra/launcher":
+                return f"{group}={option}"
+    return None
 
 
 def _cells_of(one: Request, cells: Sequence[Cell]) -> list[Cell]:
@@ -108,6 +125,7 @@ def _remember(report: SweepReport) -> None:
     else:
         # A sweeper that asks in batches fills one folder.
         earlier.outcomes.update(report.outcomes)
+        earlier.cells += report.cells
 
 
 def _outcomes(report: SweepReport, cells: Sequence[Cell]) -> list[Outcome]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from scalewise.config import (
+    FEWEST_ADAPTIVE_REPEATS,
     CellConfig,
     ConfigError,
     build_cell,
@@ -17,6 +18,7 @@ from scalewise.config import (
     config_id,
     instantiate,
     keep_own_arguments,
+    without_absent_fault,
 )
 from scalewise.records import PlannedCell
 
@@ -42,7 +44,7 @@ class Cell:
 def request(overrides: Iterable[str], plain: dict[str, Any]) -> Request:
     """Check a composed configuration. Raises :class:`ConfigError`."""
     typed = tuple(overrides)
-    plain = keep_own_arguments(plain, typed)
+    plain = without_absent_fault(keep_own_arguments(plain, typed))
     cell = build_cell(plain)
     check_components(cell)
     check_fit(plain)
@@ -95,12 +97,22 @@ def plan(requests: Sequence[Request], order_seed: int) -> list[Cell]:
     distinct: dict[str, Request] = {}
     for one in requests:
         known = distinct.setdefault(config_id(one.plain), one)
-        if one.cell.repeats > known.cell.repeats:
+        if first_repeats(one.cell) > first_repeats(known.cell):
             distinct[config_id(one.plain)] = one
     rounds: dict[int, list[Cell]] = {}
     for one in distinct.values():
-        for repeat in range(one.cell.repeats):
-            rounds.setdefault(repeat, []).append(_cell(one, repeat))
+        for repeat in range(first_repeats(one.cell)):
+            rounds.setdefault(repeat, []).append(make_cell(one, repeat))
+    return in_rounds(rounds, order_seed)
+
+
+def first_repeats(cell: CellConfig) -> int:
+    """Repeats that run before anything is looked at."""
+    return FEWEST_ADAPTIVE_REPEATS if cell.repeats == "auto" else cell.repeats
+
+
+def in_rounds(rounds: Mapping[int, Sequence[Cell]], order_seed: int) -> list[Cell]:
+    """Round by round, each in a random order of its own."""
     shuffler = random.Random(order_seed)
     ordered: list[Cell] = []
     for repeat in sorted(rounds):
@@ -111,7 +123,8 @@ def plan(requests: Sequence[Request], order_seed: int) -> list[Cell]:
     return ordered
 
 
-def _cell(one: Request, repeat: int) -> Cell:
+def make_cell(one: Request, repeat: int) -> Cell:
+    """One run of a configuration: its id and the name of its folder."""
     identity = cell_id(one.plain, repeat)
     devices = one.cell.strategy.devices
     parts = [

@@ -21,6 +21,7 @@ from scalewise.records import (
     CellResult,
     RankSummary,
     RecordError,
+    RunningAttempt,
     read_heartbeat,
 )
 from scalewise.sweep.blame import Verdict, blame, last_lines, port_was_taken
@@ -70,6 +71,9 @@ class Supervisor:
     def run(self) -> Outcome:
         """Train the cell and record the result, or why there is none."""
         try:
+            self.folder.save_running(
+                RunningAttempt(self.number, self.started_at, self.job.slots)
+            )
             verdict = self._train()
             if verdict is None:
                 return self._record_result()
@@ -78,6 +82,8 @@ class Supervisor:
             # A full disk takes neither result nor attempt; the sweep still hears of it.
             end_descendants(0.0)
             return Outcome("failed", f"{self.job.cell.name}: {error}")
+        finally:
+            self.folder.clear_running()
 
     def _train(self) -> Verdict | None:
         for last_try in (*[False] * (_PORT_TRIES - 1), True):
@@ -123,6 +129,7 @@ class Supervisor:
         began = time.monotonic()
         while True:
             self.wakeup.wait(_POLL_S)
+            self.folder.beat()
             ranks.collect()
             if ranks.failed:
                 return blame(ranks, self.folder)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from scalewise.records import Alert
 from scalewise.tracking.config import TrackingConfig
 
 Values = Mapping[str, float]
@@ -64,6 +65,9 @@ class TrackerRun(Protocol):
 
     def log_system(self, row_id: str, time: float, values: Values) -> None:
         """Hand over device readings at Unix time ``time``."""
+
+    def alert(self, row_id: str, time: float, step: int, alert: Alert) -> None:
+        """Tell people of a condition. It is no row and does not count as one."""
 
     def flush(self) -> None:
         """Let go of whatever is buffered here."""

@@ -106,7 +106,7 @@ class CellMirror:
         book = _Book(self._cell, attempt.number, known, awaited, self._complain)
         for lane in lanes:
             lane.start_run(info, book.report)
-        self._open = _OpenRun(self._cell, attempt, info.run_id, rows, lanes)
+        self._open = _OpenRun(self._cell, attempt, info.run_id, rows, lanes, book)
 
     def _synced(self, attempt: CurrentAttempt) -> dict[str, TrackerState]:
         """Trackers that hold all of this try already: mirroring it again would double it."""
@@ -128,6 +128,9 @@ class CellMirror:
         except RecordError as error:
             problem = str(error)
             self._say(problem)
+        alerts = [row.alert.title for row in rows if row.alert is not None]
+        if alerts:
+            self._open.book.note_alerts(alerts)
         if rows:
             for lane in self._open.lanes:
                 lane.log(self._open.run_id, rows)
@@ -157,6 +160,7 @@ class _OpenRun:
         run_id: str,
         rows: CellRows,
         lanes: list[Lane],
+        book: _Book,
     ) -> None:
         self._cell = cell
         self.attempt = attempt
@@ -164,6 +168,7 @@ class _OpenRun:
         self.run_id = run_id
         self.rows = rows
         self.lanes = lanes
+        self.book = book
 
     def finish(self, attempt: CurrentAttempt, problem: str | None) -> None:
         summary = run_summary(self._cell, attempt, self.rows.windows)
@@ -188,7 +193,13 @@ class _Book:
         self._lock = threading.Lock()
         pending = TrackerState("incomplete", 0, None, "", "the mirror has not finished")
         self._states = {**known, **dict.fromkeys(sorted(awaited), pending)}
+        self._alerts: list[str] = []
         self._save()
+
+    def note_alerts(self, titles: list[str]) -> None:
+        with self._lock:
+            self._alerts += titles
+            self._save()
 
     def report(self, tracker: str, state: TrackerState) -> None:
         with self._lock:
@@ -197,6 +208,7 @@ class _Book:
 
     def _save(self) -> None:
         try:
-            self._cell.save_tracking(TrackingRecord(dict(self._states), self._attempt))
+            record = TrackingRecord(dict(self._states), self._attempt, tuple(self._alerts))
+            self._cell.save_tracking(record)
         except OSError as error:
             self._complain(f"tracking: {self._cell.name}: tracking.json not written: {error}")

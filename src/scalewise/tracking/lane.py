@@ -143,6 +143,9 @@ class Lane:
 def _log(run: _Run, rows: Sequence[Row]) -> None:
     assert run.handle is not None
     for row in rows:
+        if row.alert is not None:
+            run.handle.alert(row.id, row.time, row.step, row.alert)
+            continue
         if row.kind == "metrics":
             run.handle.log(row.id, row.time, row.step, row.values)
         else:

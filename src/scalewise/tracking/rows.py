@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from scalewise.records import CellFolder, MetricRow, RecordError
+from scalewise.records import Alert, CellFolder, MetricRow, RecordError
+from scalewise.tracking.alerts import ImbalanceWatch, build_alert
 from scalewise.tracking.devices import DeviceRows
 from scalewise.tracking.tail import LineTail, StepTail
 from scalewise.tracking.windows import StepWindows
@@ -18,7 +19,7 @@ from scalewise.typed import DataError, build
 class Row:
     """One row for a tracker."""
 
-    kind: Literal["metrics", "system"]
+    kind: Literal["metrics", "system", "alert"]
     id: str
     """Its place in the records: the same row always has the same id."""
     time: float
@@ -26,6 +27,8 @@ class Row:
     step: int
     """Optimizer step; 0 for device readings."""
     values: dict[str, float]
+    alert: Alert | None = None
+    """Present if and only if the kind is ``alert``, which has no values."""
 
 
 class CellRows:
@@ -48,6 +51,8 @@ class CellRows:
         self._devices: dict[str, tuple[LineTail, DeviceRows]] = {}
         self._counts: dict[str, int] = {}
         self.windows = StepWindows(every_n_steps, world_size)
+        self._imbalance = ImbalanceWatch()
+        self._last_step = 0
 
     def read(self, *, final: bool = False) -> Iterator[Row]:
         """Rows added since the last call; with ``final`` all that is left, to the last step.
@@ -110,6 +115,9 @@ class CellRows:
                 self._devices[host] = (LineTail(path), rows)
             tail, rows = self._devices[host]
             for line in tail.read():
+                if "alert" in line:
+                    yield self._alert(build_alert(path, line))
+                    continue
                 for time, values in rows.rows(line):
                     yield Row("system", self._number(f"devices/{host}"), time, 0, values)
 
@@ -131,4 +139,11 @@ class CellRows:
         for window in self.windows.cut(final=final):
             offset_ns = self._steps[0].epoch_offset_ns or 0
             time = (window.start_ns + offset_ns) / 1e9
+            self._last_step = window.step
             yield Row("metrics", self._number("steps"), time, window.step, window.values)
+            alert = self._imbalance.check(time, window)
+            if alert is not None:
+                yield self._alert(alert)
+
+    def _alert(self, alert: Alert) -> Row:
+        return Row("alert", self._number("alert"), alert.time, self._last_step, {}, alert)

@@ -9,16 +9,18 @@ runs may be open at once.
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trackio import fragments, utils
+from trackio import alerts, fragments, utils
 from trackio.sqlite_storage import SQLiteStorage
 
+from scalewise.records import Alert
 from scalewise.tracking.base import RunInfo, RunSummary, Values
 
 _FLUSH_ROWS = 500
@@ -67,6 +69,7 @@ class TrackioRun:
         self._config_is_new = True
         self._metrics = _Rows()
         self._system = _Rows()
+        self._alerts: list[dict[str, Any]] = []
         self._last_step = 0
 
     @property
@@ -93,6 +96,18 @@ class TrackioRun:
         if len(rows) >= _FLUSH_ROWS:
             self.flush()
 
+    def alert(self, row_id: str, time: float, step: int, alert: Alert) -> None:
+        self._alerts.append(
+            {
+                "title": alert.title,
+                "text": alert.text,
+                "level": alert.level,
+                "step": step,
+                "timestamp": _timestamp(time),
+                "alert_id": f"{self._info.run_id}:{row_id}",
+            }
+        )
+
     def flush(self) -> None:
         if self._metrics:
             config = self._config if self._config_is_new else None
@@ -101,6 +116,22 @@ class TrackioRun:
         if self._system:
             self._store.write_system(self._system)
             self._system = _Rows()
+        if self._alerts:
+            self._store.write_alerts(self._alerts)
+            self._tell_webhook()
+            self._alerts = []
+
+    def _tell_webhook(self) -> None:
+        """As ``trackio.alert`` does, where the user asked for it."""
+        url = os.environ.get("TRACKIO_WEBHOOK_URL")
+        least = alerts.resolve_webhook_min_level(os.environ.get("TRACKIO_WEBHOOK_MIN_LEVEL"))
+        for entry in self._alerts if url else ():
+            level = alerts.AlertLevel(entry["level"])
+            if alerts.should_send_webhook(level, least):
+                alerts.send_webhook(
+                    url, level, entry["title"], entry["text"], self._info.tracking.project,
+                    self._info.name, entry["step"], entry["timestamp"],
+                )  # fmt: skip
 
     def finish(self, summary: RunSummary) -> None:
         self._config = {**self._config, **summary.config}
@@ -126,6 +157,9 @@ class _Store:
         raise NotImplementedError
 
     def write_system(self, rows: _Rows) -> None:
+        raise NotImplementedError
+
+    def write_alerts(self, entries: Sequence[Mapping[str, Any]]) -> None:
         raise NotImplementedError
 
     def row_ids(self) -> set[str]:
@@ -172,6 +206,20 @@ class _SqliteStore(_Store):
         )
 
 
+    def write_alerts(self, entries: Sequence[Mapping[str, Any]]) -> None:
+        SQLiteStorage.bulk_alert(
+            project=self._project,
+            run=self._run,
+            run_id=self._run_id,
+            titles=[e["title"] for e in entries],
+            texts=[e["text"] for e in entries],
+            levels=[e["level"] for e in entries],
+            steps=[e["step"] for e in entries],
+            timestamps=[e["timestamp"] for e in entries],
+            alert_ids=[e["alert_id"] for e in entries],
+        )
+
+
 class _FragmentStore(_Store):
     """Append-only JSON lines that the dashboard imports: what Trackio does on a network disk."""
 
@@ -190,6 +238,10 @@ class _FragmentStore(_Store):
     def write_system(self, rows: _Rows) -> None:
         self._writer.write_local([fragments.system_metric_record(e) for e in self._entries(rows)])
 
+    def write_alerts(self, entries: Sequence[Mapping[str, Any]]) -> None:
+        head = {"project": self._project, "run": self._run, "run_id": self._run_id}
+        self._writer.write_local([fragments.alert_record({**head, **e}) for e in entries])
+
     def _entries(self, rows: _Rows) -> list[dict[str, Any]]:
         columns = zip(rows.values, rows.times, rows.ids, strict=True)
         head = {"project": self._project, "run": self._run, "run_id": self._run_id}
@@ -201,6 +253,8 @@ class _FragmentStore(_Store):
         for path in fragments.local_inbox_dir().glob("*/*.jsonl"):
             for line in path.read_text(encoding="utf-8").splitlines():
                 record = json.loads(line)
+                if record["kind"] == fragments.ALERT_KIND:
+                    continue
                 if record["run_id"] == self._run_id:
                     found.add(record["log_id"])
         return found

@@ -19,6 +19,7 @@ from urllib.parse import urlparse
 
 import wandb
 
+from scalewise.records import Alert
 from scalewise.tracking.base import RunInfo, RunSummary, TrackerError, Values
 from scalewise.tracking.config import TrackingConfig
 from scalewise.tracking.wandb_file import count_history
@@ -26,6 +27,8 @@ from scalewise.tracking.wandb_file import count_history
 _CONNECT_S = 5.0
 _SETTLE_S = 10.0
 """How long rows that were accepted may take to be found."""
+_NO_WAIT_S = 0.001
+"""0 would mean WandB's default of a minute."""
 _DEFAULT_HOST = "api.wandb.ai"
 
 
@@ -172,6 +175,11 @@ class WandbRun:
                 else:
                     self._run.define_metric(key, step_metric=axis_name)
         self._run.log({**values, **axis, "_timestamp": time})
+
+    def alert(self, row_id: str, time: float, step: int, alert: Alert) -> None:
+        # Each is told once, so none of them has to wait for an earlier one.
+        level = wandb.AlertLevel.ERROR if alert.level == "error" else wandb.AlertLevel.WARN
+        self._run.alert(alert.title, alert.text, level, wait_duration=_NO_WAIT_S)
 
     def flush(self) -> None:
         """WandB writes as it goes."""

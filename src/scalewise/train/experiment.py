@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from scalewise.config import CellConfig, ConfigError, instantiate
+from scalewise.faults.plant import UnplantableError, planted
 from scalewise.records import CellFolder, RankSummary
 from scalewise.train.callbacks.recorder import CellRecorder
 from scalewise.train.data import train_loader, validation_loader
@@ -35,7 +36,11 @@ def run(cell: CellConfig, folder: CellFolder, rank: RankContext) -> RankSummary:
     if rank.world_size > 1:
         # The replicas start alike (DDP copies rank 0's) but must not share dropout masks.
         torch.manual_seed(cell.seed + rank.rank)
-    trainer.fit(module, **data)
+    try:
+        with planted(cell.fault, rank, module, data):
+            trainer.fit(module, **data)
+    except UnplantableError as error:
+        raise ConfigError(str(error)) from error
     if cell.validation == "end" and "val_dataloaders" in data:
         trainer.validate(module, data["val_dataloaders"], verbose=False)
     elif cell.validation == "end" and "datamodule" in data:
@@ -140,7 +145,7 @@ def build_trainer(
         use_distributed_sampler="datamodule" in data,
     )
     if isinstance(module, ExperimentModule):
-        trim(trainer)
+        trim(trainer, recorder)
     return trainer
 
 

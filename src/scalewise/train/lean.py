@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytorch_lightning as pl
+import torch
+from pytorch_lightning.loops.optimization.automatic import _AutomaticOptimization
+from pytorch_lightning.plugins.precision.amp import MixedPrecision
 from pytorch_lightning.profilers import Profiler
+
+if TYPE_CHECKING:
+    from scalewise.train.callbacks.recorder import CellRecorder
 
 _NOTHING = contextlib.nullcontext()
 
@@ -48,7 +54,40 @@ class CheapHookNames:
             super().__setattr__(name, value)
 
 
-def trim(trainer: pl.Trainer) -> None:
+class LeanOptimization(_AutomaticOptimization):
+    """One optimizer step without the layers that pass through hooks nobody has.
+
+    Lightning wraps forward, zero_grad and backward in a closure, hands it through module,
+    strategy, precision plugin and optimizer, and calls ten hooks on the way. A cell has one
+    callback, the recorder, and a module that overrides none of those hooks: what is left is the
+    sequence below. Gradient accumulation and scaling keep Lightning's own way.
+    """
+
+    def __init__(self, trainer: pl.Trainer, recorder: CellRecorder) -> None:
+        super().__init__(trainer)
+        self._recorder = recorder
+
+    def run(
+        self, optimizer: torch.optim.Optimizer, batch_idx: int, kwargs: OrderedDict[str, Any]
+    ) -> dict[str, Any]:
+        trainer, recorder = self.trainer, self._recorder
+        module = trainer.lightning_module
+        loss = trainer.strategy.training_step(*kwargs.values())
+        assert isinstance(loss, torch.Tensor)
+        optimizer.zero_grad()
+        recorder.on_before_backward(trainer, module, loss)
+        loss.backward()  # type: ignore[no-untyped-call]
+        recorder.on_after_backward(trainer, module)
+        self.optim_progress.optimizer.step.increment_ready()
+        recorder.on_before_optimizer_step(trainer, module, optimizer)
+        if trainer.gradient_clip_val is not None:
+            torch.nn.utils.clip_grad_norm_(module.parameters(), float(trainer.gradient_clip_val))
+        optimizer.step()
+        self.optim_progress.optimizer.step.increment_completed()
+        return {"loss": loss.detach()}
+
+
+def trim(trainer: pl.Trainer, recorder: CellRecorder) -> None:
     """Replace per-step work of the loop whose answer is known for our own modules."""
     loop: Any = trainer.fit_loop.epoch_loop
     if trainer.world_size > 1:
@@ -61,3 +100,8 @@ def trim(trainer: pl.Trainer) -> None:
     loop._build_kwargs = lambda kwargs, batch, batch_idx: OrderedDict(
         batch=batch, batch_idx=batch_idx
     )
+    scales = isinstance(trainer.precision_plugin, MixedPrecision) and (
+        trainer.precision_plugin.scaler is not None
+    )
+    if trainer.accumulate_grad_batches == 1 and not scales:
+        loop.automatic_optimization = LeanOptimization(trainer, recorder)

@@ -44,6 +44,13 @@ class ExperimentModule(CheapHookNames, pl.LightningModule):
     def forward(self, x: Tensor) -> Any:
         return self.network(x)
 
+    def transfer_batch_to_device(
+        self, batch: tuple[Tensor, Tensor], device: torch.device, dataloader_idx: int
+    ) -> tuple[Tensor, Tensor]:
+        # Lightning's own walks through any structure a batch might have.
+        x, target = batch
+        return x.to(device, non_blocking=True), target.to(device, non_blocking=True)
+
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         x, target = batch
         return self._loss(self.network(x), target)

@@ -90,7 +90,7 @@ def test_a_cpu_device_is_the_same_share_for_one_rank_and_for_many(
     assert [slot.cores for slot in host.slots] == [(2, 3), (5, 7)]
     thirds = discover(HardwareConfig("cpu", "cpu", cores_per_device=1))
     assert [slot.cores for slot in thirds.slots] == [(2,), (3,), (5,), (7,), (8,)]
-    with pytest.raises(HostMismatch, match="hardware.cores_per_device: found 6; allowed: 1 to 5"):
+    with pytest.raises(HostMismatch, match=r"hardware\.cores_per_device: found 6; allowed: 1 to 5"):
         discover(HardwareConfig("cpu", "cpu", cores_per_device=6))
 
 

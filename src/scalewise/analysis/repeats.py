@@ -1,0 +1,111 @@
+"""Who needs how many repeats, and why: the state of ``repeats=auto`` as the records tell it.
+
+Pure and without memory: the same records give the same answer, to the sweep that decides what
+runs next, to the one that resumes it, and to the report that says why it stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from scalewise.analysis.runs import Configuration
+from scalewise.analysis.scaling import Pair, pair_all
+from scalewise.analysis.sequential import (
+    Adaptive,
+    Decided,
+    DecidedAlone,
+    adaptive,
+    decide,
+    decide_alone,
+)
+
+MOST_FAILURES = 2
+"""Runs of a configuration that may fail before no more are added: it would fail for ever."""
+
+Because = Literal["verdict", "precision", "cap", "failures"]
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Where configurations that are repeated together stand."""
+
+    members: tuple[Configuration, ...]
+    """A multi-device configuration and its single-device twin, or one without a partner."""
+    runs: int
+    """Finished, of the member that has fewest."""
+    wanted: int | None
+    """Finished runs each member needs before the next look; None once it is decided."""
+    because: Because | None
+    """Why no more are needed; None while they are."""
+    reason: str
+
+    @property
+    def label(self) -> str:
+        return " against ".join(m.label for m in self.members)
+
+    def __str__(self) -> str:
+        if self.because is None:
+            return f"{self.label}: undecided after {self.runs} runs each; {self.reason}"
+        why = {
+            "verdict": "the verdict is decided",
+            "precision": "the interval is as narrow as asked for",
+            "cap": "the most that were allowed",
+            "failures": "no more were added",
+        }[self.because]
+        return f"{self.label}: {self.runs} runs each; {why}: {self.reason}"
+
+
+def assess(configs: Sequence[Configuration]) -> tuple[Repeats, ...]:
+    """Every pair of configurations with ``repeats=auto``, and every such one without a partner."""
+    asked = {c.config_id: a for c in configs if (a := adaptive(c.cells[0].config))}
+    pairs = [
+        p for p in pair_all(configs)[0]
+        if p.multi.config_id in asked and p.single.config_id in asked
+    ]  # fmt: skip
+    paired = {m.config_id for p in pairs for m in (p.multi, p.single)}
+    found = [_pair(p, asked[p.multi.config_id]) for p in pairs]
+    alone = [c for c in configs if c.config_id in asked and c.config_id not in paired]
+    return (*found, *(_alone(c, asked[c.config_id]) for c in alone))
+
+
+def _pair(pair: Pair, asked: Adaptive) -> Repeats:
+    members = (pair.multi, pair.single)
+    values = [m.values("samples_per_s") for m in members]
+    runs = min(map(len, values))
+    failed = _failure(members)
+    if failed is not None:
+        return Repeats(members, runs, None, "failures", failed)
+    # A single device serves several partners and may have more runs than this one asked for:
+    # what this pair has decided is decided on as many of them as it has itself.
+    multi, single = (v[:runs] for v in values)
+    found = decide(single, multi, pair.devices, precision=asked.precision, cap=asked.cap)
+    if isinstance(found, Decided):
+        return Repeats(members, runs, None, found.because, found.judgement.reason)
+    return Repeats(members, runs, found.runs_each, None, found.reason)
+
+
+def _alone(config: Configuration, asked: Adaptive) -> Repeats:
+    values = config.values("samples_per_s")
+    failed = _failure((config,))
+    if failed is not None:
+        return Repeats((config,), len(values), None, "failures", failed)
+    found = decide_alone(values, precision=asked.precision, cap=asked.cap)
+    if isinstance(found, DecidedAlone):
+        interval = found.figure.interval
+        assert interval is not None
+        reason = f"{found.figure.value:.4g} samples/s, {interval.low:.4g} to {interval.high:.4g}"
+        return Repeats((config,), len(values), None, found.because, reason)
+    return Repeats((config,), len(values), found.runs_each, None, found.reason)
+
+
+def _failure(members: Sequence[Configuration]) -> str | None:
+    for member in members:
+        failed = [c for c in member.cells if c.state in ("failed", "skipped")]
+        unmeasured = [r for r in member.runs if r.throughput is None]
+        if len(failed) + len(unmeasured) >= MOST_FAILURES:
+            why = failed[-1].failure if failed else unmeasured[-1].missing["throughput"]
+            lost = len(failed) + len(unmeasured)
+            return f"{lost} runs of {member.label} gave no figure ({why})"
+    return None

@@ -1,0 +1,50 @@
+"""Faults planted on purpose, to prove that the diagnosis finds them.
+
+What is planted stands here and in ``plant``; the analysis never reads it. ``batch_size`` and
+``hardware`` faults (a batch too small, P2P off) are plain configuration and need no code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal[
+    "none", "slow_rank", "slow_loader", "skewed_shards", "no_sampler", "oversubscribe", "stall",
+    "configuration",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FaultConfig:
+    """The config group ``fault``: what is planted, where, and how strongly."""
+
+    name: str = "none"
+    kind: Kind = "none"
+    """``configuration``: other keys of the configuration are the fault (see its YAML)."""
+    rank: int = -1
+    """The rank it strikes; -1 for all."""
+    ms: float = 0.0
+    """``slow_rank``, ``stall``: delay in forward. ``slow_loader``: delay of each batch."""
+    excess: float = 0.0
+    """``skewed_shards``: share of a fair batch that the rank takes beyond it."""
+    every_n_steps: int = 50
+    """``stall``: one step in so many."""
+    processes: int = 0
+    """``oversubscribe``: busy processes on the cores of each rank."""
+
+    def __post_init__(self) -> None:
+        if self.rank < -1:
+            raise ValueError(f"rank: found {self.rank}; allowed: a rank, or -1 for all")
+        for name in ("ms", "excess", "processes"):
+            value = getattr(self, name)
+            if value < 0:
+                raise ValueError(f"{name}: found {value}; allowed: 0 or more")
+        if self.every_n_steps < 2:
+            raise ValueError(f"every_n_steps: found {self.every_n_steps}; allowed: 2 or more")
+
+    def strikes(self, rank: int) -> bool:
+        return self.rank in (-1, rank)
+
+
+NO_FAULT = FaultConfig()

@@ -1,0 +1,157 @@
+"""Puts a fault into a rank that is about to train, and takes it out again."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch.utils.data import DataLoader
+
+from scalewise.faults import FaultConfig
+from scalewise.train.data import GlobalBatchSampler
+from scalewise.train.rank import RankContext
+
+_BUSY = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): sum(range(100_000))"
+"""Ends by itself when its rank is gone."""
+
+
+class UnplantableError(Exception):
+    """The fault does not fit the data it is for."""
+
+
+class SkewedBatchSampler(GlobalBatchSampler):
+    """Global batches of the same samples, of which one rank takes more than its share.
+
+    Args:
+        fair: the sampler that shares them evenly.
+        heavy: the rank that takes more.
+        excess: how much more, as a share of a fair part; the others take what is left.
+    """
+
+    def __init__(self, fair: GlobalBatchSampler, heavy: int, excess: float) -> None:
+        super().__init__(fair.size, fair.per_rank, fair.rank, fair.world_size, fair.seed)
+        total = fair.per_rank * fair.world_size
+        others = fair.world_size - 1
+        most = min(total - others, round(fair.per_rank * (1 + excess)))
+        shares = [(total - most) // others] * fair.world_size
+        shares[heavy] = total - sum(shares) + shares[heavy]
+        self._begin = sum(shares[: fair.rank])
+        self._end = self._begin + shares[fair.rank]
+
+    def __iter__(self) -> Iterator[list[int]]:
+        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        order = torch.randperm(self.size, generator=generator)
+        total = self.per_rank * self.world_size
+        for step in range(len(self)):
+            yield order[step * total + self._begin : step * total + self._end].tolist()
+
+
+@contextlib.contextmanager
+def planted(
+    fault: FaultConfig, rank: RankContext, module: pl.LightningModule, data: dict[str, Any]
+) -> Iterator[None]:
+    """Train inside this context and the fault is there; ``none`` costs nothing.
+
+    Raises UnplantableError for a fault of the loader where the loader is not ours.
+    """
+    with contextlib.ExitStack() as stack:
+        if fault.kind in ("slow_rank", "stall") and fault.strikes(rank.rank):
+            every = fault.every_n_steps if fault.kind == "stall" else 1
+            pause = make_pause(rank.device.kind, fault.ms)
+            stack.enter_context(_delayed(module, pause, every))
+        elif fault.kind in ("slow_loader", "skewed_shards", "no_sampler"):
+            _spoil_loader(fault, rank, data)
+        elif fault.kind == "oversubscribe" and fault.strikes(rank.rank):
+            for _ in range(fault.processes):
+                stack.enter_context(_busy())
+        yield
+
+
+@contextlib.contextmanager
+def _delayed(
+    module: pl.LightningModule, pause: Callable[[], None], every: int
+) -> Iterator[None]:
+    """Pause at the begin of one ``training_step`` in ``every``."""
+    inner = module.training_step
+    calls = itertools.count(1)
+
+    @functools.wraps(inner)
+    def delayed(*args: Any, **kwargs: Any) -> Any:
+        if next(calls) % every == 0:
+            pause()
+        return inner(*args, **kwargs)
+
+    module.training_step = delayed  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del module.training_step
+
+
+def make_pause(device_kind: str, ms: float) -> Callable[[], None]:
+    """Something that keeps the device from its work for ``ms``; on a GPU the host runs on."""
+    if device_kind != "cuda":
+        return lambda: time.sleep(ms / 1e3)
+    cycles = round(ms * _cycles_per_ms())
+    return lambda: torch.cuda._sleep(cycles)
+
+
+def _cycles_per_ms() -> float:
+    probe = 50_000_000
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(probe)  # the first launch loads the kernel
+    begin.record()
+    torch.cuda._sleep(probe)
+    end.record()
+    end.synchronize()
+    return float(probe / begin.elapsed_time(end))
+
+
+def _spoil_loader(fault: FaultConfig, rank: RankContext, data: dict[str, Any]) -> None:
+    loader = data.get("train_dataloaders")
+    sampler = getattr(loader, "batch_sampler", None)
+    if not isinstance(loader, DataLoader) or not isinstance(sampler, GlobalBatchSampler):
+        raise UnplantableError(
+            f"fault: found {fault.name!r} with a LightningDataModule; allowed: a dataset whose "
+            "loader scalewise builds"
+        )
+    if fault.kind == "slow_loader":
+        if fault.strikes(rank.rank):
+            loader.collate_fn = _slowed(loader.collate_fn, fault.ms)
+        return
+    if fault.kind == "no_sampler":
+        spoiled = GlobalBatchSampler(sampler.size, sampler.per_rank, 0, 1, sampler.seed)
+    elif rank.world_size > 1:
+        spoiled = SkewedBatchSampler(sampler, max(fault.rank, 0), fault.excess)
+    else:
+        return
+    # DataLoader refuses a new sampler after construction.
+    object.__setattr__(loader, "batch_sampler", spoiled)
+
+
+def _slowed(collate: Callable[[Any], Any], ms: float) -> Callable[[Any], Any]:
+    def slow(samples: Any) -> Any:
+        time.sleep(ms / 1e3)
+        return collate(samples)
+
+    return slow
+
+
+@contextlib.contextmanager
+def _busy() -> Iterator[None]:
+    """A process that computes on the cores of this one."""
+    process = subprocess.Popen([sys.executable, "-c", _BUSY, str(os.getpid())])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,56 @@
+"""The end of a device series, read without reading all of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scalewise.records.files import RecordError
+from scalewise.records.series import DeviceSample, SampledDevice
+from scalewise.typed import DataError, build
+
+_TAIL_BYTES = 64 * 1024
+"""More than any sample of a host's devices takes."""
+
+
+@dataclass(frozen=True)
+class LatestSample:
+    """What was last seen of the devices of one host."""
+
+    time: float
+    """Unix time."""
+    devices: Mapping[str, SampledDevice]
+    """By id; a device that was added after the header is absent."""
+    samples: Mapping[str, DeviceSample]
+    """By id."""
+
+
+def read_latest_sample(path: Path) -> LatestSample | None:
+    """The last whole sample of a device series, or None before the first.
+
+    Raises :class:`RecordError` for a file that is no device series.
+    """
+    try:
+        with path.open("rb") as file:
+            header = file.readline()
+            begin = file.tell()
+            file.seek(0, 2)
+            file.seek(max(begin, file.tell() - _TAIL_BYTES))
+            lines = file.read().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return None
+    try:
+        named: list[dict[str, Any]] = json.loads(header)["devices"] if header else []
+        devices = {d.id: d for d in (build(SampledDevice, plain) for plain in named)}
+        for line in reversed(lines):
+            # The first line of the tail may be cut, and then is not the start of an object.
+            if line.startswith(b'{"time"') and b'"devices"' in line:
+                plain = json.loads(line)
+                samples = [build(DeviceSample, one) for one in plain["devices"]]
+                return LatestSample(plain["time"], devices, {s.id: s for s in samples})
+    except (DataError, ValueError, KeyError) as error:
+        raise RecordError(f"{path}: not a device series: {error}") from error
+    return None

@@ -1,0 +1,181 @@
+"""When a sweep will have ended, from what its cells have taken so far. Pure functions."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scalewise.sweep.schedule import Busy, Waiting, makespan
+
+_UNKNOWN_CV = 0.25
+"""Relative spread assumed of repeats while no configuration has been measured twice."""
+_UNLIKE_SIGMA = 0.7
+"""Standard deviation assumed of the log duration of a configuration nobody has measured, while
+fewer than two others have been."""
+_Z_90 = 1.6449
+"""Standard normal quantile of a two-sided 90 % interval."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A cell that has ended with a result."""
+
+    config_id: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Remaining:
+    """A cell without a result."""
+
+    key: str
+    config_id: str
+    width: int
+    elapsed_s: float | None = None
+    """Since its supervisor started; None if it does not run."""
+    steps_left_s: float | None = None
+    """Until its last step at the pace of its heartbeats; None if they do not tell."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """How long a cell will take."""
+
+    seconds: float
+    spread_s: float
+    """Standard deviation of one run."""
+    error_s: float
+    """Standard error of ``seconds`` itself, shared by all cells of the configuration."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds until the last cell has ended, with an interval that holds it in 9 cases of 10."""
+
+    seconds_left: float
+    low_s: float
+    high_s: float
+    measured_cells: int
+    """On how many finished cells it rests."""
+
+
+class Durations:
+    """What is known of the durations of a sweep's cells.
+
+    A cell is expected to take the mean of the finished cells of its configuration. The spread of
+    repeats is pooled over all configurations, as a share of the mean. A configuration that has
+    no finished cell is expected to take the geometric mean of those that have.
+    """
+
+    def __init__(self, measured: Sequence[Measured]) -> None:
+        by_config: dict[str, list[float]] = {}
+        for one in measured:
+            by_config.setdefault(one.config_id, []).append(one.seconds)
+        self._by_config = by_config
+        self.count = len(measured)
+        self._cv = _pooled_cv(list(by_config.values()))
+        logs = [math.log(max(statistics.fmean(v), 1e-3)) for v in by_config.values()]
+        self._typical_s = math.exp(statistics.fmean(logs)) if logs else None
+        self._unlike_sigma = statistics.stdev(logs) if len(logs) > 1 else _UNLIKE_SIGMA
+
+    def of(self, config_id: str) -> Expected | None:
+        """None while nothing at all has been measured."""
+        own = self._by_config.get(config_id)
+        if own:
+            mean = statistics.fmean(own)
+            spread = mean * self._cv
+            return Expected(mean, spread, spread / math.sqrt(len(own)))
+        if self._typical_s is None:
+            return None
+        typical = self._typical_s
+        return Expected(typical, typical * self._cv, typical * math.expm1(self._unlike_sigma))
+
+    def left_of(self, cell: Remaining) -> Expected | None:
+        """What is left of a cell that runs, or all of one that does not."""
+        expected = self.of(cell.config_id)
+        if cell.elapsed_s is None:
+            return expected
+        by_steps = cell.steps_left_s
+        if expected is None:
+            return None if by_steps is None else Expected(by_steps, by_steps * self._cv, 0.0)
+        by_cells = max(expected.seconds - cell.elapsed_s, 0.0)
+        if by_steps is None:
+            return Expected(by_cells, expected.spread_s, expected.error_s)
+        if cell.config_id in self._by_config:
+            # Steps know this run's pace, finished cells what comes after the last step.
+            return Expected(max(by_cells, by_steps), expected.spread_s, expected.error_s)
+        return Expected(by_steps, by_steps * self._cv, 0.0)
+
+
+def estimate(
+    measured: Sequence[Measured],
+    remaining: Sequence[Remaining],
+    slots: int,
+    packed: bool = False,
+    between_s: float = 0.0,
+) -> Estimate | None:
+    """When ``remaining`` will have ended on ``slots`` slots.
+
+    ``between_s`` passes between the end of a cell and the start of the next. None if nothing has
+    been measured yet and no heartbeat tells either.
+    """
+    if not remaining:
+        return Estimate(0.0, 0.0, 0.0, len(measured))
+    known = Durations([*measured, *_running_totals(measured, remaining)])
+    left = [known.left_of(cell) for cell in remaining]
+    expected = [one for one in left if one is not None]
+    if len(expected) < len(left):
+        return None
+    waiting = [
+        Waiting(cell.key, min(cell.width, slots), one.seconds + between_s)
+        for cell, one in zip(remaining, expected, strict=True)
+        if cell.elapsed_s is None
+    ]
+    running = [
+        Busy(min(cell.width, slots), one.seconds)
+        for cell, one in zip(remaining, expected, strict=True)
+        if cell.elapsed_s is not None
+    ]
+    work_s = sum(w.expected_s or 0.0 for w in waiting) + sum(b.left_s for b in running)
+    seconds = makespan(waiting, running, slots) if packed else work_s
+    relative = _standard_error(remaining, expected) / work_s if work_s else 0.0
+    margin = _Z_90 * seconds * relative
+    floor = max((b.left_s for b in running), default=0.0) if packed else 0.0
+    low = max(seconds - margin, min(floor, seconds), 0.0)
+    return Estimate(seconds, low, seconds + margin, len(measured))
+
+
+def _running_totals(
+    measured: Sequence[Measured], remaining: Sequence[Remaining]
+) -> list[Measured]:
+    """What running cells of configurations without a finished one will take, by their steps."""
+    finished = {one.config_id for one in measured}
+    return [
+        Measured(cell.config_id, cell.elapsed_s + cell.steps_left_s)
+        for cell in remaining
+        if cell.elapsed_s is not None
+        and cell.steps_left_s is not None
+        and cell.config_id not in finished
+    ]
+
+
+def _pooled_cv(groups: Sequence[Sequence[float]]) -> float:
+    """Coefficient of variation of repeats, pooled over configurations measured twice or more.
+
+    Few repeats say little about their own spread: the assumed one counts as two of them.
+    """
+    repeated = [g for g in groups if len(g) > 1]
+    freedom = sum(len(g) - 1 for g in repeated)
+    squares = sum((v / statistics.fmean(g) - 1) ** 2 for g in repeated for v in g)
+    return math.sqrt((squares + 2 * _UNKNOWN_CV**2) / (freedom + 2))
+
+
+def _standard_error(remaining: Sequence[Remaining], expected: Sequence[Expected]) -> float:
+    """Of the summed durations: runs err independently, the mean of a configuration for all."""
+    shared: dict[str, float] = {}
+    for cell, one in zip(remaining, expected, strict=True):
+        shared[cell.config_id] = shared.get(cell.config_id, 0.0) + one.error_s
+    own = sum(one.spread_s**2 for one in expected)
+    return math.sqrt(own + sum(error**2 for error in shared.values()))

@@ -1,0 +1,226 @@
+"""What ``hydra/launcher=slurm`` may be told, and what a cell asks of SLURM.
+
+Widths differ within a sweep, so there is one submitit executor, and one job array, for each demand.
+submitit is an optional extra and is imported only where jobs are written or sent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from scalewise.config import CellConfig, ConfigError
+from scalewise.sweep.lease import HostMismatch
+from scalewise.typed import DataError, build
+
+if TYPE_CHECKING:
+    from submitit import SlurmExecutor
+
+SCRIPTS = "slurm"
+"""Folder inside the sweep's with the job scripts, their pickles and their logs."""
+
+MAX_ARRAY = 1000
+"""Tasks of one job array; SLURM's own default limit (MaxArraySize) is 1001."""
+
+_OURS = frozenset(
+    {
+        "array", "cpus-per-gpu", "cpus-per-task", "error", "exclusive", "gpus", "gpus-per-node",
+        "gpus-per-socket", "gpus-per-task", "gres", "input", "job-name", "nodes", "ntasks",
+        "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-node", "ntasks-per-socket", "open-mode",
+        "output", "oversubscribe", "overcommit", "signal", "time", "wrap",
+    }
+)  # fmt: skip
+"""Options of sbatch that follow from the cell or from another key."""
+
+
+@dataclass(frozen=True)
+class SlurmConfig:
+    """The config group ``hydra/launcher``, option ``slurm``."""
+
+    policy: Literal["exclusive", "packed"] = "exclusive"
+    """``exclusive``: each cell has its nodes to itself; ``packed``: cells share them."""
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    time_min: int = 60
+    """Time limit of one cell, in minutes."""
+    gpus_per_device: int | Literal["auto"] = "auto"
+    """1, or 0 for nodes without GPUs; ``auto`` is 0 with a CPU profile and 1 with any other."""
+    cpus_per_device: int = 4
+    """CPU cores of one rank; on CPU nodes this is the device, unless the profile says otherwise."""
+    devices_per_node: int | None = None
+    """What ``strategy.devices=auto`` means, and the widest cell that one node can run."""
+    mem_gb_per_device: float | None = None
+    max_parallel: int = 256
+    """Jobs of one array that run at once."""
+    requeue_on_timeout: int = 0
+    """Times a cell that meets its time limit is started anew; preempted cells always are."""
+    signal_delay_s: int = 60
+    """How long before its time limit a cell is asked to stop and to record that it was."""
+    poll_s: float = 5.0
+    """Time between two looks at the queue and at the records."""
+    settle_s: float = 30.0
+    """How long a file may take to appear here once its writer has ended on another host."""
+    setup: tuple[str, ...] = ()
+    """Lines of shell that a job runs first, e.g. ``module load cuda``."""
+    extra: Mapping[str, str | int | bool] = field(default_factory=dict)
+    """More options of sbatch, e.g. ``{constraint: h200}``."""
+    print_only: bool = False
+    """Print the scripts and submit nothing."""
+
+    def __post_init__(self) -> None:
+        for name in ("time_min", "cpus_per_device", "max_parallel"):
+            _require(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
+        for name in ("requeue_on_timeout", "signal_delay_s", "settle_s"):
+            _require(name, getattr(self, name), getattr(self, name) >= 0, "at least 0")
+        gpus, wide, memory = self.gpus_per_device, self.devices_per_node, self.mem_gb_per_device
+        _require("gpus_per_device", gpus, gpus in ("auto", 0, 1), "0 | 1 | auto")
+        _require("devices_per_node", wide, wide is None or wide >= 1, "at least 1, or null")
+        _require("mem_gb_per_device", memory, memory is None or memory > 0, "above 0, or null")
+        _require("poll_s", self.poll_s, self.poll_s >= 0.1, "at least 0.1 seconds")
+        taken = sorted(_OURS & {name.replace("_", "-") for name in self.extra})
+        if taken:
+            # Several tasks, each starting all ranks of the cell, is the classic way to train with
+            # tasks x devices processes: here no task count can be given at all.
+            raise ValueError(
+                f"extra: found {', '.join(taken)}, which follow from the cell (one task a node "
+                "starts all its ranks) or from another key of hydra.launcher; allowed: any other "
+                "option of sbatch"
+            )
+
+
+def _require(name: str, found: object, holds: bool, allowed: str) -> None:
+    if not holds:
+        raise ValueError(f"{name}: found {found!r}; allowed: {allowed}")
+
+
+def slurm_config(options: Mapping[str, Any]) -> SlurmConfig:
+    """The typed ``hydra.launcher``. Raises :class:`ConfigError`."""
+    try:
+        return build(SlurmConfig, dict(options))
+    except (DataError, ValueError) as error:
+        raise ConfigError(f"hydra.launcher.{error}") from None
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What one cell asks of SLURM."""
+
+    width: int
+    """Devices of the whole cell."""
+    nodes: int
+    gpus_per_node: int
+    cpus_per_device: int
+
+    @property
+    def devices_per_node(self) -> int:
+        return self.width // self.nodes
+
+    def __str__(self) -> str:
+        kind = "GPU" if self.gpus_per_node else "CPU device"
+        where = f" on {self.nodes} nodes" if self.nodes > 1 else ""
+        return f"{self.width} {kind}{'s' if self.width > 1 else ''}{where}"
+
+
+def demand(cell: CellConfig, config: SlurmConfig) -> Demand:
+    """Raises :class:`HostMismatch` where the cell's width or node count cannot be told."""
+    width = cell.strategy.devices
+    if width == "auto":
+        if config.devices_per_node is None:
+            raise HostMismatch(
+                f"strategy={cell.strategy.name} with devices=auto is all of a host, which is not "
+                "known before SLURM has chosen one; set strategy.devices or "
+                "hydra.launcher.devices_per_node"
+            )
+        width = config.devices_per_node
+        if width < 2:
+            raise HostMismatch(
+                f"strategy={cell.strategy.name} with devices=auto needs two devices or more; found "
+                f"hydra.launcher.devices_per_node={width}: use strategy=single"
+            )
+    nodes = math.ceil(width / (config.devices_per_node or width))
+    if width % nodes:
+        raise HostMismatch(
+            f"strategy.devices: found {width}, which {nodes} nodes of "
+            f"{config.devices_per_node} devices cannot share equally; allowed: a multiple of it"
+        )
+    try:
+        cell.per_device_batch_size(width)
+    except ConfigError as error:
+        raise HostMismatch(str(error)) from None
+    gpus: int | str = config.gpus_per_device
+    if gpus == "auto":
+        gpus = 0 if cell.hardware.kind == "cpu" else 1
+    cores = cell.hardware.cores_per_device if cell.hardware.kind == "cpu" else None
+    return Demand(width, nodes, width // nodes * int(gpus), cores or config.cpus_per_device)
+
+
+def make_executor(folder: Path, config: SlurmConfig, wanted: Demand) -> SlurmExecutor:
+    """The executor of all cells with one demand. Raises :class:`ConfigError` without submitit."""
+    try:
+        from submitit import SlurmExecutor
+    except ImportError:
+        raise ConfigError(
+            "hydra/launcher=slurm: submitit is not installed; pip install 'scalewise[slurm]'"
+        ) from None
+
+    class Executor(SlurmExecutor):
+        """Does not look for srun when it is made: scripts are printed on any host."""
+
+        @classmethod
+        def affinity(cls) -> int:
+            return 2
+
+    executor = Executor(folder / SCRIPTS / "%j", max_num_timeout=config.requeue_on_timeout)
+    executor.update_parameters(**parameters(config, wanted))
+    return executor
+
+
+def parameters(config: SlurmConfig, wanted: Demand) -> dict[str, Any]:
+    """submitit's parameters: always one task a node, which starts that node's ranks."""
+    cores = wanted.cpus_per_device * wanted.devices_per_node
+    chosen: dict[str, Any] = {
+        "job_name": f"scalewise-x{wanted.width}",
+        "time": config.time_min,
+        "nodes": wanted.nodes,
+        "ntasks_per_node": 1,
+        "cpus_per_task": cores,
+        "gpus_per_node": wanted.gpus_per_node or None,
+        "partition": config.partition,
+        "account": config.account,
+        "qos": config.qos,
+        "exclusive": True if config.policy == "exclusive" else None,
+        "signal_delay_s": config.signal_delay_s,
+        "array_parallelism": config.max_parallel,
+        "setup": list(config.setup) or None,
+        "stderr_to_stdout": True,
+        # A preempted job comes back by itself and starts its cell anew.
+        "additional_parameters": {"requeue": True, **config.extra},
+        # Since SLURM 22.05 srun no longer takes the cores from sbatch: without its own word, all
+        # ranks would share one. And where one task dies, the others must not wait for it.
+        "srun_args": ["--kill-on-bad-exit=1", f"--cpus-per-task={cores}"],
+    }
+    if config.mem_gb_per_device is not None:
+        mib = math.ceil(config.mem_gb_per_device * wanted.devices_per_node * 1024)
+        chosen["mem"] = f"{mib}M"
+    return {name: value for name, value in chosen.items() if value is not None}
+
+
+def script(executor: SlurmExecutor, jobs: int) -> str:
+    """The text that ``sbatch`` gets for ``jobs`` cells of one demand."""
+    from submitit.slurm.slurm import _make_sbatch_string
+
+    given: dict[str, Any] = dict(executor.parameters)
+    if jobs > 1:
+        given["map_count"] = jobs
+    return _make_sbatch_string(
+        command=executor._submitit_command_str, folder=executor.folder, **given
+    )
+
+
+def in_arrays(count: int) -> Sequence[range]:
+    """``count`` cells as job arrays that SLURM accepts."""
+    return [range(i, min(i + MAX_ARRAY, count)) for i in range(0, count, MAX_ARRAY)]

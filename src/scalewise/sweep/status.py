@@ -1,0 +1,219 @@
+"""Where a sweep stands, read from its folder alone: it need not be running, nor on this host."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from scalewise.records import (
+    CellFolder,
+    CellResult,
+    PlannedCell,
+    RecordError,
+    RunningAttempt,
+    SweepFolder,
+    read_latest_sample,
+)
+from scalewise.sweep.display import progress_of
+from scalewise.sweep.estimate import Estimate, Measured, Remaining, estimate
+from scalewise.sweep.measured import throughput_of
+
+State = Literal["done", "running", "failed", "skipped", "interrupted", "waiting"]
+
+_ALIVE_S = 15.0
+"""A supervisor touches its file every second; after this long without, it is gone."""
+_GAP_LIMIT_S = 10.0
+"""A longer pause between two cells was not the engine's."""
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """The memory of one device of a cell, when it was last sampled."""
+
+    device: str
+    """``0`` for the GPU with index 0; ``rank0`` for the process of a rank on a CPU host."""
+    used_mib: float | None
+    total_mib: float | None
+
+
+@dataclass(frozen=True)
+class CellStatus:
+    """One cell."""
+
+    name: str
+    cell_id: str
+    config_id: str
+    state: State
+    devices: int | None
+    """None while it is not known how many it will get."""
+    step: int | None = None
+    total_steps: int | None = None
+    global_samples_per_s: float | None = None
+    """Of a done cell: measured, warm-up excluded. Of a running one: since training began."""
+    elapsed_s: float | None = None
+    """Of a done cell: what it took."""
+    seconds_left: float | None = None
+    """Of a running cell, until its last step at its present pace."""
+    memory: tuple[DeviceMemory, ...] = ()
+    message: str = ""
+    """Why there is no result."""
+
+
+@dataclass(frozen=True)
+class SweepStatus:
+    """All cells of a sweep and when the last of them will have ended."""
+
+    folder: str
+    time: float
+    """Unix time at which it was read."""
+    policy: str
+    cells: tuple[CellStatus, ...]
+    estimate: Estimate | None
+    """Of the cells without a result that still run or wait; None if nothing tells yet."""
+
+    @property
+    def running(self) -> bool:
+        return any(cell.state == "running" for cell in self.cells)
+
+    def count(self) -> dict[str, int]:
+        """Cells by state."""
+        return dict(Counter(cell.state for cell in self.cells))
+
+
+class StatusReader:
+    """Reads a sweep again and again; cells that are done are read once.
+
+    Args:
+        folder: the sweep's. Raises :class:`RecordError` where it holds no plan.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.sweep = SweepFolder(folder)
+        self._done: dict[str, tuple[CellStatus, CellResult]] = {}
+        self.sweep.load_plan()
+
+    def read(self, now: float | None = None) -> SweepStatus:
+        """The state of every cell at the Unix time ``now``."""
+        now = time.time() if now is None else now
+        plan = self.sweep.load_plan()
+        cells = tuple(self._cell(planned, now) for planned in plan.cells)
+        results = [self._done[c.cell_id][1] for c in cells if c.state == "done"]
+        slots = plan.slots or max((c.devices or 1 for c in cells), default=1)
+        expected = estimate(
+            [Measured(r.config_id, r.finished_at - r.started_at) for r in results],
+            [_remaining(c, slots) for c in cells if c.state in ("running", "waiting")],
+            slots,
+            packed=plan.policy == "packed",
+            between_s=between_cells_s(results) if plan.policy == "exclusive" else 0.0,
+        )
+        return SweepStatus(str(self.sweep.path), now, plan.policy, cells, expected)
+
+    def _cell(self, planned: PlannedCell, now: float) -> CellStatus:
+        if planned.cell_id in self._done:
+            return self._done[planned.cell_id][0]
+        folder = self.sweep.cell(planned.name)
+        try:
+            result = folder.load_result()
+        except RecordError:
+            return _without_result(planned, folder, now)
+        status = _with_result(planned, folder, result)
+        self._done[planned.cell_id] = (status, result)
+        return status
+
+
+def _with_result(planned: PlannedCell, folder: CellFolder, result: CellResult) -> CellStatus:
+    return CellStatus(
+        planned.name,
+        planned.cell_id,
+        planned.config_id,
+        "done",
+        result.world_size,
+        step=result.ranks[0].steps_completed if result.ranks else None,
+        total_steps=result.ranks[0].steps_completed if result.ranks else None,
+        global_samples_per_s=throughput_of(folder, result.world_size),
+        elapsed_s=result.finished_at - result.started_at,
+        seconds_left=0.0,
+        memory=_memory(folder),
+    )
+
+
+def _without_result(planned: PlannedCell, folder: CellFolder, now: float) -> CellStatus:
+    beat = folder.last_beat()
+    attempt = folder.load_running() if beat is not None else None
+    if beat is not None and attempt is not None and now - beat < _ALIVE_S:
+        return _under_way(planned, folder, attempt, now)
+    state: State = "waiting"
+    message = ""
+    if attempt is not None:
+        state, message = "interrupted", "its processes are gone, and nobody recorded why"
+    else:
+        for last in folder.attempts():
+            state, message = last.outcome, last.message
+    return CellStatus(
+        planned.name, planned.cell_id, planned.config_id, state, planned.devices, message=message
+    )
+
+
+def _under_way(
+    planned: PlannedCell, folder: CellFolder, attempt: RunningAttempt, now: float
+) -> CellStatus:
+    width = len(attempt.devices)
+    progress = progress_of(planned.name, folder, width)
+    return CellStatus(
+        planned.name,
+        planned.cell_id,
+        planned.config_id,
+        "running",
+        width,
+        step=progress.step,
+        total_steps=progress.total_steps,
+        global_samples_per_s=progress.global_samples_per_s,
+        elapsed_s=now - attempt.started_at,
+        seconds_left=progress.seconds_left,
+        memory=_memory(folder),
+    )
+
+
+def _remaining(cell: CellStatus, slots: int) -> Remaining:
+    running = cell.state == "running"
+    return Remaining(
+        cell.cell_id,
+        cell.config_id,
+        cell.devices or slots,
+        elapsed_s=cell.elapsed_s if running else None,
+        steps_left_s=cell.seconds_left if running else None,
+    )
+
+
+def between_cells_s(results: Sequence[CellResult]) -> float:
+    """The usual time from the end of a cell to the start of the next one's supervisor."""
+    ordered = sorted(results, key=lambda r: r.started_at)
+    gaps = [
+        after.started_at - before.finished_at
+        for before, after in zip(ordered, ordered[1:], strict=False)
+    ]
+    own = [gap for gap in gaps if 0 <= gap < _GAP_LIMIT_S]
+    return statistics.median(own) if own else 0.0
+
+
+def _memory(folder: CellFolder) -> tuple[DeviceMemory, ...]:
+    """Of every device of the cell, in the order of their names; empty where none was sampled."""
+    found: list[DeviceMemory] = []
+    for path in folder.device_series_paths():
+        try:
+            latest = read_latest_sample(path)
+        except RecordError:
+            continue  # being written for the first time, or damaged: the report says which
+        for name, sample in sorted(latest.samples.items()) if latest is not None else ():
+            assert latest is not None
+            device = latest.devices.get(name)
+            is_gpu = device is not None and device.id.startswith("GPU-")
+            label = str(device.index) if device is not None and is_gpu else name
+            total = None if device is None else device.memory_total_mib
+            found.append(DeviceMemory(label, sample.memory_used_mib, total))
+    return tuple(found)

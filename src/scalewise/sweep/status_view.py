@@ -1,0 +1,150 @@
+"""``scalewise status``: the state of a sweep as a table, as JSON, once or again and again."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from scalewise.records import RecordError
+from scalewise.sweep.display import duration
+from scalewise.sweep.status import CellStatus, StatusReader, SweepStatus
+from scalewise.typed import to_plain
+
+_STYLES = {"done": "green", "failed": "red", "running": "bold", "waiting": "dim"}
+_SHOWN = 60
+"""Rows of the table; of more cells, those that are neither done nor waiting come first."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Exit status 0, or 2 where there is no sweep to read."""
+    parser = argparse.ArgumentParser(
+        prog="scalewise status",
+        description="Where a sweep stands, and when it will have ended.",
+    )
+    parser.add_argument(
+        "folder", type=Path, nargs="?", help="a sweep's folder (default: the newest in multirun/)"
+    )
+    parser.add_argument("--watch", action="store_true", help="again every --every seconds")
+    parser.add_argument("--every", type=float, default=2.0, metavar="S", help="default: 2")
+    parser.add_argument("--json", action="store_true", help="one JSON object a reading")
+    arguments = parser.parse_args(argv)
+    try:
+        reader = StatusReader(arguments.folder or newest_sweep(Path("multirun")))
+        if arguments.json:
+            return _print_json(reader, arguments.watch, arguments.every)
+        return _show(reader, arguments.watch, arguments.every)
+    except RecordError as error:
+        sys.stderr.write(f"scalewise status: {error}\n")
+        return 2
+    except KeyboardInterrupt:
+        return 0
+
+
+def newest_sweep(parent: Path) -> Path:
+    """The sweep in ``parent`` whose plan was written last. Raises :class:`RecordError`."""
+    plans = list(parent.glob("*/sweep.json"))
+    if not plans:
+        raise RecordError(f"{parent}: no sweep here; give the folder of one")
+    return max(plans, key=lambda plan: plan.stat().st_mtime).parent
+
+
+def as_json(status: SweepStatus) -> str:
+    """One line: every field of :class:`SweepStatus`, and the cells counted by state."""
+    return json.dumps({**to_plain(status), "count": status.count()}, allow_nan=False)
+
+
+def estimate_line(status: SweepStatus) -> str:
+    """When the sweep will have ended, with the interval of the estimate."""
+    counts = status.count()
+    left = counts.get("running", 0) + counts.get("waiting", 0)
+    if not left:
+        unfinished = len(status.cells) - counts.get("done", 0)
+        return "ended" if not unfinished else f"ended; {unfinished} without a result"
+    if status.estimate is None:
+        return f"{left} to do; nothing measured yet to tell how long"
+    one = status.estimate
+    words = f"{duration(one.seconds_left)} (90 %: {duration(one.low_s)} to {duration(one.high_s)})"
+    basis = f"from {one.measured_cells} done" if one.measured_cells else "from its first steps"
+    if not status.running:
+        return f"not running; {left} to do would take about {words}, {basis}"
+    clock = time.strftime("%H:%M:%S", time.localtime(status.time + one.seconds_left))
+    return f"about {words} left, {basis}: ends about {clock}"
+
+
+def render(status: SweepStatus) -> RenderableType:
+    """The table of cells with the counts and the estimate below it."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("cell", "state", "step", "samples/s", "time", "left", "memory"):
+        table.add_column(heading, justify="left" if heading in ("cell", "state") else "right")
+    for cell in _worth_showing(status.cells):
+        table.add_row(*_row(cell), style=_STYLES.get(cell.state, "yellow"))
+    counts = ", ".join(f"{n} {state}" for state, n in sorted(status.count().items()))
+    hidden = len(status.cells) - table.row_count
+    more = f" ({hidden} not shown)" if hidden else ""
+    summary = f"{len(status.cells)} cells: {counts}{more}\n{estimate_line(status)}"
+    return Group(table, Text(summary, style="bold"))
+
+
+def _worth_showing(cells: Sequence[CellStatus]) -> list[CellStatus]:
+    if len(cells) <= _SHOWN:
+        return list(cells)
+    first = [c for c in cells if c.state not in ("done", "waiting")]
+    rest = [c for c in cells if c.state in ("done", "waiting")]
+    return [*first, *rest][:_SHOWN]
+
+
+def _row(cell: CellStatus) -> tuple[str, ...]:
+    if cell.message:
+        return (cell.name, cell.state, *[""] * 4, cell.message)
+    step = "" if cell.step is None else str(cell.step)
+    if cell.state == "running":
+        step += "" if cell.total_steps is None else f"/{cell.total_steps}"
+    rate = cell.global_samples_per_s
+    left = cell.seconds_left if cell.state == "running" else None
+    return (
+        cell.name,
+        cell.state,
+        step,
+        "" if rate is None else f"{rate:,.0f}",
+        "" if cell.elapsed_s is None else duration(cell.elapsed_s),
+        "" if left is None else duration(left),
+        ", ".join(f"{m.device}: {m.used_mib:,.0f} MiB" for m in cell.memory if m.used_mib),
+    )
+
+
+def _print_json(reader: StatusReader, watch: bool, every_s: float) -> int:
+    while True:
+        status = reader.read()
+        sys.stdout.write(as_json(status) + "\n")
+        sys.stdout.flush()
+        if not watch or not _open_ended(status):
+            return 0
+        time.sleep(every_s)
+
+
+def _show(reader: StatusReader, watch: bool, every_s: float) -> int:
+    console = Console(highlight=False)
+    status = reader.read()
+    if not watch:
+        console.print(render(status))
+        return 0
+    with Live(render(status), console=console, auto_refresh=False) as live:
+        while _open_ended(status):
+            time.sleep(every_s)
+            status = reader.read()
+            live.update(render(status), refresh=True)
+    return 0
+
+
+def _open_ended(status: SweepStatus) -> bool:
+    """Something runs or may yet start: watching goes on, between two cells too."""
+    return any(cell.state in ("running", "waiting") for cell in status.cells)

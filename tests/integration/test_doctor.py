@@ -1,0 +1,128 @@
+"""``scalewise doctor`` for real: two gloo ranks on this host, and one that is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scalewise.hardware import HardwareConfig, cpu_devices
+from scalewise.host import usable_cores
+from scalewise.records import DeviceInfo
+from scalewise.records.doctor import load_doctor
+from scalewise.sweep.lease import Leases
+from scalewise.sweep.processes import descendants
+
+pytestmark = pytest.mark.skipif(len(usable_cores()) < 2, reason="two ranks need two cores")
+
+
+@pytest.fixture
+def examination(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A quick one that is running, on CPU devices of this host."""
+    environment = {
+        **os.environ,
+        "SCALEWISE_RUNTIME_DIR": str(tmp_path / "runtime"),
+        "TMPDIR": str(tmp_path),
+        "MASTER_PORT": "1",  # left behind by another launcher: must not be believed
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    command = [sys.executable, "-m", "scalewise.measure.doctor", "--quick", "--json"]
+    process = subprocess.Popen(
+        [*command, "--devices", "2", "--soak", "1", "--out", str(tmp_path / "out")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    yield process
+    if process.poll() is None:
+        process.kill()
+    process.communicate()
+
+
+def test_two_ranks_measure_everything_a_cpu_host_has(
+    examination: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    _, errors = examination.communicate(timeout=120)
+    assert examination.returncode == 0, errors
+    report = load_doctor(tmp_path / "out")
+    assert [rank.stage for rank in report.ranks] == ["done", "done"]
+    assert not report.missing and report.devices[0].device.kind == "cpu"
+    for rank in report.ranks:
+        assert rank.gemm and rank.copies and rank.launch and rank.soak
+        assert all(gemm.tflops > 0 for gemm in rank.gemm)
+        assert "soak: clocks, temperature, power" in rank.missing
+    (pair,) = report.pairs
+    assert pair.transport == "gloo" and pair.correct and pair.latency_us
+    assert {rate.collective for rate in report.collectives} == {
+        "all_reduce",
+        "all_gather",
+        "reduce_scatter",
+        "broadcast",
+    }
+    for rate in report.collectives:
+        assert rate.correct and rate.backend == "gloo" and rate.ranks == 2
+        assert rate.algorithm_gb_s == pytest.approx(rate.bytes / rate.timing.median_us / 1e3)
+    cores = [set(facts.device.cores) for facts in report.devices]
+    assert not cores[0] & cores[1], "each rank has cores of its own"
+    assert not list(tmp_path.glob("scalewise-doctor-*")), "nothing is left behind"
+
+
+def test_a_rank_that_is_killed_is_named_and_what_was_measured_stays(
+    examination: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    os.kill(_rank_process(tmp_path, examination.pid), signal.SIGKILL)
+    _, errors = examination.communicate(timeout=120)
+    assert examination.returncode == 1, errors
+    report = load_doctor(tmp_path / "out")
+    assert "ended with status -9" in report.missing["rank 1"]
+    assert report.ranks[0].gemm, "the other rank's own figures are kept"
+
+
+def test_no_rank_outlives_its_examination(
+    examination: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    _rank_process(tmp_path, examination.pid)
+    ranks = descendants(examination.pid)
+    assert len(ranks) >= 2
+    examination.kill()
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and any(Path(f"/proc/{pid}/exe").exists() for pid in ranks):
+        time.sleep(0.05)
+    assert not [pid for pid in ranks if Path(f"/proc/{pid}/exe").exists()]
+
+
+def test_devices_in_use_by_another_job_are_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path))
+    shares = cpu_devices(HardwareConfig("auto"), usable_cores())
+    lease = Leases().try_lease([DeviceInfo("cpu", "any", cores=shares[0])], 1)
+    assert lease is not None
+    command = [sys.executable, "-m", "scalewise.measure.doctor"]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    lease.release()
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: another scalewise job is using one of the devices")
+
+
+def _rank_process(folder: Path, parent: int) -> int:
+    """The process of rank 1, once both ranks have measured their first product."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        records = list(folder.glob("scalewise-doctor-*/rank[01].json"))
+        if sum('"tflops"' in path.read_text(encoding="utf-8") for path in records) == 2:
+            return next(
+                pid
+                for pid in descendants(parent)
+                if b"\0RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes()
+            )
+        time.sleep(0.05)
+    pytest.fail("the ranks never measured anything")

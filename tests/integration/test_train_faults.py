@@ -1,0 +1,376 @@
+"""Whatever happens to a cell is recorded, leaves no process, and does not end the sweep."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fakes.nvml import scenario as nvml
+from fakes.train_command import LEAN, SMALL, Finished, Train, copy_own_code, wait_for
+from scalewise.analysis.load import load_sweep
+from scalewise.gpu.election import FileLock
+from scalewise.records import (
+    Attempt,
+    CellFolder,
+    DeviceInfo,
+    PlannedCell,
+    SweepFolder,
+    read_device_series,
+)
+from scalewise.sweep.job import Job, Outcome
+
+FAULTY = (*LEAN, "model._target_=mine.Faulty", "dataset._target_=mine.Data", "batch_size=16")
+FAULTS = ("exception", "memory", "sigkill", "none")
+
+
+def config_of(folder: CellFolder) -> dict[str, object]:
+    model = folder.load_config()["model"]
+    assert isinstance(model, dict)
+    return model
+
+
+def only_attempt(folder: CellFolder) -> Attempt:
+    (attempt,) = folder.attempts()
+    return attempt
+
+
+@pytest.fixture(scope="module")
+def faults(shared_train: Train, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """One sweep in which almost every cell fails in its own way."""
+    mine = copy_own_code(tmp_path_factory.mktemp("user") / "elsewhere")
+    faults = ",".join(FAULTS)
+    return shared_train(*FAULTY, "strategy=ddp", f"+model.fault={faults}", "-m", cwd=mine)
+
+
+@pytest.fixture
+def fault(faults: Finished, request: pytest.FixtureRequest) -> CellFolder:
+    """The cell with the fault that the test is parametrised with."""
+    folders = {config_of(folder)["fault"]: folder for _, folder in faults.cells().values()}
+    return folders[request.param]
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause", "message", "last"),
+    [
+        (
+            "exception",
+            "exception",
+            "rank 1: RuntimeError: a fault of my own, = 'quoted'",
+            "RuntimeError: a fault of my own, = 'quoted'",
+        ),
+        ("memory", "oom", "rank 1: MemoryError", "MemoryError"),
+        ("sigkill", "signal", "rank 1 was ended by SIGKILL", None),
+    ],
+    indirect=["fault"],
+)
+def test_the_right_rank_is_blamed_with_its_last_lines(
+    fault: CellFolder, cause: str, message: str, last: str | None
+) -> None:
+    attempt = only_attempt(fault)
+    assert (attempt.outcome, attempt.cause, attempt.rank) == ("failed", cause, 1)
+    assert attempt.message.startswith(message)
+    if last is not None:
+        assert any(last in line for line in attempt.last_lines), attempt.last_lines
+    assert attempt.finished_at - attempt.started_at < 60
+    assert not fault.is_done()
+
+
+@pytest.mark.parametrize("fault", ["none"], indirect=True)
+def test_the_sweep_goes_on_around_failed_cells(faults: Finished, fault: CellFolder) -> None:
+    assert fault.is_done()
+    assert faults.status == 1
+    assert "sweep.resume=" in faults.err
+    assert faults.err.count("failed   ") == 3
+    assert "Traceback" not in faults.err
+
+
+def test_no_cell_left_a_process_behind(faults: Finished, shared_train: Train) -> None:
+    """Not even those that a rank had moved into sessions of their own."""
+    assert shared_train.processes() == {}
+
+
+def test_a_time_out_ends_a_cell(train: Train, own_code: Path) -> None:
+    run = train(*FAULTY, "+model.step_ms=1000", "sweep.timeout_s=7", cwd=own_code)
+    assert run.status == 1
+    attempt = only_attempt(run.only_cell())
+    assert (attempt.cause, attempt.message) == ("timeout", "not done after sweep.timeout_s=7")
+    assert attempt.finished_at - attempt.started_at < 7 + 10
+
+
+def test_a_hang_is_seen_and_every_ranks_stack_is_kept(train: Train, own_code: Path) -> None:
+    run = train(
+        *FAULTY,
+        "strategy=ddp",
+        "+model.fault=hang",
+        "sweep.hang_timeout_s=12",
+        "sweep.grace_s=1",
+        cwd=own_code,
+    )
+    assert run.status == 1
+    folder = run.only_cell()
+    attempt = only_attempt(folder)
+    assert attempt.cause == "hang"
+    assert "no rank made a step for 1" in attempt.message
+    stacks = [folder.log_path(rank, "err").read_text() for rank in (0, 1)]
+    assert "in fail" in stacks[1]
+    assert all("most recent call first" in text for text in stacks)
+
+
+def test_killing_the_supervisor_or_the_sweep_leaves_nothing(train: Train, own_code: Path) -> None:
+    sweep = train.start(
+        *FAULTY,
+        "tracking=trackio",
+        "strategy=ddp",
+        "+model.step_ms=400",
+        "max_steps=400",
+        "seed=1,2",
+        "-m",
+        cwd=own_code,
+    )
+    folder = SweepFolder(wait_for(lambda: train.sweeps(own_code), "the sweep's folder").pop())
+    started = running_cell(folder, set())
+    os.kill(train.find("scalewise.sweep.supervisor"), signal.SIGKILL)
+
+    attempt = wait_for(lambda: next(started.attempts(), None), "the attempt", 15)
+    assert (attempt.cause, attempt.message) == (
+        "supervisor",
+        "the supervisor was ended by SIGKILL",
+    )
+    second = running_cell(folder, {started.name})
+    assert str(started.path) not in " ".join(train.processes().values())
+
+    sweep.kill()
+    sweep.communicate()
+    wait_for(lambda: not train.processes(), "every process to end", 12)
+    assert only_attempt(second).cause == "interrupted"
+
+    states = {cell.planned.name: cell.state for cell in load_sweep(folder.path).cells}
+    assert states == {started.name: "failed", second.name: "interrupted"}
+
+
+def running_cell(sweep: SweepFolder, known: set[str]) -> CellFolder:
+    """The next cell that makes steps."""
+
+    def found() -> CellFolder | None:
+        beating = sweep.path.glob("*/steps/rank0.bin")
+        names = {path.parents[1].name for path in beating if path.stat().st_size}
+        return next((sweep.cell(name) for name in names - known), None)
+
+    cell: CellFolder = wait_for(found, "a cell in training")
+    return cell
+
+
+def test_ctrl_c_keeps_what_is_done_and_resume_runs_the_rest(train: Train, own_code: Path) -> None:
+    command = (*FAULTY, "+model.step_ms=100", "repeats=3", "max_steps=8")
+    sweep = train.start(*command, "-m", cwd=own_code)
+    folder = SweepFolder(wait_for(lambda: train.sweeps(own_code), "the sweep's folder").pop())
+    wait_for(lambda: list(folder.path.glob("*/result.json")), "the first result")
+    finished = {p.parent.name: p.stat().st_mtime_ns for p in folder.path.glob("*/result.json")}
+    running_cell(folder, set(finished))
+
+    pressed = time.monotonic()
+    os.killpg(sweep.pid, signal.SIGINT)
+    _, err = sweep.communicate(timeout=30)
+    assert time.monotonic() - pressed < 10
+    assert sweep.returncode == 130
+    assert train.processes() == {}
+    assert f"finish it with the same command and sweep.resume={folder.path}" in err
+    assert "Traceback" not in err
+
+    # Two more things a crash may leave: a torn result, and step records cut off in a row.
+    interrupted = next(cell for p, cell in folder.cells() if p.name not in finished)
+    (interrupted.path / "result.json").write_text('{"schema_version": 1, "cell')
+    with interrupted.log_path(0, "err").open("a") as log:
+        log.write("of the first try")
+    for torn in interrupted.path.glob("steps/*.bin"):
+        torn.write_bytes(torn.read_bytes()[:-7])
+    assert load_sweep(folder.path).in_state("done")
+
+    run = train(*command, "-m", f"sweep.resume={folder.path}", cwd=own_code)
+    assert run.status == 0, run.err
+    assert run.folder is None, "a resumed sweep makes no new folder"
+    for _, cell in folder.cells():
+        assert cell.is_done()
+        if cell.name in finished:
+            result = cell.path / "result.json"
+            assert result.stat().st_mtime_ns == finished[cell.name]
+    assert run.err.count("was done before") == len(finished)
+
+
+def test_a_folder_in_which_another_sweep_runs_is_refused(train: Train) -> None:
+    folder = SweepFolder(train.cwd / "old")
+    folder.path.mkdir()
+    folder.plan_path.write_text("{}")
+    lock = FileLock(folder.lock_path)
+    assert lock.try_acquire()
+    run = train(*SMALL, f"sweep.resume={folder.path}")
+    lock.release()
+    assert (run.status, run.err.count("\n")) == (2, 1)
+    assert run.err.startswith("error: sweep.resume: another process is running a sweep in ")
+
+
+BAD_CSV = {
+    "missing": (None, "No such file or directory"),
+    "malformed": ('1,"a title","a text"\n' * 3 + "1,only two\n", "row 4"),
+}
+
+
+@pytest.fixture(scope="module")
+def bad_data(shared_train: Train) -> Finished:
+    """One sweep over files that cannot be read."""
+    for name, (text, _) in BAD_CSV.items():
+        if text is not None:
+            (shared_train.cwd / f"{name}.csv").write_text(text)
+    paths = ",".join(f"{name}.csv" for name in BAD_CSV)
+    return shared_train(*LEAN, "model=text_small", "dataset=ag_news", f"dataset.path={paths}", "-m")
+
+
+@pytest.mark.parametrize("name", BAD_CSV)
+def test_a_file_that_cannot_be_read_says_where(bad_data: Finished, name: str) -> None:
+    file = f"{name}.csv"
+    cells = {f.load_config()["dataset"]["path"]: f for _, f in bad_data.cells().values()}
+    attempt = only_attempt(cells[file])
+    assert attempt.cause == "config", attempt
+    assert file in attempt.message
+    assert BAD_CSV[name][1] in attempt.message
+    assert f": {attempt.message}" in bad_data.err
+
+
+# The supervisor alone, with what a sweep would tell it
+
+
+def supervise(
+    train: Train,
+    folder: CellFolder,
+    *overrides: str,
+    ranks: int = 1,
+    uuid: str | None = None,
+    before: str = "",
+) -> Outcome:
+    """Run one attempt at a tiny cell under a real supervisor and return its answer.
+
+    ``before`` is run in the supervisor's process first.
+    """
+    from hydra import compose, initialize_config_dir
+
+    from scalewise.config import resolve
+    from scalewise.paths import conf_dir
+
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        plain = resolve(compose(config_name="config", overrides=[*SMALL, *overrides]))
+    folder.save_config(plain)
+    cores = tuple(sorted(os.sched_getaffinity(0)))[:1]
+    job = Job(
+        str(folder.path),
+        PlannedCell("id", "config", folder.name, (), 0, ranks),
+        (DeviceInfo("cpu", "a CPU", uuid, cores=cores),) * ranks,
+        str(train.cwd),
+        tuple(filter(None, sys.path)),
+        ("train.py",),
+    )
+    script = f"{before}\nfrom scalewise.sweep.supervisor import main; raise SystemExit(main())"
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=train.environment,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process:
+        process.stdin.write(job.to_line())
+        process.stdin.flush()
+        return Outcome.from_line(process.stdout.read())
+
+
+def test_a_port_taken_between_choice_and_use_is_chosen_anew(train: Train, tmp_path: Path) -> None:
+    choose_a_taken_port_first = """
+import socket
+from scalewise.sweep import processes
+taken = socket.create_server(("127.0.0.1", 0))
+free_port, taken_ports = processes.free_port, [taken.getsockname()[1]]
+processes.free_port = lambda: taken_ports.pop() if taken_ports else free_port()
+"""
+    folder = CellFolder(tmp_path / "cell")
+    outcome = supervise(
+        train, folder, "strategy=ddp", "sweep.grace_s=0", ranks=2, before=choose_a_taken_port_first
+    )
+    assert outcome.state == "done", outcome
+    assert folder.load_result().world_size == 2
+    assert list(folder.attempts()) == []
+
+
+def test_a_gpu_that_vanishes_is_noted_and_training_goes_on(train: Train, tmp_path: Path) -> None:
+    """The rank computes on the CPU; the GPU it is said to have is a fake driver's."""
+    scenario = nvml.Scenario().h200(1)
+    scenario.fault(0, "*", nvml.GPU_IS_LOST, at=4)
+    train.environment |= nvml.environment(scenario.write(tmp_path / "scenario.txt"))
+    folder = CellFolder(tmp_path / "cell")
+    outcome = supervise(
+        train,
+        folder,
+        "monitor.devices=true",
+        "monitor.interval_s=0.2",
+        "max_steps=4000",
+        "max_epochs=null",
+        uuid=nvml.gpu_uuid(0),
+    )
+    assert outcome.state == "done", outcome
+    (path,) = folder.device_series_paths()
+    series = read_device_series(path)
+    assert series.source == "nvml"
+    assert any("lost" in problem.lower() for problem in series.problems), series.problems
+    seen = series.values(nvml.gpu_uuid(0), "memory_used_mib")
+    assert seen[0] is not None
+    assert json.loads((folder.path / "result.json").read_text())["world_size"] == 1
+
+
+# Disks
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 3 MiB. Only root may mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)]
+    if os.getuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("a small file system cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_disk_that_fills_up_in_training_fails_the_cell(
+    train: Train, own_code: Path, small_disk: Path
+) -> None:
+    run = train(
+        *FAULTY,
+        "+model.fault=fill",
+        "+model.rank=0",
+        "+model.step_ms=50",
+        "max_steps=100",
+        f"hydra.run.dir={small_disk}/sweep",
+        cwd=own_code,
+        FILL=str(small_disk / "ballast"),
+    )
+    assert run.status == 1, run.err
+    assert "No space left on device" in run.err
+    assert "Traceback" not in run.err
+
+
+def test_a_disk_that_is_full_from_the_start_is_one_line(train: Train, small_disk: Path) -> None:
+    with (small_disk / "ballast").open("wb", 0) as file, pytest.raises(OSError, match="No space"):
+        while True:
+            file.write(bytes(4096))
+    run = train(*SMALL, f"hydra.run.dir={small_disk}/sweep")
+    assert run.status == 1
+    assert "No space left on device" in run.err
+    assert "Traceback" not in run.err

@@ -1,0 +1,187 @@
+"""A user's own model, data and script, from a folder of his own, with full records."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fakes.train_command import LEAN, Finished, Train, copy_own_code
+from scalewise.analysis.load import load_sweep
+from scalewise.analysis.shards import audit_shards
+from scalewise.records import CellFolder, read_metrics, read_shard, read_steps
+
+
+@pytest.fixture(scope="module")
+def own(shared_train: Train, tmp_path_factory: pytest.TempPathFactory) -> dict[str, CellFolder]:
+    """The same model and data on one rank and on two, seen step by step."""
+    mine = copy_own_code(tmp_path_factory.mktemp("user") / "elsewhere")
+    run = shared_train(
+        *LEAN,
+        "-m",
+        "strategy=single,ddp",
+        "model._target_=mine.Net",
+        "+model.width=12",
+        "dataset._target_=mine.Data",
+        "batch_size=16",
+        "log_every_n_steps=1",
+        cwd=mine,
+    )
+    assert run.status == 0, run.err
+    return by_strategy(run)
+
+
+def by_strategy(run: Finished) -> dict[str, CellFolder]:
+    return {name.split("-")[2]: folder for name, (_, folder) in run.cells().items()}
+
+
+def losses(folder: CellFolder, world: int) -> np.ndarray:
+    """The global loss of each step: the mean over ranks, whose shares are equal."""
+    ranks = [
+        [r.values["train_loss"] for r in read_metrics(folder.metrics_path(rank)) if r.step]
+        for rank in range(world)
+    ]
+    steps = [[v for v in one if v is not None][:12] for one in ranks]
+    return np.mean(np.array(steps), axis=0)
+
+
+def test_a_model_and_data_of_ones_own_train_with_full_records(own: dict[str, CellFolder]) -> None:
+    result = own["ddp"].load_result()
+    assert result.world_size == 2
+    assert result.ranks[0].parameters_total == 8 * 12 + 12 + 12 * 4 + 4
+    assert result.ranks[0].gradient_bytes == 4 * result.ranks[0].parameters_total
+    config = own["ddp"].load_config()
+    assert config["model"] == {"_target_": "mine.Net", "width": 12}
+    shards = [read_shard(own["ddp"].shard_path(rank), rank) for rank in range(2)]
+    assert audit_shards(shards, 2, 16).verdict == "sharded"
+    assert not load_sweep(own["ddp"].path.parent).problems
+
+
+def test_one_device_and_two_see_the_same_global_batches(own: dict[str, CellFolder]) -> None:
+    alone, together = losses(own["single"], 1), losses(own["ddp"], 2)
+    assert len(alone) == 12
+    assert np.ptp(alone) > 0.01
+    np.testing.assert_allclose(together, alone, rtol=1e-4)
+
+
+def test_metrics_of_two_ranks_are_those_of_one(own: dict[str, CellFolder]) -> None:
+    """The model predicts from the data alone; 101 samples give the ranks 51 and 50."""
+    alone = own["single"].load_result().ranks[0].metrics
+    for rank in own["ddp"].load_result().ranks:
+        for name in ("val_accuracy", "val_accuracy_macro", "val_loss"):
+            assert rank.metrics[name] == pytest.approx(alone[name], rel=1e-6)
+    from fakes.own_code import CLASSES, Data
+
+    x, y = Data().validation.tensors
+    expected = (x[:, :CLASSES].argmax(1) == y).float().mean().item()
+    assert alone["val_accuracy"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_datamodule_of_ones_own_decides_on_its_batches(train: Train, own_code: Path) -> None:
+    run = train(
+        *LEAN,
+        "strategy=ddp",
+        "model._target_=mine.SlowModule",
+        "dataset._target_=mine.Module",
+        "+dataset.batch_size=10",
+        "batch_size=16",
+        cwd=own_code,
+    )
+    assert run.status == 0, run.err
+    result = run.only_cell().load_result()
+    assert (result.per_device_batch_size, result.global_batch_size) == (10, 20)
+    shards = [read_shard(run.only_cell().shard_path(rank), rank) for rank in range(2)]
+    assert audit_shards(shards, 2, 20).verdict == "sharded"
+
+
+def test_deterministic_runs_are_bit_identical(train: Train) -> None:
+    run = train(
+        *LEAN,
+        "-m",
+        "dataset.samples=400",
+        "batch_size=16",
+        "deterministic=true",
+        "repeats=2",
+        "log_every_n_steps=1",
+    )
+    assert run.status == 0, run.err
+    first, second = (
+        [row.values for row in read_metrics(folder.metrics_path(0))]
+        for _, folder in run.cells().values()
+    )
+    assert len(first) > 12
+    assert first == second
+
+
+SCRIPT = """
+import sys
+import pytorch_lightning as pl
+import scalewise
+from torch.utils.data import DataLoader
+from mine import SlowModule, samples
+
+if __name__ == "__main__":
+    monitor = scalewise.Monitor("records", warmup_steps=2, log_every_n_steps=1, interval_s=0.2)
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        devices=int(sys.argv[1]),
+        strategy="ddp" if sys.argv[1] == "2" else "auto",
+        max_epochs=1,
+        callbacks=[monitor],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+    )
+    trainer.fit(SlowModule(forward_ms=20), DataLoader(samples(240, 0), batch_size=10))
+    assert monitor.sweep_folder.name == "records"
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_monitor_records_a_script_of_ones_own(train: Train, own_code: Path, ranks: int) -> None:
+    """Lightning starts the second rank itself, by running the script once more."""
+    (own_code / "script.py").write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, "script.py", str(ranks)],
+        cwd=own_code,
+        env=train.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    sweep = load_sweep(own_code / "records")
+    (cell,) = sweep.cells
+    assert cell.state == "done"
+    assert cell.problems == ()
+    assert cell.result is not None
+    assert (cell.result.world_size, cell.result.per_device_batch_size) == (ranks, 10)
+    assert cell.provenance is not None
+    steps = 24 // ranks
+    for rank, series in enumerate(cell.steps):
+        assert (series.rank, len(series), len(series.timed())) == (rank, steps, steps - 2)
+        assert 20 <= np.median(series.timed().column("forward")) < 30
+    (devices,) = cell.devices
+    assert {d.id for d in devices.devices} == {f"rank{rank}" for rank in range(ranks)}
+    assert audit_shards(cell.shards, ranks).verdict == "sharded"
+    report = subprocess.run(
+        [sys.executable, "-m", "scalewise.cli", "report", "records"],
+        cwd=own_code,
+        env=train.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert report.returncode == 0, report.stderr
+    assert "monitored" in report.stdout + (own_code / "records/report/report.md").read_text()
+
+
+def test_steps_are_read_while_they_are_written(own: dict[str, CellFolder]) -> None:
+    for folder, world in ((own["single"], 1), (own["ddp"], 2)):
+        for rank in range(world):
+            assert len(read_steps(folder.steps_path(rank), rank)) == 12

@@ -1,0 +1,107 @@
+"""Rates from known work, on a CPU."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+from scalewise.measure import ceilings
+from scalewise.measure.doctor_soak import soak
+from scalewise.measure.doctor_timing import (
+    HostStopwatch,
+    gb_per_s,
+    measure,
+    repetitions,
+    to_timing,
+)
+from scalewise.records import DeviceSample
+from scalewise.records.doctor import Timing
+
+_CPU = torch.device("cpu")
+
+
+def test_a_product_of_matrices_counts_two_operations_a_term() -> None:
+    assert ceilings.gemm_tflops(8192, 1.4e-3) == pytest.approx(785.4, abs=0.1)
+
+
+def test_bandwidth_is_bytes_over_the_median() -> None:
+    assert gb_per_s(2**30, Timing((999.0, 1000.0, 4000.0), 5)) == pytest.approx(1073.741824)
+
+
+def test_spread_is_the_range_over_the_median() -> None:
+    assert Timing((90.0, 100.0, 130.0), 1).spread_percent == pytest.approx(40)
+
+
+def test_no_repetition_is_no_timing() -> None:
+    with pytest.raises(ValueError, match="allowed: one or more, each above 0"):
+        Timing((), 1)
+
+
+@pytest.mark.parametrize(
+    ("once_s", "budget_s", "expected"),
+    [
+        (1e-6, 0.7, (7, 1000)),  # quick: the most iterations there are
+        (1e-3, 0.705, (7, 100)),
+        (0.1, 0.75, (7, 1)),
+        (0.2, 1.0, (5, 1)),
+        (9.0, 1.0, (3, 1)),  # slow: never fewer than three
+    ],
+)
+def test_repetitions_fit_the_budget(
+    once_s: float, budget_s: float, expected: tuple[int, int]
+) -> None:
+    assert repetitions(once_s, budget_s) == expected
+
+
+def test_the_time_of_one_operation_is_that_of_the_batch_divided() -> None:
+    timing = measure(HostStopwatch(), lambda: time.sleep(0.002), 0.1)
+    assert len(timing.samples_us) == 7
+    assert 2000 <= min(timing.samples_us) < 4000
+    assert to_timing([1e-3, 2e-3], 4).samples_us == pytest.approx((1000, 2000))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_products_are_of_random_matrices_and_right(precision: ceilings.Precision) -> None:
+    result = ceilings.gemm(_CPU, precision, 64)()
+    assert isinstance(result, torch.Tensor)
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(64, 64, generator=generator) for _ in range(2))
+    error = torch.linalg.norm(result.float() - a @ b) / torch.linalg.norm(a @ b)
+    assert float(error) < (1e-2 if precision == "bf16" else 1e-5)
+
+
+def test_measuring_a_precision_leaves_the_process_as_it_was() -> None:
+    torch.set_float32_matmul_precision("high")
+    try:
+        rate = ceilings.gemm_rate(_CPU, "fp32", 0.01)
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    seconds = rate.timing.median_us / 1e6
+    assert rate.tflops == pytest.approx(2 * rate.size**3 / seconds / 1e12)
+
+
+def test_a_copy_in_memory_counts_bytes_read_and_written() -> None:
+    rate = ceilings.memory_copy(_CPU, 2**20, 0.01)
+    assert rate.correct and rate.kind == "host"
+    assert rate.gb_s == pytest.approx(2 * 2**20 / rate.timing.median_us / 1e3)
+
+
+def test_a_cpu_has_only_the_cost_of_a_call() -> None:
+    (cost,) = ceilings.launch_costs(_CPU, 0.02)
+    assert cost.kind == "enqueue" and 0.1 < cost.timing.median_us < 1000
+
+
+def test_an_endurance_run_reads_the_device_once_a_window() -> None:
+    readings = iter(range(100))
+
+    def read() -> DeviceSample:
+        return DeviceSample("x", temperature_c=40 + next(readings), throttle_reasons=())
+
+    result = soak(_CPU, 0.6, read)
+    assert [w.temperature_c for w in result.windows] == [40, 41, 42][: len(result.windows)]
+    assert len(result.windows) in (2, 3)
+    assert all(w.tflops > 0 and w.throttle_reasons == () for w in result.windows)
+    assert result.windows[-1].at_s == pytest.approx(0.6, abs=0.3)

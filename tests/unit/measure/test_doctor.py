@@ -1,0 +1,386 @@
+"""Advice from synthetic measurements, the command line, and a measurement that fails."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fakes.nvml.fixture import fake_nvml
+from fakes.nvml.scenario import Scenario, gpu_uuid
+from scalewise.gpu.nvml import NvmlError, open_nvml
+from scalewise.measure import ceilings, doctor
+from scalewise.measure.doctor_advice import advise
+from scalewise.measure.doctor_devices import examine, pcie_link
+from scalewise.measure.doctor_links import expected_gb_s, pcie_gb_s
+from scalewise.measure.doctor_plan import Plan
+from scalewise.measure.doctor_rules_devices import thermal_ratio
+from scalewise.measure.doctor_worker import Examination
+from scalewise.records import DeviceInfo, RecordError
+from scalewise.records.doctor import (
+    CollectiveRate,
+    CopyRate,
+    DeviceFacts,
+    DoctorReport,
+    GemmRate,
+    HostFacts,
+    LaunchCost,
+    NumaNode,
+    PairLink,
+    PairRate,
+    PcieLink,
+    RankMeasurements,
+    Soak,
+    SoakWindow,
+    Timing,
+    load_doctor,
+    save_doctor,
+)
+from scalewise.report.doctor import show
+
+__all__ = ["fake_nvml"]
+
+Change = Callable[[DoctorReport], DoctorReport]
+
+
+def _timing(median_us: float) -> Timing:
+    return Timing((0.99 * median_us, median_us, 1.01 * median_us), 10)
+
+
+def _rank(number: int) -> RankMeasurements:
+    """A healthy H200."""
+    gemm = tuple(
+        GemmRate(precision, 8192, _timing(1.1e12 / rate / 1e6), rate)
+        for precision, rate in (("fp32", 50.0), ("bf16", 760.0), ("fp8", 1300.0))
+    )
+    copies = (
+        CopyRate("device", True, 2**30, _timing(500), 4290, True),
+        CopyRate("h2d_pinned", False, 2**27, _timing(2400), 55.9, True),
+        CopyRate("d2h_pinned", False, 2**27, _timing(2440), 55.0, True),
+    )
+    return RankMeasurements(
+        number,
+        "done",
+        gemm=gemm,
+        copies=copies,
+        launch=(LaunchCost("enqueue", _timing(3.5)),),
+        pcie=PcieLink(5, 16, 5, 16),
+        versions={"torch": "2.11.0"},
+    )
+
+
+def _pair(gb_s: float, *, direct: bool = True, correct: bool = True) -> PairRate:
+    t = _timing(2**28 / gb_s / 1e3)
+    return PairRate("cuda copy", 0, 1, 2**28, direct, t, t, t, gb_s, gb_s, 1.9 * gb_s, correct)
+
+
+def _all_reduce(gb_s: float, *, correct: bool = True) -> CollectiveRate:
+    timing = _timing(2**30 / gb_s / 1e3)
+    return CollectiveRate("nccl", "all_reduce", 2, 2**30, timing, gb_s, gb_s, correct)
+
+
+def _healthy() -> DoctorReport:
+    """Two H200s with NVLink on an idle, roomy host."""
+    cores = ((0, 1, 2, 3), (4, 5, 6, 7))
+    devices = tuple(
+        DeviceFacts(
+            DeviceInfo("cuda", "NVIDIA H200", gpu_uuid(i), i, own, 143_771.0),
+            near_cores=own,
+            other_processes=0,
+            ecc_uncorrected=0,
+            remapped_rows=0,
+        )
+        for i, own in enumerate(cores)
+    )
+    host = HostFacts(
+        host="abc",
+        platform="Linux",
+        processor="Xeon",
+        usable_cores=tuple(range(8)),
+        cpu_quota=None,
+        memory_limit_mib=None,
+        memory_total_mib=262_144,
+        memory_available_mib=250_000,
+        shm_total_mib=131_072,
+        shm_free_mib=131_000,
+        numa_nodes=(NumaNode(0, tuple(range(8))),),
+        cpu_governor="performance",
+        cpu_pressure_percent=0.5,
+        environment={},
+    )
+    first = replace(_rank(0), pairs=(_pair(380),), collectives=(_all_reduce(328),))
+    links = (PairLink(0, 1, "NV18", "ok"),)
+    return DoctorReport(0.0, 40.0, False, host, "580", devices, links, (first, _rank(1)))
+
+
+def _host(**changes: object) -> Change:
+    return lambda r: replace(r, host=replace(r.host, **changes))  # type: ignore[arg-type]
+
+
+def _ranks(number: int, **changes: object) -> Change:
+    def change(report: DoctorReport) -> DoctorReport:
+        ranks = list(report.ranks)
+        ranks[number] = replace(ranks[number], **changes)  # type: ignore[arg-type]
+        return replace(report, ranks=tuple(ranks))
+
+    return change
+
+
+def _device(number: int, **changes: object) -> Change:
+    def change(report: DoctorReport) -> DoctorReport:
+        devices = list(report.devices)
+        devices[number] = replace(devices[number], **changes)  # type: ignore[arg-type]
+        return replace(report, devices=tuple(devices))
+
+    return change
+
+
+def _link(kind: str, access: str) -> Change:
+    return lambda r: replace(r, links=(PairLink(0, 1, kind, access),))
+
+
+def _all(*changes: Change) -> Change:
+    def change(report: DoctorReport) -> DoctorReport:
+        for one in changes:
+            report = one(report)
+        return report
+
+    return change
+
+
+def _slower(factor: float, *precisions: str) -> Change:
+    gemm = tuple(
+        replace(g, timing=_timing(g.timing.median_us * factor)) if g.precision in precisions else g
+        for g in _rank(1).gemm
+    )
+    return _ranks(1, gemm=gemm)
+
+
+def _soak(first: float, last: float, reasons: tuple[str, ...] = ()) -> Change:
+    rates = [first] * 5 + [last] * 5
+    windows = tuple(SoakWindow(i, rate, 1900, 70, 690.0, reasons) for i, rate in enumerate(rates))
+    return _ranks(1, soak=Soak("bf16", 8192, windows))
+
+
+_P2P_OFF = {"NCCL_P2P_DISABLE": "1"}
+
+FAULTS: Mapping[str, tuple[Change, str]] = {
+    "variable": (
+        _all(
+            _host(environment=_P2P_OFF),
+            _ranks(0, pairs=(_pair(380),), collectives=(_all_reduce(27),)),
+        ),
+        "p2p_disabled_by_environment",
+    ),
+    "driver refuses": (_link("NV18", "disabled by a driver setting"), "p2p_unavailable"),
+    "CUDA refuses, switch": (
+        _all(_link("PIX", "ok"), _ranks(0, pairs=(_pair(26, direct=False),))),
+        "p2p_unavailable",
+    ),
+    "ACS": (_all(_link("PIX", "ok"), _ranks(0, pairs=(_pair(6),))), "p2p_below_link"),
+    "NVLink down": (_ranks(0, pairs=(_pair(40),), collectives=()), "p2p_below_link"),
+    "IOMMU corrupts": (_ranks(0, pairs=(_pair(380, correct=False),)), "wrong_data"),
+    "wrong sums": (_ranks(0, collectives=(_all_reduce(328, correct=False),)), "wrong_data"),
+    "NCCL over shm": (_ranks(0, collectives=(_all_reduce(27),)), "nccl_below_link"),
+    "x8 of x16": (_ranks(1, pcie=PcieLink(5, 8, 5, 16)), "pcie_below_maximum"),
+    "gen 1 of 4": (_ranks(1, pcie=PcieLink(1, 16, 4, 16)), "pcie_below_maximum"),
+    "far memory": (
+        _ranks(1, copies=(CopyRate("h2d_pinned", False, 2**27, _timing(9000), 15, True),)),
+        "staging_below_link",
+    ),
+    "slow twin": (_slower(1.2, "fp32", "bf16", "fp8"), "slow_device"),
+    "ecc": (_device(0, ecc_uncorrected=2), "ecc_errors"),
+    "rate falls": (_soak(760, 650), "not_steady"),
+    "thermal": (_soak(760, 755, ("thermal slowdown (hardware)",)), "not_steady"),
+    "docker's shm": (_host(shm_total_mib=64.0, shm_free_mib=64.0), "small_shm"),
+    "shm full": (_host(shm_free_mib=10.0), "small_shm"),
+    "two cores": (_host(usable_cores=(0, 1)), "few_cores"),
+    "quota": (_host(cpu_quota=1.5), "few_cores"),
+    "memory limit": (_host(memory_limit_mib=8192.0), "memory_cap"),
+    "other node": (_device(1, near_cores=(64, 65)), "far_cores"),
+    "pressure": (_host(cpu_pressure_percent=52.0), "busy_host"),
+    "neighbour": (_device(1, other_processes=2), "busy_device"),
+    "slow host": (_ranks(1, launch=(LaunchCost("enqueue", _timing(45)),)), "slow_launches"),
+    "powersave": (_host(cpu_governor="powersave"), "cpu_governor"),
+}
+
+HEALTHY: Mapping[str, Change] = {
+    "two H200s": lambda report: report,
+    "nothing known": lambda r: replace(
+        r,
+        links=(PairLink(0, 1, None, None),),
+        devices=tuple(DeviceFacts(d.device) for d in r.devices),
+        ranks=tuple(RankMeasurements(i, "start") for i in range(2)),
+        host=replace(
+            r.host,
+            shm_total_mib=None,
+            shm_free_mib=None,
+            memory_total_mib=None,
+            cpu_pressure_percent=None,
+            cpu_governor=None,
+        ),
+    ),
+    "PHB without peer access": _all(
+        _link("PHB", "chipset not supported"), _ranks(0, pairs=(_pair(20, direct=False),))
+    ),
+    "PIX at its rate": _all(
+        _link("PIX", "ok"), _ranks(0, pairs=(_pair(50),), collectives=(_all_reduce(40),))
+    ),
+    "variable without a path": _all(_host(environment=_P2P_OFF), _link("SYS", "ok")),
+    "twins within 5 %": _slower(1.05, "fp32", "bf16", "fp8"),
+    "one of three precisions": _slower(1.2, "fp8"),
+    "power cap": _soak(760, 745, ("power cap",)),
+    "width not told": _ranks(1, pcie=PcieLink(None, None, None, None)),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_named_alone_with_evidence(name: str) -> None:
+    change, code = FAULTS[name]
+    findings = advise(change(_healthy()))
+    assert [f.code for f in findings] == [code]
+    assert all((findings[0].text, findings[0].evidence, findings[0].advice, findings[0].refuted_by))
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_or_unknown_host_is_not_accused(name: str) -> None:
+    assert advise(HEALTHY[name](_healthy())) == []
+
+
+def test_the_gravest_comes_first() -> None:
+    change = _all(
+        _host(cpu_governor="powersave", shm_total_mib=64.0, shm_free_mib=1.0),
+        _device(0, ecc_uncorrected=2),
+    )
+    severities = [f.severity for f in advise(change(_healthy()))]
+    assert severities == ["fault", "warning", "note"]
+
+
+def test_shares_of_a_cpu_are_slow_only_where_all_figures_say_so() -> None:
+    def on_cpu(report: DoctorReport) -> DoctorReport:
+        cpus = tuple(DeviceFacts(DeviceInfo("cpu", "Xeon", cores=(i,))) for i in range(2))
+        return replace(report, devices=cpus, links=())
+
+    products_only = on_cpu(_slower(1.5, "fp32", "bf16", "fp8")(_healthy()))
+    assert advise(products_only) == []
+    copy = CopyRate("device", True, 2**30, _timing(800), 2700, True)
+    (finding,) = advise(_ranks(1, copies=(copy,))(products_only))
+    assert finding.code == "slow_device" and finding.text.startswith("rank 1")
+
+
+def test_what_links_carry() -> None:
+    assert expected_gb_s(_healthy(), 0, 1) == 450
+    assert expected_gb_s(_link("PIX", "ok")(_healthy()), 0, 1) == pytest.approx(63.0, abs=0.1)
+    assert expected_gb_s(_link("SYS", "ok")(_healthy()), 0, 1) is None
+    assert pcie_gb_s(4, 16) == pytest.approx(31.5, abs=0.1)
+    assert pcie_gb_s(4, None) is None
+
+
+def test_thermal_stability_compares_the_ends_of_a_run() -> None:
+    soak = _soak(800, 600)(_healthy()).ranks[1].soak
+    assert soak is not None and thermal_ratio(soak) == 0.75
+
+
+def test_a_report_comes_back_from_disk_as_it_was(tmp_path: Path) -> None:
+    report = _soak(760, 650)(_healthy())
+    report = replace(report, findings=tuple(advise(report)), missing={"rank 1": "killed"})
+    save_doctor(tmp_path, report)
+    assert load_doctor(tmp_path) == report
+    with pytest.raises(RecordError, match="no such record"):
+        load_doctor(tmp_path / "absent")
+
+
+def test_the_terminal_shows_figures_advice_and_what_is_missing() -> None:
+    report = _soak(760, 650)(_healthy())
+    missing = {"gemm fp8": "RuntimeError: [not] supported"}
+    report = _ranks(1, missing=missing)(replace(report, findings=tuple(advise(report))))
+    console = Console(width=120, record=True, quiet=True)
+    console.quiet = False
+    with console.capture() as captured:
+        show(report, console)
+    text = captured.get()
+    for expected in ("NV18", "328", "760", "380", "hottest", "1 GiB", "(n-1)/n"):
+        assert expected in text
+    assert "gemm fp8: RuntimeError: [not] supported (rank 1)" in text
+    assert "ends at 85.5 %" in text and "wrong if:" in text
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--backend", "nccl"], "--backend: found nccl, and this host has no GPU"),
+        (["--devices", "9999"], "--devices: found 9999; allowed: 1 to"),
+        (["--gpus", "2"], "hardware.gpus: found [2]; allowed: all"),
+    ],
+)
+def test_options_that_do_not_fit_the_host_are_one_line(argv: list[str], message: str) -> None:
+    """In a process of its own: other tests leave a fake driver in this one."""
+    done = subprocess.run(
+        [sys.executable, "-m", "scalewise.measure.doctor", *argv],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {message}") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("argv", [["--devices", "0"], ["--soak", "-1"], ["--gpus", "1,,2"]])
+def test_values_out_of_range_end_with_status_2(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        doctor.main(argv)
+    assert ended.value.code == 2
+    assert "allowed:" in capsys.readouterr().err
+
+
+def test_the_parent_needs_neither_torch_nor_hydra_nor_trackers() -> None:
+    code = "import sys, scalewise.measure.doctor, scalewise.report.doctor; print(list(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(json.loads(done.stdout.replace("'", '"')))
+    heavy = {"torch", "hydra", "omegaconf", "pytorch_lightning", "wandb", "trackio", "pynvml"}
+    assert not loaded & heavy
+
+
+def test_one_measurement_that_fails_is_missing_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = ceilings.gemm_rate
+
+    def fails_for_bf16(device: object, precision: str, budget_s: float) -> GemmRate:
+        if precision == "bf16":
+            raise RuntimeError("cuBLAS has no opinion\nand a stack")
+        return real(device, precision, 0.01)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ceilings, "gemm_rate", fails_for_bf16)
+    device = DeviceInfo("cpu", "Xeon")
+    examination = Examination(Plan(quick=True), tmp_path, 0, 1, device)
+    assert examination.run() == 0
+    found = examination.record.found
+    assert found.missing["gemm bf16"] == "RuntimeError: cuBLAS has no opinion"
+    assert [g.precision for g in found.gemm] == ["fp32"] and found.launch and found.copies
+    assert "they need two devices" in found.missing["collectives and pairs"]
+    assert found.stage == "done" and found.seconds.keys() >= {"launches", "copies"}
+
+
+def test_facts_and_links_of_gpus_come_from_nvml(
+    fake_nvml: Callable[[Scenario], Path],
+) -> None:
+    scenario = Scenario().h200(2).add("process 0 4242 5120").points(0, "ecc_uncorrected", {0: 3})
+    fake_nvml(scenario)
+    slots = [DeviceInfo("cuda", "NVIDIA H200", gpu_uuid(i), i) for i in range(2)]
+    (first, second), (link,) = examine(slots)
+    assert (first.other_processes, first.ecc_uncorrected, second.other_processes) == (1, 3, 0)
+    assert second.near_cores == (2, 3)
+    assert (link.first, link.second, link.kind) == (0, 1, "NV18")
+    (stranger,), _ = examine([DeviceInfo("cuda", "NVIDIA H200", "GPU-gone", 7)])
+    assert stranger.missing == {"nvml": "NVML does not show GPU-gone"}
+    with open_nvml() as nvml, pytest.raises(NvmlError, match="does not answer"):
+        pcie_link(nvml, "GPU-gone")

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal
+
+import yaml
 
 from scalewise.nccl_settings import check_nccl, nccl_warnings
 from scalewise.ranges import require
 from scalewise.records.cell import DeviceInfo
+from scalewise.typed import build
 
 
 @dataclass(frozen=True)
@@ -142,6 +146,29 @@ def profile_of(gpu_name: str, profiles: Sequence[HardwareConfig]) -> HardwareCon
     """The profile made for a GPU of this name, or None: the figures for ``hardware=auto``."""
     fitting = [p for p in profiles if p.match and not p.nccl and describes(p, gpu_name)]
     return max(fitting, key=lambda p: sum(map(len, p.match)), default=None)
+
+
+def load_profiles(folder: Path) -> list[HardwareConfig]:
+    """Every profile below ``folder`` that is complete by itself."""
+    plain = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in folder.glob("*.yaml")]
+    return [build(HardwareConfig, one) for one in plain if "defaults" not in one]
+
+
+def data_sheet(
+    gpu_names: Sequence[str], profiles: Sequence[HardwareConfig]
+) -> tuple[dict[str, float], str | None]:
+    """Peak rates in 10^12 operations a second by precision, and their source.
+
+    Empty, with no source, unless all GPUs are of one kind that a profile describes.
+    """
+    found = [profile_of(name, profiles) for name in dict.fromkeys(gpu_names)]
+    profile = found[0] if len(found) == 1 else None
+    if profile is None or profile.peak is None:
+        return {}, None
+    formats = ("fp32", "tf32", "bf16", "fp16", "fp8")
+    rates = {name: getattr(profile.peak, f"{name}_tflops") for name in formats}
+    known = {name: rate for name, rate in rates.items() if rate is not None}
+    return known, f"{profile.peak.source}, {profile.peak.date}"
 
 
 def device_kind(config: HardwareConfig, present: Sequence[DeviceInfo]) -> Literal["cpu", "cuda"]:

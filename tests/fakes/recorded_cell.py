@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewise.records import (
+    Alert,
     Attempt,
     CellFolder,
     CellResult,
@@ -152,6 +153,9 @@ class RecordedCell:
                 throttle_reasons=() if device.kind == "cuda" else None,
             )
         self._series.append(now, samples, 0.1)
+
+    def alert(self, alert: Alert) -> None:
+        self._series.alert(alert)
 
     def expected_rows(self) -> int:
         """Rows a tracker must hold once the cell has ended with a result.

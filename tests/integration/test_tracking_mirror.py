@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT / "tests" / "fakes"))
 
 from recorded_cell import RecordedCell, plan_sweep  # noqa: E402
 
-from scalewise.records import CellFolder, TrackingRecord  # noqa: E402
+from scalewise.records import Alert, CellFolder, TrackingRecord  # noqa: E402
 
 
 @pytest.fixture
@@ -161,6 +161,43 @@ def test_two_cells_land_whole_in_both_trackers(
     assert (run["project"], run["run_group"]) == ("scalewise", "sweep")
     assert set(run["tags"]) >= {"medium", "tabular", "ddp", "fp32"}
     assert history(logs["alpha"])[-1]["summary/val_accuracy"] == 0.9
+
+
+def test_alerts_reach_both_trackers_once_and_are_recorded(
+    tmp_path: Path, start: Start, environment: dict[str, str]
+) -> None:
+    sweep = plan_sweep(tmp_path / "sweep", ["alpha"])
+    cell = RecordedCell(sweep.cell("alpha"), arrival_ms=(30.0, 70.0))
+    cell.train(30)
+    full = Alert(
+        time.time(), "error", "ecc", "GPU-1", "GPU 1: uncorrected memory errors", "1 of them"
+    )
+    cell.alert(full)
+    cell.train(50)
+    cell.succeed()
+    status, errors = finish(start(sweep.path))
+    assert (status, errors) == (0, "")
+
+    connection = sqlite3.connect(Path(environment["TRACKIO_DIR"]) / "scalewise.db")
+    query = "SELECT run_name, title, text, level FROM alerts ORDER BY id"
+    in_trackio = connection.execute(query).fetchall()
+    connection.close()
+    late = "rank 1 holds the others back"
+    assert {(run, title, level) for run, title, _, level in in_trackio} == {
+        ("alpha", full.title, "error"),
+        ("alpha", late, "warn"),
+    }
+    assert len(in_trackio) == 2
+    text = next(text for _, title, text, _ in in_trackio if title == late)
+    assert "arrival CV 40.0 % (poor)" in text
+    assert "40.00 ms a step after the mean of the others" in text
+
+    in_wandb = [r["alert"] for r in wandb_records(sweep.path)["alpha"] if r["type"] == "alert"]
+    assert {(a["title"], a["level"]) for a in in_wandb} == {(full.title, "ERROR"), (late, "WARN")}
+    assert len(in_wandb) == 2
+    record = tracking(cell.folder)
+    assert set(record.alerts) == {full.title, late}
+    assert all(state.status == "synced" for state in record.trackers.values())
 
 
 def test_true_times_are_kept_when_mirrored_late(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
@@ -32,3 +32,28 @@ class LocalLauncher(Launcher):
 
         assert self._config is not None and self._context is not None, "Hydra calls setup first"
         return launch(self._config, self._context, job_overrides, initial_job_idx, self.policy)
+
+
+class SlurmLauncher(Launcher):
+    """``hydra/launcher=slurm``: the cells of a sweep as jobs of a cluster."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+        """They belong to ``scalewise.sweep.slurm.SlurmConfig``, which checks them."""
+        self._config: DictConfig | None = None
+        self._context: HydraContext | None = None
+
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
+        self._context, self._config = hydra_context, config
+
+    def launch(
+        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+    ) -> Sequence[JobReturn]:
+        from scalewise.sweep.launcher import launch_on_slurm
+
+        assert self._config is not None and self._context is not None, "Hydra calls setup first"
+        return launch_on_slurm(
+            self._config, self._context, job_overrides, initial_job_idx, self.options
+        )

@@ -216,6 +216,24 @@ def _allocator(case: Case) -> Iterator[Diagnosis]:
         )  # fmt: skip
 
 
+def _oversubscribed(case: Case) -> Iterator[Diagnosis]:
+    ranks = case.run.cell.result.ranks if case.run.cell.result else ()
+    delays = {r.rank: r.run_queue_ms_per_step for r in ranks}
+    known = {rank: ms for rank, ms in delays.items() if ms is not None}
+    if not known:
+        return
+    worst = max(known, key=lambda r: known[r])
+    # The ranks wait for one another: a core that one rank lacks delays all of them.
+    if known[worst] > SHARE * case.step_ms:
+        each = ", ".join(f"rank {r}: {ms:.3g}" for r, ms in known.items())
+        yield Diagnosis(
+            "host oversubscribed", known[worst], case.step_ms,
+            f"the training thread was ready to run and had no core for {each} ms a step",
+            "with the other processes of the host stopped, or other cores, the step is shorter "
+            "by about this much",
+        )  # fmt: skip
+
+
 def _over(case: Case, metric: str) -> float | None:
     return case.run.usage.mean(metric) if case.run.usage else None
 
@@ -223,5 +241,6 @@ def _over(case: Case, metric: str) -> float | None:
 CHECKS: tuple[Callable[[Case], Iterator[Diagnosis]], ...] = (
     _sharding, _uneven_shards, _straggler, _stalls, _input, _communication, _divided_too_far,
     _activity, _throttled, _allocator,
+    _oversubscribed,
 )  # fmt: skip
 """Every check, in no order of importance."""

@@ -12,7 +12,7 @@ from scalewise.analysis.usage import DeviceUsage
 Limit = Literal[
     "not sharded", "uneven shards", "straggler", "stalls", "input-bound", "communication-bound",
     "launch-bound", "batch too small", "memory-bound", "compute-bound", "throttled",
-    "allocator thrash",
+    "allocator thrash", "host oversubscribed", "per-replica throughput",
 ]  # fmt: skip
 
 

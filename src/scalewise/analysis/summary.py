@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scalewise.analysis.diagnose import diagnose
 from scalewise.analysis.diagnosis import Diagnosis
 from scalewise.analysis.load import Cell, Sweep
+from scalewise.analysis.mfu import MfuResult, find_doctor, measure_mfu
 from scalewise.analysis.repeats import Repeats, assess
 from scalewise.analysis.runs import Configuration, configurations
 from scalewise.analysis.scaling import Pair, Refused, pair_all
@@ -26,6 +27,8 @@ class Analysis:
     """``config_id`` to what limits it, the main limit first."""
     repeats: tuple[Repeats, ...] = ()
     """Who needed how many runs under ``repeats=auto``, and why."""
+    mfu: Mapping[str, tuple[MfuResult, ...]] = field(default_factory=dict)
+    """``config_id`` to the MFU of each of its runs."""
 
     @property
     def measured(self) -> tuple[Configuration, ...]:
@@ -50,4 +53,6 @@ def analyse(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Analysis:
     pairs, refused = pair_all(configs, min_efficiency)
     twins = {pair.multi.config_id: pair.single for pair in pairs}
     diagnoses = {c.config_id: diagnose(c, twins.get(c.config_id)) for c in configs}
-    return Analysis(sweep, configs, pairs, refused, diagnoses, assess(configs))
+    doctor = find_doctor(sweep.path)
+    mfu = {c.config_id: tuple(measure_mfu(run, doctor) for run in c.runs) for c in configs}
+    return Analysis(sweep, configs, pairs, refused, diagnoses, assess(configs), mfu)

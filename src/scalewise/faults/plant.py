@@ -77,9 +77,7 @@ def planted(
 
 
 @contextlib.contextmanager
-def _delayed(
-    module: pl.LightningModule, pause: Callable[[], None], every: int
-) -> Iterator[None]:
+def _delayed(module: pl.LightningModule, pause: Callable[[], None], every: int) -> Iterator[None]:
     """Pause at the begin of one ``training_step`` in ``every``."""
     inner = module.training_step
     calls = itertools.count(1)

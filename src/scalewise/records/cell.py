@@ -81,6 +81,10 @@ class Provenance:
     """What was made to look different from what it is, e.g. ``NCCL_P2P_DISABLE=1``."""
     topology: Mapping[str, str] = field(default_factory=dict)
     """Link kind for each pair of GPUs, ``"0-1": "NV18"``."""
+    peak_tflops: Mapping[str, float] = field(default_factory=dict)
+    """Data sheet rate of one device for each precision; empty where no profile describes it."""
+    peak_source: str | None = None
+    """The document and date those rates are from."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,8 @@ class RankSummary:
     metric_rows: int
     missing: Mapping[str, str] = field(default_factory=dict)
     """Series that could not be taken, and why."""
+    run_queue_ms_per_step: float | None = None
+    """Mean ms a timed step in which the training thread was ready to run and had no core."""
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,10 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         "comparison": _pair(pair) if pair else None,
         "refused": refused and {"reason": refused.reason, "differing": to_plain(refused.differing)},
         "diagnoses": to_plain(analysis.diagnoses[config.config_id]),
+        "mfu": [
+            {"cell": run.cell.planned.name, **to_plain(result)}
+            for run, result in zip(config.runs, analysis.mfu[config.config_id], strict=True)
+        ],
         "runs": [_run(run) for run in config.runs],
     }
 

@@ -10,6 +10,7 @@ from typing import Any
 from scalewise.analysis.balance import advice
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.statistics import (
+    estimate_mean,
     estimate_without_outliers,
     minimum_detectable_effect,
     outliers,
@@ -60,6 +61,25 @@ def limits(analysis: Analysis) -> list[str]:
     return found
 
 
+def mfu(analysis: Analysis) -> list[str]:
+    """MFU of each configuration against each peak that is known, or why there is none."""
+    found = []
+    for config in analysis.measured:
+        results = analysis.mfu.get(config.config_id, ())
+        peaks = dict.fromkeys(f.against for r in results for f in r.figures)
+        for peak in peaks:
+            figures = [f for r in results for f in r.figures if f.against == peak]
+            share = estimate(estimate_mean([100 * f.share for f in figures]))
+            found.append(
+                f"{config.label}: {share} % of the {peak} ({number(figures[0].achieved_tflops)} of "
+                f"{number(figures[0].peak_tflops)} TFLOP/s a device; {figures[0].source})"
+            )
+        if results and not peaks:
+            reasons = dict.fromkeys(results[0].missing.values())
+            found.append(f"{config.label}: no MFU: {'; '.join(reasons)}")
+    return found
+
+
 def repeats(analysis: Analysis) -> list[str]:
     """Who needed how many runs under ``repeats=auto``, and why."""
     return [str(group) for group in analysis.repeats]
@@ -103,6 +123,10 @@ def faults(analysis: Analysis) -> list[str]:
                     reasons = ", ".join(device.throttle_reasons)
                     found.append((name, f"{device.label} was held back by {reasons}"))
     for cell in analysis.sweep.cells:
+        for series in cell.devices:
+            # Throttling stands above, from the samples themselves.
+            alerts = [a for a in series.alerts if a.condition != "throttling"]
+            found += [(cell.planned.name, alert.text) for alert in alerts]
         found += [(cell.planned.name, problem) for problem in cell.problems]
     return [*analysis.sweep.problems, *_by_text(found)]
 

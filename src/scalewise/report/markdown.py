@@ -47,6 +47,7 @@ def _lines(analysis: Analysis, plots: Sequence[str]) -> Iterator[str]:
     if anatomy.rows:
         yield from _section("Anatomy of a step (mean ms)", [_table(anatomy), "", _ANATOMY])
         yield from _pictures(("step_anatomy.png",), plots)
+    yield from _bullets("Model FLOPs utilisation", findings.mfu(analysis))
     balance = tables.balance_table(analysis)
     if balance.rows:
         yield from _section("Load balance", [_table(balance), "", MEMORY_SAYS_NOTHING])

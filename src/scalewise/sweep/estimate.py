@@ -147,9 +147,7 @@ def estimate(
     return Estimate(seconds, low, seconds + margin, len(measured))
 
 
-def _running_totals(
-    measured: Sequence[Measured], remaining: Sequence[Remaining]
-) -> list[Measured]:
+def _running_totals(measured: Sequence[Measured], remaining: Sequence[Remaining]) -> list[Measured]:
     """What running cells of configurations without a finished one will take, by their steps."""
     finished = {one.config_id for one in measured}
     return [

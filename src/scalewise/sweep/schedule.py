@@ -15,9 +15,10 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-_TRIES = 150
+_TRIES = 500
 _SEARCHED = 64
 """Longer queues are ordered by rule alone: a search over them gains nothing and costs time."""
+_SHORTEST_S = 1e-3
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def _with_expectations(waiting: Sequence[Waiting]) -> list[_Job]:
     known = [w.expected_s for w in waiting if w.expected_s is not None]
     typical = statistics.median(known) if known else 1.0
     return [
-        _Job(w.key, w.width, typical if w.expected_s is None else max(w.expected_s, 1e-3))
+        _Job(w.key, w.width, typical if w.expected_s is None else max(w.expected_s, _SHORTEST_S))
         for w in waiting
     ]
 
@@ -137,7 +138,8 @@ def _simulate(order: Sequence[_Job], busy: Sequence[Busy], slots: int) -> _Sched
 
     A job may overtake one before it only if that one still starts as early as it would have.
     """
-    ends = [(max(b.left_s, 0.0), b.width) for b in busy]
+    # What runs has not ended, however overdue: its slots are not free now.
+    ends = [(max(b.left_s, _SHORTEST_S), b.width) for b in busy]
     heapq.heapify(ends)
     free = slots - sum(b.width for b in busy)
     queue = list(order)

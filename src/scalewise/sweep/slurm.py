@@ -7,17 +7,17 @@ submitit is an optional extra and is imported only where jobs are written or sen
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from scalewise.config import CellConfig, ConfigError
 from scalewise.sweep.lease import HostMismatch
 from scalewise.typed import DataError, build
 
 if TYPE_CHECKING:
-    from submitit import SlurmExecutor
+    from submitit import SlurmExecutor, SlurmJob
 
 SCRIPTS = "slurm"
 """Folder inside the sweep's with the job scripts, their pickles and their logs."""
@@ -219,6 +219,19 @@ def script(executor: SlurmExecutor, jobs: int) -> str:
     return _make_sbatch_string(
         command=executor._submitit_command_str, folder=executor.folder, **given
     )
+
+
+def submit(executor: SlurmExecutor, jobs: Sequence[Callable[[], None]]) -> list[SlurmJob[None]]:
+    """Send jobs of one demand as one array. Raises :class:`HostMismatch` if sbatch refuses them."""
+    from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+    try:
+        with executor.batch():
+            sent = [executor.submit(job) for job in jobs]
+    except (FailedJobError, FailedSubmissionError) as error:
+        said = [line for line in str(error).splitlines() if line.startswith("sbatch: error")]
+        raise HostMismatch(f"SLURM refused the job: {said[-1] if said else error}") from None
+    return cast("list[SlurmJob[None]]", sent)
 
 
 def in_arrays(count: int) -> Sequence[range]:

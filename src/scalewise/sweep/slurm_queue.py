@@ -97,7 +97,7 @@ def _accounting(job_ids: Collection[str]) -> dict[str, JobState]:
         return {}
     try:
         answer = _run(
-            "sacct", "--noheader", "--parsable2", "--allocations", "--array",
+            "sacct", "--noheader", "--parsable2", "--allocations",
             "--format=JobID,State", f"--jobs={','.join(job_ids)}",
         )  # fmt: skip
     except QueueUnreachable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections import Counter
@@ -193,10 +194,7 @@ def _remaining(cell: CellStatus, slots: int) -> Remaining:
 def between_cells_s(results: Sequence[CellResult]) -> float:
     """The usual time from the end of a cell to the start of the next one's supervisor."""
     ordered = sorted(results, key=lambda r: r.started_at)
-    gaps = [
-        after.started_at - before.finished_at
-        for before, after in zip(ordered, ordered[1:], strict=False)
-    ]
+    gaps = [after.started_at - before.finished_at for before, after in itertools.pairwise(ordered)]
     own = [gap for gap in gaps if 0 <= gap < _GAP_LIMIT_S]
     return statistics.median(own) if own else 0.0
 

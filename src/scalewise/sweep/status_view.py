@@ -83,8 +83,11 @@ def estimate_line(status: SweepStatus) -> str:
 def render(status: SweepStatus) -> RenderableType:
     """The table of cells with the counts and the estimate below it."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("cell", "state", "step", "samples/s", "time", "left", "memory"):
-        table.add_column(heading, justify="left" if heading in ("cell", "state") else "right")
+    table.add_column("cell", overflow="fold")
+    table.add_column("state")
+    for heading in ("step", "samples/s", "time", "left"):
+        table.add_column(heading, justify="right")
+    table.add_column("memory")
     for cell in _worth_showing(status.cells):
         table.add_row(*_row(cell), style=_STYLES.get(cell.state, "yellow"))
     counts = ", ".join(f"{n} {state}" for state, n in sorted(status.count().items()))

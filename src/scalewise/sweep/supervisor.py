@@ -71,9 +71,7 @@ class Supervisor:
     def run(self) -> Outcome:
         """Train the cell and record the result, or why there is none."""
         try:
-            self.folder.save_running(
-                RunningAttempt(self.number, self.started_at, self.job.slots)
-            )
+            self.folder.save_running(RunningAttempt(self.number, self.started_at, self.job.slots))
             verdict = self._train()
             if verdict is None:
                 return self._record_result()

@@ -125,7 +125,9 @@ class TrackioRun:
         """As ``trackio.alert`` does, where the user asked for it."""
         url = os.environ.get("TRACKIO_WEBHOOK_URL")
         least = alerts.resolve_webhook_min_level(os.environ.get("TRACKIO_WEBHOOK_MIN_LEVEL"))
-        for entry in self._alerts if url else ():
+        if not url:
+            return
+        for entry in self._alerts:
             level = alerts.AlertLevel(entry["level"])
             if alerts.should_send_webhook(level, least):
                 alerts.send_webhook(

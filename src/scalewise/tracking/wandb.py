@@ -178,7 +178,7 @@ class WandbRun:
 
     def alert(self, row_id: str, time: float, step: int, alert: Alert) -> None:
         # Each is told once, so none of them has to wait for an earlier one.
-        level = wandb.AlertLevel.ERROR if alert.level == "error" else wandb.AlertLevel.WARN
+        level = alert.level.upper()
         self._run.alert(alert.title, alert.text, level, wait_duration=_NO_WAIT_S)
 
     def flush(self) -> None:

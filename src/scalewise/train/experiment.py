@@ -155,6 +155,8 @@ def _quiet() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     for message in (
         r".*does not have many workers.*",
+        r".*`srun` command is available on your system but is not used.*",
+        r".*defined a `validation_step` but have no `val_dataloader`.*",
         r".*The number of training batches .* is smaller than the logging interval.*",
         r".*`isinstance\(treespec, LeafSpec\)` is deprecated.*",
     ):

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import torch
 
+from scalewise.hardware import data_sheet, load_profiles
 from scalewise.host import host_id, memory_limit_mib, usable_cores
+from scalewise.paths import conf_dir
 from scalewise.records import DeviceInfo, Provenance
 
 _PACKAGES = (
@@ -39,13 +41,16 @@ def collect(
 ) -> Provenance:
     """Provenance of the cell this process is a rank of."""
     environment = {k: v for k, v in sorted(os.environ.items()) if k.startswith(_PREFIXES)}
+    gpus = [device.name for device in devices if device.kind == "cuda"]
+    peak_tflops, peak_source = data_sheet(gpus, load_profiles(conf_dir() / "hardware"))
     return Provenance(
         command=command if command is not None else tuple(sys.argv),
         host=host_id(),
         platform=platform.platform(),
         python=platform.python_version(),
         packages=package_versions(),
-        code=code_version(Path.cwd()),
+        # A checkout's own repository; for an installed package, the user's around it.
+        code=code_version(Path(__file__).parent) or code_version(Path.cwd()),
         devices=devices,
         driver=driver,
         cuda=torch.version.cuda,
@@ -55,6 +60,8 @@ def collect(
         memory_limit_mib=memory_limit_mib(),
         emulated=emulations(environment, topology),
         topology=dict(topology),
+        peak_tflops=peak_tflops,
+        peak_source=peak_source,
     )
 
 

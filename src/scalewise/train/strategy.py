@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from pytorch_lightning.strategies import Strategy
+    from pytorch_lightning.strategies import DDPStrategy, Strategy
+    from torch.nn import Module
 
 
 @dataclass(frozen=True)
@@ -64,13 +66,36 @@ def build_strategy(
     """
     if config.kind == "single":
         return "auto"
-    from pytorch_lightning.strategies import DDPStrategy
-
-    return DDPStrategy(
+    return _own_stream_ddp()(
         process_group_backend=config.backend_for(device_kind),
         bucket_cap_mb=config.bucket_cap_mb,
         static_graph=config.static_graph,
         gradient_as_bucket_view=config.gradient_as_bucket_view,
         find_unused_parameters=config.find_unused_parameters,
-        broadcast_buffers=has_batch_norm,
+        **{_buffers_argument(): has_batch_norm},
     )
+
+
+def _buffers_argument() -> str:
+    """What this torch calls "send buffers before each forward": 2.12 renamed it."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    known = inspect.signature(DistributedDataParallel).parameters
+    return "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+
+
+def _own_stream_ddp() -> type[DDPStrategy]:
+    """Lightning's DDP strategy, built on the stream that training runs on.
+
+    Lightning wraps the module on a side stream; torch then warns that gradients are accumulated
+    on another stream than they are produced on, and synchronises the two in every backward.
+    """
+    from pytorch_lightning.strategies import DDPStrategy
+    from torch.nn.parallel import DistributedDataParallel
+
+    class OwnStreamDDP(DDPStrategy):
+        def _setup_model(self, model: Module) -> DistributedDataParallel:
+            device_ids = self.determine_ddp_device_ids()
+            return DistributedDataParallel(module=model, device_ids=device_ids, **self._ddp_kwargs)
+
+    return OwnStreamDDP

@@ -64,6 +64,7 @@ def test_every_file_is_written(whole: Path, files: report.ReportFiles) -> None:
         "step_anatomy.png",
         "loss.png",
         "balance.png",
+        "balance_history.png",
     }
     for plot in files.plots:
         width, height = png_size(plot)

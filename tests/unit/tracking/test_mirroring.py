@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.records import CellFolder, TrackerState
+from scalewise.records import Alert, CellFolder, TrackerState
 from scalewise.tracking.base import RunInfo, RunSummary, Tracker, TrackerRun, Values
 from scalewise.tracking.sweep_mirror import SweepMirror
 
@@ -39,6 +39,7 @@ class ListRun:
         self.info = info
         self.rows: dict[str, tuple[float, int | None, Values]] = {}
         self.summary: RunSummary | None = None
+        self.alerts: list[Alert] = []
         self._tracker = tracker
 
     location = "a list"
@@ -52,6 +53,10 @@ class ListRun:
     def log_system(self, row_id: str, time: float, values: Values) -> None:
         assert row_id not in self.rows
         self.rows[row_id] = (time, None, values)
+
+    def alert(self, row_id: str, time: float, step: int, alert: Alert) -> None:
+        self._tracker.fault("alert")
+        self.alerts.append(alert)
 
     def flush(self) -> None:
         self._tracker.fault("flush")

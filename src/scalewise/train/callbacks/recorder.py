@@ -10,6 +10,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 
+from scalewise.measure.run_queue import RunQueue
 from scalewise.records import CellFolder, DeviceInfo, HeartbeatWriter, RankSummary
 from scalewise.train.callbacks.background import BackgroundDrain
 from scalewise.train.callbacks.metrics import MetricsRecorder
@@ -42,6 +43,8 @@ class CellRecorder(pl.Callback):
         self.steps = StepTimer(folder, warmup_steps)
         self.metrics = MetricsRecorder(folder, self.steps, log_every_n_steps)
         self.shards = ShardAudit(folder, self.steps)
+        self._run_queue = RunQueue()
+        self._run_queue_ms: float | None = None
         self._heartbeat: HeartbeatWriter | None = None
         self._background: BackgroundDrain | None = None
 
@@ -57,6 +60,7 @@ class CellRecorder(pl.Callback):
         self._background = BackgroundDrain([self.steps.drain, self.metrics.drain])
         assert self._heartbeat is not None
         self._heartbeat.begin(planned_steps(trainer))
+        self._run_queue.begin(0)
 
     def on_before_backward(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: torch.Tensor
@@ -87,10 +91,15 @@ class CellRecorder(pl.Callback):
         self.metrics.on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
         self._heartbeat.beat(self.steps.steps, self.steps.samples)
         self._background.check()
+        if self.steps.steps == self.steps.warmup_steps:
+            self._run_queue.begin(self.steps.steps)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.shards.on_train_epoch_end(trainer, pl_module)
         self.metrics.on_train_epoch_end(trainer, pl_module)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._run_queue_ms = self._run_queue.ms_per_step(self.steps.steps)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.metrics.on_validation_end(trainer, pl_module)
@@ -143,8 +152,15 @@ class CellRecorder(pl.Callback):
             metrics=dict(self.metrics.final),
             step_rows=self.steps.rows,
             metric_rows=self.metrics.rows,
-            missing={**self.steps.missing, **self.shards.missing},
+            missing=self._missing(),
+            run_queue_ms_per_step=self._run_queue_ms,
         )
+
+    def _missing(self) -> dict[str, str]:
+        missing = {**self.steps.missing, **self.shards.missing}
+        if self._run_queue.missing is not None:
+            missing["run_queue_ms_per_step"] = self._run_queue.missing
+        return missing
 
 
 def planned_steps(trainer: pl.Trainer) -> int | None:

@@ -1,0 +1,155 @@
+"""Model FLOPs utilisation: declared operations a second over what the device could do.
+
+    MFU = flops_per_sample * samples per second and device / peak of one device
+
+The operations are the model's own declaration (forward and backward of one sample; recomputation
+counts for nothing), as in appendix B of PaLM (Chowdhery et al., 2022, arXiv:2204.02311). The peak
+is the data sheet's, which no kernel reaches, and beside it the fastest GEMM that ``scalewise
+doctor`` measured on the same devices. A figure always names its peak; published tables of peaks
+disagree with one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from scalewise.analysis.runs import Run
+from scalewise.records import DeviceInfo, RecordError
+from scalewise.records.doctor import DOCTOR_FILE, DoctorReport, load_doctor
+
+Peak = Literal["data sheet", "measured GEMM"]
+_FORMATS = {"fp32": "fp32", "tf32": "tf32", "bf16-mixed": "bf16", "fp16-mixed": "fp16"}
+"""The number format of the products in each shipped precision."""
+
+
+@dataclass(frozen=True)
+class Mfu:
+    """One run against one peak."""
+
+    against: Peak
+    share: float
+    """0.42 is 42 %."""
+    achieved_tflops: float
+    """Of one device, mean over the devices."""
+    peak_tflops: float
+    """Of one device."""
+    source: str
+    """Where the peak is from."""
+
+
+@dataclass(frozen=True)
+class MfuResult:
+    """What could be said of one run."""
+
+    figures: tuple[Mfu, ...]
+    missing: Mapping[Peak, str]
+    """Why there is no figure against a peak."""
+
+
+def measure_mfu(run: Run, doctor: DoctorReport | None = None) -> MfuResult:
+    """MFU of a run against every peak that is known for its devices and precision."""
+    achieved = _achieved_tflops(run)
+    number_format = _number_format(run.cell.config)
+    found: list[Mfu] = []
+    missing: dict[Peak, str] = {}
+    peaks: tuple[tuple[Peak, tuple[float, str] | str], ...] = (
+        ("data sheet", _data_sheet(run, number_format)),
+        ("measured GEMM", _measured(run, number_format, doctor)),
+    )
+    for against, peak in peaks:
+        if isinstance(achieved, str):
+            missing[against] = achieved
+        elif isinstance(peak, str):
+            missing[against] = peak
+        else:
+            found.append(Mfu(against, achieved / peak[0], achieved, *peak))
+    return MfuResult(tuple(found), missing)
+
+
+def find_doctor(sweep: Path) -> DoctorReport | None:
+    """The examination that lies beside a sweep's cells or in one of them; None without one."""
+    for folder in (sweep, *sorted(p.parent for p in sweep.glob(f"*/{DOCTOR_FILE}"))):
+        if (folder / DOCTOR_FILE).exists():
+            try:
+                return load_doctor(folder)
+            except RecordError:
+                continue
+    return None
+
+
+def _achieved_tflops(run: Run) -> float | str:
+    """Of one device, in 10^12 operations a second, or why it is not known."""
+    if run.throughput is None:
+        return run.missing.get("throughput", "no throughput")
+    ranks = run.cell.result.ranks if run.cell.result else ()
+    declared = {rank.flops_per_sample for rank in ranks}
+    if len(declared) != 1 or None in declared:
+        return "the model declares no FLOPs (flops_per_sample)"
+    (flops,) = declared
+    assert flops is not None
+    return flops * run.throughput.global_samples_per_s / run.world_size / 1e12
+
+
+def _number_format(config: Mapping[str, Any] | None) -> str | None:
+    precision = (config or {}).get("precision")
+    name = precision.get("name") if isinstance(precision, Mapping) else precision
+    return _FORMATS.get(str(name))
+
+
+def _data_sheet(run: Run, number_format: str | None) -> tuple[float, str] | str:
+    hardware = (run.cell.config or {}).get("hardware")
+    if number_format is None:
+        return "the precision has no peak of its own"
+    peak = hardware.get("peak") if isinstance(hardware, Mapping) else None
+    # A profile that was allowed not to describe the device has no say about it.
+    if isinstance(peak, Mapping) and not hardware.get("allow_mismatch"):
+        rate = peak.get(f"{number_format}_tflops")
+        if rate is not None:
+            return float(rate), f"{peak.get('source')}, {peak.get('date')}"
+    provenance = run.cell.provenance
+    if provenance is not None and number_format in provenance.peak_tflops:
+        source = provenance.peak_source or "data sheet"
+        return provenance.peak_tflops[number_format], source
+    return f"no hardware profile gives the {number_format} rate of {_names(_devices(run))}"
+
+
+def _measured(
+    run: Run, number_format: str | None, doctor: DoctorReport | None
+) -> tuple[float, str] | str:
+    if doctor is None:
+        return f"no {DOCTOR_FILE} beside the cells: run scalewise doctor --out FOLDER"
+    devices = _devices(run)
+    rates = []
+    for device in devices:
+        ranks = [
+            r for r in doctor.ranks
+            if r.rank < len(doctor.devices) and _same(doctor.devices[r.rank].device, device)
+        ]  # fmt: skip
+        gemms = [g for r in ranks for g in r.gemm if g.precision == number_format]
+        if not gemms:
+            return f"{DOCTOR_FILE} holds no {number_format} GEMM of {_names([device])}"
+        rates.append(max(g.tflops for g in gemms))
+    if not rates:
+        return "the run's devices are not known"
+    # Ranks wait for one another, so the mean over devices is what the whole could have done.
+    return sum(rates) / len(rates), f"fastest {number_format} GEMM of scalewise doctor"
+
+
+def _same(measured: DeviceInfo, used: DeviceInfo) -> bool:
+    if used.uuid is not None:
+        return measured.uuid == used.uuid
+    return (
+        (measured.kind, measured.name) == (used.kind, used.name)
+        and len(measured.cores) == len(used.cores)
+    )  # fmt: skip
+
+
+def _devices(run: Run) -> list[DeviceInfo]:
+    return [rank.device for rank in run.cell.result.ranks] if run.cell.result else []
+
+
+def _names(devices: list[DeviceInfo]) -> str:
+    return ", ".join(dict.fromkeys(d.name for d in devices)) or "an unknown device"

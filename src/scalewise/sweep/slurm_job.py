@@ -1,0 +1,238 @@
+"""What a SLURM job does: one cell, under the same supervisor as on a local host.
+
+submitit loads a :class:`CellJob` in the job's only task and calls it. The supervisor ends its cell
+when its standard input closes. On a local host the sweep holds the other end; here it is this task,
+on purpose and until the supervisor has answered: the sweep may end while its jobs are queued, but a
+task that SLURM kills takes its cell along. Whatever slips through is in the job's cgroup.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scalewise.config import CellConfig, build_cell
+from scalewise.records import Attempt, CellFolder, PlannedCell, RecordError
+from scalewise.sweep.job import CellFailed, Job, Outcome
+from scalewise.sweep.lease import Host, HostMismatch, Lease, Leases, discover
+from scalewise.sweep.slurm import Demand
+from scalewise.sweep.slurm_queue import QueueUnreachable, neighbours
+
+if TYPE_CHECKING:
+    from submitit.core.utils import DelayedSubmission
+
+_LEASE_S = 60.0
+"""How long a device may stay locked by an earlier job that is just ending."""
+_STOP_S = 20.0
+_EARLY_S = 60.0
+"""SLURM may send its warning so much before the asked-for time."""
+
+_supervisors: list[subprocess.Popen[bytes]] = []
+"""The one that runs in this process, for the signal handler; empty before and after."""
+_began = time.monotonic()
+
+
+@dataclass(frozen=True)
+class CellJob:
+    """One cell as a job. It is pickled: plain data only."""
+
+    folder: str
+    cell: PlannedCell
+    wanted: Demand
+    time_min: int
+    signal_delay_s: int
+    cwd: str
+    python_path: tuple[str, ...]
+    command: tuple[str, ...]
+
+    def __call__(self) -> None:
+        """Train the cell. Raises :class:`CellFailed` after recording why, so that SLURM knows."""
+        folder = CellFolder(self.folder)
+        if is_done(folder, self.cell):
+            return  # requeued just after its end
+        try:
+            refuse_many_tasks()
+            cell = build_cell(folder.load_config())
+            host = granted(cell, self.wanted)
+            with leased(host, self.wanted.width) as lease:
+                outcome = supervise(self._job(lease, host), folder.path / "supervisor.err")
+        except HostMismatch as mismatch:
+            record(folder, str(mismatch))
+            raise CellFailed(str(mismatch)) from None
+        if outcome.state != "done":
+            raise CellFailed(f"{self.cell.name}: {outcome.message}")
+
+    def checkpoint(self) -> DelayedSubmission:
+        """submitit calls this when SLURM warns of preemption or of the time limit.
+
+        It has the supervisor end and record the cell, and returns what to run if it comes back.
+        """
+        from submitit.core.utils import DelayedSubmission
+
+        for process in _supervisors:
+            process.terminate()
+            process.wait(_STOP_S)
+        self._say_why(CellFolder(self.folder))
+        return DelayedSubmission(self)
+
+    def _job(self, lease: Lease, host: Host) -> Job:
+        return Job(
+            folder=self.folder,
+            cell=self.cell,
+            slots=lease.slots,
+            cwd=self.cwd,
+            python_path=self.python_path,
+            command=self.command,
+            driver=host.driver,
+            topology=host.topology,
+            co_tenants=_neighbours(),
+        )
+
+    def _say_why(self, folder: CellFolder) -> None:
+        """Put what SLURM wanted into the attempt that the supervisor has just recorded."""
+        attempts = list(folder.attempts())
+        if not attempts or attempts[-1].cause != "interrupted":
+            return
+        left_s = self.time_min * 60 - (time.monotonic() - _began)
+        if left_s > self.signal_delay_s + _EARLY_S:
+            told = replace(attempts[-1], message="SLURM preempted the job")
+        else:
+            told = replace(
+                attempts[-1],
+                outcome="failed",
+                cause="timeout",
+                message=f"not done within its time limit, hydra.launcher.time_min={self.time_min}",
+            )
+        folder.save_attempt(told)
+
+
+def refuse_many_tasks() -> None:
+    """Raises :class:`HostMismatch` where more than one task of a job would start the cell."""
+    tasks = os.environ.get("SLURM_NTASKS", "1")
+    if tasks != "1":
+        raise HostMismatch(
+            f"SLURM_NTASKS={tasks}: {tasks} tasks would each start all ranks of this cell; "
+            "allowed: one task a job, which scalewise asks for itself (see `setup`, SBATCH_* "
+            "variables and the cluster's defaults)"
+        )
+
+
+def granted(cell: CellConfig, wanted: Demand) -> Host:
+    """The devices that SLURM gave this job.
+
+    CUDA_VISIBLE_DEVICES and the cores of the cgroup are honoured by ``discover``. Raises
+    :class:`HostMismatch` where they are fewer than asked for.
+    """
+    hardware = cell.hardware
+    on_cpu = wanted.gpus_per_node == 0 or hardware.kind == "cpu"
+    if on_cpu:
+        hardware = replace(hardware, kind="cpu", cores_per_device=wanted.cpus_per_device)
+    host = discover(hardware)
+    if not on_cpu and any(slot.kind != "cuda" for slot in host.slots):
+        raise HostMismatch(
+            f"SLURM granted {wanted.gpus_per_node} GPUs, and none can be seen here ({host.no_gpu}); "
+            "use hardware=cpu to train on the CPU"
+        )
+    if len(host.slots) < wanted.width:
+        raise HostMismatch(
+            f"found {len(host.slots)} devices in this job; {wanted.width} were asked for"
+        )
+    return host
+
+
+@contextmanager
+def leased(host: Host, width: int) -> Iterator[Lease]:
+    """Devices that no other cell of this user on this node has. Raises :class:`HostMismatch`."""
+    leases = Leases()
+    deadline = time.monotonic() + _LEASE_S
+    while (lease := leases.try_lease(host.slots, width)) is None:
+        if time.monotonic() > deadline:
+            raise HostMismatch(
+                f"SLURM granted {width} devices, but another scalewise process on this node "
+                "uses them outside of SLURM; end it"
+            )
+        time.sleep(1.0)
+    try:
+        yield lease
+    finally:
+        lease.release()
+
+
+def supervise(job: Job, errors: Path) -> Outcome:
+    """Run the supervisor to its end, holding its liveness pipe."""
+    with errors.open("wb") as stderr, _warning_blocked():
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "scalewise.sweep.supervisor"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+        )
+    assert process.stdin is not None and process.stdout is not None
+    _supervisors.append(process)
+    try:
+        process.stdin.write(job.to_line())
+        process.stdin.flush()
+        answer = process.stdout.read()
+        process.wait()
+    except BrokenPipeError:
+        answer = b""
+        process.wait()
+    finally:
+        # The last reference: from here on the supervisor would end its cell.
+        process.stdin.close()
+        process.stdout.close()
+        _supervisors.remove(process)
+    if answer.endswith(b"\n"):
+        return Outcome.from_line(answer)
+    message = f"the supervisor ended with status {process.returncode}; see supervisor.err"
+    record(CellFolder(job.folder), message, "supervisor")
+    return Outcome("failed", message)
+
+
+@contextmanager
+def _warning_blocked() -> Iterator[None]:
+    """Start children deaf to SLURM's warning, which goes to every process of a job.
+
+    A blocked signal stays blocked across exec; it would otherwise end ranks and supervisor before
+    this task can tell them. Blocked rather than ignored: none that arrives meanwhile is lost.
+    """
+    number = getattr(signal, f"SIG{os.environ.get('SUBMITIT_PREEMPT_SIGNAL', 'USR2')}")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def record(folder: CellFolder, message: str, cause: str = "host") -> None:
+    """Record that this job never got as far as to train."""
+    now = time.time()
+    number = folder.next_attempt_number()
+    known: dict[str, Attempt] = {
+        name: Attempt(number, "failed", name, message, None, None, (), now, now)
+        for name in ("host", "supervisor")
+    }
+    folder.save_attempt(known[cause])
+
+
+def is_done(folder: CellFolder, cell: PlannedCell) -> bool:
+    """Whether the folder holds this cell's result."""
+    try:
+        return folder.load_result().cell_id == cell.cell_id
+    except RecordError:
+        return False
+
+
+def _neighbours() -> tuple[str, ...]:
+    try:
+        return neighbours(os.environ["SLURMD_NODENAME"], os.environ["SLURM_JOB_ID"])
+    except (KeyError, QueueUnreachable):
+        return ("unknown: SLURM did not say who else is on this node",)

@@ -1,0 +1,72 @@
+"""Known durations in, known finishing times out."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from scalewise.sweep.estimate import Measured, Remaining, estimate
+
+
+def left(result: object) -> float:
+    assert result is not None
+    return result.seconds_left  # type: ignore[attr-defined,no-any-return]
+
+
+def test_cells_of_a_measured_configuration_take_its_mean() -> None:
+    measured = [Measured("a", 8.0), Measured("a", 12.0), Measured("b", 100.0)]
+    waiting = [Remaining("1", "a", 1), Remaining("2", "b", 1)]
+    assert left(estimate(measured, waiting, 1)) == pytest.approx(110.0)
+    assert left(estimate(measured, waiting, 1, between_s=0.5)) == pytest.approx(111.0)
+
+
+def test_a_running_cell_has_the_rest_of_its_time_left() -> None:
+    measured = [Measured("a", 10.0)]
+    assert left(estimate(measured, [Remaining("1", "a", 1, elapsed_s=4.0)], 1)) == 6.0
+    overdue = Remaining("1", "a", 1, elapsed_s=14.0, steps_left_s=3.0)
+    assert left(estimate(measured, [overdue], 1)) == 3.0
+
+
+def test_heartbeats_tell_before_any_cell_has_ended() -> None:
+    running = Remaining("1", "a", 1, elapsed_s=10.0, steps_left_s=30.0)
+    again = Remaining("2", "a", 1)
+    assert left(estimate([], [running, again], 1)) == pytest.approx(30.0 + 40.0)
+
+
+def test_nothing_known_is_none_and_nothing_left_is_zero() -> None:
+    assert estimate([], [Remaining("1", "a", 1)], 1) is None
+    assert left(estimate([], [], 1)) == 0.0
+
+
+def test_packed_cells_run_beside_each_other() -> None:
+    measured = [Measured("a", 10.0)]
+    waiting = [Remaining(str(i), "a", 1) for i in range(8)] + [Remaining("wide", "a", 4)]
+    assert left(estimate(measured, waiting, 4, packed=True)) == pytest.approx(30.0)
+    assert left(estimate(measured, waiting, 4)) == pytest.approx(90.0)
+
+
+def test_the_interval_holds_the_truth_nine_times_of_ten() -> None:
+    """Eight configurations, two of six repeats done, 10 % from run to run."""
+    rng = random.Random(7)
+    inside = 0
+    for _ in range(400):
+        means = [rng.uniform(5, 60) for _ in range(8)]
+        runs = [[rng.gauss(m, 0.1 * m) for _ in range(6)] for m in means]
+        measured = [Measured(str(c), r) for c, rows in enumerate(runs) for r in rows[:2]]
+        waiting = [Remaining(f"{c}-{i}", str(c), 1) for c in range(8) for i in range(4)]
+        found = estimate(measured, waiting, 1)
+        assert found is not None
+        truth = sum(sum(rows[2:]) for rows in runs)
+        inside += found.low_s <= truth <= found.high_s
+    assert 0.86 <= inside / 400 <= 0.985
+
+
+def test_what_nobody_has_measured_is_less_certain() -> None:
+    measured = [Measured(c, s) for c, s in (("a", 10.0), ("a", 10.5), ("b", 40.0), ("b", 41.0))]
+    known = estimate(measured, [Remaining("1", "a", 1)], 1)
+    unknown = estimate(measured, [Remaining("1", "new", 1)], 1)
+    assert known is not None
+    assert unknown is not None
+    assert unknown.seconds_left == pytest.approx((10.25 * 40.5) ** 0.5)
+    assert (unknown.high_s - unknown.low_s) > 3 * (known.high_s - known.low_s)

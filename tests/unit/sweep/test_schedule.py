@@ -1,0 +1,64 @@
+"""Cells of mixed width on a host: full, in a good order, and no wide cell starved."""
+
+from __future__ import annotations
+
+import pytest
+
+from scalewise.sweep.schedule import Busy, Waiting, makespan, starts_now
+
+
+def test_a_host_is_filled_with_what_fits() -> None:
+    waiting = [Waiting("wide", 4, 10.0), Waiting("a", 2, 10.0), Waiting("b", 2, 10.0)]
+    assert set(starts_now(waiting, [], 8)) == {"wide", "a", "b"}
+    assert starts_now(waiting, [Busy(4, 10.0), Busy(3, 5.0)], 8) == []
+
+
+def test_the_longest_starts_first_where_all_are_alike() -> None:
+    waiting = [Waiting(f"{s}s", 1, float(s)) for s in (1, 9, 5)]
+    assert starts_now(waiting, [], 1) == ["9s"]
+
+
+def test_a_cell_of_unknown_duration_counts_as_the_median() -> None:
+    waiting = [Waiting("short", 1, 1.0), Waiting("unknown", 1, None), Waiting("long", 1, 9.0)]
+    assert makespan(waiting, [], 1) == pytest.approx(15.0)
+    assert starts_now([Waiting("alone", 1, None)], [], 1) == ["alone"]
+
+
+def test_narrow_cells_fill_the_gap_before_a_wide_one_without_delaying_it() -> None:
+    """4 of 8 slots are free for 10 s, then the wide cell can start."""
+    wide = Waiting("wide", 8, 100.0)
+    fits, too_long = Waiting("fits", 1, 9.0), Waiting("too long", 1, 50.0)
+    assert starts_now([wide, fits], [Busy(4, 10.0)], 8) == ["fits"]
+    # 100 s on 8 slots and then 50 s end first if the 50 s do not stand in the way of the 100 s.
+    assert makespan([wide, too_long], [Busy(4, 10.0)], 8) == pytest.approx(160.0)
+
+
+def test_a_stream_of_narrow_cells_does_not_starve_a_wide_one() -> None:
+    """Played to the end with every cell as long as expected."""
+    waiting = [Waiting(f"n{i}", 1, 10.0 + i % 3) for i in range(40)] + [Waiting("wide", 8, 10.0)]
+    running: dict[str, tuple[float, int]] = {}
+    now, order = 0.0, []
+    while waiting or running:
+        busy = [Busy(width, end - now) for end, width in running.values()]
+        for key in starts_now(waiting, busy, 8):
+            (one,) = [w for w in waiting if w.key == key]
+            waiting.remove(one)
+            assert one.expected_s is not None
+            running[key] = (now + one.expected_s, one.width)
+            order.append(key)
+        assert sum(width for _, width in running.values()) <= 8
+        done = min(running, key=lambda key: running[key][0])
+        now = running.pop(done)[0]
+    assert len(order) == 41
+    area = (sum(10.0 + i % 3 for i in range(40)) + 80.0) / 8
+    assert now <= 1.15 * area
+
+
+def test_the_decision_is_the_same_every_time() -> None:
+    waiting = [Waiting(str(i), 1 + i % 4, 1.0 + (7 * i) % 13) for i in range(20)]
+    assert starts_now(waiting, [], 8) == starts_now(waiting, [], 8)
+
+
+def test_a_cell_wider_than_the_host_is_refused() -> None:
+    with pytest.raises(ValueError, match="wide: 9 slots; this host has 8"):
+        starts_now([Waiting("wide", 9, 1.0)], [], 8)

@@ -1,0 +1,131 @@
+"""The state of a sweep, read from records as a sweep leaves them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from fakes.recorded_cell import RecordedCell, plan_sweep
+from scalewise.cli import main
+from scalewise.records import (
+    DeviceSample,
+    HeartbeatWriter,
+    RunningAttempt,
+    SweepFolder,
+    read_device_series,
+    read_latest_sample,
+)
+from scalewise.sweep.status import CellStatus, StatusReader
+from scalewise.sweep.status_view import estimate_line
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> SweepFolder:
+    """Four cells: done, failed, running at step 30 of 120, waiting."""
+    folder = plan_sweep(tmp_path / "sweep", ["done", "failed", "running", "waiting"])
+    done = RecordedCell(folder.cell("done"))
+    done.train(100)
+    done.succeed()
+    failed = RecordedCell(folder.cell("failed"))
+    failed.train(20)
+    failed.fail()
+    running = RecordedCell(folder.cell("running"))
+    running.train(30)
+    running.close()
+    folder.cell("running").save_running(RunningAttempt(1, time.time() - 20, tuple(running.devices)))
+    for rank in range(2):
+        writer = HeartbeatWriter(folder.cell("running").heartbeat_path(rank))
+        writer.begin(120)
+        writer._started = time.time() - 10
+        writer.beat(30, 30 * 16)
+        writer.close()
+    return folder
+
+
+def states(sweep: SweepFolder) -> dict[str, CellStatus]:
+    return {cell.name: cell for cell in StatusReader(sweep.path).read().cells}
+
+
+def test_every_cell_is_in_its_state(sweep: SweepFolder) -> None:
+    cells = states(sweep)
+    assert {name: cell.state for name, cell in cells.items()} == {
+        "done": "done",
+        "failed": "failed",
+        "running": "running",
+        "waiting": "waiting",
+    }
+    assert cells["failed"].message == "rank 1 ran out of memory"
+    assert cells["done"].global_samples_per_s == pytest.approx(2 * 16 / 0.1)
+    assert cells["done"].elapsed_s == pytest.approx(10.0)
+    assert cells["waiting"].step is None
+    assert cells["waiting"].memory == ()
+
+
+def test_a_running_cell_tells_its_step_rate_and_time_left(sweep: SweepFolder) -> None:
+    cell = states(sweep)["running"]
+    assert (cell.step, cell.total_steps, cell.devices) == (30, 120, 2)
+    assert cell.global_samples_per_s == pytest.approx(2 * 30 * 16 / 10, rel=0.05)
+    assert cell.seconds_left == pytest.approx(30.0, rel=0.05)
+    assert [(m.device, m.used_mib) for m in cell.memory] == [("0", 12000.0), ("1", 12050.0)]
+
+
+def test_a_cell_whose_supervisor_fell_silent_does_not_run(sweep: SweepFolder) -> None:
+    path = sweep.cell("running").path / "running.json"
+    os.utime(path, (time.time() - 60,) * 2)
+    cell = states(sweep)["running"]
+    assert cell.state == "interrupted"
+    assert "nobody recorded why" in cell.message
+
+
+def test_the_sweep_has_left_what_its_cells_have_left(sweep: SweepFolder) -> None:
+    """Each of its own configuration: 30 s by heartbeats, and one typical cell (10 s and 50 s)."""
+    status = StatusReader(sweep.path).read()
+    assert status.estimate is not None
+    typical = (10.0 * 50.0) ** 0.5
+    assert status.estimate.seconds_left == pytest.approx(30 + typical, rel=0.05)
+    assert status.estimate.low_s < status.estimate.seconds_left < status.estimate.high_s
+    assert "left, from 1 done: ends about " in estimate_line(status)
+
+
+def test_the_command_prints_a_table_and_json(
+    sweep: SweepFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["status", str(sweep.path), "--json"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert plain["count"] == {"done": 1, "failed": 1, "running": 1, "waiting": 1}
+    assert plain["cells"][2]["total_steps"] == 120
+
+    shutil.copytree(sweep.path, sweep.path.parent / "multirun" / "newest")
+    monkeypatch.chdir(sweep.path.parent)
+    monkeypatch.setenv("COLUMNS", "160")
+    assert main(["status"]) == 0
+    out = capsys.readouterr().out
+    assert "4 cells: 1 done, 1 failed, 1 running, 1 waiting" in out
+    assert "0: 12,000 MiB, 1: 12,050 MiB" in out
+
+
+def test_where_there_is_no_sweep_the_command_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["status", str(tmp_path)]) == 2
+    assert "sweep.json: no such record" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    assert main(["status"]) == 2
+    assert "multirun: no sweep here" in capsys.readouterr().err
+
+
+def test_the_latest_sample_is_the_last_of_the_series(sweep: SweepFolder) -> None:
+    (path,) = sweep.cell("running").device_series_paths()
+    with path.open("a") as file:
+        file.write('{"time": 1.0, "problem": "the GPU was lost"}\n{"time": 2, "dev')
+    latest = read_latest_sample(path)
+    whole = read_device_series(path)
+    assert latest is not None
+    assert latest.time == whole.times[-1]
+    assert latest.samples == whole.samples[-1]
+    assert isinstance(latest.samples["GPU-0"], DeviceSample)

@@ -19,7 +19,7 @@ OVERRIDES := $(if $(MAX_ITERS),max_steps=$(MAX_ITERS)) \
   $(if $(filter n no false 0,$(GPU_MONITOR)),monitor.devices=false)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-fast check lint types test-matrix test_matrix trackio-view trackio-web \
+.PHONY: help setup test test-fast slurm-test check lint types test-matrix test_matrix trackio-view trackio-web \
   wandb-sync report estimate soak overhead wheelhouse install-offline clean
 
 help: ## List the targets
@@ -40,6 +40,9 @@ test: $(STAMP) ## Run every test
 
 test-fast: $(STAMP) ## Run the unit tests
 	$(BIN)/python -m pytest tests/unit
+
+slurm-test: $(STAMP) ## Install (Debian, root) and start a SLURM on this host, and test against it
+	$(BIN)/python tools/slurm_test.py $(ARGS)
 
 check: lint types ## Lint, formatting and types
 

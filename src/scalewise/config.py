@@ -7,6 +7,7 @@ runs a cell (how many GPUs, which model) is checked there, by ``sweep.lease``.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -77,6 +78,14 @@ class SweepConfig:
     """Time without a step after which a cell counts as hung."""
     grace_s: float = 5.0
     """Time between SIGTERM and SIGKILL."""
+    dry_run: bool = False
+    """Print what would run, and run nothing."""
+    rerun: str | None = None
+    """With ``resume``: run only ``failed`` cells, ``all`` again, or those whose name matches."""
+    extend: int = 0
+    """With ``resume``: repeats to add to those that the folder has of each configuration."""
+    allow_mixed: bool = False
+    """With ``resume``: add results of other code or other devices than those already there."""
 
     def __post_init__(self) -> None:
         if self.timeout_s is not None and self.timeout_s <= 0:
@@ -85,6 +94,8 @@ class SweepConfig:
             raise ValueError(f"hang_timeout_s: found {self.hang_timeout_s}; allowed: above 0")
         if not 0 <= self.grace_s <= 8:
             raise ValueError(f"grace_s: found {self.grace_s}; allowed: 0 to 8 seconds")
+        if self.extend < 0:
+            raise ValueError(f"extend: found {self.extend}; allowed: 0 or more")
 
 
 @dataclass(frozen=True)
@@ -217,13 +228,32 @@ def build_cell(plain: Mapping[str, Any]) -> CellConfig:
             ("optimizer", _group(data, "optimizer")),
         ):
             data[key] = _component(key, group)
-        return build(CellConfig, data)
+        return build(CellConfig, {k: _shared(k, v) for k, v in data.items()})
     except ConfigError:
         raise
     except DataError as error:
         # The loader is typed under `dataset.loader`, where it stands in the YAML.
         text = str(error)
         raise ConfigError(f"dataset.{text}" if text.startswith("loader") else text) from error
+
+
+def _shared(key: str, value: Any) -> Any:
+    """``value`` as its dataclass, built once for all cells of a sweep that have the same one."""
+    cls = _field_types().get(key)
+    if not isinstance(value, Mapping) or not isinstance(cls, type):
+        return value
+    known = f"{key} {value!r}"
+    if known not in _built:
+        _built[known] = build(cls, value, key)
+    return _built[known]
+
+
+_built: dict[str, Any] = {}
+
+
+@functools.cache
+def _field_types() -> dict[str, Any]:
+    return typing.get_type_hints(CellConfig)
 
 
 def _group(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -357,10 +387,15 @@ _DOES_NOT_MATTER = (
 def config_id(plain: Mapping[str, Any]) -> str:
     """Hash of what determines a cell's result: repeats of one configuration share it."""
     relevant = {k: v for k, v in plain.items() if k not in _DOES_NOT_MATTER}
-    text = json.dumps(to_plain(relevant), sort_keys=True, separators=(",", ":"))
+    text = json.dumps(relevant, sort_keys=True, separators=(",", ":"), default=to_plain)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def cell_id(plain: Mapping[str, Any], repeat: int) -> str:
     """Hash of what determines one run: :func:`config_id` and the number of the repeat."""
-    return hashlib.sha256(f"{config_id(plain)}/{repeat}".encode()).hexdigest()[:12]
+    return repeat_id(config_id(plain), repeat)
+
+
+def repeat_id(configuration: str, repeat: int) -> str:
+    """:func:`cell_id` from a :func:`config_id`."""
+    return hashlib.sha256(f"{configuration}/{repeat}".encode()).hexdigest()[:12]

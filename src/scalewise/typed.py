@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -117,8 +118,11 @@ def _convert_scalar(hint: Any, value: Any, at: str) -> Any:
 
 
 def _convert_union(hint: Any, value: Any, at: str) -> Any:
+    options = typing.get_args(hint)
+    if type(value) is float and float in options:
+        return value  # nearly every value of a long series: nothing else could be meant
     nested: list[DataError] = []
-    for option in typing.get_args(hint):
+    for option in options:
         try:
             return convert(option, value, at)
         except DataError as error:
@@ -138,13 +142,26 @@ def _convert_sequence(hint: Any, value: Any, at: str) -> Any:
     return tuple(items) if typing.get_origin(hint) is tuple else items
 
 
+@functools.cache
+def _shape(cls: type) -> tuple[dict[str, Any], dict[str, dataclasses.Field[Any]]]:
+    """Types and fields of a dataclass: resolving them takes longer than building one from them."""
+    return (
+        typing.get_type_hints(cls),
+        {f.name: f for f in dataclasses.fields(cls) if f.init},
+    )
+
+
+@functools.cache
+def _field_types(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
 def _convert_dataclass(cls: type, value: Any, at: str) -> Any:
     if isinstance(value, cls):
         return value
     if not isinstance(value, Mapping):
         raise _mismatch(cls, value, at)
-    hints = typing.get_type_hints(cls)
-    fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
+    hints, fields = _shape(cls)
     prefix = f"{at}." if at else ""
     for key in value:
         if key not in fields:

@@ -176,3 +176,27 @@ def test_a_recording_is_replayed_to_its_end(tmp_path: Path) -> None:
     assert [json.loads(line)["devices"][0]["utilization_percent"] for line in lines] == [50, 51, 52]
     last = json.loads(_run("--replay", str(path), "--once", "--json").stdout)
     assert last["time"] == 1.7e9 + 2
+
+
+def test_a_real_h200s_recording_is_replayed_and_drawn(tmp_path: Path) -> None:
+    data = Path(__file__).resolve().parents[1] / "data" / "h200_single"
+    (path,) = data.glob("*/gpu/*.jsonl")
+    shown = json.loads(_run("--replay", str(path), "--once", "--json").stdout)
+    (device,) = shown["devices"]
+    assert (device["name"], device["sm_clock_mhz"]) == ("NVIDIA H200", 1980.0)
+    assert device["throttle_reasons"] == []
+    picture = tmp_path / "images" / "top.svg"
+    done = _run("--replay", str(path), "--once", "--svg", str(picture))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    drawn = picture.read_text()
+    assert "replay" in drawn and "H200" in drawn
+    assert "@font-face" not in drawn, "a picture in a README loads nothing from elsewhere"
+    again = tmp_path / "again.svg"
+    _run("--replay", str(path), "--once", "--svg", str(again))
+    assert again.read_bytes() == picture.read_bytes()
+
+
+def test_a_picture_is_of_one_reading(tmp_path: Path) -> None:
+    done = _run("--svg", str(tmp_path / "x.svg"))
+    assert done.returncode == 2
+    assert done.stderr == "scalewise top: --svg goes with --once and without --json\n"

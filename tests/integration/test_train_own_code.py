@@ -40,11 +40,14 @@ def by_strategy(run: Finished) -> dict[str, CellFolder]:
 
 def losses(folder: CellFolder, world: int) -> np.ndarray:
     """The global loss of each step: the mean over ranks, whose shares are equal."""
-    ranks = [
-        [r.values["train_loss"] for r in read_metrics(folder.metrics_path(rank)) if r.step]
+    steps = [
+        [
+            row.values["train_loss"]
+            for row in read_metrics(folder.metrics_path(rank))
+            if "train_loss" in row.values
+        ]
         for rank in range(world)
     ]
-    steps = [[v for v in one if v is not None][:12] for one in ranks]
     return np.mean(np.array(steps), axis=0)
 
 
@@ -164,12 +167,13 @@ def test_monitor_records_a_script_of_ones_own(train: Train, own_code: Path, rank
     steps = 24 // ranks
     for rank, series in enumerate(cell.steps):
         assert (series.rank, len(series), len(series.timed())) == (rank, steps, steps - 2)
-        assert 20 <= np.median(series.timed().column("forward")) < 30
+        forward, step = (np.median(series.timed().column(n)) for n in ("forward", "step"))
+        assert 20 <= forward < step
     (devices,) = cell.devices
     assert {d.id for d in devices.devices} == {f"rank{rank}" for rank in range(ranks)}
     assert audit_shards(cell.shards, ranks).verdict == "sharded"
     report = subprocess.run(
-        [sys.executable, "-m", "scalewise.cli", "report", "records"],
+        [str(Path(sys.executable).with_name("scalewise")), "report", "records"],
         cwd=own_code,
         env=train.environment,
         capture_output=True,
@@ -178,7 +182,7 @@ def test_monitor_records_a_script_of_ones_own(train: Train, own_code: Path, rank
         timeout=120,
     )
     assert report.returncode == 0, report.stderr
-    assert "monitored" in report.stdout + (own_code / "records/report/report.md").read_text()
+    assert "SlowModule" in report.stdout
 
 
 def test_steps_are_read_while_they_are_written(own: dict[str, CellFolder]) -> None:

@@ -30,7 +30,7 @@ ALLOWED = {
 
 FORBIDDEN = {
     "gpu": {"train", "sweep", "tracking", "report", "cli", "entry", "config"},
-    "measure": {"train", "sweep", "tracking", "report", "cli", "entry", "config"},
+    "measure": {"tracking", "cli", "entry", "config"},  # `doctor` leases devices and starts ranks
     "tracking": {"train", "sweep", "analysis", "report", "cli", "entry", "config"},
     "train": {"analysis", "sweep", "report", "cli", "entry"},
     "config": {"sweep", "report", "cli", "entry"},
@@ -86,8 +86,8 @@ def test_a_room_imports_nothing_that_lies_above_it(room: str) -> None:
     [
         ("pynvml", {"gpu/nvml.py"}),
         ("trackio", {"tracking/trackio.py", "tracking/view.py"}),
-        ("omegaconf", {"config.py", "entry.py", "sweep/launcher.py"}),
-        ("hydra", {"entry.py", "sweep/launcher.py"}),
+        ("omegaconf", {"config.py", "entry.py", "sweep/compose.py", "sweep/launcher.py"}),
+        ("hydra", {"entry.py", "sweep/compose.py", "sweep/launcher.py"}),
     ],
 )
 def test_an_outside_thing_has_one_seam(library: str, owners: set[str]) -> None:
@@ -113,16 +113,26 @@ def test_the_supervisor_loads_neither_torch_nor_hydra() -> None:
     assert loaded_by("scalewise.sweep.supervisor") & {"torch", "hydra", "omegaconf"} == set()
 
 
+def test_a_rank_loads_neither_sweep_nor_analysis_while_it_trains() -> None:
+    loaded = loaded_by(
+        "scalewise.train.experiment", "scalewise.train.callbacks.monitor", whole=True
+    )
+    above = ("scalewise.analysis", "scalewise.sweep", "scalewise.report")
+    assert [name for name in loaded if name.startswith(above)] == []
+    assert "scalewise.measure.step_clock" in loaded
+
+
 def test_scalewise_itself_and_its_launcher_shim_load_no_torch() -> None:
     loaded = loaded_by("scalewise", "scalewise.entry", "hydra_plugins.scalewise")
     assert "torch" not in loaded
 
 
-def loaded_by(*modules: str) -> set[str]:
-    """Top-level modules in a fresh interpreter after importing ``modules``."""
+def loaded_by(*modules: str, whole: bool = False) -> set[str]:
+    """Top-level modules in a fresh interpreter after importing ``modules``; ``whole``: all."""
     script = (
         f"import sys, json; [__import__(m) for m in {modules!r}];"
-        "print(json.dumps(sorted({m.partition('.')[0] for m in sys.modules})))"
+        "print(json.dumps(sorted(sys.modules)))"
     )
     answer = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
-    return set(json.loads(answer.stdout))
+    names = set(json.loads(answer.stdout))
+    return names if whole else {name.partition(".")[0] for name in names}

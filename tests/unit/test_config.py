@@ -68,6 +68,8 @@ def fitting(option: str) -> tuple[str, ...]:
     group, _, name = option.partition("=")
     if group == "dataset":
         return NEEDS.get(name, ())
+    if group == "fault":
+        return ("allow_faults=true",)
     if group == "model":
         takes = composed(option)["model"].get("takes")
         return (f"dataset={DATASET_FOR[takes]}",) if takes in DATASET_FOR else ()

@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
+
+
+class MatrixSweeper(BasicSweeper):
+    """``hydra/sweeper=matrix``: every combination, as Hydra's basic sweeper does.
+
+    That one composes every job only to see that it can be; our launchers compose and check all
+    of them before the first starts, so here nothing is done twice.
+    """
+
+    def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
+        """Left to the launcher."""
 
 
 class LocalLauncher(Launcher):

@@ -153,10 +153,14 @@ def _divided_too_far(case: Case) -> Iterator[Diagnosis]:
     compute, before, n = case.compute_ms, case.twin_compute_ms, case.run.world_size
     if compute is None or before is None or compute < COMPUTE_STUCK * before:
         return
+    # What the batch does not pay for is lost as a whole: the reduction costs the same per step.
+    split = case.run.anatomy.communication if case.run.anatomy else None
+    transfer = split.transfer_ms if split else 0.0
     yield Diagnosis(
-        "batch too small", compute - before / n, case.step_ms,
+        "batch too small", compute - before / n + transfer, case.step_ms,
         f"forward and backward take {compute:.3g} ms with 1/{n} of the batch and {before:.3g} ms "
-        "with all of it: fixed cost per step, not work, fills them",
+        f"with all of it: fixed cost per step, not work, fills them, and {transfer:.3g} ms of "
+        "communication come on top",
         "scaling=weak, or a global batch several times larger, takes hardly longer a step",
     )  # fmt: skip
 
@@ -170,7 +174,7 @@ def _activity(case: Case) -> Iterator[Diagnosis]:
     if sm < 50:
         yield Diagnosis(
             "launch-bound", compute * (1 - sm / 100), case.step_ms,
-            f"its SMs have work in {sm:.0f} % of the cycles: the GPU idles between kernels",
+            f"its SMs have work in {sm:.3g} % of the cycles: the GPU idles between kernels",
             "execution=cudagraph shortens the step by about this much",
         )  # fmt: skip
     elif dram is not None and dram > 60:

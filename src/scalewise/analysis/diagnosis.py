@@ -13,6 +13,7 @@ Limit = Literal[
     "not sharded", "uneven shards", "straggler", "stalls", "input-bound", "communication-bound",
     "launch-bound", "batch too small", "memory-bound", "compute-bound", "throttled",
     "allocator thrash", "host oversubscribed", "per-replica throughput",
+    "inflated throughput", "unsynchronised timing",
 ]  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import select
 import signal
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.live import Live
 
@@ -29,6 +31,7 @@ from scalewise.gpu.top_view import TopState, balance_of, render
 from scalewise.records import RecordError
 from scalewise.typed import to_plain
 
+_PICTURE_WIDTH = 120
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 
 
@@ -37,6 +40,8 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     if options.json and not options.once:
         return _complain("--json goes with --once", EXIT_USAGE)
+    if options.svg and (options.json or not options.once):
+        return _complain("--svg goes with --once and without --json", EXIT_USAGE)
     try:
         source = _open(options)
     except NvmlUnavailable as error:
@@ -65,6 +70,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--once", action="store_true", help="print one reading and end")
     parser.add_argument("--json", action="store_true", help="with --once: print it as JSON")
+    parser.add_argument(
+        "--svg", type=Path, metavar="FILE", help="with --once: save it as a picture instead"
+    )
     parser.add_argument(
         "--log",
         "--stats-file",
@@ -104,7 +112,7 @@ def _open(options: argparse.Namespace) -> FrameSource:
 
 def _show(source: FrameSource, log: StatsLog | None, options: argparse.Namespace) -> int:
     if options.once:
-        return _show_once(source, log, as_json=options.json)
+        return _show_once(source, log, as_json=options.json, picture=options.svg)
     state = TopState(source.title, options.interval)
     interactive = sys.stdout.isatty() and sys.stdin.isatty()
     with _ended_by_signals() as ended:
@@ -112,7 +120,9 @@ def _show(source: FrameSource, log: StatsLog | None, options: argparse.Namespace
     return EXIT_OK
 
 
-def _show_once(source: FrameSource, log: StatsLog | None, *, as_json: bool) -> int:
+def _show_once(
+    source: FrameSource, log: StatsLog | None, *, as_json: bool, picture: Path | None
+) -> int:
     """One reading; of a recording the last, with the history that led to it."""
     state = TopState(source.title, 0.0)
     for frame in _live_once(source) if isinstance(source, LiveFrames) else _all(source):
@@ -124,9 +134,24 @@ def _show_once(source: FrameSource, log: StatsLog | None, *, as_json: bool) -> i
     if as_json:
         sys.stdout.write(json.dumps(frame_json(state.frame, source.title), indent=2) + "\n")
         return EXIT_OK
+    if picture is not None:
+        save_picture(state, picture)
+        return EXIT_OK
     console = Console()
     console.print(render(state, console.width, 10_000))
     return EXIT_OK
+
+
+def save_picture(state: TopState, path: Path, width: int = _PICTURE_WIDTH) -> None:
+    """The screen as an SVG that needs no font from elsewhere. Raises OSError."""
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:
+        console = Console(record=True, width=width, file=nowhere, force_terminal=True)
+        console.print(render(state, width, 10_000))
+    plain = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # The id names the picture's styles: a fixed one keeps equal screens equal files.
+    svg = console.export_svg(title="scalewise top", code_format=plain, unique_id="scalewise-top")
+    path.write_text(svg, encoding="utf-8")
 
 
 def _live_once(source: LiveFrames) -> Iterator[Frame]:

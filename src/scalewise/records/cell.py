@@ -322,6 +322,19 @@ class CellFolder:
         if logs.exists():
             self._keep_logs(logs, self.next_attempt_number() - 1)
 
+    def set_aside(self) -> Path:
+        """Move everything of a finished run to ``earlier/<n>``, so that the cell can run again."""
+        earlier = self.path / "earlier"
+        numbers = [int(p.name) for p in earlier.glob("*") if p.name.isdecimal()]
+        kept = earlier / str(max(numbers, default=0) + 1)
+        kept.mkdir(parents=True)
+        # The result goes first: without it, what is left behind by a crash is no finished cell.
+        names = ["result.json", *sorted(p.name for p in self.path.iterdir())]
+        for name in dict.fromkeys(names):
+            if name not in ("earlier", "attempts") and (self.path / name).exists():
+                (self.path / name).rename(kept / name)
+        return kept
+
     def _keep_logs(self, logs: Path, attempt: int) -> None:
         kept = self.path / "attempts" / f"{attempt}.logs"
         if attempt == 0 or kept.exists():

@@ -31,12 +31,14 @@ def energy_table(analysis: Analysis) -> Table:
     for config in analysis.measured:
         runs = energies(config)
         if runs:
-            rows.append(_row(config.label, config, [e for run in runs for e in run], len(runs)))
+            everything = [part for run in runs for part in run]
+            rows.append(_row(config.label, config, everything, len(runs), whole=True))
             count = len(runs[0])
             if 1 < count <= _MOST_GPUS and all(len(run) == count for run in runs):
                 for i in range(count):
                     label = f"{config.label}: GPU {runs[0][i].device.index}"
-                    rows.append(_row(label, None, [run[i] for run in runs], len(runs)))
+                    one = [run[i] for run in runs]
+                    rows.append(_row(label, config, one, len(runs), whole=False))
     numeric = frozenset(range(1, len(headers) - 1))
     return Table(headers, tuple(rows), numeric).without_empty_columns()
 
@@ -63,27 +65,40 @@ def missing(analysis: Analysis) -> list[str]:
 
 
 def _row(
-    label: str, config: Configuration | None, parts: Sequence[DeviceEnergy], runs: int
+    label: str,
+    config: Configuration,
+    parts: Sequence[DeviceEnergy],
+    runs: int,
+    *,
+    whole: bool,
 ) -> tuple[str, ...]:
-    """Sums over the GPUs of a run, means over runs; of one GPU where ``config`` is None."""
+    """Sums over the GPUs of a run, means over runs; unless ``whole``, ``parts`` are one GPU's."""
     timed = _mean_of_runs([e.timed_j for e in parts], runs)
     seconds = sum(e.timed_s for e in parts) / len(parts)
     counted = _mean_of_runs([e.run_j for e in parts], runs)
     integrated = _mean_of_runs([e.run_integrated_j for e in parts], runs)
     difference = None if not counted or integrated is None else 100 * (integrated / counted - 1)
-    per_million = config.estimate("joules_per_million_samples") if config else None
+    step_j, sample_j = _shares(config, timed)
     sources = {e.source for e in parts if e.source}
     return (
         label,
         number(timed / seconds if timed is not None and seconds > 0 else None),
-        estimate(config.estimate("joules_per_step")) if config else "-",
-        number(per_million.value / 1000 if per_million else None),
+        estimate(config.estimate("joules_per_step")) if whole else number(step_j),
+        number(None if sample_j is None else 1000 * sample_j),
         number(counted),
         number(integrated),
         "-" if difference is None else f"{difference:+.1f}",
         number(_mean_of_runs([e.idle_w for e in parts], runs)),
         " and ".join(sorted(sources)) or "-",
     )
+
+
+def _shares(config: Configuration, timed_j: float | None) -> tuple[float | None, float | None]:
+    """Joules of a step and of a sample of all ranks, given those of the timed steps of a run."""
+    throughput = next((run.throughput for run in config.runs if run.throughput), None)
+    if timed_j is None or throughput is None:
+        return None, None
+    return timed_j / throughput.steps, timed_j / throughput.samples
 
 
 def _mean_of_runs(values: Sequence[float | None], runs: int) -> float | None:

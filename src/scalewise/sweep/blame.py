@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from scalewise.records import CellFolder, RankError, RecordError
@@ -43,6 +43,8 @@ class Verdict:
     """One line."""
     rank: int | None
     exit_code: int | None
+    at: float = field(default_factory=time.time)
+    """Unix time: when the rank failed, or when this was decided."""
 
 
 def blame(ranks: Ranks, folder: CellFolder) -> Verdict:
@@ -57,8 +59,8 @@ def blame(ranks: Ranks, folder: CellFolder) -> Verdict:
             candidates.append((True, error.time, process))
         elif process.exit_code not in (None, 0) and process.ended_at is not None:
             candidates.append((not _was_killed(process), process.ended_at, process))
-    *_, first = min(candidates, key=lambda candidate: candidate[:2])
-    return _verdict(first, errors[first.rank])
+    _, at, first = min(candidates, key=lambda candidate: candidate[:2])
+    return replace(_verdict(first, errors[first.rank]), at=at)
 
 
 def _was_killed(process: RankProcess) -> bool:

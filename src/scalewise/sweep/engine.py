@@ -77,6 +77,8 @@ class Engine:
         self.display = display
         self.report = SweepReport(folder)
         """What has ended so far; it stays when :meth:`run` is interrupted."""
+        self.again: frozenset[str] = frozenset()
+        """Ids of done cells that are to run once more; their results are set aside."""
         self._leases = Leases()
         self._running: list[_Running] = []
         self._waiting: list[tuple[Cell, int, Host]] = []
@@ -98,9 +100,11 @@ class Engine:
             self._tally = Tally(total=len(cells))
             report.cells += cells
             for cell in cells:
+                if cell.planned.cell_id in self.again:
+                    self.folder.cell(cell.planned.name).set_aside()
                 self._admit(cell, report, alone=len(cells) == 1)
             self._save_plan(cells)
-            pending = [c for c, _, _ in self._waiting]
+            pending = self._to_run()
             pending += [c for c in cells if c.request.cell.repeats == "auto"]
             if any(c.request.cell.tracking.trackers for c in pending):
                 mirror = Mirror(self.folder.path, self.display.note)
@@ -122,6 +126,9 @@ class Engine:
         return report
 
     # Before anything starts
+
+    def _to_run(self) -> list[Cell]:
+        return [cell for cell, _, _ in self._waiting]
 
     def _prepared_lock(self) -> Path:
         try:

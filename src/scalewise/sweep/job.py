@@ -16,13 +16,24 @@ class CellFailed(RuntimeError):  # noqa: N818 - what Hydra's sweepers see of a c
 
 
 @dataclass(frozen=True)
+class Nodes:
+    """Where one host stands among several that run a cell together."""
+
+    index: int
+    count: int
+    address: str
+    """Of the first host, where rank 0 listens."""
+    port: int
+
+
+@dataclass(frozen=True)
 class Job:
     """One attempt at one cell."""
 
     folder: str
     cell: PlannedCell
     slots: tuple[DeviceInfo, ...]
-    """The leased devices, one a rank."""
+    """The leased devices, one a rank of this host."""
     cwd: str
     """Where the user started the sweep: relative paths in the configuration mean this folder."""
     python_path: tuple[str, ...]
@@ -31,6 +42,18 @@ class Job:
     driver: str | None = None
     topology: Mapping[str, str] = field(default_factory=dict)
     co_tenants: tuple[str, ...] = ()
+    nodes: Nodes | None = None
+    """None for a cell on one host."""
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the cell on all hosts, which have equally many."""
+        return len(self.slots) * (1 if self.nodes is None else self.nodes.count)
+
+    @property
+    def first_rank(self) -> int:
+        """Of this host."""
+        return 0 if self.nodes is None else self.nodes.index * len(self.slots)
 
     def to_line(self) -> bytes:
         return json.dumps(to_plain(self)).encode() + b"\n"

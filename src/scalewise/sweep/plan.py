@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,11 +14,11 @@ from scalewise.config import (
     CellConfig,
     ConfigError,
     build_cell,
-    cell_id,
     check_module,
     config_id,
     instantiate,
     keep_own_arguments,
+    repeat_id,
     without_absent_fault,
 )
 from scalewise.records import PlannedCell
@@ -31,6 +32,11 @@ class Request:
     plain: dict[str, Any]
     """Resolved, without ``hydra``."""
     cell: CellConfig
+
+    @functools.cached_property
+    def config_id(self) -> str:
+        """:func:`scalewise.config.config_id` of ``plain``."""
+        return config_id(self.plain)
 
 
 @dataclass(frozen=True)
@@ -70,11 +76,19 @@ def check_components(cell: CellConfig) -> None:
     }
     for key, arguments in given.items():
         component = getattr(cell, key)
+        known = f"{key} {component!r}"
+        if known in _sound:
+            continue
         if not component.target.startswith("scalewise."):
             check_module(key, component)
             continue
         with torch.device("meta" if key == "model" else "cpu"):
             instantiate(key, component, **arguments)
+        _sound.add(known)
+
+
+_sound: set[str] = set()
+"""Components that were built once: thousands of cells share a few."""
 
 
 def check_fit(plain: dict[str, Any]) -> None:
@@ -88,20 +102,31 @@ def check_fit(plain: dict[str, Any]) -> None:
         )
 
 
-def plan(requests: Sequence[Request], order_seed: int) -> list[Cell]:
+def plan(
+    requests: Sequence[Request],
+    order_seed: int,
+    earlier: Mapping[str, int] | None = None,
+) -> list[Cell]:
     """Every repeat of every distinct configuration, in the order in which they are to run.
+
+    ``earlier`` is the number of repeats a resumed folder has planned already, by ``config_id``:
+    none of them is forgotten, and ``sweep.extend`` counts from there.
 
     Repeats are interleaved in rounds, each round in a random order of its own (randomised
     blocks), so that a drift of the host meets all configurations alike.
     """
     distinct: dict[str, Request] = {}
     for one in requests:
-        known = distinct.setdefault(config_id(one.plain), one)
+        known = distinct.setdefault(one.config_id, one)
         if first_repeats(one.cell) > first_repeats(known.cell):
-            distinct[config_id(one.plain)] = one
+            distinct[one.config_id] = one
     rounds: dict[int, list[Cell]] = {}
-    for one in distinct.values():
-        for repeat in range(first_repeats(one.cell)):
+    for identity, one in distinct.items():
+        planned = (earlier or {}).get(identity, 0)
+        repeats = max(first_repeats(one.cell), planned)
+        if planned:
+            repeats = max(repeats, planned + one.cell.sweep.extend)
+        for repeat in range(repeats):
             rounds.setdefault(repeat, []).append(make_cell(one, repeat))
     return in_rounds(rounds, order_seed)
 
@@ -125,7 +150,7 @@ def in_rounds(rounds: Mapping[int, Sequence[Cell]], order_seed: int) -> list[Cel
 
 def make_cell(one: Request, repeat: int) -> Cell:
     """One run of a configuration: its id and the name of its folder."""
-    identity = cell_id(one.plain, repeat)
+    identity = repeat_id(one.config_id, repeat)
     devices = one.cell.strategy.devices
     parts = [
         one.cell.model.name,
@@ -138,7 +163,7 @@ def make_cell(one: Request, repeat: int) -> Cell:
     return Cell(
         PlannedCell(
             cell_id=identity,
-            config_id=config_id(one.plain),
+            config_id=one.config_id,
             name=name,
             overrides=one.overrides,
             repeat=repeat,

@@ -18,7 +18,7 @@ from pathlib import Path
 from scalewise.config import CellConfig
 from scalewise.records import CellFolder
 from scalewise.sweep.job import Job
-from scalewise.train.rank import rendezvous, scrubbed
+from scalewise.train.rank import across_hosts, rendezvous, scrubbed
 from scalewise.typed import to_plain
 
 ENV_SUPERVISOR = "SCALEWISE_SUPERVISOR_PID"
@@ -115,16 +115,16 @@ class Ranks:
         self.processes: list[RankProcess] = []
 
     def start(self) -> None:
-        """Start one process a slot; they find each other on a free port of this host."""
-        port = free_port()
-        world = len(self._job.slots)
-        for rank in range(world):
+        """Start one process a slot; they find each other on a free port of the first host."""
+        port = free_port() if self._job.nodes is None else self._job.nodes.port
+        for local_rank in range(len(self._job.slots)):
+            rank = self._job.first_rank + local_rank
             logs = [self._folder.log_path(rank, "out"), self._folder.log_path(rank, "err")]
             logs[0].parent.mkdir(parents=True, exist_ok=True)
             with logs[0].open("wb") as out, logs[1].open("wb") as err:
                 child = subprocess.Popen(
                     [sys.executable, "-P", "-m", "scalewise.sweep.worker", self._job.folder],
-                    env=self._environment(rank, world, port),
+                    env=self._environment(rank, local_rank, port),
                     cwd=self._job.cwd,
                     stdin=subprocess.DEVNULL,
                     stdout=out,
@@ -157,13 +157,14 @@ class Ranks:
         for process in self.alive:
             _kill(process.pid, signal.SIGUSR1)
 
-    def _environment(self, rank: int, world: int, port: int) -> dict[str, str]:
-        job, slot = self._job, self._job.slots[rank]
+    def _environment(self, rank: int, local_rank: int, port: int) -> dict[str, str]:
+        job, slot = self._job, self._job.slots[local_rank]
         threads = str(max(1, len(slot.cores)))
         environment = {
             **scrubbed(os.environ),
             **self._cell.hardware.nccl_environment(),
-            **rendezvous(rank, rank, world, port),
+            **rendezvous(rank, local_rank, job.world_size, port),
+            **({} if job.nodes is None else across_hosts(job.nodes.index, job.nodes.address)),
             "PYTHONPATH": os.pathsep.join(job.python_path),
             "OMP_NUM_THREADS": threads,
             "MKL_NUM_THREADS": threads,
@@ -171,6 +172,7 @@ class Ranks:
             "SCALEWISE_DEVICE": json.dumps(to_plain(slot)),
             "SCALEWISE_DEVICES": json.dumps(to_plain(job.slots)),
             "SCALEWISE_TOPOLOGY": json.dumps(dict(job.topology)),
+            "SCALEWISE_HOSTS": str(1 if job.nodes is None else job.nodes.count),
             "SCALEWISE_COMMAND": json.dumps(list(job.command)),
         }
         if job.driver is not None:
@@ -189,10 +191,10 @@ def device_environment(job: Job, cell: CellConfig) -> Mapping[str, str]:
     return environment
 
 
-def free_port() -> int:
-    """A port of the loopback interface that nobody listens on right now."""
+def free_port(address: str = "127.0.0.1") -> int:
+    """A port that nobody listens on right now: of the loopback interface, or of ``address``."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((address, 0))
         port: int = probe.getsockname()[1]
         return port
 

@@ -82,7 +82,7 @@ class SlurmEngine(Engine):
         require_slurm()
         return super().run(cells)
 
-    def to_run(self) -> list[Cell]:
+    def _to_run(self) -> list[Cell]:
         waiting = [cell for cells in self._demands.values() for cell in cells]
         return waiting + [sent.cell for sent in self._sent]
 
@@ -234,17 +234,16 @@ class SlurmEngine(Engine):
         if is_done(sent.folder, sent.cell.planned):
             result = sent.folder.load_result()
             rate = throughput_of(sent.folder, result.world_size)
-            seconds = result.finished_at - result.started_at
+            took = result.finished_at - result.started_at
             missing = "" if result.objective is not None else "its objective was not measured"
-            self._finish(sent, report, Outcome("done", missing, result.objective, rate), seconds)
+            self._finish(sent, report, Outcome("done", missing, result.objective, rate), took)
             return
         if sent.ended is None:
             return
         # The job's last file may reach this host later than SLURM's word of its end.
         if self._last_attempt(sent) is None and not self._is_late(sent):
             return
-        now = time.monotonic()
-        seconds = None if sent.started is None else now - sent.started
+        seconds = None if sent.started is None else sent.ended - sent.started
         self._finish(sent, report, self._record_end(sent), seconds)
 
     def _is_late(self, sent: _Sent) -> bool:
@@ -260,9 +259,7 @@ class SlurmEngine(Engine):
 
     def _last_attempt(self, sent: _Sent) -> Attempt | None:
         """The last one this job has recorded."""
-        attempts = [
-            a for a in sent.folder.attempts() if a.number >= sent.submission.first_attempt
-        ]
+        attempts = [a for a in sent.folder.attempts() if a.number >= sent.submission.first_attempt]
         return attempts[-1] if attempts else None
 
     def _record_end(self, sent: _Sent) -> Outcome:

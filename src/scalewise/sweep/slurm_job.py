@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -21,8 +22,10 @@ from typing import TYPE_CHECKING
 
 from scalewise.config import CellConfig, build_cell
 from scalewise.records import Attempt, CellFolder, PlannedCell, RecordError
-from scalewise.sweep.job import CellFailed, Job, Outcome
+from scalewise.sweep.job import CellFailed, Job, Nodes, Outcome
 from scalewise.sweep.lease import Host, HostMismatch, Lease, Leases, discover
+from scalewise.sweep.nodes import NodesApart, announce, meet
+from scalewise.sweep.processes import free_port
 from scalewise.sweep.slurm import Demand
 from scalewise.sweep.slurm_queue import QueueUnreachable, neighbours
 
@@ -59,12 +62,13 @@ class CellJob:
         if is_done(folder, self.cell):
             return  # requeued just after its end
         try:
-            refuse_many_tasks()
+            refuse_other_tasks(self.wanted.nodes)
             cell = build_cell(folder.load_config())
             host = granted(cell, self.wanted)
-            with leased(host, self.wanted.width) as lease:
-                outcome = supervise(self._job(lease, host), folder.path / "supervisor.err")
-        except HostMismatch as mismatch:
+            with leased(host, self.wanted.devices_per_node) as lease:
+                job = self._job(lease, host, place(folder, self.wanted.nodes))
+                outcome = supervise(job)
+        except (HostMismatch, NodesApart) as mismatch:
             record(folder, str(mismatch))
             raise CellFailed(str(mismatch)) from None
         if outcome.state != "done":
@@ -83,7 +87,7 @@ class CellJob:
         self._say_why(CellFolder(self.folder))
         return DelayedSubmission(self)
 
-    def _job(self, lease: Lease, host: Host) -> Job:
+    def _job(self, lease: Lease, host: Host, nodes: Nodes | None) -> Job:
         return Job(
             folder=self.folder,
             cell=self.cell,
@@ -94,6 +98,7 @@ class CellJob:
             driver=host.driver,
             topology=host.topology,
             co_tenants=_neighbours(),
+            nodes=nodes,
         )
 
     def _say_why(self, folder: CellFolder) -> None:
@@ -114,15 +119,27 @@ class CellJob:
         folder.save_attempt(told)
 
 
-def refuse_many_tasks() -> None:
-    """Raises :class:`HostMismatch` where more than one task of a job would start the cell."""
+def refuse_other_tasks(nodes: int) -> None:
+    """Raises :class:`HostMismatch` where the job has not exactly one task a node."""
     tasks = os.environ.get("SLURM_NTASKS", "1")
-    if tasks != "1":
+    if tasks != str(nodes):
         raise HostMismatch(
-            f"SLURM_NTASKS={tasks}: {tasks} tasks would each start all ranks of this cell; "
-            "allowed: one task a job, which scalewise asks for itself (see `setup`, SBATCH_* "
-            "variables and the cluster's defaults)"
+            f"SLURM_NTASKS={tasks}: each task would start all ranks of its node; allowed: {nodes}, "
+            "one a node, which scalewise asks for itself (SLURM_* or SBATCH_* variables or the "
+            "cluster's defaults say otherwise)"
         )
+
+
+def place(folder: CellFolder, count: int) -> Nodes | None:
+    """Where this node stands in the cell; None for a cell on one. Raises :class:`NodesApart`."""
+    if count == 1:
+        return None
+    # A requeued job keeps its id.
+    key = f"{os.environ['SLURM_JOB_ID']}.{os.environ.get('SLURM_RESTART_COUNT', '0')}"
+    index = int(os.environ["SLURM_NODEID"])
+    if index > 0:
+        return meet(folder, key, index, count)
+    return announce(folder, key, count, socket.gethostname(), free_port("0.0.0.0"))
 
 
 def granted(cell: CellConfig, wanted: Demand) -> Host:
@@ -138,8 +155,8 @@ def granted(cell: CellConfig, wanted: Demand) -> Host:
     host = discover(hardware)
     if not on_cpu and any(slot.kind != "cuda" for slot in host.slots):
         raise HostMismatch(
-            f"SLURM granted {wanted.gpus_per_node} GPUs, and none can be seen here ({host.no_gpu}); "
-            "use hardware=cpu to train on the CPU"
+            f"SLURM granted {wanted.gpus_per_node} GPUs, and none can be seen here "
+            f"({host.no_gpu}); use hardware=cpu to train on the CPU"
         )
     if len(host.slots) < wanted.width:
         raise HostMismatch(
@@ -166,8 +183,10 @@ def leased(host: Host, width: int) -> Iterator[Lease]:
         lease.release()
 
 
-def supervise(job: Job, errors: Path) -> Outcome:
+def supervise(job: Job) -> Outcome:
     """Run the supervisor to its end, holding its liveness pipe."""
+    number = "" if job.nodes is None or job.nodes.index == 0 else str(job.nodes.index)
+    errors = Path(job.folder) / f"supervisor{number}.err"
     with errors.open("wb") as stderr, _warning_blocked():
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "scalewise.sweep.supervisor"],
@@ -192,7 +211,7 @@ def supervise(job: Job, errors: Path) -> Outcome:
         _supervisors.remove(process)
     if answer.endswith(b"\n"):
         return Outcome.from_line(answer)
-    message = f"the supervisor ended with status {process.returncode}; see supervisor.err"
+    message = f"the supervisor ended with status {process.returncode}; see {errors.name}"
     record(CellFolder(job.folder), message, "supervisor")
     return Outcome("failed", message)
 

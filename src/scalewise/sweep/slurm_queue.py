@@ -112,7 +112,9 @@ def _accounting(job_ids: Collection[str]) -> dict[str, JobState]:
 
 def _run(*command: str) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_S)
+        done = subprocess.run(
+            command, check=False, capture_output=True, text=True, timeout=_ANSWER_S
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise QueueUnreachable(f"{command[0]}: {error}") from error
     if done.returncode != 0:

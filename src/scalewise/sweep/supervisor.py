@@ -27,10 +27,12 @@ from scalewise.records import (
 from scalewise.sweep.blame import Verdict, blame, last_lines, port_was_taken
 from scalewise.sweep.job import Job, Outcome
 from scalewise.sweep.measured import batch_sizes_of, objective_of, throughput_of
+from scalewise.sweep.nodes import conclude
 from scalewise.sweep.processes import Ranks, Wakeup, become_subreaper, end_descendants
 
 _POLL_S = 1.0
 _PORT_TRIES = 3
+_STOPPED = Verdict("interrupted", "the sweep was stopped", None, None)
 
 
 def main() -> int:
@@ -71,8 +73,14 @@ class Supervisor:
     def run(self) -> Outcome:
         """Train the cell and record the result, or why there is none."""
         try:
-            self.folder.save_running(RunningAttempt(self.number, self.started_at, self.job.slots))
+            if self.is_first:
+                now = RunningAttempt(self.number, self.started_at, self.job.slots)
+                self.folder.save_running(now)
             verdict = self._train()
+            if self.job.nodes is not None:
+                verdict = conclude(self.folder, self.job.nodes, verdict)
+                if not self.is_first:
+                    return Outcome("failed", verdict.message) if verdict else Outcome("done")
             if verdict is None:
                 return self._record_result()
             return self._record_attempt(verdict)
@@ -81,9 +89,17 @@ class Supervisor:
             end_descendants(0.0)
             return Outcome("failed", f"{self.job.cell.name}: {error}")
         finally:
-            self.folder.clear_running()
+            if self.is_first:
+                self.folder.clear_running()
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this one's records count: the others only look after their host's ranks."""
+        return self.job.first_rank == 0
 
     def _train(self) -> Verdict | None:
+        if self.job.nodes is not None:
+            return self._train_once()  # the hosts agreed on the port, and the folder is cleared
         for last_try in (*[False] * (_PORT_TRIES - 1), True):
             self.folder.clear_attempt()
             verdict = self._train_once()
@@ -114,7 +130,11 @@ class Supervisor:
             return None
         sampler = DeviceSampler(
             self.folder,
-            {slot.uuid: rank for rank, slot in enumerate(self.job.slots) if slot.uuid},
+            {
+                slot.uuid: rank
+                for rank, slot in enumerate(self.job.slots, self.job.first_rank)
+                if slot.uuid
+            },
             lambda: {p.rank: p.pid for p in ranks.alive},
             self.cell.monitor.interval_s,
         )
@@ -130,12 +150,15 @@ class Supervisor:
             self.folder.beat()
             ranks.collect()
             if ranks.failed:
-                return blame(ranks, self.folder)
+                verdict = blame(ranks, self.folder)
+                # A cluster's SIGTERM goes to the ranks too, and may end them first.
+                return _STOPPED if self.wakeup.stop_asked else verdict
             if not ranks.alive:
                 return None
-            if self.wakeup.sweep_gone or self.wakeup.stop_asked:
-                why = "the sweep ended" if self.wakeup.sweep_gone else "the sweep was stopped"
-                return Verdict("interrupted", why, None, None)
+            if self.wakeup.stop_asked:
+                return _STOPPED
+            if self.wakeup.sweep_gone:
+                return Verdict("interrupted", "the sweep ended", None, None)
             if config.timeout_s is not None and time.monotonic() - began > config.timeout_s:
                 return Verdict(
                     "timeout", f"not done after sweep.timeout_s={config.timeout_s:g}", None, None
@@ -158,7 +181,7 @@ class Supervisor:
         return time.time() - latest
 
     def _record_result(self) -> Outcome:
-        job, cell, world = self.job, self.cell, len(self.job.slots)
+        job, cell, world = self.job, self.cell, self.job.world_size
         try:
             summaries = tuple(self.folder.load_rank(rank) for rank in range(world))
         except RecordError as error:

@@ -30,6 +30,7 @@ ENV_DEVICE = "SCALEWISE_DEVICE"
 """This rank's :class:`DeviceInfo` as JSON."""
 ENV_DRIVER = "SCALEWISE_DRIVER"
 ENV_TOPOLOGY = "SCALEWISE_TOPOLOGY"
+ENV_HOSTS = "SCALEWISE_HOSTS"
 
 _PR_SET_PDEATHSIG = 1
 
@@ -64,7 +65,7 @@ def _train(folder: CellFolder, rank: int, device: DeviceInfo) -> None:
         torch.set_num_threads(len(device.cores))
     cell = build_cell(folder.load_config())
     world_size = int(os.environ["WORLD_SIZE"])
-    context = RankContext(rank, int(os.environ["LOCAL_RANK"]), world_size, device)
+    context = RankContext(rank, int(os.environ["LOCAL_RANK"]), world_size, device, _hosts())
     if context.is_first:
         devices = json.loads(os.environ["SCALEWISE_DEVICES"])
         from scalewise.typed import build
@@ -84,6 +85,10 @@ def _device() -> DeviceInfo:
     from scalewise.typed import build
 
     return build(DeviceInfo, json.loads(os.environ[ENV_DEVICE]))
+
+
+def _hosts() -> int:
+    return int(os.environ.get(ENV_HOSTS, "1"))
 
 
 def _die_with_supervisor() -> None:

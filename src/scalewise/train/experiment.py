@@ -9,6 +9,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -41,10 +42,13 @@ def run(cell: CellConfig, folder: CellFolder, rank: RankContext) -> RankSummary:
             trainer.fit(module, **data)
     except UnplantableError as error:
         raise ConfigError(str(error)) from error
-    if cell.validation == "end" and "val_dataloaders" in data:
-        trainer.validate(module, data["val_dataloaders"], verbose=False)
-    elif cell.validation == "end" and "datamodule" in data:
-        trainer.validate(module, datamodule=data["datamodule"], verbose=False)
+    if cell.validation == "end" and can_score(module, data):
+        trainer.validate(
+            module,
+            data.get("val_dataloaders"),
+            datamodule=data.get("datamodule"),
+            verbose=False,
+        )
     return recorder.close(trainer, module)
 
 
@@ -109,6 +113,15 @@ def build_data(cell: CellConfig, rank: RankContext, module: pl.LightningModule) 
     return data
 
 
+def can_score(module: pl.LightningModule, data: dict[str, Any]) -> bool:
+    """Whether there is something to validate and a way to: a user's own code may have neither."""
+    datamodule = data.get("datamodule")
+    has_data = "val_dataloaders" in data or (
+        datamodule is not None and is_overridden("val_dataloader", datamodule)
+    )
+    return has_data and is_overridden("validation_step", module)
+
+
 def build_trainer(
     cell: CellConfig,
     rank: RankContext,
@@ -121,7 +134,8 @@ def build_trainer(
     has_batch_norm = any(isinstance(part, _BatchNorm) for part in module.modules())
     trainer = pl.Trainer(
         accelerator="gpu" if rank.device.kind == "cuda" else "cpu",
-        devices=rank.world_size,
+        devices=rank.world_size // rank.hosts,
+        num_nodes=rank.hosts,
         strategy=build_strategy(cell.strategy, rank.device.kind, has_batch_norm),
         # Told, not guessed: an allocation of some cluster around us must not be mistaken for ours.
         plugins=[LightningEnvironment()],

@@ -17,6 +17,8 @@ class RankContext:
     local_rank: int
     world_size: int
     device: DeviceInfo
+    hosts: int = 1
+    """Hosts that run the cell, with equally many ranks each."""
 
     @property
     def is_first(self) -> bool:
@@ -64,6 +66,11 @@ def rendezvous(rank: int, local_rank: int, world_size: int, port: int) -> dict[s
         "LOCAL_RANK": str(local_rank),
         "WORLD_SIZE": str(world_size),
     }
+
+
+def across_hosts(node: int, address: str) -> dict[str, str]:
+    """What differs where the ranks are on several hosts: rank 0 listens at ``address``."""
+    return {"MASTER_ADDR": address, "NODE_RANK": str(node)}
 
 
 def foreign_launch(environment: Mapping[str, str] = os.environ) -> tuple[str, int, int] | None:

@@ -12,10 +12,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
-from scalewise.gpu.export import export_cell
+from scalewise.gpu.export import export_cell, export_folder
 from scalewise.gpu.json_array import JsonArrayFile
 from scalewise.gpu.seed_format import (
     import_seed_file,
@@ -234,6 +235,39 @@ def test_a_cell_is_exported_to_all_three_files(tmp_path: Path) -> None:
     assert len(rows) == 8
     assert rows[1]["memory_used_mib"] == "12750.0" and rows[1]["gpu_index"] == "1"
     assert rows[7]["power_w"] == "" and rows[7]["throttle_reasons"] == "a; b"
+
+
+def _sweep(path: Path, sources: dict[str, str]) -> Path:
+    for name, source in sources.items():
+        folder = CellFolder(path / name)
+        folder.save_config({"model": {"name": "medium"}})
+        series = folder.device_series_path("abc")
+        assert source in ("nvml", "process")
+        kind: Literal["nvml", "process"] = "nvml" if source == "nvml" else "process"
+        writer = DeviceSeriesWriter(series, "abc", kind, 1.0, _DEVICES, {})
+        writer.append(1.7e9, _SAMPLES, 0.2)
+        writer.close()
+    return path
+
+
+def test_every_cell_of_a_sweep_is_exported_but_for_those_without_gpus(tmp_path: Path) -> None:
+    sweep = _sweep(tmp_path / "sweep", {"a": "nvml", "b": "process", "c": "nvml"})
+    written = export_folder(sweep, None)
+    assert [p.relative_to(sweep).as_posix() for p in written if p.suffix == ".csv"] == [
+        "a/gpu_timeline.csv",
+        "c/gpu_timeline.csv",
+    ]
+    elsewhere = export_folder(sweep, tmp_path / "out")
+    assert (tmp_path / "out" / "c" / "gpu_stats_c_multi_gpu.json") in elsewhere
+    assert len(export_folder(sweep / "a", None)) == 3
+
+
+def test_nothing_to_export_is_said(tmp_path: Path) -> None:
+    sweep = _sweep(tmp_path / "sweep", {"b": "process"})
+    with pytest.raises(RecordError, match="no GPU was sampled there"):
+        export_folder(sweep, None)
+    with pytest.raises(RecordError, match="found no cell and no sweep"):
+        export_folder(tmp_path, None)
 
 
 def test_an_imported_file_becomes_a_series_of_a_cell(tmp_path: Path) -> None:

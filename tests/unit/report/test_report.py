@@ -208,7 +208,7 @@ def test_a_poor_sweep_still_has_a_useful_report(
     path = write_sweep(tmp_path, specs)
     files = report.build(path)
     assert needed in files.markdown.read_text()
-    assert {p.name for p in files.plots} - set(DEVICE_PLOTS) == plots
+    assert {p.name for p in files.plots} - {*DEVICE_PLOTS, "balance_history.png"} == plots
     assert printed(path)
     json.loads(files.json.read_text())
 

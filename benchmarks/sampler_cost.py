@@ -1,0 +1,274 @@
+"""What watching costs: the sampler alone, lane by lane, and a training with it over one without.
+
+    python benchmarks/sampler_cost.py [--fake 8] [--parts lanes cpu steps] [--repeats 10] [--out F]
+
+* ``lanes``: time of a core sample, of the slow lane and of the GPM lane, for each GPU and for the
+  host, median and 99th percentile over fresh readings;
+* ``cpu``: a process that does nothing but sample, at 1 and at 10 Hz: CPU time per GPU in percent
+  of a core, RSS growth. Growth needs minutes: ``--seconds``, or ``sampler_soak.py``;
+* ``steps``: step time of ``train.py`` with the sampler at 10 Hz over ``monitor.devices=false``,
+  interleaved fresh runs in an order shuffled within each repeat with a fixed seed; the ratio has
+  a 95 % interval over runs (Welch on logarithms).
+
+On a host without GPUs ``--fake N`` uses the tests' fake library for ``lanes`` and ``cpu`` (its
+calls take no time but for the energy counter's 3.5 ms, so what it shows is our own cost); ``steps``
+then samples the ranks' processes, which is said. A short table comes last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+
+_ENERGY_COUNTER_US = 3500
+_RATES_HZ = (1, 10)
+PARTS = ("lanes", "cpu", "steps")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--fake", type=int, default=0, metavar="N", help="N GPUs that are not real")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--readings", type=int, default=500, help="of the core lane")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of sampling at each rate")
+    parser.add_argument("--repeats", type=int, default=10, help="runs with and without")
+    parser.add_argument("--steps", type=int, default=3000, help="timed steps of a run")
+    parser.add_argument("--seed", type=int, default=0, help="of the order of runs")
+    parser.add_argument(
+        "--overrides", nargs="*", default=["model=medium", "dataset=tabular", "batch_size=128"],
+        help="what train.py trains, e.g. strategy=ddp; name the GPUs by hardware.gpus",
+    )  # fmt: skip
+    parser.add_argument("--out", type=Path, default=None, help="where all is kept, as JSON")
+    parser.add_argument("--only", choices=("lanes", "cpu"), help=argparse.SUPPRESS)
+    parser.add_argument("--hz", type=float, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.only:
+        part = (
+            measure_lanes(arguments.readings)
+            if arguments.only == "lanes"
+            else measure_cpu(arguments.hz, arguments.seconds)
+        )
+        print(json.dumps(part))
+        return 0
+    result = measure(arguments)
+    if arguments.out:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+    show(result)
+    return 0
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Every part that was asked for, ``lanes`` and ``cpu`` in processes of their own."""
+    result: dict[str, Any] = {"library": "fake" if arguments.fake else "real"}
+    with tempfile.TemporaryDirectory(prefix="scalewise-cost-") as scratch:
+        folder = Path(scratch)
+        env = _environment(folder, arguments.fake)
+        if "lanes" in arguments.parts:
+            result["lanes"] = _part(env, "lanes", "--readings", arguments.readings)
+        if "cpu" in arguments.parts:
+            result["cpu"] = [
+                _part(env, "cpu", "--hz", hz, "--seconds", arguments.seconds) for hz in _RATES_HZ
+            ]
+        if "steps" in arguments.parts:
+            result["steps"] = measure_steps(arguments, folder)
+    return result
+
+
+def _environment(folder: Path, fake_gpus: int) -> dict[str, str]:
+    env = {**os.environ, "SCALEWISE_RUNTIME_DIR": str(folder / "runtime")}
+    if fake_gpus:
+        from fakes.nvml.scenario import Scenario, environment
+
+        scenario = Scenario().h200(fake_gpus)
+        for index in range(fake_gpus):
+            scenario.latency(index, "energy_mj", _ENERGY_COUNTER_US)
+        env |= environment(scenario.write(folder / "scenario.txt"))
+        env["SCALEWISE_RUNTIME_DIR"] = str(folder / "runtime")
+    return env
+
+
+def _part(env: dict[str, str], name: str, *arguments: object) -> Any:
+    command = [sys.executable, __file__, "--only", name, *map(str, arguments)]
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"part {name} failed: without a GPU, give --fake 8 or --parts steps")
+    return json.loads(done.stdout)
+
+
+# The sampler alone
+
+
+def measure_lanes(readings: int) -> dict[str, Any]:
+    """Milliseconds of each lane. The slow and the GPM lane are what they add to a core sample."""
+    from scalewise.gpu.nvml import open_nvml
+
+    with open_nvml() as nvml:
+        gpus = nvml.devices()
+        for gpu in gpus:
+            nvml.sample(gpu, slow=True, gpm=True)  # what is not there is found out, caches fill
+
+        def host(*, slow: bool = False, gpm: bool = False) -> Callable[[], object]:
+            return lambda: [nvml.sample(gpu, slow=slow, gpm=gpm) for gpu in gpus]
+
+        core = _times_ms(host(), readings)
+        core_ms = float(np.median(core))
+        slow = _times_ms(host(slow=True), max(5, readings // 50)) - core_ms
+        # GPM wants its readings more than 100 ms apart.
+        gpm = _times_ms(host(gpm=True), max(5, readings // 50), pause_s=0.12) - core_ms
+        return {
+            "gpus": len(gpus), "name": gpus[0].name, "driver": nvml.driver_version(),
+            "unavailable": nvml.unavailable,
+            **{
+                f"{lane}_ms": {
+                    "host_p50": float(np.median(times)), "host_p99": float(np.percentile(times, 99)),
+                    "per_gpu_p50": float(np.median(times)) / len(gpus), "readings": len(times),
+                }
+                for lane, times in (("core", core), ("slow", slow), ("gpm", gpm))
+            },
+        }  # fmt: skip
+
+
+def _times_ms(read: Callable[[], object], count: int, pause_s: float = 0.0) -> Any:
+    times = []
+    for _ in range(count):
+        time.sleep(pause_s)
+        begun = time.perf_counter()
+        read()
+        times.append(1e3 * (time.perf_counter() - begun))
+    return np.array(times)
+
+
+def measure_cpu(hz: float, seconds: float) -> dict[str, Any]:
+    """CPU and RSS of this process while it samples every GPU of the host and nothing else."""
+    from scalewise.gpu.nvml import open_nvml
+    from scalewise.gpu.sampler import DeviceSampler
+    from scalewise.records import CellFolder, read_device_series
+
+    with open_nvml() as nvml:
+        gpus: dict[str, int | None] = {gpu.uuid: gpu.index for gpu in nvml.devices()}
+    this = psutil.Process()
+    with tempfile.TemporaryDirectory(prefix="scalewise-cost-") as scratch:
+        folder = CellFolder(Path(scratch) / "cell")
+        with DeviceSampler(folder, gpus, dict, 1 / hz):
+            time.sleep(2.0)  # started, and its first samples are taken
+            # process_time counts nanoseconds; psutil's times are in ticks of 10 ms.
+            before_s, begun, rss = time.process_time(), time.monotonic(), this.memory_info().rss
+            time.sleep(seconds)
+            used_s, lasted = time.process_time() - before_s, time.monotonic() - begun
+            grown_mib = (this.memory_info().rss - rss) / 2**20
+        (path,) = folder.device_series_paths()
+        series = read_device_series(path)
+    return {
+        "hz": hz, "gpus": len(gpus), "seconds": lasted,
+        "cpu_percent_per_gpu": 100 * used_s / lasted / len(gpus),
+        "rss_growth_mib": grown_mib, "rss_growth_mib_per_h": grown_mib * 3600 / lasted,
+        "samples": len(series.times), "problems": list(series.problems),
+    }  # fmt: skip
+
+
+# Beside a training
+
+
+def measure_steps(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Every run of both arms, and the ratio of their step times."""
+    from scalewise.analysis.statistics import estimate_ratio
+
+    arms = {
+        "sampled": ["monitor.devices=true", "monitor.interval_s=0.1"],
+        "plain": ["monitor.devices=false"],
+    }
+    order = [(repeat, arm) for repeat in range(arguments.repeats) for arm in arms]
+    shuffler = random.Random(arguments.seed)
+    # Within each repeat: a drift of the host meets both arms alike.
+    order.sort(key=lambda entry: (entry[0], shuffler.random()))
+    runs = []
+    for number, (repeat, arm) in enumerate(order):
+        overrides = [*arguments.overrides, *arms[arm]]
+        run = _train(overrides, arguments.steps, folder / f"run{number}")
+        runs.append({"arm": arm, "repeat": repeat, **run})
+        print(
+            f"[{number + 1}/{len(order)}] {arm:8} {run['step_time_ms']:9.4f} ms, "
+            f"{run['samples']} device samples", flush=True,
+        )  # fmt: skip
+    times = {a: [r["step_time_ms"] for r in runs if r["arm"] == a] for a in arms}
+    ratio = estimate_ratio(times["sampled"], times["plain"])
+    medians = {a: float(np.median(values)) for a, values in times.items()}
+    return {
+        "overrides": arguments.overrides, "timed_steps": arguments.steps, "runs": runs,
+        "ratio": ratio.value,
+        "interval95": [ratio.interval.low, ratio.interval.high] if ratio.interval else None,
+        "ratio_of_medians": medians["sampled"] / medians["plain"],
+        "source": next((r["source"] for r in runs if r["source"]), None),
+    }  # fmt: skip
+
+
+def _train(overrides: list[str], steps: int, folder: Path) -> dict[str, Any]:
+    """Mean step time in ms of a fresh run, and how often its devices were sampled meanwhile."""
+    from scalewise.analysis.load import load_sweep
+    from scalewise.analysis.throughput import measure_throughput
+
+    warmup = max(20, steps // 10)
+    command = [
+        sys.executable, str(ROOT / "train.py"), *overrides, f"max_steps={steps + warmup}",
+        f"warmup_steps={warmup}", "validation=never", "tracking=none", f"hydra.run.dir={folder}",
+    ]  # fmt: skip
+    paths = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"train.py failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    (cell,) = load_sweep(folder).cells
+    assert cell.result is not None
+    measured = measure_throughput(cell.steps, cell.result.world_size)
+    samples = sum(len(series.times) for series in cell.devices)
+    return {
+        "step_time_ms": measured.step_time_ms.mean, "p50_ms": measured.step_time_ms.p50,
+        "seconds": measured.seconds, "timeline": measured.timeline, "samples": samples,
+        "world_size": cell.result.world_size,
+        "source": cell.devices[0].source if cell.devices else None,
+    }  # fmt: skip
+
+
+def show(result: dict[str, Any]) -> None:
+    """The table that comes last."""
+    lanes = result.get("lanes")
+    print()
+    if lanes:
+        print(f"{lanes['gpus']} x {lanes['name']} ({result['library']} NVML, {lanes['driver']})")
+        for lane in ("core", "slow", "gpm"):
+            cost = lanes[f"{lane}_ms"]
+            print(f"{lane:5} lane  {1e3 * cost['per_gpu_p50']:9.1f} us a GPU  "
+                  f"{cost['host_p50']:8.3f} ms a host (p99 {cost['host_p99']:.3f})")  # fmt: skip
+    for part in result.get("cpu", ()):
+        problems = "".join(f"; {problem}" for problem in part["problems"])
+        print(f"{part['hz']:4g} Hz     {part['cpu_percent_per_gpu']:9.3f} % of a core per GPU, RSS "
+              f"{part['rss_growth_mib']:+.2f} MiB in {part['seconds']:.0f} s{problems}")  # fmt: skip
+    steps = result.get("steps")
+    if steps:
+        interval = steps["interval95"]
+        span = f"[{interval[0]:.4f}, {interval[1]:.4f}]" if interval else "one run, no interval"
+        what = "GPUs" if steps["source"] == "nvml" else "processes (no GPU here)"
+        print(f"step time with 10 Hz over without: {steps['ratio']:.4f} {span}, of medians "
+              f"{steps['ratio_of_medians']:.4f}; {what} sampled")  # fmt: skip
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,161 @@
+"""Composes the jobs of a sweep: Hydra once for each choice of groups, plain values merged on top.
+
+Hydra takes 90 ms to compose one configuration, mostly to find and merge the same files again.
+What differs between most jobs is a value (``seed=3``), and setting one is all that Hydra itself
+does with it. Whatever is not as plain as that (groups, deletions, interpolations, typed nodes,
+dictionaries) is left to Hydra, and so is every error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.types import HydraContext
+from omegaconf import AnyNode, Container, DictConfig, ListConfig, OmegaConf, open_dict
+
+from scalewise.config import ConfigError, resolve
+
+_PLAIN_KEY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+class Composer:
+    """The configurations of one sweep.
+
+    Args:
+        master: the configuration that Hydra composed for the sweep itself.
+        context: Hydra's, as a launcher gets it.
+    """
+
+    def __init__(self, master: DictConfig, context: HydraContext) -> None:
+        self._master = master
+        self._loader: Any = context.config_loader
+        self._parser = OverridesParser.create(config_loader=self._loader)
+        self._parsed: dict[str, tuple[Override, bool]] = {}
+        self._bases: dict[tuple[str, ...], dict[str, Any] | None] = {}
+
+    def compose(self, overrides: Sequence[str], number: int) -> DictConfig:
+        """One job's configuration by Hydra itself. Raises ConfigError or one of Hydra's errors."""
+        config: DictConfig = self._loader.load_sweep_config(self._master, list(overrides))
+        with open_dict(config):
+            config.hydra.job.id = str(number)
+            config.hydra.job.num = number
+        where = self._chooses_launcher(config)
+        if where or config.hydra.launcher != self._master.hydra.launcher:
+            raise ConfigError(
+                f"hydra/launcher: chosen inside {where or 'a swept config'}, where Hydra ignores "
+                "it; choose it on the command line: hydra/launcher=NAME"
+            )
+        return config
+
+    def plain(self, overrides: Sequence[str], number: int) -> dict[str, Any]:
+        """One job's configuration as plain data, without ``hydra``: what ``compose`` gives."""
+        parsed = [self._parse(text) for text in overrides]
+        values = [override for override, is_value in parsed if is_value]
+        choices = tuple(o.input_line or "" for o, is_value in parsed if not is_value)
+        if choices not in self._bases:
+            self._bases[choices] = self._base(choices, number)
+        base = self._bases[choices]
+        merged = None if base is None else _with_values(base, values)
+        return resolve(self.compose(overrides, number)) if merged is None else merged
+
+    def _parse(self, text: str) -> tuple[Override, bool]:
+        """An override, and whether it only sets a value; jobs share most of theirs."""
+        if text not in self._parsed:
+            override = self._parser.parse_override(text)
+            self._parsed[text] = (override, self._is_value(override))
+        return self._parsed[text]
+
+    def _is_value(self, override: Override) -> bool:
+        """It sets a plain value of the composed configuration, and does nothing else."""
+        key = override.key_or_group
+        return (
+            override.package is None
+            and not override.is_delete()
+            and not override.is_sweep_override()
+            and _PLAIN_KEY.fullmatch(key) is not None
+            and key.partition(".")[0] != "hydra"
+            and _is_plain(override.value())
+            and not self._loader.repository.group_exists(key)
+        )
+
+    def _base(self, choices: tuple[str, ...], number: int) -> dict[str, Any] | None:
+        """Plain data to set values in; None where setting them there could mean something else."""
+        config = self.compose(choices, number)
+        untyped = all(_is_untyped(node) for key in config if key != "hydra"
+                      for node in _nodes(config, str(key)))  # fmt: skip
+        return resolve(config) if untyped else None
+
+    def _chooses_launcher(self, config: DictConfig) -> str | None:
+        """``group=option`` of a chosen config whose defaults list names a launcher, if one does.
+
+        The primary config's own choice has gone before it, and left no trace of it in ``config``.
+        """
+        for group, option in config.hydra.runtime.choices.items():
+            path = f"{str(group).partition('@')[0]}/{option}"
+            if not self._loader.repository.config_exists(path):
+                continue
+            for default in self._loader.repository.load_config(path).defaults_list or ():
+                chosen = getattr(default, "group", None) or ""
+                if default.is_override() and chosen.lstrip("/") == "hydra/launcher":
+                    return f"{group}={option}"
+        return None
+
+
+def _is_plain(value: Any) -> bool:
+    """A scalar, or a list of scalars, that holds no interpolation and is not ``???``."""
+    if isinstance(value, list):
+        return all(not isinstance(item, (list, dict)) and _is_plain(item) for item in value)
+    if isinstance(value, str):
+        return "${" not in value and value != "???"
+    return value is None or isinstance(value, (bool, int, float))
+
+
+def _nodes(parent: Container, key: Any) -> Iterator[Any]:
+    node = parent._get_node(key)
+    yield node
+    if isinstance(node, DictConfig) and not node._is_none() and not node._is_interpolation():
+        for name in node:
+            yield from _nodes(node, name)
+    if isinstance(node, ListConfig) and not node._is_none() and not node._is_interpolation():
+        for index in range(len(node)):
+            yield from _nodes(node, index)
+
+
+def _is_untyped(node: Any) -> bool:
+    """Any value may be set there, it is stored as it is, and nothing else depends on it."""
+    if OmegaConf.is_readonly(node) or node._is_interpolation() or node._is_missing():
+        return False
+    if isinstance(node, (DictConfig, ListConfig)):
+        return node._metadata.object_type in (None, dict, list)
+    return isinstance(node, AnyNode)
+
+
+def _with_values(base: dict[str, Any], values: Sequence[Override]) -> dict[str, Any] | None:
+    """A copy of ``base`` with each value set in turn; None where Hydra would not just set it."""
+    plain = dict(base)
+    owned = {id(plain)}
+    for override in values:
+        *path, last = override.key_or_group.split(".")
+        node = plain
+        for name in path:
+            child = node.get(name)
+            if not isinstance(child, dict):
+                return None
+            if id(child) not in owned:
+                child = dict(child)
+                owned.add(id(child))
+                node[name] = child
+            node = child
+        known, value = last in node, override.value()
+        if override.is_add() and node.get(last) is not None:
+            return None  # Hydra refuses it, or merges two lists
+        if not known and not (override.is_add() or override.is_force_add()):
+            return None
+        if isinstance(node.get(last), dict):
+            return None
+        node[last] = list(value) if isinstance(value, list) else value
+    return plain

@@ -1,0 +1,138 @@
+"""``sweep.dry_run=true``: what a sweep would run, and how long that would take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from scalewise.records import CellResult, RecordError, SweepFolder
+from scalewise.sweep.display import duration
+from scalewise.sweep.estimate import Durations, Estimate, Measured, Remaining, estimate
+from scalewise.sweep.lease import Host, HostMismatch, discover, width
+from scalewise.sweep.plan import Cell
+from scalewise.sweep.resume import Selection
+from scalewise.sweep.status import between_cells_s
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a cell would run."""
+
+    width: int | None
+    """Devices; None where only the host that runs it will tell."""
+    refusal: str = ""
+    """Why it cannot run here; empty if it can."""
+
+
+class ThisHost:
+    """Where cells would run here."""
+
+    def __init__(self) -> None:
+        self._hosts: dict[str, Host | HostMismatch] = {}
+
+    def __call__(self, cell: Cell) -> Place:
+        hardware = cell.request.cell.hardware
+        key = repr(hardware)
+        if key not in self._hosts:
+            try:
+                self._hosts[key] = discover(hardware)
+            except HostMismatch as mismatch:
+                self._hosts[key] = mismatch
+        host = self._hosts[key]
+        if isinstance(host, HostMismatch):
+            return Place(None, str(host))
+        try:
+            return Place(width(cell.request.cell, len(host.slots)))
+        except HostMismatch as mismatch:
+            return Place(None, str(mismatch))
+
+    def slots(self) -> int:
+        """The most devices that any cell asked about so far could get."""
+        return max((len(h.slots) for h in self._hosts.values() if isinstance(h, Host)), default=1)
+
+    def models(self) -> set[str]:
+        """The devices of those hosts."""
+        hosts = [host for host in self._hosts.values() if isinstance(host, Host)]
+        return {slot.name for host in hosts for slot in host.slots}
+
+
+class Cluster(ThisHost):
+    """Where cells would run on a cluster: what they ask for."""
+
+    def __call__(self, cell: Cell) -> Place:
+        return Place(cell.planned.devices)
+
+
+def preview(
+    folder: SweepFolder,
+    selection: Selection,
+    host: ThisHost,
+    packed: bool,
+) -> Iterator[str]:
+    """Lines: one a cell in the order of the plan, then the sums."""
+    results = _results(folder, selection.cells)
+    to_run = [
+        cell
+        for cell in selection.cells
+        if cell.planned.cell_id not in results or cell.planned.cell_id in selection.again
+    ]
+    places = {cell.planned.cell_id: host(cell) for cell in to_run}
+    slots = host.slots()
+    measured = [Measured(r.config_id, r.finished_at - r.started_at) for r in results.values()]
+    known = Durations(measured)
+    yield f"{'id':12}  {'devices':>7}  {'expected':>10}  {'state':8}  cell"
+    for cell in selection.cells:
+        where = places.get(cell.planned.cell_id)
+        yield _line(cell, where, known)
+    able = [cell for cell in to_run if not places[cell.planned.cell_id].refusal]
+    skipped = len(to_run) - len(able)
+    done = len(selection.cells) - len(to_run)
+    sums = f"{len(selection.cells)} cells: {done} done, {len(able)} to run"
+    yield sums + (f", {skipped} this host cannot run" if skipped else "")
+    remaining = [
+        Remaining(
+            cell.planned.cell_id,
+            cell.planned.config_id,
+            places[cell.planned.cell_id].width or slots,
+        )
+        for cell in able
+    ]
+    between_s = 0.0 if packed else between_cells_s(list(results.values()))
+    yield _expectation(estimate(measured, remaining, slots, packed, between_s), able)
+
+
+def _results(folder: SweepFolder, cells: Sequence[Cell]) -> dict[str, CellResult]:
+    found: dict[str, CellResult] = {}
+    for cell in cells:
+        try:
+            result = folder.cell(cell.planned.name).load_result()
+        except RecordError:
+            continue
+        if result.cell_id == cell.planned.cell_id:
+            found[cell.planned.cell_id] = result
+    return found
+
+
+def _line(cell: Cell, where: Place | None, known: Durations) -> str:
+    planned = cell.planned
+    devices, takes, state, name = "", "", "done", planned.name
+    if where is not None and where.refusal:
+        state, name = "cannot", f"{planned.name}: {where.refusal}"
+    elif where is not None:
+        expected = known.of(planned.config_id)
+        state = "to run"
+        devices = "?" if where.width is None else str(where.width)
+        takes = "?" if expected is None else duration(expected.seconds)
+    return f"{planned.cell_id:12}  {devices:>7}  {takes:>10}  {state:8}  {name}"
+
+
+def _expectation(found: Estimate | None, able: Sequence[Cell]) -> str:
+    if not able:
+        return "nothing is left to do"
+    if found is None:
+        return "expected time: unknown, as no cell of this folder has been run yet"
+    return (
+        f"expected time: {duration(found.seconds_left)} "
+        f"(90 %: {duration(found.low_s)} to {duration(found.high_s)}), "
+        f"from {found.measured_cells} cells done in this folder"
+    )

@@ -1,0 +1,148 @@
+"""Which cells of a folder run again, which run more often, and what must not be mixed there."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scalewise.config import ConfigError, SweepConfig
+from scalewise.records import PlannedCell, Provenance, RecordError, SweepFolder
+from scalewise.sweep.plan import Cell
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What one invocation is to look after."""
+
+    cells: tuple[Cell, ...]
+    """Those it reports on: done ones are left alone, unless they are in ``again``."""
+    again: frozenset[str]
+    """Ids of done cells whose results are set aside, so that they run once more."""
+
+
+def select(cells: Sequence[Cell], folder: SweepFolder, rerun: str | None) -> Selection:
+    """Apply ``sweep.rerun``: null, ``failed``, ``all``, or a pattern for cell names.
+
+    Raises :class:`ConfigError` if it selects nothing.
+    """
+    if rerun is None:
+        return Selection(tuple(cells), frozenset())
+    done = {c.planned.cell_id for c in cells if is_done(folder, c.planned)}
+    if rerun == "failed":
+        chosen = [c for c in cells if _failed(folder, c.planned)]
+    else:
+        pattern = "*" if rerun == "all" else rerun
+        chosen = [c for c in cells if fnmatch.fnmatchcase(c.planned.name, pattern)]
+    if not chosen:
+        raise ConfigError(
+            f"sweep.rerun: found {rerun!r}, which fits none of the {len(cells)} cells of "
+            f"{folder.path}; allowed: failed | all | a pattern for their names"
+        )
+    ids = {c.planned.cell_id for c in chosen}
+    kept = [c for c in cells if c.planned.cell_id in ids | done]
+    return Selection(tuple(kept), frozenset(ids & done))
+
+
+def is_done(folder: SweepFolder, planned: PlannedCell) -> bool:
+    """The cell has a result, and it is this cell's."""
+    try:
+        return folder.cell(planned.name).load_result().cell_id == planned.cell_id
+    except RecordError:
+        return False
+
+
+def _failed(folder: SweepFolder, planned: PlannedCell) -> bool:
+    if is_done(folder, planned):
+        return False
+    outcomes = [attempt.outcome for attempt in folder.cell(planned.name).attempts()]
+    return bool(outcomes) and outcomes[-1] == "failed"
+
+
+def planned_repeats(folder: SweepFolder) -> dict[str, int]:
+    """``config_id`` to the number of its repeats that the folder's plan holds."""
+    if not folder.plan_path.exists():
+        return {}
+    repeats: dict[str, int] = {}
+    for planned in folder.load_plan().cells:
+        repeats[planned.config_id] = max(repeats.get(planned.config_id, 0), planned.repeat + 1)
+    return repeats
+
+
+def check_options(sweep: SweepConfig) -> None:
+    """Refuse what makes sense only in a folder that has cells. Raises :class:`ConfigError`."""
+    if sweep.resume is not None:
+        return
+    if sweep.rerun is not None:
+        raise ConfigError(
+            f"sweep.rerun: found {sweep.rerun!r} without sweep.resume; "
+            "allowed: together with sweep.resume=FOLDER"
+        )
+    if sweep.extend:
+        raise ConfigError(
+            f"sweep.extend: found {sweep.extend} without sweep.resume; for a new sweep set repeats"
+        )
+
+
+def differing(
+    folder: SweepFolder, kept: Iterable[PlannedCell], code: Mapping[str, object], gpus: set[str]
+) -> list[str]:
+    """How this process differs from those that made the results of ``kept``, one line each.
+
+    Args:
+        folder: the sweep's.
+        kept: cells whose results stay.
+        code: :func:`~scalewise.train.provenance.code_version` of now; empty if unknown.
+        gpus: models of the devices that cells would run on now; empty if unknown.
+    """
+    found: dict[str, int] = {}
+    for planned in kept:
+        try:
+            provenance = folder.cell(planned.name).load_provenance()
+        except RecordError:
+            continue  # what nobody recorded cannot be compared
+        for line in _differences(provenance, code, gpus):
+            found[line] = found.get(line, 0) + 1
+    return [f"{line} (in {count} cells)" for line, count in found.items()]
+
+
+def _differences(
+    provenance: Provenance, code: Mapping[str, object], gpus: set[str]
+) -> Iterable[str]:
+    was = provenance.code
+    if was and code and was.get("commit") != code.get("commit"):
+        yield f"code: commit {_short(was.get('commit'))} there, {_short(code.get('commit'))} here"
+    elif was and code and was.get("diff_sha256") != code.get("diff_sha256"):
+        yield "code: the same commit with other changes on top"
+    models = {device.name for device in provenance.devices}
+    if gpus and not models <= gpus:
+        yield f"device: {', '.join(sorted(models))} there, {', '.join(sorted(gpus))} here"
+
+
+def _short(commit: object) -> str:
+    return str(commit)[:10] if commit else "unknown"
+
+
+def refuse_mixing(
+    folder: SweepFolder, cells: Sequence[Cell], again: Collection[str], gpus: set[str]
+) -> list[str]:
+    """Differences between the results that stay and those that would be added.
+
+    Empty where nothing stays or nothing is added. Raises :class:`ConfigError` for any difference
+    unless ``sweep.allow_mixed`` is set; each result carries its own provenance either way.
+    """
+    done = [c.planned for c in cells if is_done(folder, c.planned)]
+    kept = [planned for planned in done if planned.cell_id not in again]
+    if not kept or len(kept) == len(cells):
+        return []
+    from scalewise.train.provenance import code_version
+
+    found = differing(folder, kept, code_version(Path.cwd()), gpus)
+    if found and not cells[0].request.cell.sweep.allow_mixed:
+        raise ConfigError(
+            f"sweep.resume: {folder.path} holds results of another state: {'; '.join(found)}; "
+            "allowed: go back to that state, sweep.rerun=all, a new sweep, or "
+            "sweep.allow_mixed=true"
+        )
+    return found

@@ -1,0 +1,255 @@
+"""The same sweep on a real SLURM. `make slurm-test` starts one; without it these tests skip."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes.train_command import (
+    LEAN,
+    ROOT,
+    SMALL,
+    Finished,
+    Train,
+    copy_own_code,
+    end,
+    make_train,
+    wait_for,
+)
+from scalewise.config import cell_id
+from scalewise.records import CellFolder, SweepFolder, read_heartbeat
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+SLURM = (
+    "-m",
+    "hardware=cpu",
+    "hydra/launcher=slurm",
+    "hydra.launcher.policy=packed",
+    "hydra.launcher.gpus_per_device=1",
+    "hydra.launcher.cpus_per_device=1",
+    "hydra.launcher.time_min=5",
+    "hydra.launcher.poll_s=0.5",
+    "hydra.launcher.settle_s=5",
+)
+ON_SLURM = (*SMALL, *SLURM)
+LONG = ("max_steps=1000000", "validation=never")
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Train]:
+    """A runner in the test cluster; whatever a test leaves running fails it."""
+    if shutil.which("scontrol") is None:
+        pytest.skip("SLURM is not installed; make slurm-test does it on Debian")
+    asked = subprocess.run(
+        ["scontrol", "show", "config"], capture_output=True, text=True, check=False
+    )
+    if asked.returncode != 0:
+        pytest.skip("no SLURM controller answers; make slurm-test starts one")
+    if "= scalewise-test" not in asked.stdout:
+        pytest.skip("the SLURM here is not the one of make slurm-test: tests do not use it")
+    runner = make_train(tmp_path_factory.mktemp("slurm"))
+    runner.environment["SLURM_CONF"] = os.environ["SLURM_CONF"]
+    yield runner
+    left = end(runner)
+    subprocess.run(["scancel", "--user", str(os.getuid())], check=False)
+    assert left == {}
+
+
+MIXED = (
+    *LEAN,
+    "batch_size=16",
+    *SLURM,
+    "strategy=single,ddp",
+    "model._target_=mine.Faulty",
+    "dataset._target_=mine.Data",
+    "+model.fault=none,exception",
+    "+model.rank=0",
+    "hydra.launcher.devices_per_node=2",
+)
+"""Widths 1 and 2, each once sound and once with a fault, with a user's own code."""
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copy_own_code(tmp_path_factory.mktemp("user") / "elsewhere")
+
+
+@pytest.fixture(scope="module")
+def mixed(slurm: Train, elsewhere: Path) -> Finished:
+    return slurm(*MIXED, cwd=elsewhere)
+
+
+def submission(folder: CellFolder) -> dict[str, Any]:
+    plain: dict[str, Any] = json.loads((folder.path / "slurm.json").read_text())
+    return plain
+
+
+def job(folder: CellFolder) -> str:
+    return str(submission(folder)["job_id"])
+
+
+def shown(job_id: str) -> str:
+    """All that SLURM knows of a job."""
+    return subprocess.check_output(["scontrol", "--oneliner", "show", "job", job_id], text=True)
+
+
+def test_mixed_widths_and_faults_end_as_on_a_local_host(mixed: Finished) -> None:
+    assert mixed.status == 1, mixed.err
+    folders = [folder for _, folder in mixed.cells().values()]
+    done = [f for f in folders if f.is_done()]
+    failed = [f for f in folders if not f.is_done()]
+    assert sorted(f.load_result().world_size for f in done) == [1, 2]
+    assert all(f.load_result().ranks[0].steps_completed == 12 for f in done)
+    assert len(failed) == 2
+    for folder in failed:
+        (attempt,) = folder.attempts()
+        assert (attempt.outcome, attempt.cause) == ("failed", "exception")
+        assert f"(SLURM job {job(folder)}: FAILED)" in attempt.message
+        assert attempt.last_lines
+    assert "finish it with the same command and sweep.resume=" in mixed.err
+    assert (mixed.sweep.report_path / "report.md").is_file()
+
+
+def test_cells_have_the_ids_and_folders_of_a_local_sweep(mixed: Finished) -> None:
+    for name, (planned, folder) in mixed.cells().items():
+        assert planned.cell_id == cell_id(folder.load_config(), planned.repeat)
+        assert folder.path == mixed.sweep.path / name
+
+
+def test_each_width_is_an_array_that_asks_for_its_gpus(mixed: Finished) -> None:
+    arrays: dict[int, set[str]] = {}
+    for _, folder in mixed.cells().values():
+        width = submission(folder)["wanted"]["width"]
+        array, _, task = job(folder).partition("_")
+        assert task in ("0", "1")
+        arrays.setdefault(width, set()).add(array)
+        text = shown(job(folder))
+        assert f"gpu:{width}" in text
+        assert f"NumCPUs={width} NumTasks=1 CPUs/Task={width}" in text
+    assert {width: len(ids) for width, ids in arrays.items()} == {1: 1, 2: 1}
+
+
+def test_resume_submits_only_what_is_not_done(
+    slurm: Train, mixed: Finished, elsewhere: Path
+) -> None:
+    before = {n: submission(f) for n, (_, f) in mixed.cells().items()}
+    again = slurm(*MIXED, f"sweep.resume={mixed.folder}", cwd=elsewhere)
+    assert again.status == 1
+    for name, (_, folder) in mixed.cells().items():
+        assert (submission(folder) == before[name]) == folder.is_done()
+        assert len(list(folder.attempts())) == (0 if folder.is_done() else 2)
+
+
+def running_cell(slurm: Train, known: set[Path]) -> CellFolder:
+    """The only cell of the sweep that has just been started, once it makes steps."""
+    sweep = wait_for(lambda: slurm.sweeps() - known, "a sweep", 60).pop()
+    plan = SweepFolder(sweep)
+    wait_for(plan.plan_path.exists, "its plan")
+    ((_, folder),) = plan.cells()
+
+    def steps() -> bool:
+        beat = read_heartbeat(folder.heartbeat_path(0))
+        return beat is not None and beat.step > 0
+
+    wait_for(steps, "its first step", 90)
+    return folder
+
+
+def test_a_cancelled_job_is_recorded_as_interrupted(slurm: Train) -> None:
+    known = slurm.sweeps()
+    head = slurm.start(*ON_SLURM, *LONG)
+    folder = running_cell(slurm, known)
+    subprocess.run(["scancel", job(folder)], check=True)
+    _, err = head.communicate(timeout=120)
+    assert head.returncode == 130, err
+    (attempt,) = folder.attempts()
+    assert (attempt.outcome, attempt.cause) == ("interrupted", "interrupted")
+    assert f"(SLURM job {job(folder)}: CANCELLED)" in attempt.message
+    wait_for(lambda: not slurm.processes(), "the end of all processes", 30)
+
+
+def test_ctrl_c_cancels_the_jobs(slurm: Train) -> None:
+    known = slurm.sweeps()
+    head = slurm.start(*ON_SLURM, *LONG)
+    folder = running_cell(slurm, known)
+    os.kill(head.pid, signal.SIGINT)
+    _, err = head.communicate(timeout=60)
+    assert head.returncode == 130, err
+    assert "JobState=CANCELLED" in shown(job(folder))
+    (attempt,) = folder.attempts()
+    assert attempt.outcome == "interrupted"
+    wait_for(lambda: not slurm.processes(), "the end of all processes", 30)
+
+
+def test_jobs_outlive_their_sweep_and_are_found_again(slurm: Train) -> None:
+    known = slurm.sweeps()
+    command = (*ON_SLURM, "max_steps=3000", "validation=never")
+    head = slurm.start(*command)
+    folder = running_cell(slurm, known)
+    head.kill()
+    head.communicate()
+    first = submission(folder)
+    again = slurm(*command, f"sweep.resume={folder.path.parent}")
+    assert again.status == 0, again.err
+    assert f"still is SLURM job {job(folder)}" in again.err or folder.load_result().attempt == 1
+    assert submission(folder) == first
+    assert list(folder.attempts()) == []
+
+
+def test_a_requeued_job_starts_its_cell_anew(slurm: Train) -> None:
+    known = slurm.sweeps()
+    head = slurm.start(*ON_SLURM, "max_steps=4000", "validation=never")
+    folder = running_cell(slurm, known)
+    subprocess.run(["scontrol", "requeue", job(folder)], check=True)
+    _, err = head.communicate(timeout=180)
+    assert head.returncode == 0, err
+    assert "requeued" in err
+    (attempt,) = folder.attempts()
+    assert attempt.outcome == "interrupted"
+    assert folder.load_result().attempt == 2
+    assert folder.load_result().ranks[0].steps_completed == 4000
+
+
+def test_a_time_limit_is_recorded_before_slurm_ends_the_job(slurm: Train) -> None:
+    run = slurm(*ON_SLURM, *LONG, "hydra.launcher.time_min=1", "hydra.launcher.signal_delay_s=45")
+    assert run.status == 1, run.err
+    (attempt,) = run.only_cell().attempts()
+    assert (attempt.outcome, attempt.cause) == ("failed", "timeout")
+    assert "hydra.launcher.time_min=1" in attempt.message
+
+
+def test_a_cell_no_node_can_hold_is_skipped_and_the_others_run(slurm: Train) -> None:
+    run = slurm(*ON_SLURM, "strategy=ddp", "strategy.devices=2,16", "max_steps=4")
+    assert run.status == 3, run.err
+    by_width = {planned.devices: folder for planned, folder in run.cells().values()}
+    assert by_width[2].is_done()
+    (attempt,) = by_width[16].attempts()
+    assert attempt.outcome == "skipped"
+    assert "SLURM refused the job" in attempt.message
+
+
+def test_two_tasks_that_each_start_the_command_train_once(slurm: Train, tmp_path: Path) -> None:
+    """The mistake of `srun torchrun`: every task starting all ranks."""
+    script = tmp_path / "job.sh"
+    command = f"{' '.join(slurm.script)} {' '.join(SMALL)} hardware=cpu strategy=ddp"
+    script.write_text(f"#!/bin/bash\nsrun --ntasks=2 {command}\n")
+    log = tmp_path / "job.log"
+    subprocess.run(
+        ["sbatch", "--wait", "--ntasks=2", f"--output={log}", str(script)],
+        cwd=tmp_path,
+        env={**slurm.environment, "PYTHONPATH": str(ROOT / "src")},
+        check=True,
+        timeout=150,
+    )
+    assert "process 1 of srun's 2 stands down" in log.read_text()
+    (result,) = (tmp_path / "multirun").glob("*/*/result.json")
+    assert CellFolder(result.parent).load_result().world_size == 2

@@ -1,0 +1,77 @@
+"""Recordings of real runs on two H200s: GPT-2 124M, bf16, global batch 32, NCCL.
+
+The recordings stand in tests/data; what is asserted was computed from them by hand once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scalewise.analysis.load import Sweep, load_sweep
+from scalewise.analysis.summary import Analysis, analyse
+from scalewise.records import PHASES, read_steps
+
+DATA = Path(__file__).parents[2] / "data"
+
+
+@pytest.fixture(scope="module")
+def nvlink() -> Analysis:
+    return analyse(load_sweep(DATA / "h200x2_gpt2"))
+
+
+@pytest.fixture(scope="module")
+def without_peers() -> Sweep:
+    return load_sweep(DATA / "h200x2_gpt2_nop2p")
+
+
+def test_two_gpus_pay(nvlink: Analysis) -> None:
+    (pair,) = nvlink.pairs
+    assert pair.devices == 2
+    assert pair.speedup.value == pytest.approx(1.771, abs=0.005)
+    assert pair.speedup.interval is not None
+    assert pair.speedup.interval.low > 1.7
+    assert pair.judgement.verdict == "beneficial"
+
+
+def test_every_gpu_computed_on_real_hardware(nvlink: Analysis) -> None:
+    for configuration in nvlink.configurations:
+        for run in configuration.runs:
+            assert run.cell.result is not None
+            for rank in run.cell.result.ranks:
+                assert rank.device.name == "NVIDIA H200"
+                # Counted from the live module: GPT-2 with a vocabulary of 50,304.
+                assert rank.parameters_total == 124_475_904
+                # Gradients stay fp32 under bf16 autocast.
+                assert rank.gradient_bytes in (None, 4 * 124_475_904)
+
+
+def test_device_phases_add_up_to_the_step() -> None:
+    path = next((DATA / "h200x2_gpt2").glob("gpt2-stdlib-ddp-r0-*"))
+    steps = read_steps(path / "steps" / "rank0.bin", 0).timed()
+    phases = np.stack([steps.column(name, "device") for name in PHASES])
+    assert np.nansum(phases, axis=0) == pytest.approx(steps.column("step", "device"), rel=1e-3)
+
+
+def test_the_gpus_telemetry_is_whole(nvlink: Analysis) -> None:
+    cell = nvlink.configurations[0].runs[0].cell
+    (series,) = cell.devices
+    assert series.source == "nvml"
+    uuid = series.devices[0].id
+    tensor = [v for v in series.values(uuid, "tensor_activity_percent") if v is not None]
+    energy = [v for v in series.values(uuid, "energy_j") if v is not None]
+    assert max(tensor) > 20
+    assert energy == sorted(energy)
+    assert len(energy) >= 2
+
+
+def test_without_peer_to_peer_communication_is_exposed_and_labelled(without_peers: Sweep) -> None:
+    analysis = analyse(without_peers)
+    (configuration,) = analysis.configurations
+    provenance = configuration.cells[0].provenance
+    assert provenance is not None
+    assert provenance.emulated == ("NCCL_P2P_DISABLE=1 on GPUs with NVLink",)
+    limits = [d.limit for found in analysis.diagnoses.values() for d in found]
+    assert "communication-bound" in limits

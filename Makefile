@@ -20,7 +20,7 @@ OVERRIDES := $(if $(MAX_ITERS),max_steps=$(MAX_ITERS)) \
 
 .DEFAULT_GOAL := help
 .PHONY: help setup test test-fast slurm-test check lint types test-matrix test_matrix trackio-view trackio-web \
-  wandb-sync report estimate soak overhead wheelhouse install-offline clean
+  wandb-sync report estimate soak overhead self-test wheelhouse install-offline clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z_-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ wandb-sync: $(STAMP) ## Upload WandB runs recorded offline (FOLDER=multirun/...)
 
 overhead: $(STAMP) ## Measure what scalewise costs over a bare PyTorch loop
 	$(BIN)/python benchmarks/overhead.py
+
+self-test: $(STAMP) ## Plant faults and see whether the diagnosis names them (ARGS=--quick)
+	$(BIN)/python benchmarks/self_test.py $(ARGS)
 
 wheelhouse: $(STAMP) ## Collect the wheels a GPU host without internet lacks (WHEELHOUSE=)
 	$(BIN)/python tools/wheelhouse.py $(WHEELHOUSE)

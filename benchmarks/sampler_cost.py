@@ -138,7 +138,8 @@ def measure_lanes(readings: int) -> dict[str, Any]:
             "unavailable": nvml.unavailable,
             **{
                 f"{lane}_ms": {
-                    "host_p50": float(np.median(times)), "host_p99": float(np.percentile(times, 99)),
+                    "host_p50": float(np.median(times)),
+                    "host_p99": float(np.percentile(times, 99)),
                     "per_gpu_p50": float(np.median(times)) / len(gpus), "readings": len(times),
                 }
                 for lane, times in (("core", core), ("slow", slow), ("gpm", gpm))
@@ -259,8 +260,9 @@ def show(result: dict[str, Any]) -> None:
                   f"{cost['host_p50']:8.3f} ms a host (p99 {cost['host_p99']:.3f})")  # fmt: skip
     for part in result.get("cpu", ()):
         problems = "".join(f"; {problem}" for problem in part["problems"])
-        print(f"{part['hz']:4g} Hz     {part['cpu_percent_per_gpu']:9.3f} % of a core per GPU, RSS "
-              f"{part['rss_growth_mib']:+.2f} MiB in {part['seconds']:.0f} s{problems}")  # fmt: skip
+        print(f"{part['hz']:4g} Hz     {part['cpu_percent_per_gpu']:9.3f} % of a core per GPU, "
+              f"RSS {part['rss_growth_mib']:+.2f} MiB in {part['seconds']:.0f} s"
+              f"{problems}")  # fmt: skip
     steps = result.get("steps")
     if steps:
         interval = steps["interval95"]

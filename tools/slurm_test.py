@@ -59,9 +59,9 @@ SchedulerParameters=bf_interval=2,sched_interval=2
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 GresTypes=gpu
-NodeName=DEFAULT NodeHostname={host} NodeAddr=127.0.0.1 CPUs=2 RealMemory=1000 Gres=gpu:2
-NodeName=node0 Port={ports[1]}
-NodeName=node1 Port={ports[2]}
+NodeName=DEFAULT CPUs=2 RealMemory=1000 Gres=gpu:2
+NodeName=node0 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]}
+NodeName=node1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]}
 PartitionName=one Nodes=node0 Default=YES State=UP
 PartitionName=two Nodes=node[0-1] State=UP
 """
@@ -71,6 +71,8 @@ def main(arguments: list[str]) -> int:
     """Exit status: pytest's, or 2 where SLURM could not be started."""
     keep = "--keep" in arguments
     began = time.monotonic()
+    # Asked to end, it ends what it started.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     install_missing()
     with tempfile.TemporaryDirectory(prefix="scalewise-slurm-") as name, ExitStack() as running:
         folder = Path(name)
@@ -86,9 +88,18 @@ def main(arguments: list[str]) -> int:
             return 0
         wanted = [a for a in arguments if a != "--keep"]
         test = ["-m", "pytest", str(ROOT / "tests" / "integration" / "test_slurm.py"), *wanted]
-        status = subprocess.call([sys.executable, *test], cwd=ROOT, env=environment)
+        status = run([sys.executable, *test], environment)
     print(f"took {time.monotonic() - began:.0f} s")
     return status
+
+
+def run(command: list[str], environment: dict[str, str]) -> int:
+    with subprocess.Popen(command, cwd=ROOT, env=environment) as process:
+        try:
+            return process.wait()
+        except BaseException:
+            process.terminate()
+            raise
 
 
 def install_missing() -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from scalewise.config import EXIT_CONFIG_ERROR, ConfigError
 from scalewise.paths import conf_dir, discard_unused_folder, sweep_folder
+from scalewise.records import RecordError
 from scalewise.sweep.job import CellFailed
 from scalewise.train.rank import foreign_launch
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 EXIT_FAILED = 1
 EXIT_SKIPPED = 3
 EXIT_INTERRUPTED = 130
+
 
 def train() -> int:
     """Run the cell or the sweep on the command line.
@@ -104,7 +106,7 @@ def _run_hydra() -> None:
             hydra_config = HydraConfig.get()
             folder = Path(hydra_config.runtime.output_dir)
             return run_single(composed, folder, list(hydra_config.overrides.task))
-        except ConfigError as error:
+        except Exception as error:
             # Hydra would announce it in a line of its own; train() says it once.
             held.append(error)
             return None
@@ -142,7 +144,11 @@ def _report() -> int:
 def _say_how_to_finish() -> None:
     for sweep in _sweeps():
         if sweep.count("failed") or sweep.count("interrupted"):
-            _say(f"finish it with the same command and sweep.resume={sweep.folder}")
+            # Given again, these would select other cells, or add still more.
+            asked = [a.partition("=")[0].lstrip("+") for a in sys.argv]
+            once = [key for key in ("sweep.rerun", "sweep.extend") if key in asked]
+            without = f" without {' and '.join(once)}" if once else ""
+            _say(f"finish it with the same command{without} and sweep.resume={sweep.folder}")
 
 
 def _sweeps() -> list[SweepReport]:
@@ -156,7 +162,7 @@ def explain(error: BaseException) -> str | None:
     from hydra.errors import HydraException, MissingConfigException, OverrideParseException
     from omegaconf.errors import OmegaConfBaseException
 
-    if isinstance(error, ConfigError):
+    if isinstance(error, (ConfigError, RecordError)):  # such as a torn plan of a resumed sweep
         return str(error)
     if isinstance(error, OSError) and _is_the_hosts_fault(error):
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror

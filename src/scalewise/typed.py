@@ -121,6 +121,8 @@ def _convert_union(hint: Any, value: Any, at: str) -> Any:
     options = typing.get_args(hint)
     if type(value) is float and float in options:
         return value  # nearly every value of a long series: nothing else could be meant
+    if value is None and type(None) in typing.get_args(hint):
+        return None
     nested: list[DataError] = []
     for option in options:
         try:

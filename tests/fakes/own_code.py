@@ -17,7 +17,7 @@ from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
 FEATURES, CLASSES = 8, 4
-RANK = int(os.environ.get("LOCAL_RANK", "0"))
+RANK = int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")))
 
 
 def samples(count: int, seed: int) -> TensorDataset:

@@ -1,4 +1,4 @@
-"""Small delays go where they were put: 0.2, 1 and 10 ms into each phase of a step, and nowhere else.
+"""Small delays go where they were put: 0.2, 1 and 10 ms into each phase, and nowhere else.
 
 ``test_train_timing`` injects long sleeps through the whole command; here each step of one fit gets
 one delay in one phase, in turn, so that a drifting host meets all phases alike. Delays are spun,

@@ -24,8 +24,9 @@ from fakes.train_command import (
     make_train,
     wait_for,
 )
+from scalewise.analysis.shards import audit_shards
 from scalewise.config import cell_id
-from scalewise.records import CellFolder, SweepFolder, read_heartbeat
+from scalewise.records import CellFolder, SweepFolder, read_heartbeat, read_shard
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -234,7 +235,8 @@ def test_a_cell_no_node_can_hold_is_skipped_and_the_others_run(slurm: Train) -> 
     assert by_width[2].is_done()
     (attempt,) = by_width[16].attempts()
     assert attempt.outcome == "skipped"
-    assert "SLURM refused the job" in attempt.message
+    assert "SLURM" in attempt.message
+    assert "JobState=CANCELLED" in shown(job(by_width[16]))
 
 
 def test_two_tasks_that_each_start_the_command_train_once(slurm: Train, tmp_path: Path) -> None:
@@ -253,3 +255,36 @@ def test_two_tasks_that_each_start_the_command_train_once(slurm: Train, tmp_path
     assert "process 1 of srun's 2 stands down" in log.read_text()
     (result,) = (tmp_path / "multirun").glob("*/*/result.json")
     assert CellFolder(result.parent).load_result().world_size == 2
+
+
+ON_TWO_NODES = ("strategy=ddp", "strategy.devices=2", "hydra.launcher.devices_per_node=1")
+
+
+def test_a_cell_runs_across_two_nodes(slurm: Train) -> None:
+    run = slurm(*ON_SLURM, *ON_TWO_NODES, "hydra.launcher.partition=two")
+    assert run.status == 0, run.err
+    folder = run.only_cell()
+    assert "NumNodes=2" in shown(job(folder))
+    result = folder.load_result()
+    assert result.world_size == 2
+    assert [(rank.rank, rank.local_rank) for rank in result.ranks] == [(0, 0), (1, 0)]
+    assert [rank.steps_completed for rank in result.ranks] == [12, 12]
+    shards = [read_shard(folder.shard_path(rank), rank) for rank in range(2)]
+    assert audit_shards(shards, 2, 16).verdict == "sharded"
+
+
+def test_the_node_that_failed_first_is_blamed(slurm: Train, elsewhere: Path) -> None:
+    run = slurm(
+        *MIXED[: MIXED.index("strategy=single,ddp")],
+        *ON_TWO_NODES,
+        "hydra.launcher.partition=two",
+        "model._target_=mine.Faulty",
+        "dataset._target_=mine.Data",
+        "+model.fault=exception",
+        cwd=elsewhere,
+    )
+    assert run.status == 1, run.err
+    (attempt,) = run.only_cell().attempts()
+    assert (attempt.rank, attempt.cause) == (1, "exception")
+    assert "a fault of my own" in attempt.message
+    wait_for(lambda: not slurm.processes(), "the end of all processes", 30)

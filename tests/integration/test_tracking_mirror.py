@@ -90,6 +90,15 @@ def trackio_rows(environment: dict[str, str], run: str) -> list[dict[str, Any]]:
     return rows
 
 
+def trackio_alerts(environment: dict[str, str]) -> list[tuple[str, str, str, str]]:
+    """Run, title, text and level of every alert, read with nothing but SQL."""
+    connection = sqlite3.connect(Path(environment["TRACKIO_DIR"]) / "scalewise.db")
+    query = "SELECT run_name, title, text, level FROM alerts ORDER BY id"
+    found = connection.execute(query).fetchall()
+    connection.close()
+    return found
+
+
 def wandb_records(sweep: Path) -> dict[str, list[dict[str, Any]]]:
     """Records of each offline run by its name, as WandB's own tool reads them."""
     runs = {}
@@ -178,10 +187,7 @@ def test_alerts_reach_both_trackers_once_and_are_recorded(
     status, errors = finish(start(sweep.path))
     assert (status, errors) == (0, "")
 
-    connection = sqlite3.connect(Path(environment["TRACKIO_DIR"]) / "scalewise.db")
-    query = "SELECT run_name, title, text, level FROM alerts ORDER BY id"
-    in_trackio = connection.execute(query).fetchall()
-    connection.close()
+    in_trackio = trackio_alerts(environment)
     late = "rank 1 holds the others back"
     assert {(run, title, level) for run, title, _, level in in_trackio} == {
         ("alpha", full.title, "error"),
@@ -221,16 +227,20 @@ def test_killed_mirror_completes_later_without_doubling(
     beta = RecordedCell(sweep.cell("beta"))
     beta.train(30)
     beta.succeed()
-    alpha = RecordedCell(sweep.cell("alpha"))
+    alpha = RecordedCell(sweep.cell("alpha"), arrival_ms=(30.0, 70.0))
     alpha.train(50)
     first = start(sweep.path)
     wait_for(lambda: beta.folder.load_tracking() is not None)
     wait_for(lambda: all(s.status == "synced" for s in tracking(beta.folder).trackers.values()))
     wait_for(lambda: len(trackio_rows(environment, "alpha")) >= 10)
+    wait_for(lambda: len(trackio_alerts(environment)) > 0)
     first.send_signal(signal.SIGKILL)
     first.wait()
     assert tracking(alpha.folder).trackers["trackio"].status == "incomplete"
 
+    # Read again from the first line, this comes before the imbalance that was told already.
+    ecc = Alert(time.time(), "error", "ecc", "GPU-1", "GPU 1: uncorrected memory errors", "1")
+    alpha.alert(ecc)
     alpha.train(50)
     alpha.succeed()
     before = (beta.folder.path / "tracking.json").stat().st_mtime_ns
@@ -243,6 +253,9 @@ def test_killed_mirror_completes_later_without_doubling(
         assert len(trackio_rows(environment, cell.folder.name)) == cell.expected_rows()
         assert len(history(logs[cell.folder.name])) == cell.expected_rows()
         assert {s.status for s in tracking(cell.folder).trackers.values()} == {"synced"}
+    late = "rank 1 holds the others back"
+    told = [title for run, title, _, _ in trackio_alerts(environment) if run == "alpha"]
+    assert sorted(told) == [ecc.title, late]
 
 
 def test_retried_cell_is_a_new_run(

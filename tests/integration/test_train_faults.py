@@ -23,6 +23,7 @@ from scalewise.records import (
     DeviceInfo,
     PlannedCell,
     SweepFolder,
+    SweepPlan,
     read_device_series,
 )
 from scalewise.sweep.job import Job, Outcome
@@ -110,7 +111,7 @@ def test_a_hang_is_seen_and_every_ranks_stack_is_kept(train: Train, own_code: Pa
         *FAULTY,
         "strategy=ddp",
         "+model.fault=hang",
-        "sweep.hang_timeout_s=12",
+        "sweep.hang_timeout_s=25",
         "sweep.grace_s=1",
         cwd=own_code,
     )
@@ -118,7 +119,7 @@ def test_a_hang_is_seen_and_every_ranks_stack_is_kept(train: Train, own_code: Pa
     folder = run.only_cell()
     attempt = only_attempt(folder)
     assert attempt.cause == "hang"
-    assert "no rank made a step for 1" in attempt.message
+    assert "no rank made a step for 2" in attempt.message
     stacks = [folder.log_path(rank, "err").read_text() for rank in (0, 1)]
     assert "in fail" in stacks[1]
     assert all("most recent call first" in text for text in stacks)
@@ -208,13 +209,22 @@ def test_ctrl_c_keeps_what_is_done_and_resume_runs_the_rest(train: Train, own_co
 def test_a_folder_in_which_another_sweep_runs_is_refused(train: Train) -> None:
     folder = SweepFolder(train.cwd / "old")
     folder.path.mkdir()
-    folder.plan_path.write_text("{}")
+    folder.save_plan(SweepPlan(time.time(), (), 0, ()))
     lock = FileLock(folder.lock_path)
     assert lock.try_acquire()
     run = train(*SMALL, f"sweep.resume={folder.path}")
     lock.release()
     assert (run.status, run.err.count("\n")) == (2, 1)
     assert run.err.startswith("error: sweep.resume: another process is running a sweep in ")
+
+
+def test_a_torn_plan_is_one_line_when_it_is_resumed(train: Train) -> None:
+    folder = SweepFolder(train.cwd / "old")
+    folder.save_plan(SweepPlan(time.time(), (), 0, ()))
+    folder.plan_path.write_bytes(folder.plan_path.read_bytes()[:20])
+    run = train(*SMALL, f"sweep.resume={folder.path}")
+    assert (run.status, run.err.count("\n")) == (2, 1), run.err
+    assert run.err.startswith(f"error: {folder.plan_path}: cannot be read as JSON")
 
 
 BAD_CSV = {

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
-from scalewise.analysis.diagnosis import Case, Diagnosis
+from scalewise.analysis.diagnosis import Case, Diagnosis, median_compute_ms
 from scalewise.analysis.runs import Run
 from scalewise.analysis.throughput import NotMeasuredError, common_steps, timeline
 
 SHARE = 0.10
 """Share of a step from which a phase counts as a limit."""
 UNEVEN_SHARE = 0.05
-STRAGGLER_STEPS = 0.2
-"""Share of the steps in which a rank must be late to be called slow."""
 STALL_FACTOR = 3.0
 """A step beyond this many medians is a stall."""
 STALL_SHARE = 0.05
-COMPUTE_STUCK = 0.8
-"""Compute of N devices over compute of one from which dividing the batch did nothing."""
+THROTTLE_LOSS = 0.03
+"""Share of the clock from which heat (or a fault of the board) counts as throttling."""
+POWER_CAP_LOSS = 0.10
+"""The same where nothing but the power limit holds the clock back."""
+FIXED_SHARE = 0.5
+"""Share of the compute that dividing the batch does not shrink, from which the batch is too small.
+With fixed share f, 1/n of the batch takes f + (1 - f) / n of the time."""
 
 
 def _sharding(case: Case) -> Iterator[Diagnosis]:
@@ -35,19 +38,32 @@ def _sharding(case: Case) -> Iterator[Diagnosis]:
 
 
 def _uneven_shards(case: Case) -> Iterator[Diagnosis]:
-    timed = [s.timed() for s in case.run.cell.steps]
-    fed = [int(s.rows["samples"].sum()) for s in timed]
-    if len(fed) < 2 or min(len(s) for s in timed) != max(len(s) for s in timed):
-        return
-    excess = max(fed) / (sum(fed) / len(fed)) - 1
+    fed = _fed(case.run)
+    excess, rank = _excess(fed)
     compute = case.compute_ms
     if excess > UNEVEN_SHARE and compute is not None:
-        each = ", ".join(f"rank {s.rank}: {n:,}" for s, n in zip(timed, fed, strict=True))
+        each = ", ".join(f"rank {r}: {n:,}" for r, n in fed.items())
         yield Diagnosis(
             "uneven shards", compute * excess, case.step_ms,
             f"samples fed in the same steps differ ({each})",
-            "with equal batches on all ranks their arrivals agree", int(np.argmax(fed)),
+            "with equal batches on all ranks their arrivals agree", rank,
         )  # fmt: skip
+
+
+def _fed(run: Run) -> dict[int, int]:
+    """Samples each rank fed in the timed steps; empty unless all made the same steps."""
+    timed = [s.timed() for s in run.cell.steps]
+    if len({len(s) for s in timed}) != 1:
+        return {}
+    return {s.rank: int(s.rows["samples"].sum()) for s in timed}
+
+
+def _excess(fed: Mapping[int, int]) -> tuple[float, int | None]:
+    """By how much the rank with most samples exceeds the mean of all, and which it is."""
+    if len(fed) < 2 or not any(fed.values()):
+        return 0.0, None
+    most = max(fed, key=lambda r: fed[r])
+    return fed[most] * len(fed) / sum(fed.values()) - 1, most
 
 
 def _straggler(case: Case) -> Iterator[Diagnosis]:
@@ -55,9 +71,12 @@ def _straggler(case: Case) -> Iterator[Diagnosis]:
     if balance is None or balance.behind_ms < SHARE * case.step_ms:
         return
     rank = balance.slowest_rank
+    if balance.behind_ms <= 2 * _delay_of_samples(case, rank):
+        return  # it has more to do, and is not slow for it
     steps, late_ms = _lateness(case.run, rank)
-    # A few long steps on one rank are stalls, not a slow rank.
-    if float(np.mean(late_ms > balance.behind_ms / 2)) < STRAGGLER_STEPS:
+    # A slow rank is late most of the time, or was so at the end: a few long steps are stalls.
+    most, lately = np.median(late_ms), np.median(late_ms[-max(1, len(late_ms) // 4) :])
+    if float(max(most, lately)) < SHARE * case.step_ms:
         return
     devices = [d for d in case.usage() if d.device.rank == rank]
     where = f" on {devices[0].label}" if devices and devices[0].device.id[:4] != "rank" else ""
@@ -71,6 +90,16 @@ def _straggler(case: Case) -> Iterator[Diagnosis]:
         "device, if it stays with the rank it is the data or the code",
         rank,
     )
+
+
+def _delay_of_samples(case: Case, rank: int) -> float:
+    """Ms by which ``rank`` is expected behind the others for feeding more samples than they."""
+    excess, heavy = _excess(_fed(case.run))
+    n = case.run.world_size
+    if heavy != rank or excess <= UNEVEN_SHARE or case.compute_ms is None:
+        return 0.0
+    # It has 1 + excess of a fair share, and each of the others 1 - excess / (n - 1).
+    return case.compute_ms * excess * n / (n - 1)
 
 
 def _lateness(run: Run, rank: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
@@ -150,8 +179,12 @@ def _communication(case: Case) -> Iterator[Diagnosis]:
 
 
 def _divided_too_far(case: Case) -> Iterator[Diagnosis]:
-    compute, before, n = case.compute_ms, case.twin_compute_ms, case.run.world_size
-    if compute is None or before is None or compute < COMPUTE_STUCK * before:
+    compute, before = median_compute_ms(case.run), case.twin_compute_ms
+    n = case.run.world_size
+    if compute is None or before is None or n < 2:
+        return
+    fixed = (compute / before - 1 / n) / (1 - 1 / n)
+    if fixed < FIXED_SHARE:
         return
     # What the batch does not pay for is lost as a whole: the reduction costs the same per step.
     split = case.run.anatomy.communication if case.run.anatomy else None
@@ -159,8 +192,8 @@ def _divided_too_far(case: Case) -> Iterator[Diagnosis]:
     yield Diagnosis(
         "batch too small", compute - before / n + transfer, case.step_ms,
         f"forward and backward take {compute:.3g} ms with 1/{n} of the batch and {before:.3g} ms "
-        f"with all of it: fixed cost per step, not work, fills them, and {transfer:.3g} ms of "
-        "communication come on top",
+        f"with all of it: {min(1.0, fixed):.0%} of that is fixed cost per step, not work, and "
+        f"{transfer:.3g} ms of communication come on top",
         "scaling=weak, or a global batch several times larger, takes hardly longer a step",
     )  # fmt: skip
 
@@ -198,7 +231,9 @@ def _throttled(case: Case) -> Iterator[Diagnosis]:
         if not share or clock is None or not top:
             continue
         lost = 1 - clock / top
-        if share > 0.2 and lost > 0.03:
+        # A GPU that works hard runs at its power limit: that is no fault until it costs much.
+        only_power = all("power cap" in reason for reason in device.throttle_reasons)
+        if share > 0.2 and lost > (POWER_CAP_LOSS if only_power else THROTTLE_LOSS):
             yield Diagnosis(
                 "throttled", case.step_ms * lost, case.step_ms,
                 f"{device.label} ran at {clock:.0f} of {top:.0f} MHz, held back in {share:.0%} of "

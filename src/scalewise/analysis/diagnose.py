@@ -3,8 +3,6 @@
 Every check reads measurements alone (never what was asked for), names a limit only above its
 threshold, gives its size in ms a step, and says which test would refute it. More than one may
 hold; they are listed by size, faults that make the figures meaningless first.
-
-Not judged yet, because the records do not carry it: host oversubscription (run-queue delay).
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from scalewise.analysis.checks import CHECKS
-from scalewise.analysis.diagnosis import Case, Diagnosis, compute_ms
+from scalewise.analysis.diagnosis import Case, Diagnosis, median_compute_ms
 from scalewise.analysis.runs import Configuration, Run
 
 
@@ -48,7 +46,5 @@ def _twin_compute(run: Run, twin: Configuration | None) -> float | None:
     result = run.cell.result
     if twin is None or result is None or result.scaling != "strong":
         return None
-    line = "device" if run.anatomy and run.anatomy.mean("device") else "host"
-    means = [r.anatomy.mean(line) for r in twin.runs if r.anatomy]
-    known = [ms for m in means if m and (ms := compute_ms(m)) is not None]
+    known = [ms for r in twin.runs if (ms := median_compute_ms(r)) is not None]
     return sum(known) / len(known) if known else None

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from scalewise.analysis.breakdown import RankAnatomy
 from scalewise.analysis.runs import Run
+from scalewise.analysis.throughput import timeline
 from scalewise.analysis.usage import DeviceUsage
 
 Limit = Literal[
@@ -45,6 +48,7 @@ class Case:
     host: RankAnatomy
     device: RankAnatomy | None
     twin_compute_ms: float | None
+    """Median over its steps, mean over its runs."""
 
     @property
     def phases(self) -> RankAnatomy:
@@ -62,3 +66,16 @@ def compute_ms(anatomy: RankAnatomy) -> float | None:
     """Forward and backward of a step."""
     forward, backward = anatomy.phases_ms["forward"], anatomy.phases_ms["backward"]
     return None if forward is None or backward is None else forward + backward
+
+
+def median_compute_ms(run: Run) -> float | None:
+    """Forward and backward of a step, median over the steps of all ranks.
+
+    The median, because this is compared with other runs: a host that interrupts one of them for a
+    few long steps must not look like fixed cost. None where it was not timed.
+    """
+    timed = [one.timed() for one in run.cell.steps]
+    line = timeline(timed)
+    each = [one.column("forward", line) + one.column("backward", line) for one in timed]
+    known = np.concatenate([ms[~np.isnan(ms)] for ms in each]) if each else np.empty(0)
+    return float(np.median(known)) if known.size else None

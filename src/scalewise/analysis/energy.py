@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -144,7 +145,7 @@ def _idle(
     ]
     idle_w = [
         power
-        for (power, busy), (_, busy_next) in zip(rows, rows[1:], strict=False)
+        for (power, busy), (_, busy_next) in pairwise(rows)
         if power is not None and busy == 0 and busy_next == 0
     ]
     if len(idle_w) < _MIN_IDLE_SAMPLES:

@@ -46,35 +46,41 @@ def check_imported(result: ImportedResult) -> tuple[Diagnosis, ...]:
     if n > 1 and _same(counted, result.global_batch_size / n):
         found.append(
             Diagnosis(
-                "per-replica throughput", result.step_time_ms * (1 - 1 / n), result.step_time_ms,
+                "per-replica throughput",
+                result.step_time_ms * (1 - 1 / n),
+                result.step_time_ms,
                 f"{result.samples_per_s:,.6g} samples/s at {result.step_time_ms:.3g} ms a step "
                 f"count {counted:.4g} samples: one replica's share of a global batch of "
                 f"{result.global_batch_size}; the throughput of all is {n} times higher",
                 "one device with that share of the batch gives the same figure",
                 invalidates=True,
-            )  # fmt: skip
+            )
         )
     elif n > 1 and _same(counted, result.global_batch_size * n):
         found.append(
             Diagnosis(
-                "inflated throughput", result.step_time_ms * (n - 1), result.step_time_ms,
+                "inflated throughput",
+                result.step_time_ms * (n - 1),
+                result.step_time_ms,
                 f"{result.samples_per_s:,.6g} samples/s at {result.step_time_ms:.3g} ms a step "
                 f"count {counted:.4g} samples, {n} times the global batch: a global figure was "
                 "multiplied by the devices once more",
                 "the samples of an epoch over its wall time give the lower figure",
                 invalidates=True,
-            )  # fmt: skip
+            )
         )
     communication = result.communication_ms
     if communication is not None and communication > result.step_time_ms * (1 + TOLERANCE):
         found.append(
             Diagnosis(
-                "unsynchronised timing", communication - result.step_time_ms, result.step_time_ms,
+                "unsynchronised timing",
+                communication - result.step_time_ms,
+                result.step_time_ms,
                 f"{communication:.3g} ms of communication stand inside a step of "
                 f"{result.step_time_ms:.3g} ms: the timer enclosed other work, or did not wait",
                 "the same span timed by events on the device is no longer than the step",
                 invalidates=True,
-            )  # fmt: skip
+            )
         )
     return tuple(found)
 

@@ -100,7 +100,7 @@ def _number_format(config: Mapping[str, Any] | None) -> str | None:
 
 
 def _data_sheet(run: Run, number_format: str | None) -> tuple[float, str] | str:
-    hardware = (run.cell.config or {}).get("hardware")
+    hardware: Any = (run.cell.config or {}).get("hardware") or {}
     if number_format is None:
         return "the precision has no peak of its own"
     peak = hardware.get("peak") if isinstance(hardware, Mapping) else None

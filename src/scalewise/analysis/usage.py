@@ -90,16 +90,17 @@ def measure_usage(series: Sequence[DeviceSeries], steps: Sequence[StepSeries]) -
         raise NotMeasuredError("no device series was recorded")
     if not any(len(s) for s in steps):
         raise NotMeasuredError("no steps were recorded, so no sample can be placed in time")
-    windows = (("timed steps", [s.timed() for s in steps]), ("all steps", list(steps)))
-    for name, chosen in windows:
-        start, end = _window(chosen)
-        first_step = _window(steps)[0]
-        devices = [d for one in series for d in _in_window(one, start, end, first_step)]
+    everything, timed = _window(steps), _window([s.timed() for s in steps])
+    for name, window in (("timed steps", timed), ("all steps", everything)):
+        devices = [
+            _usage(one, device, window, timed, everything[0])
+            for one in series
+            for device in one.devices
+        ]
         if devices and any(d.samples for d in devices):
             return Usage(series[0].source, name, tuple(devices))
-    start, end = _window(steps)
     raise NotMeasuredError(
-        f"no device sample fell inside the {end - start:.1f} s of training "
+        f"no device sample fell inside the {everything[1] - everything[0]:.1f} s of training "
         f"(one every {series[0].interval_s:g} s)"
     )
 
@@ -122,19 +123,18 @@ def _window(steps: Sequence[StepSeries]) -> tuple[float, float]:
     return (min(starts), max(ends)) if starts else (0.0, 0.0)
 
 
-def _in_window(
-    series: DeviceSeries, start: float, end: float, first_step: float
-) -> list[DeviceUsage]:
-    return [_usage(series, device, (start, end), first_step) for device in series.devices]
-
-
 def _usage(
-    series: DeviceSeries, device: SampledDevice, window: tuple[float, float], first_step: float
+    series: DeviceSeries,
+    device: SampledDevice,
+    window: tuple[float, float],
+    timed: tuple[float, float],
+    first_step: float,
 ) -> DeviceUsage:
+    """Means over ``window``; energy always over the ``timed`` steps, which it is divided by."""
     inside = [i for i, t in enumerate(series.times) if window[0] <= t <= window[1]]
     energy = None
-    if series.source == "nvml" and window[1] > window[0]:
-        energy = measure_energy(series, device, window, first_step)
+    if series.source == "nvml" and timed[1] > timed[0]:
+        energy = measure_energy(series, device, timed, first_step)
     activity = _activity(series, device.id, window)
     rows = [series.samples[i][device.id] for i in inside if device.id in series.samples[i]]
     memory = _values(rows, lambda r: r.memory_used_mib)
@@ -147,7 +147,7 @@ def _usage(
         utilization_percent=_mean(_values(rows, lambda r: r.utilization_percent)),
         power_w=(
             energy.timed_j / energy.timed_s
-            if energy is not None and energy.timed_j is not None
+            if window == timed and energy is not None and energy.timed_j is not None
             else _mean(_values(rows, lambda r: r.power_w))
         ),
         temperature_c=_mean(_values(rows, lambda r: r.temperature_c)),

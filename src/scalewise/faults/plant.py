@@ -40,10 +40,11 @@ class SkewedBatchSampler(GlobalBatchSampler):
     def __init__(self, fair: GlobalBatchSampler, heavy: int, excess: float) -> None:
         super().__init__(fair.size, fair.per_rank, fair.rank, fair.world_size, fair.seed)
         total = fair.per_rank * fair.world_size
-        others = fair.world_size - 1
-        most = min(total - others, round(fair.per_rank * (1 + excess)))
-        shares = [(total - most) // others] * fair.world_size
-        shares[heavy] = total - sum(shares) + shares[heavy]
+        others = [r for r in range(fair.world_size) if r != heavy]
+        most = min(total - len(others), round(fair.per_rank * (1 + excess)))
+        shares = [most] * fair.world_size
+        for i, rank in enumerate(others):
+            shares[rank] = (total - most + i) // len(others)
         self._begin = sum(shares[: fair.rank])
         self._end = self._begin + shares[fair.rank]
 

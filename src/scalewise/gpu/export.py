@@ -45,7 +45,8 @@ def export_cell(folder: CellFolder, target: Path) -> list[Path]:
 
     ``gpu_stats_<cell>.json`` (its first device), ``gpu_stats_<cell>_multi_gpu.json`` and
     ``gpu_timeline.csv``. Of several hosts, each after the first has its id in its files' names.
-    Nothing is written of a host without GPUs: its samples are of processes. Raises :class:`~scalewise.records.RecordError` where a series cannot be read.
+    Nothing is written of a host without GPUs: its samples are of processes. Raises
+    :class:`~scalewise.records.RecordError` where a series cannot be read.
     """
     written: list[Path] = []
     found = [read_device_series(path) for path in folder.device_series_paths()]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import select
 import signal
 import sys
@@ -18,7 +17,6 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.live import Live
 
@@ -27,11 +25,11 @@ from scalewise.gpu.json_array import JsonArrayFile
 from scalewise.gpu.nvml import NvmlUnavailable
 from scalewise.gpu.sampler import MIN_INTERVAL_S, Ticks
 from scalewise.gpu.seed_format import multi_entry, multi_gpu_path, single_entry
+from scalewise.gpu.top_picture import save_picture
 from scalewise.gpu.top_view import TopState, balance_of, render
 from scalewise.records import RecordError
 from scalewise.typed import to_plain
 
-_PICTURE_WIDTH = 120
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 
 
@@ -140,18 +138,6 @@ def _show_once(
     console = Console()
     console.print(render(state, console.width, 10_000))
     return EXIT_OK
-
-
-def save_picture(state: TopState, path: Path, width: int = _PICTURE_WIDTH) -> None:
-    """The screen as an SVG that needs no font from elsewhere. Raises OSError."""
-    with open(os.devnull, "w", encoding="utf-8") as nowhere:
-        console = Console(record=True, width=width, file=nowhere, force_terminal=True)
-        console.print(render(state, width, 10_000))
-    plain = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # The id names the picture's styles: a fixed one keeps equal screens equal files.
-    svg = console.export_svg(title="scalewise top", code_format=plain, unique_id="scalewise-top")
-    path.write_text(svg, encoding="utf-8")
 
 
 def _live_once(source: LiveFrames) -> Iterator[Frame]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +22,8 @@ class RecordError(Exception):
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace ``path`` by ``data``: a crash leaves the old content or the new, never a mixture."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Two threads may write the same record at once, each its own file until it takes the name.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         with temporary.open("wb") as file:
             file.write(data)

@@ -10,8 +10,8 @@ from rich.console import Console
 from scalewise.analysis.load import Sweep, load_sweep
 from scalewise.analysis.summary import analyse
 from scalewise.records import SweepFolder
-from scalewise.report import console as _console
 from scalewise.report import balance_runs, devices, export, markdown, plots, timeline
+from scalewise.report import console as _console
 
 __all__ = ["ReportFiles", "build", "print_console"]
 

@@ -38,8 +38,9 @@ def runs_table(analysis: Analysis) -> Table:
                 number(balance.behind_ms),
                 number(None if share is None else 100 * share),
                 number(100 * balance.slowest_share),
-                "-" if worst is None else f"{worst.cv_percent:.1f}, steps "
-                f"{worst.first_step} to {worst.last_step}",
+                "-"
+                if worst is None
+                else f"{worst.cv_percent:.1f}, steps {worst.first_step} to {worst.last_step}",
                 number(run.sm_activity_cv_percent),
                 number(run.samples_per_s),
             )

@@ -22,12 +22,14 @@ from scalewise.gpu.election import FileLock
 from scalewise.hardware import HardwareConfig
 from scalewise.records import Attempt, CellFolder, SweepFolder, SweepPlan
 from scalewise.sweep.display import Display, Tally, progress_of
+from scalewise.sweep.estimate import Durations, Measured, Remaining
 from scalewise.sweep.job import Job, Outcome
 from scalewise.sweep.lease import Host, HostMismatch, Lease, Leases, discover, width
 from scalewise.sweep.mirror import Mirror
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.processes import become_subreaper, end_orphans
 from scalewise.sweep.repeats import adaptive_requests, next_rounds
+from scalewise.sweep.schedule import Busy, Waiting, starts_now
 
 Policy = Literal["exclusive", "packed"]
 
@@ -84,6 +86,10 @@ class Engine:
         self._waiting: list[tuple[Cell, int, Host]] = []
         self._hosts: dict[str, Host | HostMismatch] = {}
         self._said_waiting = False
+        self._measured: list[Measured] = []
+        """Durations of the folder's done cells, earlier ones first."""
+        self._chosen: list[str] | None = None
+        """What ``packed`` is to start next; None once a cell has ended since it was decided."""
 
     def run(self, cells: Sequence[Cell]) -> SweepReport:
         """Run every cell that is not done. Raises KeyboardInterrupt after ending all of them."""
@@ -163,6 +169,8 @@ class Engine:
             result = folder.load_result()
             if result.cell_id == cell.planned.cell_id:
                 self._tally.already_done += 1
+                seconds = result.finished_at - result.started_at
+                self._measured.append(Measured(result.config_id, seconds))
                 self._end(report, cell, Outcome("done", objective=result.objective), None)
                 return
         try:
@@ -222,9 +230,7 @@ class Engine:
             self._loop(report)
 
     def _start_what_fits(self, selector: selectors.BaseSelector) -> None:
-        for entry in list(self._waiting):
-            if self._running and self.policy == "exclusive":
-                return
+        for entry in self._next_up():
             cell, wanted, host = entry
             lease = self._leases.try_lease(host.slots, wanted)
             if lease is None:
@@ -237,6 +243,39 @@ class Engine:
             running = self._start(cell, lease, host)
             assert running.process.stdout is not None
             selector.register(running.process.stdout, selectors.EVENT_READ, running)
+
+    def _next_up(self) -> list[tuple[Cell, int, Host]]:
+        """The cells that are to start now, as soon as their devices can be leased."""
+        if self.policy == "exclusive":
+            return [] if self._running else self._waiting[:1]
+        if self._chosen is None:
+            self._chosen = self._choose()
+        waiting = {entry[0].planned.cell_id: entry for entry in self._waiting}
+        return [waiting[key] for key in self._chosen if key in waiting]
+
+    def _choose(self) -> list[str]:
+        """Ids of the cells to start beside those that run, by what earlier ones have taken."""
+        if not self._waiting:
+            return []
+        known = Durations(self._measured)
+        waiting = []
+        for cell, wanted, _ in self._waiting:
+            expected = known.of(cell.planned.config_id)
+            seconds = None if expected is None else expected.seconds
+            waiting.append(Waiting(cell.planned.cell_id, wanted, seconds))
+        slots = max(len(host.slots) for _, _, host in self._waiting)
+        slots = max(slots, sum(len(r.lease.slots) for r in self._running))
+        return starts_now(waiting, [self._busy(r, known) for r in self._running], slots)
+
+    def _busy(self, running: _Running, known: Durations) -> Busy:
+        width = len(running.lease.slots)
+        progress = progress_of(running.cell.planned.name, running.folder, width)
+        planned, age = running.cell.planned, time.monotonic() - running.started
+        left = known.left_of(
+            Remaining(planned.cell_id, planned.config_id, width, age, progress.seconds_left)
+        )
+        # Nothing to go by: as long again as it has taken.
+        return Busy(width, age if left is None else left.seconds)
 
     def _start(self, cell: Cell, lease: Lease, host: Host) -> _Running:
         folder = self.folder.cell(cell.planned.name)
@@ -266,10 +305,19 @@ class Engine:
             process.stdin.flush()
         except BrokenPipeError:
             pass  # it died at birth: its empty answer is handled like any other death
+        for neighbour in self._running:
+            self._tell(neighbour, cell.planned.name)
         running = _Running(cell, folder, lease, process, time.monotonic())
         self._running.append(running)
         self.display.started(cell, len(lease.slots))
         return running
+
+    def _tell(self, running: _Running, neighbour: str) -> None:
+        """Let a cell that runs know who shares the host with it from now on."""
+        assert running.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it is ending: nobody disturbs it any more
+            running.process.stdin.write(f"{neighbour}\n".encode())
+            running.process.stdin.flush()
 
     def _take_answer(self, running: _Running, report: SweepReport) -> None:
         """The supervisor has answered or died; either way its cell is over."""
@@ -287,7 +335,11 @@ class Engine:
         end_orphans(running.process.pid)
         self._leases.release(running.lease)
         self._running.remove(running)
-        self._end(report, running.cell, outcome, time.monotonic() - running.started)
+        self._chosen = None
+        seconds = time.monotonic() - running.started
+        if outcome.state == "done":
+            self._measured.append(Measured(running.cell.planned.config_id, seconds))
+        self._end(report, running.cell, outcome, seconds)
 
     def _supervisor_died(self, running: _Running) -> Outcome:
         code = running.process.returncode

@@ -12,6 +12,7 @@ from typing import Any
 from scalewise.config import (
     FEWEST_ADAPTIVE_REPEATS,
     CellConfig,
+    Component,
     ConfigError,
     build_cell,
     check_module,
@@ -64,27 +65,26 @@ def check_components(cell: CellConfig) -> None:
     before they are asked for samples, and an optimizer is content with one parameter. A user's
     own classes are only looked for. Raises :class:`ConfigError`.
     """
-    import torch
-
-    given: dict[str, dict[str, Any]] = {
-        "model": {},
-        "dataset": {},
-        "optimizer": {
-            "params": [("weight", torch.nn.Parameter(torch.zeros(2, 2)))],
-            "device_kind": "cpu",
-        },
-    }
-    for key, arguments in given.items():
+    for key in ("model", "dataset", "optimizer"):
         component = getattr(cell, key)
         known = f"{key} {component!r}"
-        if known in _sound:
-            continue
-        if not component.target.startswith("scalewise."):
-            check_module(key, component)
-            continue
-        with torch.device("meta" if key == "model" else "cpu"):
-            instantiate(key, component, **arguments)
-        _sound.add(known)
+        if known not in _sound:
+            _check_component(key, component)
+            _sound.add(known)
+
+
+def _check_component(key: str, component: Component) -> None:
+    if not component.target.startswith("scalewise."):
+        check_module(key, component)
+        return
+    import torch
+
+    given: dict[str, Any] = {}
+    if key == "optimizer":
+        weight = torch.nn.Parameter(torch.zeros(2, 2))
+        given = {"params": [("weight", weight)], "device_kind": "cpu"}
+    with torch.device("meta" if key == "model" else "cpu"):
+        instantiate(key, component, **given)
 
 
 _sound: set[str] = set()

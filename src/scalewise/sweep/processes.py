@@ -212,15 +212,34 @@ class Wakeup:
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         self.stop_asked = False
         self.sweep_gone = False
+        self._told = b""
+
+    @property
+    def neighbours(self) -> tuple[str, ...]:
+        """Cells that the sweep started beside this one, in the order in which it told of them."""
+        return tuple(name.decode() for name in self._told.split(b"\n")[:-1])
+
+    def tell(self, data: bytes) -> None:
+        """What came through standard input after the job: names of cells, one a line."""
+        self._told += data
+
+    def catch_up(self) -> None:
+        """Read what the sweep has told by now."""
+        while not self.sweep_gone and select.select([0], [], [], 0)[0]:
+            self._hear()
 
     def wait(self, timeout_s: float) -> None:
         watched = [self._read] if self.sweep_gone else [self._read, 0]
         ready, _, _ = select.select(watched, [], [], timeout_s)
         if self._read in ready:
             os.read(self._read, 4096)
-        # Nothing is ever written here after the job: readable means closed.
-        if 0 in ready and not os.read(0, 4096):
-            self.sweep_gone = True
+        if 0 in ready:
+            self._hear()
+
+    def _hear(self) -> None:
+        data = os.read(0, 65536)
+        self.tell(data)
+        self.sweep_gone = not data
 
     def _stop(self, number: int, frame: object) -> None:
         self.stop_asked = True

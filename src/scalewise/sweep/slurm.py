@@ -67,7 +67,7 @@ class SlurmConfig:
     setup: tuple[str, ...] = ()
     """Lines of shell that a job runs first, e.g. ``module load cuda``."""
     extra: Mapping[str, str | int | bool] = field(default_factory=dict)
-    """More options of sbatch, e.g. ``{constraint: h200}``."""
+    """More options of sbatch; typed as ``+hydra.launcher.extra.constraint=h200``."""
     print_only: bool = False
     """Print the scripts and submit nothing."""
 

@@ -99,7 +99,7 @@ class SlurmEngine(Engine):
             for part in in_arrays(len(group)):
                 names = "".join(f"#   {i}: {group[j].planned.name}\n" for i, j in enumerate(part))
                 text = script(executor, len(part))
-                sys.stdout.write(f"# {wanted}: {len(part)} cells, by array task:\n{names}{text}\n")
+                sys.stdout.write(f"# {wanted} each, by array task:\n{names}{text}\n")
         self.display.close()
 
     def _ask_for(self, cell: Cell) -> None:
@@ -156,7 +156,7 @@ class SlurmEngine(Engine):
         while self._sent:
             for sent in list(self._sent):
                 self._look(sent, report)
-            self._ask_queue()
+            self._ask_queue(report)
             self._show()
             if self._sent:
                 time.sleep(_LOOK_S)
@@ -199,7 +199,7 @@ class SlurmEngine(Engine):
             for cell, folder in zip(cells, folders, strict=True)
         ]
 
-    def _ask_queue(self) -> None:
+    def _ask_queue(self, report: SweepReport) -> None:
         now = time.monotonic()
         if not self._sent or now - self._asked < self._config.poll_s:
             return
@@ -212,8 +212,25 @@ class SlurmEngine(Engine):
             self._unreachable = True
             return
         self._unreachable = False
-        for sent in self._sent:
-            self._note(sent, answer[sent.submission.job_id], now)
+        for sent in list(self._sent):
+            state = answer[sent.submission.job_id]
+            if state.hopeless:
+                self._give_up(sent, state, report)
+            else:
+                self._note(sent, state, now)
+
+    def _give_up(self, sent: _Sent, state: JobState, report: SweepReport) -> None:
+        """Take back a job that would wait for ever."""
+        try:
+            cancel([sent.submission.job_id])
+        except QueueUnreachable:
+            return  # the next look tries again
+        self._sent.remove(sent)
+        why = (
+            f"SLURM has no place for {sent.submission.wanted} for {self._config.time_min} min "
+            f"({state.reason}); change hydra.launcher (partition, devices_per_node, time_min)"
+        )
+        self._skip([sent.cell], report, why)
 
     def _note(self, sent: _Sent, state: JobState, now: float) -> None:
         width = sent.submission.wanted.width
@@ -285,14 +302,15 @@ class SlurmEngine(Engine):
         """Cancel every job; their supervisors record it, until ``deadline``."""
         previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
-            self._cancel_all(deadline)
+            cancelled = self._cancel_all(deadline)
             for sent in self._sent:
                 if is_done(sent.folder, sent.cell.planned):
                     result = sent.folder.load_result()
                     outcome = Outcome("done", objective=result.objective)
                 else:
-                    self._record_end(sent)
                     outcome = Outcome("interrupted")
+                    if cancelled:
+                        self._record_end(sent)
                 report.outcomes[sent.cell.planned.cell_id] = outcome
             for cells in self._demands.values():
                 for cell in cells:
@@ -300,19 +318,23 @@ class SlurmEngine(Engine):
         finally:
             signal.signal(signal.SIGINT, previous)
 
-    def _cancel_all(self, deadline: float) -> None:
+    def _cancel_all(self, deadline: float) -> bool:
+        """Whether SLURM took the order; a job may need longer than ``deadline`` to follow it."""
         try:
             cancel(sent.submission.job_id for sent in self._sent)
             while time.monotonic() < deadline:
                 answer = states([sent.submission.job_id for sent in self._sent])
                 for sent in self._sent:
-                    sent.state = answer[sent.submission.job_id]
+                    state = answer[sent.submission.job_id]
+                    sent.state = state if state.ended else JobState("CANCELLED")
                 if all(state.ended for state in answer.values()):
-                    return
+                    break
                 time.sleep(_LOOK_S)
         except QueueUnreachable as error:
             ids = " ".join(sent.submission.job_id for sent in self._sent)
             self.display.note(f"the jobs may go on, SLURM does not answer ({error}): scancel {ids}")
+            return False
+        return True
 
 
 def _attempt_of(sent: _Sent) -> Attempt:

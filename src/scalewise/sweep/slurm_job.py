@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from scalewise.config import CellConfig, build_cell
 from scalewise.records import Attempt, CellFolder, PlannedCell, RecordError
@@ -231,15 +231,10 @@ def _warning_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def record(folder: CellFolder, message: str, cause: str = "host") -> None:
-    """Record that this job never got as far as to train."""
-    now = time.time()
-    number = folder.next_attempt_number()
-    known: dict[str, Attempt] = {
-        name: Attempt(number, "failed", name, message, None, None, (), now, now)
-        for name in ("host", "supervisor")
-    }
-    folder.save_attempt(known[cause])
+def record(folder: CellFolder, message: str, cause: Literal["host", "supervisor"] = "host") -> None:
+    """Record that this job never got as far as to train, or lost its supervisor."""
+    now, number = time.time(), folder.next_attempt_number()
+    folder.save_attempt(Attempt(number, "failed", cause, message, None, None, (), now, now))
 
 
 def is_done(folder: CellFolder, cell: PlannedCell) -> bool:

@@ -25,6 +25,15 @@ ENDED = frozenset(
 )  # fmt: skip
 """States after which a job does not run again. One that is requeued is PENDING instead."""
 
+HOPELESS = frozenset(
+    {
+        "AccountNotAllowed", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount",
+        "InvalidQOS", "PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit",
+        "QOSNotAllowed",
+    }
+)  # fmt: skip
+"""Reasons of waiting that waiting does not end: most clusters accept jobs that no node can hold."""
+
 _ANSWER_S = 60.0
 
 
@@ -54,6 +63,11 @@ class JobState:
     @property
     def ended(self) -> bool:
         return self.state in ENDED
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether it waits for what this cluster, as it is set up, does not have."""
+        return self.state == "PENDING" and self.reason in HOPELESS
 
 
 def states(job_ids: Collection[str]) -> dict[str, JobState]:

@@ -40,23 +40,27 @@ def main() -> int:
     become_subreaper()
     wakeup = Wakeup()
     # Read from the descriptor: a buffered reader would swallow the end that says "gone".
-    job = Job.from_line(_read_line())
+    line, told = _read_line()
+    job = Job.from_line(line)
+    wakeup.tell(told)
     outcome = Supervisor(job, wakeup).run()
     sys.stdout.buffer.write(outcome.to_line())
     sys.stdout.buffer.flush()
     return 0 if outcome.state == "done" else 1
 
 
-def _read_line() -> bytes:
+def _read_line() -> tuple[bytes, bytes]:
+    """The first line of standard input, and what has already come after it."""
     import os
 
-    line = b""
-    while not line.endswith(b"\n"):
+    read = b""
+    while b"\n" not in read:
         part = os.read(0, 65536)
         if not part:
             raise SystemExit("supervisor: standard input closed before the job was read")
-        line += part
-    return line
+        read += part
+    line, _, rest = read.partition(b"\n")
+    return line + b"\n", rest
 
 
 class Supervisor:
@@ -209,11 +213,16 @@ class Supervisor:
                 global_batch_size=global_batch,
                 per_device_batch_size=per_device_batch,
                 objective=objective,
-                co_tenants=job.co_tenants,
+                co_tenants=self._co_tenants(),
                 ranks=summaries,
             )
         )
         return Outcome("done", self._unmeasured(objective, summaries[0]), objective, throughput)
+
+    def _co_tenants(self) -> tuple[str, ...]:
+        """Everyone who shared the host at any time, those that started later included."""
+        self.wakeup.catch_up()
+        return tuple(dict.fromkeys((*self.job.co_tenants, *self.wakeup.neighbours)))
 
     def _unmeasured(self, objective: float | None, summary: RankSummary) -> str:
         if objective is not None:

@@ -146,4 +146,6 @@ class CellRows:
                 yield self._alert(alert)
 
     def _alert(self, alert: Alert) -> Row:
-        return Row("alert", self._number("alert"), alert.time, self._last_step, {}, alert)
+        # Numbers would depend on how far each series was read when: mirrored again, they differ.
+        name = f"alert:{alert.device_id}:{alert.title}"
+        return Row("alert", name, alert.time, self._last_step, {}, alert)

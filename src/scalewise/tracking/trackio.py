@@ -207,7 +207,6 @@ class _SqliteStore(_Store):
             log_ids=rows.ids,
         )
 
-
     def write_alerts(self, entries: Sequence[Mapping[str, Any]]) -> None:
         SQLiteStorage.bulk_alert(
             project=self._project,

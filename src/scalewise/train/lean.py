@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytorch_lightning as pl
@@ -54,25 +55,44 @@ class CheapHookNames:
             super().__setattr__(name, value)
 
 
-class LeanOptimization(_AutomaticOptimization):
-    """One optimizer step without the layers that pass through hooks nobody has.
+class LeanSteps(_AutomaticOptimization):
+    """Training steps without the layers that pass through hooks nobody has.
 
-    Lightning wraps forward, zero_grad and backward in a closure, hands it through module,
-    strategy, precision plugin and optimizer, and calls ten hooks on the way. A cell has one
-    callback, the recorder, and a module that overrides none of those hooks: what is left is the
-    sequence below. Gradient accumulation and scaling keep Lightning's own way.
+    For every batch Lightning calls some twenty hooks of callbacks, module and strategy, wraps
+    forward, zero_grad and backward in a closure, and hands that through module, strategy,
+    precision plugin and optimizer. A cell has one callback, the recorder, and a module that
+    overrides none of those hooks and has no learning-rate scheduler: what is left is
+    :meth:`advance` and :meth:`run`, with Lightning's own fetcher, strategy and progress counters.
     """
 
     def __init__(self, trainer: pl.Trainer, recorder: CellRecorder) -> None:
         super().__init__(trainer)
         self._recorder = recorder
 
+    def advance(self, data_fetcher: Iterator[tuple[Any, int, int]]) -> None:
+        """One batch, in place of the epoch loop's ``advance``."""
+        trainer = self.trainer
+        loop = trainer.fit_loop.epoch_loop
+        progress = loop.batch_progress
+        batch, _, _ = next(data_fetcher)
+        batch_idx = loop.batch_idx + 1
+        progress.is_last_batch = data_fetcher.done  # type: ignore[attr-defined]
+        batch = trainer.strategy.batch_to_device(batch, dataloader_idx=0)
+        progress.increment_ready()
+        progress.increment_started()
+        output = self.run(trainer.optimizers[0], batch_idx, OrderedDict(batch=batch))
+        progress.increment_processed()
+        module = trainer.lightning_module
+        self._recorder.on_train_batch_end(trainer, module, output, batch, batch_idx)
+        progress.increment_completed()
+
     def run(
         self, optimizer: torch.optim.Optimizer, batch_idx: int, kwargs: OrderedDict[str, Any]
     ) -> dict[str, Any]:
+        """Forward, backward and optimizer step on one batch that is on the device."""
         trainer, recorder = self.trainer, self._recorder
         module = trainer.lightning_module
-        loss = trainer.strategy.training_step(*kwargs.values())
+        loss = trainer.strategy.training_step(kwargs["batch"], batch_idx)
         assert isinstance(loss, torch.Tensor)
         optimizer.zero_grad()
         recorder.on_before_backward(trainer, module, loss)
@@ -88,20 +108,21 @@ class LeanOptimization(_AutomaticOptimization):
 
 
 def trim(trainer: pl.Trainer, recorder: CellRecorder) -> None:
-    """Replace per-step work of the loop whose answer is known for our own modules."""
+    """Replace per-step work of the loop whose answer is known for our own modules.
+
+    Gradient accumulation and loss scaling keep Lightning's own way.
+    """
     loop: Any = trainer.fit_loop.epoch_loop
     if trainer.world_size > 1:
         # Lightning 2.6 broadcasts a "was there a SIGTERM" flag and waits for the device before
         # every batch. Our supervisor ends all ranks of a cell together, so nothing needs it, and
         # the wait would hide how far the host can run ahead of the device.
         loop._broadcast_sigterm_tensor = lambda: None
-    # Lightning inspects the signature of training_step before every step to see whether it
-    # takes the batch's index. Ours does.
-    loop._build_kwargs = lambda kwargs, batch, batch_idx: OrderedDict(
-        batch=batch, batch_idx=batch_idx
-    )
     scales = isinstance(trainer.precision_plugin, MixedPrecision) and (
         trainer.precision_plugin.scaler is not None
     )
     if trainer.accumulate_grad_batches == 1 and not scales:
-        loop.automatic_optimization = LeanOptimization(trainer, recorder)
+        steps = LeanSteps(trainer, recorder)
+        loop.automatic_optimization = steps
+        loop.advance = steps.advance
+        loop.update_lr_schedulers = lambda interval, update_plateau_schedulers: None

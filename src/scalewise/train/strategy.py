@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from pytorch_lightning.strategies import DDPStrategy, Strategy
@@ -66,14 +66,15 @@ def build_strategy(
     """
     if config.kind == "single":
         return "auto"
-    return _own_stream_ddp()(
-        process_group_backend=config.backend_for(device_kind),
-        bucket_cap_mb=config.bucket_cap_mb,
-        static_graph=config.static_graph,
-        gradient_as_bucket_view=config.gradient_as_bucket_view,
-        find_unused_parameters=config.find_unused_parameters,
-        **{_buffers_argument(): has_batch_norm},
-    )
+    arguments: dict[str, Any] = {
+        "process_group_backend": config.backend_for(device_kind),
+        "bucket_cap_mb": config.bucket_cap_mb,
+        "static_graph": config.static_graph,
+        "gradient_as_bucket_view": config.gradient_as_bucket_view,
+        "find_unused_parameters": config.find_unused_parameters,
+        _buffers_argument(): has_batch_norm,
+    }
+    return _own_stream_ddp()(**arguments)
 
 
 def _buffers_argument() -> str:

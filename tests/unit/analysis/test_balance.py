@@ -11,6 +11,7 @@ from scalewise.analysis.balance import advice, cv_percent, grade, measure_balanc
 from scalewise.analysis.load import Cell, load_sweep
 from scalewise.analysis.throughput import NotMeasuredError
 from scalewise.analysis.usage import measure_usage
+from scalewise.records import DeviceSample
 
 
 def recorded(path: Path, spec: Spec) -> Cell:
@@ -91,3 +92,46 @@ def test_too_short_a_run_has_no_usage_and_says_so(tmp_path: Path) -> None:
         measure_usage([late], cell.steps)
     with pytest.raises(NotMeasuredError, match="no device series"):
         measure_usage([], cell.steps)
+
+
+def test_gpm_counts_only_where_half_of_its_time_lies_in_the_window(tmp_path: Path) -> None:
+    cell = recorded(tmp_path, DDP)
+    (series,) = cell.devices
+    timed = cell.steps[0].timed().rows
+    start = int(timed[0]["start_ns"]) / 1e9
+    length = (int(timed[-1]["start_ns"]) - int(timed[0]["start_ns"])) / 1e9
+
+    def activity(shares: dict[float, float | None]) -> float | None:
+        """SM activity read at these shares of the timed steps."""
+        rows = tuple({d.id: DeviceSample(d.id, sm_activity_percent=sm) for d in series.devices}
+                     for sm in shares.values())  # fmt: skip
+        times = tuple(start + share * length for share in shares)
+        usage = measure_usage([replace(series, times=times, samples=rows)], cell.steps)
+        return usage.mean("sm_activity_percent")
+
+    # The first reading has no value: it only begins the time of the second.
+    assert activity({-0.5: None, 0.4: 10.0, 0.6: 90.0}) == pytest.approx(90.0)
+    assert activity({0.0: None, 0.3: 10.0, 0.9: 90.0}) == pytest.approx((3 * 10 + 6 * 90) / 9)
+    assert activity({-0.5: None, 0.4: 10.0}) is None
+
+
+def test_energy_is_of_the_timed_steps_even_where_no_sample_fell_among_them(tmp_path: Path) -> None:
+    cell = recorded(tmp_path, DDP)
+    (series,) = cell.devices
+    rows = cell.steps[0].rows
+    begin, end = int(rows[0]["start_ns"]) / 1e9, int(rows[-1]["start_ns"]) / 1e9 + 1.0
+    # Samples in the first step and after the last; 500 W all the while.
+    times = (begin - 1.0, begin + 1e-3, end)
+    samples = tuple(
+        {d.id: DeviceSample(d.id, power_w=500.0, energy_j=500 * t - 500 * begin)
+         for d in series.devices}
+        for t in times
+    )  # fmt: skip
+    usage = measure_usage([replace(series, times=times, samples=samples)], cell.steps)
+    assert usage.window == "all steps"
+    energy = usage.devices[0].energy
+    assert energy is not None
+    timed = cell.steps[0].timed()
+    seconds = float(timed.column("step").sum()) / 1e3
+    assert energy.timed_j == pytest.approx(500 * seconds, rel=0.01)
+    assert usage.timed_energy_j == pytest.approx(2 * 500 * seconds, rel=0.01)

@@ -16,6 +16,7 @@ from scalewise.analysis.summary import analyse
 from scalewise.records import STEP_DTYPE, StepSeries
 
 FACTORS = [1.0, 1.02, 0.98]
+GOLDEN = Path(__file__).resolve().parents[2] / "data"
 
 
 def found(path: Path, single: Spec, multi: Spec) -> tuple[Diagnosis, ...]:
@@ -113,6 +114,20 @@ def test_uneven_batches_are_named_with_the_counts(tmp_path: Path) -> None:
     assert "uneven shards" in limits
 
 
+def test_a_rank_with_more_samples_is_not_also_called_slow(tmp_path: Path) -> None:
+    run = one_run(tmp_path, replace(DDP, kind="cpu"))
+    heavy, light = (one.rows.copy() for one in run.cell.steps)
+    heavy["samples"], light["samples"] = 96, 32  # 4.7 ms of compute: 2.35 more, 2.35 less
+    for name in ("host_arrival_ms", "host_forward_ms"):
+        heavy[name] += 4.7
+    steps = (StepSeries(0, heavy, 0), StepSeries(1, light, 0))
+    (first,) = diagnose_run(measure_run(replace(run.cell, steps=steps)))
+    assert (first.limit, first.rank) == ("uneven shards", 0)
+    heavy["host_arrival_ms"] += 20.0
+    slow = diagnose_run(measure_run(replace(run.cell, steps=steps)))
+    assert "straggler" in [d.limit for d in slow]
+
+
 @pytest.mark.parametrize(
     ("sm", "dram", "limit"),
     [(20.0, 10.0, "launch-bound"), (70.0, 75.0, "memory-bound"), (95.0, 20.0, "compute-bound")],
@@ -143,6 +158,66 @@ def test_a_throttled_gpu_is_named_with_its_clocks(tmp_path: Path) -> None:
     assert first.limit == "throttled"
     assert first.rank == 1
     assert "1200 of 1980 MHz" in first.evidence
+
+
+@pytest.mark.parametrize(
+    ("reason", "mhz", "named"),
+    [
+        ("power cap", 1896.0, False),  # as recorded on a healthy H200 under full load
+        ("power cap", 1600.0, True),
+        ("hardware thermal slowdown", 1896.0, True),
+    ],
+)
+def test_a_power_limit_is_no_fault_until_it_costs_much(
+    tmp_path: Path, reason: str, mhz: float, named: bool
+) -> None:
+    run = one_run(tmp_path, DDP)
+    assert run.usage is not None
+    devices = tuple(
+        replace(
+            d, throttled_share=1.0, throttle_reasons=(reason,), sm_clock_mhz=mhz,
+            top_sm_clock_mhz=1980.0,
+        )
+        for d in run.usage.devices
+    )  # fmt: skip
+    found = diagnose_run(replace(run, usage=replace(run.usage, devices=devices)))
+    assert ("throttled" in [d.limit for d in found]) == named
+
+
+def with_run_queue(run: Run, *delays_ms: float | None) -> Run:
+    result = run.cell.result
+    assert result is not None
+    ranks = tuple(
+        replace(rank, run_queue_ms_per_step=ms)
+        for rank, ms in zip(result.ranks, delays_ms, strict=True)
+    )
+    return replace(run, cell=replace(run.cell, result=replace(result, ranks=ranks)))
+
+
+def test_a_crowded_host_is_named_by_the_run_queue_delay_of_its_worst_rank(tmp_path: Path) -> None:
+    run = one_run(tmp_path, replace(DDP, kind="cpu"))
+    (first,) = diagnose_run(with_run_queue(run, 0.1, 3.0))
+    assert (first.limit, first.ms) == ("host oversubscribed", 3.0)
+    assert "rank 0: 0.1, rank 1: 3 ms a step" in first.evidence
+    assert diagnose_run(with_run_queue(run, 0.1, 0.2)) == []
+    assert diagnose_run(with_run_queue(run, None, None)) == []
+
+
+def test_a_rank_that_is_late_now_and_then_is_no_straggler(tmp_path: Path) -> None:
+    """Recorded on two H200 with steps of 8 ms: one step in four 9 ms late."""
+    run = one_run(tmp_path, replace(DDP, kind="cpu"))
+    rows = run.cell.steps[1].rows.copy()
+    rows["host_arrival_ms"][::4] += 9.0
+    cell = replace(run.cell, steps=(run.cell.steps[0], StepSeries(1, rows, 0)))
+    assert "straggler" not in [d.limit for d in diagnose_run(measure_run(cell))]
+
+
+@pytest.mark.parametrize("name", ["h200x2_gpt2", "h200x2_gpt2_nop2p"])
+def test_real_healthy_runs_are_accused_of_no_fault(name: str) -> None:
+    found = analyse(load_sweep(GOLDEN / name))
+    named = {d.limit for each in found.diagnoses.values() for d in each}
+    assert named <= {"compute-bound", "communication-bound"}
+    assert ("communication-bound" in named) == (name == "h200x2_gpt2_nop2p")
 
 
 def test_noise_of_single_steps_accuses_nobody(tmp_path: Path) -> None:

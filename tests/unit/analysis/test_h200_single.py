@@ -93,7 +93,8 @@ def test_its_report_has_the_energy_the_timeline_and_no_balance(tmp_path: Path) -
     sweep = shutil.copytree(GOLDEN, tmp_path / "sweep")
     files = report.build(sweep)
     page = files.markdown.read_text(encoding="utf-8")
-    assert "| medium single x1 | 120 | 0.272 | 2.12 | 1,030 | 1,013 | -1.6 | 78.0 | counter |" in page
+    row = "| medium single x1 | 120 | 0.272 | 2.12 | 1,030 | 1,013 | -1.6 | 78.0 | counter |"
+    assert row in page
     assert "## Load balance" not in page
     assert "gpu_timeline.png" in {p.name for p in files.plots}
     rows = list(csv.DictReader(io.StringIO((sweep / "report/gpu_timeline.csv").read_text())))

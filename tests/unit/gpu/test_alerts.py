@@ -36,9 +36,7 @@ def test_heat_and_brakes_are_said_at_first_sight_and_once(reason: str) -> None:
     (alert,) = alerts_of(_FINE, hot, hot, _FINE, hot)
     assert (alert.time, alert.level, alert.condition) == (1.0, "warn", "throttling")
     assert alert.title == f"GPU 3: held back by {reason}"
-    assert alert.text == (
-        f"NVIDIA H200 3 is held back by {reason} at 1200 MHz, 88 °C, 650 W"
-    )
+    assert alert.text == (f"NVIDIA H200 3 is held back by {reason} at 1200 MHz, 88 °C, 650 W")
 
 
 def test_a_power_cap_counts_only_when_it_lasts() -> None:

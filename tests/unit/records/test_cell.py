@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -208,3 +209,13 @@ def test_attempts_are_in_the_order_they_were_made(folder: CellFolder) -> None:
         folder.save_attempt(dataclasses.replace(ATTEMPT, number=number))
     assert [a.number for a in folder.attempts()] == [1, 2, 10]
     assert folder.next_attempt_number() == 11
+
+
+def test_threads_that_write_one_record_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "tracking.json"
+    with ThreadPoolExecutor(8) as pool:
+        written = [pool.submit(write_atomically, path, b"x" * 50_000) for _ in range(200)]
+        for each in written:
+            each.result()
+    assert path.read_bytes() == b"x" * 50_000
+    assert list(tmp_path.iterdir()) == [path]

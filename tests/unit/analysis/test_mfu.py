@@ -1,0 +1,107 @@
+"""Known FLOPs and times in, known MFU out; a peak that is not known has its reason."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from recorded import DDP, Spec, step_ms, write_sweep
+
+from scalewise.analysis.load import load_sweep
+from scalewise.analysis.mfu import find_doctor, measure_mfu
+from scalewise.analysis.runs import Run
+from scalewise.analysis.summary import analyse
+from scalewise.records import DeviceInfo
+from scalewise.records.doctor import (
+    DeviceFacts,
+    DoctorReport,
+    GemmRate,
+    HostFacts,
+    RankMeasurements,
+    Timing,
+    save_doctor,
+)
+
+FLOPS = 12e6  # what the recorded cells declare
+
+
+def one_run(path: Path, spec: Spec) -> Run:
+    (config,) = analyse(load_sweep(write_sweep(path, [spec]))).measured
+    return config.runs[0]
+
+
+def with_data_sheet(run: Run) -> Run:
+    assert run.cell.provenance is not None
+    provenance = replace(run.cell.provenance, peak_tflops={"fp32": 2.0}, peak_source="a sheet")
+    return replace(run, cell=replace(run.cell, provenance=provenance))
+
+
+def doctor(*devices: tuple[DeviceInfo, float]) -> DoctorReport:
+    ranks = tuple(
+        RankMeasurements(
+            r, "done", gemm=(
+                GemmRate("fp32", 1024, Timing((1.0,), 1), 0.5 * tflops),
+                GemmRate("fp32", 8192, Timing((1.0,), 1), tflops),
+                GemmRate("bf16", 8192, Timing((1.0,), 1), 8 * tflops),
+            ),
+        )
+        for r, (_, tflops) in enumerate(devices)
+    )  # fmt: skip
+    host = HostFacts("h", "Linux", "a CPU", (0,), None, None, None, None, None, None, (), None,
+                     None, {})  # fmt: skip
+    facts = tuple(DeviceFacts(device) for device, _ in devices)
+    return DoctorReport(0.0, 1.0, True, host, None, facts, (), ranks)
+
+
+@pytest.mark.parametrize("spec", [Spec(), DDP])
+def test_mfu_is_declared_work_over_the_peak_of_one_device(tmp_path: Path, spec: Spec) -> None:
+    run = with_data_sheet(one_run(tmp_path, spec))
+    (figure,) = measure_mfu(run).figures
+    expected = FLOPS * 128 / (step_ms(spec) / 1e3) / spec.devices / 1e12
+    assert figure.achieved_tflops == pytest.approx(expected, rel=1e-3)
+    assert figure.share == pytest.approx(expected / 2.0, rel=1e-3)
+    assert (figure.against, figure.source) == ("data sheet", "a sheet")
+
+
+def test_the_measured_gemm_of_the_same_devices_is_a_peak_too(tmp_path: Path) -> None:
+    run = one_run(tmp_path, DDP)
+    assert run.cell.result is not None
+    first, second = (rank.device for rank in run.cell.result.ranks)
+    found = measure_mfu(run, doctor((second, 3.0), (first, 1.0)))
+    (figure,) = found.figures
+    assert figure.against == "measured GEMM"
+    assert figure.peak_tflops == pytest.approx(2.0)
+    assert "no hardware profile" in found.missing["data sheet"]
+
+
+def test_the_gemm_of_other_devices_is_no_peak(tmp_path: Path) -> None:
+    other = DeviceInfo("cuda", "NVIDIA H200", "GPU-of-another-host", 0)
+    found = measure_mfu(one_run(tmp_path, Spec()), doctor((other, 3.0)))
+    assert found.figures == ()
+    assert "holds no fp32 GEMM of NVIDIA H200" in found.missing["measured GEMM"]
+
+
+def test_a_profile_that_was_allowed_not_to_fit_has_no_say(tmp_path: Path) -> None:
+    peak = {"fp32_tflops": 67.0, "source": "s", "date": "d"}
+    for allowed, count in ((False, 1), (True, 0)):
+        hardware = {"name": "h200", "peak": peak, "allow_mismatch": allowed}
+        run = one_run(tmp_path / str(allowed), Spec(config={"hardware": hardware}))
+        assert len(measure_mfu(run).figures) == count
+
+
+def test_a_model_without_declared_flops_has_none(tmp_path: Path) -> None:
+    run = one_run(tmp_path, Spec())
+    assert run.cell.result is not None
+    ranks = tuple(replace(r, flops_per_sample=None) for r in run.cell.result.ranks)
+    cell = replace(run.cell, result=replace(run.cell.result, ranks=ranks))
+    found = measure_mfu(with_data_sheet(replace(run, cell=cell)))
+    assert found.figures == ()
+    assert "declares no FLOPs" in found.missing["data sheet"]
+
+
+def test_the_examination_beside_the_cells_is_found(tmp_path: Path) -> None:
+    assert find_doctor(tmp_path) is None
+    (tmp_path / "doctor").mkdir()
+    save_doctor(tmp_path / "doctor", doctor((DeviceInfo("cpu", "a CPU"), 0.1)))
+    found = find_doctor(tmp_path)
+    assert found is not None
+    assert found.ranks[0].gemm[1].tflops == 0.1

@@ -1,0 +1,109 @@
+"""Who needs more repeats, as the records tell it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from recorded import DDP, Spec, repeats, write_sweep
+
+from scalewise.analysis.load import load_sweep
+from scalewise.analysis.repeats import Repeats, assess
+from scalewise.analysis.runs import configurations
+from scalewise.analysis.sequential import Continue, DecidedAlone, decide_alone
+from scalewise.analysis.summary import analyse
+
+STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
+NOISY = [1.0, 1.5, 0.7, 1.3, 0.8]
+
+
+def auto(spec: Spec, **limits: float) -> Spec:
+    return replace(spec, config={"repeats": "auto", **limits})
+
+
+def assessed(path: Path, *specs: Spec) -> tuple[Repeats, ...]:
+    return assess(configurations(load_sweep(write_sweep(path, specs))))
+
+
+def test_a_clear_speedup_needs_no_more_than_the_first_look(tmp_path: Path) -> None:
+    single, multi = auto(Spec()), auto(DDP)
+    (found,) = assessed(tmp_path, *repeats(single, STEADY[:3]), *repeats(multi, STEADY[:3]))
+    assert (found.runs, found.wanted, found.because) == (3, None, "verdict")
+    assert {m.devices for m in found.members} == {1, 2}
+    assert "the verdict is decided: speedup 1.6" in str(found)
+
+
+def test_noise_asks_for_the_next_look(tmp_path: Path) -> None:
+    specs = [*repeats(auto(Spec()), NOISY[:3]), *repeats(auto(DDP), NOISY[:3][::-1])]
+    (found,) = assessed(tmp_path, *specs)
+    assert (found.runs, found.wanted, found.because) == (3, 5, None)
+    assert "undecided after 3 runs each" in str(found)
+
+
+def test_the_cap_ends_it(tmp_path: Path) -> None:
+    limits = {"max_repeats": 5}
+    specs = [
+        *repeats(auto(Spec(), **limits), NOISY),
+        *repeats(auto(DDP, **limits), NOISY[::-1]),
+    ]
+    (found,) = assessed(tmp_path, *specs)
+    assert (found.runs, found.wanted, found.because) == (5, None, "cap")
+
+
+def test_what_a_pair_decided_stays_decided_when_its_single_gets_more_runs(tmp_path: Path) -> None:
+    """Its twin also serves another partner; looking again would be a look too many."""
+    before = assessed(tmp_path / "a", *repeats(auto(Spec()), STEADY[:3]),
+                      *repeats(auto(DDP), STEADY[:3]))  # fmt: skip
+    specs = [*repeats(auto(Spec()), [*STEADY[:3], 9.0, 0.1]), *repeats(auto(DDP), STEADY[:3])]
+    after = assessed(tmp_path / "b", *specs)
+    assert after[0].reason == before[0].reason
+    (pair,) = analyse(load_sweep(tmp_path / "b")).pairs
+    assert pair.speedup.n == (3, 3)
+    assert pair.judgement.verdict == "beneficial"
+
+
+def test_the_report_uses_the_cap_that_was_asked_for(tmp_path: Path) -> None:
+    """A look at 3 of 3 runs may spend more than one at 3 of 50."""
+    widths = []
+    for cap in (3, 50):
+        asked = [auto(spec, max_repeats=cap) for spec in (Spec(), DDP)]
+        specs = [one for spec in asked for one in repeats(spec, STEADY[:3])]
+        (pair,) = analyse(load_sweep(write_sweep(tmp_path / str(cap), specs))).pairs
+        assert pair.speedup.interval is not None
+        widths.append(pair.speedup.interval.high - pair.speedup.interval.low)
+    assert widths[0] < widths[1]
+
+
+def test_runs_that_fail_are_not_repeated_for_ever(tmp_path: Path) -> None:
+    lost = [replace(auto(DDP), repeat=i, outcome="failed") for i in (3, 4)]
+    (found,) = assessed(
+        tmp_path, *repeats(auto(Spec()), NOISY[:3]), *repeats(auto(DDP), NOISY[:3][::-1]), *lost
+    )
+    assert (found.wanted, found.because) == (None, "failures")
+    assert "out of memory" in found.reason
+
+
+def test_a_fixed_number_of_repeats_is_nobodys_business(tmp_path: Path) -> None:
+    assert assessed(tmp_path, *repeats(Spec(), STEADY), *repeats(DDP, STEADY)) == ()
+
+
+def test_without_a_partner_its_own_interval_decides(tmp_path: Path) -> None:
+    wide = assessed(tmp_path / "a", *repeats(auto(Spec(), precision_percent=2), NOISY[:3]))
+    narrow = assessed(tmp_path / "b", *repeats(auto(Spec(), precision_percent=50), STEADY[:3]))
+    assert [r.wanted for r in wide] == [5]
+    assert [(r.because, r.runs) for r in narrow] == [("precision", 3)]
+
+
+@pytest.mark.parametrize(("runs", "wanted"), [(1, 3), (3, 5), (4, 5), (8, 12)])
+def test_alone_it_looks_only_at_the_schedule(runs: int, wanted: int) -> None:
+    found = decide_alone([100.0 + 50 * (i % 2) for i in range(runs)])
+    assert isinstance(found, Continue)
+    assert found.runs_each == wanted
+
+
+def test_alone_the_cap_ends_it_with_a_corrected_interval() -> None:
+    found = decide_alone([100.0, 150.0, 90.0], cap=3)
+    assert isinstance(found, DecidedAlone)
+    assert found.because == "cap"
+    assert found.figure.interval is not None
+    assert found.figure.interval.confidence == 0.95
+    assert found.figure.interval.high - found.figure.interval.low > 150

@@ -1,0 +1,125 @@
+"""What is planted is what the fault says, and a clean run knows nothing of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from scalewise.config import ConfigError, config_id, resolve
+from scalewise.datasets.loader import LoaderConfig
+from scalewise.faults import NO_FAULT, FaultConfig
+from scalewise.faults.plant import SkewedBatchSampler, UnplantableError, planted
+from scalewise.paths import conf_dir
+from scalewise.records import DeviceInfo
+from scalewise.sweep.plan import request
+from scalewise.train.data import GlobalBatchSampler, train_loader
+from scalewise.train.module import ExperimentModule
+from scalewise.train.rank import RankContext
+
+
+def asked(*overrides: str) -> dict[str, Any]:
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        plain = resolve(compose(config_name="config", overrides=list(overrides)))
+    return request(overrides, plain).plain
+
+
+def rank(number: int, world: int = 2) -> RankContext:
+    return RankContext(number, number, world, DeviceInfo("cpu", "a processor"))
+
+
+class Net(nn.Module):
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        return output.sum()
+
+
+def module() -> ExperimentModule:
+    return ExperimentModule(Net(), lambda named: torch.optim.SGD([p for _, p in named]))
+
+
+def loader(number: int, world: int = 2) -> Any:
+    data = TensorDataset(torch.arange(100.0))
+    return train_loader(data, LoaderConfig(), 8, number, world, 0, "cpu")
+
+
+def test_a_fault_must_be_allowed_and_a_clean_run_has_no_trace_of_it() -> None:
+    with pytest.raises(ConfigError, match=r"fault: found 'stall'.*allow_faults=true"):
+        asked("fault=stall")
+    clean = asked("allow_faults=true")
+    assert "fault" not in clean
+    assert config_id(clean) == config_id(asked())
+    assert config_id(asked("fault=stall", "allow_faults=true")) != config_id(clean)
+
+
+def test_a_fault_of_the_configuration_changes_it() -> None:
+    assert asked("fault=small_batch", "allow_faults=true")["batch_size"] == 2
+    p2p = asked("fault=p2p_off", "allow_faults=true")
+    assert p2p["hardware"]["nccl"] == {"NCCL_P2P_DISABLE": "1"}
+
+
+@pytest.mark.parametrize("excess", [0.1, 0.5, 5.0])
+def test_skewed_shards_are_disjoint_and_complete(excess: float) -> None:
+    fair = [GlobalBatchSampler(100, 8, r, 3, seed=1) for r in range(3)]
+    skewed = [list(SkewedBatchSampler(f, heavy=1, excess=excess)) for f in fair]
+    even = [list(f) for f in fair]
+    for step in range(4):
+        mine = [i for r in range(3) for i in skewed[r][step]]
+        assert sorted(mine) == sorted(i for r in range(3) for i in even[r][step])
+        assert len(skewed[1][step]) == min(22, round(8 * (1 + excess)))
+        assert min(len(skewed[r][step]) for r in range(3)) >= 1
+
+
+def test_without_a_sampler_every_rank_draws_the_same() -> None:
+    fault = FaultConfig("no_sampler", "no_sampler")
+    drawn = []
+    for number in range(2):
+        data = {"train_dataloaders": loader(number)}
+        with planted(fault, rank(number), module(), data):
+            drawn.append(list(data["train_dataloaders"].batch_sampler))
+    assert drawn[0] == drawn[1]
+    assert len(drawn[0]) == 100 // 8
+
+
+def test_only_the_struck_rank_stalls_and_only_in_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("scalewise.faults.plant.time.sleep", slept.append)
+    fault = FaultConfig("stall", "stall", rank=1, ms=30.0, every_n_steps=3)
+    monkeypatch.setattr(ExperimentModule, "training_step", lambda self, batch, i: torch.zeros(1))
+    for number, expected in ((0, 0), (1, 2)):
+        one = module()
+        with planted(fault, rank(number), one, {}):
+            for i in range(7):
+                one.training_step((torch.zeros(1), torch.zeros(1)), i)
+        assert slept == [0.03] * expected
+        assert "training_step" not in vars(one)
+
+
+def test_a_loader_of_ones_own_cannot_be_spoiled() -> None:
+    with (
+        pytest.raises(UnplantableError, match="LightningDataModule"),
+        planted(
+            FaultConfig("no_sampler", "no_sampler"), rank(0), module(), {"datamodule": object()}
+        ),
+    ):
+        pass
+
+
+def test_no_fault_leaves_everything_as_it_was() -> None:
+    data, one = {"train_dataloaders": loader(0)}, module()
+    sampler, collate = data["train_dataloaders"].batch_sampler, data["train_dataloaders"].collate_fn
+    with planted(NO_FAULT, rank(0), one, data):
+        assert data["train_dataloaders"].batch_sampler is sampler
+        assert data["train_dataloaders"].collate_fn is collate
+        assert "training_step" not in vars(one)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"ms": -1.0}, {"rank": -2}, {"every_n_steps": 1}, {"processes": -1}]
+)
+def test_magnitudes_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        FaultConfig("x", "stall", **wrong)

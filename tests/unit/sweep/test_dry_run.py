@@ -1,0 +1,223 @@
+"""Planning: what Hydra would compose, in a fraction of its time, and what a folder already has."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra._internal.callbacks import Callbacks
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.utils import create_config_search_path
+from hydra.core.singleton import Singleton
+from hydra.errors import HydraException
+from hydra.types import HydraContext, RunMode
+from omegaconf import DictConfig
+
+from fakes.recorded_cell import RecordedCell, plan_sweep
+from scalewise.config import ConfigError, SweepConfig, resolve
+from scalewise.paths import conf_dir
+from scalewise.records import CellFolder, SweepFolder
+from scalewise.sweep.compose import Composer
+from scalewise.sweep.plan import Cell, plan, request
+from scalewise.sweep.preview import Cluster, preview
+from scalewise.sweep.resume import (
+    Selection,
+    check_options,
+    differing,
+    planned_repeats,
+    refuse_mixing,
+    select,
+)
+
+
+@pytest.fixture(scope="module")
+def composer() -> Iterator[Composer]:
+    state = Singleton.get_state()
+    loader = ConfigLoaderImpl(create_config_search_path(str(conf_dir())))
+    master: DictConfig = loader.load_configuration("config", [], RunMode.MULTIRUN)
+    yield Composer(master, HydraContext(loader, Callbacks()))
+    Singleton.set_state(state)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("seed=3",),
+        ("model=large", "batch_size=64", "optimizer.lr=1e-4"),
+        ("experiment=matrix_gpt2_tiny", "strategy=ddp", "strategy.devices=2", "max_steps=30"),
+        ("+model.note='a b'", "++model.width=8", "tracking.trackers=[wandb]"),
+        ("optimizer={name: mine, _target_: mine.Sgd}", "max_epochs=null"),
+        ("~fault", "scaling=weak", "+new.group.key=1"),
+        ("hardware.gpus=[0,1]", "warmup_steps=5", "deterministic=True"),
+        ("model.name=${dataset.name}", "gradient_clip_norm=0.5"),
+    ],
+)
+def test_a_job_is_composed_as_hydra_composes_it(
+    composer: Composer, overrides: tuple[str, ...]
+) -> None:
+    expected = resolve(composer.compose(overrides, 0))
+    assert composer.plain(overrides, 0) == expected
+    again = composer.plain(overrides, 1)
+    assert again == expected, "an earlier job must not show in a later one"
+
+
+def test_values_of_one_job_do_not_leak_into_the_next(composer: Composer) -> None:
+    before = composer.plain(("optimizer.lr=0.5",), 0)
+    after = composer.plain(("seed=1",), 1)
+    assert before["optimizer"]["lr"] == 0.5
+    assert after["optimizer"]["lr"] != 0.5
+
+
+@pytest.mark.parametrize("wrong", ["sede=3", "model.widht.x=3", "+seed=3", "model=nonesuch"])
+def test_what_hydra_refuses_is_refused(composer: Composer, wrong: str) -> None:
+    with pytest.raises(HydraException):
+        composer.plain((wrong,), 0)
+
+
+@pytest.mark.slow
+def test_ten_thousand_cells_are_planned_in_five_seconds(composer: Composer, tmp_path: Path) -> None:
+    choices = (("model=medium", "model=large"), ("strategy=single", "strategy=ddp"))
+    jobs = list(itertools.product(*choices, [f"seed={seed}" for seed in range(2500)]))
+    asked(composer, "model=large")  # imports torch, which is not planning
+    began = time.process_time()
+    cells = plan([request(job, composer.plain(job, 0)) for job in jobs], 0)
+    lines = list(
+        preview(SweepFolder(tmp_path), Selection(tuple(cells), frozenset()), Cluster(), False)
+    )
+    seconds = time.process_time() - began
+    assert lines[-2] == "10000 cells: 0 done, 10000 to run"
+    assert len({cell.planned.cell_id for cell in cells}) == 10_000
+    assert seconds < 5
+
+
+def asked(composer: Composer, *overrides: str) -> Any:
+    return request(overrides, composer.plain(overrides, 0))
+
+
+@pytest.fixture
+def begun(composer: Composer, tmp_path: Path) -> tuple[SweepFolder, list[Cell]]:
+    """Two configurations, three repeats: of the six cells two are done and one has failed."""
+    cells = plan([asked(composer, "repeats=3", f"seed={s}") for s in (1, 2)], 0)
+    folder = plan_sweep(tmp_path / "sweep", [])
+    before = folder.load_plan()
+    folder.save_plan(type(before)(before.created_at, (), 0, tuple(cell.planned for cell in cells)))
+    for cell in cells[:2]:
+        finish(folder, cell)
+    failed = RecordedCell(folder.cell(cells[2].planned.name))
+    failed.train(20)
+    failed.fail()
+    return folder, cells
+
+
+def finish(sweep: SweepFolder, cell: Cell) -> None:
+    recorded = RecordedCell(sweep.cell(cell.planned.name))
+    recorded.train(100)
+    recorded.succeed()
+    folder = sweep.cell(cell.planned.name)
+    result = folder.load_result()
+    fields = {name: getattr(result, name) for name in result.__dataclass_fields__}
+    fields |= {"cell_id": cell.planned.cell_id, "config_id": cell.planned.config_id}
+    folder.save_result(type(result)(**fields))
+
+
+def test_a_preview_tells_what_is_done_and_what_will_run(
+    begun: tuple[SweepFolder, list[Cell]],
+) -> None:
+    folder, cells = begun
+    lines = list(preview(folder, select(cells, folder, None), Cluster(), packed=False))
+    states = [line.split()[1] if "done" in line else "to run" for line in lines[1:7]]
+    assert states == ["done", "done", "to run", "to run", "to run", "to run"]
+    assert lines[-2] == "6 cells: 2 done, 4 to run"
+    assert lines[-1].startswith("expected time: 40.")
+    assert lines[-1].endswith("from 2 cells done in this folder")
+    assert all(cell.planned.cell_id in line for cell, line in zip(cells, lines[1:7], strict=True))
+
+
+def test_rerun_selects_failed_cells_or_those_whose_name_fits(
+    begun: tuple[SweepFolder, list[Cell]],
+) -> None:
+    folder, cells = begun
+    failed = select(cells, folder, "failed")
+    assert [c.planned.name for c in failed.cells] == [c.planned.name for c in cells[:3]]
+    assert failed.again == frozenset()
+    everything = select(cells, folder, "all")
+    assert everything.again == {c.planned.cell_id for c in cells[:2]}
+    assert len(everything.cells) == 6
+    one = select(cells, folder, cells[0].planned.name)
+    assert one.again == {cells[0].planned.cell_id}
+    assert len(one.cells) == 2
+    with pytest.raises(ConfigError, match="fits none of the 6 cells"):
+        select(cells, folder, "nonesuch-*")
+
+
+def test_more_repeats_come_on_top_of_those_the_folder_has(
+    composer: Composer, begun: tuple[SweepFolder, list[Cell]]
+) -> None:
+    folder, cells = begun
+    earlier = planned_repeats(folder)
+    extended = plan([asked(composer, "sweep.extend=2", "seed=1")], 0, earlier)
+    assert sorted(c.planned.repeat for c in extended) == [0, 1, 2, 3, 4]
+    known = {c.planned.cell_id for c in cells}
+    assert sum(c.planned.cell_id in known for c in extended) == 3
+    again = plan([asked(composer, "repeats=1", "seed=1")], 0, earlier)
+    assert len(again) == 3, "repeats that were planned are not forgotten"
+
+
+def test_what_runs_again_keeps_its_earlier_result(
+    begun: tuple[SweepFolder, list[Cell]],
+) -> None:
+    folder, cells = begun
+    cell = folder.cell(cells[0].planned.name)
+    before = cell.load_result()
+    kept = cell.set_aside()
+    assert not cell.is_done()
+    assert CellFolder(kept).load_result() == before
+    assert CellFolder(kept).ranks_with_steps() == [0, 1]
+    finish(folder, cells[0])
+    assert cell.set_aside() != kept
+
+
+def test_results_of_other_code_or_devices_are_not_mixed_silently(
+    begun: tuple[SweepFolder, list[Cell]],
+) -> None:
+    folder, cells = begun
+    kept = [cell.planned for cell in cells[:2]]
+    same = {"commit": "abc", "dirty": False}
+    assert differing(folder, kept, same, {"NVIDIA A10G"}) == []
+    assert differing(folder, kept, {}, set()) == [], "what is not known is no difference"
+    assert differing(folder, kept, {"commit": "def"}, {"NVIDIA H200"}) == [
+        "code: commit abc there, def here (in 2 cells)",
+        "device: NVIDIA A10G there, NVIDIA H200 here (in 2 cells)",
+    ]
+    changed = differing(folder, kept, {**same, "diff_sha256": "0"}, set())
+    assert changed == ["code: the same commit with other changes on top (in 2 cells)"]
+
+
+def test_mixing_is_refused_unless_it_is_asked_for(
+    composer: Composer, begun: tuple[SweepFolder, list[Cell]]
+) -> None:
+    folder, cells = begun
+    with pytest.raises(ConfigError, match=r"device: NVIDIA A10G there.*sweep\.allow_mixed=true"):
+        refuse_mixing(folder, cells, (), {"NVIDIA H200"})
+    everything = select(cells, folder, "all").again
+    assert refuse_mixing(folder, cells, everything, {"NVIDIA H200"}) == []
+    assert refuse_mixing(folder, cells[:2], (), {"NVIDIA H200"}) == [], "nothing is added"
+    allowed = plan([asked(composer, "repeats=3", "seed=1", "sweep.allow_mixed=true")], 0)
+    assert any("NVIDIA H200 here" in line for line in refuse_mixing(
+        folder, allowed, (), {"NVIDIA H200"}))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"rerun": "failed"}, r"sweep\.rerun: found 'failed' without sweep\.resume"),
+        ({"extend": 2}, r"sweep\.extend: found 2 without sweep\.resume"),
+    ],
+)
+def test_a_new_sweep_has_nothing_to_run_again(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_options(SweepConfig(**wrong))

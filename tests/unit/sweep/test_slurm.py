@@ -1,0 +1,214 @@
+"""What a cell asks of SLURM, and how SLURM's answers are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scalewise.config import CellConfig, ConfigError
+from scalewise.hardware import HardwareConfig
+from scalewise.records import CellFolder
+from scalewise.sweep.blame import Verdict
+from scalewise.sweep.job import Nodes
+from scalewise.sweep.lease import HostMismatch
+from scalewise.sweep.nodes import announce, conclude, meet
+from scalewise.sweep.slurm import Demand, demand, in_arrays, make_executor, script, slurm_config
+from scalewise.sweep.slurm_job import granted, refuse_other_tasks
+from scalewise.sweep.slurm_queue import GONE, JobState, QueueUnreachable, states
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose programs stand in for SLURM's."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    return folder
+
+
+def program(folder: Path, name: str, body: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"extra": {"ntasks-per-node": 4}}, "hydra.launcher.extra: found ntasks-per-node"),
+        ({"extra": {"ntasks_per_node": 4}}, "hydra.launcher.extra: found ntasks-per-node"),
+        ({"time_min": 0}, "hydra.launcher.time_min: found 0; allowed: at least 1"),
+        ({"gpus_per_device": 2}, "hydra.launcher.gpus_per_device: found 2; allowed: 0 | 1 | auto"),
+        ({"partitoin": "gpu"}, "hydra.launcher.partitoin: unknown key"),
+        ({"policy": "wild"}, "hydra.launcher.policy: found 'wild'"),
+    ],
+)
+def test_wrong_options_are_refused_in_one_line(options: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        slurm_config(options)
+    assert str(caught.value).startswith(complaint)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("devices", "options", "wanted"),
+    [
+        (1, {}, Demand(1, 1, 1, 4)),
+        (4, {"devices_per_node": 8}, Demand(4, 1, 4, 4)),
+        ("auto", {"devices_per_node": 8}, Demand(8, 1, 8, 4)),
+        (16, {"devices_per_node": 8}, Demand(16, 2, 8, 4)),
+        (2, {"gpus_per_device": 0, "cpus_per_device": 3}, Demand(2, 1, 0, 3)),
+    ],
+)
+def test_the_width_of_a_cell_decides_what_it_asks_for(
+    make_cell: Any, devices: int | str, options: dict[str, Any], wanted: Demand
+) -> None:
+    assert demand(make_cell(devices), slurm_config(options)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("devices", "options", "complaint"),
+    [
+        ("auto", {}, "set strategy.devices or hydra.launcher.devices_per_node"),
+        ("auto", {"devices_per_node": 1}, "use strategy=single"),
+        (10, {"devices_per_node": 4}, "cannot share equally"),
+    ],
+)
+def test_a_width_that_cannot_be_asked_for_is_said(
+    make_cell: Any, devices: int | str, options: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(HostMismatch, match=complaint):
+        demand(make_cell(devices), slurm_config(options))
+
+
+@pytest.fixture
+def make_cell() -> Any:
+    """A stand-in for a cell with a given number of devices: ``demand`` looks at little of it."""
+
+    def make(devices: int | str) -> CellConfig:
+        cell: Any = SimpleNamespace(
+            strategy=SimpleNamespace(name="ddp", devices=devices),
+            hardware=SimpleNamespace(kind="auto", cores_per_device=None),
+            per_device_batch_size=lambda world: 64 // world,
+        )
+        return cell  # type: ignore[no-any-return]
+
+    return make
+
+
+def test_the_script_has_one_task_a_node_and_all_cores_of_its_ranks(tmp_path: Path) -> None:
+    config = slurm_config(
+        {"partition": "gpu", "extra": {"constraint": "h200"}, "mem_gb_per_device": 1.5}
+    )
+    executor = make_executor(tmp_path, config, Demand(4, 2, 2, 3))
+    text = script(executor, 3)
+    for line in (
+        "#SBATCH --array=0-2%3",
+        "#SBATCH --constraint=h200",
+        "#SBATCH --cpus-per-task=6",
+        "#SBATCH --exclusive",
+        "#SBATCH --gpus-per-node=2",
+        "#SBATCH --mem=3072M",
+        "#SBATCH --nodes=2",
+        "#SBATCH --ntasks-per-node=1",
+        "#SBATCH --partition=gpu",
+        "#SBATCH --requeue",
+        "#SBATCH --time=60",
+    ):
+        assert line in text.splitlines()
+    (start,) = [line for line in text.splitlines() if line.startswith("srun")]
+    assert "--kill-on-bad-exit=1 --cpus-per-task=6" in start
+    assert "--array" not in script(executor, 1)
+
+
+def test_many_cells_are_several_arrays() -> None:
+    assert [len(part) for part in in_arrays(2300)] == [1000, 1000, 300]
+    assert in_arrays(0) == []
+
+
+def test_several_tasks_on_one_node_train_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    with pytest.raises(HostMismatch, match="SLURM_NTASKS=4"):
+        refuse_other_tasks(1)
+    refuse_other_tasks(4)
+
+
+def test_a_job_that_sees_no_gpu_does_not_train_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    cell: Any = SimpleNamespace(hardware=HardwareConfig("auto"))
+    with pytest.raises(HostMismatch, match="SLURM granted 1 GPUs, and none can be seen here"):
+        granted(cell, Demand(1, 1, 1, 1))
+
+
+def test_a_cpu_device_has_the_cores_that_were_asked_for() -> None:
+    cell: Any = SimpleNamespace(hardware=HardwareConfig("cpu", kind="cpu"))
+    (slot, *_) = granted(cell, Demand(1, 1, 0, 1)).slots
+    assert (slot.kind, len(slot.cores)) == ("cpu", 1)
+    with pytest.raises(HostMismatch, match="4000 were asked for"):
+        granted(cell, Demand(4000, 1, 0, 1))
+
+
+def test_waiting_for_what_the_cluster_has_not_is_told_from_waiting() -> None:
+    assert JobState("PENDING", "PartitionConfig").hopeless
+    assert not JobState("PENDING", "Resources").hopeless
+    assert not JobState("RUNNING", "None").hopeless
+
+
+def test_the_controller_is_asked_first_and_accounting_for_what_it_forgot(commands: Path) -> None:
+    program(commands, "squeue", "echo '7_0|RUNNING|None'; echo '7_1|PENDING|Resources'")
+    program(commands, "sacct", "echo '5|CANCELLED by 1000'; echo '5.batch|FAILED'")
+    found = states(["7_0", "7_1", "5", "6"])
+    assert found["7_0"] == JobState("RUNNING", "None")
+    assert not found["7_1"].ended
+    assert found["5"] == JobState("CANCELLED")
+    assert found["6"] == JobState(GONE)
+    assert found["6"].ended
+
+
+def test_without_accounting_a_forgotten_job_is_gone(commands: Path) -> None:
+    program(commands, "squeue", "true")
+    program(commands, "sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
+    assert states(["5"]) == {"5": JobState(GONE)}
+
+
+def test_a_controller_that_is_down_says_nothing_about_jobs(commands: Path) -> None:
+    program(commands, "squeue", "echo 'slurm_load_jobs error: Unable to contact' >&2; exit 1")
+    with pytest.raises(QueueUnreachable, match="squeue: slurm_load_jobs error"):
+        states(["5"])
+
+
+def failed(cause: Any, at: float, rank: int | None = 0) -> Verdict:
+    return Verdict(cause, f"{cause} of {rank}", rank, 1, at)
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "blamed"),
+    [
+        (failed("exception", 2.0, 0), failed("exception", 1.0, 1), 1),
+        (failed("exception", 1.0, 0), failed("exception", 2.0, 1), 0),
+        (failed("exception", 1.0, 0), failed("signal", 2.0, 1), 1),
+        (failed("interrupted", 0.0, None), failed("exception", 2.0, 1), 1),
+        (None, failed("exception", 2.0, 1), 1),
+    ],
+)
+def test_of_several_hosts_the_first_failure_is_blamed(
+    tmp_path: Path, own: Verdict | None, other: Verdict, blamed: int
+) -> None:
+    folder = CellFolder(tmp_path)
+    first = announce(folder, "12.0", 2, "node0", 4000)
+    second = meet(folder, "12.0", 1, 2)
+    assert second == Nodes(1, 2, "node0", 4000)
+    assert conclude(folder, second, other) == other
+    verdict = conclude(folder, first, own)
+    assert verdict is not None
+    assert verdict.rank == blamed
+
+
+def test_a_cell_is_done_when_every_host_says_so(tmp_path: Path) -> None:
+    folder = CellFolder(tmp_path)
+    first = announce(folder, "12.0", 2, "node0", 4000)
+    conclude(folder, meet(folder, "12.0", 1, 2), None)
+    assert conclude(folder, first, None) is None

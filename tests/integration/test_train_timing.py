@@ -46,8 +46,12 @@ def delayed(shared_train: Train, tmp_path_factory: pytest.TempPathFactory) -> St
 
 @pytest.mark.parametrize("phase", INJECTED_MS)
 def test_a_delay_appears_in_its_phase(delayed: StepSeries, phase: str) -> None:
-    """The model itself takes well under a millisecond; a sleep is never shorter than asked."""
-    measured = float(np.median(delayed.column(phase)))
+    """The model itself takes well under a millisecond.
+
+    A sleep is never shorter than asked, and longer where the host is busy: the step that was
+    disturbed least is the one to hold against it.
+    """
+    measured = float(np.min(delayed.column(phase)))
     assert INJECTED_MS[phase] <= measured <= 1.1 * INJECTED_MS[phase] + 0.5
 
 

@@ -188,6 +188,10 @@ def provenance(analysis: Analysis) -> list[str]:
     if emulated:
         marks = ", ".join(dict.fromkeys(emulated))
         lines.insert(0, f"EMULATED: {marks}; these figures do not describe the bare hardware")
+    faults = [(c.config or {}).get("fault") for c in analysis.sweep.cells]
+    planted = dict.fromkeys(str(f.get("name")) for f in faults if isinstance(f, Mapping))
+    if planted:
+        lines.insert(0, f"PLANTED FAULTS: {', '.join(planted)}; those runs are spoiled on purpose")
     if analysis.sweep.order_seed is not None:
         lines.append(f"order of cells: shuffled with seed {analysis.sweep.order_seed}")
     return lines

@@ -35,7 +35,9 @@ def composed(*overrides: str) -> dict[str, Any]:
 
 
 def target_and_arguments(group: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    arguments = {k: v for k, v in group.items() if k not in ("_target_", "name", "takes", "gives", "loader")}
+    arguments = {
+        k: v for k, v in group.items() if k not in ("_target_", "name", "takes", "gives", "loader")
+    }
     module, _, name = group["_target_"].rpartition(".")
     return getattr(importlib.import_module(module), name), arguments
 

@@ -11,6 +11,8 @@ from scalewise.analysis.diagnosis import Case, Diagnosis, median_compute_ms
 from scalewise.analysis.runs import Run
 from scalewise.analysis.throughput import NotMeasuredError, common_steps, timeline
 
+LAUNCH_BOUND_SM_PERCENT = 50.0
+"""Below this share of cycles with work, the GPU idles between kernels."""
 SHARE = 0.10
 """Share of a step from which a phase counts as a limit."""
 UNEVEN_SHARE = 0.05
@@ -73,6 +75,8 @@ def _straggler(case: Case) -> Iterator[Diagnosis]:
     rank = balance.slowest_rank
     if balance.behind_ms <= 2 * _delay_of_samples(case, rank):
         return  # it has more to do, and is not slow for it
+    if balance.behind_ms <= _run_ahead_ms(case):
+        return  # its host launches as fast as the others', only not as far ahead
     steps, late_ms = _lateness(case.run, rank)
     # A slow rank is late most of the time, or was so at the end: a few long steps are stalls.
     most, lately = np.median(late_ms), np.median(late_ms[-max(1, len(late_ms) // 4) :])
@@ -100,6 +104,19 @@ def _delay_of_samples(case: Case, rank: int) -> float:
         return 0.0
     # It has 1 + excess of a fair share, and each of the others 1 - excess / (n - 1).
     return case.compute_ms * excess * n / (n - 1)
+
+
+def _run_ahead_ms(case: Case) -> float:
+    """Ms by which a rank may be behind only because another's host has launched further ahead.
+
+    Where launching is the pace of a step, nothing holds back the host that happens to lead: its
+    device always finds work queued and is ready at once, while the other device waits for each
+    kernel. Up to the time that launching one step takes, that says nothing about a rank.
+    """
+    sm = _over(case, "sm_activity_percent")
+    if case.device is None or sm is None or sm >= LAUNCH_BOUND_SM_PERCENT:
+        return 0.0
+    return case.twin_compute_ms if case.twin_compute_ms is not None else case.compute_ms or 0.0
 
 
 def _lateness(run: Run, rank: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
@@ -204,7 +221,7 @@ def _activity(case: Case) -> Iterator[Diagnosis]:
     sm, dram = _over(case, "sm_activity_percent"), _over(case, "dram_activity_percent")
     if compute is None or sm is None:
         return
-    if sm < 50:
+    if sm < LAUNCH_BOUND_SM_PERCENT:
         yield Diagnosis(
             "launch-bound", compute * (1 - sm / 100), case.step_ms,
             f"its SMs have work in {sm:.3g} % of the cycles: the GPU idles between kernels",

@@ -112,11 +112,14 @@ def faults(analysis: Analysis) -> list[str]:
     """What was wrong with runs that finished: shards, balance, throttling, damaged records."""
     found = []
     for config in analysis.measured:
+        limits = {found.limit for found in analysis.diagnoses.get(config.config_id, ())}
+        # A grade alone may be luck of one run; a fault is what holds over the runs.
+        uneven = bool(limits & {"straggler", "uneven shards"})
         for run in config.runs:
             name = run.cell.planned.name
             if run.shards and run.shards.is_fault:
                 found.append((name, f"{run.shards.verdict}: {run.shards.explanation}"))
-            if run.balance and run.balance.grade in ("fair", "poor"):
+            if uneven and run.balance and run.balance.grade in ("fair", "poor"):
                 found.append((name, f"{run.balance.explanation}; {advice(run.balance)}"))
             for device in run.usage.devices if run.usage else ():
                 if device.throttle_reasons:

@@ -75,3 +75,12 @@ def test_without_peer_to_peer_communication_is_exposed_and_labelled(without_peer
     assert provenance.emulated == ("NCCL_P2P_DISABLE=1 on GPUs with NVLink",)
     limits = [d.limit for found in analysis.diagnoses.values() for d in found]
     assert "communication-bound" in limits
+
+
+def test_small_models_are_launch_bound_and_no_rank_is_blamed_for_it() -> None:
+    """Where the hosts set the pace, one runs ahead of the other; neither holds it back."""
+    analysis = analyse(load_sweep(Path(__file__).parents[3] / "docs/results/h200x2_small"))
+    for configuration in analysis.configurations:
+        found = analysis.diagnoses[configuration.config_id]
+        assert found[0].limit == "launch-bound"
+        assert "straggler" not in {diagnosis.limit for diagnosis in found}

@@ -36,10 +36,11 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 test: $(STAMP) ## Run every test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest tests/unit -n 2
+	$(BIN)/python -m pytest tests/integration
 
 test-fast: $(STAMP) ## Run the unit tests
-	$(BIN)/python -m pytest tests/unit
+	$(BIN)/python -m pytest tests/unit -n 2
 
 slurm-test: $(STAMP) ## Install (Debian, root) and start a SLURM on this host, and test against it
 	$(BIN)/python tools/slurm_test.py $(ARGS)

@@ -26,6 +26,7 @@ result.json        the cell is done                                the superviso
 from scalewise.records.cell import (
     SCHEMA_VERSION,
     Attempt,
+    Cause,
     CellFolder,
     CellResult,
     DeviceInfo,
@@ -71,6 +72,7 @@ __all__ = [
     "WARMUP",
     "Alert",
     "Attempt",
+    "Cause",
     "CellFolder",
     "CellResult",
     "DeviceInfo",

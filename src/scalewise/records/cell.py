@@ -23,6 +23,7 @@ from scalewise.typed import to_plain
 __all__ = [
     "SCHEMA_VERSION",
     "Attempt",
+    "Cause",
     "CellFolder",
     "CellResult",
     "DeviceInfo",
@@ -149,25 +150,29 @@ class RunningAttempt:
     """One a rank."""
 
 
+Cause = Literal[
+    "exception",
+    "oom",
+    "signal",
+    "exit",
+    "timeout",
+    "hang",
+    "config",
+    "disk",
+    "host",
+    "supervisor",
+    "interrupted",
+]
+"""What a try ended of."""
+
+
 @dataclass(frozen=True)
 class Attempt:
     """A try that did not end in a result."""
 
     number: int
     outcome: Literal["failed", "skipped", "interrupted"]
-    cause: Literal[
-        "exception",
-        "oom",
-        "signal",
-        "exit",
-        "timeout",
-        "hang",
-        "config",
-        "disk",
-        "host",
-        "supervisor",
-        "interrupted",
-    ]
+    cause: Cause
     message: str
     """One line: what happened, and where to look."""
     rank: int | None

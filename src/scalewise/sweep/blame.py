@@ -11,24 +11,9 @@ import signal
 import time
 from collections import deque
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
-from scalewise.records import CellFolder, RankError, RecordError
+from scalewise.records import Cause, CellFolder, RankError, RecordError
 from scalewise.sweep.processes import RankProcess, Ranks
-
-Cause = Literal[
-    "exception",
-    "oom",
-    "signal",
-    "exit",
-    "timeout",
-    "hang",
-    "config",
-    "disk",
-    "host",
-    "supervisor",
-    "interrupted",
-]
 
 _SETTLE_S = 0.3
 _LAST_LINES = 20

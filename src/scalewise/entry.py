@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Iterator
@@ -43,6 +44,8 @@ def train() -> int:
     wants_traceback = os.environ.get("HYDRA_FULL_ERROR", "") not in ("", "0")
     # Hydra would otherwise print an error itself, over many lines, and exit with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
+    # Whoever stops a job politely wants what Ctrl-C gives: nothing left behind, and how to go on.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         sys.argv[1:] = overrides_last(sys.argv[1:])
         _run_hydra()
@@ -187,6 +190,7 @@ def _is_the_hosts_fault(error: BaseException) -> bool:
         errno.EDQUOT,
         errno.EROFS,
         errno.EACCES,
+        errno.ENOENT,  # the sweep's folder was moved away while it ran
     )
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
+import numpy as np
+
 from scalewise.records import (
     Attempt,
     CellFolder,
@@ -190,9 +192,15 @@ def _steps(
         one = _attempt(problems, read_steps, path, rank)
         if one is None:
             continue
-        series.append(one)
         if one.torn_bytes:
             problems.append(f"{path}: a torn last row of {one.torn_bytes} bytes was dropped")
+        written = next((r.step_rows for r in result.ranks if r.rank == rank), 0) if result else 0
+        if len(one) < written:
+            problems.append(f"{path}: {len(one)} of {written} step rows are there")
+        if len(one) and (np.diff(one.rows["step"]) != 1).any():
+            problems.append(f"{path}: the steps do not follow one another; they are left out")
+            continue
+        series.append(one)
     absent = sorted(set(range(result.world_size)) - ranks) if result else []
     if absent:
         problems.append(f"no step records of rank {', '.join(map(str, absent))}")

@@ -32,22 +32,36 @@ class LossCurve:
 def loss_curve(rows: Sequence[MetricRow], name: str | None = None) -> LossCurve:
     """The curve ``name``, or the first there is of val_loss, train_loss, any other loss.
 
-    Raises :class:`NotMeasuredError` where no loss was recorded or none was finite.
+    Raises :class:`NotMeasuredError` where no loss was recorded or the last one was not finite:
+    what a diverged run had reached before is not what it reached.
     """
     recorded = dict.fromkeys(key for row in rows for key in row.values)
     candidates = [n for n in _PREFERRED if n in recorded]
     candidates += [key for key in recorded if "loss" in key and key not in candidates]
     wanted = [name] if name else candidates
     for candidate in wanted:
+        recorded_rows = [row for row in rows if candidate in row.values]
+        if recorded_rows and recorded_rows[-1].values[candidate] is None:
+            raise NotMeasuredError(_divergence(candidate, recorded_rows))
         points = [
-            (row.samples, value) for row in rows if (value := row.values.get(candidate)) is not None
+            (row.samples, value)
+            for row in recorded_rows
+            if (value := row.values[candidate]) is not None
         ]
         if points:
             samples, values = zip(*points, strict=True)
             return LossCurve(candidate, samples, values)
-    if candidates and not name:
-        raise NotMeasuredError(f"{candidates[0]} was never a finite number: training diverged")
     raise NotMeasuredError(f"no {name or 'loss'} was recorded")
+
+
+def _divergence(name: str, rows: Sequence[MetricRow]) -> str:
+    """Since when ``name``, not finite in the last of ``rows``, has not been."""
+    since = rows[-1]
+    for row in reversed(rows):
+        if row.values[name] is not None:
+            return f"{name} is not finite from step {since.step} on: training diverged"
+        since = row
+    return f"{name} was never a finite number: training diverged"
 
 
 def longest_loss_curve(rows: Sequence[MetricRow]) -> LossCurve:

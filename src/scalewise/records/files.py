@@ -38,7 +38,7 @@ def save_json(path: Path, record: object) -> None:
     """Write a dataclass as JSON, atomically, with the schema version in front."""
     plain = {"schema_version": SCHEMA_VERSION, **to_plain(record)}
     text = json.dumps(plain, indent=2, allow_nan=False, ensure_ascii=False)
-    write_atomically(path, text.encode() + b"\n")
+    write_atomically(path, text.encode(errors="backslashreplace") + b"\n")
 
 
 def load_json(path: Path, cls: type[T]) -> T:

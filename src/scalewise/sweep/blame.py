@@ -17,6 +17,7 @@ from scalewise.sweep.processes import RankProcess, Ranks
 
 _SETTLE_S = 0.3
 _LAST_LINES = 20
+_LINE_LIMIT = 500
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,18 @@ def blame(ranks: Ranks, folder: CellFolder) -> Verdict:
         error = errors[process.rank]
         if error is not None:
             candidates.append((True, error.time, process))
-        elif process.exit_code not in (None, 0) and process.ended_at is not None:
+        elif process.ended_at is not None and not _finished(process, folder):
             candidates.append((not _was_killed(process), process.ended_at, process))
     _, at, first = min(candidates, key=lambda candidate: candidate[:2])
     return replace(_verdict(first, errors[first.rank]), at=at)
+
+
+def _finished(process: RankProcess, folder: CellFolder) -> bool:
+    """Whether a rank did all it had to: status 0 alone may be somebody's early ``os._exit(0)``."""
+    try:
+        return process.exit_code == 0 and folder.load_rank(process.rank).rank == process.rank
+    except RecordError:
+        return False
 
 
 def _was_killed(process: RankProcess) -> bool:
@@ -69,7 +78,8 @@ def _verdict(process: RankProcess, error: RankError | None) -> Verdict:
         name = signal.Signals(-code).name
         hint = " (the kernel's out-of-memory killer uses it: see dmesg)" if code == -9 else ""
         return Verdict("signal", f"rank {rank} was ended by {name}{hint}", rank, code)
-    return Verdict("exit", f"rank {rank} exited with status {code}; see logs/", rank, code)
+    early = " before it had finished" if code == 0 else ""
+    return Verdict("exit", f"rank {rank} exited with status {code}{early}; see logs/", rank, code)
 
 
 def last_lines(folder: CellFolder, rank: int | None) -> tuple[str, ...]:
@@ -77,7 +87,8 @@ def last_lines(folder: CellFolder, rank: int | None) -> tuple[str, ...]:
     path = folder.log_path(0 if rank is None else rank, "err")
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
-            return tuple(line.rstrip("\n") for line in deque(file, maxlen=_LAST_LINES))
+            lines = deque(file, maxlen=_LAST_LINES)
+            return tuple(line.rstrip("\n")[:_LINE_LIMIT] for line in lines)
     except OSError:
         return ()
 

@@ -33,6 +33,8 @@ ENV_TOPOLOGY = "SCALEWISE_TOPOLOGY"
 ENV_HOSTS = "SCALEWISE_HOSTS"
 
 _PR_SET_PDEATHSIG = 1
+_MESSAGE_LIMIT = 500
+_TRACEBACK_LIMIT = 20_000
 
 
 def main() -> int:
@@ -109,8 +111,11 @@ def _report(folder: CellFolder, rank: int, error: BaseException) -> int:
     message = str(error).strip().splitlines()[0] if str(error).strip() else ""
     if kind not in ("config", "disk"):
         message = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    message = message[:_MESSAGE_LIMIT]
     try:
-        folder.save_rank_error(RankError(rank, when, kind, message, text))
+        # The end of a traceback says what happened; the log below has all of it.
+        kept = text[-_TRACEBACK_LIMIT:]
+        folder.save_rank_error(RankError(rank, when, kind, message, kept))
     except OSError as failure:
         text += f"the reason could not be recorded: {failure}\n"
     # Past the buffer of sys.stderr: on a full disk the log takes as much as there is room for,

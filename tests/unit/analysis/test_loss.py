@@ -46,3 +46,13 @@ def test_what_is_missing_says_why(read: object) -> None:
         read(rows({"lr": 0.1}))
     with pytest.raises(NotMeasuredError, match="diverged"):
         read(rows({"train_loss": None}))
+
+
+def test_what_a_diverged_run_had_reached_before_is_not_what_it_reached() -> None:
+    diverged = rows({"train_loss": 3.0}, {"train_loss": None}, {"train_loss": None})
+    with pytest.raises(NotMeasuredError, match="not finite from step 2 on: training diverged"):
+        loss_curve(diverged)
+
+
+def test_a_loss_that_recovered_is_a_loss() -> None:
+    assert loss_curve(rows({"train_loss": None}, {"train_loss": 2.0})).final == 2.0

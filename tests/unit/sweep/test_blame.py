@@ -83,3 +83,11 @@ def test_a_taken_port_is_recognised_from_the_log_too(folder: CellFolder) -> None
     log.parent.mkdir()
     log.write_text("... code: -98, name: EADDRINUSE, message: address already in use\n")
     assert port_was_taken(folder, failed)
+
+
+def test_a_rank_that_leaves_early_with_status_0_is_the_culprit(folder: CellFolder) -> None:
+    """``os._exit(0)`` in a rank: the other one's error comes later and only names a lost peer."""
+    folder.save_rank_error(RankError(0, 12.0, "exception", "Connection reset by peer", ""))
+    found = verdict(folder, RankProcess(0, 10, 1, 12.1), RankProcess(1, 11, 0, 11.0))
+    assert found.rank == 1
+    assert "exited with status 0 before it had finished" in found.message

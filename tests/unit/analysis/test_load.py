@@ -9,7 +9,7 @@ from recorded import DDP, Spec, write_sweep
 
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.summary import analyse
-from scalewise.records import CellFolder, RecordError
+from scalewise.records import STEP_DTYPE, CellFolder, RecordError, SweepFolder
 
 RECORDS = (
     "result.json",
@@ -121,3 +121,17 @@ def test_a_damaged_attempt_keeps_the_ones_before_it(tmp_path: Path) -> None:
     cell = load_sweep(path).cells[0]
     assert cell.state == "failed"
     assert "2.json" in cell.problems[0]
+
+
+def test_lost_and_zeroed_step_rows_are_said_and_zeroed_ones_not_used(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path, [DDP])
+    _, folder = next(SweepFolder(path).cells())
+    lost, zeroed = folder.steps_path(0), folder.steps_path(1)
+    lost.write_bytes(lost.read_bytes()[: -10 * STEP_DTYPE.itemsize])
+    rows = bytearray(zeroed.read_bytes())
+    rows[-3 * STEP_DTYPE.itemsize :] = bytes(3 * STEP_DTYPE.itemsize)
+    zeroed.write_bytes(rows)
+    cell = load_sweep(path).cells[0]
+    assert any("50 of 60 step rows are there" in problem for problem in cell.problems)
+    assert any("steps do not follow one another" in problem for problem in cell.problems)
+    assert [series.rank for series in cell.steps] == [0]

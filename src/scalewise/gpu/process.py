@@ -37,7 +37,8 @@ class ProcessReader:
             tree = self._trees.get(rank)
             if tree is None or tree.pid != pid:
                 tree = self._trees[rank] = _Tree(pid)
-            reading = tree.read()
+            # Lightning starts rank 1 as a child of rank 0: each counts for itself.
+            reading = tree.read(others=frozenset(pids.values()) - {pid})
             if reading is not None:
                 cpu_percent, rss_mib = reading
                 samples[f"rank{rank}"] = DeviceSample(
@@ -56,11 +57,14 @@ class _Tree:
         self._refreshed_at = -_TREE_REFRESH_S
         self._read_at: float | None = None
 
-    def read(self) -> tuple[float | None, float] | None:
-        """CPU percent (100 is one core) since the last reading and RSS in MiB; None if gone."""
+    def read(self, others: frozenset[int]) -> tuple[float | None, float] | None:
+        """CPU percent (100 is one core) since the last reading and RSS in MiB; None if gone.
+
+        ``others`` are descendants that belong to somebody else, with all below them.
+        """
         now = time.monotonic()
         if now - self._refreshed_at >= _TREE_REFRESH_S:
-            self._refresh()
+            self._refresh(others)
             self._refreshed_at = now
         total_s: dict[int, float] = {}
         rss = 0
@@ -89,10 +93,13 @@ class _Tree:
         used_s = sum(total - before_s.get(pid, 0.0) for pid, total in total_s.items())
         return 100 * used_s / (now - read_at)
 
-    def _refresh(self) -> None:
+    def _refresh(self, others: frozenset[int]) -> None:
         try:
             root = self._members.get(self.pid) or psutil.Process(self.pid)
             found = {p.pid: p for p in (root, *root.children(recursive=True))}
+            for pid in others & found.keys():
+                for process in (found[pid], *found[pid].children(recursive=True)):
+                    found.pop(process.pid, None)
         except psutil.Error:
             return
         # Kept objects remember when their process was born, so that a reused pid is noticed.

@@ -24,7 +24,15 @@ from scalewise.records import Attempt, CellFolder, SweepFolder, SweepPlan
 from scalewise.sweep.display import Display, Tally, progress_of
 from scalewise.sweep.estimate import Durations, Measured, Remaining
 from scalewise.sweep.job import Job, Outcome
-from scalewise.sweep.lease import Host, HostMismatch, Lease, Leases, discover, width
+from scalewise.sweep.lease import (
+    Host,
+    HostMismatch,
+    Lease,
+    Leases,
+    check_precision,
+    discover,
+    width,
+)
 from scalewise.sweep.mirror import Mirror
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.processes import become_subreaper, end_orphans
@@ -175,6 +183,7 @@ class Engine:
                 return
         try:
             host = self._host(cell.request.cell.hardware)
+            check_precision(cell.request.cell, host)
             wanted = width(cell.request.cell, len(host.slots))
         except HostMismatch as mismatch:
             if alone:

@@ -73,6 +73,19 @@ def gpu_slots(gpus: Sequence[GpuDevice], cores: Sequence[int]) -> tuple[DeviceIn
     return tuple(slots)
 
 
+def check_precision(cell: CellConfig, host: Host) -> None:
+    """Refuse what Lightning would silently replace by another number format.
+
+    Raises :class:`HostMismatch`.
+    """
+    on_cpu = all(slot.kind == "cpu" for slot in host.slots)
+    if on_cpu and cell.precision.lightning == "16-mixed":
+        raise HostMismatch(
+            f"precision: found {cell.precision.name}, which needs a GPU; allowed here: "
+            "bf16-mixed or fp32"
+        )
+
+
 def width(cell: CellConfig, available: int) -> int:
     """Devices the cell takes on a host with ``available`` of them.
 

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -15,7 +17,8 @@ from fakes.nvml.scenario import Scenario, gpu_uuid
 from scalewise.hardware import HardwareConfig
 from scalewise.records import DeviceInfo
 from scalewise.sweep import lease
-from scalewise.sweep.lease import HostMismatch, Leases, discover, units
+from scalewise.sweep.lease import Host, HostMismatch, Leases, check_precision, discover, units
+from scalewise.train.precision import PrecisionConfig
 from scalewise.train.strategy import StrategyConfig
 
 GPUS = [DeviceInfo("cuda", "a GPU", gpu_uuid(i), i) for i in range(4)]
@@ -137,3 +140,10 @@ def test_width_asks_for_no_more_than_there_is() -> None:
         HostMismatch, match=r"strategy\.devices: found 16, but this host has 8 devices"
     ):
         lease.width(cell, 8)  # type: ignore[arg-type]
+
+
+def test_a_precision_the_cpu_cannot_do_is_refused_and_not_replaced() -> None:
+    host = Host((DeviceInfo("cpu", "some CPU", cores=(0,)),), None, {})
+    cell = SimpleNamespace(precision=PrecisionConfig("fp16-mixed", "16-mixed", False))
+    with pytest.raises(HostMismatch, match="precision: found fp16-mixed, which needs a GPU"):
+        check_precision(cast(Any, cell), host)

@@ -8,7 +8,6 @@ A measurement that fails is recorded as missing, with its reason, and the others
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
@@ -19,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scalewise.lifetime import die_with_parent
 from scalewise.measure.doctor_plan import ENV_DEVICE, ENV_PARENT, Plan, load_plan
 from scalewise.measure.doctor_record import RankRecord
 from scalewise.records import DeviceInfo, DeviceSample
@@ -30,14 +30,13 @@ if TYPE_CHECKING:
 
     from scalewise.measure import ceilings
 
-_PR_SET_PDEATHSIG = 1
 _PCIE_S = 0.05
 """Copies under way while the PCIe link is read."""
 
 
 def main() -> int:
     """Examine this rank's device and return the exit status: 0, or 1 if ranks lost each other."""
-    _die_with_parent()
+    die_with_parent(int(os.environ[ENV_PARENT]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     folder = Path(sys.argv[1])
     device = build(DeviceInfo, json.loads(os.environ[ENV_DEVICE]))
@@ -263,16 +262,6 @@ def _versions() -> dict[str, str]:
     if torch.cuda.is_available() and torch.distributed.is_nccl_available():
         versions["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
     return versions
-
-
-def _die_with_parent() -> None:
-    """Let the kernel end this process when its parent's main thread ends."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    # It may have ended before the request was in place.
-    if os.getppid() != int(os.environ[ENV_PARENT]):
-        os._exit(1)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ The first lines run before torch is imported, because threads and cores are deci
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import faulthandler
 import json
@@ -20,6 +19,7 @@ import traceback
 from pathlib import Path
 from typing import Literal
 
+from scalewise.lifetime import die_with_parent
 from scalewise.records import CellFolder, DeviceInfo, RankError
 from scalewise.sweep.processes import ENV_SUPERVISOR
 
@@ -32,14 +32,13 @@ ENV_DRIVER = "SCALEWISE_DRIVER"
 ENV_TOPOLOGY = "SCALEWISE_TOPOLOGY"
 ENV_HOSTS = "SCALEWISE_HOSTS"
 
-_PR_SET_PDEATHSIG = 1
 _MESSAGE_LIMIT = 500
 _TRACEBACK_LIMIT = 20_000
 
 
 def main() -> int:
     """Run this rank to its end and return the exit status."""
-    _die_with_supervisor()
+    die_with_parent(int(os.environ[ENV_SUPERVISOR]))
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # the supervisor asks for stacks before it ends a hang
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the sweep's to handle
@@ -91,16 +90,6 @@ def _device() -> DeviceInfo:
 
 def _hosts() -> int:
     return int(os.environ.get(ENV_HOSTS, "1"))
-
-
-def _die_with_supervisor() -> None:
-    """Let the kernel end this process when its supervisor's main thread ends."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    # It may have ended before the request was in place.
-    if os.getppid() != int(os.environ[ENV_SUPERVISOR]):
-        os._exit(EXIT_FAILED)
 
 
 def _report(folder: CellFolder, rank: int, error: BaseException) -> int:

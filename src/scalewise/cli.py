@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 Command = Callable[[list[str]], int]
+_READER_IS_GONE = 128 + signal.SIGPIPE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand and return its exit status: 2 for wrong use."""
     words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        status = _run(words)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # `| head -1` has read enough: as quiet, and with the status, as of other programs.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _READER_IS_GONE
+    except SystemExit as error:
+        # Rich's consoles turn it into an exit of their own.
+        if isinstance(error.__context__, BrokenPipeError):
+            return _READER_IS_GONE
+        raise
+    return status
+
+
+def _run(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         sys.stdout.write(_usage())
         return 0 if words else 2
@@ -53,7 +72,13 @@ def _report(argv: list[str]) -> int:
         description="Write the report of a sweep and print its table.",
     )
     parser.add_argument("folder", type=Path, help="a sweep's folder, e.g. multirun/<sweep>")
-    folder = parser.parse_args(argv).folder
+    parser.add_argument(
+        "--study", action="store_true", help="also write report/study: plots, CSV and LaTeX"
+    )
+    parser.add_argument("--warmup-epochs", type=int, default=1, help="--study: epochs left out")
+    parser.add_argument("--datasets", help="--study: only these, with commas between them")
+    given = parser.parse_args(argv)
+    folder = given.folder
     from rich.console import Console
 
     from scalewise.records import RecordError
@@ -66,6 +91,24 @@ def _report(argv: list[str]) -> int:
         return 2
     print_console(folder, Console())
     sys.stdout.write(f"report: {files.markdown}\n")
+    return _study(folder, given) if given.study else 0
+
+
+def _study(folder: Path, given: argparse.Namespace) -> int:
+    from scalewise.report import study
+
+    if given.warmup_epochs < 0:
+        sys.stderr.write(
+            f"scalewise report: --warmup-epochs: found {given.warmup_epochs}; allowed: 0 or more\n"
+        )
+        return 2
+    datasets = tuple(given.datasets.split(",")) if given.datasets else ()
+    try:
+        files = study.build(folder, study.Selection(given.warmup_epochs, datasets))
+    except ValueError as error:
+        sys.stderr.write(f"scalewise report: {error}\n")
+        return 2
+    sys.stdout.write("".join(f"study: {file}\n" for file in files))
     return 0
 
 
@@ -177,6 +220,38 @@ def _sync(argv: list[str]) -> int:
     return view.main_sync(argv)
 
 
+def _find_batch(argv: list[str]) -> int:
+    from scalewise.sweep import find_batch
+
+    return find_batch.main(argv)
+
+
+def _defconfig(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="scalewise defconfig",
+        description="Save an experiment as the default of the runs in this folder.",
+    )
+    parser.add_argument("name", help="an experiment, with dashes or underscores; none removes it")
+    parser.add_argument("--trackers", help="trackio, wandb, both with a comma between, or none")
+    given = parser.parse_args(argv)
+    from scalewise.defaults import FILE, save
+    from scalewise.errors import ConfigError
+
+    try:
+        lines = save(given.name, given.trackers.split(",") if given.trackers else ())
+    except ConfigError as error:
+        sys.stderr.write(f"scalewise defconfig: {error}\n")
+        return 2
+    sys.stdout.write(f"{FILE}: {' '.join(lines) or 'removed'}\n")
+    return 0
+
+
+def _tokenize(argv: list[str]) -> int:
+    from scalewise.datasets import tokenize
+
+    return tokenize.main(argv)
+
+
 COMMANDS: dict[str, tuple[Command, str]] = {
     "train": (_train, "one cell or, with -m, a sweep: what train.py does, from anywhere"),
     "report": (_report, "the report of a sweep: table, Markdown, plots, JSON, CSV"),
@@ -184,6 +259,9 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "compare": (_compare, "sweep B against sweep A, and a gate for CI: --fail-if slower=3%"),
     "top": (_top, "all GPUs of this host, live"),
     "doctor": (_doctor, "topology, links, collectives, GEMM and copy rates of this host"),
+    "find-batch": (_find_batch, "the largest batch that fits, the same on every device"),
+    "defconfig": (_defconfig, "save an experiment as the default of the runs to come"),
+    "tokenize": (_tokenize, "text of the Hugging Face hub or of files into token shards"),
     "mirror": (_mirror, "hand a sweep's records to the trackers, whatever they lack"),
     "trackio-view": (_view, "start Trackio's dashboard"),
     "wandb-sync": (_sync, "upload WandB runs that were recorded offline"),

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from scalewise.config import EXIT_CONFIG_ERROR, ConfigError
+from scalewise.defaults import FILE, saved, under
 from scalewise.paths import conf_dir, discard_unused_folder, sweep_folder
 from scalewise.records import RecordError
-from scalewise.sweep.job import CellFailed
+from scalewise.sweep.job import CellFailed, Outcome
 from scalewise.train.rank import foreign_launch
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ def train() -> int:
     """Run the cell or the sweep on the command line.
 
     Exit status: 0 every cell is done, 1 a cell failed, 2 the input is wrong, 3 nothing failed
-    but a cell was skipped because this host cannot run it, 130 interrupted.
+    but a cell was skipped because this host cannot run it or left because sweep.max_gpu_hours is
+    used up, 130 interrupted.
     """
     launched = foreign_launch()
     if launched is not None and launched[1] != 0:
@@ -47,7 +49,7 @@ def train() -> int:
     # Whoever stops a job politely wants what Ctrl-C gives: nothing left behind, and how to go on.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        sys.argv[1:] = overrides_last(sys.argv[1:])
+        sys.argv[1:] = overrides_last(_with_defaults(sys.argv[1:]))
         _run_hydra()
         return _report()
     except KeyboardInterrupt:
@@ -66,6 +68,14 @@ def train() -> int:
         return EXIT_FAILED if _is_the_hosts_fault(error) else EXIT_CONFIG_ERROR
     finally:
         discard_unused_folder()
+
+
+def _with_defaults(arguments: list[str]) -> list[str]:
+    """The saved default configuration before what was typed, and a line that says so."""
+    defaults = under(arguments, saved())
+    if defaults:
+        _say(f"defaults of {FILE} (make defconfig-none removes them): {' '.join(defaults)}")
+    return [*defaults, *arguments]
 
 
 def overrides_last(arguments: list[str]) -> list[str]:
@@ -133,25 +143,51 @@ def _report() -> int:
             files = build(sweep.folder)
             print_console(sweep.folder, Console())
             _say(f"report: {files.markdown}")
+            _say_where_runs_are(sweep.folder)
     _say_how_to_finish()
     for state, status in (
         ("failed", EXIT_FAILED),
         ("interrupted", EXIT_INTERRUPTED),
         ("skipped", EXIT_SKIPPED),
+        ("unstarted", EXIT_SKIPPED),
     ):
         if any(sweep.count(state) for sweep in sweeps):
             return status
     return 0
 
 
+def _say_where_runs_are(folder: Path) -> None:
+    """How to open what the trackers were given."""
+    from scalewise.records import SweepFolder
+
+    for _, cell in SweepFolder(folder).cells():
+        if not cell.is_done():
+            continue
+        tracking = cell.load_config().get("tracking", {})
+        trackers, project = tracking.get("trackers", ()), tracking.get("project")
+        if "trackio" in trackers:
+            _say(f"Trackio: scalewise trackio-view --project {project}")
+        if "wandb" in trackers:
+            _say(f"WandB:   scalewise wandb-sync {folder} (uploads what was recorded offline)")
+        return
+
+
 def _say_how_to_finish() -> None:
     for sweep in _sweeps():
-        if sweep.count("failed") or sweep.count("interrupted"):
+        if any(_may_end_better(outcome) for outcome in sweep.outcomes.values()):
             # Given again, these would select other cells, or add still more.
             asked = [a.partition("=")[0].lstrip("+") for a in sys.argv]
             once = [key for key in ("sweep.rerun", "sweep.extend") if key in asked]
             without = f" without {' and '.join(once)}" if once else ""
-            _say(f"finish it with the same command{without} and sweep.resume={sweep.folder}")
+            more = " and a larger sweep.max_gpu_hours" if sweep.count("unstarted") else ""
+            _say(f"finish it with the same command{without} and sweep.resume={sweep.folder}{more}")
+
+
+def _may_end_better(outcome: Outcome) -> bool:
+    """Whether the same command, given again, may finish the cell: wrong input stays wrong."""
+    if outcome.state == "failed":
+        return outcome.cause != "config"
+    return outcome.state in ("interrupted", "unstarted")
 
 
 def _sweeps() -> list[SweepReport]:
@@ -190,6 +226,8 @@ def _is_the_hosts_fault(error: BaseException) -> bool:
         errno.EDQUOT,
         errno.EROFS,
         errno.EACCES,
+        errno.ENAMETOOLONG,
+        errno.ENOTDIR,
         errno.ENOENT,  # the sweep's folder was moved away while it ran
     )
 

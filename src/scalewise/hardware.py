@@ -16,7 +16,7 @@ import yaml
 
 from scalewise.nccl_settings import check_nccl, nccl_warnings
 from scalewise.ranges import require
-from scalewise.records.cell import DeviceInfo
+from scalewise.records.provenance import DeviceInfo
 from scalewise.typed import build
 
 
@@ -238,12 +238,3 @@ def cpu_devices(config: HardwareConfig, usable_cores: Sequence[int]) -> list[tup
         )
     count = len(usable_cores) // share
     return [tuple(usable_cores[i * share : (i + 1) * share]) for i in range(count)]
-
-
-def emulations(config: HardwareConfig, peers_can_talk: bool | None) -> tuple[str, ...]:
-    """Settings that make the host look like another: they label every record of the run.
-
-    ``peers_can_talk`` says whether the GPUs in use reach one another directly; None is unknown.
-    """
-    disabled = config.nccl_environment().get("NCCL_P2P_DISABLE") == "1"
-    return ("NCCL_P2P_DISABLE=1",) if disabled and peers_can_talk else ()

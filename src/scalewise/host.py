@@ -76,6 +76,26 @@ def memory_limit_mib(cgroup_root: Path = _CGROUP_ROOT) -> float | None:
     return min(limits) / 2**20 if limits else None
 
 
+def oom_kills(cgroup_root: Path = _CGROUP_ROOT) -> int | None:
+    """How often the kernel has killed for memory in this process's cgroup; None where it is not
+    counted (version 1, or no cgroup)."""
+    for folder in _own_cgroups(cgroup_root):
+        for line in (_read(folder / "memory.events") or "").splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count)
+    return None
+
+
+def shared_memory_mib(path: Path = Path("/dev/shm")) -> float | None:
+    """Size of the file system through which loader workers and NCCL share memory."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return None
+    return found.f_blocks * found.f_frsize / 2**20
+
+
 def _own_cgroups(root: Path) -> Iterator[Path]:
     """Every folder from this process's cgroup up to the root, for each hierarchy."""
     memberships = _read(Path("/proc/self/cgroup")) or ""

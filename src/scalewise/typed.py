@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import math
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -104,6 +105,8 @@ def convert(hint: Any, value: Any, at: str) -> Any:
 
 
 def _convert_scalar(hint: Any, value: Any, at: str) -> Any:
+    if isinstance(value, float) and math.isnan(value):
+        raise DataError(f"{at}: found nan; allowed: {describe(hint)} that is one")
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if hint is Path and isinstance(value, str):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
@@ -13,11 +14,59 @@ from omegaconf import DictConfig
 
 
 class MatrixSweeper(BasicSweeper):
-    """``hydra/sweeper=matrix``: every combination, as Hydra's basic sweeper does.
+    """``hydra/sweeper=matrix``: every combination of the choices, or of several grids of them.
 
-    That one composes every job only to see that it can be; our launchers compose and check all
+    Beside what Hydra's basic sweeper takes:
+
+    Args:
+        grids: rows of overrides whose combinations are put one after the other.
+        exclude: combinations to drop, ``model=large strategy=ddp``.
+        only: combinations to keep.
+        allow: an option and what it is allowed with, ``execution=cudagraph with precision=fp32``.
+
+    Hydra's own composes every job only to see that it can be; our launchers compose and check all
     of them before the first starts, so here nothing is done twice.
     """
+
+    def __init__(
+        self,
+        max_batch_size: int | None = None,
+        params: Mapping[str, Any] | None = None,
+        grids: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None,
+        only: Sequence[str] | None = None,
+        allow: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(max_batch_size, None)
+        self._choices = (grids, {} if params is None else params)
+        self._rules = (exclude, only, allow)
+        self._typed: list[str] = []
+
+    def sweep(self, arguments: list[str]) -> Any:
+        self._typed = arguments
+        return super().sweep(arguments)
+
+    def split_arguments(  # type: ignore[override] # Hydra's is static; it is called on self
+        self, overrides: list[Any], max_batch_size: int | None
+    ) -> list[list[list[str]]]:
+        """The jobs' overrides, in batches. ``overrides`` are read again with the grids' own."""
+        from scalewise.errors import ConfigError
+        from scalewise.sweep.grid import combinations, rules, texts
+
+        assert self.hydra_context is not None
+        parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
+        grids, params = self._choices
+        if not isinstance(params, Mapping):
+            raise ConfigError(f"hydra.sweeper.params: found {params!r}; allowed: KEY: VALUES")
+        if max_batch_size is not None and not (
+            isinstance(max_batch_size, int) and max_batch_size > 0
+        ):
+            raise ConfigError(
+                f"hydra.sweeper.max_batch_size: found {max_batch_size!r}; allowed: 1 or more, null"
+            )
+        rule = rules(*self._rules)
+        jobs = combinations(texts("grids", grids), params, self._typed, rule, parser)
+        return [list(batch) for batch in self.split_overrides_to_chunks(jobs, max_batch_size)]
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
         """Left to the launcher."""
@@ -26,7 +75,15 @@ class MatrixSweeper(BasicSweeper):
 class LocalLauncher(Launcher):
     """``hydra/launcher=local``: the cells of a sweep on this host."""
 
-    def __init__(self, policy: Literal["exclusive", "packed"] = "exclusive") -> None:
+    def __init__(
+        self,
+        policy: Literal["exclusive", "packed"] = "exclusive",
+        wrap: str | None = None,
+        warm: bool = False,
+    ) -> None:
+        self.wrap = wrap
+        self.warm = warm
+        """Like ``wrap``, read from the configuration by ``scalewise.sweep.launcher``."""
         self.policy: Literal["exclusive", "packed"] = policy
         self._config: DictConfig | None = None
         self._context: HydraContext | None = None
@@ -46,12 +103,11 @@ class LocalLauncher(Launcher):
         return launch(self._config, self._context, job_overrides, initial_job_idx, self.policy)
 
 
-class SlurmLauncher(Launcher):
-    """``hydra/launcher=slurm``: the cells of a sweep as jobs of a cluster."""
+class ClusterLauncher(Launcher):
+    """What the launchers for other hosts have in common: options that the sweep itself checks."""
 
     def __init__(self, **options: Any) -> None:
         self.options = options
-        """They belong to ``scalewise.sweep.slurm.SlurmConfig``, which checks them."""
         self._config: DictConfig | None = None
         self._context: HydraContext | None = None
 
@@ -63,9 +119,34 @@ class SlurmLauncher(Launcher):
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
-        from scalewise.sweep.launcher import launch_on_slurm
+        from scalewise.sweep import launcher
 
         assert self._config is not None and self._context is not None, "Hydra calls setup first"
-        return launch_on_slurm(
-            self._config, self._context, job_overrides, initial_job_idx, self.options
+        return launcher.launch_on_cluster(
+            self.cluster,
+            self._config,
+            self._context,
+            job_overrides,
+            initial_job_idx,
+            self.options,
         )
+
+    cluster: Literal["slurm", "ssh", "ray"]
+
+
+class SlurmLauncher(ClusterLauncher):
+    """``hydra/launcher=slurm``: the cells of a sweep as jobs of a cluster."""
+
+    cluster: Literal["slurm", "ssh", "ray"] = "slurm"
+
+
+class RayLauncher(ClusterLauncher):
+    """``hydra/launcher=ray``: the cells of a sweep on a Ray cluster."""
+
+    cluster: Literal["slurm", "ssh", "ray"] = "ray"
+
+
+class SshLauncher(ClusterLauncher):
+    """``hydra/launcher=ssh``: the cells of a sweep on several hosts that nobody schedules."""
+
+    cluster: Literal["slurm", "ssh", "ray"] = "ssh"

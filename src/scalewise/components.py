@@ -1,0 +1,143 @@
+"""The classes that a configuration names: checked, imported, and built with its arguments."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scalewise.errors import ConfigError
+from scalewise.typed import DataError, closest, convert
+
+
+@dataclass(frozen=True)
+class Component:
+    """A class to build with keyword arguments: ``_target_``, ``name`` and the rest."""
+
+    target: str
+    name: str
+    arguments: Mapping[str, Any]
+
+
+_NOT_ARGUMENTS = ("_target_", "name", "takes", "gives")
+"""What stands beside a component's arguments: its class, its name, and what batches it knows."""
+
+
+def component_of(key: str, group: Mapping[str, Any]) -> Component:
+    arguments = {str(k): v for k, v in group.items() if k not in _NOT_ARGUMENTS}
+    target = group.get("_target_")
+    if not isinstance(target, str) or "." not in target:
+        raise ConfigError(
+            f"{key}._target_: found {target!r}; allowed: a class as package.module.Class"
+        )
+    name = group.get("name") or target.rpartition(".")[2]
+    return Component(target, str(name), arguments)
+
+
+def check_module(key: str, component: Component) -> None:
+    """Look for the module of a component without importing it. Raises :class:`ConfigError`.
+
+    A user's class is imported only where the cell runs: this process stays free of whatever the
+    import does.
+    """
+    module_name = component.target.rpartition(".")[0]
+    try:
+        found = importlib.util.find_spec(module_name) is not None
+    except (ImportError, ValueError):
+        found = False
+    if not found:
+        raise ConfigError(
+            f"{key}._target_: found {component.target!r}, but there is no module {module_name!r}; "
+            "allowed: an importable class (is its folder on PYTHONPATH?)"
+        )
+
+
+def load_target(key: str, component: Component) -> Any:
+    """Import the class a component names. Raises :class:`ConfigError`."""
+    module_name, _, class_name = component.target.rpartition(".")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{key}._target_: found {component.target!r}; importing {module_name} failed: {error}"
+        ) from error
+    if not hasattr(module, class_name):
+        public = [n for n in vars(module) if n[0].isupper()]
+        raise ConfigError(
+            f"{key}._target_: found {component.target!r}; {module_name} has no {class_name!r}"
+            f"{closest(class_name, public)}; allowed: {', '.join(public) or 'nothing public'}"
+        )
+    return getattr(module, class_name)
+
+
+def bind(key: str, component: Component, target: Any, given: tuple[str, ...] = ()) -> None:
+    """Check names and types of a component's arguments against ``target``'s signature.
+
+    ``given`` are parameters that the caller passes itself. Raises :class:`ConfigError`.
+    """
+    parameters = inspect.signature(target).parameters
+    init = target.__init__ if inspect.isclass(target) else target
+    hints = _hints(init)
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    named = {
+        n: p
+        for n, p in parameters.items()
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and n not in given
+    }
+    for name, value in component.arguments.items():
+        if name in named:
+            if name in hints:
+                try:
+                    convert(hints[name], value, f"{key}.{name}")
+                except DataError as error:
+                    raise ConfigError(str(error)) from error
+        elif not open_ended:
+            raise ConfigError(
+                f"{key}.{name}: unknown key{closest(name, list(named))}; "
+                f"allowed: {', '.join(named)}"
+            )
+    for name, parameter in named.items():
+        if parameter.default is parameter.empty and name not in component.arguments:
+            raise ConfigError(f"{key}.{name}: missing; {component.target} needs it")
+
+
+def _hints(init: Any) -> dict[str, Any]:
+    """The parameters' types; none where an annotation names what only a type checker imports."""
+    try:
+        return typing.get_type_hints(init) if hasattr(init, "__annotations__") else {}
+    except NameError:
+        return {}
+
+
+def instantiate(key: str, component: Component, **given: Any) -> Any:
+    """Build a component. Raises :class:`ConfigError` for whatever it refuses with ValueError."""
+    target = load_target(key, component)
+    bind(key, component, target, tuple(given))
+    try:
+        return target(**component.arguments, **given)
+    except ValueError as error:
+        raise ConfigError(f"{key}.{error}") from error
+
+
+def keep_own_arguments(
+    plain: dict[str, Any], typed: Sequence[str], written: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Drop what a group's option gave to the class it was for, where the user names another.
+
+    ``typed`` are the user's overrides. ``model._target_=mine.Net model.width=8`` builds
+    ``mine.Net(width=8)``, whatever the option's own class takes. ``written`` are the keys that an
+    experiment file sets itself: a class named there keeps what is given there and typed.
+    """
+    keys = {override.partition("=")[0].lstrip("+") for override in typed}
+    kept = dict(plain)
+    for group in ("model", "dataset", "optimizer"):
+        target = f"{group}._target_"
+        given = keys if target in keys else keys.union(written) if target in written else None
+        if given is not None:
+            own = {k.split(".")[1] for k in given if k.startswith(f"{group}.")} | {"loader"}
+            kept[group] = {k: v for k, v in kept[group].items() if k in own}
+    return kept

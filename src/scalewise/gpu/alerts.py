@@ -4,14 +4,18 @@
   only after ten samples in a row, because a busy GPU touches its cap now and then. Clocks that
   somebody chose (application clocks, display clock setting) are no alert;
 * memory errors: a counter rose while the cell ran (what was counted before is history);
-* memory nearly full: over 95 % used.
+* memory nearly full: over 95 % used;
+* lost: the GPU stopped answering (fell off the bus, needs a reset, its driver went away);
+* XID: the driver reported an error of the GPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Literal
 
+from scalewise.gpu.events import DeviceEvent
+from scalewise.gpu.xid import xid_level, xid_words
 from scalewise.records import Alert, DeviceSample, SampledDevice
 
 NEARLY_FULL: Final = 0.95
@@ -27,7 +31,8 @@ _COUNTERS: Final[Mapping[str, tuple[Literal["warn", "error"], str]]] = {
 }
 
 
-_Found = tuple[Literal["warn", "error"], Literal["throttling", "ecc", "memory"], str, str]
+_Condition = Literal["throttling", "ecc", "memory", "lost", "xid"]
+_Found = tuple[Literal["warn", "error"], _Condition, str, str]
 """Level, condition, what tells it from others of the device, text."""
 
 
@@ -46,6 +51,17 @@ class DeviceAlerts:
             *self._memory_errors(device, sample),
             *_nearly_full(device, sample),
         )
+        yield from self._say(when, device, found)
+
+    def happened(self, when: float, device: SampledDevice, event: DeviceEvent) -> Iterator[Alert]:
+        """Alerts that an event at Unix time ``when`` gives rise to."""
+        if event.kind == "lost":
+            yield from self._say(when, device, [("error", "lost", "lost", event.text)])
+        elif event.xid is not None:
+            what: _Found = (xid_level(event.xid), "xid", xid_words(event.xid), event.text)
+            yield from self._say(when, device, [what])
+
+    def _say(self, when: float, device: SampledDevice, found: Iterable[_Found]) -> Iterator[Alert]:
         for level, condition, key, text in found:
             if (device.id, key) not in self._said:
                 self._said.add((device.id, key))

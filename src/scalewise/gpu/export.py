@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from scalewise.analysis.timeline import TIMELINE_COLUMNS, timeline_rows
@@ -19,6 +19,7 @@ def export_folder(path: Path, target: Path | None) -> list[Path]:
     a sweep get a folder each. Cells without GPUs are passed over. Raises
     :class:`~scalewise.records.RecordError` where no GPU was sampled at all.
     """
+    cells = [path]
     if (path / "config.yaml").exists():
         written = export_cell(CellFolder(path), target or path)
     else:
@@ -34,10 +35,15 @@ def export_folder(path: Path, target: Path | None) -> list[Path]:
             for file in export_cell(CellFolder(cell), target / cell.name if target else cell)
         ]
     if not written:
-        raise RecordError(
-            f"{path}: no GPU was sampled there; monitor.devices=true samples those that a cell uses"
-        )
+        raise RecordError(f"{path}: {_why_nothing(cells)}; nothing was written")
     return written
+
+
+def _why_nothing(cells: Sequence[Path]) -> str:
+    series = [found for cell in cells for found in CellFolder(cell).device_series_paths()]
+    if series:
+        return "no GPU was sampled there: the cells ran on a CPU, and their processes were sampled"
+    return "no device was sampled there: the cells never trained, or monitor.devices was false"
 
 
 def export_cell(folder: CellFolder, target: Path) -> list[Path]:

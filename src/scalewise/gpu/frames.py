@@ -1,20 +1,15 @@
-"""What ``scalewise top`` shows, one frame at a time: live, or from a recording."""
+"""What ``scalewise top`` shows, one frame at a time, and the frames of a recording."""
 
 from __future__ import annotations
 
-import itertools
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import psutil
 
-from scalewise.gpu.lanes import GPM_METRICS
-from scalewise.gpu.nvml import GpuDevice, GpuLost, open_nvml
-from scalewise.gpu.reader import GpuReader
 from scalewise.gpu.seed_format import read_seed_file
 from scalewise.records import (
     DeviceSample,
@@ -25,7 +20,6 @@ from scalewise.records import (
 )
 
 _WORKER_MODULE = "scalewise.sweep.worker"
-_GPM_PAUSE_S = 0.15
 
 
 @dataclass(frozen=True)
@@ -58,70 +52,14 @@ class Frame:
 class FrameSource(Protocol):
     """Where frames come from."""
 
-    title: str
+    @property
+    def title(self) -> str:
+        """Where they come from, in words; it may change from frame to frame."""
 
     def next(self) -> Frame | None:
         """The next frame, or None at the end of a recording."""
 
     def close(self) -> None: ...
-
-
-class LiveFrames:
-    """All GPUs of this host, read now."""
-
-    def __init__(self, interval_s: float) -> None:
-        """Raises :class:`~scalewise.gpu.nvml.NvmlUnavailable` where there is no GPU."""
-        self._reader = GpuReader(open_nvml())
-        self._interval_s = interval_s
-        self._devices = tuple(_sampled(d) for d in self._reader.devices.values())
-        self._owners: dict[int, Owner] = {}
-        self._gpm: dict[str, dict[str, Any]] = {}
-        driver = self._reader.nvml.driver_version()
-        self.title = f"driver {driver}"
-
-    def first(self) -> Frame:
-        """A frame with every lane; GPM compares two readings, so this takes 0.15 s."""
-        self._reader.read(self._reader.devices, self._interval_s, all_lanes=True)
-        time.sleep(_GPM_PAUSE_S)
-        return self._frame(all_lanes=True)
-
-    def next(self) -> Frame:
-        return self._frame(all_lanes=False)
-
-    def close(self) -> None:
-        self._reader.close()
-
-    def _frame(self, *, all_lanes: bool) -> Frame:
-        reading = self._reader.read(self._reader.devices, self._interval_s, all_lanes=all_lanes)
-        nvml = self._reader.nvml
-        owners: dict[str, tuple[Owner, ...]] = {}
-        for uuid in reading.samples:
-            owners[uuid] = self._owners_of(self._reader.devices[uuid])
-        said = list(itertools.chain(*reading.problems.values()))
-        said += [f"{where}: {reason}" for where, reason in nvml.faults.items()]
-        nvml.faults.clear()
-        samples = {uuid: self._with_gpm(s) for uuid, s in reading.samples.items()}
-        return Frame(reading.time, self._devices, samples, owners, tuple(said))
-
-    def _with_gpm(self, sample: DeviceSample) -> DeviceSample:
-        """GPM is read once a second: between two readings the last one is shown."""
-        if sample.sm_activity_percent is not None:
-            self._gpm[sample.id] = {name: getattr(sample, name) for name in GPM_METRICS}
-            return sample
-        return replace(sample, **self._gpm.get(sample.id, {}))
-
-    def _owners_of(self, device: GpuDevice) -> tuple[Owner, ...]:
-        try:
-            processes = self._reader.nvml.processes(device) or ()
-        except GpuLost:
-            return ()  # the next reading says so
-        return tuple(self._owner(p.pid, p.memory_mib) for p in processes)
-
-    def _owner(self, pid: int, memory_mib: float | None) -> Owner:
-        known = self._owners.get(pid)
-        if known is None:
-            known = self._owners[pid] = identify(pid)
-        return Owner(pid, known.name, known.rank, known.cell, memory_mib)
 
 
 class RecordedFrames:
@@ -175,12 +113,6 @@ def _short_name(name: str, words: Sequence[str]) -> str:
     """``python train.py`` tells more than ``python``."""
     script = next((w for w in words[1:] if w.endswith(".py")), None)
     return f"{name} {os.path.basename(script)}" if script else name  # noqa: PTH119 - not a file here
-
-
-def _sampled(gpu: GpuDevice) -> SampledDevice:
-    return SampledDevice(
-        gpu.uuid, gpu.index, gpu.name, None, gpu.memory_total_mib, gpu.power_limit_w
-    )
 
 
 def _recorded(series: DeviceSeries) -> Iterator[Frame]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 
+from scalewise.gpu import events
+from scalewise.gpu.events import DeviceEvent
 from scalewise.gpu.nvml import GpuDevice, GpuLost, Nvml, NvmlError, open_nvml
 from scalewise.gpu.spool import Reading
 from scalewise.records import DeviceSample
@@ -19,56 +22,86 @@ class GpuReader:
     def __init__(self, nvml: Nvml) -> None:
         self.nvml = nvml
         self.devices = {d.uuid: d for d in nvml.all_devices()}
+        self._xids = nvml.watch_xids(tuple(self.devices.values()))
         self._lost: dict[str, GpuDevice] = {}
-        self._slow_at = self._gpm_at = self._retried_at = -1e9
+        self._slow_at: dict[str, float] = {}
+        self._gpm_at = self._retried_at = -1e9
 
     def read(self, uuids: Iterable[str], interval_s: float, *, all_lanes: bool = False) -> Reading:
         """One reading of the GPUs named; ``all_lanes`` reads the slow ones whether due or not."""
         begun = time.perf_counter()
         now = time.monotonic()
         # Half an interval early is nearer to the due time than half an interval late.
-        slow = all_lanes or now - self._slow_at > SLOW_INTERVAL_S - interval_s / 2
         gpm = all_lanes or now - self._gpm_at > GPM_INTERVAL_S - interval_s / 2
-        self._slow_at = now if slow else self._slow_at
         self._gpm_at = now if gpm else self._gpm_at
         when = time.time()
-        problems: dict[str, tuple[str, ...]] = {}
+        happened: dict[str, list[DeviceEvent]] = {}
         if self._lost and now - self._retried_at >= SLOW_INTERVAL_S:
-            problems.update(self._find_again(now))
+            for device in self._find_again(now):
+                happened.setdefault(device.uuid, []).append(events.back(device.index))
+        if gpm:
+            for device, xid in self._xids.read():
+                happened.setdefault(device.uuid, []).append(events.reported(device.index, xid))
         samples: dict[str, DeviceSample] = {}
-        for uuid in uuids:
-            if uuid in self._lost or uuid not in self.devices:
-                continue
+        wanted = [uuid for uuid in uuids if uuid in self.devices]
+        present = [uuid for uuid in wanted if uuid not in self._lost]
+        slow = set(present) if all_lanes else self._slow_due(present, now, interval_s)
+        for uuid in present:
             try:
-                samples[uuid] = self.nvml.sample(self.devices[uuid], slow=slow, gpm=gpm)
+                samples[uuid] = self.nvml.sample(self.devices[uuid], slow=uuid in slow, gpm=gpm)
             except GpuLost as error:
-                self._lost[uuid] = self.devices[uuid]
+                gpu = self._lost[uuid] = self.devices[uuid]
                 self._retried_at = now
-                problems[uuid] = (f"GPU {self.devices[uuid].index} is lost: {error.reason}",)
-        cost_ms = 1e3 * (time.perf_counter() - begun)
-        return Reading(when, interval_s, cost_ms, slow or gpm, samples, problems)
+                happened.setdefault(uuid, []).append(events.lost(gpu.index, error.reason))
+        self._slow_at.update(dict.fromkeys(slow, now))
+        return Reading(
+            when,
+            interval_s,
+            1e3 * (time.perf_counter() - begun),
+            gpm or bool(slow),
+            samples,
+            {uuid: tuple(each) for uuid, each in happened.items()},
+            tuple(uuid for uuid in wanted if uuid in self._lost),
+        )
+
+    def _slow_due(self, uuids: list[str], now: float, interval_s: float) -> set[str]:
+        """GPUs whose slow lane is due, as few in one reading as keeps up with all of them.
+
+        Eight energy counters together take 70 ms or more, and a beat at 10 Hz is 100 ms.
+        """
+        last = {uuid: self._slow_at.get(uuid, -1e9) for uuid in uuids}
+        due = [u for u in uuids if now - last[u] > SLOW_INTERVAL_S - interval_s / 2]
+        most = math.ceil(len(uuids) * interval_s / SLOW_INTERVAL_S)
+        return set(sorted(due, key=lambda uuid: last[uuid])[:most])
 
     def close(self) -> None:
+        self._xids.close()
         self.nvml.close()
 
-    def _find_again(self, now: float) -> dict[str, tuple[str, ...]]:
+    def _find_again(self, now: float) -> list[GpuDevice]:
         """Look for lost GPUs: after a driver reload NVML itself has to be opened anew."""
         self._retried_at = now
         known = {d.uuid for d in self.devices.values() if d.uuid not in self._lost}
         try:
             if not known:
-                self.nvml.close()
+                self.close()
                 self.nvml = open_nvml()
-            found = {d.uuid: d for d in self.nvml.all_devices() if d.uuid in self._lost}
+            everything = self.nvml.all_devices()
         except NvmlError:
-            return {}  # still gone, which was said when it went
-        back: dict[str, tuple[str, ...]] = {}
-        for uuid, device in found.items():
-            try:
-                self.nvml.read_core(device)
-            except GpuLost:
-                continue
-            del self._lost[uuid]
-            self.devices[uuid] = device
-            back[uuid] = (f"GPU {device.index} answers again",)
+            return []  # still gone, which was said when it went
+        back = [d for d in everything if d.uuid in self._lost and self._answers(d)]
+        for device in back:
+            del self._lost[device.uuid]
+            self.devices[device.uuid] = device
+        if back:
+            # The old subscription went with the handles.
+            self._xids.close()
+            self._xids = self.nvml.watch_xids(everything)
         return back
+
+    def _answers(self, device: GpuDevice) -> bool:
+        try:
+            self.nvml.read_core(device)
+        except GpuLost:
+            return False
+        return True

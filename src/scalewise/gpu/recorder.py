@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from scalewise.gpu.alerts import DeviceAlerts
+from scalewise.gpu.events import DeviceEvent
 from scalewise.gpu.spool import Reading
 from scalewise.host import host_id
 from scalewise.records import DeviceSample, DeviceSeriesWriter, SampledDevice
@@ -52,11 +53,20 @@ class SeriesRecorder:
 
     def accept(self, reading: Reading) -> None:
         """Record a reading, unless it is older than the last or finer than the cell asked for."""
-        for problems in reading.problems.values():
-            for problem in problems:
-                self.note(problem)
+        for uuid, events in reading.events.items():
+            for event in events:
+                self._accept_event(reading.time, uuid, event)
         if reading.samples and self._is_due(reading):
             self.append(reading.time, reading.samples, reading.cost_ms)
+
+    def _accept_event(self, when: float, uuid: str, event: DeviceEvent) -> None:
+        self.note(event.text)
+        if uuid in self._devices and self._writer is not None:
+            try:
+                for alert in self._alerts.happened(when, self._devices[uuid], event):
+                    self._writer.alert(alert)
+            except OSError as error:
+                self._give_up(error)
 
     def append(self, when: float, samples: Mapping[str, DeviceSample], cost_ms: float) -> None:
         self._last_time = when

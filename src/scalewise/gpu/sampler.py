@@ -13,20 +13,20 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 
-from scalewise.gpu.election import FileLock, Wish, WishBoard, runtime_folder
+from scalewise.gpu.election import Wish, runtime_folder
 from scalewise.gpu.nvml import NvmlUnavailable, open_nvml
+from scalewise.gpu.peers import Peers, patience_s
 from scalewise.gpu.process import ProcessReader, process_device
 from scalewise.gpu.reader import GpuReader
 from scalewise.gpu.recorder import SeriesRecorder
 from scalewise.gpu.spool import Reading, SpoolReader, SpoolWriter
+from scalewise.gpu.ticks import Ticks
 from scalewise.host import host_id
 from scalewise.records import CellFolder, SampledDevice
 
 MIN_INTERVAL_S = 0.1
 _STOP_TIMEOUT_S = 10.0
-_WISHES_RECHECK_S = 5.0
 
 
 class DeviceSampler:
@@ -130,9 +130,9 @@ class DeviceSampler:
 
     def _sample_gpus(self, reader: GpuReader) -> None:
         self._begin_gpus(reader)
-        peers: _Peers | None
+        peers: Peers | None
         try:
-            peers = _Peers(runtime_folder(), Wish(self._interval_s, tuple(self._gpus)))
+            peers = Peers(runtime_folder(), Wish(self._interval_s, tuple(self._gpus)))
         except OSError as error:
             self._recorder.note(f"this cell samples for itself alone: {error}")
             peers = None
@@ -165,7 +165,7 @@ class DeviceSampler:
         self._recorder.accept(reading)
         self._tell_faults(reader)
 
-    def _lead(self, reader: GpuReader, peers: _Peers | None) -> None:
+    def _lead(self, reader: GpuReader, peers: Peers | None) -> None:
         """Sample for everyone until the end."""
         spool = None if peers is None else SpoolWriter(peers.folder)
         wish = Wish(self._interval_s, tuple(self._gpus))
@@ -188,11 +188,11 @@ class DeviceSampler:
                 spool.close()
         self._tell_missed(ticks)
 
-    def _follow(self, reader: GpuReader, peers: _Peers) -> None:
+    def _follow(self, reader: GpuReader, peers: Peers) -> None:
         """Keep this cell's slice of what the elected one samples, until the lock is free."""
         spool = SpoolReader(peers.folder, since=time.time())
         own = frozenset(self._gpus)
-        patience_s = max(2.5 * self._interval_s, 0.5)
+        patience = patience_s(self._interval_s)
         heard_at = time.monotonic()
         while not self._stop.wait(min(self._interval_s / 2, 0.25)):
             for reading in spool.read(own):
@@ -200,10 +200,10 @@ class DeviceSampler:
                 heard_at = time.monotonic()
             if peers.lock.try_acquire():
                 return
-            if time.monotonic() - heard_at > patience_s:
+            if time.monotonic() - heard_at > patience:
                 # The elected one has not seen our wish yet, hangs, or does not see our GPUs.
                 self._read_own(reader)
-                heard_at = time.monotonic() - patience_s + self._interval_s
+                heard_at = time.monotonic() - patience + self._interval_s
         for reading in spool.read(own):
             self._recorder.accept(reading)
 
@@ -225,60 +225,10 @@ class DeviceSampler:
             )
 
 
-class Ticks:
-    """A steady beat: a missed one is counted and left out, so that lateness never adds up."""
-
-    def __init__(self, interval_s: float) -> None:
-        self.kept = self.missed = 0
-        self._interval_s = interval_s
-        self._next = time.monotonic() + interval_s
-
-    def set_interval(self, interval_s: float) -> None:
-        if interval_s != self._interval_s:
-            self._interval_s = interval_s
-            self._next = time.monotonic()
-
-    def wait_s(self) -> float:
-        """Seconds until the next beat, which is taken to be kept."""
-        wait = self._next - time.monotonic()
-        late = int(max(0.0, -wait) / self._interval_s)
-        self.missed += late
-        self.kept += 1
-        self._next += (late + 1) * self._interval_s
-        return max(0.0, wait)
-
-
-class _Peers:
-    """The participants of this host, seen from one of them."""
-
-    def __init__(self, folder: Path, wish: Wish) -> None:
-        self.folder = folder
-        self.lock = FileLock(folder / "sampler.lock")
-        self._board = WishBoard(folder)
-        self._board.post(wish)
-        self._changed_at = -1
-        self._checked_at = -_WISHES_RECHECK_S
-
-    def merged(self, current: Wish) -> Wish:
-        """What all participants want together; ``current`` as long as nothing changed."""
-        now, changed_at = time.monotonic(), self._board.changed_at_ns()
-        if changed_at == self._changed_at and now - self._checked_at < _WISHES_RECHECK_S:
-            return current
-        self._changed_at, self._checked_at = changed_at, now
-        wishes = self._board.read()
-        return Wish(
-            min((w.interval_s for w in wishes), default=current.interval_s),
-            tuple(sorted({u for w in wishes for u in w.uuids})) or current.uuids,
-        )
-
-    def leave(self) -> None:
-        self._board.withdraw()
-        self.lock.release()
-
-
 def _own(reading: Reading, uuids: Mapping[str, object]) -> Reading:
     return replace(
         reading,
         samples={u: s for u, s in reading.samples.items() if u in uuids},
-        problems={u: p for u, p in reading.problems.items() if u in uuids},
+        events={u: e for u, e in reading.events.items() if u in uuids},
+        lost=tuple(u for u in reading.lost if u in uuids),
     )

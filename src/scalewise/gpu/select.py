@@ -1,4 +1,4 @@
-"""Which GPUs a job may use, and which it asked for.
+"""Which GPUs this process may use.
 
 NVML ignores ``CUDA_VISIBLE_DEVICES``, so it is read here. Indices are NVML's, in PCI bus order:
 on a host with unlike GPUs, set ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` to make CUDA count the same way.
@@ -7,13 +7,8 @@ on a host with unlike GPUs, set ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` to make CUDA co
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 from scalewise.gpu.nvml import GpuDevice, Nvml
-
-
-class GpuNotFound(ValueError):  # noqa: N818 - named for what happened
-    """A GPU that was asked for is not there. One line: what was asked, what there is."""
 
 
 def visible_devices(nvml: Nvml, env: Mapping[str, str]) -> tuple[GpuDevice, ...]:
@@ -61,30 +56,6 @@ def find_device(devices: Sequence[GpuDevice], name: str) -> GpuDevice | None:
     return matches[0] if len(matches) == 1 else None
 
 
-def select_gpus(
-    devices: Sequence[GpuDevice], wanted: Sequence[int | str] | Literal["all"]
-) -> tuple[GpuDevice, ...]:
-    """The GPUs asked for, by index or UUID, in the order asked. Raises :class:`GpuNotFound`."""
-    if wanted == "all":
-        return tuple(devices)
-    chosen = []
-    for name in wanted:
-        device = find_device(devices, str(name))
-        if device is None:
-            raise GpuNotFound(f"GPU {name} is not on this host; {_there_is(devices)}")
-        if device in chosen:
-            raise GpuNotFound(f"GPU {name} is asked for twice; name each GPU once")
-        chosen.append(device)
-    return tuple(chosen)
-
-
 def _usable(device: GpuDevice, everything: Sequence[GpuDevice]) -> GpuDevice:
     instances = (d for d in everything if d.parent_uuid == device.uuid)
     return next(instances, device)
-
-
-def _there_is(devices: Sequence[GpuDevice]) -> str:
-    if not devices:
-        return "it has none that this process may use"
-    names = ", ".join(f"{d.index} ({d.uuid})" for d in devices)
-    return f"it has {names}"

@@ -14,9 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
+from scalewise.gpu.events import DeviceEvent
 from scalewise.records import DeviceSample
 from scalewise.typed import build, to_plain
 
+_FOLDER = "spool-2"
+"""Its number changes with the format: another scalewise on this host then samples for itself."""
 _SEGMENT_S = 30.0
 _KEPT_SEGMENTS = 4
 
@@ -35,15 +38,17 @@ class Reading:
     """Whether more than the core lane was read."""
     samples: Mapping[str, DeviceSample]
     """By UUID; a device that is lost is absent."""
-    problems: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By UUID, what happened to a device, in words."""
+    events: Mapping[str, tuple[DeviceEvent, ...]] = field(default_factory=dict)
+    """By UUID, what happened to a device."""
+    lost: tuple[str, ...] = ()
+    """UUIDs that were asked for and do not answer."""
 
 
 class SpoolWriter:
     """The elected sampler's end."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder / "spool"
+        self._folder = folder / _FOLDER
         self._folder.mkdir(mode=0o700, exist_ok=True)
         self._file: TextIO | None = None
         self._begun_at = 0.0
@@ -82,7 +87,7 @@ class SpoolReader:
 
     def __init__(self, folder: Path, since: float) -> None:
         """Readings from Unix time ``since`` on are returned."""
-        self._folder = folder / "spool"
+        self._folder = folder / _FOLDER
         self._since = since
         self._segment = ""
         self._offset = 0
@@ -96,7 +101,7 @@ class SpoolReader:
                 self._segment, self._offset = path.name, 0
             for line in self._new_lines(path):
                 reading = _slice(line, uuids)
-                if reading.time >= self._since and (reading.samples or reading.problems):
+                if reading.time >= self._since and (reading.samples or reading.events):
                     yield reading
 
     def _new_lines(self, path: Path) -> Iterator[bytes]:
@@ -121,5 +126,6 @@ def _segments(folder: Path) -> list[Path]:
 def _slice(line: bytes, uuids: frozenset[str]) -> Reading:
     plain = json.loads(line)
     plain["samples"] = {s["id"]: s for s in plain["samples"] if s["id"] in uuids}
-    plain["problems"] = {u: p for u, p in plain["problems"].items() if u in uuids}
+    plain["events"] = {u: e for u, e in plain["events"].items() if u in uuids}
+    plain["lost"] = [u for u in plain["lost"] if u in uuids]
     return build(Reading, plain)

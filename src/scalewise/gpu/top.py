@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import select
 import signal
 import sys
-import termios
 import time
-import tty
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from rich.console import Console
 from rich.live import Live
 
-from scalewise.gpu.frames import Frame, FrameSource, LiveFrames, RecordedFrames
-from scalewise.gpu.json_array import JsonArrayFile
+from scalewise.gpu.frames import Frame, FrameSource, RecordedFrames
+from scalewise.gpu.keys import Keys
+from scalewise.gpu.live import LiveFrames
 from scalewise.gpu.nvml import NvmlUnavailable
-from scalewise.gpu.sampler import MIN_INTERVAL_S, Ticks
-from scalewise.gpu.seed_format import multi_entry, multi_gpu_path, single_entry
+from scalewise.gpu.sampler import MIN_INTERVAL_S
+from scalewise.gpu.stats_log import StatsLog
+from scalewise.gpu.ticks import Ticks
 from scalewise.gpu.top_picture import save_picture
 from scalewise.gpu.top_view import TopState, balance_of, render
 from scalewise.records import RecordError
@@ -53,6 +51,8 @@ def main(argv: Sequence[str]) -> int:
         return _complain(f"--log: {error}", EXIT_USAGE)
     try:
         return _show(source, log, options)
+    except BrokenPipeError:
+        raise  # whoever reads has seen enough
     except OSError as error:
         return _complain(str(error), EXIT_FAILED)
     finally:
@@ -105,7 +105,8 @@ def _complain(message: str, status: int) -> int:
 def _open(options: argparse.Namespace) -> FrameSource:
     if options.replay is not None:
         return RecordedFrames(options.replay)
-    return LiveFrames(options.interval)
+    # A single reading takes less time than to be told one.
+    return LiveFrames(options.interval, share=not options.once)
 
 
 def _show(source: FrameSource, log: StatsLog | None, options: argparse.Namespace) -> int:
@@ -141,7 +142,7 @@ def _show_once(
 
 
 def _live_once(source: LiveFrames) -> Iterator[Frame]:
-    yield source.first()
+    yield source.once()
 
 
 def _all(source: FrameSource) -> Iterator[Frame]:
@@ -167,29 +168,6 @@ def frame_json(frame: Frame, title: str) -> dict[str, Any]:
         for metric, (cv, word) in balance_of(list(frame.samples.values())).items()
     }
     return {"time": frame.time, "source": title, "devices": devices, "balance": balance}
-
-
-class StatsLog:
-    """``--log FILE``: seed 003's two files, valid JSON at every moment."""
-
-    def __init__(self, path: Path, gpu_index: int | None) -> None:
-        self._gpu_index = gpu_index
-        self._single = JsonArrayFile(path)
-        self._multi = JsonArrayFile(multi_gpu_path(path))
-
-    def write(self, frame: Frame) -> None:
-        """Append a frame. Raises OSError."""
-        chosen = next(
-            (d for d in frame.devices if self._gpu_index in (None, d.index)),
-            None,
-        )
-        if chosen is not None and chosen.id in frame.samples:
-            self._single.append(single_entry(frame.time, chosen, frame.samples[chosen.id]))
-        self._multi.append(multi_entry(frame.time, frame.devices, frame.samples))
-
-    def close(self) -> None:
-        self._single.close()
-        self._multi.close()
 
 
 # Two ways to run
@@ -237,7 +215,7 @@ def _sleep(seconds: float, ended: _Ended) -> None:
 
 def _run_screen(source: FrameSource, state: TopState, log: StatsLog | None, ended: _Ended) -> None:
     console = Console()
-    with _Keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
+    with Keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
         due = time.monotonic()
         while not ended.by_signal:
             if not state.paused and time.monotonic() >= due:
@@ -245,6 +223,7 @@ def _run_screen(source: FrameSource, state: TopState, log: StatsLog | None, ende
                 if frame is None:
                     state.title, state.paused = f"{source.title} (its end)", True
                 else:
+                    state.title = source.title
                     state.add(frame)
                     if log is not None:
                         log.write(frame)
@@ -259,28 +238,3 @@ def _run_screen(source: FrameSource, state: TopState, log: StatsLog | None, ende
                 due = time.monotonic()
             if key == "s":
                 state.next_sort()
-
-
-class _Keys:
-    """Single key presses, without echo and without Enter."""
-
-    def __enter__(self) -> _Keys:
-        self._descriptor = sys.stdin.fileno()
-        self._before = termios.tcgetattr(self._descriptor)
-        tty.setcbreak(self._descriptor)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        termios.tcsetattr(self._descriptor, termios.TCSADRAIN, self._before)
-
-    def read(self, timeout_s: float) -> str | None:
-        """A key pressed within ``timeout_s``; ``q`` when the terminal is gone."""
-        ready, _, _ = select.select([self._descriptor], [], [], timeout_s)
-        if not ready:
-            return None
-        return os.read(self._descriptor, 1).decode(errors="replace").lower() or "q"

@@ -121,9 +121,14 @@ def _tags(config: Mapping[str, Any], tracking: TrackingConfig) -> tuple[str, ...
     tags: list[str] = []
     for group in _TAG_GROUPS:
         chosen = config.get(group)
-        name = chosen.get("name") if isinstance(chosen, Mapping) else chosen
+        name = _name(chosen) if isinstance(chosen, Mapping) else chosen
         if isinstance(name, str):
             tags.append(name)
     if isinstance(config.get("scaling"), str):
         tags.append(f"{config['scaling']} scaling")
     return tuple(dict.fromkeys([*tags, *tracking.tags]))
+
+
+def _name(chosen: Mapping[str, Any]) -> Any:
+    """A user's own class has no name but the last part of its path."""
+    return chosen.get("name") or str(chosen.get("_target_") or "").rpartition(".")[2] or None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from statistics import fmean, pstdev
 from typing import Any, Final
 
 from scalewise.records import DeviceSample, RecordError, SampledDevice
@@ -12,6 +13,13 @@ from scalewise.typed import DataError, build
 _METRICS: Final = tuple(
     f.name for f in fields(DeviceSample) if f.name not in ("id", "throttle_reasons", "processes")
 )
+_AGGREGATES: Final[Mapping[str, tuple[str, str | None]]] = {
+    "memory_used_mib": ("total", "gpu_total_memory"),
+    "utilization_percent": ("mean", "gpu_avg_utilization"),
+    "sm_activity_percent": ("mean", None),
+    "power_w": ("total", None),
+}
+"""Metric to what is told of all GPUs together, and the name under which the seed knows it."""
 _PROCESS_METRICS: Final = {"utilization_percent": "cpu_percent", "memory_used_mib": "rss_mib"}
 
 
@@ -42,6 +50,8 @@ class DeviceRows:
                 samples = [build(DeviceSample, plain) for plain in line["devices"]]
                 values = self._values([s for s in samples if s.id in self._devices])
                 if values:
+                    if line.get("cost_ms") is not None:
+                        values["sampler/cost_ms"] = float(line["cost_ms"])
                     yield float(line["time"]), values
         except (DataError, KeyError, TypeError) as error:
             raise RecordError(f"not a line of a device series: {error}") from error
@@ -75,15 +85,25 @@ class DeviceRows:
         return {**values, **(self._totals(samples) if on_gpu else {})}
 
     def _totals(self, samples: list[DeviceSample]) -> dict[str, float]:
-        """Over the host's GPUs; absent unless every one of them was read."""
+        """Over the host's GPUs; absent unless every one of them was read.
+
+        Under the seed's names too. CV = population standard deviation / mean: the GPUs are all
+        there are, not a sample.
+        """
         if len(samples) < len(self._devices):
             return {}
-        totals: dict[str, float] = {}
         suffix = f"_{self._label.rstrip('-')}" if self._label else ""
-        memory = [s.memory_used_mib for s in samples if s.memory_used_mib is not None]
-        if len(memory) == len(samples):
-            totals[f"gpu_total_memory{suffix}"] = sum(memory)
-        busy = [s.utilization_percent for s in samples if s.utilization_percent is not None]
-        if len(busy) == len(samples):
-            totals[f"gpu_avg_utilization{suffix}"] = sum(busy) / len(busy)
+        totals: dict[str, float] = {}
+        for metric, (kind, seed_name) in _AGGREGATES.items():
+            known = [v for s in samples if (v := getattr(s, metric)) is not None]
+            if not known or len(known) < len(samples):
+                continue
+            total = sum(known)
+            value = total if kind == "total" else total / len(known)
+            totals[f"gpus{suffix}/{kind}_{metric}"] = value
+            if seed_name is not None:
+                totals[f"{seed_name}{suffix}"] = value
+            if len(known) > 1 and total > 0:
+                name = metric.rpartition("_")[0]
+                totals[f"gpus{suffix}/{name}_cv_percent"] = 100 * pstdev(known) / fmean(known)
         return totals

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import io
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -29,6 +30,9 @@ def main_view(argv: Sequence[str]) -> int:
     url = f"http://{arguments.host}:{arguments.port}/?project={quote(project)}"
     if arguments.url_only:
         _say(url)
+        if not _somebody_listens(arguments.host, arguments.port):
+            start = f"scalewise trackio-view --project {project}"
+            _complain(f"nothing listens there: start it with {start}")
         return 0
     import trackio
     from trackio.utils import TRACKIO_DIR
@@ -89,8 +93,16 @@ def _is_synced(log: Path) -> bool:
     return log.with_name(f"{log.name}.synced").exists()
 
 
+def _somebody_listens(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=1.0):
+            return True
+    except OSError:
+        return False
+
+
 def _view_arguments(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="scalewise trackio", description=main_view.__doc__)
+    parser = argparse.ArgumentParser(prog="scalewise trackio-view", description=main_view.__doc__)
     parser.add_argument("--project", default=TrackingConfig.project)
     parser.add_argument("--host", default="127.0.0.1")
     default_port = int(os.environ.get("GRADIO_SERVER_PORT", _PORT))
@@ -103,6 +115,10 @@ def _say(line: str) -> None:
     print(line, flush=True)  # noqa: T201 - a command's output
 
 
+def _complain(line: str) -> None:
+    print(line, file=sys.stderr)  # noqa: T201 - a command's error
+
+
 def _refuse(problem: str) -> int:
-    print(f"error: {problem}", file=sys.stderr)  # noqa: T201 - a command's error
+    _complain(f"error: {problem}")
     return 2

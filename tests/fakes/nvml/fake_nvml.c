@@ -12,6 +12,7 @@
  *   fault KEY SERIES CODE FROM UNTIL    SERIES or '*'; KEY or '*'; CODE is an nvmlReturn_t
  *   latency KEY SERIES MICROSECONDS
  *   process KEY PID MEMORY_MIB
+ *   xid KEY NUMBER T              the driver reports this error at T, to whoever subscribed before
  *   link A B COUNT                NVLinks that join GPUs A and B directly
  *   switch_links KEY COUNT        NVLinks that lead to a switch
  *   ancestor A B LEVEL            nvmlGpuTopologyLevel_t
@@ -34,6 +35,7 @@ enum {
     MAX_POINTS = 512,
     MAX_FAULTS = 64,
     MAX_PROCESSES = 16,
+    MAX_XIDS = 16,
     MAX_LINKS = 18,
     NAME_LENGTH = 96,
 };
@@ -46,6 +48,7 @@ typedef enum {
     NOT_FOUND = 6,
     INSUFFICIENT_SIZE = 7,
     DRIVER_NOT_LOADED = 9,
+    TIMEOUT = 10,
     VERSION_MISMATCH = 25,
 } Result;
 
@@ -80,7 +83,16 @@ typedef struct {
     double from, until;
 } Fault;
 
+typedef struct {
+    char key[16];
+    unsigned long long number;
+    double at;
+    int delivered;
+} Xid;
+
 static Device devices[MAX_DEVICES];
+static Xid xids[MAX_XIDS];
+static int xid_count;
 static int device_count, gpu_count, initialised;
 static Fault faults[MAX_FAULTS];
 static int fault_count;
@@ -199,6 +211,13 @@ static void add_fault(const char *rest, const char *line) {
     fault->code = (Result)code;
 }
 
+static void add_xid(const char *rest, const char *line) {
+    if (xid_count == MAX_XIDS) refuse(line);
+    Xid *xid = &xids[xid_count++];
+    xid->delivered = 0;
+    if (sscanf(rest, "%15s %llu %lf", xid->key, &xid->number, &xid->at) != 3) refuse(line);
+}
+
 static void read_line(char *line) {
     char verb[24];
     int used = 0;
@@ -208,13 +227,14 @@ static void read_line(char *line) {
     else if (!strcmp(verb, "driver")) sscanf(rest, "%95s", driver);
     else if (!strcmp(verb, "device")) add_device(rest, line);
     else if (!strcmp(verb, "fault")) add_fault(rest, line);
+    else if (!strcmp(verb, "xid")) add_xid(rest, line);
     else if (!strcmp(verb, "link") || !strcmp(verb, "ancestor") || !strcmp(verb, "peer"))
         add_pair(verb, rest, line);
     else add_to_device(verb, rest, line);
 }
 
 static void read_scenario(void) {
-    device_count = gpu_count = fault_count = 0;
+    device_count = gpu_count = fault_count = xid_count = 0;
     origin = monotonic();
     snprintf(driver, sizeof driver, "999.01");
     const char *path = getenv("FAKE_NVML_SCENARIO");
@@ -468,6 +488,47 @@ EXPORT Result nvmlDeviceGetComputeRunningProcesses_v3(Device *device, unsigned *
     for (unsigned i = 0; i < *count; i++)
         processes[i] = (Process){device->processes[i].pid, device->processes[i].bytes, ~0u, ~0u};
     return SUCCESS;
+}
+
+/* ---- Events: one set, of XIDs ------------------------------------------------------------------ */
+
+typedef struct { double subscribed_at[MAX_DEVICES]; } EventSet;
+typedef struct {
+    Device *device;
+    unsigned long long type, data;
+    unsigned gpu_instance, compute_instance;
+} Event;
+enum { XID_EVENT = 8 };
+
+EXPORT Result nvmlEventSetCreate(EventSet **set) {
+    *set = malloc(sizeof **set);
+    for (int i = 0; i < MAX_DEVICES; i++) (*set)->subscribed_at[i] = INFINITY;
+    return initialised ? SUCCESS : UNINITIALIZED;
+}
+EXPORT Result nvmlEventSetFree(EventSet *set) { free(set); return SUCCESS; }
+EXPORT Result nvmlDeviceGetSupportedEventTypes(Device *device, unsigned long long *types) {
+    *types = XID_EVENT;
+    return check(device, "events");
+}
+EXPORT Result nvmlDeviceRegisterEvents(Device *device, unsigned long long types, EventSet *set) {
+    Result result = check(device, "events");
+    if (!result && types & XID_EVENT) set->subscribed_at[device - devices] = elapsed();
+    return result;
+}
+EXPORT Result nvmlEventSetWait_v2(EventSet *set, Event *event, unsigned timeout_ms) {
+    (void)timeout_ms;
+    Result result = initialised ? fault_of("*", "events") : UNINITIALIZED;
+    if (result) return result;
+    double now = elapsed();
+    for (int i = 0; i < xid_count; i++) {
+        Device *device = find_device(xids[i].key);
+        if (!device || xids[i].delivered || xids[i].at > now) continue;
+        if (set->subscribed_at[device - devices] > xids[i].at) continue;
+        xids[i].delivered = 1;
+        *event = (Event){device, XID_EVENT, xids[i].number, ~0u, ~0u};
+        return SUCCESS;
+    }
+    return TIMEOUT;
 }
 
 /* ---- MIG --------------------------------------------------------------------------------------- */

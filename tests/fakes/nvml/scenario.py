@@ -116,6 +116,10 @@ class Scenario:
     ) -> Scenario:
         return self.add(f"fault {key} {series} {code} {at} {until}")
 
+    def xid(self, gpu: int, number: int, at: float) -> Scenario:
+        """The driver reports an error of a GPU."""
+        return self.add(f"xid {gpu} {number} {at}")
+
     def latency(self, key: int | str, series: str, microseconds: int) -> Scenario:
         return self.add(f"latency {key} {series} {microseconds}")
 
@@ -126,8 +130,12 @@ class Scenario:
 
 def environment(scenario: Path) -> dict[str, str]:
     """What a subprocess needs to see the scenario: its own environment and two variables."""
+    return {**os.environ, **variables(scenario)}
+
+
+def variables(scenario: Path) -> dict[str, str]:
+    """Those two."""
     return {
-        **os.environ,
         "LD_LIBRARY_PATH": str(build_library()),
         "FAKE_NVML_SCENARIO": str(scenario),
     }

@@ -10,9 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from fakes.nvml.scenario import GPU_IS_LOST, NO_PERMISSION, VERSION_MISMATCH, Scenario, gpu_uuid
+from fakes.nvml.scenario import (
+    GPU_IS_LOST,
+    NO_PERMISSION,
+    VERSION_MISMATCH,
+    Scenario,
+    gpu_uuid,
+    mig_uuid,
+)
 from scalewise.gpu import reader as reader_module
-from scalewise.gpu.sampler import DeviceSampler, Ticks
+from scalewise.gpu.nvml import open_nvml
+from scalewise.gpu.sampler import DeviceSampler
+from scalewise.gpu.ticks import Ticks
 from scalewise.records import CellFolder, DeviceSeries, read_device_series
 
 Use = Callable[[Scenario], Path]
@@ -70,6 +79,29 @@ def test_each_lane_has_its_own_pace(fake_nvml: Use, tmp_path: Path) -> None:
     assert (device.rank, device.index, device.memory_total_mib) == (0, 0, 143_771)
 
 
+def test_slow_lanes_are_read_one_gpu_after_another(
+    fake_nvml: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Together, those of eight real GPUs would take longer than a beat at 10 Hz."""
+    monkeypatch.setattr(reader_module, "SLOW_INTERVAL_S", 0.8)
+    fake_nvml(Scenario().h200(4))
+    reader = reader_module.GpuReader(open_nvml())
+    uuids, begun = [gpu_uuid(i) for i in range(4)], time.monotonic()
+    first = reader.read(uuids, 0.1, all_lanes=True)
+    assert all(sample.energy_j is not None for sample in first.samples.values())
+    read_at: dict[str, list[float]] = {uuid: [] for uuid in uuids}
+    while time.monotonic() < begun + 2.5:
+        time.sleep(0.1)
+        reading = reader.read(uuids, 0.1)
+        slow = [uuid for uuid, s in reading.samples.items() if s.energy_j is not None]
+        assert len(slow) <= 1
+        assert not slow or reading.extra_lanes
+        for uuid in slow:
+            read_at[uuid].append(time.monotonic() - begun)
+    reader.close()
+    assert all(2 <= len(times) <= 3 for times in read_at.values()), read_at
+
+
 def test_what_is_not_there_is_none_with_its_reason(fake_nvml: Use, tmp_path: Path) -> None:
     fake_nvml(Scenario().h200(1, gpm=False).fault(0, "power_mw", NO_PERMISSION))
     folder = CellFolder(tmp_path / "cell")
@@ -96,6 +128,47 @@ def test_a_gpu_that_vanishes_is_noted_once_and_the_others_go_on(
     assert gpu_uuid(1) in series.samples[0] and gpu_uuid(1) not in series.samples[-1]
     assert all(gpu_uuid(0) in row for row in series.samples)
     assert len(series.times) >= 11
+    (alert,) = [a for a in series.alerts if a.condition != "throttling"]
+    assert (alert.level, alert.condition, alert.device_id) == ("error", "lost", gpu_uuid(1))
+    assert (alert.title, alert.text) == ("GPU 1: lost", "GPU 1 is lost: GPU is lost")
+
+
+def test_what_the_driver_reports_is_noted_and_an_alert(fake_nvml: Use, tmp_path: Path) -> None:
+    scenario = Scenario().h200(2).mig(1, 3)
+    later = time.monotonic() - scenario.origin + 0.3
+    scenario.xid(0, 31, later).xid(1, 79, later + 0.1).xid(1, 79, later + 0.2)
+    fake_nvml(scenario)
+    folder = CellFolder(tmp_path / "cell")
+    gpus: dict[str, int | None] = {gpu_uuid(0): 0, gpu_uuid(1): 1, mig_uuid(1, 3): None}
+    sampler = DeviceSampler(folder, gpus, _no_pids, interval_s=0.1)
+    _sample_for(1.4, sampler)
+    page_fault, bus = (
+        "GPU 0: the driver reported XID 31, memory page fault in a kernel",
+        "GPU 1: the driver reported XID 79, fallen off the bus",
+    )
+    assert sampler.problems == [page_fault, bus]
+    found = [
+        (a.level, a.device_id, a.title, a.text)
+        for a in _series(folder).alerts
+        if a.condition == "xid"
+    ]
+    assert found == [
+        ("warn", gpu_uuid(0), "GPU 0: XID 31, memory page fault in a kernel", page_fault),
+        ("error", gpu_uuid(1), "GPU 1: XID 79, fallen off the bus", bus),
+        # A MIG instance suffers what its GPU does.
+        ("error", mig_uuid(1, 3), "GPU 1: XID 79, fallen off the bus", bus),
+    ]
+
+
+def test_a_driver_that_lets_nobody_hear_of_xids_says_so_once(
+    fake_nvml: Use, tmp_path: Path
+) -> None:
+    fake_nvml(Scenario().h200(1).fault(0, "events", NO_PERMISSION))
+    folder = CellFolder(tmp_path / "cell")
+    sampler = DeviceSampler(folder, _gpus(1), _no_pids, interval_s=0.1)
+    _sample_for(0.3, sampler)
+    assert sampler.problems == []
+    assert _series(folder).unavailable["xid"] == "insufficient permissions (GPU 0)"
 
 
 def test_a_driver_reload_is_survived(

@@ -7,11 +7,16 @@ hold; they are listed by size, faults that make the figures meaningless first.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from scalewise.analysis.checks import CHECKS
 from scalewise.analysis.diagnosis import Case, Diagnosis, median_compute_ms
+from scalewise.analysis.imported import check_imported
 from scalewise.analysis.runs import Configuration, Run
+
+WELL_SPENT = frozenset({"compute-bound", "memory-bound"})
+"""Limits that are no loss: the device does nothing but its work."""
 
 
 def diagnose(config: Configuration, twin: Configuration | None = None) -> tuple[Diagnosis, ...]:
@@ -28,18 +33,44 @@ def diagnose(config: Configuration, twin: Configuration | None = None) -> tuple[
             middle = sorted(hits, key=lambda d: d.ms)[len(hits) // 2]
             seen = f" (in {len(hits)} of {len(found)} runs)" if len(hits) < len(found) else ""
             kept.append(replace(middle, evidence=middle.evidence + seen))
-    return tuple(sorted(kept, key=lambda d: (not d.invalidates, -d.ms)))
+    return in_order(kept)
+
+
+def in_order(found: Iterable[Diagnosis]) -> tuple[Diagnosis, ...]:
+    """What makes the figures meaningless, then what costs time by size, then what it is spent on.
+
+    A device that computes all the time is what one pays for; what keeps it from that, however
+    small, is what one can mend.
+    """
+    return tuple(sorted(found, key=lambda d: (not d.invalidates, d.limit in WELL_SPENT, -d.ms)))
 
 
 def diagnose_run(run: Run, twin: Configuration | None = None) -> list[Diagnosis]:
-    """The limits of one run; empty where its steps were not recorded."""
+    """The limits of one run, and what a published line beside it contradicts.
+
+    Empty where no step was recorded.
+    """
+    line = run.cell.imported
+    contradictions = list(check_imported(line)) if line else []
     if run.anatomy is None or run.throughput is None:
-        return []
+        return contradictions
     host, device = run.anatomy.mean("host"), run.anatomy.mean("device")
     if host is None:
-        return []
-    case = Case(run, run.throughput.step_time_ms.mean, host, device, _twin_compute(run, twin))
-    return [diagnosis for check in CHECKS for diagnosis in check(case)]
+        return contradictions
+    case = Case(
+        run,
+        run.throughput.step_time_ms.mean,
+        host,
+        device,
+        _twin_compute(run, twin),
+        _twin_step(twin),
+    )
+    return contradictions + [diagnosis for check in CHECKS for diagnosis in check(case)]
+
+
+def _twin_step(twin: Configuration | None) -> float | None:
+    figure = twin.estimate("step_time_ms") if twin is not None else None
+    return figure.value if figure else None
 
 
 def _twin_compute(run: Run, twin: Configuration | None) -> float | None:

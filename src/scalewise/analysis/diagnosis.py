@@ -16,7 +16,8 @@ Limit = Literal[
     "not sharded", "uneven shards", "straggler", "stalls", "input-bound", "communication-bound",
     "launch-bound", "batch too small", "memory-bound", "compute-bound", "throttled",
     "allocator thrash", "host oversubscribed", "per-replica throughput",
-    "inflated throughput", "unsynchronised timing",
+    "inflated throughput", "unsynchronised timing", "redundant reductions",
+    "idle pipeline stages",
 ]  # fmt: skip
 
 
@@ -49,6 +50,8 @@ class Case:
     device: RankAnatomy | None
     twin_compute_ms: float | None
     """Median over its steps, mean over its runs."""
+    twin_step_ms: float | None = None
+    """Mean over its steps and runs."""
 
     @property
     def phases(self) -> RankAnatomy:

@@ -37,12 +37,21 @@ FACTORS: Mapping[str, tuple[str, ...]] = {
     "precision": ("precision",),
     "execution": ("execution",),
     "batch": ("batch",),
+    "measuring": ("profile", "wrap"),
     "seed": ("seed",),
 }
 """A factor a comparison may declare, and the fields (with all below them) that it frees."""
 
 UNKNOWN = "unknown"
 _PROVENANCE = ("torch", "lightning", "driver", "cuda", "code.commit", "code.diff", "emulated")
+
+_RECORDED = frozenset(
+    {
+        "configuration", "provenance", "wrap", "devices", "scaling", "batch", "device_model",
+        "co_tenancy", "cores_per_device", "started", *_PROVENANCE,
+    }
+)  # fmt: skip
+"""Fields that come from what ran; all others are keys of the configuration."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,8 @@ def differences(left: Identity, right: Identity, factor: str = "devices") -> lis
     for name in dict.fromkeys([*left, *right]):
         a, b = left.get(name, "absent"), right.get(name, "absent")
         excused = any(name == field or name.startswith(field + ".") for field in freed)
+        # A key that one side's code did not know yet differs because the code does.
+        excused |= "code" in freed and name not in _RECORDED and "absent" in (a, b)
         # What nobody recorded cannot be shown to be equal.
         if not excused and (a != b or UNKNOWN in (a, b)):
             found.append(Difference(name, a, b))
@@ -101,7 +112,10 @@ def _from_config(config: Mapping[str, Any] | None) -> dict[str, str]:
     if config is None:
         return {"configuration": UNKNOWN}
     flat = flatten(config)
-    return {k: str(v) for k, v in flat.items() if not _matches(k, _NOT_IDENTITY)}
+    wrap = flat.get("sweep.wrap")
+    # Of the keys that say how a cell is run, the one that changes how long it takes.
+    around = {"wrap": str(wrap)} if wrap else {}
+    return around | {k: str(v) for k, v in flat.items() if not _matches(k, _NOT_IDENTITY)}
 
 
 def _from_result(cell: Cell) -> dict[str, str]:
@@ -142,7 +156,9 @@ def _from_provenance(cell: Cell) -> dict[str, str]:
         ", ".join(provenance.emulated) or None,
     )
     named = zip(_PROVENANCE, values, strict=True)
-    return {name: "none" if value is None else str(value) for name, value in named}
+    fields = {name: "none" if value is None else str(value) for name, value in named}
+    # Forks share what fresh processes draw anew: their times are none to compare with.
+    return fields | ({} if provenance.started == "fresh" else {"started": provenance.started})
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -7,36 +7,13 @@ was counted, and it must be the global one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from scalewise.analysis.diagnosis import Diagnosis
+from scalewise.records.imported import ImportedResult
+
+__all__ = ["TOLERANCE", "ImportedResult", "check_imported"]
 
 TOLERANCE = 0.05
 """Relative difference up to which two figures count as the same: published ones are rounded."""
-
-
-@dataclass(frozen=True)
-class ImportedResult:
-    """One published line. What it does not say is None."""
-
-    devices: int
-    global_batch_size: int
-    step_time_ms: float
-    samples_per_s: float
-    """As it was published, whatever was counted."""
-    communication_ms: float | None = None
-    """Published communication a step."""
-
-    def __post_init__(self) -> None:
-        for name in ("devices", "global_batch_size", "step_time_ms", "samples_per_s"):
-            value = getattr(self, name)
-            if not value > 0:
-                raise ValueError(f"{name}: found {value}; allowed: above 0")
-
-    @property
-    def counted_batch(self) -> float:
-        """The samples a step that the published throughput stands for."""
-        return self.samples_per_s * self.step_time_ms / 1e3
 
 
 def check_imported(result: ImportedResult) -> tuple[Diagnosis, ...]:

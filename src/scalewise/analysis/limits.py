@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from scalewise.analysis.pipeline import pipeline_of
 from scalewise.analysis.runs import Configuration
 from scalewise.records import PHASES
 
@@ -83,6 +84,8 @@ def explain_loss(multi: Configuration, single: Configuration) -> str | None:
         return f"exposed communication takes {of}{_waiting(multi)}"
     if worst.phase == "compute":
         return f"forward and backward take {of}, {worst.ideal_ms:.3g} ms if they scaled"
+    if worst.phase == "other" and any(pipeline_of(run.cell) for run in multi.runs):
+        return f"waiting for the other stages of the pipeline takes {of}"
     return f"{PHASE_WORDS[worst.phase]} takes {of}, {worst.ideal_ms:.3g} ms if it scaled"
 
 

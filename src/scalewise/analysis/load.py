@@ -24,13 +24,18 @@ from scalewise.records import (
     RecordError,
     ShardIndices,
     StepSeries,
+    StrategyDecision,
     SweepFolder,
     TrackingRecord,
+    load_decision,
     read_device_series,
     read_metrics,
     read_shard,
     read_steps,
 )
+from scalewise.records.imported import ImportedResult, load_imported
+from scalewise.records.profile import WindowProfile, load_profiles
+from scalewise.records.quarantine import Quarantine, load_quarantine
 
 CellState = Literal["done", "failed", "skipped", "interrupted", "unfinished"]
 """``unfinished`` is a cell that still runs or has not started: no result and no failed try."""
@@ -61,6 +66,12 @@ class Cell:
     attempts: tuple[Attempt, ...] = ()
     """Tries without a result, oldest first."""
     tracking: TrackingRecord | None = None
+    imported: ImportedResult | None = None
+    """A published line for the same configuration; None where there is none."""
+    decision: StrategyDecision | None = None
+    """Why it was trained with this strategy; None where that was asked for by name."""
+    profiles: tuple[WindowProfile, ...] = ()
+    """What a profiler saw, one a rank, in cells made for it."""
     problems: tuple[str, ...] = ()
     """What is missing or damaged, one line each."""
 
@@ -86,6 +97,8 @@ class Sweep:
     """Unix time."""
     cells: tuple[Cell, ...]
     problems: tuple[str, ...] = ()
+    quarantined: tuple[str, ...] = ()
+    """Devices that the sweep put aside, with the evidence, one line each."""
 
     def in_state(self, state: CellState) -> tuple[Cell, ...]:
         return tuple(c for c in self.cells if c.state == state)
@@ -105,12 +118,23 @@ def load_sweep(path: Path | str) -> Sweep:
     plan = _attempt(problems, folder.load_plan)
     if plan is not None:
         cells = tuple(load_cell(cell, planned) for planned, cell in folder.cells())
-        return Sweep(folder.path, plan.command, plan.order_seed, plan.created_at, cells)
+        aside = _attempt(problems, load_quarantine, folder.path) or Quarantine()
+        return Sweep(
+            folder.path,
+            plan.command,
+            plan.order_seed,
+            plan.created_at,
+            cells,
+            tuple(problems),
+            tuple(str(device) for device in aside.devices),
+        )
     found = sorted(p.parent for p in folder.path.glob("*/config.yaml"))
+    if not found and folder.plan_path.exists():
+        raise RecordError(f"{problems[0]}; and no cell lies beside it")
     if not found:
         raise RecordError(
             f"{path}: found neither sweep.json nor folders with a config.yaml; "
-            "give the folder of a sweep, e.g. multirun/<date>/<time>"
+            "give the folder of a sweep, e.g. multirun/<sweep>"
         )
     problems.append("the plan is lost: cells that never started are not listed")
     cells = tuple(load_cell(CellFolder(p), None) for p in found)
@@ -141,6 +165,9 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> Cell:
         shards=_shards(folder, problems),
         attempts=attempts,
         tracking=tracking,
+        imported=_attempt(problems, load_imported, folder.path),
+        decision=_attempt(problems, load_decision, folder.path),
+        profiles=_attempt(problems, load_profiles, folder) or (),
         # Told by the cell's own paths: a report may travel, the machine's folders stay here.
         problems=tuple(problem.replace(f"{folder.path}/", "") for problem in problems),
     )
@@ -201,7 +228,9 @@ def _steps(
             problems.append(f"{path}: the steps do not follow one another; they are left out")
             continue
         series.append(one)
-    absent = sorted(set(range(result.world_size)) - ranks) if result else []
+    # Not of a cell that took no step at all: an examination of the devices.
+    stepped = result is not None and any(rank.step_rows for rank in result.ranks)
+    absent = sorted(set(range(result.world_size)) - ranks) if result and stepped else []
     if absent:
         problems.append(f"no step records of rank {', '.join(map(str, absent))}")
     return tuple(series)

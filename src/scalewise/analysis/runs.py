@@ -9,11 +9,17 @@ from typing import Any, Literal, ParamSpec, TypeVar
 from scalewise.analysis.balance import LoadBalance, measure_balance
 from scalewise.analysis.breakdown import Anatomy, measure_anatomy
 from scalewise.analysis.identity import Identity, flatten, identity
+from scalewise.analysis.kinds import is_examination, is_profiled
 from scalewise.analysis.load import Cell, Sweep
 from scalewise.analysis.loss import LossCurve, longest_loss_curve, loss_curve
 from scalewise.analysis.shards import ShardAudit, audit_shards
 from scalewise.analysis.statistics import Estimate, estimate_mean
-from scalewise.analysis.throughput import NotMeasuredError, Throughput, measure_throughput
+from scalewise.analysis.throughput import (
+    NotMeasuredError,
+    Throughput,
+    data_shards_of,
+    measure_throughput,
+)
 from scalewise.analysis.usage import Usage, joules_per_million_samples, measure_usage
 
 P = ParamSpec("P")
@@ -34,6 +40,8 @@ Metric = Literal[
     "joules_per_step",
     "energy_j",
     "joules_per_million_samples",
+    "optimizer_memory_mib",
+    "pruned_share",
 ]
 """Properties of :class:`Run` that can be estimated over repeats; device figures are means over
 the devices of a run."""
@@ -120,6 +128,24 @@ class Run:
         return joules_per_million_samples(self.usage, self.throughput.global_samples_per_s)
 
     @property
+    def optimizer_memory_mib(self) -> float | None:
+        """Optimizer state, pruning masks and scores of the rank that keeps most."""
+        ranks = self.cell.result.ranks if self.cell.result else ()
+        known = [
+            r.optimizer_state_bytes + (r.pruning_state_bytes or 0)
+            for r in ranks
+            if r.optimizer_state_bytes is not None
+        ]
+        return max(known) / 2**20 if known else None
+
+    @property
+    def pruned_share(self) -> float | None:
+        """Share of the prunable weights that are 0 at the end, mean over ranks, 0 to 1."""
+        ranks = self.cell.result.ranks if self.cell.result else ()
+        known = [r.pruned_share for r in ranks if r.pruned_share is not None]
+        return sum(known) / len(known) if known else None
+
+    @property
     def peak_memory_mib(self) -> float | None:
         """Largest over ranks: the allocator's peak on GPUs, the resident set on a CPU host."""
         ranks = self.cell.result.ranks if self.cell.result else ()
@@ -188,15 +214,29 @@ def measure_run(cell: Cell) -> Run:
     return Run(
         cell=cell,
         world_size=world_size,
-        throughput=take("throughput", measure_throughput, cell.steps, world_size),
+        throughput=take(
+            "throughput",
+            measure_throughput,
+            cell.steps,
+            world_size,
+            data_shards_of(cell.result.ranks),
+        ),
         anatomy=take("anatomy", measure_anatomy, cell.steps, world_size),
-        balance=take("balance", measure_balance, cell.steps, world_size),
+        balance=take("balance", _measure_balance, cell, world_size),
         usage=take("usage", measure_usage, cell.devices, cell.steps),
         loss=take("loss", loss_curve, cell.metrics.get(0, ())),
         loss_history=take("loss", longest_loss_curve, cell.metrics.get(0, ())),
         shards=audit_shards(cell.shards, world_size, batch) if world_size > 1 else None,
         missing=missing,
     )
+
+
+def _measure_balance(cell: Cell, world_size: int) -> LoadBalance:
+    ranks = cell.result.ranks if cell.result else ()
+    reasons = [rank.missing["arrival"] for rank in ranks if "arrival" in rank.missing]
+    if reasons:
+        raise NotMeasuredError(reasons[0])
+    return measure_balance(cell.steps, world_size)
 
 
 def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
@@ -239,7 +279,12 @@ def _base_label(cell: Cell) -> str:
         return cell.planned.name
     devices = cell.result.world_size if cell.result else cell.planned.devices
     parts = [_named(config, "model"), _named(config, "strategy")]
-    return " ".join([*(p for p in parts if p), f"x{devices}" if devices else "xall"])
+    if is_examination(config):
+        parts = ["doctor"]
+    elif is_profiled(config):
+        parts.append("under the profiler")
+    many = [f"({cell.result.models} models)"] if cell.result and cell.result.models > 1 else []
+    return " ".join([*(p for p in parts if p), f"x{devices}" if devices else "xall", *many])
 
 
 def _telling(key: str, alike: Sequence[str], firsts: Mapping[str, Cell]) -> list[str]:
@@ -252,12 +297,18 @@ def _telling(key: str, alike: Sequence[str], firsts: Mapping[str, Cell]) -> list
         and not name.startswith(("sweep.", "tracking.", "hydra."))
     ]
     named = [name for name in differ if name.endswith(".name") or "." not in name]
-    return [
-        f"{name.removesuffix('.name')}={flats[key].get(name)}" for name in (named or differ)[:3]
-    ] or [key[:8]]
+    telling = (named or differ)[:3]
+    if not telling:
+        return [key[:8]]
+    # What a cell does not have tells it apart by not being there.
+    own = {name: flats[key].get(name) for name in telling}
+    return [f"{n.removesuffix('.name')}={value}" for n, value in own.items() if value is not None]
 
 
 def _named(config: Mapping[str, Any], group: str) -> str | None:
     chosen = config.get(group)
-    name = chosen.get("name") if isinstance(chosen, Mapping) else chosen
-    return None if name is None else str(name)
+    if not isinstance(chosen, Mapping):
+        return None if chosen is None else str(chosen)
+    # A user's own class, given on the command line, has its path alone.
+    path = str(chosen.get("_target_") or "").rpartition(".")[2]
+    return str(chosen["name"]) if chosen.get("name") is not None else path or None

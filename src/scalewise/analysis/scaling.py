@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from scalewise.analysis.ceiling import is_ceiling
 from scalewise.analysis.identity import Difference, differences
 from scalewise.analysis.limits import explain_loss
 from scalewise.analysis.runs import Configuration
@@ -111,7 +112,13 @@ def _measured_pair(
     devices = multi.runs[0].world_size
     judgement = judge(speedup, devices, min_efficiency)
     limit = explain_loss(multi, single)
-    if limit:
+    if is_ceiling(multi):
+        judgement = Judgement(
+            "ceiling",
+            f"{devices} independent models, not one: the most that data parallelism could reach "
+            f"on these devices is a speedup of {speedup.value:.2f}",
+        )
+    elif limit:
         judgement = replace(judgement, reason=f"{judgement.reason}; {limit}")
     return Pair(
         multi=multi,

@@ -14,7 +14,10 @@ import numpy as np
 
 from scalewise.records import ShardIndices
 
-ShardVerdict = Literal["sharded", "every rank sees all data", "overlap", "incomplete", "not judged"]
+ShardVerdict = Literal[
+    "sharded", "replicated", "every rank sees all data", "overlap", "incomplete", "not the same",
+    "not judged",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,12 @@ class ShardAudit:
 
     @property
     def is_fault(self) -> bool:
-        return self.verdict in ("every rank sees all data", "overlap", "incomplete")
+        return self.verdict in (
+            "every rank sees all data",
+            "overlap",
+            "incomplete",
+            "not the same",
+        )
 
 
 def audit_shards(
@@ -47,6 +55,14 @@ def audit_shards(
         have = ", ".join(str(s.rank) for s in shards) or "none"
         return ShardAudit("not judged", f"indices of rank {have} were recorded, of {world_size}")
     size = shards[0].dataset_size
+    different = _different_within_a_shard(shards)
+    if different is not None:
+        return ShardAudit("not the same", different, size)
+    shards = _one_rank_a_shard(shards)
+    world_size = len(shards)
+    if world_size == 1:
+        text = "all ranks fed the same samples, as this strategy means them to"
+        return ShardAudit("replicated", text, size)
     unique = [np.unique(s.indices) for s in shards]
     if not any(len(u) for u in unique):
         return ShardAudit("not judged", "no rank recorded which samples it fed", size)
@@ -58,6 +74,28 @@ def audit_shards(
     complete = all(s.epoch_complete for s in shards)
     coverage = len(seen) / size if complete else None
     return _judge(shards, overlap, len(seen), size, coverage, global_batch_size)
+
+
+def _one_rank_a_shard(shards: Sequence[ShardIndices]) -> list[ShardIndices]:
+    first: dict[int, ShardIndices] = {}
+    for one in shards:
+        first.setdefault(one.rank if one.data_shard is None else one.data_shard, one)
+    return list(first.values())
+
+
+def _different_within_a_shard(shards: Sequence[ShardIndices]) -> str | None:
+    """What is wrong where ranks that hold parts of one model did not feed it the same samples."""
+    first: dict[int, ShardIndices] = {}
+    for one in shards:
+        if one.data_shard is None:
+            continue
+        other = first.setdefault(one.data_shard, one)
+        if not np.array_equal(one.indices, other.indices):
+            return (
+                f"rank {one.rank} and rank {other.rank} hold parts of one replica, but fed it "
+                "different samples"
+            )
+    return None
 
 
 def _judge(

@@ -13,7 +13,7 @@ from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, stats
+import scipy  # its parts load when they are first asked for: half a second that few need
 
 UNSTABLE_CV = 0.05
 """Run-to-run CV from which a figure carries a warning: above it three runs cannot even settle
@@ -95,7 +95,7 @@ def estimate_mean(values: Values, confidence: float = 0.95) -> Estimate:
     if n < 2:
         return Estimate(mean, n, None, None)
     sd = float(runs.std(ddof=1))
-    half = float(stats.t.ppf(0.5 + confidence / 2, n - 1)) * sd / math.sqrt(n)
+    half = float(scipy.stats.t.ppf(0.5 + confidence / 2, n - 1)) * sd / math.sqrt(n)
     return Estimate(mean, n, sd, Interval(mean - half, mean + half, confidence))
 
 
@@ -118,7 +118,7 @@ def estimate_ratio(above: Values, below: Values, confidence: float = 0.95) -> Ra
     if min(n) < 2:
         return RatioEstimate(value, n, None, None)
     error, df = _welch_error(log_a, log_b)
-    half = float(stats.t.ppf(0.5 + confidence / 2, df)) * error
+    half = float(scipy.stats.t.ppf(0.5 + confidence / 2, df)) * error
     interval = Interval(math.exp(difference - half), math.exp(difference + half), confidence)
     return RatioEstimate(value, n, interval, _two_sided_p(difference, error, df))
 
@@ -227,13 +227,13 @@ def minimum_detectable_effect(
     error, df = sigma * math.sqrt(1 / n_a + 1 / n_b), n_a + n_b - 2
     if error == 0:
         return 1.0
-    critical = float(stats.t.ppf(1 - alpha / 2, df))
+    critical = float(scipy.stats.t.ppf(1 - alpha / 2, df))
 
     def lack(noncentrality: float) -> float:
-        found = stats.nct.sf(critical, df, noncentrality)
+        found = scipy.stats.nct.sf(critical, df, noncentrality)
         return float(found) - power
 
-    return math.exp(float(optimize.brentq(lack, 0.0, critical + 20.0)) * error)
+    return math.exp(float(scipy.optimize.brentq(lack, 0.0, critical + 20.0)) * error)
 
 
 def stability_warning(estimate: Estimate) -> str | None:
@@ -266,4 +266,4 @@ def _welch_error(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> tupl
 def _two_sided_p(difference: float, error: float, df: float) -> float:
     if error == 0:
         return 1.0 if difference == 0 else 0.0
-    return float(2 * stats.t.sf(abs(difference) / error, df))
+    return float(2 * scipy.stats.t.sf(abs(difference) / error, df))

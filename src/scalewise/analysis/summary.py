@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from scalewise.analysis.apart import timed_only, windows
+from scalewise.analysis.communication import Communication, measure_communication
 from scalewise.analysis.diagnose import diagnose
 from scalewise.analysis.diagnosis import Diagnosis
+from scalewise.analysis.kinds import is_profiled
 from scalewise.analysis.load import Cell, Sweep
 from scalewise.analysis.mfu import MfuResult, find_doctor, measure_mfu
 from scalewise.analysis.repeats import Repeats, assess
 from scalewise.analysis.runs import Configuration, configurations
 from scalewise.analysis.scaling import Pair, Refused, pair_all
 from scalewise.analysis.verdict import MIN_EFFICIENCY
+from scalewise.records.doctor import DoctorReport
 
 
 @dataclass(frozen=True)
@@ -30,10 +34,20 @@ class Analysis:
     mfu: Mapping[str, tuple[MfuResult, ...]] = field(default_factory=dict)
     """``config_id`` to the MFU of each of its runs."""
 
+    communication: Mapping[str, Communication] = field(default_factory=dict)
+    """``config_id`` to what its gradients cost, of multi-device configurations."""
+    doctor: DoctorReport | None = None
+    """The examination of the devices that lies beside the cells."""
+
     @property
     def measured(self) -> tuple[Configuration, ...]:
-        """Those with at least one finished run."""
-        return tuple(c for c in self.configurations if c.runs)
+        """Those that are timed, with at least one finished run."""
+        return tuple(c for c in timed_only(self.configurations) if c.runs)
+
+    @property
+    def profiled(self) -> tuple[Configuration, ...]:
+        """Those that ran under a profiler: no time of theirs counts."""
+        return tuple(c for c in self.configurations if c.runs and is_profiled(c.cells[0].config))
 
     @property
     def unfinished(self) -> tuple[Cell, ...]:
@@ -50,9 +64,15 @@ class Analysis:
 def analyse(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Analysis:
     """Measure every finished cell and compare what may be compared."""
     configs = configurations(sweep)
-    pairs, refused = pair_all(configs, min_efficiency)
+    pairs, refused = pair_all(timed_only(configs), min_efficiency)
     twins = {pair.multi.config_id: pair.single for pair in pairs}
     diagnoses = {c.config_id: diagnose(c, twins.get(c.config_id)) for c in configs}
     doctor = find_doctor(sweep.path)
     mfu = {c.config_id: tuple(measure_mfu(run, doctor) for run in c.runs) for c in configs}
-    return Analysis(sweep, configs, pairs, refused, diagnoses, assess(configs), mfu)
+    seen = windows(configs)
+    costs = {
+        c.config_id: cost
+        for c in timed_only(configs)
+        if (cost := measure_communication(c, seen.get(c.config_id), doctor)) is not None
+    }
+    return Analysis(sweep, configs, pairs, refused, diagnoses, assess(configs), mfu, costs, doctor)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from scalewise.records import StepSeries
+from scalewise.records import RankSummary, StepSeries
 
 
 class NotMeasuredError(Exception):
@@ -75,8 +75,13 @@ def timeline(series: Sequence[StepSeries]) -> str:
     return "device" if series and all(s.timeline == "device" for s in series) else "host"
 
 
-def measure_throughput(series: Sequence[StepSeries], world_size: int) -> Throughput:
+def measure_throughput(
+    series: Sequence[StepSeries], world_size: int, data_shards: Sequence[int] | None = None
+) -> Throughput:
     """Global samples/s and step times of a run with ``world_size`` ranks.
+
+    ``data_shards`` is the part of the data each rank fed, in the order of ranks: samples of ranks
+    that share one count once. None: each fed a part of its own.
 
     Raises :class:`NotMeasuredError` with the reason where the records do not carry it.
     """
@@ -86,7 +91,8 @@ def measure_throughput(series: Sequence[StepSeries], world_size: int) -> Through
     totals_ms = [float(t.sum()) for t in times]
     slowest = int(np.argmax(totals_ms))
     seconds = totals_ms[slowest] / 1e3
-    samples = sum(int(one.rows["samples"].sum()) for one in ranks)
+    fed = [int(one.rows["samples"].sum()) for one in ranks]
+    samples = sum_over_shards(fed, data_shards)
     if seconds <= 0:
         raise NotMeasuredError("the timed steps took no time at all: the step clock did not run")
     return Throughput(
@@ -98,6 +104,17 @@ def measure_throughput(series: Sequence[StepSeries], world_size: int) -> Through
         timeline=line,
         step_time_ms=describe_steps(times[slowest]),
     )
+
+
+def sum_over_shards(fed: Sequence[int], data_shards: Sequence[int] | None) -> int:
+    """Samples fed by all ranks, those of ranks that share a part of the data once."""
+    return sum(dict(zip(data_shards or range(len(fed)), fed, strict=True)).values())
+
+
+def data_shards_of(ranks: Sequence[RankSummary]) -> tuple[int, ...]:
+    """The part of the data each rank fed, in the order of ranks."""
+    ordered = sorted(ranks, key=lambda r: r.rank)
+    return tuple(r.rank if r.data_shard is None else r.data_shard for r in ordered)
 
 
 def describe_steps(times_ms: npt.NDArray[np.float64]) -> StepTimes:

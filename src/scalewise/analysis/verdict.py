@@ -7,7 +7,7 @@ from typing import Literal
 
 from scalewise.analysis.statistics import Interval, RatioEstimate
 
-Verdict = Literal["beneficial", "marginal", "prefer single", "inconclusive"]
+Verdict = Literal["beneficial", "marginal", "prefer single", "inconclusive", "ceiling"]
 SeedLabel = Literal["beneficial", "marginal", "single"]
 
 BENEFICIAL_FROM = 1.1

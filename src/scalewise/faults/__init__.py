@@ -1,7 +1,8 @@
 """Faults planted on purpose, to prove that the diagnosis finds them.
 
-What is planted stands here and in ``plant``; the analysis never reads it. ``batch_size`` and
-``hardware`` faults (a batch too small, P2P off) are plain configuration and need no code.
+What is planted stands here, in ``plant`` and in ``records``; the analysis never reads it.
+``batch_size`` and ``hardware`` faults (a batch too small, P2P off) are plain configuration and
+need no code.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Literal
 
 Kind = Literal[
     "none", "slow_rank", "slow_loader", "skewed_shards", "no_sampler", "oversubscribe", "stall",
-    "configuration",
+    "configuration", "throttled_replay", "per_replica_import",
 ]  # fmt: skip
 
 
@@ -32,6 +33,10 @@ class FaultConfig:
     """``stall``: one step in so many."""
     processes: int = 0
     """``oversubscribe``: busy processes on the cores of each rank."""
+    mhz: float = 1200.0
+    """``throttled_replay``: the SM clock that is left of 1980 MHz."""
+    digits: int = 3
+    """``per_replica_import``: significant digits of the published figures."""
 
     def __post_init__(self) -> None:
         if self.rank < -1:
@@ -40,6 +45,10 @@ class FaultConfig:
             value = getattr(self, name)
             if value < 0:
                 raise ValueError(f"{name}: found {value}; allowed: 0 or more")
+        if not 0 < self.mhz <= 1980:
+            raise ValueError(f"mhz: found {self.mhz}; allowed: above 0, at most 1980")
+        if not 1 <= self.digits <= 15:
+            raise ValueError(f"digits: found {self.digits}; allowed: 1 to 15")
         if self.every_n_steps < 2:
             raise ValueError(f"every_n_steps: found {self.every_n_steps}; allowed: 2 or more")
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from scalewise.measure.doctor_devices import examine
 from scalewise.measure.doctor_plan import Plan
 from scalewise.measure.doctor_ranks import run_ranks
 from scalewise.measure.host_checks import host_facts
+from scalewise.measure.scratch import scratch_folder
 from scalewise.records import DeviceInfo
 from scalewise.records.doctor import DoctorReport, save_doctor
 from scalewise.records.files import SCHEMA_VERSION
@@ -71,8 +71,8 @@ def run(plan: Plan, slots: Sequence[DeviceInfo], driver: str | None = None) -> D
     begun = time.time()
     host = host_facts()
     devices, links = examine(slots)
-    with tempfile.TemporaryDirectory(prefix="scalewise-doctor-") as folder:
-        ranks, missing = run_ranks(plan, slots, Path(folder))
+    with scratch_folder("doctor") as folder:
+        ranks, missing = run_ranks(plan, slots, folder)
     taken_s = time.time() - begun
     report = DoctorReport(
         begun, taken_s, plan.quick, host, driver, devices, links, ranks, (), missing

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")
@@ -14,20 +16,34 @@ class RunQueue:
     while training. A thread that waits for a lock, a device or a peer is not ready to run and
     counts for nothing here.
 
+    Beside it stands the CPU time of the process's other threads: they too may have held the core
+    that the training thread waited for, and then no other process is to blame.
+
     Args:
         path: the ``schedstat`` of the calling thread: time on a core, time ready and without one
             (both in ns), and how often it was put on one.
+        cpu_ns: CPU time of the whole process and of the calling thread, in ns.
     """
 
-    def __init__(self, path: Path = _SCHEDSTAT) -> None:
+    def __init__(
+        self,
+        path: Path = _SCHEDSTAT,
+        cpu_ns: Callable[[], tuple[int, int]] = lambda: (
+            time.process_time_ns(),
+            time.thread_time_ns(),
+        ),
+    ) -> None:
         self.missing: str | None = None
         self._path = path
+        self._cpu_ns = cpu_ns
         self._begin_ns: int | None = None
+        self._begin_others_ns = 0
         self._begin_step = 0
 
     def begin(self, step: int) -> None:
         """From here on; ``step`` steps have been made."""
         self._begin_ns, self._begin_step = self._read(), step
+        self._begin_others_ns = self._others()
 
     def ms_per_step(self, step: int) -> float | None:
         """Mean ms a step since :meth:`begin`; None where it is not known, said in ``missing``."""
@@ -35,6 +51,17 @@ class RunQueue:
         if now_ns is None or self._begin_ns is None or steps <= 0:
             return None
         return (now_ns - self._begin_ns) / 1e6 / steps
+
+    def other_threads_cpu_ms_per_step(self, step: int) -> float | None:
+        """Mean CPU ms a step since :meth:`begin` of the threads beside the calling one."""
+        steps = step - self._begin_step
+        if self._begin_ns is None or steps <= 0:
+            return None
+        return max(0.0, (self._others() - self._begin_others_ns) / 1e6 / steps)
+
+    def _others(self) -> int:
+        process_ns, thread_ns = self._cpu_ns()
+        return process_ns - thread_ns
 
     def _read(self) -> int | None:
         try:

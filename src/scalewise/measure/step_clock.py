@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from scalewise.measure.replays import Replays
 from scalewise.records import StepWriter
 
 
@@ -33,6 +34,8 @@ class Mark(enum.IntEnum):
     BACKWARD_END = 7
     OPTIMIZER_BEGIN = 8
     OPTIMIZER_END = 9
+    REPLAY_BEGIN = 10
+    """In place of all from ``FORWARD_BEGIN`` on but the last: the step is one launch."""
 
 
 _DEVICE_MARKS = (
@@ -69,25 +72,38 @@ class _Step:
     batches: list[_Batch]
 
 
+@dataclass
+class _Replayed:
+    replays: Replays
+    batches: list[_Batch]
+    """One: the marks around the batch that all of the steps share."""
+
+
 class StepClock:
     """Takes marks on the training thread; ``drain`` turns finished steps into records elsewhere.
 
     Args:
         writer: where rows go.
         device: the CUDA device to time, or None where there is none.
+        anatomy: whether phases are marked; without, a step is known as a whole only.
     """
 
-    def __init__(self, writer: StepWriter, device: torch.device | None) -> None:
+    def __init__(
+        self, writer: StepWriter, device: torch.device | None, anatomy: bool = True
+    ) -> None:
+        self._anatomy = anatomy
         self._writer = writer
         self._device = device
         # Asked for once: looking up the current stream costs more than recording into it.
         self._stream = None if device is None else torch.cuda.current_stream(device)
         self._pool: deque[_Event] = deque()
-        self._finished: deque[_Step] = deque()
+        self._finished: deque[_Step | _Replayed] = deque()
         self._batch = _Batch()
         self._batches: list[_Batch] = [self._batch]
         self._start_ns = 0
         self._start_event: _Event | None = None
+        self.paused = False
+        """True while marks are to leave no trace."""
 
     def begin(self) -> None:
         """The next step starts now: at the start of training, and after an interruption."""
@@ -97,6 +113,8 @@ class StepClock:
         self._batches = [self._batch]
 
     def mark(self, mark: Mark) -> None:
+        if self.paused:
+            return
         self._batch.host_ns[mark] = time.perf_counter_ns()
         if self._device is not None and mark in _DEVICE_MARKS:
             self._batch.events[mark] = self._record()
@@ -118,6 +136,22 @@ class StepClock:
         self._batch = _Batch()
         self._batches = [self._batch]
 
+    def begin_replays(self) -> Replays:
+        """Steps on the batch that was just marked are about to be replayed one after the other."""
+        return Replays(self._start_ns, self._start_event, self._stream, self._pool)
+
+    def finish_replays(self, replays: Replays) -> None:
+        """The last of them has been launched; its end is the start of the next step."""
+        self._batch.host_ns[Mark.REPLAY_BEGIN] = self._batch.host_ns[Mark.TRANSFER_END]
+        self._batch.host_ns[Mark.OPTIMIZER_END] = replays.ends_ns[-1]
+        if replays.ends:
+            self._batch.events[Mark.OPTIMIZER_END] = replays.ends[-1]
+        self._finished.append(_Replayed(replays, self._batches))
+        self._start_ns = replays.ends_ns[-1]
+        self._start_event = replays.ends[-1] if replays.ends else None
+        self._batch = _Batch()
+        self._batches = [self._batch]
+
     def drain(self, wait: bool = False) -> None:
         """Write every finished step whose events have completed. Not for the training thread.
 
@@ -130,7 +164,10 @@ class StepClock:
                 if not wait:
                     return
                 end.synchronize()
-            self._write(step)
+            if isinstance(step, _Replayed):
+                self._write_replays(step)
+            else:
+                self._write(step)
             self._finished.popleft()
         self._writer.flush()
 
@@ -144,11 +181,30 @@ class StepClock:
         event.record(self._stream)
         return event
 
+    def _write_replays(self, step: _Replayed) -> None:
+        replays, batch = step.replays, step.batches[-1]
+        host: dict[str, float | None] = {}
+        device: dict[str, float | None] = {}
+        if self._anatomy:
+            host_ns = list(batch.host_ns)
+            host_ns[Mark.OPTIMIZER_END] = replays.ends_ns[0]
+            host = host_phases_ms(replays.start_ns, [host_ns])
+        if self._anatomy and replays.start_event is not None:
+            device = device_phases_ms(replays.start_event, [batch.events], replayed=True)
+        self._writer.append_rows(replays.rows(host, device))
+        if replays.start_event is not None:
+            marked = [e for m, e in enumerate(batch.events) if e and m != Mark.OPTIMIZER_END]
+            self._pool.extend([replays.start_event, *replays.ends[:-1], *marked])
+
     def _write(self, step: _Step) -> None:
         host = host_phases_ms(step.start_ns, [batch.host_ns for batch in step.batches])
         device = None
         if step.start_event is not None:
-            device = device_phases_ms(step.start_event, [batch.events for batch in step.batches])
+            device = device_phases_ms(
+                step.start_event,
+                [batch.events for batch in step.batches],
+                replayed=step.batches[-1].host_ns[Mark.REPLAY_BEGIN] != 0,
+            )
             # The start event is the last of the step before: nobody needs it any more. The last
             # event of this step is the next one's start and goes back with that one.
             self._pool.append(step.start_event)
@@ -157,6 +213,9 @@ class StepClock:
                     final = batch is step.batches[-1] and mark == Mark.OPTIMIZER_END
                     if event is not None and not final:
                         self._pool.append(event)
+        if not self._anatomy:
+            host = {"step": host["step"]}
+            device = None if device is None else {"step": device["step"]}
         self._writer.append(
             step.number, step.start_ns, step.epoch, step.samples, step.flags, host, device
         )
@@ -179,10 +238,15 @@ def host_phases_ms(start_ns: int, batches: list[list[int]]) -> dict[str, float |
     }
     reduced = ends[Mark.LAST_BUCKET] != 0
     whole = _sum(batches, Mark.BACKWARD_BEGIN, Mark.BACKWARD_END)
-    exposed = _sum(batches[-1:], Mark.LAST_BUCKET, Mark.BACKWARD_END) if reduced else None
+    exposed = _sum(batches, Mark.LAST_BUCKET, Mark.BACKWARD_END) if reduced else None
     phases["exposed_comm"] = exposed
     phases["backward"] = whole - exposed if whole is not None and exposed is not None else whole
-    phases["other"] = total - sum(v for v in phases.values() if v is not None)
+    replay = _sum(batches, Mark.REPLAY_BEGIN, Mark.OPTIMIZER_END)
+    if replay is not None:
+        # Its data came with an earlier step of the same batch: no time went into fetching any.
+        phases["data_wait"] = phases["data_wait"] or 0
+        phases["h2d"] = phases["h2d"] or 0
+    phases["other"] = total - (replay or 0) - sum(v for v in phases.values() if v is not None)
     ready = ends[Mark.LAST_BUCKET] if reduced else ends[Mark.BACKWARD_END]
     phases["arrival"] = ready - start_ns if ready else None
     phases["step"] = total
@@ -194,15 +258,18 @@ def _sum(batches: list[list[int]], begin: Mark, end: Mark) -> int | None:
     return sum(spans) if spans else None
 
 
-def device_phases_ms(start: _Event, batches: list[list[_Event | None]]) -> dict[str, float | None]:
+def device_phases_ms(
+    start: _Event, batches: list[list[_Event | None]], replayed: bool = False
+) -> dict[str, float | None]:
     """Phases of one step on the device's time line, from completed events.
 
     Consecutive events cut the stream, so each phase runs from the event before it to its own:
     ``other`` until the loader is asked, ``data_wait`` until the batch is there, ``h2d`` until it
     is on the device, ``forward``, ``backward`` until the last bucket is ready (or its own end),
-    ``exposed_comm`` until backward ends, ``optimizer`` until it has stepped.
+    ``exposed_comm`` until backward ends, ``optimizer`` until it has stepped. What a replayed step
+    does after its data are there has no phases.
     """
-    phases: dict[str, float] = {}
+    phases: dict[str, float] = {"data_wait": 0.0, "h2d": 0.0} if replayed else {}
     arrival: float | None = None
     at = start
     closes = {
@@ -219,6 +286,9 @@ def device_phases_ms(start: _Event, batches: list[list[_Event | None]]) -> dict[
         for mark in _DEVICE_MARKS:
             event = events[mark]
             if event is None:
+                continue
+            if replayed and mark == Mark.OPTIMIZER_END:
+                at = event
                 continue
             name = closes[mark]
             if mark == Mark.BACKWARD_END and not reduced:

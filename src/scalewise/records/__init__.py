@@ -12,6 +12,7 @@ steps/rank<r>.bin  one fixed-width row a step                      every rank, w
 metrics/rank<r>.   loss, metrics and learning rate over steps      every rank, while training
 audit/rank<r>.npz  which samples the first epoch fed, by index     every rank, at the end
 ranks/rank<r>.json what this rank did in all                       every rank, at the end
+profile/rank<r>.   what a profiler saw, in cells made for it    every rank, after its window
 ranks/rank<r>.err  what this rank died of                          a rank that fails
 gpu/<host>.jsonl   devices (or processes) sampled over time        one sampler a host
 heartbeat/rank<r>  progress, overwritten in place                  every rank, every step
@@ -23,23 +24,30 @@ result.json        the cell is done                                the superviso
 ================== =============================================== ==========================
 """
 
-from scalewise.records.cell import (
-    SCHEMA_VERSION,
+from scalewise.records.cell import CellFolder
+from scalewise.records.communication import CommunicationRecord
+from scalewise.records.decision import (
+    CandidateEvidence,
+    StrategyDecision,
+    ThresholdRule,
+    load_decision,
+    save_decision,
+)
+from scalewise.records.execution import ExecutionRecord
+from scalewise.records.files import SCHEMA_VERSION, RecordError
+from scalewise.records.heartbeat import Heartbeat, HeartbeatWriter, read_heartbeat
+from scalewise.records.latest import LatestSample, read_latest_sample
+from scalewise.records.pipeline import PipelineRecord
+from scalewise.records.provenance import DeviceInfo, Provenance
+from scalewise.records.rank import RankError, RankSummary
+from scalewise.records.result import (
     Attempt,
     Cause,
-    CellFolder,
     CellResult,
-    DeviceInfo,
-    Provenance,
-    RankError,
-    RankSummary,
-    RecordError,
     RunningAttempt,
     TrackerState,
     TrackingRecord,
 )
-from scalewise.records.heartbeat import Heartbeat, HeartbeatWriter, read_heartbeat
-from scalewise.records.latest import LatestSample, read_latest_sample
 from scalewise.records.series import (
     Alert,
     DeviceProcess,
@@ -73,15 +81,19 @@ __all__ = [
     "Alert",
     "Attempt",
     "Cause",
+    "CandidateEvidence",
     "CellFolder",
     "CellResult",
+    "CommunicationRecord",
     "DeviceInfo",
     "DeviceProcess",
     "DeviceSample",
     "DeviceSeries",
     "DeviceSeriesWriter",
+    "ExecutionRecord",
     "Heartbeat",
     "HeartbeatWriter",
+    "PipelineRecord",
     "LatestSample",
     "MetricRow",
     "MetricsWriter",
@@ -95,17 +107,21 @@ __all__ = [
     "ShardIndices",
     "StepSeries",
     "StepWriter",
+    "StrategyDecision",
     "SweepFolder",
     "SweepPlan",
+    "ThresholdRule",
     "TrackerState",
     "TrackingRecord",
     "finite_or_none",
     "follow_lines",
+    "load_decision",
     "read_device_series",
     "read_heartbeat",
     "read_latest_sample",
     "read_metrics",
     "read_shard",
     "read_steps",
+    "save_decision",
     "write_shard",
 ]

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from scalewise.records.cell import DeviceInfo
 from scalewise.records.files import load_json, save_json
+from scalewise.records.provenance import DeviceInfo
 
 DOCTOR_FILE = "doctor.json"
 

@@ -1,4 +1,4 @@
-"""A rank's progress in 40 bytes of shared memory: written every step, read by anyone.
+"""A rank's progress in 56 bytes of shared memory: written every step, read by anyone.
 
 The writer packs into a memory-mapped file, which costs less than a microsecond and no system
 call, so it may stay on the training path.
@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-_LAYOUT = struct.Struct("<qqqdd")
+_LAYOUT = struct.Struct("<qqqddqq")
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,10 @@ class Heartbeat:
     """Unix time training began; 0 before it does."""
     time: float
     """Unix time of this beat."""
+    first_step: int = 0
+    """Steps that an earlier try had done when this one went on from its checkpoint."""
+    first_samples: int = 0
+    """Samples fed by then."""
 
 
 class HeartbeatWriter:
@@ -36,20 +40,25 @@ class HeartbeatWriter:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(_LAYOUT.pack(0, -1, 0, 0.0, time.time()))
+        path.write_bytes(_LAYOUT.pack(0, -1, 0, 0.0, time.time(), 0, 0))
         self._file = path.open("r+b")
         self._map = mmap.mmap(self._file.fileno(), _LAYOUT.size)
         self._total = -1
         self._started = 0.0
+        self._first = (0, 0)
 
-    def begin(self, total_steps: int | None) -> None:
-        """Training starts now and means to take ``total_steps``."""
+    def begin(self, total_steps: int | None, step: int = 0, samples: int = 0) -> None:
+        """Training starts now, after ``step`` steps, and means to take ``total_steps`` in all."""
         self._total = -1 if total_steps is None else total_steps
         self._started = time.time()
-        self.beat(0, 0)
+        self._first = (step, samples)
+        self.beat(step, samples)
 
     def beat(self, step: int, samples: int) -> None:
-        _LAYOUT.pack_into(self._map, 0, step, self._total, samples, self._started, time.time())
+        now = time.time()
+        _LAYOUT.pack_into(
+            self._map, 0, step, self._total, samples, self._started, now, *self._first
+        )
 
     def close(self) -> None:
         self._map.close()

@@ -104,7 +104,7 @@ class Alert:
     time: float
     """Unix time."""
     level: Literal["warn", "error"]
-    condition: Literal["throttling", "ecc", "memory", "imbalance"]
+    condition: Literal["throttling", "ecc", "memory", "imbalance", "lost", "xid"]
     device_id: str
     """Empty for a condition of the whole cell."""
     title: str
@@ -166,10 +166,15 @@ class _Lines:
 
 
 class MetricsWriter:
-    """Appends :class:`MetricRow` lines."""
+    """Appends :class:`MetricRow` lines, to a copy of ``earlier`` ones where a try goes on."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, earlier: Path | None = None) -> None:
+        self.path = path
         self._lines = _Lines(path)
+        if earlier is not None and earlier.exists():
+            for line in earlier.read_text(encoding="utf-8").splitlines():
+                self._lines.write(json.loads(line))
+                self._lines.rows += 1
 
     @property
     def rows(self) -> int:

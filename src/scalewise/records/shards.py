@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +31,9 @@ class ShardIndices:
     dataset_size: int
     epoch_complete: bool
     """False when training stopped inside the first epoch: coverage cannot be judged then."""
+    data_shard: int | None = None
+    """Which part of the data this rank was to feed; ranks that share one were to feed the same
+    samples (stages of a pipeline, parts of a tensor). None: a part of its own."""
 
 
 def write_shard(path: Path, shard: ShardIndices) -> None:
@@ -39,6 +43,7 @@ def write_shard(path: Path, shard: ShardIndices) -> None:
         indices=shard.indices.astype(np.int64),
         dataset_size=np.int64(shard.dataset_size),
         epoch_complete=np.bool_(shard.epoch_complete),
+        data_shard=np.int64(-1 if shard.data_shard is None else shard.data_shard),
     )
 
 
@@ -51,6 +56,13 @@ def read_shard(path: Path, rank: int) -> ShardIndices:
                 data["indices"],
                 int(data["dataset_size"]),
                 bool(data["epoch_complete"]),
+                _data_shard(data),
             )
     except _DAMAGED as error:
         raise RecordError(f"{path}: cannot be read: {error}") from error
+
+
+def _data_shard(data: Mapping[str, npt.NDArray[np.int64]]) -> int | None:
+    """None also in records from before ranks could share a part of the data."""
+    number = int(data["data_shard"]) if "data_shard" in data else -1
+    return None if number < 0 else number

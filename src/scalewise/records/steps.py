@@ -89,6 +89,11 @@ class StepWriter:
         self._file.write(_ROW.pack(step, start_ns, epoch, samples, flags, *times))
         self.rows += 1
 
+    def append_rows(self, rows: npt.NDArray[np.void]) -> None:
+        """Write rows of ``STEP_DTYPE``, one element a step."""
+        self._file.write(rows.astype(STEP_DTYPE, copy=False).tobytes())
+        self.rows += len(rows)
+
     def flush(self) -> None:
         self._file.flush()
 

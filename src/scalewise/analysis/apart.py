@@ -1,0 +1,104 @@
+"""Cells that are no timed runs: examinations by the doctor, and windows under a profiler.
+
+Their figures stand beside those of timed cells and are never mixed with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalewise.analysis.identity import differences
+from scalewise.analysis.kinds import is_profiled, is_timed
+from scalewise.analysis.runs import Configuration
+from scalewise.records import StepSeries
+
+
+def timed_only(configs: Iterable[Configuration]) -> tuple[Configuration, ...]:
+    """Those whose cells are timed."""
+    return tuple(c for c in configs if is_timed(c.cells[0].config))
+
+
+@dataclass(frozen=True)
+class Window:
+    """A profiler's window over a configuration, ms a step."""
+
+    cell: str
+    """Name of the cell that was profiled."""
+    timeline: str
+    """``device``: kernels by name; ``host``: collectives and operators of a CPU host."""
+    steps: int
+    ranks: int
+    span_ms: float
+    """Mean over ranks. A profiled step is longer than a timed one."""
+    computation_ms: float
+    """Mean over ranks, of merged intervals."""
+    total_ms: float
+    """Communication, mean over ranks, waiting inside the collectives included."""
+    overlapped_ms: float
+    """The part of ``total_ms`` beside which something was computed."""
+    least_total_ms: float
+    """Of the rank that waits least: the nearest to the transfer alone."""
+    on_ms: float | None
+    """Median step with reduction, the profiler stopped; None where none was left out."""
+    off_ms: float | None
+    """Median step without (``no_sync``), in blocks between those."""
+
+    @property
+    def not_overlapped_ms(self) -> float:
+        return self.total_ms - self.overlapped_ms
+
+    @property
+    def cost_ms(self) -> float | None:
+        """All that reducing costs a step: what is exposed, and the slower computation beside it."""
+        return None if self.on_ms is None or self.off_ms is None else self.on_ms - self.off_ms
+
+
+def windows(configs: Sequence[Configuration]) -> dict[str, Window]:
+    """``config_id`` of a timed configuration to the window over its profiled twin."""
+    profiled = [c for c in configs if is_profiled(c.cells[0].config) and c.runs]
+    found = {}
+    for config in timed_only(configs):
+        for other in profiled:
+            if config.runs and not differences(config.identity, other.identity, "measuring"):
+                window = _window(other)
+                if window is not None:
+                    found[config.config_id] = window
+    return found
+
+
+def _window(config: Configuration) -> Window | None:
+    cell = config.runs[-1].cell
+    ranks = cell.profiles
+    totals = [r.communication_ms for r in ranks if r.communication_ms is not None]
+    if not totals or len(totals) != config.runs[-1].world_size:
+        return None
+    return Window(
+        cell=cell.planned.name,
+        timeline=ranks[0].timeline,
+        steps=ranks[0].steps,
+        ranks=len(ranks),
+        span_ms=_mean([r.span_ms for r in ranks]),
+        computation_ms=_mean([r.computation_ms for r in ranks]),
+        total_ms=_mean(totals),
+        overlapped_ms=_mean([r.overlapped_ms or 0.0 for r in ranks]),
+        least_total_ms=min(totals),
+        on_ms=_median_step(cell.steps, ranks[0].reduced_steps),
+        off_ms=_median_step(cell.steps, ranks[0].unreduced_steps),
+    )
+
+
+def _median_step(series: Sequence[StepSeries], steps: Sequence[int]) -> float | None:
+    """Median over these steps of the slowest rank's time, in ms."""
+    if not steps or not series:
+        return None
+    chosen = [one.column("step")[np.isin(one.rows["step"], steps)] for one in series]
+    if len({len(times) for times in chosen}) != 1 or len(chosen[0]) == 0:
+        return None
+    return float(np.median(np.max(np.stack(chosen), axis=0)))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,93 @@
+"""Limits that a larger batch would lift: what a step costs whatever it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from scalewise.analysis.activity import LAUNCH_BOUND_SM_PERCENT, sm_activity
+from scalewise.analysis.diagnosis import Case, Diagnosis, median_compute_ms
+from scalewise.analysis.pipeline import shares_samples
+
+SHARE = 0.10
+"""Share of a step from which communication is a limit."""
+LOST_SAVING = 1.0
+"""Share of what dividing the batch should save that is lost, from which the batch is too small to
+be divided: at 1 all of it is."""
+
+
+def communication(case: Case) -> Iterator[Diagnosis]:
+    split = case.run.anatomy.communication if case.run.anatomy else None
+    if split is not None and split.transfer_ms > SHARE * case.step_ms:
+        yield Diagnosis(
+            "communication-bound", split.transfer_ms, case.step_ms,
+            f"{split.transfer_ms:.3g} ms of every step pass between the last gradient bucket and "
+            "the end of the reduction even on the rank that waits for nobody",
+            "with a larger batch a device this time stays the same and its share falls",
+        )  # fmt: skip
+
+
+def divided_too_far(case: Case) -> Iterator[Diagnosis]:
+    found = division(case)
+    if found is None or found.lost_ms < LOST_SAVING * found.ideal_saving_ms:
+        return
+    if case.twin_step_ms is not None and case.step_ms < (1 - SHARE) * case.twin_step_ms:
+        return  # the step did get shorter, whatever became of its computing: a loader's share
+    n = found.devices
+    filled = ": undivided, it would fill the GPUs" if division_idles(case) else ""
+    yield Diagnosis(
+        "batch too small", found.lost_ms, case.step_ms,
+        f"forward and backward take {found.compute_ms:.3g} ms with 1/{n} of the batch and "
+        f"{found.before_ms:.3g} ms with all of it, and {found.transfer_ms:.3g} ms of "
+        f"communication come on top: dividing it saves nothing{filled}",
+        "scaling=weak, or a global batch several times larger, takes hardly longer a step",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Division:
+    """What dividing the batch of one device among several did to forward and backward."""
+
+    devices: int
+    before_ms: float
+    """On one device, with all of the batch."""
+    compute_ms: float
+    """On each of several, with its share."""
+    transfer_ms: float
+    """The reduction that comes on top."""
+
+    @property
+    def ideal_saving_ms(self) -> float:
+        return self.before_ms * (1 - 1 / self.devices)
+
+    @property
+    def lost_ms(self) -> float:
+        """Of the ideal saving: what computing takes beyond its share, and the reduction."""
+        return self.compute_ms - self.before_ms / self.devices + self.transfer_ms
+
+
+def division(case: Case) -> Division | None:
+    """None without a single-device twin, and where the batch was not divided."""
+    compute, before = median_compute_ms(case.run), case.twin_compute_ms
+    n = case.run.world_size
+    if compute is None or before is None or n < 2 or shares_samples(case.run.cell):
+        return None
+    split = case.run.anatomy.communication if case.run.anatomy else None
+    return Division(n, before, compute, split.transfer_ms if split else 0.0)
+
+
+def division_idles(case: Case) -> bool:
+    """Whether GPUs idle between kernels only because the batch was divided too far.
+
+    With n times the samples, kernels take up to n times as long and fill the gaps between them:
+    where that would lift the SMs' share above the limit of launch-bound, the batch is the cause
+    and the idle GPU its consequence.
+    """
+    found, activity = division(case), sm_activity(case)
+    return (
+        found is not None
+        and activity is not None
+        and found.lost_ms >= LOST_SAVING * found.ideal_saving_ms
+        and activity.is_launch_bound
+        and activity.busy_percent * found.devices >= LAUNCH_BOUND_SM_PERCENT
+    )

@@ -1,0 +1,185 @@
+"""Limits that lie in how the ranks differ: what they were fed, and who arrives late."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from scalewise.analysis.activity import run_queue_ms, sm_activity
+from scalewise.analysis.diagnosis import Case, Diagnosis
+from scalewise.analysis.runs import Run
+from scalewise.analysis.throughput import common_steps, timeline
+
+LATE_SHARE = 0.10
+"""Share of a step from which a late rank, or one fed more, is a limit: it is then worth more than
+what two runs of the same configuration differ by on a quiet host."""
+UNEVEN_SHARE = 0.05
+"""Excess of samples from which shards are uneven: an epoch's last batch makes less of it."""
+CAUGHT_UP = 0.25
+"""Share of the host's fetch time that the GPU's marks are apart from which it had caught up: with
+work queued they are 0.01 ms apart, else as far as on the host."""
+
+
+def sharding(case: Case) -> Iterator[Diagnosis]:
+    audit, n = case.run.shards, case.run.world_size
+    if audit and audit.verdict in ("every rank sees all data", "overlap"):
+        yield Diagnosis(
+            "not sharded", case.step_ms * (1 - 1 / n), case.step_ms, audit.explanation,
+            "with a distributed sampler the shard audit reports disjoint shards and an epoch "
+            f"takes 1/{n} of the steps",
+            invalidates=True,
+        )  # fmt: skip
+
+
+def uneven_shards(case: Case) -> Iterator[Diagnosis]:
+    fed = _fed(case.run)
+    excess, rank = _excess(fed)
+    compute, balance = case.compute_ms, case.run.balance
+    if balance is not None and balance.behind_ms < LATE_SHARE * case.step_ms:
+        return  # shares as large as the devices are fast (strategy=heterogeneous) delay nobody
+    if excess > UNEVEN_SHARE and compute is not None:
+        each = ", ".join(f"rank {r}: {n:,}" for r, n in fed.items())
+        yield Diagnosis(
+            "uneven shards", compute * excess, case.step_ms,
+            f"samples fed in the same steps differ ({each})",
+            "with equal batches on all ranks their arrivals agree", rank,
+        )  # fmt: skip
+
+
+def _fed(run: Run) -> dict[int, int]:
+    """Samples each rank fed in the timed steps; empty unless all made the same steps."""
+    timed = [s.timed() for s in run.cell.steps]
+    if len({len(s) for s in timed}) != 1:
+        return {}
+    return {s.rank: int(s.rows["samples"].sum()) for s in timed}
+
+
+def _excess(fed: Mapping[int, int]) -> tuple[float, int | None]:
+    """By how much the rank with most samples exceeds the mean of all, and which it is."""
+    if len(fed) < 2 or not any(fed.values()):
+        return 0.0, None
+    most = max(fed, key=lambda r: fed[r])
+    return fed[most] * len(fed) / sum(fed.values()) - 1, most
+
+
+def straggler(case: Case) -> Iterator[Diagnosis]:
+    balance = case.run.balance
+    if balance is None or balance.behind_ms < LATE_SHARE * case.step_ms:
+        return
+    rank = balance.slowest_rank
+    if balance.behind_ms <= 2 * _delay_of_samples(case, rank):
+        return  # it has more to do, and is not slow for it
+    if balance.behind_ms <= _run_ahead_ms(case, rank):
+        return  # its host launches as fast as the others', only not as far ahead
+    if balance.behind_ms - _crowded_more_ms(case, rank) < LATE_SHARE * case.step_ms:
+        return  # it had no core for as long: its host is crowded, and that is named as such
+    steps, late_ms = _lateness(case.run, rank)
+    # A slow rank is late most of the time, or was so at the end: a few long steps are stalls.
+    most, lately = np.median(late_ms), np.median(late_ms[-max(1, len(late_ms) // 4) :])
+    if float(max(most, lately)) < LATE_SHARE * case.step_ms:
+        return
+    devices = [d for d in case.usage() if d.device.rank == rank]
+    where = f" on {devices[0].label}" if devices and devices[0].device.id[:4] != "rank" else ""
+    yield Diagnosis(
+        "straggler",
+        balance.behind_ms,
+        case.step_ms,
+        f"rank {rank}{where} is ready {balance.behind_ms:.3g} ms after the others (arrival CV "
+        f"{balance.cv_percent:.1f} %), {_since(steps, late_ms)}{_cause(case, rank)}",
+        "give the rank's device to another rank: if the delay stays with the device it is the "
+        "device, if it stays with the rank it is the data or the code",
+        rank,
+    )
+
+
+def _delay_of_samples(case: Case, rank: int) -> float:
+    """Ms by which ``rank`` is expected behind the others for feeding more samples than they."""
+    excess, heavy = _excess(_fed(case.run))
+    n = case.run.world_size
+    if heavy != rank or excess <= UNEVEN_SHARE or case.compute_ms is None:
+        return 0.0
+    # It has 1 + excess of a fair share, and each of the others 1 - excess / (n - 1).
+    return case.compute_ms * excess * n / (n - 1)
+
+
+def _run_ahead_ms(case: Case, rank: int) -> float:
+    """Ms by which ``rank`` may be behind only because the others' hosts have run ahead.
+
+    Where its host is the pace of a rank, its GPU waits for each kernel, while the GPU of a host
+    that happens to lead finds work queued and is ready at once. Nothing holds a lead back and
+    nothing wins a lost one again: up to the time that the host takes for a step, being behind says
+    nothing about the rank, unless its host spends longer than the others' where it launches
+    nothing (loader, callbacks).
+    """
+    if case.device is None or case.run.anatomy is None:
+        return 0.0
+    hosts = {r.rank: r for r in case.run.anatomy.ranks if r.timeline == "host"}
+    away = {r: sum(a.phases_ms[p] or 0.0 for p in ("data_wait", "other")) for r, a in hosts.items()}
+    others = [ms for other, ms in away.items() if other != rank]
+    if away[rank] - sum(others) / len(others) >= LATE_SHARE * case.step_ms:
+        return 0.0
+    # Where every GPU has caught up with its host, none of the hosts is ahead.
+    if _caught_up(case, rank) and not all(_caught_up(case, other) for other in hosts):
+        return case.step_ms
+    activity = sm_activity(case)
+    # The GPU may catch up in the midst of a step only: then launching the kernels is the pace.
+    return activity.compute_ms if activity is not None and activity.is_launch_bound else 0.0
+
+
+def _caught_up(case: Case, rank: int) -> bool:
+    """Whether the GPU of ``rank`` mostly has no work queued when its host fetches a batch.
+
+    The host marks the begin and the end of fetching in the stream. A GPU with work queued passes
+    both marks at once; one that has caught up with its host passes them as late as the host does.
+    """
+    series = next((s.timed() for s in case.run.cell.steps if s.rank == rank), None)
+    if series is None or not len(series):
+        return False
+    device, host = (np.nanmedian(series.column("data_wait", t)) for t in ("device", "host"))
+    return bool(device > CAUGHT_UP * host)
+
+
+def _crowded_more_ms(case: Case, rank: int) -> float:
+    """Ms a step that ``rank`` was without a core beyond the mean of the others."""
+    delays = run_queue_ms(case.run)
+    others = [ms for other, ms in delays.items() if other != rank]
+    if rank not in delays or not others:
+        return 0.0
+    return max(0.0, delays[rank] - sum(others) / len(others))
+
+
+def _lateness(run: Run, rank: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """Step numbers, and ms by which ``rank`` arrives after the mean of the others in each."""
+    ranks = common_steps(run.cell.steps, run.world_size)
+    arrivals = np.stack([s.column("arrival", timeline(ranks)) for s in ranks])
+    timed = ~np.isnan(arrivals).any(axis=0)
+    late = arrivals[rank] - np.delete(arrivals, rank, axis=0).mean(axis=0)
+    return np.asarray(ranks[0].rows["step"][timed], dtype=np.int64), late[timed]
+
+
+def _since(steps: npt.NDArray[np.int64], late_ms: npt.NDArray[np.float64]) -> str:
+    """From which step on the rank is late: the first ten-step window as late as the last."""
+    final = float(np.median(late_ms[-10:]))
+    for i in range(0, len(late_ms), 10):
+        if final > 0 and float(np.median(late_ms[i : i + 10])) > final / 2:
+            return "from the first timed step" if i == 0 else f"since about step {steps[i]}"
+    return "now and then"
+
+
+def _cause(case: Case, rank: int) -> str:
+    """The host phase in which the rank is slower than the others, if one stands out."""
+    assert case.run.anatomy is not None
+    line = "device" if case.device else "host"
+    ranks = [r for r in case.run.anatomy.ranks if r.timeline == line]
+    excess = {}
+    for phase in ("data_wait", "h2d", "forward", "backward", "other"):
+        mine = [r.phases_ms[phase] for r in ranks if r.rank == rank]
+        rest = [v for r in ranks if r.rank != rank and (v := r.phases_ms[phase]) is not None]
+        if mine and mine[0] is not None and rest:
+            excess[phase] = mine[0] - sum(rest) / len(rest)
+    if not excess:
+        return ""
+    phase = max(excess, key=lambda p: excess[p])
+    return f", most of it in {phase.replace('_', ' ')} (+{excess[phase]:.3g} ms)"

@@ -1,0 +1,87 @@
+"""An examination as a cell of a sweep, so that what the devices can do lies beside the cells.
+
+The first rank examines all devices of the cell and writes ``doctor.json`` into its folder; the
+others leave them alone. Nothing is trained: there are no steps, and no metrics but the findings.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from scalewise.measure import doctor
+from scalewise.measure.doctor_plan import Plan
+from scalewise.records import CellFolder, DeviceInfo, RankSummary
+from scalewise.records.doctor import DoctorReport, save_doctor
+
+if TYPE_CHECKING:
+    from scalewise.train.rank import RankContext
+
+
+def run(
+    folder: CellFolder,
+    rank: RankContext,
+    slots: Sequence[DeviceInfo],
+    driver: str | None,
+    plan: Plan | None = None,
+) -> RankSummary:
+    """This rank's part of the examination of ``slots``, and the summary it leaves.
+
+    Raises ValueError for a cell on several hosts: each would need a record of its own.
+    """
+    if rank.hosts > 1:
+        raise ValueError(
+            f"workload: found doctor on {rank.hosts} hosts; allowed: one host a cell "
+            "(strategy.devices up to the devices of one)"
+        )
+    found: dict[str, float | None] = {}
+    if rank.is_first:
+        # It looks at the whole share of the cell; its own ranks bind themselves again.
+        cores = {core for slot in slots for core in slot.cores}
+        if cores:
+            os.sched_setaffinity(0, cores)
+        report = doctor.run(plan or Plan(), slots, driver)
+        save_doctor(folder.path, report)
+        found = _counts(report)
+    summary = _summary(rank, found)
+    folder.save_rank(summary)
+    return summary
+
+
+def _counts(report: DoctorReport) -> dict[str, float | None]:
+    severities = Counter(finding.severity for finding in report.findings)
+    return {
+        "doctor_faults": float(severities["fault"]),
+        "doctor_warnings": float(severities["warning"]),
+        "doctor_seconds": report.duration_s,
+    }
+
+
+def _summary(rank: RankContext, metrics: dict[str, float | None]) -> RankSummary:
+    # ru_maxrss is in KiB on Linux.
+    peak_rss_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return RankSummary(
+        rank=rank.rank,
+        local_rank=rank.local_rank,
+        pid=os.getpid(),
+        device=rank.device,
+        parameters_total=0,
+        parameters_trainable=0,
+        steps_completed=0,
+        samples_fed=0,
+        epochs_completed=0,
+        gradient_bytes=None,
+        gradient_buckets=None,
+        flops_per_sample=None,
+        peak_allocated_mib=None,
+        peak_reserved_mib=None,
+        allocation_retries=None,
+        peak_rss_mib=peak_rss_kib / 1024,
+        metrics=metrics,
+        step_rows=0,
+        metric_rows=0,
+        missing={"training": "workload=doctor: the devices were examined, nothing was trained"},
+    )

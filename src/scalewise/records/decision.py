@@ -1,0 +1,103 @@
+"""Why a cell that asked for ``strategy=auto`` was trained as it was."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from scalewise.records.files import load_json, save_json
+
+_NAME = "decision.json"
+
+
+@dataclass(frozen=True)
+class CandidateEvidence:
+    """What the short runs of one strategy have shown."""
+
+    name: str
+    devices: int | None
+    """Devices it ran on; None where no run ended well."""
+    runs: int
+    """Those that gave a figure."""
+    global_samples_per_s: float | None
+    """Mean over runs."""
+    low: float | None = None
+    """Lower end of its 95 % t interval; None with fewer than two runs."""
+    high: float | None = None
+    problem: str = ""
+    """Why there is no figure."""
+
+
+@dataclass(frozen=True)
+class ThresholdRule:
+    """What seed 000's rule of thumb would have chosen, from parameters and batch alone."""
+
+    says: Literal["single", "ddp", "undecided"]
+    reason: str
+
+
+@dataclass(frozen=True)
+class StrategyDecision:
+    """The strategy chosen, and what it was chosen by."""
+
+    chosen: str
+    reason: str
+    speedup: float | None
+    """Samples/s of the fastest candidate over those of the one with fewest devices; where they are
+    the same, of the other over those. None with one candidate measured."""
+    speedup_low: float | None
+    """Lower end of its 95 % interval."""
+    speedup_high: float | None
+    probe_steps: int
+    """Steps of each short run, warm-up included."""
+    candidates: tuple[CandidateEvidence, ...]
+    rule: ThresholdRule | None
+    """None where the parameters are not known."""
+
+    def lines(self) -> tuple[str, str, str]:
+        """What was measured, what was chosen, and what the rule of thumb says, a line each."""
+        return self._measured(), f"chosen: {self.chosen}; {self.reason}", self._baseline()
+
+    def _measured(self) -> str:
+        each = []
+        for one in self.candidates:
+            if one.global_samples_per_s is None:
+                each.append(f"{one.name} has no figure ({one.problem})")
+                continue
+            doubt = ""
+            if one.high is not None:
+                doubt = f" ± {one.high - one.global_samples_per_s:,.0f}"
+            each.append(
+                f"{one.name} x{one.devices} {one.global_samples_per_s:,.0f}{doubt} samples/s "
+                f"({one.runs} run{'s' if one.runs != 1 else ''})"
+            )
+        return f"measured in {self.probe_steps} steps each: {', '.join(each)}"
+
+    def _baseline(self) -> str:
+        if self.rule is None:
+            return "seed 000's rule by parameters: not asked, the parameters are not known"
+        agrees = {True: "agrees", False: "disagrees with the measurement"}
+        verdict = "leaves it open" if self.rule.says == "undecided" else agrees[self.agrees]
+        return f"seed 000's rule by parameters: {self.rule.says} ({self.rule.reason}); {verdict}"
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the rule of thumb chooses one device or several as the measurement does."""
+        if self.rule is None:
+            return False
+        return (self.rule.says == "single") == (self.chosen == "single")
+
+
+def save_decision(cell: Path, decision: StrategyDecision) -> None:
+    """Write the decision into a cell's folder."""
+    save_json(cell / _NAME, decision)
+
+
+def load_decision(cell: Path) -> StrategyDecision | None:
+    """The decision a cell came from; None if its strategy was asked for by name.
+
+    Raises RecordError for a damaged record.
+    """
+    path = cell / _NAME
+    return load_json(path, StrategyDecision) if path.exists() else None

@@ -1,0 +1,63 @@
+"""Where a cell ran, and what its result depends on beside its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """The device one rank ran on."""
+
+    kind: Literal["cuda", "cpu"]
+    """What computed."""
+    name: str
+    """``NVIDIA H200``, or the processor's model name."""
+    uuid: str | None = None
+    """The GPU's UUID; None on a CPU host."""
+    index: int | None = None
+    """NVML's index of the GPU on its host; None on a CPU host."""
+    cores: tuple[int, ...] = ()
+    """The CPU cores the rank was bound to."""
+    memory_total_mib: float | None = None
+    """The GPU's memory; None on a CPU host."""
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What a result depends on beside its configuration."""
+
+    command: tuple[str, ...]
+    host: str
+    """The host name, hashed: enough to tell hosts apart, not enough to name them."""
+    platform: str
+    python: str
+    packages: Mapping[str, str]
+    """Distribution name to version."""
+    code: Mapping[str, Any]
+    """``commit``, ``dirty`` and ``diff_sha256`` of the working tree the run started from."""
+    devices: tuple[DeviceInfo, ...]
+    """One for each local rank."""
+    driver: str | None
+    cuda: str | None
+    nccl: str | None
+    environment: Mapping[str, str]
+    """NCCL_*, TORCH_*, OMP_* and their like, as the ranks saw them."""
+    usable_cores: int
+    """Of the host, for all its cells; what a rank was bound to is in ``devices``."""
+    memory_limit_mib: float | None
+    """The cgroup's memory limit; None where there is none."""
+    shared_memory_mib: float | None = None
+    """Size of /dev/shm; None where there is none."""
+    emulated: tuple[str, ...] = ()
+    """What was made to look different from what it is, e.g. ``NCCL_P2P_DISABLE=1``."""
+    topology: Mapping[str, str] = field(default_factory=dict)
+    """Link kind for each pair of GPUs, ``"0-1": "NV18"``."""
+    peak_tflops: Mapping[str, float] = field(default_factory=dict)
+    """Data sheet rate of one device for each precision; empty where no profile describes it."""
+    peak_source: str | None = None
+    """The document and date those rates are from."""
+    started: Literal["fresh", "forked"] = "fresh"
+    """``forked``: the ranks are forks of a process that had imported everything already."""

@@ -1,0 +1,85 @@
+"""What one rank did, and what it died of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from scalewise.records.communication import CommunicationRecord
+from scalewise.records.execution import ExecutionRecord
+from scalewise.records.pipeline import PipelineRecord
+from scalewise.records.provenance import DeviceInfo
+
+
+@dataclass(frozen=True)
+class RankSummary:
+    """What one rank did, counted while it ran. None is "not known", never zero."""
+
+    rank: int
+    local_rank: int
+    pid: int
+    device: DeviceInfo
+    parameters_total: int
+    """Counted from the live module."""
+    parameters_trainable: int
+    steps_completed: int
+    """Optimizer steps, warm-up included."""
+    samples_fed: int
+    """Samples this rank fed to its replica, warm-up included."""
+    epochs_completed: int
+    gradient_bytes: int | None
+    """Bytes reduced in one step under DDP; None where nothing is reduced."""
+    gradient_buckets: int | None
+    flops_per_sample: float | None
+    """The model's declared count, forward and backward of one sample; None if it declares none."""
+    peak_allocated_mib: float | None
+    """The CUDA allocator's peak; None on a CPU host."""
+    peak_reserved_mib: float | None
+    allocation_retries: int | None
+    peak_rss_mib: float
+    """Peak resident set of this process."""
+    metrics: Mapping[str, float | None]
+    """The last value of each metric; None is "not a finite number"."""
+    step_rows: int
+    metric_rows: int
+    resumed_at_step: int | None = None
+    """Steps done by an earlier try, from whose checkpoint this one went on: no times of theirs
+    are here. None for a run from the start."""
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """Series that could not be taken, and why."""
+    data_shard: int | None = None
+    """Which part of each global batch it fed: samples of ranks that share one count once. None: a
+    part of its own."""
+    probed_samples_per_s: float | None = None
+    """Forward and backward of its device alone, measured before training to share out batches; None
+    where nobody asked."""
+    communication: CommunicationRecord | None = None
+    """What it gave to collectives; None where it trained alone or nothing could count it."""
+    run_queue_ms_per_step: float | None = None
+    """Mean ms a timed step in which the training thread was ready to run and had no core."""
+    other_threads_cpu_ms_per_step: float | None = None
+    """Mean CPU ms a timed step of the rank's other threads: they may have held that core."""
+    optimizer_state_bytes: int | None = None
+    """Bytes of optimizer state on this rank after the last step; None where nothing optimizes."""
+    pruned_share: float | None = None
+    """Share of the prunable weights that are 0 at the end, 0 to 1; None where nothing prunes."""
+    pruning_state_bytes: int | None = None
+    """Bytes of masks and scores on this rank; None where nothing prunes."""
+    pipeline: PipelineRecord | None = None
+    """Its stage and schedule; None where there is no pipeline."""
+    execution: ExecutionRecord | None = None
+    """How its steps were really executed; None in records older than this entry."""
+
+
+@dataclass(frozen=True)
+class RankError:
+    """What a rank died of, written by the rank itself before it goes."""
+
+    rank: int
+    time: float
+    """Unix time at which the error surfaced: the earliest rank is the culprit."""
+    kind: Literal["exception", "oom", "config", "disk"]
+    message: str
+    """One line."""
+    traceback: str

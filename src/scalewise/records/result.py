@@ -1,0 +1,113 @@
+"""How a cell ended: tries, the result, and what the trackers were given of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from scalewise.records.provenance import DeviceInfo
+from scalewise.records.rank import RankSummary
+
+
+@dataclass(frozen=True)
+class RunningAttempt:
+    """A try under way. Its file is touched every second or so while its supervisor lives."""
+
+    number: int
+    """Counted from 1."""
+    started_at: float
+    """Unix time."""
+    devices: tuple[DeviceInfo, ...]
+    """One a rank."""
+
+
+Cause = Literal[
+    "exception",
+    "oom",
+    "signal",
+    "exit",
+    "timeout",
+    "hang",
+    "config",
+    "disk",
+    "host",
+    "supervisor",
+    "interrupted",
+]
+"""What a try ended of."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A try that did not end in a result."""
+
+    number: int
+    outcome: Literal["failed", "skipped", "interrupted"]
+    cause: Cause
+    message: str
+    """One line: what happened, and where to look."""
+    rank: int | None
+    """The rank that failed first; None when no rank is to blame."""
+    exit_code: int | None
+    """That rank's exit status; negative for the signal that ended it."""
+    last_lines: tuple[str, ...]
+    """The end of that rank's stderr."""
+    started_at: float
+    finished_at: float
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """A finished cell. It is written last, and only when every rank ended well."""
+
+    cell_id: str
+    """Hash of the requested configuration that determines the result, repeat included."""
+    config_id: str
+    """The same without the repeat: cells that share it are repeats of one another."""
+    name: str
+    repeat: int
+    attempt: int
+    """How many tries it took, counted from 1."""
+    started_at: float
+    """Unix time."""
+    finished_at: float
+    world_size: int
+    strategy: str
+    scaling: Literal["strong", "weak"]
+    global_batch_size: int
+    per_device_batch_size: int
+    objective: float | None
+    """What a sweeper minimises or maximises; None if the objective was not measured."""
+    co_tenants: tuple[str, ...]
+    """Cells and foreign processes that shared the host while this one ran."""
+    ranks: tuple[RankSummary, ...]
+    models: int = 1
+    """Models that were trained: above 1, ranks that never met, a ceiling and no training job."""
+
+
+@dataclass(frozen=True)
+class TrackerState:
+    """What one tracker was given, and what it gave back."""
+
+    status: Literal["synced", "incomplete", "failed"]
+    handed_over: int
+    """Rows logged to it."""
+    read_back: int | None
+    """Rows found when it was read again at the end; None if it could not be read."""
+    location: str
+    """Project and run, folder or URL: where a person finds it."""
+    problem: str | None = None
+    """What went wrong, in one line."""
+
+
+@dataclass(frozen=True)
+class TrackingRecord:
+    """How the mirrors of a cell stand."""
+
+    trackers: Mapping[str, TrackerState]
+    """``trackio`` and ``wandb``."""
+    attempt: int = 1
+    """The try that was mirrored, counted from 1."""
+    alerts: tuple[str, ...] = ()
+    """Titles of the alerts that were handed over, each said once."""

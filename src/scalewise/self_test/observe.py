@@ -1,0 +1,104 @@
+"""What the diagnosis names in each run of a self-test.
+
+What was planted is read from the overrides of the cell; the diagnosis gets the records alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from scalewise.analysis.diagnose import diagnose_run, in_order
+from scalewise.analysis.diagnosis import Diagnosis
+from scalewise.analysis.runs import Configuration, Run
+from scalewise.self_test.plan import ALONE, Fault, Workload
+
+HEALTHY = "healthy"
+NOTHING = "nothing"
+TRUE_LIMITS = frozenset({"communication-bound", "launch-bound", "compute-bound", "memory-bound"})
+"""What may limit a healthy run: no fault of anybody's."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What was planted in one run, and what was named."""
+
+    fault: str
+    expected: str
+    magnitude: str
+    strength: int
+    """0 is the weakest."""
+    named: tuple[Diagnosis, ...]
+    """The largest first."""
+    step_ms: float | None = None
+    """Mean step of the run; None where nothing ran for this observation."""
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(d.limit for d in self.named))
+
+    @property
+    def first(self) -> str:
+        return self.limits[0] if self.limits else NOTHING
+
+    @property
+    def accused(self) -> tuple[str, ...]:
+        """Faults among what was named."""
+        return tuple(limit for limit in self.limits if limit not in TRUE_LIMITS)
+
+    @property
+    def right(self) -> bool:
+        """Named first what was planted; of a healthy run, no fault at all."""
+        return not self.accused if self.fault == HEALTHY else self.first == self.expected
+
+
+def observe_all(
+    workload: Workload, configurations: Sequence[Configuration]
+) -> Iterator[Observation]:
+    """Every finished two-device run of a self-test's sweep."""
+    planted = _by_overrides(workload)
+    singles = {
+        _planted_overrides(c): c for c in configurations if c.runs and set(ALONE) <= _overrides(c)
+    }
+    for config in configurations:
+        if not config.runs or set(ALONE) <= _overrides(config):
+            continue
+        key = _planted_overrides(config)
+        if not any(text.startswith("fault=") for text in key):
+            yield from (observe(run, None, 0, None) for run in config.runs)
+        elif key in planted:
+            fault, strength = planted[key]
+            yield from (observe(run, fault, strength, singles.get(key)) for run in config.runs)
+
+
+def observe(
+    run: Run, fault: Fault | None, strength: int, single: Configuration | None
+) -> Observation:
+    """Diagnose one run beside its single-device twin, where it has one."""
+    named = in_order(diagnose_run(run, single))
+    if fault is None:
+        return Observation(HEALTHY, NOTHING, "", 0, named, run.step_time_ms)
+    words = fault.magnitudes[strength].words
+    return Observation(fault.name, fault.limit, words, strength, named, run.step_time_ms)
+
+
+def _by_overrides(workload: Workload) -> Mapping[frozenset[str], tuple[Fault, int]]:
+    return {
+        frozenset(fault.overrides(strength)): (fault, strength)
+        for fault in workload.faults
+        for strength in range(len(fault.magnitudes))
+    }
+
+
+def _overrides(config: Configuration) -> frozenset[str]:
+    return frozenset(config.cells[0].planned.overrides)
+
+
+def _planted_overrides(config: Configuration) -> frozenset[str]:
+    """The fault of a cell and its magnitude, as they stand in its plan.
+
+    A cell's overrides are those of the workload, the strategy, then the fault's.
+    """
+    every = config.cells[0].planned.overrides
+    begin = next((i for i, text in enumerate(every) if text.startswith("fault=")), len(every))
+    return frozenset(every[begin:])

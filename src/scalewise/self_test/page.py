@@ -1,0 +1,87 @@
+"""A self-test as Markdown and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from scalewise.self_test.matrix import accusations, detections, rows
+from scalewise.self_test.observe import HEALTHY, Observation
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a self-test ran on."""
+
+    command: str
+    devices: tuple[str, ...]
+    """Names of the devices of one pair."""
+    usable_cores: int
+    side_by_side: int
+    """Pairs that ran at once."""
+    load_average: float
+    """Of the host over the last minute of the test."""
+    seconds: float
+    """Of the whole test."""
+
+
+def as_markdown(observations: Sequence[Observation], setting: Setting) -> str:
+    """The confusion matrix, the detection limits and what healthy runs were accused of."""
+    table = rows(observations)
+    columns = sorted({name for row in table for name in row.first})
+    healthy = [o for o in observations if o.fault == HEALTHY]
+    accused = accusations(observations)
+    devices = " and ".join(setting.devices) or "no device"
+    lines = [
+        "# Self-test of the diagnosis",
+        "",
+        f"`{setting.command}` on {devices}, {setting.usable_cores} cores, "
+        f"{setting.side_by_side} pair{'s' if setting.side_by_side > 1 else ''} at once, "
+        f"{setting.seconds:.0f} s, load {setting.load_average:.1f} at the end.",
+        "",
+        "What was named first (rows: what was planted):",
+        "",
+        "| planted | magnitude | expected | runs | " + " | ".join(columns) + " |",
+        "|---|---|---|---:|" + "---:|" * len(columns),
+        *(
+            f"| {row.fault} | {row.magnitude} | {row.expected} | {row.runs} | "
+            + " | ".join(str(row.first[c] or "") for c in columns)
+            + " |"
+            for row in table
+        ),
+        "",
+        "| fault | detection limit |",
+        "|---|---|",
+        *(f"| {d.fault} | {d} |" for d in detections(observations)),
+        "",
+        f"Healthy runs: {len(healthy)}; with any fault named: "
+        f"{sum(bool(o.accused) for o in healthy)}"
+        + (f" ({', '.join(f'{name} {n}' for name, n in accused.items())})." if accused else "."),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def as_plain(observations: Sequence[Observation], setting: Setting) -> dict[str, Any]:
+    """Everything observed, for JSON."""
+    return {
+        "schema_version": 1,
+        "setting": asdict(setting),
+        "detection": [asdict(d) for d in detections(observations)],
+        "healthy_runs": sum(o.fault == HEALTHY for o in observations),
+        "healthy_accused": dict(accusations(observations)),
+        "runs": [_run(o) for o in observations],
+    }
+
+
+def _run(observation: Observation) -> dict[str, Any]:
+    return {
+        "fault": observation.fault,
+        "magnitude": observation.magnitude,
+        "expected": observation.expected,
+        "step_ms": None if observation.step_ms is None else round(observation.step_ms, 3),
+        "named": [
+            {"limit": d.limit, "ms": round(d.ms, 3), "rank": d.rank, "evidence": d.evidence}
+            for d in observation.named
+        ],
+    }

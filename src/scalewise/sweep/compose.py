@@ -10,14 +10,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
 from hydra.types import HydraContext
 from omegaconf import AnyNode, Container, DictConfig, ListConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
 
 from scalewise.config import ConfigError, resolve
+from scalewise.paths import conf_dir, sweep_folder
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -36,6 +41,7 @@ class Composer:
         self._parser = OverridesParser.create(config_loader=self._loader)
         self._parsed: dict[str, tuple[Override, bool]] = {}
         self._bases: dict[tuple[str, ...], dict[str, Any] | None] = {}
+        self._written: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def compose(self, overrides: Sequence[str], number: int) -> DictConfig:
         """One job's configuration by Hydra itself. Raises ConfigError or one of Hydra's errors."""
@@ -43,6 +49,11 @@ class Composer:
         with open_dict(config):
             config.hydra.job.id = str(number)
             config.hydra.job.num = number
+        if config.hydra.sweeper != self._master.hydra.sweeper:
+            raise ConfigError(
+                "experiment: found one with hydra.sweeper settings of its own among several, where "
+                "Hydra ignores them; run it alone: -m experiment=NAME"
+            )
         where = self._chooses_launcher(config)
         if where or config.hydra.launcher != self._master.hydra.launcher:
             raise ConfigError(
@@ -61,6 +72,11 @@ class Composer:
         base = self._bases[choices]
         merged = None if base is None else _with_values(base, values)
         return resolve(self.compose(overrides, number)) if merged is None else merged
+
+    def written(self, overrides: Sequence[str]) -> tuple[str, ...]:
+        """The keys that the experiment file of a job sets; ask after :meth:`plain`."""
+        parsed = [self._parse(text) for text in overrides]
+        return self._written[tuple(o.input_line or "" for o, is_value in parsed if not is_value)]
 
     def _parse(self, text: str) -> tuple[Override, bool]:
         """An override, and whether it only sets a value; jobs share most of theirs."""
@@ -85,6 +101,7 @@ class Composer:
     def _base(self, choices: tuple[str, ...], number: int) -> dict[str, Any] | None:
         """Plain data to set values in; None where setting them there could mean something else."""
         config = self.compose(choices, number)
+        self._written[choices] = written_keys(self._loader, config.hydra.runtime)
         untyped = all(_is_untyped(node) for key in config if key != "hydra"
                       for node in _nodes(config, str(key)))  # fmt: skip
         return resolve(config) if untyped else None
@@ -103,6 +120,47 @@ class Composer:
                 if default.is_override() and chosen.lstrip("/") == "hydra/launcher":
                     return f"{group}={option}"
         return None
+
+
+def compose_cell(overrides: Sequence[str]) -> dict[str, Any]:
+    """One cell's configuration as plain data, outside of any sweep. Raises ConfigError."""
+    OmegaConf.register_new_resolver("scalewise_folder", sweep_folder, replace=True)
+    try:
+        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+            return resolve(compose("config", overrides=list(overrides)))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(" ".join(str(error).split())) from error
+
+
+def written_keys(loader: Any, runtime: Any) -> tuple[str, ...]:
+    """``model._target_`` and its like: what the chosen experiment file sets in other groups.
+
+    ``runtime`` is ``hydra.runtime`` of the composed configuration.
+    """
+    config = _experiment(loader, runtime)
+    groups = (
+        [] if config is None else [(n, config.get(n)) for n in ("model", "dataset", "optimizer")]
+    )
+    return tuple(
+        f"{name}.{key!s}" for name, node in groups if isinstance(node, DictConfig) for key in node
+    )
+
+
+def _experiment(loader: Any, runtime: Any) -> DictConfig | None:
+    option = runtime.choices.get("experiment")
+    path = f"experiment/{option}"
+    if option is None:
+        return None
+    if loader.repository.config_exists(path):
+        found: DictConfig = loader.repository.load_config(path).config
+        return found
+    # Hydra looks through hydra.searchpath while it composes, and forgets it.
+    for source in runtime.config_sources:
+        file = Path(str(source.path)) / f"{path}.yaml"
+        if source.schema == "file" and file.is_file():
+            loaded = OmegaConf.load(file)
+            return loaded if isinstance(loaded, DictConfig) else None
+    return None
 
 
 def _is_plain(value: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol, TextIO
 
 from rich.console import Console, Group
@@ -44,33 +44,21 @@ class Tally:
     failed: int = 0
     skipped: int = 0
     interrupted: int = 0
+    unstarted: int = 0
     already_done: int = 0
-    seconds: list[float] = field(default_factory=list)
-    """Durations of the cells that were run."""
 
     @property
     def ended(self) -> int:
-        return self.done + self.failed + self.skipped + self.interrupted
+        return self.done + self.failed + self.skipped + self.interrupted + self.unstarted
 
-    def count(self, outcome: Outcome, seconds: float | None) -> None:
+    def count(self, outcome: Outcome) -> None:
         setattr(self, outcome.state, getattr(self, outcome.state) + 1)
-        if seconds is not None:
-            self.seconds.append(seconds)
-
-    def seconds_left(self, running_for_s: Sequence[float]) -> float | None:
-        """Expected time until the sweep ends; None before any cell has ended."""
-        if not self.seconds:
-            return None
-        mean = sum(self.seconds) / len(self.seconds)
-        waiting = self.total - self.ended - len(running_for_s)
-        current = max((max(0.0, mean - s) for s in running_for_s), default=0.0)
-        return waiting * mean + current
 
     def __str__(self) -> str:
         words = [f"{self.ended}/{self.total} cells", f"{self.done} done"]
         if self.already_done:
             words[-1] += f" ({self.already_done} before)"
-        for name in ("failed", "skipped", "interrupted"):
+        for name in ("failed", "skipped", "interrupted", "unstarted"):
             if getattr(self, name):
                 words.append(f"{getattr(self, name)} {name}")
         return ", ".join(words)
@@ -84,11 +72,13 @@ def progress_of(name: str, folder: CellFolder, width: int) -> Progress:
         return Progress(name, width, 0, None, None)
     slowest = min(live, key=lambda b: b.step)
     elapsed = slowest.time - slowest.started_at
-    rate = sum(b.samples for b in live) / elapsed if elapsed > 0 and slowest.step else None
+    done = slowest.step - slowest.first_step
+    fed = sum(b.samples - b.first_samples for b in live)
+    rate = fed / elapsed if elapsed > 0 and done else None
     total = slowest.total_steps if slowest.total_steps >= 0 else None
     left = None
-    if total is not None and slowest.step:
-        left = max(total - slowest.step, 0) * elapsed / slowest.step
+    if total is not None and done:
+        left = max(total - slowest.step, 0) * elapsed / done
     return Progress(name, width, slowest.step, total, rate, left)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from scalewise.sweep.schedule import Busy, Waiting, makespan
@@ -145,6 +146,44 @@ def estimate(
     floor = max((b.left_s for b in running), default=0.0) if packed else 0.0
     low = max(seconds - margin, min(floor, seconds), 0.0)
     return Estimate(seconds, low, seconds + margin, len(measured))
+
+
+@dataclass
+class Outlook:
+    """A sweep's own look at its estimate: anew when something ended, else every few seconds."""
+
+    every_s: float = 5.0
+    _asked_at: float = -math.inf
+    _asked_of: int = -1
+    _answer: float | None = None
+
+    def seconds_left(
+        self,
+        measured: Sequence[Measured],
+        remaining: Callable[[], Sequence[Remaining]],
+        slots: int | None,
+        packed: bool,
+    ) -> float | None:
+        """As :func:`estimate`; between two looks the time that passed is taken off."""
+        now = time.monotonic()
+        if len(measured) != self._asked_of or now - self._asked_at >= self.every_s:
+            cells = remaining()
+            found = estimate(measured, cells, *places(cells, slots, packed))
+            self._answer = None if found is None else found.seconds_left
+            self._asked_at, self._asked_of = now, len(measured)
+        return None if self._answer is None else max(0.0, self._answer - (now - self._asked_at))
+
+
+def places(remaining: Sequence[Remaining], slots: int | None, packed: bool) -> tuple[int, bool]:
+    """Slots and packing to estimate with, where ``slots`` of one host are known or not.
+
+    A cluster runs cells side by side whatever the policy on each of its hosts, as many as it
+    grants: taken to be as many as run now.
+    """
+    if slots is not None:
+        return slots, packed
+    running = sum(cell.width for cell in remaining if cell.elapsed_s is not None)
+    return max([running, 1, *(cell.width for cell in remaining)]), True
 
 
 def _running_totals(measured: Sequence[Measured], remaining: Sequence[Remaining]) -> list[Measured]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
-from scalewise.records import DeviceInfo, PlannedCell
+from scalewise.records import Cause, DeviceInfo, PlannedCell
 from scalewise.typed import build, to_plain
 
 
@@ -24,6 +26,22 @@ class Nodes:
     address: str
     """Of the first host, where rank 0 listens."""
     port: int
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where and how a sweep was typed: its cells run as if they stood there."""
+
+    cwd: str
+    """Relative paths in the configuration mean this folder."""
+    python_path: tuple[str, ...]
+    """Where the sweep's process found its modules, the user's own among them."""
+    command: tuple[str, ...]
+
+    @classmethod
+    def of_this_process(cls) -> Origin:
+        path = tuple(str(Path(p or ".").resolve()) for p in sys.path)
+        return cls(str(Path.cwd()), path, tuple(sys.argv))
 
 
 @dataclass(frozen=True)
@@ -67,11 +85,14 @@ class Job:
 class Outcome:
     """How an attempt ended."""
 
-    state: Literal["done", "failed", "skipped", "interrupted"]
+    state: Literal["done", "failed", "skipped", "interrupted", "unstarted"]
+    """``unstarted``: left for a later run of the sweep; no try was made."""
     message: str = ""
     """One line; of a cell that is done, why it has no objective."""
     objective: float | None = None
     global_samples_per_s: float | None = None
+    cause: Cause | None = None
+    """Of a try that failed; None where nobody could tell."""
 
     def to_line(self) -> bytes:
         return json.dumps(to_plain(self)).encode() + b"\n"

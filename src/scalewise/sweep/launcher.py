@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.types import HydraContext
@@ -14,13 +16,19 @@ from omegaconf import DictConfig, OmegaConf
 
 from scalewise.config import ConfigError, resolve
 from scalewise.records import SweepFolder
-from scalewise.sweep.compose import Composer
+from scalewise.sweep.auto import described, left_open, stage_one
+from scalewise.sweep.compose import Composer, written_keys
 from scalewise.sweep.display import make_display
 from scalewise.sweep.engine import Engine, Policy, SweepReport
+from scalewise.sweep.extras import wrapped
 from scalewise.sweep.job import CellFailed, Outcome
+from scalewise.sweep.local_engine import LocalEngine
+from scalewise.sweep.own_code import check_files, check_own_code
 from scalewise.sweep.plan import Cell, Request, plan, request
 from scalewise.sweep.preview import Cluster, ThisHost, preview
 from scalewise.sweep.resume import check_options, planned_repeats, refuse_mixing, select
+from scalewise.sweep.warm_start import check_warm
+from scalewise.wrap import wrap_command
 
 ran: list[SweepReport] = []
 """Every sweep this process has run: the entry reports on them and derives its exit status."""
@@ -34,13 +42,22 @@ def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> 
             f"hydra/launcher: found {launcher.rpartition('.')[2]}, which Hydra asks only for "
             "sweeps; add -m, or leave it out to run here"
         )
-    one = request(overrides, resolve(composed))
+    wrap = wrap_here(HydraConfig.get().launcher)
+    written = written_keys(GlobalHydra.instance().config_loader(), HydraConfig.get().runtime)
+    one = request(overrides, wrapped(resolve(composed), wrap), written)
     cells = plan_in(folder, [one])
+    check_files([one])
     if one.cell.sweep.dry_run:
-        _print_preview(folder, cells, ThisHost(), packed=False)
+        _print_preview(folder, cells, ThisHost(), False, described([one]))
         return None
-    report = _run(folder, cells, ThisHost(), lambda f: Engine(f, "exclusive", make_display()))
-    return _objective(_outcomes(report, report.cells))
+    report = _run(
+        folder,
+        cells,
+        ThisHost(),
+        lambda f: LocalEngine(f, "exclusive", make_display()),
+        left_open([one]),
+    )
+    return _objective(_outcomes(report, report.cells_of(one.config_id)))
 
 
 def launch(
@@ -53,30 +70,48 @@ def launch(
     """``hydra/launcher=local``: one return for each list of overrides, in that order."""
     if policy not in ("exclusive", "packed"):
         raise ConfigError(f"hydra.launcher.policy: found {policy!r}; allowed: exclusive | packed")
+    warm = bool(master.hydra.launcher.get("warm", False))
     return _launch(
-        master, context, job_overrides, initial_job_idx, lambda f: Engine(f, policy, make_display())
+        master,
+        context,
+        job_overrides,
+        initial_job_idx,
+        lambda f: LocalEngine(f, policy, make_display(), warm=warm),
     )
 
 
-def launch_on_slurm(
+def launch_on_cluster(
+    cluster: Literal["slurm", "ssh", "ray"],
     master: DictConfig,
     context: HydraContext,
     job_overrides: Sequence[Sequence[str]],
     initial_job_idx: int,
     options: Mapping[str, Any],
 ) -> list[JobReturn]:
-    """``hydra/launcher=slurm``: the same, with ``options`` for its configuration."""
-    from scalewise.sweep.slurm import slurm_config
-    from scalewise.sweep.slurm_engine import SlurmEngine
+    """``hydra/launcher=slurm|ssh|ray``: the same, with ``options`` for its configuration."""
+    make_engine = _engine_maker(cluster, options)
+    return _launch(master, context, job_overrides, initial_job_idx, make_engine)
 
-    config = slurm_config(options)
-    return _launch(
-        master,
-        context,
-        job_overrides,
-        initial_job_idx,
-        lambda folder: SlurmEngine(folder, config, make_display()),
-    )
+
+def _engine_maker(cluster: str, options: Mapping[str, Any]) -> Callable[[Path], Engine]:
+    """Imports one cluster's rooms alone. Raises :class:`ConfigError` for wrong options."""
+    if cluster == "slurm":
+        from scalewise.sweep.slurm import slurm_config
+        from scalewise.sweep.slurm_engine import SlurmEngine
+
+        slurm = slurm_config(options)
+        return lambda folder: SlurmEngine(folder, slurm, make_display())
+    if cluster == "ssh":
+        from scalewise.sweep.ssh import ssh_config
+        from scalewise.sweep.ssh_engine import SshEngine
+
+        ssh = ssh_config(options)
+        return lambda folder: SshEngine(folder, ssh, make_display())
+    from scalewise.sweep.ray import ray_config
+    from scalewise.sweep.ray_engine import RayEngine
+
+    ray = ray_config(options)
+    return lambda folder: RayEngine(folder, ray, make_display())
 
 
 def _launch(
@@ -95,12 +130,22 @@ def _launch(
     composer = Composer(master, context)
     sweeper = str(master.hydra.sweeper._target_)
     basic = sweeper.endswith(("BasicSweeper", "MatrixSweeper"))
+    local = str(master.hydra.launcher._target_).endswith(".LocalLauncher")
+    launcher = master.hydra.launcher
+    wrap = wrap_here(launcher) if local else launcher.get("wrap")
     requests = [
-        request(overrides, composer.plain(overrides, initial_job_idx + i))
+        request(
+            overrides,
+            wrapped(composer.plain(overrides, initial_job_idx + i), wrap),
+            composer.written(overrides),
+        )
         for i, overrides in enumerate(job_overrides)
     ]
+    if local:
+        check_warm(launcher, [one.cell for one in requests])
     cells = plan_in(folder, requests)
-    local = str(master.hydra.launcher._target_).endswith(".LocalLauncher")
+    if local:  # other hosts may have files that this one has not
+        check_files(requests)
     host = ThisHost() if local else Cluster()
     if any(one.cell.sweep.dry_run for one in requests):
         if not basic:
@@ -108,19 +153,33 @@ def _launch(
                 f"sweep.dry_run: found true with {sweeper.rpartition('.')[2]}, which chooses "
                 "cells by the results of others; allowed: with hydra/sweeper=matrix"
             )
-        _print_preview(folder, cells, host, packed=_is_packed(master))
+        _print_preview(folder, cells, host, _is_packed(master), described(requests))
         return []
-    report = _run(folder, cells, host, make_engine)
-    by_config: dict[str, list[Cell]] = {}
-    for cell in report.cells:
-        by_config.setdefault(cell.planned.config_id, []).append(cell)
+    report = _run(folder, cells, host, make_engine, left_open(requests))
     returns = []
     for i, (overrides, one) in enumerate(zip(job_overrides, requests, strict=True)):
-        outcomes = _outcomes(report, by_config.get(one.config_id, []))
+        outcomes = _outcomes(report, report.cells_of(one.config_id))
         # The basic sweeper looks at no configuration, and composing thousands takes minutes.
         config = None if basic else composer.compose(overrides, initial_job_idx + i)
         returns.append(_job_return(list(overrides), config, folder, outcomes, basic))
     return returns
+
+
+def wrap_here(launcher: DictConfig) -> str | None:
+    """``hydra.launcher.wrap`` on this host. Raises :class:`ConfigError` for what cannot run."""
+    wrap: str | None = launcher.get("wrap")
+    if wrap is None:
+        return None
+    try:
+        program = wrap_command(wrap, 0, 0, "")[0]
+    except ValueError as error:
+        raise ConfigError(f"hydra.launcher.{error}") from None
+    if shutil.which(program) is None:
+        raise ConfigError(
+            f"hydra.launcher.wrap: found {program!r}, which is not on this host's PATH; allowed: "
+            "a command that runs the one after it, e.g. 'nsys profile -o {folder}/rank{rank}'"
+        )
+    return wrap
 
 
 def plan_in(folder: Path, requests: Sequence[Request]) -> list[Cell]:
@@ -128,18 +187,21 @@ def plan_in(folder: Path, requests: Sequence[Request]) -> list[Cell]:
     check_resumed(requests)
     for one in requests:
         check_options(one.cell.sweep)
+    check_own_code(requests)
     seed = requests[0].cell.sweep.order_seed if requests else 0
-    return plan(requests, seed, planned_repeats(SweepFolder(folder)))
+    return plan(tuple(stage_one(requests)), seed, planned_repeats(SweepFolder(folder)))
 
 
 def _is_packed(master: DictConfig) -> bool:
     return bool(OmegaConf.select(master, "hydra.launcher.policy") == "packed")
 
 
-def _print_preview(folder: Path, cells: Sequence[Cell], host: ThisHost, packed: bool) -> None:
+def _print_preview(
+    folder: Path, cells: Sequence[Cell], host: ThisHost, packed: bool, left_open: Sequence[str]
+) -> None:
     sweep = SweepFolder(folder)
     selection = select(cells, sweep, cells[0].request.cell.sweep.rerun)
-    for line in preview(sweep, selection, host, packed):
+    for line in preview(sweep, selection, host, packed, left_open):
         sys.stdout.write(line + "\n")
 
 
@@ -159,6 +221,7 @@ def _run(
     cells: Sequence[Cell],
     host: ThisHost,
     make_engine: Callable[[Path], Engine],
+    left_open: tuple[Request, ...],
 ) -> SweepReport:
     sweep = SweepFolder(folder)
     selection = select(cells, sweep, cells[0].request.cell.sweep.rerun)
@@ -167,6 +230,7 @@ def _run(
     mixed = refuse_mixing(sweep, selection.cells, selection.again, host.models())
     engine = make_engine(folder)
     engine.again = selection.again
+    engine.left_open = left_open
     for difference in mixed:
         engine.display.note(f"mixed: {difference}")
     try:

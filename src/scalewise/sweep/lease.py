@@ -18,6 +18,7 @@ from scalewise.gpu.select import visible_devices
 from scalewise.hardware import HardwareConfig, choose_gpus, cpu_devices, device_kind
 from scalewise.host import processor_name, usable_cores
 from scalewise.records import DeviceInfo
+from scalewise.sweep.occupancy import Occupancy
 
 
 class HostMismatch(ValueError):  # noqa: N818 - it says what is wrong, as ValueError does
@@ -86,6 +87,23 @@ def check_precision(cell: CellConfig, host: Host) -> None:
         )
 
 
+def check_instruments(cell: CellConfig, host: Host) -> None:
+    """Refuse to draw ranges that no profiler could see. Raises :class:`HostMismatch`."""
+    if cell.profile.nvtx and all(slot.kind == "cpu" for slot in host.slots):
+        raise HostMismatch(
+            "profile.nvtx: found true, which needs a GPU; allowed here: false (profile.trace=true "
+            "shows the operators of a CPU)"
+        )
+
+
+def check_execution(cell: CellConfig, host: Host) -> None:
+    """Refuse a way of executing that this host cannot do. Raises :class:`HostMismatch`."""
+    try:
+        cell.execution.check_host(host.slots[0].kind)
+    except ValueError as error:
+        raise HostMismatch(str(error)) from None
+
+
 def width(cell: CellConfig, available: int) -> int:
     """Devices the cell takes on a host with ``available`` of them.
 
@@ -127,21 +145,32 @@ class Lease:
 class Leases:
     """Leases the slots of this host to jobs, each slot to one at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, occupancy: Occupancy | None = None) -> None:
         self._held: set[str] = set()
         """Units of the slots in use."""
+        self._occupancy = occupancy
+        self.foreign: dict[str, str] = {}
+        """Who, by UUID, has the devices that the last try found in use by other people."""
+        self.foreign_lasts = False
+        """Whether all of them have been there longer than a process takes to vanish."""
 
     def try_lease(self, slots: Sequence[DeviceInfo], count: int) -> Lease | None:
-        """``count`` free slots, or None while there are not as many."""
+        """``count`` slots that nobody else uses, or None while there are not as many."""
         taken: list[DeviceInfo] = []
         locks: list[FileLock] = []
+        self.foreign, self.foreign_lasts = {}, True
         for slot in slots:
             if len(taken) == count:
                 break
             own = self._try_lock(units(slot))
-            if own is not None:
-                taken.append(slot)
-                locks += own
+            if own is None:
+                continue
+            if self._is_foreign(slot):
+                for lock in own:
+                    lock.release()
+                continue
+            taken.append(slot)
+            locks += own
         lease = Lease(tuple(taken), tuple(locks))
         if len(taken) < count:
             lease.release()
@@ -152,6 +181,15 @@ class Leases:
     def release(self, lease: Lease) -> None:
         lease.release()
         self._held -= {unit for slot in lease.slots for unit in units(slot)}
+
+    def _is_foreign(self, slot: DeviceInfo) -> bool:
+        """Whether somebody computes on a device that we have just locked."""
+        who = None if self._occupancy is None else self._occupancy.by(slot)
+        if who is None or self._occupancy is None:
+            return False
+        self.foreign[str(slot.uuid)] = who
+        self.foreign_lasts = self.foreign_lasts and self._occupancy.lasts(slot)
+        return True
 
     def _try_lock(self, wanted: Sequence[str]) -> list[FileLock] | None:
         """Locks on all of ``wanted``, or None where any is in use."""

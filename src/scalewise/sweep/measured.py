@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from scalewise.analysis.throughput import NotMeasuredError, measure_throughput
-from scalewise.records import CellFolder, RecordError, read_steps
+from scalewise.analysis.throughput import (
+    NotMeasuredError,
+    data_shards_of,
+    measure_throughput,
+    sum_over_shards,
+)
+from scalewise.records import CellFolder, RankSummary, RecordError, read_steps
 
 
-def throughput_of(folder: CellFolder, world_size: int) -> float | None:
+def throughput_of(folder: CellFolder, ranks: Sequence[RankSummary]) -> float | None:
     """Global samples/s of a run; None where its records do not carry it."""
     try:
-        series = [read_steps(folder.steps_path(rank), rank) for rank in range(world_size)]
-        return measure_throughput(series, world_size).global_samples_per_s
+        series = [read_steps(folder.steps_path(rank), rank) for rank in range(len(ranks))]
+        shards = data_shards_of(ranks)
+        return measure_throughput(series, len(ranks), shards).global_samples_per_s
     except (RecordError, NotMeasuredError):
         return None
 
 
-def batch_sizes_of(folder: CellFolder, world_size: int) -> tuple[int, int] | None:
+def batch_sizes_of(folder: CellFolder, ranks: Sequence[RankSummary]) -> tuple[int, int] | None:
     """Samples of the largest step, of the largest rank and of all ranks, as they were fed.
 
     None where the step records do not tell. A user's LightningDataModule decides on its own.
     """
     try:
-        series = [read_steps(folder.steps_path(rank), rank) for rank in range(world_size)]
+        series = [read_steps(folder.steps_path(rank), rank) for rank in range(len(ranks))]
     except RecordError:
         return None
     fed = [int(one.rows["samples"].max(initial=0)) for one in series]
-    return (max(fed), sum(fed)) if all(fed) else None
+    return (max(fed), sum_over_shards(fed, data_shards_of(ranks))) if all(fed) else None
 
 
 def objective_of(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from scalewise.records import CellFolder, RecordError
@@ -47,10 +48,16 @@ def announce(folder: CellFolder, key: str, count: int, address: str, port: int) 
     return Nodes(0, count, address, port)
 
 
-def meet(folder: CellFolder, key: str, index: int, count: int) -> Nodes:
-    """Wait for the first host. Raises :class:`NodesApart`."""
+def meet(
+    folder: CellFolder,
+    key: str,
+    index: int,
+    count: int,
+    go_on: Callable[[], bool] = lambda: True,
+) -> Nodes:
+    """Wait for the first host. Raises :class:`NodesApart`, also when ``go_on`` says no."""
     deadline = time.monotonic() + _MEET_S
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline and go_on():
         try:
             meeting = load_json(folder.path / "rendezvous.json", _Meeting)
         except RecordError:
@@ -59,8 +66,8 @@ def meet(folder: CellFolder, key: str, index: int, count: int) -> Nodes:
             return Nodes(index, count, meeting.address, meeting.port)
         time.sleep(_LOOK_S)
     raise NodesApart(
-        f"host {index} of {count} waited {_MEET_S:g} s for the first one's rendezvous.json; is "
-        f"{folder.path} on a file system that all of them share?"
+        f"host {index} of {count} waited up to {_MEET_S:g} s for the first one's rendezvous.json; "
+        f"is {folder.path} on a file system that all of them share?"
     )
 
 

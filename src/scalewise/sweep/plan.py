@@ -6,7 +6,7 @@ import functools
 import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from scalewise.config import (
@@ -20,9 +20,12 @@ from scalewise.config import (
     instantiate,
     keep_own_arguments,
     repeat_id,
-    without_absent_fault,
+    without_absent_groups,
 )
 from scalewise.records import PlannedCell
+from scalewise.sweep.extras import examination
+from scalewise.sweep.shipped import is_shipped
+from scalewise.train.imports import import_for_building
 
 
 @dataclass(frozen=True)
@@ -48,13 +51,23 @@ class Cell:
     request: Request
 
 
-def request(overrides: Iterable[str], plain: dict[str, Any]) -> Request:
-    """Check a composed configuration. Raises :class:`ConfigError`."""
+def request(
+    overrides: Iterable[str], plain: dict[str, Any], written: Sequence[str] = ()
+) -> Request:
+    """Check a composed configuration. Raises :class:`ConfigError`.
+
+    ``written`` are the keys that its experiment file sets: see :func:`keep_own_arguments`.
+    """
     typed = tuple(overrides)
-    plain = without_absent_fault(keep_own_arguments(plain, typed))
+    plain = without_absent_groups(keep_own_arguments(plain, typed, written))
     cell = build_cell(plain)
+    if not cell.is_timed:
+        # Repeats are samples of a time, and here none is taken.
+        plain = {**plain, "repeats": 1}
+        cell = replace(cell, repeats=1)
     check_components(cell)
     check_fit(plain)
+    check_samples(cell)
     return Request(typed, plain, cell)
 
 
@@ -63,20 +76,23 @@ def check_components(cell: CellConfig) -> None:
 
     Our models are built without memory (on torch's ``meta`` device), our datasets read nothing
     before they are asked for samples, and an optimizer is content with one parameter. A user's
-    own classes are only looked for. Raises :class:`ConfigError`.
+    own classes are only looked for, and our own options are known to build. Raises
+    :class:`ConfigError`.
     """
     for key in ("model", "dataset", "optimizer"):
         component = getattr(cell, key)
         known = f"{key} {component!r}"
         if known not in _sound:
-            _check_component(key, component)
+            if not is_shipped(key, component):
+                _check_component(key, component, known)
             _sound.add(known)
 
 
-def _check_component(key: str, component: Component) -> None:
+def _check_component(key: str, component: Component, known: str) -> None:
     if not component.target.startswith("scalewise."):
         check_module(key, component)
         return
+    import_for_building()
     import torch
 
     given: dict[str, Any] = {}
@@ -84,11 +100,38 @@ def _check_component(key: str, component: Component) -> None:
         weight = torch.nn.Parameter(torch.zeros(2, 2))
         given = {"params": [("weight", weight)], "device_kind": "cpu"}
     with torch.device("meta" if key == "model" else "cpu"):
-        instantiate(key, component, **given)
+        built = instantiate(key, component, **given)
+    samples = getattr(built, "train_samples", None) if key == "dataset" else None
+    if samples is not None:
+        _samples[known] = samples
 
 
 _sound: set[str] = set()
 """Components that were built once: thousands of cells share a few."""
+_samples: dict[str, int] = {}
+"""Training samples of those datasets that know them without reading anything."""
+
+
+def check_samples(cell: CellConfig) -> None:
+    """Refuse a batch that is larger than the training set, where that is known before reading it.
+
+    Raises :class:`ConfigError`. Any other data set is found wanting by the cell's ranks.
+    """
+    samples = _samples.get(f"dataset {cell.dataset!r}")
+    if samples is None or cell.workload != "train":
+        return
+    devices = cell.strategy.devices
+    shares = 1 if devices == "auto" or cell.scaling == "strong" else devices
+    batches = cell.accumulate_grad_batches
+    found = cell.batch_size * shares * batches
+    if found > samples:
+        parts = [f"{cell.batch_size} on each of {shares} devices"] if shares > 1 else []
+        parts += [f"accumulate_grad_batches={batches}"] if batches > 1 else []
+        each = f" ({', '.join(parts)})" if parts else ""
+        raise ConfigError(
+            f"batch_size: found {found} samples a step{each}, but the training "
+            f"set of dataset={cell.dataset.name} has {samples}; allowed: at most {samples}"
+        )
 
 
 def check_fit(plain: dict[str, Any]) -> None:
@@ -113,8 +156,11 @@ def plan(
     none of them is forgotten, and ``sweep.extend`` counts from there.
 
     Repeats are interleaved in rounds, each round in a random order of its own (randomised
-    blocks), so that a drift of the host meets all configurations alike.
+    blocks), so that a drift of the host meets all configurations alike. An examination of the
+    devices (``sweep.doctor``) comes before all of them.
     """
+    doctor = examination(requests, request)
+    first = [] if doctor is None else [make_cell(doctor, 0)]
     distinct: dict[str, Request] = {}
     for one in requests:
         known = distinct.setdefault(one.config_id, one)
@@ -128,7 +174,7 @@ def plan(
             repeats = max(repeats, planned + one.cell.sweep.extend)
         for repeat in range(repeats):
             rounds.setdefault(repeat, []).append(make_cell(one, repeat))
-    return in_rounds(rounds, order_seed)
+    return first + in_rounds(rounds, order_seed)
 
 
 def first_repeats(cell: CellConfig) -> int:
@@ -152,9 +198,9 @@ def make_cell(one: Request, repeat: int) -> Cell:
     """One run of a configuration: its id and the name of its folder."""
     identity = repeat_id(one.config_id, repeat)
     devices = one.cell.strategy.devices
+    trains = one.cell.workload == "train"
     parts = [
-        one.cell.model.name,
-        one.cell.dataset.name,
+        *((one.cell.model.name, one.cell.dataset.name) if trains else (one.cell.workload,)),
         one.cell.strategy.name + ("" if devices in ("auto", 1) else str(devices)),
         f"r{repeat}",
         identity[:8],

@@ -68,8 +68,12 @@ def preview(
     selection: Selection,
     host: ThisHost,
     packed: bool,
+    left_open: Sequence[str] = (),
 ) -> Iterator[str]:
-    """Lines: one a cell in the order of the plan, then the sums."""
+    """Lines: one a cell in the order of the plan, then the sums.
+
+    ``left_open`` are requests whose strategy is decided by what these cells show, in words.
+    """
     results = _results(folder, selection.cells)
     to_run = [
         cell
@@ -84,6 +88,8 @@ def preview(
     for cell in selection.cells:
         where = places.get(cell.planned.cell_id)
         yield _line(cell, where, known)
+    for strategies in left_open:
+        yield f"{'':12}  {'?':>7}  {'?':>10}  {'later':8}  the better of {strategies}"
     able = [cell for cell in to_run if not places[cell.planned.cell_id].refusal]
     skipped = len(to_run) - len(able)
     done = len(selection.cells) - len(to_run)

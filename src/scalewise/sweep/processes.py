@@ -17,12 +17,17 @@ from pathlib import Path
 
 from scalewise.config import CellConfig
 from scalewise.records import CellFolder
+from scalewise.sweep.interface import interface_towards
 from scalewise.sweep.job import Job
+from scalewise.sweep.rank_start import RankStart, Starter, spawn
 from scalewise.train.rank import across_hosts, rendezvous, scrubbed
 from scalewise.typed import to_plain
+from scalewise.wrap import wrap_command
 
 ENV_SUPERVISOR = "SCALEWISE_SUPERVISOR_PID"
 """In the environment of every rank and of whatever it starts."""
+ENV_WRAPPED = "SCALEWISE_WRAPPED"
+"""``1`` where another program (``hydra.launcher.wrap``) starts the rank."""
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -107,11 +112,14 @@ class RankProcess:
 class Ranks:
     """The rank processes of one cell, started from the main thread of their supervisor."""
 
-    def __init__(self, job: Job, cell: CellConfig, folder: CellFolder) -> None:
+    def __init__(
+        self, job: Job, cell: CellConfig, folder: CellFolder, starter: Starter = spawn
+    ) -> None:
+        self._starter = starter
         self._job = job
         self._cell = cell
         self._folder = folder
-        self._children: list[subprocess.Popen[bytes]] = []
+        self._children: list[subprocess.Popen[bytes] | None] = []
         self.processes: list[RankProcess] = []
 
     def start(self) -> None:
@@ -119,19 +127,41 @@ class Ranks:
         port = free_port() if self._job.nodes is None else self._job.nodes.port
         for local_rank in range(len(self._job.slots)):
             rank = self._job.first_rank + local_rank
-            logs = [self._folder.log_path(rank, "out"), self._folder.log_path(rank, "err")]
-            logs[0].parent.mkdir(parents=True, exist_ok=True)
-            with logs[0].open("wb") as out, logs[1].open("wb") as err:
-                child = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "scalewise.sweep.worker", self._job.folder],
-                    env=self._environment(rank, local_rank, port),
-                    cwd=self._job.cwd,
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=err,
-                )
+            out, err = self._folder.log_path(rank, "out"), self._folder.log_path(rank, "err")
+            out.parent.mkdir(parents=True, exist_ok=True)
+            command = self._command(rank, local_rank)
+            environment = self._environment(rank, local_rank, port)
+            pid, child = self._starter(RankStart(command, environment, self._job.cwd, out, err))
             self._children.append(child)
-            self.processes.append(RankProcess(rank, child.pid))
+            self.processes.append(RankProcess(rank, pid))
+
+    def _command(self, rank: int, local_rank: int) -> list[str]:
+        wrap = self._cell.sweep.wrap
+        if wrap is None:
+            return self._own
+        around = wrap_command(wrap, rank, local_rank, self._job.folder)
+        return [sys.executable, "-P", "-m", "scalewise.sweep.wrapped", *around, *self._own]
+
+    @property
+    def _own(self) -> list[str]:
+        """What a rank runs, without anything around it."""
+        return [sys.executable, "-P", "-m", "scalewise.sweep.worker", self._job.folder]
+
+    def trainers(self) -> dict[int, int]:
+        """Rank to the process that trains, of those alive: under a profiler it is not our child.
+
+        A rank whose process has not been started by its profiler yet is absent.
+        """
+        if self._cell.sweep.wrap is None:
+            return {p.rank: p.pid for p in self.alive}
+        own = [word.encode() for word in self._own]
+        found = {}
+        for process in self.alive:
+            below = [process.pid, *descendants(process.pid)]
+            trainer = next((pid for pid in below if _command_line(pid) == own), None)
+            if trainer is not None:
+                found[process.rank] = trainer
+        return found
 
     def collect(self) -> None:
         """Note every rank that has ended since the last call."""
@@ -142,7 +172,8 @@ class Ranks:
                 by_pid[pid].ended_at = time.time()
         for child, process in zip(self._children, self.processes, strict=True):
             # Reaped above and not by Popen, which would otherwise warn of a lost child.
-            child.returncode = process.exit_code
+            if child is not None:
+                child.returncode = process.exit_code
 
     @property
     def alive(self) -> list[RankProcess]:
@@ -154,8 +185,8 @@ class Ranks:
 
     def dump_stacks(self) -> None:
         """Ask every living rank to write the stacks of its threads to its stderr log."""
-        for process in self.alive:
-            _kill(process.pid, signal.SIGUSR1)
+        for pid in self.trainers().values():
+            _kill(pid, signal.SIGUSR1)
 
     def _environment(self, rank: int, local_rank: int, port: int) -> dict[str, str]:
         job, slot = self._job, self._job.slots[local_rank]
@@ -163,12 +194,14 @@ class Ranks:
         environment = {
             **scrubbed(os.environ),
             **self._cell.hardware.nccl_environment(),
+            **self._cell.execution.rank_environment(job.world_size),
             **rendezvous(rank, local_rank, job.world_size, port),
-            **({} if job.nodes is None else across_hosts(job.nodes.index, job.nodes.address)),
+            **_between_hosts(job),
             "PYTHONPATH": os.pathsep.join(job.python_path),
             "OMP_NUM_THREADS": threads,
             "MKL_NUM_THREADS": threads,
             ENV_SUPERVISOR: str(os.getpid()),
+            ENV_WRAPPED: "0" if self._cell.sweep.wrap is None else "1",
             "SCALEWISE_DEVICE": json.dumps(to_plain(slot)),
             "SCALEWISE_DEVICES": json.dumps(to_plain(job.slots)),
             "SCALEWISE_TOPOLOGY": json.dumps(dict(job.topology)),
@@ -179,6 +212,17 @@ class Ranks:
             environment["SCALEWISE_DRIVER"] = job.driver
         environment |= device_environment(job, self._cell)
         return environment
+
+
+def _between_hosts(job: Job) -> Mapping[str, str]:
+    """What differs where the ranks are on several hosts; nothing where they are on one."""
+    if job.nodes is None:
+        return {}
+    found = across_hosts(job.nodes.index, job.nodes.address)
+    interface = interface_towards(job.nodes.address)
+    if interface is not None and "GLOO_SOCKET_IFNAME" not in os.environ:
+        found["GLOO_SOCKET_IFNAME"] = interface
+    return found
 
 
 def device_environment(job: Job, cell: CellConfig) -> Mapping[str, str]:
@@ -217,7 +261,8 @@ class Wakeup:
     @property
     def neighbours(self) -> tuple[str, ...]:
         """Cells that the sweep started beside this one, in the order in which it told of them."""
-        return tuple(name.decode() for name in self._told.split(b"\n")[:-1])
+        # An empty line only says that the sweep is there.
+        return tuple(name.decode() for name in self._told.split(b"\n")[:-1] if name)
 
     def tell(self, data: bytes) -> None:
         """What came through standard input after the job: names of cells, one a line."""
@@ -271,6 +316,13 @@ def _left_behind(supervisor: int) -> list[int]:
         for pid, (_, session) in _process_table().items()
         if session == supervisor or mark in _environment_of(pid)
     ]
+
+
+def _command_line(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
+    except OSError:
+        return []  # it ended while we looked
 
 
 def _environment_of(pid: int) -> list[bytes]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from scalewise.config import ConfigError, SweepConfig
 from scalewise.records import PlannedCell, Provenance, RecordError, SweepFolder
 from scalewise.sweep.plan import Cell
+from scalewise.working_tree import code_version
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def differing(
     Args:
         folder: the sweep's.
         kept: cells whose results stay.
-        code: :func:`~scalewise.train.provenance.code_version` of now; empty if unknown.
+        code: :func:`~scalewise.working_tree.code_version` of now; empty if unknown.
         gpus: models of the devices that cells would run on now; empty if unknown.
     """
     found: dict[str, int] = {}
@@ -136,8 +137,6 @@ def refuse_mixing(
     kept = [planned for planned in done if planned.cell_id not in again]
     if not kept or len(kept) == len(cells):
         return []
-    from scalewise.train.provenance import code_version
-
     found = differing(folder, kept, code_version(Path.cwd()), gpus)
     if found and not cells[0].request.cell.sweep.allow_mixed:
         raise ConfigError(

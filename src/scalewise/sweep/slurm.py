@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from scalewise.config import CellConfig, ConfigError
+from scalewise.config import ConfigError
+from scalewise.sweep.demand import Demand, require
 from scalewise.sweep.lease import HostMismatch
 from scalewise.typed import DataError, build
 
@@ -42,6 +43,8 @@ class SlurmConfig:
 
     policy: Literal["exclusive", "packed"] = "exclusive"
     """``exclusive``: each cell has its nodes to itself; ``packed``: cells share them."""
+    wrap: str | None = None
+    """Command around each rank's own: see :mod:`scalewise.wrap`."""
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
@@ -73,14 +76,14 @@ class SlurmConfig:
 
     def __post_init__(self) -> None:
         for name in ("time_min", "cpus_per_device", "max_parallel"):
-            _require(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
+            require(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
         for name in ("requeue_on_timeout", "signal_delay_s", "settle_s"):
-            _require(name, getattr(self, name), getattr(self, name) >= 0, "at least 0")
+            require(name, getattr(self, name), getattr(self, name) >= 0, "at least 0")
         gpus, wide, memory = self.gpus_per_device, self.devices_per_node, self.mem_gb_per_device
-        _require("gpus_per_device", gpus, gpus in ("auto", 0, 1), "0 | 1 | auto")
-        _require("devices_per_node", wide, wide is None or wide >= 1, "at least 1, or null")
-        _require("mem_gb_per_device", memory, memory is None or memory > 0, "above 0, or null")
-        _require("poll_s", self.poll_s, self.poll_s >= 0.1, "at least 0.1 seconds")
+        require("gpus_per_device", gpus, gpus in ("auto", 0, 1), "0 | 1 | auto")
+        require("devices_per_node", wide, wide is None or wide >= 1, "at least 1, or null")
+        require("mem_gb_per_device", memory, memory is None or memory > 0, "above 0, or null")
+        require("poll_s", self.poll_s, self.poll_s >= 0.1, "at least 0.1 seconds")
         taken = sorted(_OURS & {name.replace("_", "-") for name in self.extra})
         if taken:
             # Several tasks, each starting all ranks of the cell, is the classic way to train with
@@ -92,70 +95,12 @@ class SlurmConfig:
             )
 
 
-def _require(name: str, found: object, holds: bool, allowed: str) -> None:
-    if not holds:
-        raise ValueError(f"{name}: found {found!r}; allowed: {allowed}")
-
-
 def slurm_config(options: Mapping[str, Any]) -> SlurmConfig:
     """The typed ``hydra.launcher``. Raises :class:`ConfigError`."""
     try:
         return build(SlurmConfig, dict(options))
     except (DataError, ValueError) as error:
         raise ConfigError(f"hydra.launcher.{error}") from None
-
-
-@dataclass(frozen=True)
-class Demand:
-    """What one cell asks of SLURM."""
-
-    width: int
-    """Devices of the whole cell."""
-    nodes: int
-    gpus_per_node: int
-    cpus_per_device: int
-
-    @property
-    def devices_per_node(self) -> int:
-        return self.width // self.nodes
-
-    def __str__(self) -> str:
-        kind = "GPU" if self.gpus_per_node else "CPU device"
-        where = f" on {self.nodes} nodes" if self.nodes > 1 else ""
-        return f"{self.width} {kind}{'s' if self.width > 1 else ''}{where}"
-
-
-def demand(cell: CellConfig, config: SlurmConfig) -> Demand:
-    """Raises :class:`HostMismatch` where the cell's width or node count cannot be told."""
-    width = cell.strategy.devices
-    if width == "auto":
-        if config.devices_per_node is None:
-            raise HostMismatch(
-                f"strategy={cell.strategy.name} with devices=auto is all of a host, which is not "
-                "known before SLURM has chosen one; set strategy.devices or "
-                "hydra.launcher.devices_per_node"
-            )
-        width = config.devices_per_node
-        if width < 2:
-            raise HostMismatch(
-                f"strategy={cell.strategy.name} with devices=auto needs two devices or more; found "
-                f"hydra.launcher.devices_per_node={width}: use strategy=single"
-            )
-    nodes = math.ceil(width / (config.devices_per_node or width))
-    if width % nodes:
-        raise HostMismatch(
-            f"strategy.devices: found {width}, which {nodes} nodes of "
-            f"{config.devices_per_node} devices cannot share equally; allowed: a multiple of it"
-        )
-    try:
-        cell.per_device_batch_size(width)
-    except ConfigError as error:
-        raise HostMismatch(str(error)) from None
-    gpus: int | str = config.gpus_per_device
-    if gpus == "auto":
-        gpus = 0 if cell.hardware.kind == "cpu" else 1
-    cores = cell.hardware.cores_per_device if cell.hardware.kind == "cpu" else None
-    return Demand(width, nodes, width // nodes * int(gpus), cores or config.cpus_per_device)
 
 
 def make_executor(folder: Path, config: SlurmConfig, wanted: Demand) -> SlurmExecutor:
@@ -181,7 +126,7 @@ def make_executor(folder: Path, config: SlurmConfig, wanted: Demand) -> SlurmExe
 
 def parameters(config: SlurmConfig, wanted: Demand) -> dict[str, Any]:
     """submitit's parameters: always one task a node, which starts that node's ranks."""
-    cores = wanted.cpus_per_device * wanted.devices_per_node
+    cores = wanted.cpus_per_node
     chosen: dict[str, Any] = {
         "job_name": f"scalewise-x{wanted.width}",
         "time": config.time_min,

@@ -11,66 +11,37 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scalewise.config import ConfigError
-from scalewise.records import Attempt, CellFolder, RecordError
+from scalewise.records import CellFolder, RecordError
 from scalewise.records.files import load_json, save_json
+from scalewise.sweep.cluster import ClusterEngine, result_of
+from scalewise.sweep.demand import Demand, demand
 from scalewise.sweep.display import Display, progress_of
-from scalewise.sweep.engine import Engine, SweepReport
-from scalewise.sweep.job import Outcome
+from scalewise.sweep.engine import SweepReport
+from scalewise.sweep.estimate import Remaining
+from scalewise.sweep.hosted import is_done
+from scalewise.sweep.job import Origin, Outcome
 from scalewise.sweep.lease import HostMismatch
-from scalewise.sweep.measured import throughput_of
+from scalewise.sweep.line import remaining_of
 from scalewise.sweep.plan import Cell
-from scalewise.sweep.slurm import (
-    Demand,
-    SlurmConfig,
-    demand,
-    in_arrays,
-    make_executor,
-    script,
-    submit,
-)
-from scalewise.sweep.slurm_job import CellJob, is_done
+from scalewise.sweep.slurm import SlurmConfig, in_arrays, make_executor, script, submit
+from scalewise.sweep.slurm_job import CellJob
 from scalewise.sweep.slurm_queue import JobState, QueueUnreachable, cancel, require_slurm, states
+from scalewise.sweep.slurm_record import Sent, Submission
 
 _LOOK_S = 0.5
 
 
-@dataclass(frozen=True)
-class Submission:
-    """``slurm.json`` in a cell's folder: the job that runs it."""
-
-    job_id: str
-    submitted_at: float
-    """Unix time."""
-    first_attempt: int
-    """Attempts from this number on are this job's; a requeued job has several."""
-    wanted: Demand
-    log: str
-    """What the job itself printed, before and after its ranks."""
-
-
-@dataclass
-class _Sent:
-    cell: Cell
-    folder: CellFolder
-    submission: Submission
-    state: JobState
-    started: float | None = None
-    ended: float | None = None
-    """Since when SLURM says that it has ended, by this process's clock."""
-
-
-class SlurmEngine(Engine):
+class SlurmEngine(ClusterEngine):
     """One sweep on a cluster. Everything but starting and watching is the local engine's."""
 
     def __init__(self, folder: Path, config: SlurmConfig, display: Display) -> None:
         super().__init__(folder, config.policy, display)
         self._config = config
         self._demands: dict[Demand, list[Cell]] = {}
-        self._sent: list[_Sent] = []
+        self._sent: list[Sent] = []
         self._asked = 0.0
         self._unreachable = False
 
@@ -106,29 +77,9 @@ class SlurmEngine(Engine):
         wanted = demand(cell.request.cell, self._config)
         self._demands.setdefault(wanted, []).append(cell)
 
-    def _admit(self, cell: Cell, report: SweepReport, alone: bool) -> None:
-        """Queue a cell, unless it is done, already a job, or cannot be asked for."""
-        folder = self.folder.cell(cell.planned.name)
-        if is_done(folder, cell.planned):
-            self._tally.already_done += 1
-            self._end(report, cell, Outcome("done", objective=folder.load_result().objective), None)
-            return
-        try:
-            if self._take_over(cell, folder):
-                return
-            self._ask_for(cell)
-        except HostMismatch as mismatch:
-            if alone:
-                raise ConfigError(str(mismatch)) from None
-            folder.save_config(cell.request.plain)
-            self._skip([cell], report, str(mismatch))
-            return
-        folder.save_config(cell.request.plain)
-
-    def _skip(self, cells: Sequence[Cell], report: SweepReport, why: str) -> None:
-        for cell in cells:
-            self._record(self.folder.cell(cell.planned.name), "skipped", "host", why)
-            self._end(report, cell, Outcome("skipped", why), None)
+    def _requeue(self, cell: Cell) -> bool:
+        self._ask_for(cell)
+        return True
 
     def _take_over(self, cell: Cell, folder: CellFolder) -> bool:
         """Whether a job of an earlier sweep process still runs the cell: then it is watched."""
@@ -146,14 +97,14 @@ class SlurmEngine(Engine):
         if state.ended:
             return False
         self.display.note(f"         {cell.planned.name} still is SLURM job {submission.job_id}")
-        self._sent.append(_Sent(cell, folder, submission, state))
+        self._sent.append(Sent(cell, folder, submission, state))
         return True
 
     # While jobs run
 
     def _loop(self, report: SweepReport) -> None:
-        self._submit(report)
-        while self._sent:
+        while self._sent or self._demands:
+            self._submit(report)
             for sent in list(self._sent):
                 self._look(sent, report)
             self._ask_queue(report)
@@ -164,7 +115,9 @@ class SlurmEngine(Engine):
     def _submit(self, report: SweepReport) -> None:
         """One array for each demand, its tasks in the order of the plan."""
         for wanted in list(self._demands):
-            group = self._demands.pop(wanted)
+            group = self._affordable(self._demands.pop(wanted), wanted, report)
+            if not group:
+                continue
             executor = make_executor(self.folder.path.resolve(), self._config, wanted)
             for part in in_arrays(len(group)):
                 cells = [group[i] for i in part]
@@ -180,11 +133,35 @@ class SlurmEngine(Engine):
                         job.job_id, time.time(), number, wanted, str(job.paths.stdout)
                     )
                     save_json(folder.path / "slurm.json", submission)
-                    self._sent.append(_Sent(cell, folder, submission, JobState("PENDING")))
+                    self._sent.append(Sent(cell, folder, submission, JobState("PENDING")))
+
+    def _affordable(
+        self, cells: Sequence[Cell], wanted: Demand, report: SweepReport
+    ) -> Sequence[Cell]:
+        """The cells that ``sweep.max_gpu_hours`` lets us submit now; others wait, or are left."""
+        if self.budget.limit_hours is None:
+            return cells
+        ahead = [(s.submission.wanted.width, self._at_most_s(s.cell)) for s in self._sent]
+        expected = [self._expected_s(cell) for cell in cells]
+        afforded = self.budget.share_out(wanted.width, expected, self._limit_s, ahead)
+        if afforded.later:
+            self._demands[wanted] = [cells[i] for i in afforded.later]
+        for i in afforded.never:
+            self._leave_out(cells[i], report)
+        return [cells[i] for i in afforded.now]
+
+    @property
+    def _limit_s(self) -> float:
+        return 60.0 * self._config.time_min
+
+    def _at_most_s(self, cell: Cell) -> float:
+        expected = self._expected_s(cell)
+        return self._limit_s if expected is None else expected
 
     def _jobs(
         self, cells: Sequence[Cell], folders: Sequence[CellFolder], wanted: Demand
     ) -> list[CellJob]:
+        origin = Origin.of_this_process()
         return [
             CellJob(
                 folder=str(folder.path.resolve()),
@@ -192,9 +169,9 @@ class SlurmEngine(Engine):
                 wanted=wanted,
                 time_min=self._config.time_min,
                 signal_delay_s=self._config.signal_delay_s,
-                cwd=str(Path.cwd()),
-                python_path=tuple(str(Path(p or ".").resolve()) for p in sys.path),
-                command=tuple(sys.argv),
+                cwd=origin.cwd,
+                python_path=origin.python_path,
+                command=origin.command,
             )
             for cell, folder in zip(cells, folders, strict=True)
         ]
@@ -219,7 +196,7 @@ class SlurmEngine(Engine):
             else:
                 self._note(sent, state, now)
 
-    def _give_up(self, sent: _Sent, state: JobState, report: SweepReport) -> None:
+    def _give_up(self, sent: Sent, state: JobState, report: SweepReport) -> None:
         """Take back a job that would wait for ever."""
         try:
             cancel([sent.submission.job_id])
@@ -232,7 +209,7 @@ class SlurmEngine(Engine):
         )
         self._skip([sent.cell], report, why)
 
-    def _note(self, sent: _Sent, state: JobState, now: float) -> None:
+    def _note(self, sent: Sent, state: JobState, now: float) -> None:
         width = sent.submission.wanted.width
         if state.state == "RUNNING" and sent.started is None:
             sent.started = now
@@ -246,55 +223,46 @@ class SlurmEngine(Engine):
         if state.ended and sent.ended is None:
             sent.ended = now
 
-    def _look(self, sent: _Sent, report: SweepReport) -> None:
+    def _look(self, sent: Sent, report: SweepReport) -> None:
         """Take a cell's result, or decide that its job has ended without one."""
         if is_done(sent.folder, sent.cell.planned):
-            result = sent.folder.load_result()
-            rate = throughput_of(sent.folder, result.world_size)
-            took = result.finished_at - result.started_at
-            missing = "" if result.objective is not None else "its objective was not measured"
-            self._finish(sent, report, Outcome("done", missing, result.objective, rate), took)
+            self._finish(sent, report, *result_of(sent.folder))
             return
         if sent.ended is None:
             return
         # The job's last file may reach this host later than SLURM's word of its end.
-        if self._last_attempt(sent) is None and not self._is_late(sent):
+        if sent.last_attempt() is None and not sent.is_late(self._config.settle_s):
             return
         seconds = None if sent.started is None else sent.ended - sent.started
-        self._finish(sent, report, self._record_end(sent), seconds)
-
-    def _is_late(self, sent: _Sent) -> bool:
-        never_ran = sent.started is None and sent.state.state in ("CANCELLED", "DEADLINE")
-        waited = time.monotonic() - (sent.ended or 0.0)
-        return never_ran or waited > self._config.settle_s
+        self._finish(sent, report, sent.record_end(), seconds)
 
     def _finish(
-        self, sent: _Sent, report: SweepReport, outcome: Outcome, seconds: float | None
+        self, sent: Sent, report: SweepReport, outcome: Outcome, seconds: float | None
     ) -> None:
         self._sent.remove(sent)
+        if seconds is not None:  # else it came and went between two looks at the queue
+            self.budget.spend(sent.submission.wanted.width, seconds)
         self._end(report, sent.cell, outcome, seconds)
-
-    def _last_attempt(self, sent: _Sent) -> Attempt | None:
-        """The last one this job has recorded."""
-        attempts = [a for a in sent.folder.attempts() if a.number >= sent.submission.first_attempt]
-        return attempts[-1] if attempts else None
-
-    def _record_end(self, sent: _Sent) -> Outcome:
-        """Write SLURM's word into the job's attempt, and make one where it left none."""
-        state, job = sent.state.state, sent.submission.job_id
-        attempt = self._last_attempt(sent)
-        attempt = _attempt_of(sent) if attempt is None else _with_state(attempt, state, job)
-        sent.folder.save_attempt(attempt)
-        return Outcome(attempt.outcome, attempt.message)
 
     def _show(self) -> None:
         running = [sent for sent in self._sent if sent.started is not None and sent.ended is None]
-        now = time.monotonic()
         progress = [
             progress_of(s.cell.planned.name, s.folder, s.submission.wanted.width) for s in running
         ]
-        ages = [now - s.started for s in running if s.started is not None]
-        self.display.tick(self._tally, progress, self._tally.seconds_left(ages))
+        self._tick(progress, self._remaining)
+
+    def _remaining(self) -> list[Remaining]:
+        now = time.monotonic()
+        queued = [(c, w.width) for w, cells in self._demands.items() for c in cells]
+        queued += [(s.cell, s.submission.wanted.width) for s in self._sent if s.started is None]
+        return [
+            *(Remaining(c.planned.cell_id, c.planned.config_id, width) for c, width in queued),
+            *(
+                remaining_of(s.cell, s.folder, s.submission.wanted.width, now - s.started)
+                for s in self._sent
+                if s.started is not None
+            ),
+        ]
 
     # When the sweep is interrupted
 
@@ -310,7 +278,7 @@ class SlurmEngine(Engine):
                 else:
                     outcome = Outcome("interrupted")
                     if cancelled:
-                        self._record_end(sent)
+                        sent.record_end()
                 report.outcomes[sent.cell.planned.cell_id] = outcome
             for cells in self._demands.values():
                 for cell in cells:
@@ -335,49 +303,3 @@ class SlurmEngine(Engine):
             self.display.note(f"the jobs may go on, SLURM does not answer ({error}): scancel {ids}")
             return False
         return True
-
-
-def _attempt_of(sent: _Sent) -> Attempt:
-    """The attempt of a job that recorded none: all that is known is SLURM's word."""
-    state, told = sent.state.state, sent.submission
-    return _classified(
-        Attempt(
-            number=sent.folder.next_attempt_number(),
-            outcome="failed",
-            cause="supervisor",
-            message=f"SLURM job {told.job_id} ended as {state} without a result; see {told.log}",
-            rank=None,
-            exit_code=None,
-            last_lines=_last_lines(Path(told.log)),
-            started_at=told.submitted_at,
-            finished_at=time.time(),
-        ),
-        state,
-    )
-
-
-def _last_lines(log: Path) -> tuple[str, ...]:
-    try:
-        return tuple(log.read_text(encoding="utf-8", errors="replace").splitlines()[-20:])
-    except OSError:
-        return ()  # a job that never started has none
-
-
-def _with_state(attempt: Attempt, state: str, job: str) -> Attempt:
-    """What the job itself recorded, with how SLURM saw its end."""
-    told = f"{attempt.message} (SLURM job {job}: {state})"
-    if state in ("FAILED", "COMPLETED"):
-        return replace(attempt, message=told)
-    return _classified(replace(attempt, message=told), state)
-
-
-def _classified(attempt: Attempt, state: str) -> Attempt:
-    if state in ("CANCELLED", "PREEMPTED"):
-        return replace(attempt, outcome="interrupted", cause="interrupted")
-    if state in ("TIMEOUT", "DEADLINE"):
-        return replace(attempt, outcome="failed", cause="timeout")
-    if state == "OUT_OF_MEMORY":
-        return replace(attempt, outcome="failed", cause="oom")
-    if state in ("NODE_FAIL", "BOOT_FAIL"):
-        return replace(attempt, outcome="failed", cause="host")
-    return attempt

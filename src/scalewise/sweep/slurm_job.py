@@ -18,22 +18,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from scalewise.config import CellConfig, build_cell
-from scalewise.records import Attempt, CellFolder, PlannedCell, RecordError
+from scalewise.config import build_cell
+from scalewise.records import CellFolder, PlannedCell
+from scalewise.sweep.demand import Demand
+from scalewise.sweep.hosted import granted, is_done, leased, record
 from scalewise.sweep.job import CellFailed, Job, Nodes, Outcome
-from scalewise.sweep.lease import Host, HostMismatch, Lease, Leases, discover
+from scalewise.sweep.lease import Host, HostMismatch, Lease
 from scalewise.sweep.nodes import NodesApart, announce, meet
 from scalewise.sweep.processes import free_port
-from scalewise.sweep.slurm import Demand
 from scalewise.sweep.slurm_queue import QueueUnreachable, neighbours
 
 if TYPE_CHECKING:
     from submitit.core.utils import DelayedSubmission
 
-_LEASE_S = 60.0
-"""How long a device may stay locked by an earlier job that is just ending."""
 _STOP_S = 20.0
 _EARLY_S = 60.0
 """SLURM may send its warning so much before the asked-for time."""
@@ -142,47 +141,6 @@ def place(folder: CellFolder, count: int) -> Nodes | None:
     return announce(folder, key, count, socket.gethostname(), free_port("0.0.0.0"))
 
 
-def granted(cell: CellConfig, wanted: Demand) -> Host:
-    """The devices that SLURM gave this job.
-
-    CUDA_VISIBLE_DEVICES and the cores of the cgroup are honoured by ``discover``. Raises
-    :class:`HostMismatch` where they are fewer than asked for.
-    """
-    hardware = cell.hardware
-    on_cpu = wanted.gpus_per_node == 0 or hardware.kind == "cpu"
-    if on_cpu:
-        hardware = replace(hardware, kind="cpu", cores_per_device=wanted.cpus_per_device)
-    host = discover(hardware)
-    if not on_cpu and any(slot.kind != "cuda" for slot in host.slots):
-        raise HostMismatch(
-            f"SLURM granted {wanted.gpus_per_node} GPUs, and none can be seen here "
-            f"({host.no_gpu}); use hardware=cpu to train on the CPU"
-        )
-    if len(host.slots) < wanted.width:
-        raise HostMismatch(
-            f"found {len(host.slots)} devices in this job; {wanted.width} were asked for"
-        )
-    return host
-
-
-@contextmanager
-def leased(host: Host, width: int) -> Iterator[Lease]:
-    """Devices that no other cell of this user on this node has. Raises :class:`HostMismatch`."""
-    leases = Leases()
-    deadline = time.monotonic() + _LEASE_S
-    while (lease := leases.try_lease(host.slots, width)) is None:
-        if time.monotonic() > deadline:
-            raise HostMismatch(
-                f"SLURM granted {width} devices, but another scalewise process on this node "
-                "uses them outside of SLURM; end it"
-            )
-        time.sleep(1.0)
-    try:
-        yield lease
-    finally:
-        lease.release()
-
-
 def supervise(job: Job) -> Outcome:
     """Run the supervisor to its end, holding its liveness pipe."""
     number = "" if job.nodes is None or job.nodes.index == 0 else str(job.nodes.index)
@@ -229,20 +187,6 @@ def _warning_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def record(folder: CellFolder, message: str, cause: Literal["host", "supervisor"] = "host") -> None:
-    """Record that this job never got as far as to train, or lost its supervisor."""
-    now, number = time.time(), folder.next_attempt_number()
-    folder.save_attempt(Attempt(number, "failed", cause, message, None, None, (), now, now))
-
-
-def is_done(folder: CellFolder, cell: PlannedCell) -> bool:
-    """Whether the folder holds this cell's result."""
-    try:
-        return folder.load_result().cell_id == cell.cell_id
-    except RecordError:
-        return False
 
 
 def _neighbours() -> tuple[str, ...]:

@@ -20,11 +20,15 @@ from scalewise.records import (
     SweepFolder,
     read_latest_sample,
 )
+from scalewise.records.quarantine import QuarantinedDevice, load_quarantine
 from scalewise.sweep.display import progress_of
-from scalewise.sweep.estimate import Estimate, Measured, Remaining, estimate
+from scalewise.sweep.estimate import Estimate, Measured, Remaining, estimate, places
 from scalewise.sweep.measured import throughput_of
 
 State = Literal["done", "running", "failed", "skipped", "interrupted", "waiting"]
+
+UNFINISHED = ("running", "waiting", "interrupted")
+"""States of cells that the sweep, or its resumption, still runs."""
 
 _ALIVE_S = 15.0
 """A supervisor touches its file every second; after this long without, it is gone."""
@@ -75,7 +79,10 @@ class SweepStatus:
     policy: str
     cells: tuple[CellStatus, ...]
     estimate: Estimate | None
-    """Of the cells without a result that still run or wait; None if nothing tells yet."""
+    """Of the cells that run, wait, or were interrupted and run again when the sweep is resumed;
+    None if nothing tells yet."""
+    quarantined: tuple[QuarantinedDevice, ...] = ()
+    """Devices that get no more cells of this sweep."""
 
     @property
     def running(self) -> bool:
@@ -104,15 +111,24 @@ class StatusReader:
         plan = self.sweep.load_plan()
         cells = tuple(self._cell(planned, now) for planned in plan.cells)
         results = [self._done[c.cell_id][1] for c in cells if c.state == "done"]
-        slots = plan.slots or max((c.devices or 1 for c in cells), default=1)
+        widest = plan.slots or max((c.devices or 1 for c in cells), default=1)
+        left = [_remaining(c, widest) for c in cells if c.state in UNFINISHED]
+        slots, packed = places(left, plan.slots, plan.policy == "packed")
         expected = estimate(
             [Measured(r.config_id, r.finished_at - r.started_at) for r in results],
-            [_remaining(c, slots) for c in cells if c.state in ("running", "waiting")],
+            left,
             slots,
-            packed=plan.policy == "packed",
-            between_s=between_cells_s(results) if plan.policy == "exclusive" else 0.0,
+            packed,
+            between_s=0.0 if packed else between_cells_s(results),
         )
-        return SweepStatus(str(self.sweep.path), now, plan.policy, cells, expected)
+        return SweepStatus(
+            str(self.sweep.path),
+            now,
+            plan.policy,
+            cells,
+            expected,
+            load_quarantine(self.sweep.path).devices,
+        )
 
     def _cell(self, planned: PlannedCell, now: float) -> CellStatus:
         if planned.cell_id in self._done:
@@ -136,7 +152,7 @@ def _with_result(planned: PlannedCell, folder: CellFolder, result: CellResult) -
         result.world_size,
         step=result.ranks[0].steps_completed if result.ranks else None,
         total_steps=result.ranks[0].steps_completed if result.ranks else None,
-        global_samples_per_s=throughput_of(folder, result.world_size),
+        global_samples_per_s=throughput_of(folder, result.ranks),
         elapsed_s=result.finished_at - result.started_at,
         seconds_left=0.0,
         memory=_memory(folder),

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from scalewise.records import RecordError
 from scalewise.sweep.display import duration
-from scalewise.sweep.status import CellStatus, StatusReader, SweepStatus
+from scalewise.sweep.status import UNFINISHED, CellStatus, StatusReader, SweepStatus
 from scalewise.typed import to_plain
 
 _STYLES = {"done": "green", "failed": "red", "running": "bold", "waiting": "dim"}
@@ -65,7 +65,7 @@ def as_json(status: SweepStatus) -> str:
 def estimate_line(status: SweepStatus) -> str:
     """When the sweep will have ended, with the interval of the estimate."""
     counts = status.count()
-    left = counts.get("running", 0) + counts.get("waiting", 0)
+    left = sum(counts.get(state, 0) for state in UNFINISHED)
     if not left:
         unfinished = len(status.cells) - counts.get("done", 0)
         return "ended" if not unfinished else f"ended; {unfinished} without a result"
@@ -94,7 +94,8 @@ def render(status: SweepStatus) -> RenderableType:
     hidden = len(status.cells) - table.row_count
     more = f" ({hidden} not shown)" if hidden else ""
     summary = f"{len(status.cells)} cells: {counts}{more}\n{estimate_line(status)}"
-    return Group(table, Text(summary, style="bold"))
+    aside = [Text(f"quarantined: {device}", style="red") for device in status.quarantined]
+    return Group(table, *aside, Text(summary, style="bold"))
 
 
 def _worth_showing(cells: Sequence[CellStatus]) -> list[CellStatus]:

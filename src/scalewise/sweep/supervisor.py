@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from scalewise.config import CellConfig, build_cell
 from scalewise.gpu.sampler import DeviceSampler
@@ -22,34 +24,41 @@ from scalewise.records import (
     RankSummary,
     RecordError,
     RunningAttempt,
-    read_heartbeat,
 )
+from scalewise.records.checkpoints import drop_checkpoints
+from scalewise.sweep.absence import name_absent
 from scalewise.sweep.blame import Verdict, blame, last_lines, port_was_taken
+from scalewise.sweep.going_on import prepare
 from scalewise.sweep.job import Job, Outcome
+from scalewise.sweep.liveness import Liveness
 from scalewise.sweep.measured import batch_sizes_of, objective_of, throughput_of
+from scalewise.sweep.memory_kills import MemoryKills
 from scalewise.sweep.nodes import conclude
+from scalewise.sweep.occupancy import foreign_processes
 from scalewise.sweep.processes import Ranks, Wakeup, become_subreaper, end_descendants
+from scalewise.sweep.rank_start import Starter, spawn
+from scalewise.sweep.tenants import Tenant
 
 _POLL_S = 1.0
 _PORT_TRIES = 3
 _STOPPED = Verdict("interrupted", "the sweep was stopped", None, None)
 
 
-def main() -> int:
+def main(starter: Starter = spawn) -> int:
     """Supervise the job on standard input; exit status 0 if the cell is done."""
     become_subreaper()
     wakeup = Wakeup()
     # Read from the descriptor: a buffered reader would swallow the end that says "gone".
-    line, told = _read_line()
+    line, told = read_line()
     job = Job.from_line(line)
     wakeup.tell(told)
-    outcome = Supervisor(job, wakeup).run()
+    outcome = Supervisor(job, wakeup, starter).run()
     sys.stdout.buffer.write(outcome.to_line())
     sys.stdout.buffer.flush()
     return 0 if outcome.state == "done" else 1
 
 
-def _read_line() -> tuple[bytes, bytes]:
+def read_line() -> tuple[bytes, bytes]:
     """The first line of standard input, and what has already come after it."""
     import os
 
@@ -66,13 +75,17 @@ def _read_line() -> tuple[bytes, bytes]:
 class Supervisor:
     """One attempt at one cell."""
 
-    def __init__(self, job: Job, wakeup: Wakeup) -> None:
+    def __init__(self, job: Job, wakeup: Wakeup, starter: Starter = spawn) -> None:
         self.job = job
+        self.starter = starter
         self.folder = CellFolder(Path(job.folder))
         self.cell: CellConfig = build_cell(self.folder.load_config())
         self.wakeup = wakeup
         self.number = self.folder.next_attempt_number()
         self.started_at = time.time()
+        self.liveness = Liveness(self.folder, self.cell.sweep)
+        self.memory = MemoryKills()
+        self.tenant = Tenant(str(self.folder.path.parent), job.cell.name)
 
     def run(self) -> Outcome:
         """Train the cell and record the result, or why there is none."""
@@ -80,6 +93,8 @@ class Supervisor:
             if self.is_first:
                 now = RunningAttempt(self.number, self.started_at, self.job.slots)
                 self.folder.save_running(now)
+            if self.is_first:
+                self._prepare_checkpoint()
             verdict = self._train()
             if self.job.nodes is not None:
                 verdict = conclude(self.folder, self.job.nodes, verdict)
@@ -93,8 +108,14 @@ class Supervisor:
             end_descendants(0.0)
             return Outcome("failed", f"{self.job.cell.name}: {error}")
         finally:
+            self.tenant.leave()
             if self.is_first:
                 self.folder.clear_running()
+
+    def _prepare_checkpoint(self) -> None:
+        why = prepare(self.folder, self.cell, self.job)
+        if why is not None:
+            sys.stderr.write(f"{self.job.cell.name} starts from the beginning: {why}\n")
 
     @property
     def is_first(self) -> bool:
@@ -112,7 +133,7 @@ class Supervisor:
         raise AssertionError("unreachable")
 
     def _train_once(self) -> Verdict | None:
-        ranks = Ranks(self.job, self.cell, self.folder)
+        ranks = Ranks(self.job, self.cell, self.folder, self.starter)
         ranks.start()
         sampler = self._sampler(ranks)
         try:
@@ -139,7 +160,7 @@ class Supervisor:
                 for rank, slot in enumerate(self.job.slots, self.job.first_rank)
                 if slot.uuid
             },
-            lambda: {p.rank: p.pid for p in ranks.alive},
+            ranks.trainers,
             self.cell.monitor.interval_s,
         )
         sampler.start()
@@ -152,9 +173,13 @@ class Supervisor:
         while True:
             self.wakeup.wait(_POLL_S)
             self.folder.beat()
+            self.tenant.look()
             ranks.collect()
             if ranks.failed:
-                verdict = blame(ranks, self.folder)
+                verdict = self.memory.name(blame(ranks, self.folder))
+                verdict = name_absent(
+                    verdict, ranks, self.folder, config.collective_timeout_s, self.job.world_size
+                )
                 # A cluster's SIGTERM goes to the ranks too, and may end them first.
                 return _STOPPED if self.wakeup.stop_asked else verdict
             if not ranks.alive:
@@ -167,22 +192,9 @@ class Supervisor:
                 return Verdict(
                     "timeout", f"not done after sweep.timeout_s={config.timeout_s:g}", None, None
                 )
-            idle_s = self._idle_s(ranks)
-            if idle_s > config.hang_timeout_s:
-                return Verdict(
-                    "hang",
-                    f"no rank made a step for {idle_s:.0f} s "
-                    f"(sweep.hang_timeout_s={config.hang_timeout_s:g}); the stacks of all ranks "
-                    "are in logs/",
-                    None,
-                    None,
-                )
-
-    def _idle_s(self, ranks: Ranks) -> float:
-        """Seconds since the liveliest rank last showed progress."""
-        beats = [read_heartbeat(self.folder.heartbeat_path(p.rank)) for p in ranks.alive]
-        latest = max([self.started_at, *(beat.time for beat in beats if beat is not None)])
-        return time.time() - latest
+            hang = self.liveness.hang([p.rank for p in ranks.alive])
+            if hang is not None:
+                return hang
 
     def _record_result(self) -> Outcome:
         job, cell, world = self.job, self.cell, self.job.world_size
@@ -192,8 +204,8 @@ class Supervisor:
             return self._record_attempt(
                 Verdict("exit", f"every rank exited with 0, but {error}", None, 0)
             )
-        throughput = throughput_of(self.folder, world)
-        per_device_batch, global_batch = batch_sizes_of(self.folder, world) or (
+        throughput = throughput_of(self.folder, summaries)
+        per_device_batch, global_batch = batch_sizes_of(self.folder, summaries) or (
             cell.per_device_batch_size(world),
             cell.global_batch_size(world),
         )
@@ -213,16 +225,22 @@ class Supervisor:
                 global_batch_size=global_batch,
                 per_device_batch_size=per_device_batch,
                 objective=objective,
-                co_tenants=self._co_tenants(),
+                co_tenants=self._co_tenants(summaries),
                 ranks=summaries,
+                models=1 if cell.strategy.ONE_MODEL else world,
             )
         )
+        if not cell.checkpoint.keep:
+            drop_checkpoints(self.folder.path)
         return Outcome("done", self._unmeasured(objective, summaries[0]), objective, throughput)
 
-    def _co_tenants(self) -> tuple[str, ...]:
+    def _co_tenants(self, summaries: Sequence[RankSummary]) -> tuple[str, ...]:
         """Everyone who shared the host at any time, those that started later included."""
         self.wakeup.catch_up()
-        return tuple(dict.fromkeys((*self.job.co_tenants, *self.wakeup.neighbours)))
+        self.tenant.look()
+        told = (*self.job.co_tenants, *self.wakeup.neighbours, *self.tenant.neighbours)
+        others = foreign_processes(self.folder, {summary.pid for summary in summaries})
+        return tuple(dict.fromkeys((*told, *others)))
 
     def _unmeasured(self, objective: float | None, summary: RankSummary) -> str:
         if objective is not None:
@@ -234,11 +252,13 @@ class Supervisor:
         )
 
     def _record_attempt(self, verdict: Verdict) -> Outcome:
-        state = "interrupted" if verdict.cause == "interrupted" else "failed"
+        state: Literal["failed", "interrupted"] = "failed"
+        if verdict.cause == "interrupted":
+            state = "interrupted"
         self.folder.save_attempt(
             Attempt(
                 number=self.number,
-                outcome="interrupted" if state == "interrupted" else "failed",
+                outcome=state,
                 cause=verdict.cause,
                 message=verdict.message,
                 rank=verdict.rank,
@@ -248,7 +268,7 @@ class Supervisor:
                 finished_at=time.time(),
             )
         )
-        return Outcome("interrupted" if state == "interrupted" else "failed", verdict.message)
+        return Outcome(state, verdict.message, cause=verdict.cause)
 
 
 if __name__ == "__main__":

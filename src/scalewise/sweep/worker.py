@@ -17,11 +17,15 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from scalewise.host import usable_cores
 from scalewise.lifetime import die_with_parent
 from scalewise.records import CellFolder, DeviceInfo, RankError
-from scalewise.sweep.processes import ENV_SUPERVISOR
+from scalewise.sweep.processes import ENV_SUPERVISOR, ENV_WRAPPED
+
+if TYPE_CHECKING:
+    from scalewise.train.rank import RankContext
 
 EXIT_FAILED = 1
 EXIT_CONFIG_ERROR = 2
@@ -38,23 +42,30 @@ _TRACEBACK_LIMIT = 20_000
 
 def main() -> int:
     """Run this rank to its end and return the exit status."""
-    die_with_parent(int(os.environ[ENV_SUPERVISOR]))
+    # Under a profiler the parent is the profiler, which itself ends with the supervisor.
+    is_wrapped = os.environ.get(ENV_WRAPPED) == "1"
+    die_with_parent(os.getppid() if is_wrapped else int(os.environ[ENV_SUPERVISOR]))
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # the supervisor asks for stacks before it ends a hang
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the sweep's to handle
     folder = CellFolder(Path(sys.argv[1]))
     rank = int(os.environ["RANK"])
     device = _device()
+    host_cores = len(usable_cores())  # before this rank is bound to its share of them
     if device.cores:
         os.sched_setaffinity(0, device.cores)
     try:
-        _train(folder, rank, device)
+        _train(folder, rank, device, host_cores)
     except BaseException as error:
         return _report(folder, rank, error)
     return 0
 
 
-def _train(folder: CellFolder, rank: int, device: DeviceInfo) -> None:
+def _train(folder: CellFolder, rank: int, device: DeviceInfo, host_cores: int) -> None:
+    from scalewise.train.imports import import_training
+
+    plain = folder.load_config()
+    import_training(plain)
     import torch
 
     from scalewise.config import build_cell
@@ -64,10 +75,10 @@ def _train(folder: CellFolder, rank: int, device: DeviceInfo) -> None:
 
     if device.kind == "cpu" and device.cores:
         torch.set_num_threads(len(device.cores))
-    cell = build_cell(folder.load_config())
+    cell = build_cell(plain)
     world_size = int(os.environ["WORLD_SIZE"])
     context = RankContext(rank, int(os.environ["LOCAL_RANK"]), world_size, device, _hosts())
-    if context.is_first:
+    if context.describes_host:
         devices = json.loads(os.environ["SCALEWISE_DEVICES"])
         from scalewise.typed import build
 
@@ -77,9 +88,25 @@ def _train(folder: CellFolder, rank: int, device: DeviceInfo) -> None:
                 os.environ.get(ENV_DRIVER),
                 json.loads(os.environ.get(ENV_TOPOLOGY, "{}")),
                 tuple(json.loads(os.environ.get("SCALEWISE_COMMAND", "[]"))),
+                host_cores,
             )
         )
-    experiment.run(cell, folder, context)
+    if cell.workload == "doctor":
+        _examine(folder, context)
+    else:
+        experiment.run(cell, folder, context)
+
+
+def _examine(folder: CellFolder, context: RankContext) -> None:
+    from scalewise.config import ConfigError
+    from scalewise.measure import doctor_cell
+    from scalewise.typed import build
+
+    slots = [build(DeviceInfo, d) for d in json.loads(os.environ["SCALEWISE_DEVICES"])]
+    try:
+        doctor_cell.run(folder, context, slots, os.environ.get(ENV_DRIVER))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _device() -> DeviceInfo:

@@ -1,0 +1,40 @@
+"""Whether a try may go on from the checkpoint of an earlier one. Torch-free."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from scalewise.config import CellConfig
+from scalewise.records import CellFolder
+from scalewise.records.checkpoints import Checkpoint, drop_checkpoints, last_checkpoint
+from scalewise.sweep.job import Job
+from scalewise.working_tree import code_version
+
+
+def prepare(folder: CellFolder, cell: CellConfig, job: Job) -> str | None:
+    """Leave in ``folder`` only a checkpoint that this try may go on from.
+
+    Returns why there is none although one was there: results of two states of the code, or of two
+    kinds of device, are never mixed silently, and the states of N ranks fit N ranks.
+    """
+    if not cell.checkpoint.on:
+        return None
+    found = last_checkpoint(folder.path)
+    if found is None:
+        return None
+    why = _unfit(found[1], cell, job)
+    if why is not None:
+        drop_checkpoints(folder.path)
+    return why
+
+
+def _unfit(checkpoint: Checkpoint, cell: CellConfig, job: Job) -> str | None:
+    if checkpoint.world_size != job.world_size:
+        return f"its checkpoint is of {checkpoint.world_size} ranks, this try has {job.world_size}"
+    models = tuple(sorted({slot.name for slot in job.slots}))
+    if not set(checkpoint.devices) <= set(models):
+        return f"its checkpoint is from {', '.join(checkpoint.devices)}, this is {models[0]}"
+    code = code_version(Path(__file__).parent) or code_version(Path(job.cwd))
+    if dict(checkpoint.code) != code and not cell.sweep.allow_mixed:
+        return "its checkpoint is of another state of the code (sweep.allow_mixed=true uses it)"
+    return None

@@ -1,0 +1,282 @@
+"""Runs the cells of a sweep on this host: leases devices, starts supervisors, takes answers."""
+
+from __future__ import annotations
+
+import selectors
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from scalewise.config import ConfigError
+from scalewise.records import CellFolder, DeviceInfo
+from scalewise.sweep.display import Display, progress_of
+from scalewise.sweep.engine import Engine, Policy, SweepReport
+from scalewise.sweep.estimate import Measured
+from scalewise.sweep.hosts import Hosts
+from scalewise.sweep.job import Outcome
+from scalewise.sweep.lease import (
+    Host,
+    HostMismatch,
+    Lease,
+    Leases,
+    check_execution,
+    check_instruments,
+    check_precision,
+    width,
+)
+from scalewise.sweep.line import Line, Turn
+from scalewise.sweep.occupancy import Occupancy
+from scalewise.sweep.patience import Patience
+from scalewise.sweep.plan import Cell
+from scalewise.sweep.quarantine import Ward
+from scalewise.sweep.running import RunningCell, start
+from scalewise.sweep.warm_start import NotWarmError, WarmServer, may_fork
+
+_POLL_S = 0.5
+
+
+class LocalEngine(Engine):
+    """One sweep on this host: see :class:`Engine`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        policy: Policy,
+        display: Display,
+        occupancy: Occupancy | None = None,
+        warm: bool = False,
+    ) -> None:
+        super().__init__(folder, policy, display)
+        self._hosts = Hosts(display.note)
+        self._leases = Leases(occupancy or Occupancy())
+        self._line = Line(policy == "packed")
+        self._line.measured = self._measured
+        self._patience = Patience(display.note)
+        self._ward = Ward(folder)
+        self._running: list[RunningCell] = []
+        self.warm = warm
+        """Fork the cells that may be from one process, instead of starting each freshly."""
+        self._warm = WarmServer(folder)
+        self._said: set[str] = set()
+
+    def run(self, cells: Sequence[Cell]) -> SweepReport:
+        try:
+            return super().run(cells)
+        finally:
+            self._warm.stop()
+
+    def _to_run(self) -> list[Cell]:
+        return [turn.cell for turn in self._line.waiting]
+
+    def _slots(self) -> int | None:
+        return self._hosts.slots()
+
+    # Before anything starts
+
+    def _admit(self, cell: Cell, report: SweepReport, alone: bool) -> None:
+        """Queue a cell, unless it is done or this host cannot run it."""
+        folder = self.folder.cell(cell.planned.name)
+        if folder.is_done():
+            result = folder.load_result()
+            if result.cell_id == cell.planned.cell_id:
+                self._tally.already_done += 1
+                seconds = result.finished_at - result.started_at
+                self._measured.append(Measured(result.config_id, seconds))
+                self._end(report, cell, Outcome("done", objective=result.objective), None)
+                return
+        try:
+            turn = self._turn(cell)
+        except HostMismatch as mismatch:
+            if alone:
+                raise ConfigError(str(mismatch)) from None
+            folder.save_config(cell.request.plain)
+            self._skip(cell, report, str(mismatch))
+            return
+        folder.save_config(cell.request.plain)
+        self._line.waiting.append(turn)
+
+    def _turn(self, cell: Cell) -> Turn:
+        """Raises :class:`HostMismatch` where the cell cannot run here."""
+        host = self._hosts.of(cell.request.cell.hardware)
+        check_precision(cell.request.cell, host)
+        check_instruments(cell.request.cell, host)
+        check_execution(cell.request.cell, host)
+        wanted = width(cell.request.cell, len(host.slots))
+        self._say_what_differs(cell, wanted, host)
+        refusal = self._ward.refusal(wanted, host.slots) if self._quarantines(cell) else None
+        if refusal is not None:
+            raise HostMismatch(refusal)
+        return Turn(cell, wanted, host)
+
+    def _say_what_differs(self, cell: Cell, devices: int, host: Host) -> None:
+        """Name, once, what this host does otherwise than the configuration means."""
+        asked = cell.request.cell
+        notes = []
+        expected = asked.sweep.expected_devices
+        if asked.strategy.devices == "auto" and expected not in (None, devices):
+            notes.append(f"made for {expected} devices; this host has {devices}, and all take part")
+        if asked.precision.name == "tf32" and all(slot.kind == "cpu" for slot in host.slots):
+            notes.append("precision=tf32: a CPU has no TF32 and computes in full fp32")
+        for note in notes:
+            if note not in self._said:
+                self._said.add(note)
+                self.display.note(note)
+
+    def _requeue(self, cell: Cell) -> bool:
+        try:
+            # Last in line: whatever disturbed it may have passed by then.
+            self._line.waiting.append(self._turn(cell))
+        except HostMismatch:
+            return False
+        return True
+
+    def _skip(self, cell: Cell, report: SweepReport, why: str) -> None:
+        self._record(self.folder.cell(cell.planned.name), "skipped", "host", why)
+        self._end(report, cell, Outcome("skipped", why), None)
+
+    # While cells run
+
+    def _loop(self, report: SweepReport) -> None:
+        with selectors.DefaultSelector() as selector:
+            while self._line.waiting or self._running:
+                while self._start_what_fits(selector, report):
+                    continue  # a cell has left without a try: the next one's turn
+                for key, _ in selector.select(_POLL_S):
+                    running: RunningCell = key.data
+                    selector.unregister(key.fileobj)
+                    self._take_answer(running, report)
+                self._show()
+
+    def _start_what_fits(self, selector: selectors.BaseSelector, report: SweepReport) -> bool:
+        """Start cells; True if one left the line without a try, so that others may go."""
+        before = len(report.outcomes)
+        for turn in self._line.next_up(self._running, self._usable_slots()):
+            if self._is_too_dear(turn):
+                self._leave(turn)
+                self._end(report, turn.cell, Outcome("unstarted", str(self.budget)), None)
+                continue
+            lease = self._leases.try_lease(self._usable(turn), turn.width)
+            if lease is None:
+                if self._wait(turn, report):
+                    # A wide cell is not overtaken for ever: what comes after it waits with it.
+                    break
+                continue
+            self._patience.end()
+            self._line.waiting.remove(turn)
+            self._start(turn, lease, selector)
+        return len(report.outcomes) > before
+
+    def _start(self, turn: Turn, lease: Lease, selector: selectors.BaseSelector) -> None:
+        neighbours = tuple(r.name for r in self._running)
+        folder = self.folder.cell(turn.cell.planned.name)
+        running = self._started(turn, folder, lease, neighbours)
+        for neighbour in self._running:
+            neighbour.tell(running.name)
+        self._running.append(running)
+        self.display.started(turn.cell, running.width)
+        assert running.process.stdout is not None
+        selector.register(running.process.stdout, selectors.EVENT_READ, running)
+
+    def _started(
+        self, turn: Turn, folder: CellFolder, lease: Lease, neighbours: tuple[str, ...]
+    ) -> RunningCell:
+        """The cell's supervisor: a fork of the warm server where that is wanted and can be."""
+        cell, request = turn.cell, turn.cell.request
+        if self.warm and may_fork(request.plain, request.cell):
+            try:
+                return start(cell, folder, lease, turn.host, neighbours, self._warm)
+            except NotWarmError as error:
+                self.display.note(f"warm     {error}; from here on, cells start freshly")
+                self._warm.stop()
+                self.warm = False
+        return start(cell, folder, lease, turn.host, neighbours)
+
+    def _wait(self, turn: Turn, report: SweepReport) -> bool:
+        """Whether a cell whose devices cannot be leased goes on waiting for them."""
+        verdict = self._patience.with_(turn.cell, self._leases, bool(self._running))
+        if isinstance(verdict, bool):
+            return verdict
+        self._leave(turn)
+        folder = self.folder.cell(turn.cell.planned.name)
+        assert verdict.state in ("failed", "skipped")
+        state: Literal["failed", "skipped"] = "failed" if verdict.state == "failed" else "skipped"
+        self._record(folder, state, "host", verdict.message)
+        self._end(report, turn.cell, verdict, None, final=True)
+        return False
+
+    def _leave(self, turn: Turn) -> None:
+        self._line.waiting.remove(turn)
+        self._line.forget_choice()
+
+    def _is_too_dear(self, turn: Turn) -> bool:
+        running = []
+        for one in self._running:
+            expected = self._line.expected_s(one.cell)
+            running.append((one.width, max(one.age_s, expected or 0.0)))
+        return not self.budget.allows(turn.width, self._line.expected_s(turn.cell), running)
+
+    def _take_answer(self, running: RunningCell, report: SweepReport) -> None:
+        """The supervisor has answered or died; either way its try is over."""
+        outcome = running.take_answer()
+        if outcome is None:
+            message, lines = running.how_it_died()
+            began = time.time() - running.age_s
+            self._record(running.folder, "failed", "supervisor", message, lines, began)
+            running.folder.clear_running()
+            outcome = Outcome("failed", message)
+        self._leases.release(running.lease)
+        self._running.remove(running)
+        self._line.forget_choice()
+        seconds = running.age_s
+        self.budget.spend(running.width, seconds)
+        if self._quarantines(running.cell):
+            self._examine(running, outcome, report)
+        self._end(report, running.cell, outcome, seconds)
+
+    def _show(self) -> None:
+        progress = [progress_of(r.name, r.folder, r.width) for r in self._running]
+        self._tick(progress, lambda: self._line.remaining(self._running))
+
+    # Bad devices
+
+    def _quarantines(self, cell: Cell) -> bool:
+        return cell.request.cell.sweep.quarantine
+
+    def _usable(self, turn: Turn) -> Sequence[DeviceInfo]:
+        slots = turn.host.slots
+        return self._ward.usable(slots) if self._quarantines(turn.cell) else slots
+
+    def _usable_slots(self) -> int:
+        return max((len(self._usable(turn)) for turn in self._line.waiting), default=0)
+
+    def _examine(self, running: RunningCell, outcome: Outcome, report: SweepReport) -> None:
+        """Put aside the devices that the cell's records speak against, and what needs them."""
+        config_id = running.cell.planned.config_id
+        for device in self._ward.examine(running.folder, config_id, running.lease.slots, outcome):
+            self.display.note(f"quarantine {device}; it gets no more cells of this sweep")
+        for turn in list(self._line.waiting):
+            refusal = self._ward.refusal(turn.width, turn.host.slots)
+            if refusal is not None and self._quarantines(turn.cell):
+                self._leave(turn)
+                self._skip(turn.cell, report, refusal)
+
+    # When the sweep is interrupted
+
+    def _end_all(self, report: SweepReport, deadline: float) -> None:
+        """End every running cell: they record themselves as interrupted, until ``deadline``."""
+        # A second Ctrl-C must not leave processes behind.
+        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            for running in self._running:
+                running.process.terminate()
+            for running in self._running:
+                running.end(deadline)
+                self._leases.release(running.lease)
+                report.outcomes[running.cell.planned.cell_id] = Outcome("interrupted")
+            self._running.clear()
+            for turn in self._line.waiting:
+                report.outcomes[turn.cell.planned.cell_id] = Outcome("interrupted")
+        finally:
+            signal.signal(signal.SIGINT, previous)

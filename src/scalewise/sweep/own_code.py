@@ -1,0 +1,131 @@
+"""A user's own classes, checked before anything starts, and without importing them here.
+
+Most are plain classes whose source tells their arguments: reading it takes milliseconds. Where it
+does not (a name that is imported or made at run time, a decorator, a constructor inherited from a
+library), one short-lived process imports all of them together and looks.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from scalewise.components import Component, bind, check_module, load_target
+from scalewise.errors import ConfigError
+from scalewise.sweep.plan import Request
+from scalewise.sweep.signature import Undecided, check_call
+from scalewise.typed import build, to_plain
+
+_IMPORT_S = 120.0
+"""An import that takes longer than this is left for the cell itself to find wanting."""
+
+
+def check_own_code(requests: Iterable[Request]) -> None:
+    """Raises :class:`ConfigError` for the first class or argument that is not there."""
+    undecided: dict[str, tuple[str, Component]] = {}
+    sound: set[str] = set()
+    for one in requests:
+        for key in ("model", "dataset", "optimizer"):
+            component: Component = getattr(one.cell, key)
+            known = f"{key} {component!r}"
+            if component.target.startswith("scalewise.") or known in sound:
+                continue
+            sound.add(known)
+            check_module(key, component)
+            try:
+                _check_source(key, component)
+            except Undecided:
+                undecided[known] = (key, component)
+    if undecided:
+        _check_by_import(list(undecided.values()))
+
+
+def check_files(requests: Iterable[Request]) -> None:
+    """Raises :class:`ConfigError` for a data file of our own datasets that is not there."""
+    ours = [r.cell.dataset for r in requests if r.cell.dataset.target.startswith("scalewise.")]
+    for path in dict.fromkeys(dataset.arguments.get("path") for dataset in ours):
+        if isinstance(path, str) and not Path(path).exists():
+            raise ConfigError(
+                f"dataset.path: {path} cannot be read: No such file or directory; allowed: a "
+                f"file that is there (from {Path.cwd()})"
+            )
+
+
+def _check_source(key: str, component: Component) -> None:
+    module, _, name = component.target.rpartition(".")
+    spec = importlib.util.find_spec(module)
+    origin = None if spec is None else spec.origin
+    if origin is None or not origin.endswith(".py"):
+        raise Undecided
+    try:
+        tree = ast.parse(Path(origin).read_text(encoding="utf-8"), origin)
+    except SyntaxError as error:
+        raise ConfigError(
+            f"{key}._target_: {Path(origin).name}, line {error.lineno}: {error.msg}"
+        ) from None
+    except (OSError, UnicodeDecodeError):
+        raise Undecided from None
+    own = {} if key == "optimizer" else component.arguments
+    check_call(key, component.target, name, tree, own)
+    if key == "optimizer":
+        raise Undecided  # it is called with the parameters too
+
+
+def _check_by_import(components: Sequence[tuple[str, Component]]) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p or "." for p in sys.path)}
+    asked = json.dumps([[key, to_plain(component)] for key, component in components])
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "scalewise.sweep.own_code"],
+            input=asked,
+            env=environment,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=_IMPORT_S,
+        )
+    except subprocess.TimeoutExpired:
+        return
+    lines = done.stdout.splitlines()
+    if done.returncode == 2 and lines:
+        raise ConfigError(lines[-1])
+
+
+def main() -> int:
+    """Import each component of standard input and bind its arguments; 2 and a line if one fails."""
+    for key, plain in json.load(sys.stdin):
+        component = build(Component, plain)
+        try:
+            _look(key, component)
+        except ConfigError as error:
+            sys.stdout.write(f"\n{error}\n")
+            return 2
+    return 0
+
+
+def _look(key: str, component: Component) -> None:
+    try:
+        target = load_target(key, component)
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever the user's module raises, it is his to mend
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ConfigError(
+            f"{key}._target_: importing {component.target.rpartition('.')[0]} failed: {text}"
+        ) from error
+    if not callable(target):
+        raise ConfigError(
+            f"{key}._target_: found {component.target}, which is no class; allowed: a class"
+        )
+    if key != "optimizer":
+        bind(key, component, target)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

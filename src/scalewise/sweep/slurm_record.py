@@ -1,0 +1,107 @@
+"""What is known of a cell's SLURM job, and how its end is put into the cell's records."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from scalewise.records import Attempt, CellFolder
+from scalewise.sweep.cluster import attempt_since
+from scalewise.sweep.demand import Demand
+from scalewise.sweep.job import Outcome
+from scalewise.sweep.plan import Cell
+from scalewise.sweep.slurm_queue import JobState
+
+_LAST_LINES = 20
+
+
+@dataclass(frozen=True)
+class Submission:
+    """``slurm.json`` in a cell's folder: the job that runs it."""
+
+    job_id: str
+    submitted_at: float
+    """Unix time."""
+    first_attempt: int
+    """Attempts from this number on are this job's; a requeued job has several."""
+    wanted: Demand
+    log: str
+    """What the job itself printed, before and after its ranks."""
+
+
+@dataclass
+class Sent:
+    """A cell that is a job."""
+
+    cell: Cell
+    folder: CellFolder
+    submission: Submission
+    state: JobState
+    started: float | None = None
+    ended: float | None = None
+    """Since when SLURM says that it has ended, by this process's clock."""
+
+    def is_late(self, settle_s: float) -> bool:
+        """Whether nothing more is to be expected of a job that has ended."""
+        never_ran = self.started is None and self.state.state in ("CANCELLED", "DEADLINE")
+        waited = time.monotonic() - (self.ended or 0.0)
+        return never_ran or waited > settle_s
+
+    def last_attempt(self) -> Attempt | None:
+        """The last one this job has recorded."""
+        return attempt_since(self.folder, self.submission.first_attempt)
+
+    def record_end(self) -> Outcome:
+        """Write SLURM's word into the job's attempt, and make one where it left none."""
+        state, job = self.state.state, self.submission.job_id
+        attempt = self.last_attempt()
+        attempt = self._attempt_without() if attempt is None else _with_state(attempt, state, job)
+        self.folder.save_attempt(attempt)
+        return Outcome(attempt.outcome, attempt.message)
+
+    def _attempt_without(self) -> Attempt:
+        """The attempt of a job that recorded none: all that is known is SLURM's word."""
+        state, told = self.state.state, self.submission
+        return _classified(
+            Attempt(
+                number=self.folder.next_attempt_number(),
+                outcome="failed",
+                cause="supervisor",
+                message=f"SLURM job {told.job_id} ended as {state} without a result; "
+                f"see {told.log}",
+                rank=None,
+                exit_code=None,
+                last_lines=_last_lines(Path(told.log)),
+                started_at=told.submitted_at,
+                finished_at=time.time(),
+            ),
+            state,
+        )
+
+
+def _last_lines(log: Path) -> tuple[str, ...]:
+    try:
+        return tuple(log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:])
+    except OSError:
+        return ()  # a job that never started has none
+
+
+def _with_state(attempt: Attempt, state: str, job: str) -> Attempt:
+    """What the job itself recorded, with how SLURM saw its end."""
+    told = f"{attempt.message} (SLURM job {job}: {state})"
+    if state in ("FAILED", "COMPLETED"):
+        return replace(attempt, message=told)
+    return _classified(replace(attempt, message=told), state)
+
+
+def _classified(attempt: Attempt, state: str) -> Attempt:
+    if state in ("CANCELLED", "PREEMPTED"):
+        return replace(attempt, outcome="interrupted", cause="interrupted")
+    if state in ("TIMEOUT", "DEADLINE"):
+        return replace(attempt, outcome="failed", cause="timeout")
+    if state == "OUT_OF_MEMORY":
+        return replace(attempt, outcome="failed", cause="oom")
+    if state in ("NODE_FAIL", "BOOT_FAIL"):
+        return replace(attempt, outcome="failed", cause="host")
+    return attempt

@@ -11,8 +11,8 @@ from scalewise.ranges import require
 class LoaderConfig:
     """Settings of PyTorch's DataLoader that change speed and nothing else.
 
-    The last three mean something only where there are workers or a GPU; elsewhere they are passed
-    over, so that one configuration fits every host.
+    All but the first mean something only where there are workers or a GPU; elsewhere they are
+    passed over, so that one configuration fits every host.
     """
 
     num_workers: int = 0
@@ -23,7 +23,18 @@ class LoaderConfig:
     """Keep the workers, if any, from one epoch to the next."""
     prefetch_factor: int = 2
     """Batches each worker keeps ready."""
+    device_prefetch: int = 0
+    """Batches copied to the GPU ahead of their step, on a stream of their own; 0 copies each when
+    its step asks for it."""
+    device_resident: bool = False
+    """Keep the whole data set in the GPU's memory and pick batches there: for sets of tensors."""
 
     def __post_init__(self) -> None:
         require("num_workers", self.num_workers, 0 <= self.num_workers <= 256, "0 to 256")
         require("prefetch_factor", self.prefetch_factor, self.prefetch_factor >= 1, "at least 1")
+        require("device_prefetch", self.device_prefetch, 0 <= self.device_prefetch <= 64, "0 to 64")
+        if self.device_resident and self.num_workers:
+            raise ValueError(
+                f"num_workers: found {self.num_workers} with device_resident=true; allowed: 0, for "
+                "worker processes cannot reach data on the GPU"
+            )

@@ -18,6 +18,13 @@ def check_split(validation_fraction: float) -> None:
     )
 
 
+def held_out_of(count: int, validation_fraction: float) -> int:
+    """How many of ``count`` samples :func:`split_indices` keeps for validation."""
+    if validation_fraction == 0 or count < 2:
+        return 0
+    return min(count - 1, max(1, round(count * validation_fraction)))
+
+
 def split_indices(
     count: int, validation_fraction: float, seed: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -26,7 +33,5 @@ def split_indices(
     At least one index goes to validation unless the fraction is 0, and at least one to training.
     """
     order = np.random.default_rng(seed).permutation(count)
-    held_out = 0
-    if validation_fraction > 0 and count > 1:
-        held_out = min(count - 1, max(1, round(count * validation_fraction)))
+    held_out = held_out_of(count, validation_fraction)
     return order[held_out:], order[:held_out]

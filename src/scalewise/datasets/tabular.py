@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from scalewise.datasets.split import check_split, split_indices
+from scalewise.datasets.split import check_split, held_out_of, split_indices
 from scalewise.datasets.tensors import TensorPairs
 from scalewise.ranges import require
 
@@ -66,6 +66,7 @@ class Tabular:
         self.targets = targets
         self.signal = signal
         self.validation_fraction = validation_fraction
+        self.train_samples = samples - held_out_of(samples, validation_fraction)
         self.seed = seed
 
     @cached_property

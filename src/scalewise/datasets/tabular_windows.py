@@ -41,6 +41,7 @@ class TabularWindows:
         self.signal = signal
         self.seed = seed
         self._held_out = held_out
+        self.train_samples = samples - held_out - window + 1
 
     @cached_property
     def _parts(self) -> tuple[TensorPairs, TensorPairs | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import torch
@@ -29,8 +30,12 @@ class TensorPairs(Dataset[Batch]):
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """The samples at ``indices``, stacked; whole numbers as 64-bit, as losses want them."""
-        rows = torch.as_tensor(indices, dtype=torch.int64)
+        rows = _rows(indices, self.inputs.device)
         return _widened(self.inputs[rows]), _widened(self.targets[rows])
+
+    def to(self, device: torch.device) -> TensorPairs:
+        """The same data in the memory of ``device``."""
+        return TensorPairs(self.inputs.to(device), self.targets.to(device))
 
 
 class TokenWindows(Dataset[Batch]):
@@ -54,9 +59,20 @@ class TokenWindows(Dataset[Batch]):
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Windows and targets at ``indices``, each ``[samples, length]``."""
-        rows = torch.as_tensor(indices, dtype=torch.int64)
-        windows = self._windows[rows].to(torch.int64)
+        windows = self._windows[_rows(indices, self._windows.device)].to(torch.int64)
         return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
+
+    def to(self, device: torch.device) -> TokenWindows:
+        """The same data in the memory of ``device``."""
+        moved = copy.copy(self)
+        moved._windows = self._windows.to(device)
+        return moved
+
+
+def _rows(indices: Sequence[int], device: torch.device) -> Tensor:
+    """``indices`` where the data are; the host does not wait for the copy."""
+    rows = torch.as_tensor(indices, dtype=torch.int64)
+    return rows.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else rows
 
 
 def _widened(values: Tensor) -> Tensor:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 
-from scalewise.datasets.labelled_csv import CsvLayout, read_labelled_csv
+from scalewise.datasets.labelled_csv import CsvLayout, LabelledTexts, read_labelled_csv
+from scalewise.datasets.labelled_hub import HubLayout, check_hub, read_labelled_hub
 from scalewise.datasets.split import check_split, split_indices
 from scalewise.datasets.tensors import TensorPairs
 from scalewise.datasets.vocabulary import Vocabulary, words
@@ -16,12 +18,15 @@ from scalewise.ranges import require
 
 
 class TextClassification:
-    """A labelled CSV file, divided with ``seed`` into training and validation.
+    """Labelled texts, divided with ``seed`` into training and validation.
 
-    A subclass gives the layout of its file.
+    They come from the CSV file ``path`` or, where that is None, from the Hugging Face hub:
+    ``repository`` (None for the data set's own; a local folder in the hub's layout will do) and
+    its ``split``. A subclass gives the layouts of both.
     """
 
     layout: ClassVar[CsvLayout]
+    hub: ClassVar[HubLayout]
 
     def __init__(
         self,
@@ -30,13 +35,19 @@ class TextClassification:
         max_tokens: int = 128,
         validation_fraction: float = 0.2,
         seed: int = 42,
+        repository: str | None = None,
+        split: str = "train",
     ) -> None:
         columns = ", ".join(self.layout.columns)
-        require("path", path, bool(path), f"the path of a CSV of {columns}, dataset.path=FILE")
+        require("path", path, path != "", f"the path of a CSV of {columns}, or null for the hub")
         require("vocabulary_size", vocabulary_size, vocabulary_size >= 3, "at least 3")
         require("max_tokens", max_tokens, max_tokens >= 1, "at least 1")
         check_split(validation_fraction)
-        self.path = Path(str(path))
+        if path is None:
+            check_hub(self.hub)
+        self.path = None if path is None else Path(path)
+        self.repository = repository or self.hub.repository
+        self.split = split
         self.vocabulary_size = vocabulary_size
         self.max_tokens = max_tokens
         self.validation_fraction = validation_fraction
@@ -44,7 +55,7 @@ class TextClassification:
 
     @cached_property
     def _parts(self) -> tuple[TensorPairs, TensorPairs, int]:
-        data = read_labelled_csv(self.path, self.layout)
+        data = self._read()
         texts = [words(text) for text in data.texts]
         train, validation = split_indices(len(texts), self.validation_fraction, self.seed)
         vocabulary = Vocabulary((texts[i] for i in train), self.vocabulary_size)
@@ -58,6 +69,11 @@ class TextClassification:
         ]
         return parts[0], parts[1], len(vocabulary)
 
+    def _read(self) -> LabelledTexts:
+        if self.path is not None:
+            return read_labelled_csv(self.path, self.layout)
+        return read_labelled_hub(replace(self.hub, repository=self.repository), self.split)
+
     @property
     def train(self) -> TensorPairs:
         return self._parts[0]
@@ -69,7 +85,7 @@ class TextClassification:
     def describe(self) -> dict[str, Any]:
         train, validation, vocabulary_used = self._parts
         return {
-            "source": self.path.name,
+            "source": self.path.name if self.path else f"{self.repository} {self.split}",
             "synthetic": False,
             "train_samples": len(train),
             "validation_samples": len(validation),
@@ -88,6 +104,7 @@ class AgNews(TextClassification):
         classes={"1": 0, "2": 1, "3": 2, "4": 3},
         header_labels=("class", "class index"),
     )
+    hub = HubLayout("fancyzhx/ag_news", text="text", label="label", classes=4)
 
 
 class Imdb(TextClassification):
@@ -99,3 +116,4 @@ class Imdb(TextClassification):
         classes={"negative": 0, "positive": 1},
         header_labels=("sentiment",),
     )
+    hub = HubLayout("stanfordnlp/imdb", text="text", label="label", classes=2)

@@ -8,13 +8,17 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor
 from torchmetrics import MetricCollection
 
+from scalewise.models.stages import Unit
+from scalewise.models.tensor_cuts import TensorCuts
+
 
 @runtime_checkable
 class TrainableModel(Protocol):
     """An ``nn.Module`` with a loss. A batch is a tuple ``(x, target)``.
 
-    A model may also have the methods of :class:`HasMetrics`, :class:`DeclaresFlops` and
-    :class:`ChecksData`; each is looked for on its own.
+    A model may also have the methods of :class:`HasMetrics`, :class:`DeclaresFlops`,
+    :class:`ChecksData`, :class:`SplitsIntoStages` and :class:`SplitsMatrices`; each is looked for
+    on its own.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -58,4 +62,22 @@ class ChecksData(Protocol):
         ``description`` is what the data set's ``describe()`` returned; what it does not say is not
         checked.
         """
+        ...
+
+
+@runtime_checkable
+class SplitsIntoStages(Protocol):
+    """A model that ``strategy=pipeline`` can spread over devices."""
+
+    def pipeline_units(self) -> list[Unit]:
+        """The forward pass as a chain: calling the units one after another is ``forward``."""
+        ...
+
+
+@runtime_checkable
+class SplitsMatrices(Protocol):
+    """A model that ``strategy=tensor`` can spread over devices."""
+
+    def tensor_cuts(self) -> TensorCuts:
+        """Which of its matrices may be cut, and how."""
         ...

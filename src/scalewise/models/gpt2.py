@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -12,9 +13,12 @@ from torchmetrics import MetricCollection
 
 from scalewise.models.flops import linear_flops
 from scalewise.models.metrics import TokenAccuracy
+from scalewise.models.stages import Unit
+from scalewise.models.tensor_cuts import TensorCuts
 from scalewise.models.transformer import (
     FeedForward,
     SelfAttention,
+    block_cuts,
     block_flops,
     check_at_least,
     check_shape,
@@ -40,6 +44,35 @@ class Block(nn.Module):
         return output
 
 
+class Embedded(nn.Module):
+    """Tokens to vectors, with a learned vector for each position added."""
+
+    def __init__(self, token: nn.Embedding, position: nn.Embedding, dropout: nn.Dropout) -> None:
+        super().__init__()
+        self.token_embedding = token
+        self.position_embedding = position
+        self.dropout = dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Tokens ``[samples, tokens]`` to ``[samples, tokens, width]``."""
+        positions = self.position_embedding.weight[: x.shape[1]]
+        output: Tensor = self.dropout(self.token_embedding(x) + positions)
+        return output
+
+
+class TiedOutput(nn.Module):
+    """The last norm, and an output layer that is the token embedding."""
+
+    def __init__(self, norm: nn.LayerNorm, token: nn.Embedding) -> None:
+        super().__init__()
+        self.norm = norm
+        self.token_embedding = token
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """``[samples, tokens, width]`` to logits ``[samples, tokens, vocabulary]``."""
+        return functional.linear(self.norm(hidden), self.token_embedding.weight)
+
+
 class Gpt2(nn.Module):
     """GPT-2 with learned positions and an output layer that shares the token embedding.
 
@@ -63,6 +96,7 @@ class Gpt2(nn.Module):
         self.vocabulary_size = vocabulary_size
         self.context_length = context_length
         self.width = width
+        self.heads = heads
         self.token_embedding = nn.Embedding(vocabulary_size, width)
         self.position_embedding = nn.Embedding(context_length, width)
         self.dropout = nn.Dropout(dropout)
@@ -106,6 +140,23 @@ class Gpt2(nn.Module):
         tokens = self.context_length
         blocks = len(self.blocks) * block_flops(tokens, self.width, 4 * self.width)
         return float(blocks + tokens * linear_flops(self.width, self.vocabulary_size))
+
+    def pipeline_units(self) -> list[Unit]:
+        """The embeddings, each block, and the output layer, which is worth several blocks."""
+        tokens = self.context_length
+        block = float(block_flops(tokens, self.width, 4 * self.width))
+        embedded = Embedded(self.token_embedding, self.position_embedding, self.dropout)
+        output = TiedOutput(self.norm, self.token_embedding)
+        return [
+            Unit(embedded, 0.0),
+            *(Unit(one, block) for one in self.blocks),
+            Unit(output, float(tokens * linear_flops(self.width, self.vocabulary_size))),
+        ]
+
+    def tensor_cuts(self) -> TensorCuts:
+        """Every matrix: those of the blocks by heads and inner width, the embedding by words."""
+        cuts = block_cuts((f"blocks.{i}" for i in range(len(self.blocks))), self.heads)
+        return replace(cuts, vocabulary="token_embedding", before_vocabulary="norm")
 
     def check_data(self, description: Mapping[str, Any]) -> None:
         """The data's tokens must be known to the model, and its sequences not too long."""

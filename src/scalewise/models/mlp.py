@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from scalewise.models.flops import linear_flops
 from scalewise.models.objectives import Regression
+from scalewise.models.stages import Unit
 from scalewise.ranges import require
 
 
@@ -55,6 +56,18 @@ class Mlp(Regression):
                 for i, layer in enumerate(linear)
             )
         )
+
+    def pipeline_units(self) -> list[Unit]:
+        """Each linear layer with what follows it before the next one."""
+        layers = list(self.layers)
+        starts = [i for i, layer in enumerate(layers) if isinstance(layer, nn.Linear)]
+        units = []
+        for begin, end in pairwise([*starts, len(layers)]):
+            linear = layers[begin]
+            assert isinstance(linear, nn.Linear)
+            flops = linear_flops(linear.in_features, linear.out_features, input_gradient=begin > 0)
+            units.append(Unit(nn.Sequential(*layers[begin:end]), float(flops)))
+        return units
 
     def check_data(self, description: Mapping[str, Any]) -> None:
         """The data set must have this model's features and targets."""

@@ -11,8 +11,11 @@ from torch import Tensor, nn
 
 from scalewise.models.flops import linear_flops
 from scalewise.models.objectives import Classification
+from scalewise.models.stages import Unit
+from scalewise.models.tensor_cuts import TensorCuts
 from scalewise.models.transformer import (
     EncoderLayer,
+    block_cuts,
     block_flops,
     check_at_least,
     check_shape,
@@ -22,6 +25,53 @@ from scalewise.ranges import require
 
 PADDING = 0
 """The token that fills a text up to the length of its batch."""
+
+
+class EmbeddedWords(nn.Module):
+    """Words to vectors of unit variance, with one for each position added."""
+
+    def __init__(self, embedding: nn.Embedding, positions: Tensor, dropout: nn.Dropout) -> None:
+        super().__init__()
+        self.embedding = embedding
+        if isinstance(positions, nn.Parameter):
+            self.positions = positions
+        else:
+            self.register_buffer("positions", positions, persistent=False)
+        self.dropout = dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Word numbers ``[samples, tokens]`` to ``[samples, tokens, width]``."""
+        scale = math.sqrt(self.embedding.embedding_dim)
+        output: Tensor = self.dropout(self.embedding(x) * scale + self.positions[: x.shape[1]])
+        return output
+
+
+class PaddedLayer(nn.Module):
+    """An encoder layer that looks away from padding."""
+
+    def __init__(self, layer: EncoderLayer) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, hidden: Tensor, x: Tensor) -> Tensor:
+        """``[samples, tokens, width]`` to the same shape; ``x`` are the words."""
+        output: Tensor = self.layer(hidden, (x != PADDING)[:, None, None, :])
+        return output
+
+
+class PooledHead(nn.Module):
+    """The mean over the words that are there, and a linear layer."""
+
+    def __init__(self, head: nn.Linear) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, hidden: Tensor, x: Tensor) -> Tensor:
+        """``[samples, tokens, width]`` and words to logits ``[samples, classes]``."""
+        weights = (x != PADDING).unsqueeze(-1).to(hidden.dtype)
+        pooled = (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
+        output: Tensor = self.head(pooled)
+        return output
 
 
 class TextClassifier(Classification):
@@ -54,6 +104,7 @@ class TextClassifier(Classification):
         self.max_tokens = max_tokens
         self.classes = classes
         self.width = width
+        self.heads = heads
         self.feedforward_width = feedforward_width
         self.embedding = nn.Embedding(vocabulary_size, width, padding_idx=PADDING)
         nn.init.normal_(self.embedding.weight, std=1 / math.sqrt(width))
@@ -86,6 +137,21 @@ class TextClassifier(Classification):
         """One text of ``max_tokens`` words, padding included: it is computed like any word."""
         block = block_flops(self.max_tokens, self.width, self.feedforward_width)
         return float(len(self.layers) * block + linear_flops(self.width, self.classes))
+
+    def pipeline_units(self) -> list[Unit]:
+        """The embedding, each layer, and the head."""
+        block = float(block_flops(self.max_tokens, self.width, self.feedforward_width))
+        embedded = EmbeddedWords(self.embedding, self.positions, self.dropout)
+        layers = [layer for layer in self.layers if isinstance(layer, EncoderLayer)]
+        return [
+            Unit(embedded, 0.0),
+            *(Unit(PaddedLayer(layer), block, needs_input=True) for layer in layers),
+            Unit(PooledHead(self.head), float(linear_flops(self.width, self.classes)), True),
+        ]
+
+    def tensor_cuts(self) -> TensorCuts:
+        """The matrices of the layers, by heads and inner width; embedding and head stay whole."""
+        return block_cuts((f"layers.{i}" for i in range(len(self.layers))), self.heads)
 
     def check_data(self, description: Mapping[str, Any]) -> None:
         """The data's words and classes must be known to the model, and its texts not too long."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from scalewise.ranges import require
 
 
@@ -21,3 +24,14 @@ def checked_betas(betas: list[float]) -> tuple[float, float]:
 def use_fused(fused: bool | None, device_kind: str) -> bool:
     """Whether to update all parameters in one kernel: as asked, else wherever torch has one."""
     return device_kind in ("cuda", "cpu") if fused is None else fused
+
+
+def any_dtensor(params: Sequence[Any]) -> bool:
+    """Whether a parameter is one of torch's DTensors, in any of the forms optimizers take."""
+    for item in params:
+        inner = item["params"] if isinstance(item, dict) else [item]
+        for one in inner:
+            parameter = one[1] if isinstance(one, tuple) else one
+            if hasattr(parameter, "placements"):
+                return True
+    return False

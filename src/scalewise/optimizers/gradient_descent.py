@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.optim.optimizer import ParamsT
 
-from scalewise.optimizers.checks import check_rates, use_fused
+from scalewise.optimizers.checks import any_dtensor, check_rates, use_fused
 from scalewise.ranges import require
 
 
@@ -20,10 +22,12 @@ def sgd(
     """Torch's SGD; one buffer of the size of the parameters where there is momentum."""
     check_rates(lr, weight_decay)
     require("momentum", momentum, 0 <= momentum < 1, "at least 0 and below 1")
+    held: list[Any] = list(params)
     return torch.optim.SGD(
-        params,
+        held,
         lr=lr,
         momentum=momentum,
         weight_decay=weight_decay,
-        fused=use_fused(fused, device_kind),
+        # Torch's fused SGD has no rule for DTensors, its Adam has.
+        fused=use_fused(fused, device_kind) and not (fused is None and any_dtensor(held)),
     )

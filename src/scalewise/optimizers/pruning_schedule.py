@@ -1,0 +1,56 @@
+"""When and how much is pruned. Free of torch: the sweep reads it too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from scalewise.ranges import require
+
+
+@dataclass(frozen=True)
+class PruningConfig:
+    """The config group ``pruning``."""
+
+    name: str
+    kind: Literal["none", "magnitude", "movement", "adamw_state"]
+    """The score by which the lowest are pruned: ``abs(w)``; minus the sum of ``w * gradient`` over
+    the steps (Sanh et al., 2020); or ``w ** 2 * v``, Adam's second moment as the diagonal of the
+    Fisher matrix in optimal brain damage (LeCun et al., 1990)."""
+    sparsity: float = 0.5
+    """Share of each matrix that is 0 in the end."""
+    begin_step: int = 100
+    """Optimizer step of the first pruning."""
+    end_step: int = 1000
+    """Optimizer step at which ``sparsity`` is reached."""
+    every_n_steps: int = 50
+    """Steps from one pruning to the next."""
+
+    def __post_init__(self) -> None:
+        require("sparsity", self.sparsity, 0 < self.sparsity < 1, "above 0 and below 1")
+        require("begin_step", self.begin_step, self.begin_step >= 1, "at least 1")
+        require(
+            "end_step",
+            self.end_step,
+            self.end_step >= self.begin_step,
+            f"at least begin_step, {self.begin_step}",
+        )
+        require("every_n_steps", self.every_n_steps, self.every_n_steps >= 1, "at least 1")
+
+    def sparsity_at(self, step: int) -> float:
+        """What is to be 0 after ``step`` steps: a cubic climb (Zhu and Gupta, 2017)."""
+        if step < self.begin_step:
+            return 0.0
+        if step >= self.end_step:
+            return self.sparsity
+        left = (self.end_step - step) / (self.end_step - self.begin_step + 1)
+        return self.sparsity * (1 - left**3)
+
+    def prunes_at(self, step: int) -> bool:
+        """Whether weights are chosen anew after this step: every so often, and at the end."""
+        if not self.begin_step <= step <= self.end_step:
+            return False
+        return step == self.end_step or (step - self.begin_step) % self.every_n_steps == 0
+
+
+NO_PRUNING = PruningConfig("none", "none")

@@ -7,14 +7,18 @@ of one device and of many can therefore be compared sample for sample.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sized
+from itertools import pairwise
 from typing import Any, cast
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from scalewise.datasets.loader import LoaderConfig
+from scalewise.train.batch_sizes import BatchSizes
+from scalewise.train.device_data import DevicePrefetchLoader, on_device
 
 
 class GlobalBatchSampler(Sampler[list[int]]):
@@ -27,9 +31,19 @@ class GlobalBatchSampler(Sampler[list[int]]):
         per_rank: samples each rank takes from a global batch.
         rank, world_size: whose share.
         seed: of the permutation; the epoch is added to it.
+        steps_per_batch: global batches handed over at once, one after the other in one list; the
+            last list of an epoch may hold fewer.
     """
 
-    def __init__(self, size: int, per_rank: int, rank: int, world_size: int, seed: int) -> None:
+    def __init__(
+        self,
+        size: int,
+        per_rank: int,
+        rank: int,
+        world_size: int,
+        seed: int,
+        steps_per_batch: int = 1,
+    ) -> None:
         if per_rank * world_size > size:
             raise ValueError(
                 f"batch_size: found {per_rank * world_size} samples a step, but the training set "
@@ -40,7 +54,13 @@ class GlobalBatchSampler(Sampler[list[int]]):
         self.rank = rank
         self.world_size = world_size
         self.seed = seed
+        self.steps_per_batch = steps_per_batch
         self.epoch = 0
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps an epoch has data for."""
+        return self.size // (self.per_rank * self.world_size)
 
     @property
     def sampler(self) -> GlobalBatchSampler:
@@ -51,33 +71,70 @@ class GlobalBatchSampler(Sampler[list[int]]):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return self.size // (self.per_rank * self.world_size)
+        return math.ceil(self.steps / self.steps_per_batch)
 
     def __iter__(self) -> Iterator[list[int]]:
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         order = torch.randperm(self.size, generator=generator)
-        for step in range(len(self)):
-            begin = (step * self.world_size + self.rank) * self.per_rank
-            yield order[begin : begin + self.per_rank].tolist()
+        used = order[: self.steps * self.world_size * self.per_rank]
+        own = used.view(self.steps, self.world_size, self.per_rank)[:, self.rank]
+        for begin in range(0, self.steps, self.steps_per_batch):
+            yield own[begin : begin + self.steps_per_batch].flatten().tolist()
+
+
+class UnevenBatchSampler(GlobalBatchSampler):
+    """The same global batches, shared among the ranks as ``sizes`` says when an epoch begins.
+
+    Raises ValueError for a batch larger than the dataset.
+    """
+
+    def __init__(self, size: int, sizes: BatchSizes, rank: int, seed: int) -> None:
+        # A global batch is what one rank alone would take.
+        super().__init__(size, sizes.total, rank=0, world_size=1, seed=seed)
+        self._sizes = sizes
+        self._shard = rank
+
+    def __iter__(self) -> Iterator[list[int]]:
+        begin = self._sizes.before(self._shard)
+        end = begin + self._sizes[self._shard]
+        for batch in super().__iter__():
+            yield batch[begin:end]
 
 
 class ShardBatchSampler(Sampler[list[int]]):
     """One rank's share of an evaluation set, each sample exactly once and none repeated.
 
-    Ranks may get different numbers of batches; nothing in evaluation communicates before the
-    metrics are computed, so none waits.
+    Ranks may get different numbers of batches: as a rule nothing in evaluation communicates before
+    the metrics are computed, so none waits.
+
+    Args:
+        together: ranks communicate in every batch, so all get as many: batches of nearly one size
+            (with ``batch_size=1`` and a remainder one of them has two samples). Raises ValueError
+            where there are fewer samples than ranks.
     """
 
-    def __init__(self, size: int, batch_size: int, rank: int, world_size: int) -> None:
+    def __init__(
+        self, size: int, batch_size: int, rank: int, world_size: int, together: bool = False
+    ) -> None:
         self.indices = range(rank, size, world_size)
-        self.batch_size = batch_size
+        held = len(self.indices)
+        if not together:
+            self._edges = [*range(0, held, batch_size), held] if held else [0]
+            return
+        if size < world_size:
+            raise ValueError(
+                f"dataset: found {size} samples to score on {world_size} devices that do it "
+                f"together; allowed: at least {world_size}, or validation=never"
+            )
+        count = min(math.ceil(math.ceil(size / world_size) / batch_size), size // world_size)
+        self._edges = [i * held // count for i in range(count + 1)]
 
     def __len__(self) -> int:
-        return math.ceil(len(self.indices) / self.batch_size)
+        return len(self._edges) - 1
 
     def __iter__(self) -> Iterator[list[int]]:
-        for begin in range(0, len(self.indices), self.batch_size):
-            yield list(self.indices[begin : begin + self.batch_size])
+        for begin, end in pairwise(self._edges):
+            yield list(self.indices[begin:end])
 
 
 def collate(samples: Any) -> Any:
@@ -93,9 +150,19 @@ def train_loader(
     world_size: int,
     seed: int,
     device_kind: str,
+    steps_per_batch: int = 1,
+    uneven: BatchSizes | None = None,
 ) -> DataLoader[Any]:
-    """Batches of ``per_rank`` samples of this rank's share. Raises ValueError if too large."""
-    sampler = GlobalBatchSampler(len(cast(Sized, dataset)), per_rank, rank, world_size, seed)
+    """Batches of ``per_rank`` samples of this rank's share, ``steps_per_batch`` of them at once.
+
+    ``uneven`` are the samples each rank takes of a batch instead, where they differ.
+
+    Raises ValueError for data that are too few, or that cannot lie on the device.
+    """
+    size = len(cast(Sized, dataset))
+    sampler = GlobalBatchSampler(size, per_rank, rank, world_size, seed, steps_per_batch)
+    if uneven is not None:
+        sampler = UnevenBatchSampler(size, uneven, rank, seed)
     return _loader(dataset, sampler, config, device_kind)
 
 
@@ -106,9 +173,11 @@ def validation_loader(
     rank: int,
     world_size: int,
     device_kind: str,
+    together: bool = False,
 ) -> DataLoader[Any]:
-    """Every sample of this rank's share of ``dataset`` once."""
-    sampler = ShardBatchSampler(len(cast(Sized, dataset)), batch_size, rank, world_size)
+    """Every sample of this rank's share of ``dataset`` once; see :class:`ShardBatchSampler`."""
+    size = len(cast(Sized, dataset))
+    sampler = ShardBatchSampler(size, batch_size, rank, world_size, together)
     return _loader(dataset, sampler, config, device_kind)
 
 
@@ -121,12 +190,17 @@ def _loader(
             "persistent_workers": config.persistent_workers,
             "prefetch_factor": config.prefetch_factor,
         }
-    return DataLoader(
-        dataset,
+    on_gpu = device_kind == "cuda"
+    resident = config.device_resident and on_gpu
+    loader: type[DataLoader[Any]] = DataLoader
+    if config.device_prefetch and on_gpu and not resident:
+        loader = functools.partial(DevicePrefetchLoader, config.device_prefetch)  # type: ignore[assignment]
+    return loader(
+        on_device(dataset, torch.device("cuda")) if resident else dataset,
         batch_sampler=sampler,
         num_workers=config.num_workers,
         # Without a GPU there is nothing to pin for, and torch warns.
-        pin_memory=config.pin_memory and device_kind == "cuda",
+        pin_memory=config.pin_memory and on_gpu and not resident,
         collate_fn=collate,
         **workers,
     )

@@ -9,20 +9,26 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
-from pytorch_lightning.utilities.model_helpers import is_overridden
-from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from pytorch_lightning.strategies import Strategy
 
-from scalewise.config import CellConfig, ConfigError, instantiate
+from scalewise.config import CellConfig, ConfigError
 from scalewise.faults.plant import UnplantableError, planted
+from scalewise.faults.records import leave_records
+from scalewise.optimizers.pruning import UnprunableError
 from scalewise.records import CellFolder, RankSummary
+from scalewise.train.build import build_data, build_module, can_score, data_share, sampled_from
+from scalewise.train.callbacks.data_share import DataShare
+from scalewise.train.callbacks.pruning import Pruning
 from scalewise.train.callbacks.recorder import CellRecorder
-from scalewise.train.data import train_loader, validation_loader
+from scalewise.train.device import settle_device
+from scalewise.train.execution.apply import Execution
 from scalewise.train.lean import NoProfiler, trim
 from scalewise.train.module import ExperimentModule
+from scalewise.train.operation import OperationModule, run_forward_only
 from scalewise.train.precision import apply_precision
 from scalewise.train.rank import RankContext
-from scalewise.train.strategy import build_strategy
+from scalewise.train.restart import Restarts
+from scalewise.train.strategies import Setting
 
 
 def run(cell: CellConfig, folder: CellFolder, rank: RankContext) -> RankSummary:
@@ -30,18 +36,42 @@ def run(cell: CellConfig, folder: CellFolder, rank: RankContext) -> RankSummary:
     _quiet()
     pl.seed_everything(cell.seed, workers=True, verbose=False)
     apply_precision(cell.precision)
-    module = build_module(cell, rank)
-    data = build_data(cell, rank, module)
-    recorder = CellRecorder(folder, rank.device, cell.warmup_steps, cell.log_every_n_steps)
-    trainer = build_trainer(cell, rank, recorder, module, data)
-    if rank.world_size > 1:
-        # The replicas start alike (DDP copies rank 0's) but must not share dropout masks.
-        torch.manual_seed(cell.seed + rank.rank)
     try:
-        with planted(cell.fault, rank, module, data):
-            trainer.fit(module, **data)
-    except UnplantableError as error:
+        settle_device(rank, cell.hardware.memory_cap_gib, cell.execution.device_check)
+    except ValueError as error:
         raise ConfigError(str(error)) from error
+    module = build_module(cell, rank)
+    execution = Execution(cell, rank)
+    execution.change(module)
+    share = data_share(cell, rank)
+    data = build_data(cell, rank, module, execution.steps_per_batch)
+    recorder = CellRecorder(
+        folder,
+        rank.device,
+        execution.untimed_steps,
+        cell.log_every_n_steps,
+        share,
+        cell.profile,
+    )
+    trainer = build_trainer(cell, rank, recorder, module, data, share)
+    execution.attach(trainer, recorder)
+    restarts = Restarts(cell.checkpoint, folder, rank, recorder)
+    restarts.attach(trainer)
+    if rank.world_size > 1:
+        # The replicas start alike (DDP copies rank 0's) but must not share dropout masks; ranks
+        # that hold one replica together must.
+        shard = cell.strategy.data_shard(rank.rank, rank.world_size)
+        torch.manual_seed(cell.seed + shard)
+    try:
+        with planted(cell.fault, rank, module, data), execution.stream():
+            trainer.fit(module, **data, **restarts.fit_arguments())
+    except (UnplantableError, UnprunableError) as error:
+        raise ConfigError(str(error)) from error
+    if recorder.steps.steps == 0:
+        raise ConfigError(
+            f"dataset: no batch came from {cell.dataset.name}, so nothing was trained; allowed: "
+            "one batch or more for every rank (has it fewer samples than one batch, and drop_last?)"
+        )
     if cell.validation == "end" and can_score(module, data):
         trainer.validate(
             module,
@@ -49,77 +79,9 @@ def run(cell: CellConfig, folder: CellFolder, rank: RankContext) -> RankSummary:
             datamodule=data.get("datamodule"),
             verbose=False,
         )
-    return recorder.close(trainer, module)
-
-
-def build_module(cell: CellConfig, rank: RankContext) -> pl.LightningModule:
-    """The model as a LightningModule: a user's own as it is, any other wrapped."""
-    model = instantiate("model", cell.model)
-    if isinstance(model, pl.LightningModule):
-        return model
-    if not isinstance(model, nn.Module):
-        raise ConfigError(
-            f"model._target_: {cell.model.target} built a {type(model).__name__}; "
-            "allowed: a LightningModule, or an nn.Module with loss(output, target)"
-        )
-
-    def optimizer(parameters: Any) -> torch.optim.Optimizer:
-        built = instantiate(
-            "optimizer", cell.optimizer, params=parameters, device_kind=rank.device.kind
-        )
-        assert isinstance(built, torch.optim.Optimizer)
-        return built
-
-    try:
-        return ExperimentModule(model, optimizer)
-    except ValueError as error:
-        raise ConfigError(f"model.{error}") from error
-
-
-def build_data(cell: CellConfig, rank: RankContext, module: pl.LightningModule) -> dict[str, Any]:
-    """The arguments of ``Trainer.fit`` that carry the data.
-
-    Raises ConfigError for data that cannot be read or that the model cannot train on.
-    """
-    dataset = instantiate("dataset", cell.dataset)
-    if isinstance(dataset, pl.LightningDataModule):
-        return {"datamodule": dataset}
-    try:
-        training = getattr(dataset, "train", dataset)
-        validation = getattr(dataset, "validation", None)
-        check = getattr(getattr(module, "network", None), "check_data", None)
-        if check is not None and hasattr(dataset, "describe"):
-            check(dataset.describe())
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    if not hasattr(training, "__getitem__") or not hasattr(training, "__len__"):
-        raise ConfigError(
-            f"dataset._target_: {cell.dataset.target} has no map-style training set; allowed: "
-            "a torch Dataset, an object with .train and .validation, or a LightningDataModule"
-        )
-    per_device = cell.per_device_batch_size(rank.world_size)
-    place = (rank.rank, rank.world_size)
-    try:
-        loader = train_loader(
-            training, cell.loader, per_device, *place, cell.seed, rank.device.kind
-        )
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    data: dict[str, Any] = {"train_dataloaders": loader}
-    if validation is not None and cell.validation != "never":
-        data["val_dataloaders"] = validation_loader(
-            validation, cell.loader, per_device, *place, rank.device.kind
-        )
-    return data
-
-
-def can_score(module: pl.LightningModule, data: dict[str, Any]) -> bool:
-    """Whether there is something to validate and a way to: a user's own code may have neither."""
-    datamodule = data.get("datamodule")
-    has_data = "val_dataloaders" in data or (
-        datamodule is not None and is_overridden("val_dataloader", datamodule)
-    )
-    return has_data and is_overridden("validation_step", module)
+    summary = recorder.close(trainer, module)
+    leave_records(cell.fault, folder, rank.rank, rank.world_size)
+    return summary
 
 
 def build_trainer(
@@ -128,25 +90,39 @@ def build_trainer(
     recorder: CellRecorder,
     module: pl.LightningModule,
     data: dict[str, Any],
+    share: DataShare,
 ) -> pl.Trainer:
     """A Trainer that does what the cell says and nothing that it does not."""
     during_fit = cell.validation == "epoch"
-    has_batch_norm = any(isinstance(part, _BatchNorm) for part in module.modules())
+    last_step = cell.profile.last_step(
+        cell.max_steps, recorder.steps.warmup_steps, cell.strategy.kind == "ddp"
+    )
+    assert share.sizes is not None
+    setting = Setting(
+        rank.device.kind,
+        rank.rank,
+        rank.world_size,
+        module,
+        cell,
+        share.sizes,
+        sampled_from(data),
+    )
     trainer = pl.Trainer(
         accelerator="gpu" if rank.device.kind == "cuda" else "cpu",
         devices=rank.world_size // rank.hosts,
         num_nodes=rank.hosts,
-        strategy=build_strategy(cell.strategy, rank.device.kind, has_batch_norm),
+        strategy=_build_strategy(cell, setting),
         # Told, not guessed: an allocation of some cluster around us must not be mistaken for ours.
         plugins=[LightningEnvironment()],
         precision=cell.precision.lightning,
-        max_steps=-1 if cell.max_steps is None else cell.max_steps,
+        max_steps=-1 if last_step is None else last_step,
         max_epochs=-1 if cell.max_epochs is None else cell.max_epochs,
         gradient_clip_val=cell.gradient_clip_norm,
+        accumulate_grad_batches=cell.accumulate_grad_batches,
         deterministic=cell.deterministic,
-        # Warm-up decides what cudnn's search may cost; it must not change results behind our back.
-        benchmark=False,
-        callbacks=[recorder],
+        # cuDNN's search may change results from run to run: only where it is asked for.
+        benchmark=cell.execution.cudnn_benchmark,
+        callbacks=[recorder, *_pruning(cell)],
         profiler=NoProfiler(),
         logger=False,
         enable_checkpointing=False,
@@ -158,9 +134,22 @@ def build_trainer(
         # Our own samplers shard the data; a user's LightningDataModule gets Lightning's.
         use_distributed_sampler="datamodule" in data,
     )
-    if isinstance(module, ExperimentModule):
+    if isinstance(module, OperationModule):
+        run_forward_only(trainer, recorder)
+    elif isinstance(module, ExperimentModule) and cell.strategy.LEAN_STEPS:
         trim(trainer, recorder)
     return trainer
+
+
+def _build_strategy(cell: CellConfig, setting: Setting) -> Strategy | str:
+    try:
+        return cell.strategy.build(setting)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _pruning(cell: CellConfig) -> list[pl.Callback]:
+    return [] if cell.pruning.kind == "none" else [Pruning(cell.pruning)]
 
 
 def _quiet() -> None:
@@ -170,8 +159,11 @@ def _quiet() -> None:
     for message in (
         r".*does not have many workers.*",
         r".*`srun` command is available on your system but is not used.*",
+        # Our loaders are put where they were; Lightning cannot know.
+        r".*resuming from a checkpoint that ended before the epoch ended.*",
         r".*defined a `validation_step` but have no `val_dataloader`.*",
         r".*The number of training batches .* is smaller than the logging interval.*",
         r".*`isinstance\(treespec, LeafSpec\)` is deprecated.*",
+        r".*`configure_optimizers` returned `None`.*",
     ):
         warnings.filterwarnings("ignore", message=message)

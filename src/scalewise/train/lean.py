@@ -80,7 +80,7 @@ class LeanSteps(_AutomaticOptimization):
         batch = trainer.strategy.batch_to_device(batch, dataloader_idx=0)
         progress.increment_ready()
         progress.increment_started()
-        output = self.run(trainer.optimizers[0], batch_idx, OrderedDict(batch=batch))
+        output = self.step(batch, batch_idx)
         progress.increment_processed()
         module = trainer.lightning_module
         self._recorder.on_train_batch_end(trainer, module, output, batch, batch_idx)
@@ -89,22 +89,35 @@ class LeanSteps(_AutomaticOptimization):
     def run(
         self, optimizer: torch.optim.Optimizer, batch_idx: int, kwargs: OrderedDict[str, Any]
     ) -> dict[str, Any]:
+        """:meth:`step`, as Lightning's own epoch loop calls it."""
+        return self.step(kwargs["batch"], batch_idx)
+
+    def step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
         """Forward, backward and optimizer step on one batch that is on the device."""
         trainer, recorder = self.trainer, self._recorder
-        module = trainer.lightning_module
-        loss = trainer.strategy.training_step(kwargs["batch"], batch_idx)
+        module, optimizer = trainer.lightning_module, trainer.optimizers[0]
+        loss = trainer.strategy.training_step(batch, batch_idx)
         assert isinstance(loss, torch.Tensor)
         optimizer.zero_grad()
         recorder.on_before_backward(trainer, module, loss)
-        loss.backward()  # type: ignore[no-untyped-call]
+        self.backward(loss)
         recorder.on_after_backward(trainer, module)
         self.optim_progress.optimizer.step.increment_ready()
         recorder.on_before_optimizer_step(trainer, module, optimizer)
-        if trainer.gradient_clip_val is not None:
-            torch.nn.utils.clip_grad_norm_(module.parameters(), float(trainer.gradient_clip_val))
+        self.clip(module)
         optimizer.step()
         self.optim_progress.optimizer.step.increment_completed()
         return {"loss": loss.detach()}
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Gradients of ``loss``, as the optimizer is to see them."""
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def clip(self, module: pl.LightningModule) -> None:
+        """Scale the gradients down to the norm the Trainer was given, if it was given one."""
+        if self.trainer.gradient_clip_val is not None:
+            limit = float(self.trainer.gradient_clip_val)
+            torch.nn.utils.clip_grad_norm_(module.parameters(), limit)
 
 
 def trim(trainer: pl.Trainer, recorder: CellRecorder) -> None:
@@ -122,7 +135,9 @@ def trim(trainer: pl.Trainer, recorder: CellRecorder) -> None:
         trainer.precision_plugin.scaler is not None
     )
     if trainer.accumulate_grad_batches == 1 and not scales:
-        steps = LeanSteps(trainer, recorder)
+        # A strategy that divides the model may have steps of its own.
+        steps_class: type[LeanSteps] = getattr(trainer.strategy, "steps_class", LeanSteps)
+        steps = steps_class(trainer, recorder)
         loop.automatic_optimization = steps
         loop.advance = steps.advance
         loop.update_lr_schedulers = lambda interval, update_plateau_schedulers: None

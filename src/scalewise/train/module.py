@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torchmetrics import MeanMetric, MetricCollection
 
 from scalewise.train.lean import CheapHookNames
+from scalewise.train.parallel.held import held_parameters
 
 OptimizerFactory = Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optimizer]
 """From named parameters: some optimizers treat them by name, and all of torch's accept names."""
@@ -51,15 +52,22 @@ class ExperimentModule(CheapHookNames, pl.LightningModule):
         x, target = batch
         return x.to(device, non_blocking=True), target.to(device, non_blocking=True)
 
+    def objective(self, x: Tensor, target: Tensor) -> Tensor:
+        """The loss of a batch: what ``execution=compile`` compiles."""
+        return self._loss(self.network(x), target)
+
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         x, target = batch
-        return self._loss(self.network(x), target)
+        return self.objective(x, target)
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         x, target = batch
-        output = self.network(x)
+        self.score(self.network(x), target)
+
+    def score(self, output: Tensor, target: Tensor) -> None:
+        """Take the outputs for a batch into the validation loss and metrics."""
         # Weighted by samples, so that a short last batch counts for what it is.
-        self.validation_loss.update(self._loss(output, target), weight=len(x))
+        self.validation_loss.update(self._loss(output, target), weight=len(target))
         if self.validation_metrics is not None:
             self.validation_metrics.update(output, target)
 
@@ -74,4 +82,4 @@ class ExperimentModule(CheapHookNames, pl.LightningModule):
         self.log_dict(values, sync_dist=True)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return self._optimizer(self.network.named_parameters())
+        return self._optimizer(held_parameters(self.network))

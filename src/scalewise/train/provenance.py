@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import os
 import platform
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,9 +12,11 @@ from pathlib import Path
 import torch
 
 from scalewise.hardware import data_sheet, load_profiles
-from scalewise.host import host_id, memory_limit_mib, usable_cores
+from scalewise.host import host_id, memory_limit_mib, shared_memory_mib, usable_cores
 from scalewise.paths import conf_dir
 from scalewise.records import DeviceInfo, Provenance
+from scalewise.train.rank import ENV_STARTED
+from scalewise.working_tree import code_version
 
 _PACKAGES = (
     "scalewise",
@@ -38,8 +38,12 @@ def collect(
     driver: str | None,
     topology: Mapping[str, str],
     command: tuple[str, ...] | None = None,
+    host_cores: int | None = None,
 ) -> Provenance:
-    """Provenance of the cell this process is a rank of."""
+    """Provenance of the cell this process is a rank of.
+
+    ``host_cores`` are the usable cores of the host, where this process is bound to some of them.
+    """
     environment = {k: v for k, v in sorted(os.environ.items()) if k.startswith(_PREFIXES)}
     gpus = [device.name for device in devices if device.kind == "cuda"]
     peak_tflops, peak_source = data_sheet(gpus, load_profiles(conf_dir() / "hardware"))
@@ -56,12 +60,14 @@ def collect(
         cuda=torch.version.cuda,
         nccl=_nccl_version(),
         environment=environment,
-        usable_cores=len(usable_cores()),
+        usable_cores=host_cores or len(usable_cores()),
         memory_limit_mib=memory_limit_mib(),
+        shared_memory_mib=shared_memory_mib(),
         emulated=emulations(environment, topology),
         topology=dict(topology),
         peak_tflops=peak_tflops,
         peak_source=peak_source,
+        started="forked" if os.environ.get(ENV_STARTED) == "forked" else "fresh",
     )
 
 
@@ -74,29 +80,6 @@ def package_versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return versions
-
-
-def code_version(folder: Path) -> dict[str, object]:
-    """Commit, dirtiness and hash of the difference of the repository around ``folder``.
-
-    Empty where there is no repository or no git.
-    """
-
-    def git(*arguments: str) -> bytes:
-        return subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, check=True, timeout=20
-        ).stdout
-
-    try:
-        commit = git("rev-parse", "HEAD").decode().strip()
-        difference = git("diff", "HEAD")
-    except (OSError, subprocess.SubprocessError):
-        return {}
-    return {
-        "commit": commit,
-        "dirty": bool(difference),
-        "diff_sha256": hashlib.sha256(difference).hexdigest() if difference else None,
-    }
 
 
 def emulations(environment: Mapping[str, str], topology: Mapping[str, str]) -> tuple[str, ...]:

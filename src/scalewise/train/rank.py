@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from scalewise.records import DeviceInfo
 
+ENV_STARTED = "SCALEWISE_STARTED"
+"""``forked`` in the environment of a rank that is a fork; a freshly started one has none."""
+
 
 @dataclass(frozen=True)
 class RankContext:
@@ -24,6 +27,15 @@ class RankContext:
     def is_first(self) -> bool:
         """Rank 0 writes what is written once for all ranks."""
         return self.rank == 0
+
+    @property
+    def describes_host(self) -> bool:
+        """Whether it records provenance: the last rank of the first host.
+
+        Not rank 0, at which all others knock: one that finds it not listening yet comes back only
+        after half a second.
+        """
+        return self.rank == self.world_size // self.hosts - 1
 
 
 SCRUBBED_NAMES = (

@@ -20,6 +20,7 @@ class BackgroundDrain:
         self._drains = drains
         self._interval_s = interval_s
         self._stopping = threading.Event()
+        self._draining = threading.Lock()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="scalewise-records", daemon=True)
         self._thread.start()
@@ -28,6 +29,13 @@ class BackgroundDrain:
         """Raise what went wrong in the thread, if anything did."""
         if self._error is not None:
             raise self._error
+
+    def flush(self) -> None:
+        """Write everything there is by now, and raise what went wrong."""
+        self.check()
+        with self._draining:
+            for drain in self._drains:
+                drain(True)
 
     def stop(self) -> None:
         """Write everything that is left and raise what went wrong."""
@@ -40,8 +48,9 @@ class BackgroundDrain:
     def _run(self) -> None:
         while not self._stopping.wait(self._interval_s):
             try:
-                for drain in self._drains:
-                    drain(False)
+                with self._draining:
+                    for drain in self._drains:
+                        drain(False)
             except BaseException as error:  # handed to the training thread by check()
                 self._error = error
                 return

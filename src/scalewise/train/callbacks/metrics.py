@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
@@ -13,13 +14,15 @@ import torch
 from torch import Tensor
 
 from scalewise.records import CellFolder, MetricRow, MetricsWriter, finite_or_none
+from scalewise.train.callbacks.data_share import OWN_SHARE, DataShare
 from scalewise.train.callbacks.steps import StepTimer
 
 
 @dataclass
 class _Pending:
     row: MetricRow
-    loss: Tensor | None
+    losses: tuple[Tensor, ...]
+    """One a batch of the step, each already divided by their number, as Lightning gives them."""
     ready: torch.cuda.Event | None
 
 
@@ -33,20 +36,39 @@ class MetricsRecorder(pl.Callback):
         folder: where the records go.
         steps: counts steps and samples.
         every_n_steps: how often the loss is read.
+        data: the part of the data this rank feeds.
     """
 
-    def __init__(self, folder: CellFolder, steps: StepTimer, every_n_steps: int = 10) -> None:
+    def __init__(
+        self,
+        folder: CellFolder,
+        steps: StepTimer,
+        every_n_steps: int = 10,
+        data: DataShare = OWN_SHARE,
+    ) -> None:
         self.folder = folder
+        self._data = data
         self.every_n_steps = every_n_steps
         self.final: dict[str, float | None] = {}
         self._steps = steps
         self._pending: deque[_Pending] = deque()
+        self._losses: list[Tensor] = []
         self._writer: MetricsWriter | None = None
+        self._earlier: Path | None = None
         self._side_stream: torch.cuda.Stream | None = None
 
     @property
     def rows(self) -> int:
         return self._writer.rows if self._writer is not None else 0
+
+    @property
+    def path(self) -> Path | None:
+        """Where the rows are; None before the first."""
+        return self._writer.path if self._writer is not None and self._writer.rows else None
+
+    def resume(self, rows: Path) -> None:
+        """Begin with the rows of an earlier try, in the file ``rows``, if it had any."""
+        self._earlier = rows
 
     def drain(self, wait: bool) -> None:
         """Write the rows that are ready. Called from the recording thread."""
@@ -57,8 +79,8 @@ class MetricsRecorder(pl.Callback):
                     return
                 pending.ready.synchronize()
             values = dict(pending.row.values)
-            if pending.loss is not None:
-                values["train_loss"] = self._read(pending.loss)
+            if pending.losses:
+                values["train_loss"] = sum(map(self._read, pending.losses))
             row = pending.row
             self._writer.append(MetricRow(row.time, row.step, row.epoch, row.samples, values))
             self.final.update({name: finite_or_none(value) for name, value in values.items()})
@@ -79,13 +101,25 @@ class MetricsRecorder(pl.Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        if self._steps.steps % self.every_n_steps and not trainer.is_last_batch:
+        due = (self._steps.steps + self._steps.inside_step) % self.every_n_steps == 0
+        if not due and not trainer.is_last_batch:
             return
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if isinstance(loss, Tensor):
+            self._losses.append(loss.detach())
+        if self._steps.inside_step:
+            return
         values: dict[str, float | None] = {}
         if trainer.optimizers:
             values["learning_rate"] = float(trainer.optimizers[0].param_groups[0]["lr"])
-        self._append(trainer, values, loss.detach() if isinstance(loss, Tensor) else None)
+        self._append(trainer, values, tuple(self._losses))
+        self._losses.clear()
+
+    def on_replays(self, trainer: pl.Trainer, losses: Mapping[int, Tensor]) -> None:
+        """Losses of replayed steps, each by the number of steps still to come when it was due."""
+        rate = float(trainer.optimizers[0].param_groups[0]["lr"])
+        for steps_back, loss in losses.items():
+            self._append(trainer, {"learning_rate": rate}, (loss,), steps_back)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._append_logged(trainer)
@@ -97,7 +131,8 @@ class MetricsRecorder(pl.Callback):
 
     def _open(self, trainer: pl.Trainer) -> None:
         if self._writer is None:
-            self._writer = MetricsWriter(self.folder.metrics_path(trainer.global_rank))
+            path = self.folder.metrics_path(trainer.global_rank)
+            self._writer = MetricsWriter(path, self._earlier)
             device = trainer.strategy.root_device
             if device.type == "cuda":
                 self._side_stream = torch.cuda.Stream(device)
@@ -105,18 +140,24 @@ class MetricsRecorder(pl.Callback):
     def _append_logged(self, trainer: pl.Trainer) -> None:
         values = {name: float(value) for name, value in trainer.callback_metrics.items()}
         if values:
-            self._append(trainer, dict(values), None)
+            self._append(trainer, dict(values), ())
 
     def _append(
-        self, trainer: pl.Trainer, values: dict[str, float | None], loss: Tensor | None
+        self,
+        trainer: pl.Trainer,
+        values: dict[str, float | None],
+        losses: tuple[Tensor, ...],
+        steps_back: int = 0,
     ) -> None:
         ready = None
-        if loss is not None and loss.is_cuda:
+        if losses and losses[-1].is_cuda:
             ready = torch.cuda.Event()
-            ready.record(torch.cuda.current_stream(loss.device))
-        samples = self._steps.samples * trainer.world_size
-        row = MetricRow(time.time(), self._steps.steps, trainer.current_epoch, samples, values)
-        self._pending.append(_Pending(row, loss, ready))
+            ready.record(torch.cuda.current_stream(losses[-1].device))
+        step = self._steps.steps - steps_back
+        own = self._steps.samples - steps_back * self._steps.samples_per_step
+        samples = self._data.global_samples(own, trainer.world_size)
+        row = MetricRow(time.time(), step, trainer.current_epoch, samples, values)
+        self._pending.append(_Pending(row, losses, ready))
 
     def _read(self, loss: Tensor) -> float:
         if self._side_stream is None:

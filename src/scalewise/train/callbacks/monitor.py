@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import secrets
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
 
 import pytorch_lightning as pl
-import torch
-from pytorch_lightning.utilities import rank_zero_warn
+from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
 
-from scalewise.gpu.nvml import GpuDevice, Nvml, NvmlUnavailable, open_nvml
-from scalewise.gpu.sampler import DeviceSampler
-from scalewise.host import processor_name, usable_cores
+from scalewise.gpu.sampler import MIN_INTERVAL_S, DeviceSampler
 from scalewise.records import (
     CellFolder,
     CellResult,
@@ -27,11 +23,15 @@ from scalewise.records import (
     SweepFolder,
     SweepPlan,
 )
+from scalewise.tracking.config import TrackerName
+from scalewise.train.callbacks.live_device import driver_and_links, gathered, live_device
+from scalewise.train.callbacks.mirror_process import MirrorProcess
+from scalewise.train.callbacks.monitored import config_id, describe_fit
 from scalewise.train.callbacks.recorder import CellRecorder
 from scalewise.train.provenance import collect
+from scalewise.working_tree import code_version
 
-TrackerName = Literal["trackio", "wandb"]
-_MIRROR_TIMEOUT_S = 90.0
+_TRACKERS = ("trackio", "wandb")
 
 
 class Monitor(CellRecorder):
@@ -39,17 +39,28 @@ class Monitor(CellRecorder):
 
         trainer = Trainer(callbacks=[scalewise.Monitor()])
 
-    The records form a sweep of one cell, so that ``scalewise report FOLDER`` reads them. Put it
-    first among the callbacks: what the others take then counts as ``other``.
+    The records form a sweep: ``scalewise report FOLDER`` reads them. Runs into the same ``folder``
+    add to it, one after another: equal ones are repeats, so that figures get intervals, and one
+    device against several gets a verdict. ``scalewise compare A B`` takes two folders; what has to
+    be equal stands in :mod:`scalewise.train.callbacks.monitored`. Where the records are is said
+    when the fit begins and when it ends.
+
+    Put it first among the callbacks: what the others take then counts as ``other``. One Monitor
+    records one fit.
 
     Args:
         folder: where the records go; a new folder below ``multirun/`` by default.
-        warmup_steps: first steps, excluded from every timing.
+        warmup_steps: first steps, excluded from every timing: a fit that is not longer is not
+            timed at all.
         log_every_n_steps: how often the loss is read.
         devices: sample the GPUs or, without any, the ranks' processes.
-        interval_s: seconds between two samples.
-        tracking: the trackers that mirror the records; none by default.
+        interval_s: seconds between two samples, at least 0.1.
+        tracking: who mirrors the records: ``("trackio", "wandb")``, either, or nobody, as by
+            default. Both need no account: WandB stays offline unless you are logged in.
         name: what the run is called in the report and in the trackers.
+
+    Raises:
+        ValueError: for an argument that is not allowed, naming what is.
     """
 
     def __init__(
@@ -67,6 +78,15 @@ class Monitor(CellRecorder):
                 f"Monitor: found warmup_steps={warmup_steps}, log_every_n_steps="
                 f"{log_every_n_steps}; allowed: 0 or more, and 1 or more"
             )
+        if not interval_s >= MIN_INTERVAL_S:
+            raise ValueError(
+                f"Monitor: found interval_s={interval_s}; allowed: {MIN_INTERVAL_S} or more"
+            )
+        if isinstance(tracking, str) or not set(tracking) <= set(_TRACKERS):
+            raise ValueError(
+                f"Monitor: found tracking={tracking!r}; allowed: a list of "
+                + " and ".join(_TRACKERS)
+            )
         super().__init__(
             CellFolder(Path()), DeviceInfo("cpu", "unknown"), warmup_steps, log_every_n_steps
         )
@@ -75,8 +95,9 @@ class Monitor(CellRecorder):
         self._interval_s = interval_s
         self._trackers = tuple(tracking)
         self._name = name
+        self._planned: PlannedCell | None = None
         self._sampler: DeviceSampler | None = None
-        self._mirror: subprocess.Popen[bytes] | None = None
+        self._mirror: MirrorProcess | None = None
         self._started_at = 0.0
 
     @property
@@ -93,9 +114,12 @@ class Monitor(CellRecorder):
             f"multirun/monitor-{time.strftime('%Y-%m-%d_%H-%M-%S')}-{secrets.token_hex(2)}"
         )
         # Every rank has an idea of its own; rank 0's counts.
-        self._sweep_folder = Path(trainer.strategy.broadcast(str(chosen.resolve())))
+        folder, name = trainer.strategy.broadcast(
+            (str(chosen.resolve()), _free_name(chosen, self._name))
+        )
+        self._sweep_folder = Path(folder)
         self._started_at = time.time()
-        self._bind_folder(CellFolder(self._sweep_folder / self._name))
+        self._bind_folder(CellFolder(self._sweep_folder / name))
         self.device = live_device(trainer.strategy.root_device)
         super().setup(trainer, pl_module, stage)
 
@@ -104,7 +128,11 @@ class Monitor(CellRecorder):
         pids = gathered(os.getpid(), trainer.world_size)
         if trainer.is_global_zero:
             self._describe(trainer, pl_module, devices)
-            self._start_mirror()
+            self._mirror = MirrorProcess(self.sweep_folder) if self._trackers else None
+            rank_zero_info(
+                f"scalewise: records go to {_shown(self.folder.path)}; the first "
+                f"{self.steps.warmup_steps} steps are warm-up and not timed"
+            )
         if trainer.local_rank == 0 and self._sample_devices:
             self._sampler = DeviceSampler(
                 self.folder,
@@ -122,15 +150,17 @@ class Monitor(CellRecorder):
         trainer.strategy.barrier("scalewise-monitor")
         if trainer.is_global_zero:
             self._save_result(trainer)
-            self._finish_mirror()
+            if self._mirror is not None and not self._mirror.finish():
+                rank_zero_warn(f"not all of {self.sweep_folder} reached the trackers in time")
+            self._say_where()
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
         if self._sampler is not None:
             self._sampler.stop()
-        if self._mirror is not None and self._mirror.stdin is not None:
-            self._mirror.stdin.close()
+        if self._mirror is not None:
+            self._mirror.let_go()
 
     def _bind_folder(self, folder: CellFolder) -> None:
         for part in (self, self.steps, self.metrics, self.shards):
@@ -143,35 +173,27 @@ class Monitor(CellRecorder):
         devices: tuple[DeviceInfo, ...],
     ) -> None:
         """Plan, configuration and provenance: what the sweep writes for its own cells."""
-        planned = PlannedCell(
-            self._name, self._name, self._name, (), repeat=0, devices=trainer.world_size
+        config = describe_fit(trainer, module, self.steps.warmup_steps, self._trackers)
+        sweep, alike = SweepFolder(self.sweep_folder), config_id(config, trainer.world_size)
+        plan = (
+            sweep.load_plan()
+            if sweep.plan_path.exists()
+            else SweepPlan(time.time(), tuple(sys.argv), 0, ())
         )
-        SweepFolder(self.sweep_folder).save_plan(
-            SweepPlan(time.time(), tuple(sys.argv), 0, (planned,))
+        repeat = sum(cell.config_id == alike for cell in plan.cells)
+        self._planned = PlannedCell(
+            self.folder.name, alike, self.folder.name, (), repeat, devices=trainer.world_size
         )
-        self.folder.save_config(
-            {
-                "model": {"name": type(module).__name__},
-                "dataset": {"name": _dataset_name(trainer)},
-                "strategy": {"name": type(trainer.strategy).__name__},
-                "hardware": {"name": "auto"},
-                "optimizer": {"name": _optimizer_name(trainer)},
-                "precision": {"name": str(trainer.precision)},
-                "execution": {"name": "eager"},
-                "max_steps": trainer.max_steps,
-                "max_epochs": trainer.max_epochs,
-                "warmup_steps": self.steps.warmup_steps,
-                "tracking": {"name": "monitor", "trackers": list(self._trackers)},
-            }
-        )
-        try:
-            with open_nvml() as nvml:
-                driver, topology = nvml.driver_version(), _links(nvml, devices)
-        except NvmlUnavailable:
-            driver, topology = None, {}
-        self.folder.save_provenance(collect(devices, driver, topology))
+        sweep.save_plan(dataclasses.replace(plan, cells=(*plan.cells, self._planned)))
+        self.folder.save_config(config)
+        provenance = collect(devices, *driver_and_links(devices))
+        # The user's own code is in the configuration, by the classes that the fit is made of: the
+        # line of his script that asks for another device must not make two runs incomparable.
+        ours = code_version(Path(__file__).parent)
+        self.folder.save_provenance(dataclasses.replace(provenance, code=ours))
 
     def _save_result(self, trainer: pl.Trainer) -> None:
+        assert self._planned is not None
         ranks: tuple[RankSummary, ...] = tuple(
             self.folder.load_rank(rank) for rank in range(trainer.world_size)
         )
@@ -179,10 +201,10 @@ class Monitor(CellRecorder):
         per_device = round(ranks[0].samples_fed / steps)
         self.folder.save_result(
             CellResult(
-                cell_id=self._name,
-                config_id=self._name,
-                name=self._name,
-                repeat=0,
+                cell_id=self._planned.cell_id,
+                config_id=self._planned.config_id,
+                name=self._planned.name,
+                repeat=self._planned.repeat,
                 attempt=1,
                 started_at=self._started_at,
                 finished_at=time.time(),
@@ -198,64 +220,29 @@ class Monitor(CellRecorder):
             )
         )
 
-    def _start_mirror(self) -> None:
-        if self._trackers:
-            self._mirror = subprocess.Popen(
-                # -P: a queue.py where the user stands must not replace the library's.
-                [sys.executable, "-P", "-m", "scalewise.tracking.mirror", str(self.sweep_folder)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,
+    def _say_where(self) -> None:
+        timed = self.steps.steps - self.steps.warmup_steps
+        if timed < 1:
+            rank_zero_warn(
+                f"scalewise: nothing was timed: all {self.steps.steps} steps were warm-up "
+                f"(warmup_steps={self.steps.warmup_steps})"
             )
-
-    def _finish_mirror(self) -> None:
-        if self._mirror is None or self._mirror.stdin is None:
-            return
-        try:
-            self._mirror.communicate(b"finish\n", timeout=_MIRROR_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._mirror.kill()
-            self._mirror.wait()
-            rank_zero_warn(f"not everything of {self.sweep_folder} reached the trackers in time")
+        rank_zero_info(
+            f"scalewise: {max(timed, 0)} steps were timed: "
+            f"scalewise report {_shown(self.sweep_folder)}"
+        )
 
 
-def live_device(device: torch.device) -> DeviceInfo:
-    """The device this process computes on, with the GPU's UUID where it has one."""
-    cores = usable_cores()
-    if device.type != "cuda":
-        return DeviceInfo("cpu", processor_name(), cores=cores)
-    properties = torch.cuda.get_device_properties(device)
-    uuid = f"GPU-{properties.uuid}"
-    total_mib = properties.total_memory / 2**20
-    try:
-        with open_nvml() as nvml:
-            index = next((d.index for d in nvml.all_devices() if d.uuid == uuid), None)
-    except NvmlUnavailable:
-        index = None
-    return DeviceInfo("cuda", properties.name, uuid, index, cores, total_mib)
+def _free_name(folder: Path, name: str) -> str:
+    """``name``, or with a number where an earlier run in the same folder has it."""
+    number, found = 1, name
+    while (folder / found).exists():
+        number += 1
+        found = f"{name}-{number}"
+    return found
 
 
-def gathered(value: Any, world_size: int) -> tuple[Any, ...]:
-    """``value`` of every rank, in the order of ranks."""
-    if world_size == 1:
-        return (value,)
-    values: list[Any] = [None] * world_size
-    torch.distributed.all_gather_object(values, value)
-    return tuple(values)
-
-
-def _links(nvml: Nvml, devices: Sequence[DeviceInfo]) -> dict[str, str]:
-    uuids = {d.uuid for d in devices}
-    gpus: list[GpuDevice] = [gpu for gpu in nvml.all_devices() if gpu.uuid in uuids]
-    return nvml.link_matrix(gpus)
-
-
-def _dataset_name(trainer: pl.Trainer) -> str:
-    dataset = getattr(trainer.train_dataloader, "dataset", None)
-    return (
-        type(dataset).__name__ if dataset is not None else type(trainer.train_dataloader).__name__
-    )
-
-
-def _optimizer_name(trainer: pl.Trainer) -> str:
-    return "+".join(type(o).__name__ for o in trainer.optimizers) or "none"
+def _shown(path: Path) -> str:
+    """A path as somebody who stands here would type it."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

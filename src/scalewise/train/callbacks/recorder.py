@@ -5,17 +5,33 @@ from __future__ import annotations
 import math
 import os
 import resource
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from torch import Tensor
 
+from scalewise.measure.replays import Replays
 from scalewise.measure.run_queue import RunQueue
-from scalewise.records import CellFolder, DeviceInfo, HeartbeatWriter, RankSummary
+from scalewise.operations.contract import Operation
+from scalewise.records import (
+    CellFolder,
+    DeviceInfo,
+    ExecutionRecord,
+    HeartbeatWriter,
+    RankSummary,
+)
 from scalewise.train.callbacks.background import BackgroundDrain
+from scalewise.train.callbacks.data_share import OWN_SHARE, DataShare
+from scalewise.train.callbacks.footprint import optimizer_state_bytes
 from scalewise.train.callbacks.metrics import MetricsRecorder
+from scalewise.train.callbacks.profiled import ProfiledSteps
+from scalewise.train.callbacks.pruning import pruned_share, pruning_state_bytes
 from scalewise.train.callbacks.shards import ShardAudit
 from scalewise.train.callbacks.steps import StepTimer
+from scalewise.train.profiling import DEFAULT_PROFILE, ProfileConfig
 
 
 class CellRecorder(pl.Callback):
@@ -29,6 +45,8 @@ class CellRecorder(pl.Callback):
         device: what this rank runs on.
         warmup_steps: first steps, excluded from every timing.
         log_every_n_steps: how often the loss is read.
+        data: the part of the data this rank feeds.
+        profile: how closely steps are watched.
     """
 
     def __init__(
@@ -37,14 +55,20 @@ class CellRecorder(pl.Callback):
         device: DeviceInfo,
         warmup_steps: int = 0,
         log_every_n_steps: int = 10,
+        data: DataShare = OWN_SHARE,
+        profile: ProfileConfig = DEFAULT_PROFILE,
     ) -> None:
         self.folder = folder
         self.device = device
-        self.steps = StepTimer(folder, warmup_steps)
-        self.metrics = MetricsRecorder(folder, self.steps, log_every_n_steps)
-        self.shards = ShardAudit(folder, self.steps)
+        self.steps = StepTimer(folder, warmup_steps, profile)
+        self._profiled = ProfiledSteps(folder, warmup_steps, profile) if profile.profiles else None
+        self.metrics = MetricsRecorder(folder, self.steps, log_every_n_steps, data)
+        self.shards = ShardAudit(folder, self.steps, data.shard)
+        self.execution: Callable[[], ExecutionRecord] | None = None
+        """Asked at the end how the steps were really executed."""
         self._run_queue = RunQueue()
         self._run_queue_ms: float | None = None
+        self._other_threads_cpu_ms: float | None = None
         self._heartbeat: HeartbeatWriter | None = None
         self._background: BackgroundDrain | None = None
 
@@ -59,8 +83,10 @@ class CellRecorder(pl.Callback):
         self.steps.on_train_start(trainer, pl_module)
         self._background = BackgroundDrain([self.steps.drain, self.metrics.drain])
         assert self._heartbeat is not None
-        self._heartbeat.begin(planned_steps(trainer))
-        self._run_queue.begin(0)
+        self._heartbeat.begin(planned_steps(trainer), self.steps.steps, self.steps.samples)
+        self._run_queue.begin(self.steps.steps)
+        if self._profiled is not None:
+            self._profiled.on_train_start(trainer, pl_module)
 
     def on_before_backward(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: torch.Tensor
@@ -91,8 +117,31 @@ class CellRecorder(pl.Callback):
         self.metrics.on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
         self._heartbeat.beat(self.steps.steps, self.steps.samples)
         self._background.check()
-        if self.steps.steps == self.steps.warmup_steps:
+        if self.steps.own_steps == self.steps.warmup_steps:
             self._run_queue.begin(self.steps.steps)
+        if self._profiled is not None:
+            self._profiled.on_step(trainer, self.steps.steps)
+
+    def on_replays(
+        self, trainer: pl.Trainer, replays: Replays, samples: int, losses: Mapping[int, Tensor]
+    ) -> None:
+        """Several steps at once, in place of ``on_train_batch_end`` for each.
+
+        ``samples`` were fed in each; ``losses`` are those that are read, see the metrics.
+        """
+        assert self._heartbeat is not None and self._background is not None
+        before = self.steps.own_steps
+        self.steps.finish_replays(replays, trainer.current_epoch, samples)
+        self.metrics.on_replays(trainer, losses)
+        self._heartbeat.beat(self.steps.steps, self.steps.samples)
+        self._background.check()
+        if before < self.steps.warmup_steps <= self.steps.own_steps:
+            self._run_queue.begin(self.steps.steps)
+
+    @property
+    def needs_every_step(self) -> bool:
+        """Whether something of it acts between two steps."""
+        return self._profiled is not None
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.shards.on_train_epoch_end(trainer, pl_module)
@@ -100,6 +149,9 @@ class CellRecorder(pl.Callback):
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._run_queue_ms = self._run_queue.ms_per_step(self.steps.steps)
+        self._other_threads_cpu_ms = self._run_queue.other_threads_cpu_ms_per_step(self.steps.steps)
+        if self._profiled is not None:
+            self._profiled.on_train_end(trainer, pl_module)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.metrics.on_validation_end(trainer, pl_module)
@@ -111,6 +163,22 @@ class CellRecorder(pl.Callback):
         # Scoring is progress too: without a beat a long validation would look like a hang.
         if self._heartbeat is not None:
             self._heartbeat.beat(self.steps.steps, self.steps.samples)
+
+    def resume(self, step: int, samples: int, metrics: Path) -> None:
+        """Go on where an earlier try had done ``step`` steps; call it before the fit.
+
+        Its metrics are kept, its step times are not: they are another set of processes'.
+        """
+        self.steps.first_step = self.steps.steps = step
+        self.steps.samples = samples
+        self.metrics.resume(metrics)
+        self.shards.leave_out(f"this try went on from a checkpoint after {step} steps")
+
+    def metrics_so_far(self) -> Path | None:
+        """The file with every metric up to now; None if there is none yet."""
+        assert self._background is not None
+        self._background.flush()
+        return self.metrics.path
 
     def close(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> RankSummary:
         """Write what is left and the summary of this rank, and return it."""
@@ -142,18 +210,28 @@ class CellRecorder(pl.Callback):
             steps_completed=self.steps.steps,
             samples_fed=self.steps.samples,
             epochs_completed=trainer.fit_loop.epoch_progress.current.completed,
-            gradient_bytes=self.steps.gradient_bytes,
-            gradient_buckets=self.steps.gradient_buckets,
+            gradient_bytes=self.steps.traffic.bucket_bytes,
+            gradient_buckets=self.steps.traffic.buckets,
             flops_per_sample=_declared_flops(module),
             peak_allocated_mib=torch.cuda.max_memory_allocated() / 2**20 if on_gpu else None,
             peak_reserved_mib=torch.cuda.max_memory_reserved() / 2**20 if on_gpu else None,
             allocation_retries=int(statistics.get("num_alloc_retries", 0)) if on_gpu else None,
             peak_rss_mib=peak_rss_kib / 1024,
-            metrics=dict(self.metrics.final),
+            metrics={**self.metrics.final, **_counted(module)},
+            resumed_at_step=self.steps.first_step or None,
             step_rows=self.steps.rows,
             metric_rows=self.metrics.rows,
             missing=self._missing(),
             run_queue_ms_per_step=self._run_queue_ms,
+            other_threads_cpu_ms_per_step=self._other_threads_cpu_ms,
+            execution=self.execution() if self.execution is not None else None,
+            data_shard=self.shards.data_shard,
+            pipeline=getattr(trainer.strategy, "pipeline_record", None),
+            communication=self.steps.communication(trainer.strategy),
+            probed_samples_per_s=getattr(trainer.strategy, "probed_samples_per_s", None),
+            optimizer_state_bytes=optimizer_state_bytes(trainer.optimizers),
+            pruned_share=pruned_share(trainer.optimizers),
+            pruning_state_bytes=pruning_state_bytes(trainer.optimizers),
         )
 
     def _missing(self) -> dict[str, str]:
@@ -166,7 +244,19 @@ class CellRecorder(pl.Callback):
 def planned_steps(trainer: pl.Trainer) -> int | None:
     """Optimizer steps this fit means to take; None where nothing bounds it."""
     total = trainer.estimated_stepping_batches
+    sampler = getattr(trainer.train_dataloader, "batch_sampler", None)
+    if sampler is not None and getattr(sampler, "steps_per_batch", 1) > 1:
+        # Lightning counts batches, and these hold several steps each.
+        epochs = trainer.max_epochs if trainer.max_epochs not in (None, -1) else math.inf
+        limit = trainer.max_steps if trainer.max_steps != -1 else math.inf
+        total = min(sampler.steps * epochs, limit)
     return int(total) if math.isfinite(total) and total >= 0 else None
+
+
+def _counted(module: pl.LightningModule) -> dict[str, float]:
+    """What a forward-only operation counted while it ran."""
+    network = getattr(module, "network", None)
+    return network.counts() if isinstance(network, Operation) else {}
 
 
 def _declared_flops(module: pl.LightningModule) -> float | None:

@@ -47,10 +47,12 @@ class ShardAudit(pl.Callback):
     Args:
         folder: where the record goes.
         steps: counts the samples that were fed: a loader with workers draws ahead.
+        data_shard: the part of the data this rank is to feed; None: a part of its own.
     """
 
-    def __init__(self, folder: CellFolder, steps: StepTimer) -> None:
+    def __init__(self, folder: CellFolder, steps: StepTimer, data_shard: int | None = None) -> None:
         self.folder = folder
+        self.data_shard = data_shard
         self.missing: dict[str, str] = {}
         self._steps = steps
         self._listening: _Listening | None = None
@@ -73,7 +75,13 @@ class ShardAudit(pl.Callback):
 
         strategy.process_dataloader = listening
 
+    def leave_out(self, reason: str) -> None:
+        """Record no indices, for a reason that is said instead."""
+        self.missing["shard_audit"] = reason
+
     def _listen(self, loader: object) -> None:
+        if "shard_audit" in self.missing:
+            return
         sampler = getattr(loader, "batch_sampler", None)
         dataset = getattr(loader, "dataset", None)
         if not isinstance(loader, DataLoader) or not isinstance(sampler, Iterable):
@@ -101,5 +109,5 @@ class ShardAudit(pl.Callback):
         indices = np.asarray(flat, dtype=np.int64)
         write_shard(
             self.folder.shard_path(rank),
-            ShardIndices(rank, indices, self._dataset_size, complete),
+            ShardIndices(rank, indices, self._dataset_size, complete, self.data_shard),
         )

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.strategies import DDPStrategy
+from pytorch_lightning.strategies import DDPStrategy, Strategy
 from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from scalewise.measure.nvtx import NvtxClock
+from scalewise.measure.replays import Replays
 from scalewise.measure.step_clock import Mark, StepClock
-from scalewise.records import WARMUP, CellFolder, StepWriter
-
-CommHook = Callable[[Any, GradBucket], torch.futures.Future[Tensor]]
+from scalewise.records import WARMUP, CellFolder, CommunicationRecord, StepWriter
+from scalewise.train.callbacks.last_gradient import LastGradient
+from scalewise.train.callbacks.traffic import PLAIN, CommHook, GradientHook, GradientTraffic
+from scalewise.train.profiling import DEFAULT_PROFILE, ProfileConfig
 
 
 class StepTimer(pl.Callback):
@@ -27,24 +31,51 @@ class StepTimer(pl.Callback):
     Args:
         folder: where the records go.
         warmup_steps: first steps, flagged as excluded from every timing.
+        profile: how closely it watches; where a profiler runs, every step is flagged.
     """
 
-    def __init__(self, folder: CellFolder, warmup_steps: int = 0) -> None:
+    def __init__(
+        self,
+        folder: CellFolder,
+        warmup_steps: int = 0,
+        profile: ProfileConfig = DEFAULT_PROFILE,
+    ) -> None:
         self.folder = folder
+        self.profile = profile
         self.warmup_steps = warmup_steps
         self.steps = 0
         self.samples = 0
-        self.gradient_bytes: int | None = None
-        self.gradient_buckets: int | None = None
+        self.first_step = 0
+        """Steps that an earlier try had done when this one went on from its checkpoint."""
+        self.traffic = GradientTraffic()
         self.missing: dict[str, str] = {}
+        self.samples_per_step = 0
+        """Of the steps that were replayed last."""
+        self.listens = True
+        """Whether DDP's gradients are watched from the start; :meth:`listen` does it later."""
+        self._last_gradient: LastGradient | None = None
         self._clock: StepClock | None = None
         self._writer: StepWriter | None = None
         self._step_samples = 0
-        self._bucket_bytes: list[int] = []
 
     @property
     def rows(self) -> int:
         return self._writer.rows if self._writer is not None else 0
+
+    @property
+    def own_steps(self) -> int:
+        """Steps of this try."""
+        return self.steps - self.first_step
+
+    def leave_out(self) -> None:
+        """What passed since the last step belongs to none: the next one begins now."""
+        if self._clock is not None:
+            self._clock.begin()
+
+    @property
+    def inside_step(self) -> bool:
+        """Whether batches were fed for whose gradients no optimizer step was taken yet."""
+        return self._step_samples > 0
 
     def drain(self, wait: bool) -> None:
         """Write the steps that are ready. Called from the recording thread."""
@@ -61,24 +92,56 @@ class StepTimer(pl.Callback):
         strategy = trainer.strategy
         if stage == "fit" and isinstance(strategy, DDPStrategy):
             user_hook = strategy._ddp_comm_hook
-            if user_hook is not None:
+            if user_hook is not None and self.profile.anatomy:
                 # Registered by Lightning when it wraps the model; DDP takes one hook only.
-                strategy._ddp_comm_hook = self._listening(user_hook)
+                own = GradientHook(user_hook, None, PLAIN.payload_bytes)
+                strategy._ddp_comm_hook = self._listening(own)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         device = trainer.strategy.root_device
         self._writer = StepWriter(self.folder.steps_path(trainer.global_rank))
-        self._clock = StepClock(self._writer, device if device.type == "cuda" else None)
-        self._instrument(trainer)
+        clock = NvtxClock if self.profile.nvtx else StepClock
+        timed = device if device.type == "cuda" else None
+        self._clock = clock(self._writer, timed, self.profile.anatomy)
+        self._guard_epoch(trainer.strategy)
+        if self.profile.anatomy:
+            self._instrument(trainer)
+        else:
+            self.missing["phases"] = "profile.anatomy=false: only whole steps were timed"
+        if self.listens:
+            self.listen(trainer)
+        self._clock.begin()
+
+    def listen(self, trainer: pl.Trainer) -> None:
+        """Watch DDP's gradient buckets, or say why that is not possible."""
         model = trainer.strategy.model
         if isinstance(model, DistributedDataParallel):
-            if getattr(trainer.strategy, "_ddp_comm_hook", None) is None:
-                model.register_comm_hook(None, self._listening(allreduce_hook))
-        elif trainer.world_size > 1:
+            # Lightning hands a user's hook to DDP on GPUs only.
+            on_gpu = trainer.strategy.root_device.type == "cuda"
+            if getattr(trainer.strategy, "_ddp_comm_hook", None) is None or not on_gpu:
+                self._register(model, getattr(trainer.strategy, "gradient_hook", None))
+        elif trainer.world_size > 1 and not hasattr(trainer.strategy, "communication"):
+            # A strategy of ours that divides the model knows better.
+            reasons = getattr(trainer.strategy, "hidden", None)
+            if reasons is not None:
+                self.missing.update(reasons)
+                return
+            parameters = trainer.lightning_module.parameters()
+            learns = any(parameter.requires_grad for parameter in parameters)
             self.missing["exposed_comm_ms"] = (
                 f"{type(trainer.strategy).__name__} reduces gradients where no hook can see it"
+                if learns
+                else "nothing has gradients, so none are reduced"
             )
-        self._clock.begin()
+
+    def _register(self, model: DistributedDataParallel, own: GradientHook | None) -> None:
+        """Hear of the last bucket; without anatomy only a hook that the strategy brings is used."""
+        if self.profile.anatomy and own is None:
+            ready = functools.partial(self._mark, Mark.LAST_BUCKET)
+            self._last_gradient = LastGradient(model, ready, self.traffic)
+        elif own is not None:
+            hook = self._listening(own) if self.profile.anatomy else own.hook
+            model.register_comm_hook(own.state, hook)
 
     def on_before_backward(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor
@@ -87,6 +150,8 @@ class StepTimer(pl.Callback):
 
     def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._mark(Mark.BACKWARD_END)
+        if self._last_gradient is not None:
+            self._last_gradient.after_backward()
 
     def on_before_optimizer_step(
         self,
@@ -111,11 +176,73 @@ class StepTimer(pl.Callback):
         if (batch_idx + 1) % accumulate and not trainer.is_last_batch:
             self._clock.continue_step()
             return
-        flags = WARMUP if self.steps < self.warmup_steps else 0
+        excluded = self.own_steps < self.warmup_steps or self.profile.profiles
+        flags = WARMUP if excluded else 0
         self._clock.finish_step(self.steps, trainer.current_epoch, self._step_samples, flags)
         self.steps += 1
         self.samples += self._step_samples
         self._step_samples = 0
+        if self.own_steps == self.warmup_steps:
+            self.traffic.begin()
+
+    # Steps that are not a batch each
+
+    def on_next_of_batch(self) -> None:
+        """The next step's data came with the batch before: nothing is fetched for it."""
+        for mark in (Mark.FETCH_BEGIN, Mark.FETCH_END, Mark.TRANSFER_END):
+            self._mark(mark)
+
+    def on_replay(self) -> None:
+        """A captured step is launched as a whole: its end is all that will be seen of it."""
+        self._mark(Mark.REPLAY_BEGIN)
+        self.traffic.repeat()
+
+    def begin_replays(self) -> Replays:
+        """All steps of the batch that has just come are launched in a row from here on."""
+        assert self._clock is not None
+        return self._clock.begin_replays()
+
+    def finish_replays(self, replays: Replays, epoch: int, samples: int) -> None:
+        """They are launched; each fed ``samples``."""
+        assert self._clock is not None
+        count = len(replays.ends_ns)
+        replays.first_step, replays.epoch, replays.samples = self.steps, epoch, samples
+        replays.untimed = min(count, max(0, self.warmup_steps - self.own_steps))
+        self._clock.finish_replays(replays)
+        if 0 <= self.warmup_steps - self.own_steps <= count:
+            self.traffic.begin()
+        self.traffic.repeat(count - replays.untimed)
+        self.steps += count
+        self.samples += count * samples
+        self.samples_per_step = samples
+
+    def begin_part(self, begin: Mark) -> None:
+        """A forward or backward of several that alternate: what lies before it is ``other``."""
+        assert self._clock is not None
+        self._clock.continue_step()
+        # On the device's time line this mark ends what was neither forward nor backward.
+        self._clock.mark(Mark.FETCH_BEGIN)
+        self._clock.mark(begin)
+
+    def end_part(self, end: Mark) -> None:
+        """The end of what :meth:`begin_part` began."""
+        self._mark(end)
+
+    def end_parts(self) -> None:
+        """No part follows before the optimizer: what passed since the last one is ``other``."""
+        assert self._clock is not None
+        self._clock.continue_step()
+        self._clock.mark(Mark.FETCH_BEGIN)
+
+    @contextlib.contextmanager
+    def unseen(self) -> Iterator[None]:
+        """What runs in here leaves no marks: a capture records what others will see replayed."""
+        assert self._clock is not None
+        self._clock.paused = True
+        try:
+            yield
+        finally:
+            self._clock.paused = False
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         # Scoring is no part of a training step: the next one begins after it.
@@ -124,7 +251,8 @@ class StepTimer(pl.Callback):
 
     def _mark(self, mark: Mark) -> None:
         assert self._clock is not None
-        self._clock.mark(mark)
+        if self.profile.anatomy:
+            self._clock.mark(mark)
 
     def _instrument(self, trainer: pl.Trainer) -> None:
         """Mark what no hook tells: the loader, the transfer, and ``training_step`` itself."""
@@ -157,22 +285,42 @@ class StepTimer(pl.Callback):
 
         return marked
 
-    def _listening(self, hook: CommHook) -> CommHook:
-        """``hook``, and a mark when the last bucket of a backward pass is ready."""
+    @staticmethod
+    def _guard_epoch(strategy: Any) -> None:
+        """Let a step that raises StopIteration fail: Lightning would take it for the epoch's end.
+
+        That is what ``next()`` on an iterator of the user's own does when it runs dry.
+        """
+        inner = strategy.training_step
+
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return inner(*args, **kwargs)
+            except StopIteration as error:
+                raise RuntimeError(
+                    "training_step raised StopIteration, which would have ended its epoch unseen"
+                ) from error
+
+        strategy.training_step = guarded
+
+    def communication(self, strategy: Strategy) -> CommunicationRecord | None:
+        """What this rank gave to collectives in the timed steps; call it after the last."""
+        timed_steps = self.own_steps - self.warmup_steps
+        own = getattr(strategy, "communication", None)
+        if own is not None:
+            record: CommunicationRecord | None = own(timed_steps)
+            return record
+        return self.traffic.record(timed_steps)
+
+    def _listening(self, hook: GradientHook) -> CommHook:
+        """``hook``, counted, and a mark when the last bucket of a backward pass is ready."""
 
         def listen(state: Any, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-            if self.gradient_bytes is None:
-                self._bucket_bytes.append(bucket.buffer().nbytes)
             if bucket.is_last():
                 self._mark(Mark.LAST_BUCKET)
-                # The first step reduces in one bucket order, later ones in another: the second
-                # is what lasts, and by then the list holds both.
-                if self.steps == 1 and self.gradient_bytes is None:
-                    self.gradient_bytes = sum(self._bucket_bytes)
-                    self.gradient_buckets = len(self._bucket_bytes)
-                elif self.steps == 0:
-                    self._bucket_bytes.clear()
-            return hook(state, bucket)
+            future = hook.hook(state, bucket)
+            self.traffic.count(bucket, hook.payload_bytes(bucket))
+            return future
 
         # DDP compares annotations with its own classes, and ours are strings here.
         listen.__annotations__.clear()

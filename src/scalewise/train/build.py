@@ -1,0 +1,152 @@
+"""The parts of one cell on one rank: the module, its data, and who feeds what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.utilities.model_helpers import is_overridden
+from torch import nn
+from torch.utils.data import DataLoader
+
+from scalewise.config import CellConfig, ConfigError, instantiate
+from scalewise.operations.contract import Operation
+from scalewise.train.batch_sizes import BatchSizes
+from scalewise.train.callbacks.data_share import DataShare
+from scalewise.train.data import train_loader, validation_loader
+from scalewise.train.module import ExperimentModule
+from scalewise.train.operation import OperationModule
+from scalewise.train.rank import RankContext
+
+
+def build_module(cell: CellConfig, rank: RankContext) -> pl.LightningModule:
+    """The model as a LightningModule: a user's own as it is, any other wrapped."""
+    model = instantiate("model", cell.model)
+    if isinstance(model, pl.LightningModule):
+        return model
+    if not isinstance(model, nn.Module):
+        raise ConfigError(
+            f"model._target_: {cell.model.target} built a {type(model).__name__}; "
+            "allowed: a LightningModule, or an nn.Module with loss(output, target)"
+        )
+
+    if isinstance(model, Operation):
+        if cell.strategy.kind not in ("single", "ddp"):
+            raise ConfigError(
+                f"strategy: found {cell.strategy.name} with model={cell.model.name}, which only "
+                "runs forward; allowed: single, ddp"
+            )
+        return OperationModule(model)
+
+    def optimizer(parameters: Any) -> torch.optim.Optimizer:
+        built = instantiate(
+            "optimizer", cell.optimizer, params=parameters, device_kind=rank.device.kind
+        )
+        assert isinstance(built, torch.optim.Optimizer)
+        return built
+
+    try:
+        return ExperimentModule(model, optimizer)
+    except ValueError as error:
+        raise ConfigError(f"model.{error}") from error
+
+
+def data_share(cell: CellConfig, rank: RankContext) -> DataShare:
+    """The part of the data this rank feeds under the cell's strategy."""
+    world = rank.world_size
+    sizes = BatchSizes(cell.shard_batch_sizes(world))
+    return DataShare(cell.strategy.data_shard(rank.rank, world), sizes)
+
+
+def sampled_from(data: dict[str, Any]) -> Callable[[int], Any]:
+    """Draws the first samples of the training set as one batch, without touching its loader."""
+
+    def sample_batch(samples: int) -> Any:
+        loader = data.get("train_dataloaders")
+        if loader is None:
+            raise ValueError(
+                "strategy.shares: found auto with a LightningDataModule, whose samples are not "
+                "known before training; allowed: numbers"
+            )
+        first = DataLoader(
+            loader.dataset, batch_sampler=[list(range(samples))], collate_fn=loader.collate_fn
+        )
+        return next(iter(first))
+
+    return sample_batch
+
+
+def build_data(
+    cell: CellConfig,
+    rank: RankContext,
+    module: pl.LightningModule,
+    steps_per_batch: int = 1,
+) -> dict[str, Any]:
+    """The arguments of ``Trainer.fit`` that carry the data.
+
+    Raises ConfigError for data that cannot be read or that the model cannot train on.
+    """
+    dataset = instantiate("dataset", cell.dataset)
+    if isinstance(dataset, pl.LightningDataModule):
+        if cell.strategy.UNEVEN:
+            raise ConfigError(
+                f"dataset: found {cell.dataset.name}, a LightningDataModule, with strategy="
+                f"{cell.strategy.name}; allowed: a dataset whose batches scalewise shares out"
+            )
+        return {"datamodule": dataset}
+    try:
+        training = getattr(dataset, "train", dataset)
+        validation = getattr(dataset, "validation", None)
+        check = getattr(getattr(module, "network", None), "check_data", None)
+        if check is not None and hasattr(dataset, "describe"):
+            check(dataset.describe())
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if not hasattr(training, "__getitem__") or not hasattr(training, "__len__"):
+        raise ConfigError(
+            f"dataset._target_: {cell.dataset.target} has no map-style training set; allowed: "
+            "a torch Dataset, an object with .train and .validation, or a LightningDataModule"
+        )
+    per_device = cell.per_device_batch_size(rank.world_size)
+    place = (
+        cell.strategy.data_shard(rank.rank, rank.world_size),
+        cell.strategy.data_shards(rank.world_size),
+    )
+    try:
+        loader = train_loader(
+            training,
+            cell.loader,
+            per_device,
+            *place,
+            cell.seed,
+            rank.device.kind,
+            steps_per_batch,
+            data_share(cell, rank).sizes if cell.strategy.UNEVEN else None,
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    data: dict[str, Any] = {"train_dataloaders": loader}
+    if validation is not None and cell.validation != "never":
+        try:
+            data["val_dataloaders"] = validation_loader(
+                validation,
+                cell.loader,
+                per_device,
+                *place,
+                rank.device.kind,
+                cell.strategy.SCORES_TOGETHER,
+            )
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+    return data
+
+
+def can_score(module: pl.LightningModule, data: dict[str, Any]) -> bool:
+    """Whether there is something to validate and a way to: a user's own code may have neither."""
+    datamodule = data.get("datamodule")
+    has_data = "val_dataloaders" in data or (
+        datamodule is not None and is_overridden("val_dataloader", datamodule)
+    )
+    return has_data and is_overridden("validation_step", module)

@@ -1,0 +1,96 @@
+"""What a script of one's own trains, in the words in which scalewise's configurations say it.
+
+Two monitored runs are comparable (``scalewise compare``), and repeats of each other, where all of
+this agrees: class, source and size of the model, class and length of the data, optimizer and its
+settings, precision, length of the fit, accumulation, clipping, loader workers. The rest of the
+script, the number of devices among it, is not part of it: the records tell what ran.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import Mapping, Sequence, Sized
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+
+_LIBRARIES = frozenset({"torch", "pytorch_lightning", "lightning", "lightning_fabric", "builtins"})
+
+
+def describe_fit(
+    trainer: pl.Trainer, module: pl.LightningModule, warmup_steps: int, trackers: Sequence[str]
+) -> dict[str, Any]:
+    """The configuration of this fit, once its data and optimizers are set up."""
+    return {
+        "model": {
+            "name": type(module).__name__,
+            "class": _full_name(type(module)),
+            "source_sha256": _source_sha256(module),
+            "parameters": sum(p.numel() for p in module.parameters()),
+        },
+        "dataset": _describe_data(trainer),
+        "strategy": {"name": type(trainer.strategy).__name__},
+        "hardware": {"name": "auto"},
+        "optimizer": _describe_optimizers(trainer.optimizers),
+        "precision": {"name": str(trainer.precision)},
+        "execution": {"name": "eager"},
+        "max_steps": trainer.max_steps,
+        "max_epochs": trainer.max_epochs,
+        "accumulate_grad_batches": trainer.accumulate_grad_batches,
+        "gradient_clip_norm": trainer.gradient_clip_val,
+        "warmup_steps": warmup_steps,
+        "tracking": {"name": "monitor", "trackers": list(trackers)},
+    }
+
+
+def config_id(config: Mapping[str, Any], world_size: int) -> str:
+    """The same for two fits if and only if they repeat each other, trackers aside."""
+    plain = {k: v for k, v in config.items() if k != "tracking"} | {"world_size": world_size}
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _describe_data(trainer: pl.Trainer) -> dict[str, Any]:
+    loader = trainer.train_dataloader
+    dataset = getattr(loader, "dataset", loader)
+    return {
+        "name": type(dataset).__name__,
+        "class": _full_name(type(dataset)),
+        "samples": len(dataset) if isinstance(dataset, Sized) else None,
+        "workers": getattr(loader, "num_workers", None),
+    }
+
+
+def _describe_optimizers(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Any]:
+    """Names joined by ``+``, and the settings of the first group of the first one."""
+    settings = optimizers[0].param_groups[0] if optimizers else {}
+    return {
+        "name": "+".join(type(o).__name__ for o in optimizers) or "none",
+        **{
+            name: value
+            for name, value in settings.items()
+            if isinstance(value, bool | int | float | str)
+        },
+    }
+
+
+def _source_sha256(module: pl.LightningModule) -> str | None:
+    """Of the classes that are the user's own, from the module down to its layers; None where a
+    source cannot be read (typed into an interpreter)."""
+    own = {
+        base
+        for part in module.modules()
+        for base in type(part).__mro__
+        if base.__module__.partition(".")[0] not in _LIBRARIES
+    }
+    try:
+        sources = [inspect.getsource(cls) for cls in sorted(own, key=_full_name)]
+    except (OSError, TypeError):
+        return None
+    return hashlib.sha256("\n".join(sources).encode()).hexdigest()
+
+
+def _full_name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"

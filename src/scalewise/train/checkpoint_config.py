@@ -1,0 +1,55 @@
+"""When a cell saves what it needs to go on after an interruption. Torch-free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_STRATEGIES = ("single", "ddp")
+_EXECUTIONS = ("eager", "compile")
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """The key ``checkpoint``. Off unless an interval is given: saving disturbs what is timed."""
+
+    every_n_steps: int | None = None
+    """Optimizer steps between two checkpoints."""
+    every_s: float | None = None
+    """Seconds between two, by the pace of the steps so far."""
+    keep: bool = False
+    """Keep the last checkpoint of a cell that is done."""
+
+    def __post_init__(self) -> None:
+        if self.every_n_steps is not None and self.every_n_steps < 1:
+            raise ValueError(
+                f"every_n_steps: found {self.every_n_steps}; allowed: 1 or more, or null"
+            )
+        if self.every_s is not None and self.every_s <= 0:
+            raise ValueError(f"every_s: found {self.every_s}; allowed: above 0 seconds, or null")
+        if self.every_n_steps is not None and self.every_s is not None:
+            raise ValueError("every_s: found beside every_n_steps; allowed: one of them")
+
+    @property
+    def on(self) -> bool:
+        return self.every_n_steps is not None or self.every_s is not None
+
+    def check(self, strategy: str, execution: str, pruning: str = "none") -> None:
+        """Raises ValueError for a cell whose state is more than one checkpoint holds."""
+        if self.on and pruning != "none":
+            raise ValueError(
+                f"checkpoint: found an interval with pruning={pruning}, whose masks and schedule "
+                "no checkpoint holds; allowed: pruning=none, or no checkpoints"
+            )
+        if self.on and strategy not in _STRATEGIES:
+            raise ValueError(
+                f"checkpoint: found an interval with strategy kind {strategy}, whose ranks hold "
+                f"states of their own; allowed: {', '.join(_STRATEGIES)}"
+            )
+        if self.on and execution not in _EXECUTIONS:
+            raise ValueError(
+                f"checkpoint: found an interval with execution kind {execution}, whose captured "
+                f"steps cannot start in the middle; allowed: {', '.join(_EXECUTIONS)}"
+            )
+
+
+NO_CHECKPOINTS = CheckpointConfig()

@@ -1,0 +1,154 @@
+"""From the config group ``execution`` to the parts of one rank that it changes."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytorch_lightning as pl
+import torch
+
+from scalewise.config import CellConfig, ConfigError
+from scalewise.records import ExecutionRecord
+from scalewise.train.execution.checkpointing import checkpoint_blocks
+from scalewise.train.execution.compiled import Compiled, compiled_graphs, graph_breaks
+from scalewise.train.execution.replay import ReplayedSteps
+from scalewise.train.lean import LeanSteps
+from scalewise.train.module import ExperimentModule
+from scalewise.train.rank import RankContext
+
+if TYPE_CHECKING:
+    from scalewise.train.callbacks.recorder import CellRecorder
+
+
+class Execution:
+    """How the steps of one rank run. Its methods are called in their order, once each."""
+
+    def __init__(self, cell: CellConfig, rank: RankContext) -> None:
+        self._cell = cell
+        self._rank = rank
+        self._config = cell.execution
+        self._obstacle: str | None = None
+        self._compiled: Compiled | None = None
+        self._replayed: ReplayedSteps | None = None
+        self._details: dict[str, Any] = {}
+
+    def change(self, module: pl.LightningModule) -> None:
+        """What has to happen to the module before a Trainer sees it. Raises ConfigError."""
+        if self._config.activation_checkpointing:
+            network = getattr(module, "network", module)
+            try:
+                self._details["checkpointed_blocks"] = checkpoint_blocks(network)
+            except ValueError as error:
+                raise ConfigError(str(error)) from error
+        if self._config.kind == "cudagraph":
+            self._obstacle = self._known_obstacle(module)
+        if self._config.compiles and self._obstacle is None:
+            self._compiled = Compiled(self._config.compile_mode)
+            self._compiled.apply(module)
+            self._details["compile_mode"] = self._config.compile_mode
+
+    @property
+    def steps_per_batch(self) -> int:
+        """Steps whose samples a batch of the training loader holds."""
+        whole = self._config.kind != "cudagraph" or self._obstacle is not None
+        return 1 if whole else self._config.steps_per_batch
+
+    @property
+    def untimed_steps(self) -> int:
+        """First steps that are excluded from every timing."""
+        own = self._config.preparing_steps(self._rank.world_size)
+        return max(self._cell.warmup_steps, own)
+
+    def attach(self, trainer: pl.Trainer, recorder: CellRecorder) -> None:
+        """Replace the Trainer's steps by replayed ones where they can be."""
+        recorder.execution = self.record
+        if self._config.kind != "cudagraph":
+            return
+        loop: Any = trainer.fit_loop.epoch_loop
+        if self._obstacle is None and not isinstance(loop.automatic_optimization, LeanSteps):
+            self._obstacle = "the strategy or precision needs Lightning's own way of stepping"
+        if self._obstacle is not None:
+            if self._rank.is_first:
+                pl.utilities.rank_zero_warn(
+                    f"execution={self._config.name}: the steps run eagerly, because "
+                    f"{self._obstacle}"
+                )
+            return
+        recorder.steps.listens = False
+        eager_steps = self._config.eager_steps(self._rank.world_size)
+        steps = ReplayedSteps(trainer, recorder, self.steps_per_batch, eager_steps)
+        loop.automatic_optimization = self._replayed = steps
+        loop.advance = steps.advance
+
+    @contextlib.contextmanager
+    def stream(self) -> Iterator[None]:
+        """Train in here: a capture needs a stream other than the default one."""
+        with _no_long_pauses(), self._stream():
+            yield
+
+    @contextlib.contextmanager
+    def _stream(self) -> Iterator[None]:
+        if self._config.kind != "cudagraph" or self._rank.device.kind != "cuda":
+            yield
+            return
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            yield
+        torch.cuda.current_stream().wait_stream(stream)
+
+    def record(self) -> ExecutionRecord:
+        """What became of it."""
+        config, replayed, compiled = self._config, self._replayed, self._compiled
+        if compiled is not None and replayed is None:
+            return ExecutionRecord(
+                config.kind, config.kind, None, compiled.seconds, self.untimed_steps, 1,
+                compiled_graphs(), graph_breaks(), self._details,
+            )  # fmt: skip
+        if replayed is None:
+            ran = "eager" if config.kind == "cudagraph" else config.kind
+            return ExecutionRecord(config.kind, ran, self._obstacle, details=self._details)
+        reason = replayed.fell_back_because
+        if reason is None and not replayed.graphs:
+            reason = "training ended before a step was captured"
+        return ExecutionRecord(
+            config.kind, "eager" if reason else config.kind, reason, replayed.prepare_s,
+            replayed.prepare_steps, replayed.steps_per_batch, replayed.graphs,
+            None if compiled is None else graph_breaks(), self._details,
+        )  # fmt: skip
+
+    def _known_obstacle(self, module: pl.LightningModule) -> str | None:
+        """What stands against replaying before anything is built."""
+        cell = self._cell
+        if not isinstance(module, ExperimentModule):
+            return (
+                f"{type(module).__name__} is a LightningModule of its own, whose training_step "
+                "and hooks are Python that runs in each step"
+            )
+        if cell.accumulate_grad_batches != 1:
+            return "gradients are accumulated over batches, so not every batch ends in a step"
+        if not cell.strategy.LEAN_STEPS:
+            return f"strategy={cell.strategy.name} does more in a step than a graph can hold"
+        if cell.precision.lightning == "16-mixed":
+            return "loss scaling (fp16) reads a flag back in each step; bf16-mixed does not"
+        if cell.fault.kind not in ("none", "p2p_off", "small_batch", "oversubscribe"):
+            return f"fault={cell.fault.name} acts in Python, in the middle of a step"
+        return None
+
+
+@contextlib.contextmanager
+def _no_long_pauses() -> Iterator[None]:
+    """Keep Python's garbage collector from walking through all that was imported and built.
+
+    Such a walk takes 20 to 250 ms and comes at any step; what training itself leaves is still
+    collected.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

@@ -1,0 +1,1 @@
+"""How a model is divided over devices: what ``train.strategies`` builds, on torch's side."""

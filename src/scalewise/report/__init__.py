@@ -10,7 +10,7 @@ from rich.console import Console
 from scalewise.analysis.load import Sweep, load_sweep
 from scalewise.analysis.summary import analyse
 from scalewise.records import SweepFolder
-from scalewise.report import balance_runs, devices, export, markdown, plots, timeline
+from scalewise.report import balance_runs, device_memory, devices, export, markdown, plots, timeline
 from scalewise.report import console as _console
 
 __all__ = ["ReportFiles", "build", "print_console"]
@@ -50,7 +50,7 @@ def build(sweep_folder: Path | str) -> ReportFiles:
         tuple(folder / name for name in drawn),
     )
     files.markdown.write_text(markdown.render(analysis, list(drawn)), encoding="utf-8")
-    (folder / "gpu_summary.txt").write_text(devices.summary_text(analysis), encoding="utf-8")
+    _write_or_remove(folder / "gpu_summary.txt", device_memory.summary_text(analysis))
     _write_or_remove(folder / timeline.CSV_NAME, timeline.as_csv(analysis))
     files.json.write_text(export.as_json(analysis), encoding="utf-8")
     files.csv.write_text(export.as_csv(analysis), encoding="utf-8")

@@ -8,7 +8,7 @@ from scalewise.report.tables import ratio
 
 def as_text(comparison: Comparison) -> str:
     """One line a configuration, what could not be compared and why, and the gate's answer."""
-    lines = [f"global samples/s of B over A; what differs: {comparison.factor}"]
+    lines = [f"global samples/s of B over A; what may differ: {comparison.factor}"]
     lines += [_line(match) for match in comparison.matches]
     lines += [f"{one.label}: not comparable: {one.reason}" for one in comparison.unmatched]
     if comparison.gate is not None:

@@ -17,6 +17,7 @@ _COLOURS = {
     "marginal": "yellow",
     "prefer single": "magenta",
     "inconclusive": "yellow",
+    "ceiling": "cyan",
     "not comparable": "red",
 }
 

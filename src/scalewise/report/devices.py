@@ -1,4 +1,4 @@
-"""Per-device plots and the consolidated text summary of seed 003, under its names.
+"""Per-device plots of seed 003, under its names.
 
 Memory here is what it is: per device, over time and in total. It is no measure of load balance
 under data parallelism, so the balance plot shows arrival beside it.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from matplotlib.axes import Axes
@@ -17,9 +16,9 @@ from matplotlib.figure import Figure
 from scalewise.analysis.balance import cv_percent, grade
 from scalewise.analysis.runs import Configuration, Run
 from scalewise.analysis.summary import Analysis
-from scalewise.analysis.usage import DeviceUsage
-from scalewise.records import DeviceSeries
+from scalewise.records import DeviceSeries, SampledDevice
 from scalewise.report import style, timeline
+from scalewise.report.device_memory import DeviceMemory, device_memory
 
 NAMES: Final = (
     "per_gpu_memory_breakdown.png",
@@ -28,16 +27,6 @@ NAMES: Final = (
     timeline.NAME,
 )
 _MOST_LINES: Final = len(style.PALETTE)
-
-
-@dataclass(frozen=True)
-class DeviceMemory:
-    """Memory of one device of a configuration, over its runs."""
-
-    label: str
-    mean_mib: float
-    sd_mib: float | None
-    """Over the samples inside a run, mean of the runs."""
 
 
 def draw_all(analysis: Analysis) -> dict[str, Figure]:
@@ -52,49 +41,6 @@ def draw_all(analysis: Analysis) -> dict[str, Figure]:
             NAMES[2]: memory_comparison(configs, memory),
         }
     return {name: made for name, made in drawn.items() if made is not None}
-
-
-def device_memory(config: Configuration) -> tuple[DeviceMemory, ...]:
-    """Mean memory of each device in the order of ranks; empty where a device is unknown."""
-    runs = [list(run.usage.devices) for run in config.runs if run.usage]
-    if not runs or len({len(devices) for devices in runs}) != 1:
-        return ()
-    found = []
-    for position in range(len(runs[0])):
-        devices = [sorted(run, key=_order)[position] for run in runs]
-        means = [d.memory_used_mib for d in devices if d.memory_used_mib is not None]
-        spreads = [d.memory_sd_mib for d in devices if d.memory_sd_mib is not None]
-        if not means:
-            return ()
-        sd = sum(spreads) / len(spreads) if spreads else None
-        found.append(DeviceMemory(_device_label(devices[0]), sum(means) / len(means), sd))
-    return tuple(found)
-
-
-def summary_text(analysis: Analysis) -> str:
-    """``GPU i: mean MB (±sd)``, total and balance of every configuration, as seed 003 prints it.
-
-    MB are MiB, as NVML counts them. Empty where no device was sampled.
-    """
-    blocks = []
-    for config in analysis.measured:
-        devices = device_memory(config)
-        if not devices:
-            continue
-        lines = [f"{config.label} - memory per device:"]
-        for device in devices:
-            sd = "" if device.sd_mib is None else f" (±{device.sd_mib:.1f})"
-            lines.append(f"    {device.label}: {device.mean_mib:.1f} MB{sd}")
-        lines.append(f"    Total:  {sum(d.mean_mib for d in devices):.1f} MB")
-        if len(devices) > 1:
-            cv = cv_percent([d.mean_mib for d in devices])
-            lines.append(f"    Balance: CV = {cv:.1f}% ({grade(cv).capitalize()}) of memory")
-        arrival = config.estimate("arrival_cv_percent")
-        if arrival:
-            graded = grade(arrival.value).capitalize()
-            lines.append(f"    Load:    CV = {arrival.value:.1f}% ({graded}) of arrival")
-        blocks.append("\n".join(lines))
-    return "\n\n".join(blocks) + ("\n" if blocks else "")
 
 
 def grid(devices: int) -> tuple[int, int]:
@@ -129,8 +75,7 @@ def memory_breakdown(configs: Sequence[Configuration]) -> Figure | None:
                 share, values = tracks[config.config_id][i]
                 axes.plot(share, values, color=style.colour(j), marker=style.marker(j), ms=3,
                           lw=1.2, label=config.label)  # fmt: skip
-        kind = "rank" if configs[0].is_cpu else "GPU"
-        axes.set_title(f"{kind} {i}", fontsize=10, loc="left")
+        axes.set_title(_panel_title([run for _, run in shown], i), fontsize=10, loc="left")
         axes.set(xlim=(0, 100), ylim=(0, 1.1 * highest))
         axes.yaxis.set_major_formatter(lambda y, _: f"{y:,.0f}")
         style.tidy(axes, "both")
@@ -218,13 +163,31 @@ def _first_sampled(config: Configuration) -> Run | None:
     return next((run for run in config.runs if run.cell.devices), None)
 
 
+def _devices(run: Run) -> list[tuple[DeviceSeries, SampledDevice]]:
+    """Every device of a run that has memory readings, in the order of ranks."""
+    return [
+        (series, device)
+        for series in run.cell.devices
+        for device in sorted(series.devices, key=lambda d: (d.rank is None, d.rank, d.index))
+        if _track(series, device.id)[0]
+    ]
+
+
 def _tracks(run: Run) -> list[tuple[list[float], list[float]]]:
     """Share of the run in percent, and MiB, of every device of a run, in the order of ranks."""
-    found = []
-    for series in run.cell.devices:
-        for device in sorted(series.devices, key=lambda d: (d.rank is None, d.rank, d.index)):
-            found.append(_track(series, device.id))
-    return [track for track in found if track[0]]
+    return [_track(series, device.id) for series, device in _devices(run)]
+
+
+def _panel_title(runs: Sequence[Run], position: int) -> str:
+    """``GPU 2`` where that is the one of every run, else whose it is."""
+    found = {
+        (series.source, device.index)
+        for run in runs
+        for series, device in _devices(run)[position : position + 1]
+    }
+    if len(found) > 1 or ("process", position) in found:
+        return f"rank {position}"
+    return f"GPU {found.pop()[1]}" if found else f"GPU {position}"
 
 
 def _track(series: DeviceSeries, device_id: str) -> tuple[list[float], list[float]]:
@@ -241,12 +204,3 @@ def _track(series: DeviceSeries, device_id: str) -> tuple[list[float], list[floa
         [100 * (t - start) / length if length > 0 else 50.0 for t, _ in points],
         [v for _, v in points],
     )
-
-
-def _order(usage: DeviceUsage) -> tuple[int, int]:
-    rank = usage.device.rank
-    return (rank if rank is not None else usage.device.index, usage.device.index)
-
-
-def _device_label(usage: DeviceUsage) -> str:
-    return usage.label if usage.label.startswith("GPU") else f"rank {usage.device.index}"

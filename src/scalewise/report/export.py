@@ -13,7 +13,7 @@ from scalewise.analysis.scaling import Pair
 from scalewise.analysis.statistics import Estimate, RatioEstimate, outliers
 from scalewise.analysis.summary import Analysis
 from scalewise.records import PHASES
-from scalewise.report import findings
+from scalewise.report import communication, findings, traffic
 from scalewise.typed import to_plain
 
 FORMAT_VERSION = 1
@@ -85,6 +85,12 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
             {"cell": run.cell.planned.name, **to_plain(result)}
             for run, result in zip(config.runs, analysis.mfu[config.config_id], strict=True)
         ],
+        "communication": communication.as_plain(analysis, config),
+        "profiles": [
+            {"cell": run.cell.planned.name, "ranks": to_plain(run.cell.profiles)}
+            for run in config.runs
+            if run.cell.profiles
+        ],
         "runs": [_run(run) for run in config.runs],
     }
 
@@ -121,6 +127,7 @@ def _run(run: Run) -> dict[str, Any]:
         "energy_j_per_step": run.joules_per_step,
         "energy_j": run.energy_j,
         "loss": run.loss and {"name": run.loss.name, "final": run.loss.final},
+        "sent_by_the_busiest_rank": to_plain(cell.result and traffic.busiest(cell.result.ranks)),
         "shards": to_plain(run.shards),
         "missing": dict(run.missing),
         "problems": list(cell.problems),

@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 from scalewise.analysis.balance import advice
+from scalewise.analysis.ceiling import under_ceiling
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.statistics import (
     estimate_mean,
@@ -17,7 +18,8 @@ from scalewise.analysis.statistics import (
     stability_warning,
 )
 from scalewise.analysis.summary import Analysis
-from scalewise.report.tables import estimate, number
+from scalewise.report.execution import fallbacks
+from scalewise.report.tables import estimate, number, ratio
 
 
 def answers(analysis: Analysis) -> list[tuple[str, str, str]]:
@@ -32,6 +34,9 @@ def answers(analysis: Analysis) -> list[tuple[str, str, str]]:
                     f"; {pair.loss.name} at {pair.loss.samples:,} samples: "
                     f"{number(pair.loss.multi)} (single: {number(pair.loss.single)})"
                 )
+            near = under_ceiling(config, analysis.measured)
+            if near:
+                reason += f"; {ratio(near.share)} of the ceiling, {near.ceiling.label}"
             found.append((config.label, pair.judgement.verdict, reason))
         elif refused:
             found.append((config.label, "not comparable", refused.reason))
@@ -80,6 +85,15 @@ def mfu(analysis: Analysis) -> list[str]:
     return found
 
 
+def decisions(analysis: Analysis) -> list[str]:
+    """What ``strategy=auto`` chose and by which evidence, three lines for each choice."""
+    found: dict[tuple[str, ...], str] = {}
+    for cell in analysis.sweep.cells:
+        if cell.decision is not None:
+            found.setdefault(cell.decision.lines(), cell.planned.name)
+    return [f"{name}: {line}" for lines, name in found.items() for line in lines]
+
+
 def repeats(analysis: Analysis) -> list[str]:
     """Who needed how many runs under ``repeats=auto``, and why."""
     return [str(group) for group in analysis.repeats]
@@ -87,12 +101,13 @@ def repeats(analysis: Analysis) -> list[str]:
 
 def warnings(analysis: Analysis) -> list[str]:
     """Doubts about the figures, one line each."""
-    found = []
+    found = [f"quarantined: {device}" for device in analysis.sweep.quarantined]
     for config in analysis.measured:
         figure = config.estimate("samples_per_s")
         warning = stability_warning(figure) if figure else None
         if warning:
             found.append(f"{config.label}: {warning}")
+        found += fallbacks(config)
         found += _outlier_lines(config)
         found += _missing(config)
     for pair in analysis.pairs:

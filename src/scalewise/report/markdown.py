@@ -7,7 +7,20 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from scalewise.analysis.balance import MEMORY_SAYS_NOTHING
 from scalewise.analysis.summary import Analysis
-from scalewise.report import balance_runs, devices, energy, findings, tables, timeline
+from scalewise.report import (
+    allocator,
+    balance_runs,
+    communication,
+    device_memory,
+    devices,
+    energy,
+    examined,
+    findings,
+    tables,
+    timeline,
+    traffic,
+)
+from scalewise.report.divided import divided_lines
 from scalewise.report.tables import Table
 
 _CAPTIONS = {
@@ -37,16 +50,23 @@ def _lines(analysis: Analysis, plots: Sequence[str]) -> Iterator[str]:
         yield f"\n`{findings.command(analysis)}`"
     yield from _section("Answer", _answers(analysis))
     yield from _bullets("What limits them", findings.limits(analysis))
+    yield from _bullets("Strategy chosen by measurement", findings.decisions(analysis))
     yield from _bullets("Repeats", findings.repeats(analysis))
+    yield from _bullets("What was sent", traffic.lines(analysis))
     if analysis.measured:
         yield from _section("Scaling", [_table(tables.scaling_table(analysis)), "", _HOW_TO_READ])
         yield from _pictures(("throughput.png", "speedup_efficiency.png"), plots)
         yield from _section("Time and resources", [_table(tables.resource_table(analysis))])
+        yield from _memory(analysis)
         yield from _pictures(("loss.png",), plots)
     anatomy = tables.anatomy_table(analysis)
     if anatomy.rows:
         yield from _section("Anatomy of a step (mean ms)", [_table(anatomy), "", _ANATOMY])
         yield from _pictures(("step_anatomy.png",), plots)
+    yield from _communication(analysis)
+    yield from _bullets("Under the profiler", list(communication.profile_lines(analysis)))
+    yield from _examined(analysis)
+    yield from _bullets("Models divided over devices", divided_lines(analysis))
     yield from _bullets("Model FLOPs utilisation", findings.mfu(analysis))
     balance = tables.balance_table(analysis)
     if balance.rows:
@@ -54,7 +74,7 @@ def _lines(analysis: Analysis, plots: Sequence[str]) -> Iterator[str]:
         yield from _pictures(("balance.png",), plots)
         yield from _balance_runs(analysis)
         yield from _pictures((balance_runs.NAME,), plots)
-    memory = devices.summary_text(analysis)
+    memory = device_memory.summary_text(analysis)
     if memory:
         yield from _section("Devices", ["```text", memory.rstrip(), "```"])
         yield from _pictures(devices.NAMES, plots)
@@ -101,6 +121,8 @@ def _answers(analysis: Analysis) -> Iterator[str]:
 
 def no_answer(analysis: Analysis) -> str:
     """Why there is no verdict at all, and what to do."""
+    if not analysis.measured and any(c.runs for c in analysis.configurations):
+        return "No cell was timed: they examined the devices, or ran under a profiler."
     if not analysis.measured:
         return "No cell finished, so nothing was measured: see the reasons below."
     if all(c.devices == 1 for c in analysis.measured):
@@ -129,6 +151,28 @@ def _balance_runs(analysis: Analysis) -> Iterator[str]:
         yield f"\n{more} more runs are in results.json."
     yield ""
     yield from (f"- {line}" for line in balance_runs.advice_lines(analysis))
+
+
+def _communication(analysis: Analysis) -> Iterator[str]:
+    costs = communication.communication_table(analysis)
+    if not costs.rows:
+        return
+    yield from _section("Communication", [_table(costs), "", communication.HOW_TO_READ, ""])
+    yield from (f"- {line}" for line in communication.ratio_lines(analysis))
+    yield f"\n{communication.SEED_NOTE}\n\n{_table(communication.seed_table(analysis))}"
+
+
+def _examined(analysis: Analysis) -> Iterator[str]:
+    yield from _bullets("What the doctor found", list(examined.doctor_lines(analysis)))
+    rates = examined.ceilings_table(analysis)
+    if rates.rows:
+        yield f"\n{_table(rates)}"
+
+
+def _memory(analysis: Analysis) -> Iterator[str]:
+    peaks = allocator.allocator_table(analysis)
+    if peaks.rows:
+        yield f"\n{_table(peaks)}\n\n{allocator.NOTE}"
 
 
 def _section(title: str, lines: Iterable[str]) -> Iterator[str]:

@@ -54,7 +54,7 @@ def speedup_efficiency(analysis: Analysis) -> Figure | None:
         return None
     curves: dict[str, list[Pair]] = {}
     for pair in analysis.pairs:
-        curves.setdefault(_curve_name(pair), []).append(pair)
+        curves.setdefault(curve_name(pair), []).append(pair)
     made = style.figure(_WIDTH_IN + 1, 4.6 + 0.22 * len(curves))
     left, right = made.subplots(1, 2)
     most = max(p.devices for p in analysis.pairs)
@@ -193,14 +193,27 @@ def _ratio_curve(
     shift: float,
 ) -> None:
     ordered = sorted(pairs, key=lambda p: p.devices)
-    ratios = [read(p) for p in ordered]
     x = np.array([p.devices + shift for p in ordered])
-    y = np.array([r.value for r in ratios])
+    y = np.array([read(p).value for p in ordered])
+    axes.plot([1, *x], [1, *y], color=style.colour(index), lw=1, alpha=0.6)
+    ratio_points(axes, ordered, read, name, index, shift)
+
+
+def ratio_points(
+    axes: Axes,
+    pairs: Sequence[Pair],
+    read: Callable[[Pair], RatioEstimate],
+    name: str,
+    index: int,
+    shift: float,
+) -> None:
+    """A marker a pair at its number of devices, moved by ``shift``, with its interval."""
+    ratios = [read(p) for p in pairs]
     low = [r.value - r.interval.low if r.interval else 0.0 for r in ratios]
     high = [r.interval.high - r.value if r.interval else 0.0 for r in ratios]
-    axes.plot([1, *x], [1, *y], color=style.colour(index), lw=1, alpha=0.6)
-    axes.errorbar(x, y, yerr=[low, high], fmt=style.marker(index), ms=6, capsize=3,
-                  color=style.colour(index), label=name)  # fmt: skip
+    x = [p.devices + shift for p in pairs]
+    axes.errorbar(x, [r.value for r in ratios], yerr=[low, high], fmt=style.marker(index), ms=6,
+                  capsize=3, color=style.colour(index), label=name)  # fmt: skip
 
 
 def _arrivals(axes: Axes, row: int, config: Configuration) -> None:
@@ -268,7 +281,8 @@ def _short(config: Configuration, workload: str) -> str:
     return config.label.removeprefix(f"{config.name('model')} ")
 
 
-def _curve_name(pair: Pair) -> str:
+def curve_name(pair: Pair) -> str:
+    """The configuration without its number of devices."""
     return pair.multi.label.replace(f" x{pair.devices}", "", 1)
 
 

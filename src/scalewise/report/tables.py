@@ -79,9 +79,14 @@ def resource_table(analysis: Analysis) -> Table:
     headers = (
         "configuration", "step (ms)", "p50 / p99 (ms)", f"{memory} (MiB)",
         "used per device (MiB)", f"{utilisation} (%)", "arrival CV (%)", "loss reached",
-        "energy (J per million samples)",
+        "energy (J per million samples)", "optimizer state per rank (MiB)", "pruned (%)",
     )  # fmt: skip
-    rows = tuple(_resource_row(config) for config in analysis.measured)
+    kinds_of_state = {(c.name("optimizer"), c.name("pruning")) for c in analysis.measured}
+    # With one optimizer alone its state is part of the memory; among several it is the question.
+    rows = tuple(
+        (*_resource_row(c), *(optimizer_memory(c) if len(kinds_of_state) > 1 else [MISSING] * 2))
+        for c in analysis.measured
+    )
     return Table(headers, rows, frozenset(range(1, len(headers)))).without_empty_columns()
 
 
@@ -179,6 +184,15 @@ def _resource_row(config: Configuration) -> tuple[str, ...]:
         number(_value(config.estimate("arrival_cv_percent"))),
         estimate(config.estimate("final_loss")),
         number(_value(config.estimate("joules_per_million_samples"))),
+    )
+
+
+def optimizer_memory(config: Configuration) -> tuple[str, str]:
+    """State, masks and scores of the rank that keeps most, and the share that pruning set to 0."""
+    pruned = _value(config.estimate("pruned_share"))
+    return (
+        number(_value(config.estimate("optimizer_memory_mib"))),
+        number(None if pruned is None else 100 * pruned),
     )
 
 

@@ -1,0 +1,49 @@
+"""What the doctor said of the devices that a sweep ran on, in the sweep's own report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from scalewise.analysis.summary import Analysis
+from scalewise.report.tables import Table, number
+
+_GEMM = ("fp32", "tf32", "bf16", "fp16", "fp8")
+
+
+def doctor_lines(analysis: Analysis) -> Iterator[str]:
+    """Findings with their evidence and advice; one line if there is nothing to complain of."""
+    report = analysis.doctor
+    if report is None:
+        return
+    for finding in report.findings:
+        yield f"{finding.severity}: {finding.text} ({finding.evidence}). {finding.advice}"
+    if not report.findings:
+        yield f"no known fault was found on {len(report.devices)} devices"
+    yield from (f"not examined: {what}: {why}" for what, why in report.missing.items())
+
+
+def ceilings_table(analysis: Analysis) -> Table:
+    """Rates of every examined device: matrix products by number format, copies, launches."""
+    report = analysis.doctor
+    headers = (
+        "device", *(f"{name} GEMM (TFLOP/s)" for name in _GEMM), "memory copy (GB/s)",
+        "launch (us)",
+    )  # fmt: skip
+    rows = []
+    for rank in report.ranks if report else ():
+        best: dict[str, float] = {
+            g.precision: g.tflops for g in sorted(rank.gemm, key=lambda g: g.tflops)
+        }
+        copies = [c.gb_s for c in rank.copies if c.kind in ("device", "host")]
+        launches = [c.timing.median_us for c in rank.launch if c.kind == "stream"]
+        name = report.devices[rank.rank].device.name if report else ""
+        rows.append(
+            (
+                f"{rank.rank}: {name}",
+                *(number(best.get(name)) for name in _GEMM),
+                number(max(copies, default=None)),
+                number(min(launches, default=None)),
+            )
+        )
+    numeric = frozenset(range(1, len(headers)))
+    return Table(headers, tuple(rows), numeric).without_empty_columns()

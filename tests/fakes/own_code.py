@@ -156,7 +156,8 @@ class Module(pl.LightningDataModule):
         self.batch_size = batch_size
 
     def train_dataloader(self) -> DataLoader[Any]:
-        return DataLoader(samples(240, 0), batch_size=self.batch_size, shuffle=True)
+        data = samples(240, 0)
+        return DataLoader(data, batch_size=self.batch_size, shuffle=True, drop_last=True)
 
 
 class Faulty(Net):
@@ -195,3 +196,20 @@ class Faulty(Net):
             time.sleep(600)
         if self.fault == "fill":
             Path(os.environ["FILL"]).write_bytes(bytes(2**30))
+
+
+class Dropping(Net):
+    """Its loss depends on random numbers. Rank 1 kills itself once, before step ``kill_at``."""
+
+    def __init__(self, kill_at: int = 0) -> None:
+        super().__init__()
+        self.kill_at = kill_at
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += self.training
+        armed = Path("armed")
+        if RANK == 1 and self.calls == self.kill_at and armed.exists():
+            armed.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(nn.functional.dropout(x, 0.3, self.training))

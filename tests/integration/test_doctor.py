@@ -117,7 +117,7 @@ def _rank_process(folder: Path, parent: int) -> int:
     """The process of rank 1, once both ranks have measured their first product."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        records = list(folder.glob("scalewise-doctor-*/rank[01].json"))
+        records = list(folder.glob("runtime/doctor/*/rank[01].json"))
         if sum('"tflops"' in path.read_text(encoding="utf-8") for path in records) == 2:
             return next(
                 pid

@@ -15,7 +15,12 @@ WORKLOAD = (
     "max_steps=40", "warmup_steps=5", "tracking=none", "monitor.devices=false",
     "validation=never", "dataset.samples=1024", "batch_size=64",
 )  # fmt: skip
-FAULTS = {"no_sampler": "not sharded", "slow_rank": "straggler", "slow_loader": "input-bound"}
+FAULTS = {
+    "no_sampler": "not sharded",
+    "slow_rank": "straggler",
+    "slow_loader": "input-bound",
+    "per_replica_import": "per-replica throughput",
+}
 
 
 @pytest.fixture(scope="module")

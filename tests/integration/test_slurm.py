@@ -27,6 +27,7 @@ from fakes.train_command import (
 from scalewise.analysis.shards import audit_shards
 from scalewise.config import cell_id
 from scalewise.records import CellFolder, SweepFolder, read_heartbeat, read_shard
+from scalewise.sweep.status import StatusReader
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -210,6 +211,8 @@ def test_a_requeued_job_starts_its_cell_anew(slurm: Train) -> None:
     known = slurm.sweeps()
     head = slurm.start(*ON_SLURM, "max_steps=4000", "validation=never")
     folder = running_cell(slurm, known)
+    (status,) = StatusReader(folder.path.parent).read().cells
+    assert (status.state, status.total_steps) == ("running", 4000)
     subprocess.run(["scontrol", "requeue", job(folder)], check=True)
     _, err = head.communicate(timeout=180)
     assert head.returncode == 0, err

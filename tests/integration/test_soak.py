@@ -31,9 +31,10 @@ def benchmark() -> ModuleType:
 def test_every_cell_is_there_exactly_once_after_kills_at_random(
     benchmark: ModuleType, tmp_path: Path
 ) -> None:
-    """The full length is ``make soak``: 12 cells and 200 kills."""
-    run = benchmark.soak(tmp_path / "soak", kills=4, seed=3, cells=4)
-    assert sum(run.kills.values()) == 4
+    """The full length is ``make soak``: 12 cells and 200 kills, up to 12 s apart."""
+    run = benchmark.soak(tmp_path / "soak", kills=10, seed=3, cells=2, last_s=4.0)
+    assert sum(run.targets.values()) == 10
+    assert set(run.targets) == {"sweep", "supervisor", "rank"}
     assert run.resumes >= 1
-    assert len(run.seen) % 4 == 0
+    assert len(run.seen) == 2 * run.sweeps
     assert list(run.processes()) == []

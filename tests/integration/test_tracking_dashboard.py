@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "fakes"))
 
 from recorded_cell import RecordedCell, plan_sweep  # noqa: E402
+
+from scalewise.records import Alert  # noqa: E402
 
 _VIEW = "import sys; from scalewise.tracking.view import main_view as m; sys.exit(m(sys.argv[1:]))"
 _BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -40,6 +43,9 @@ def dashboard(tmp_path: Path, environment: dict[str, str]) -> Iterator[str]:
         only_trackio = {"tracking": {"name": "trackio", "trackers": ["trackio"]}}
         cell = RecordedCell(sweep.cell(name), gpus=gpus, config=only_trackio)
         cell.train(100)
+        if gpus:
+            text = "GPU 1 is lost: timeout"
+            cell.alert(Alert(time.time(), "error", "lost", "GPU-1", "GPU 1: lost", text))
         cell.succeed()
     mirror = [sys.executable, "-m", "scalewise.tracking.mirror", str(sweep.path), "--once"]
     subprocess.run(mirror, env=environment, check=True, timeout=120)
@@ -104,6 +110,7 @@ def test_curves_and_gpus_by_device_are_shown(dashboard: str, tmp_path: Path) -> 
         assert device in system
     for metric in ("memory_used_mib", "power_w", "rss_mib"):
         assert metric in system
+    assert "GPU 1: lost" in system, "alerts stand beside the curves"
 
 
 def test_url_and_refusals_need_no_server(environment: dict[str, str], tmp_path: Path) -> None:
@@ -115,6 +122,9 @@ def test_url_and_refusals_need_no_server(environment: dict[str, str], tmp_path: 
 
     printed = view("--url-only", "--project", "mine", "--port", "7999")
     assert (printed.returncode, printed.stdout) == (0, "http://127.0.0.1:7999/?project=mine\n")
+    assert printed.stderr == (
+        "nothing listens there: start it with scalewise trackio-view --project mine\n"
+    )
     refused = view("--project", "mine")
     assert refused.returncode == 2
     assert refused.stderr.startswith("error: project: found 'mine'; in ")

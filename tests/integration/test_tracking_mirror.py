@@ -182,6 +182,8 @@ def test_alerts_reach_both_trackers_once_and_are_recorded(
         time.time(), "error", "ecc", "GPU-1", "GPU 1: uncorrected memory errors", "1 of them"
     )
     cell.alert(full)
+    lost = Alert(time.time(), "error", "lost", "GPU-0", "GPU 0: lost", "GPU 0 is lost: timeout")
+    cell.alert(lost)
     cell.train(50)
     cell.succeed()
     status, errors = finish(start(sweep.path))
@@ -191,18 +193,20 @@ def test_alerts_reach_both_trackers_once_and_are_recorded(
     late = "rank 1 holds the others back"
     assert {(run, title, level) for run, title, _, level in in_trackio} == {
         ("alpha", full.title, "error"),
+        ("alpha", lost.title, "error"),
         ("alpha", late, "warn"),
     }
-    assert len(in_trackio) == 2
+    assert len(in_trackio) == 3
     text = next(text for _, title, text, _ in in_trackio if title == late)
     assert "arrival CV 40.0 % (poor)" in text
     assert "40.00 ms a step after the mean of the others" in text
 
     in_wandb = [r["alert"] for r in wandb_records(sweep.path)["alpha"] if r["type"] == "alert"]
-    assert {(a["title"], a["level"]) for a in in_wandb} == {(full.title, "ERROR"), (late, "WARN")}
-    assert len(in_wandb) == 2
+    levels = {(full.title, "ERROR"), (lost.title, "ERROR"), (late, "WARN")}
+    assert {(a["title"], a["level"]) for a in in_wandb} == levels
+    assert len(in_wandb) == 3
     record = tracking(cell.folder)
-    assert set(record.alerts) == {full.title, late}
+    assert set(record.alerts) == {full.title, lost.title, late}
     assert all(state.status == "synced" for state in record.trackers.values())
 
 

@@ -125,7 +125,7 @@ def test_odd_values_own_configs_and_names_arrive_unharmed(train: Train, own_code
     ("arguments", "words"),
     [
         (("--cfg", "job", "model=large"), "batch_size: 128"),
-        (("--help",), "model: gpt2, gpt2_large"),
+        (("--help",), "model: fusion, gpt2, gpt2_large"),
         (("--info", "config"), "strategy"),
     ],
 )

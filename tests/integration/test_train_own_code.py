@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from fakes.train_command import LEAN, Finished, Train, copy_own_code
-from scalewise.analysis.load import load_sweep
+from scalewise.analysis.identity import differences, identity
+from scalewise.analysis.load import Cell, load_sweep
 from scalewise.analysis.shards import audit_shards
 from scalewise.records import CellFolder, read_metrics, read_shard, read_steps
 
@@ -100,6 +101,18 @@ def test_a_datamodule_of_ones_own_decides_on_its_batches(train: Train, own_code:
     assert audit_shards(shards, 2, 20).verdict == "sharded"
 
 
+def test_a_datamodule_without_a_whole_batch_trains_nothing_and_says_so(
+    train: Train, own_code: Path
+) -> None:
+    own = ("model._target_=mine.SlowModule", "dataset._target_=mine.Module")
+    run = train(*LEAN, *own, "+dataset.batch_size=1000", cwd=own_code)
+    assert run.status == 1
+    (attempt,) = run.only_cell().attempts()
+    assert attempt.cause == "config"
+    assert "dataset: no batch came from Module, so nothing was trained" in attempt.message
+    assert "sweep.resume=" not in run.err, "the same command would fail in the same way"
+
+
 def test_deterministic_runs_are_bit_identical(train: Train) -> None:
     run = train(
         *LEAN,
@@ -143,12 +156,32 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_monitor_records_a_script_of_ones_own(train: Train, own_code: Path, ranks: int) -> None:
-    """Lightning starts the second rank itself, by running the script once more."""
+def test_monitor_records_a_script_of_ones_own(train: Train, own_code: Path) -> None:
+    """One rank, then two: Lightning starts the second itself, by running the script once more."""
     (own_code / "script.py").write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, "script.py", str(ranks)],
+    for ranks, name in ((1, "monitored"), (2, "monitored-2")):
+        done = subprocess.run(
+            [sys.executable, "script.py", str(ranks)],
+            cwd=own_code,
+            env=train.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        said = done.stdout + done.stderr
+        assert f"records go to records/{name}; the first 2 steps are warm-up" in said
+        assert f"{24 // ranks - 2} steps were timed: scalewise report records" in said
+    one, two = load_sweep(own_code / "records").cells
+    _check_monitored(one, ranks=1)
+    _check_monitored(two, ranks=2)
+    found = differences(identity([one]), identity([two]), "devices")
+    # Others may be editing this checkout.
+    assert [d for d in found if not d.field.startswith("code.")] == []
+    assert one.planned.config_id != two.planned.config_id
+    report = subprocess.run(
+        [str(Path(sys.executable).with_name("scalewise")), "report", "records"],
         cwd=own_code,
         env=train.environment,
         capture_output=True,
@@ -156,9 +189,11 @@ def test_monitor_records_a_script_of_ones_own(train: Train, own_code: Path, rank
         check=False,
         timeout=120,
     )
-    assert done.returncode == 0, done.stderr
-    sweep = load_sweep(own_code / "records")
-    (cell,) = sweep.cells
+    assert report.returncode == 0, report.stderr
+    assert "SlowModule" in report.stdout
+
+
+def _check_monitored(cell: Cell, ranks: int) -> None:
     assert cell.state == "done"
     assert cell.problems == ()
     assert cell.result is not None
@@ -171,18 +206,8 @@ def test_monitor_records_a_script_of_ones_own(train: Train, own_code: Path, rank
         assert 20 <= forward < step
     (devices,) = cell.devices
     assert {d.id for d in devices.devices} == {f"rank{rank}" for rank in range(ranks)}
-    assert audit_shards(cell.shards, ranks).verdict == "sharded"
-    report = subprocess.run(
-        [str(Path(sys.executable).with_name("scalewise")), "report", "records"],
-        cwd=own_code,
-        env=train.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert report.returncode == 0, report.stderr
-    assert "SlowModule" in report.stdout
+    if ranks > 1:
+        assert audit_shards(cell.shards, ranks).verdict == "sharded"
 
 
 def test_steps_are_read_while_they_are_written(own: dict[str, CellFolder]) -> None:

@@ -25,6 +25,7 @@ from scalewise.config import (
 )
 from scalewise.paths import conf_dir
 from scalewise.sweep.plan import request
+from scalewise.train.strategies import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as OnlyForTypes
@@ -39,6 +40,12 @@ NEEDS = {
     "imdb": ("model=text_imdb", "dataset.path=x.csv"),
     "synthetic_text": ("model=text_small",),
     "synthetic_images": ("model=resnet18",),
+    "sensor_streams": ("model=fusion",),
+    "point_clouds": ("model=voxel",),
+    "token_shards": ("model=gpt2_tiny", "dataset.path=shards"),
+    "fineweb_edu": ("model=gpt2_tiny",),
+    "openwebtext": ("model=gpt2_tiny",),
+    "tinystories": ("model=gpt2_tiny",),
 }
 """What a dataset cannot go without."""
 DATASET_FOR = {
@@ -46,6 +53,8 @@ DATASET_FOR = {
     "tokens": "synthetic_tokens",
     "documents": "synthetic_text",
     "images": "synthetic_images",
+    "streams": "sensor_streams",
+    "points": "point_clouds",
 }
 
 
@@ -70,6 +79,8 @@ def fitting(option: str) -> tuple[str, ...]:
         return NEEDS.get(name, ())
     if group == "fault":
         return ("allow_faults=true",)
+    if option == "strategy=tensor":
+        return ("model=gpt2_tiny", "dataset=synthetic_tokens")
     if group == "model":
         takes = composed(option)["model"].get("takes")
         return (f"dataset={DATASET_FOR[takes]}",) if takes in DATASET_FOR else ()
@@ -126,7 +137,10 @@ def _wants_a_path(option: str) -> bool:
             ("validation=often",),
             "validation: found 'often'; allowed: end | epoch | never",
         ),
-        (("strategy.kind=fsdp",), "strategy.kind: found 'fsdp'; allowed: single | ddp"),
+        (
+            ("strategy.kind=dpp",),
+            "strategy.kind: found 'dpp' (did you mean 'ddp'?); allowed: " + " | ".join(KINDS),
+        ),
         (
             ("strategy.devices=2",),
             "strategy.devices: found 2 with strategy=single; allowed: 1, or strategy=ddp for more",

@@ -55,7 +55,7 @@ WRONG = {
     "appended key": (("+foo=1",), "foo: unknown key; allowed: model, dataset"),
     "unknown option": (
         ("model=larg",),
-        "model: found 'larg' (did you mean 'large'?); allowed: gpt2, ",
+        "model: found 'larg' (did you mean 'large'?); allowed: fusion, gpt2, ",
     ),
     "unknown launcher": (("hydra/launcher=loacl",), "hydra/launcher: found 'loacl' (did you mean"),
     "unknown group": (("modle=large",), "modle: unknown key (did you mean 'model'?)"),
@@ -71,8 +71,8 @@ WRONG = {
     "unknown config": (("--config-name=nope",), "Cannot find primary config 'nope'"),
     "nothing to resume": (("sweep.resume=nowhere",), "sweep.resume: found 'nowhere', which holds"),
     "a file that is not given": (
-        ("model=text_small", "dataset=ag_news"),
-        "dataset.path: found null; allowed: the path of a CSV",
+        ("model=gpt2_tiny", "dataset=text_file"),
+        "dataset.path: found null; allowed: the path of a text file",
     ),
     "too many devices": (
         ("strategy=ddp", "strategy.devices=1600", "batch_size=1600"),

@@ -13,7 +13,6 @@ from scalewise.hardware import (
     cpu_devices,
     describes,
     device_kind,
-    emulations,
 )
 from scalewise.nccl_settings import check_nccl, nccl_warnings
 from scalewise.records import DeviceInfo
@@ -165,13 +164,3 @@ def test_an_illegal_value_names_its_key_from_the_top() -> None:
 def test_ranges(data: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         build(HardwareConfig, {"name": "x", **data})
-
-
-@pytest.mark.parametrize(
-    ("peers", "expected"), [(True, ("NCCL_P2P_DISABLE=1",)), (False, ()), (None, ())]
-)
-def test_switching_peers_off_is_an_emulation_only_where_there_are_peers(
-    peers: bool | None, expected: tuple[str, ...]
-) -> None:
-    config = HardwareConfig("x", nccl={"NCCL_P2P_DISABLE": 1})
-    assert emulations(config, peers) == expected

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from recorded import DDP, DDP_MS, SINGLE_MS, Spec, repeats, write_sweep
 
-from scalewise.analysis.diagnose import diagnose, diagnose_run
+from scalewise.analysis.diagnose import diagnose, diagnose_run, in_order
 from scalewise.analysis.diagnosis import Diagnosis
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.runs import Run, measure_run
@@ -109,9 +109,13 @@ def test_uneven_batches_are_named_with_the_counts(tmp_path: Path) -> None:
     rows = run.cell.steps[0].rows.copy()
     assert rows.dtype == STEP_DTYPE
     rows["samples"] = 96
-    cell = replace(run.cell, steps=(StepSeries(0, rows, 0), run.cell.steps[1]))
-    limits = [d.limit for d in diagnose_run(measure_run(cell))]
-    assert "uneven shards" in limits
+    uneven = replace(run.cell, steps=(StepSeries(0, rows.copy(), 0), run.cell.steps[1]))
+    # Shares as large as the devices are fast: nobody is late, and nothing is lost.
+    assert "uneven shards" not in [d.limit for d in diagnose_run(measure_run(uneven))]
+    rows["device_arrival_ms"] += 2.3
+    late = replace(run.cell, steps=(StepSeries(0, rows, 0), run.cell.steps[1]))
+    (found,) = [d for d in diagnose_run(measure_run(late)) if d.limit == "uneven shards"]
+    assert "rank 0: 4,800, rank 1: 3,200" in found.evidence
 
 
 def test_a_rank_with_more_samples_is_not_also_called_slow(tmp_path: Path) -> None:
@@ -237,3 +241,111 @@ def test_phases_of_the_recorder_are_healthy_by_their_own_numbers() -> None:
     assert DDP_MS["data_wait"] < 0.1 * sum(DDP_MS.values())
     assert DDP_MS["exposed_comm"] < 0.1 * sum(DDP_MS.values())
     assert SINGLE_MS["data_wait"] < 0.1 * sum(SINGLE_MS.values())
+
+
+def with_steps(run: Run, *rows: np.ndarray) -> Run:
+    series = tuple(StepSeries(rank, one, 0) for rank, one in enumerate(rows))
+    return measure_run(replace(run.cell, steps=series))
+
+
+@pytest.mark.parametrize(("at", "named"), [((20, 22, 24), False), ((20, 22, 60, 110), True)])
+def test_one_freeze_of_the_host_is_no_stall_however_many_steps_it_lasts(
+    tmp_path: Path, at: tuple[int, ...], named: bool
+) -> None:
+    """Recorded on four H200: one freeze a run, seen in steps 20, 22 and 24."""
+    run = one_run(tmp_path, Spec(kind="cpu", steps=160))
+    rows = run.cell.steps[0].rows.copy()
+    for name in ("host_step_ms", "host_other_ms"):
+        rows[name][list(at)] += 300.0
+    assert ("stalls" in [d.limit for d in diagnose_run(with_steps(run, rows))]) == named
+
+
+def with_rank(run: Run, rank: int, **changes: Any) -> Run:
+    result = run.cell.result
+    assert result is not None
+    ranks = tuple(replace(r, **changes) if r.rank == rank else r for r in result.ranks)
+    return replace(run, cell=replace(run.cell, result=replace(result, ranks=ranks)))
+
+
+def test_a_rank_that_waits_for_its_own_threads_is_not_crowded_out(tmp_path: Path) -> None:
+    run = with_run_queue(one_run(tmp_path, replace(DDP, kind="cpu")), 0.1, 3.0)
+    own = with_rank(run, 1, other_threads_cpu_ms_per_step=2.9)  # of a collective, on its one core
+    assert diagnose_run(own) == []
+    (first,) = diagnose_run(with_rank(run, 1, other_threads_cpu_ms_per_step=1.0))
+    assert (first.limit, first.ms) == ("host oversubscribed", pytest.approx(2.0))
+
+
+def test_a_rank_that_is_late_for_want_of_a_core_is_no_straggler(tmp_path: Path) -> None:
+    run = one_run(tmp_path, replace(DDP, kind="cpu", slow_ranks_ms={1: 3.0}))
+    assert [d.limit for d in diagnose_run(run)] == ["straggler"]
+    crowded = diagnose_run(with_run_queue(run, 0.0, 2.8))
+    assert [d.limit for d in crowded] == ["host oversubscribed"]
+
+
+def test_a_loader_that_computing_hides_costs_nothing(tmp_path: Path) -> None:
+    run = one_run(tmp_path, DDP)
+    rows = [one.rows.copy() for one in run.cell.steps]
+    for one in rows:
+        one["host_data_wait_ms"] += 2.0
+        one["host_other_ms"] -= 0.1
+    assert diagnose_run(with_steps(run, *rows)) == []
+    for one in rows:
+        one["device_data_wait_ms"] += 2.0
+        one["device_step_ms"] += 2.0
+    assert [d.limit for d in diagnose_run(with_steps(run, *rows))] == ["input-bound"]
+
+
+@pytest.mark.parametrize(("loader_ms", "named"), [(0.0, False), (3.0, True)])
+def test_a_gpu_that_has_caught_up_with_its_host_is_late_for_no_fault_of_its_own(
+    tmp_path: Path, loader_ms: float, named: bool
+) -> None:
+    """Recorded on four H200: the others' hosts had run a step ahead and kept their lead."""
+    run = one_run(tmp_path, replace(DDP, slow_ranks_ms={1: 3.0}))
+    ahead, late = (one.rows.copy() for one in run.cell.steps)
+    ahead["device_data_wait_ms"] = 0.001
+    late["host_data_wait_ms"] += loader_ms
+    limits = [d.limit for d in diagnose_run(with_steps(run, ahead, late))]
+    assert ("straggler" in limits) == named
+
+
+def with_activity(run: Run, sm: float) -> Run:
+    assert run.usage is not None
+    devices = tuple(replace(d, sm_activity_percent=sm) for d in run.usage.devices)
+    return replace(run, usage=replace(run.usage, devices=devices))
+
+
+@pytest.mark.parametrize(
+    ("sm", "named"),
+    [(25.0, ["batch too small"]), (5.0, ["launch-bound", "batch too small"])],
+)
+def test_launching_is_the_limit_only_if_the_whole_batch_would_not_fill_the_gpu(
+    tmp_path: Path, sm: float, named: list[str]
+) -> None:
+    divided = replace(DDP, phases_ms={**DDP_MS, "forward": 2.7, "backward": 6.0})
+    specs = [Spec(), divided]
+    (pair,) = analyse(load_sweep(write_sweep(tmp_path, specs))).pairs
+    found = diagnose_run(with_activity(pair.multi.runs[0], sm), pair.single)
+    assert [d.limit for d in in_order(found)] == named
+
+
+def test_a_gpu_that_waits_between_steps_is_not_launch_bound(tmp_path: Path) -> None:
+    slow = replace(DDP, phases_ms={**DDP_MS, "data_wait": 10.0})
+    run = with_activity(one_run(tmp_path, slow), 27.0)  # 4.3 of 16 ms, all of it computing
+    assert "launch-bound" not in [d.limit for d in diagnose_run(run)]
+
+
+def test_allocator_retries_cost_what_long_steps_take_beyond_the_median(tmp_path: Path) -> None:
+    run = one_run(tmp_path, DDP)
+    rows = [one.rows.copy() for one in run.cell.steps]
+    rows[1]["device_backward_ms"][20] += 5.0
+    run = with_rank(with_steps(run, *rows), 1, allocation_retries=1)
+    (found,) = [d for d in diagnose_run(run) if d.limit == "allocator thrash"]
+    assert found.rank == 1
+    assert found.ms == pytest.approx(5.0 / 50, abs=0.05)
+
+
+def test_what_can_be_mended_stands_before_what_is_well_spent() -> None:
+    spent = Diagnosis("compute-bound", 40.0, 50.0, "", "")
+    loss = Diagnosis("input-bound", 6.0, 50.0, "", "")
+    void = Diagnosis("not sharded", 1.0, 50.0, "", "", invalidates=True)
+    assert in_order([spent, loss, void]) == (void, loss, spent)

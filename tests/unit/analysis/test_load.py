@@ -8,6 +8,7 @@ import pytest
 from recorded import DDP, Spec, write_sweep
 
 from scalewise.analysis.load import load_sweep
+from scalewise.analysis.runs import configurations
 from scalewise.analysis.summary import analyse
 from scalewise.records import STEP_DTYPE, CellFolder, RecordError, SweepFolder
 
@@ -135,3 +136,11 @@ def test_lost_and_zeroed_step_rows_are_said_and_zeroed_ones_not_used(tmp_path: P
     assert any("50 of 60 step rows are there" in problem for problem in cell.problems)
     assert any("steps do not follow one another" in problem for problem in cell.problems)
     assert [series.rank for series in cell.steps] == [0]
+
+
+def test_a_users_own_model_is_called_by_its_class(tmp_path: Path) -> None:
+    own = {"model": {"_target_": "mine.nets.Net", "width": 12}}
+    named = {"model": {"_target_": "mine.nets.Net", "name": "my net"}}
+    specs = [Spec(config=own), Spec(seed=8, config=named), Spec(seed=9)]
+    found = configurations(load_sweep(write_sweep(tmp_path, specs)))
+    assert {c.label for c in found} == {"Net single x1", "my net single x1", "large single x1"}

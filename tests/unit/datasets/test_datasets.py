@@ -85,6 +85,7 @@ def test_the_description_counts_what_is_there(dataset: Any) -> None:
     data = dataset()
     described = data.describe()
     assert described["train_samples"] == len(data.train) > 0
+    assert getattr(data, "train_samples", len(data.train)) == len(data.train)
     assert described["validation_samples"] == len(data.validation) > 0
     assert described["synthetic"] == ("generated" in described["source"])
     assert described["source"]
@@ -321,7 +322,7 @@ class TestAgNews:
         (lambda: Stdlib(sequence_length=0), r"^sequence_length: found 0; allowed: at least 1$"),
         (lambda: Stdlib(max_validation_samples=0), r"^max_validation_samples: found 0; allowed:"),
         (lambda: AgNews("x.csv", vocabulary_size=2), r"^vocabulary_size: found 2; allowed: at lea"),
-        (AgNews, r"^path: found null; allowed: the path of a CSV of class, title"),
+        (lambda: AgNews(""), r"^path: found ''; allowed: the path of a CSV of class, title"),
     ],
 )
 def test_ranges_are_checked_before_anything_is_read(make: Any, message: str) -> None:

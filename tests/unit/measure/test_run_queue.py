@@ -31,6 +31,15 @@ def test_what_cannot_be_read_is_missing_with_a_reason(tmp_path: Path, content: s
     assert "schedstat" in queue.missing
 
 
+def test_cpu_time_of_the_other_threads_stands_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "schedstat"
+    path.write_text("1 2 3\n")
+    clocks = iter([(50_000_000, 40_000_000), (350_000_000, 220_000_000)])
+    queue = RunQueue(path, lambda: next(clocks))
+    queue.begin(20)
+    assert queue.other_threads_cpu_ms_per_step(50) == pytest.approx(120 / 30)
+
+
 def test_no_step_no_mean(tmp_path: Path) -> None:
     path = tmp_path / "schedstat"
     path.write_text("1 2 3\n")

@@ -9,7 +9,7 @@ from recorded import DDP, Spec, repeats, write_sweep
 from scalewise import report
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.summary import analyse
-from scalewise.report import devices
+from scalewise.report import device_memory, devices
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_the_breakdown_has_a_panel_for_every_gpu_with_its_line(tmp_path: Path, c
 
 def test_the_text_has_the_seeds_shape_with_the_right_numbers(tmp_path: Path) -> None:
     specs = [*repeats(Spec(), [1.0]), *repeats(replace(DDP, slow_ranks_ms={1: 3.0}), [1.0, 1.01])]
-    text = devices.summary_text(analyse(load_sweep(write_sweep(tmp_path, specs))))
+    text = device_memory.summary_text(analyse(load_sweep(write_sweep(tmp_path, specs))))
     # Samples cycle through +0, +5 and +10 MiB, eight of them: their mean is 4.4, their sd 4.2.
     assert text.splitlines()[4:] == [
         "large ddp x2 - memory per device:",
@@ -72,7 +72,7 @@ def test_a_report_carries_them(tmp_path: Path) -> None:
 
 
 def test_processes_are_called_ranks_on_a_cpu_host(tmp_path: Path) -> None:
-    text = devices.summary_text(
+    text = device_memory.summary_text(
         analyse(load_sweep(write_sweep(tmp_path, [replace(DDP, kind="cpu")])))
     )
     assert "rank 1: " in text
@@ -85,4 +85,4 @@ def test_without_samples_there_is_nothing(tmp_path: Path) -> None:
         series.unlink()
     analysis = analyse(load_sweep(path))
     assert devices.draw_all(analysis) == {}
-    assert devices.summary_text(analysis) == ""
+    assert device_memory.summary_text(analysis) == ""

@@ -19,7 +19,8 @@ from scalewise.records import DeviceInfo
 from scalewise.sweep import lease
 from scalewise.sweep.lease import Host, HostMismatch, Leases, check_precision, discover, units
 from scalewise.train.precision import PrecisionConfig
-from scalewise.train.strategy import StrategyConfig
+from scalewise.train.strategies import StrategyConfig
+from scalewise.train.strategies.ddp import DdpConfig
 
 GPUS = [DeviceInfo("cuda", "a GPU", gpu_uuid(i), i) for i in range(4)]
 CORES = [DeviceInfo("cpu", "a CPU", cores=(i,)) for i in range(4)]
@@ -126,7 +127,7 @@ def test_cores_of_gpus_are_shared_out_and_bound_to_the_near_ones() -> None:
 
 def test_width_asks_for_no_more_than_there_is() -> None:
     class Cell:
-        strategy = StrategyConfig("ddp", "ddp")
+        strategy: StrategyConfig = DdpConfig("ddp", "ddp")
 
         def per_device_batch_size(self, devices: int) -> int:
             return 1

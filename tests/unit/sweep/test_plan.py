@@ -71,3 +71,24 @@ def test_names_say_what_runs_and_are_safe_folders() -> None:
 def test_a_model_and_a_dataset_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ConfigError, match="choose a dataset that gives documents"):
         asked("model=text_small", "dataset=synthetic_tokens")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "found"),
+    [
+        (("batch_size=65",), "found 65 samples a step, but the training set of dataset=tabular"),
+        (
+            ("batch_size=33", "scaling=weak", "strategy=ddp", "strategy.devices=2"),
+            "found 66 samples a step (33 on each of 2 devices), but",
+        ),
+    ],
+)
+def test_more_samples_a_step_than_there_are_is_refused_before_anything_starts(
+    overrides: tuple[str, ...], found: str
+) -> None:
+    small = ("dataset=tabular", "dataset.samples=80", "dataset.validation_fraction=0.2")
+    with pytest.raises(ConfigError) as caught:
+        asked(*small, *overrides)
+    assert str(caught.value).startswith(f"batch_size: {found}")
+    assert str(caught.value).endswith("has 64; allowed: at most 64")
+    asked(*small, "batch_size=64")

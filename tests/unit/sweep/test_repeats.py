@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +17,17 @@ from recorded import DDP, Spec, write_cell
 
 from scalewise.config import ConfigError, resolve
 from scalewise.paths import conf_dir
-from scalewise.records import SweepFolder, SweepPlan
+from scalewise.records import CellFolder, SweepFolder, SweepPlan
+from scalewise.sweep import remote
+from scalewise.sweep.demand import Demand
+from scalewise.sweep.display import make_display
+from scalewise.sweep.job import Outcome
+from scalewise.sweep.order import Order
 from scalewise.sweep.plan import Cell, Request, plan, request
+from scalewise.sweep.remote import RemoteEngine
+from scalewise.sweep.remote_cell import Link
 from scalewise.sweep.repeats import adaptive_requests, next_rounds
+from scalewise.sweep.resume import planned_repeats
 
 
 def asked(*overrides: str) -> Request:
@@ -81,3 +91,77 @@ def test_the_limits_are_checked_before_anything_runs() -> None:
         asked("precision_percent=0")
     with pytest.raises(ConfigError, match="repeats: found 'often'"):
         asked("repeats=often")
+
+
+class RecordingEngine(RemoteEngine):
+    """Every cell ends at once with a recorded run, whose time follows its repeat alone."""
+
+    def __init__(self, folder: Path, stop_after: int | None = None) -> None:
+        super().__init__(folder, "exclusive", make_display(io.StringIO()), {})
+        self.stop_after = stop_after
+        self.started: list[str] = []
+
+    def _ask_for(self, cell: Cell) -> None:
+        width = cell.planned.devices or 1
+        self._queue.append((cell, Demand(width, 1, 0, 1)))
+
+    def _links(self, orders: Sequence[Order], wanted: Demand) -> Sequence[Link]:
+        if len(self.started) == self.stop_after:
+            raise KeyboardInterrupt
+        planned = orders[0].cell
+        self.started.append(planned.cell_id)
+        factor = FACTORS[planned.repeat % len(FACTORS)] ** (-1 if wanted.width > 1 else 1)
+        run = replace(
+            DDP if wanted.width > 1 else Spec(),
+            repeat=planned.repeat,
+            run_factor=factor,
+            config={"repeats": "auto", "max_repeats": 8},
+        )
+        write_cell(CellFolder(Path(orders[0].folder)), planned, run)
+        return [Ended()]
+
+
+class Ended:
+    """A host whose part is over."""
+
+    host = "node1"
+
+    def answer(self) -> Outcome:
+        return Outcome("done")
+
+    def tell(self, line: str) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def drop(self) -> None: ...
+
+
+FACTORS = (1.0, 1.4, 0.8, 1.2, 0.9)
+
+
+def test_a_sweep_stopped_between_its_looks_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Resumed, it runs what an uninterrupted sweep runs, and nothing of that twice."""
+    monkeypatch.setattr(remote, "_LOOK_S", 0.001)
+    requests = [
+        asked("max_repeats=8", "tracking=none", "strategy=single"),
+        asked("max_repeats=8", "tracking=none", "strategy=ddp", "strategy.devices=2"),
+    ]
+    whole = RecordingEngine(tmp_path / "whole")
+    whole.run(plan(requests, 0))
+    assert len(whole.started) > 6, "there is a second stage"
+
+    folder = SweepFolder(tmp_path / "stopped")
+    started: list[str] = []
+    for stop_after in (7, 2, None):
+        engine = RecordingEngine(folder.path, stop_after)
+        again = plan(requests, 0, planned_repeats(folder))
+        if stop_after is None:
+            engine.run(again)
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                engine.run(again)
+        started += engine.started
+    assert len(started) == len(set(started)), "no run is made twice"
+    assert set(started) == set(whole.started)

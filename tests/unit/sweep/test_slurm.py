@@ -12,11 +12,13 @@ from scalewise.config import CellConfig, ConfigError
 from scalewise.hardware import HardwareConfig
 from scalewise.records import CellFolder
 from scalewise.sweep.blame import Verdict
+from scalewise.sweep.demand import Demand, demand
+from scalewise.sweep.hosted import granted
 from scalewise.sweep.job import Nodes
 from scalewise.sweep.lease import HostMismatch
 from scalewise.sweep.nodes import announce, conclude, meet
-from scalewise.sweep.slurm import Demand, demand, in_arrays, make_executor, script, slurm_config
-from scalewise.sweep.slurm_job import granted, refuse_other_tasks
+from scalewise.sweep.slurm import in_arrays, make_executor, script, slurm_config
+from scalewise.sweep.slurm_job import refuse_other_tasks
 from scalewise.sweep.slurm_queue import GONE, JobState, QueueUnreachable, states
 
 
@@ -139,7 +141,7 @@ def test_several_tasks_on_one_node_train_nothing(monkeypatch: pytest.MonkeyPatch
 def test_a_job_that_sees_no_gpu_does_not_train_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     cell: Any = SimpleNamespace(hardware=HardwareConfig("auto"))
-    with pytest.raises(HostMismatch, match="SLURM granted 1 GPUs, and none can be seen here"):
+    with pytest.raises(HostMismatch, match="1 GPUs were granted, and none can be seen here"):
         granted(cell, Demand(1, 1, 1, 1))
 
 

@@ -48,15 +48,24 @@ def test_gpus_are_named_by_index(tmp_path: Path) -> None:
         "gpu/3/throttled": 1.0,
         "gpu_2_memory": 1000,
         "gpu_3_memory": 3000,
+        "sampler/cost_ms": 0.1,
         "gpu_total_memory": 4000,
         "gpu_avg_utilization": 85,
+        "gpus/total_memory_used_mib": 4000,
+        "gpus/mean_utilization_percent": 85,
+        "gpus/memory_used_cv_percent": 50,
+        "gpus/utilization_cv_percent": pytest.approx(100 * 5 / 85),
     }
 
 
 def test_a_gpu_that_was_not_read_leaves_no_total(tmp_path: Path) -> None:
     half = [DeviceSample("d0", memory_used_mib=1000), DeviceSample("d1")]
     ((_, values),) = rows(series(tmp_path, "nvml", [(10.0, half)]))
-    assert values == {"gpu/2/memory_used_mib": 1000, "gpu_2_memory": 1000}
+    assert values == {
+        "gpu/2/memory_used_mib": 1000,
+        "gpu_2_memory": 1000,
+        "sampler/cost_ms": 0.1,
+    }
 
 
 def test_a_gpu_that_vanished_leaves_no_total(tmp_path: Path) -> None:
@@ -69,7 +78,11 @@ def test_a_gpu_that_vanished_leaves_no_total(tmp_path: Path) -> None:
 def test_processes_are_labelled_as_such(tmp_path: Path) -> None:
     sample = [DeviceSample("d1", utilization_percent=180, memory_used_mib=500)]
     ((_, values),) = rows(series(tmp_path, "process", [(1.0, sample)]))
-    assert values == {"process/3/cpu_percent": 180, "process/3/rss_mib": 500}
+    assert values == {
+        "process/3/cpu_percent": 180,
+        "process/3/rss_mib": 500,
+        "sampler/cost_ms": 0.1,
+    }
 
 
 def test_fast_samples_are_thinned(tmp_path: Path) -> None:
@@ -81,7 +94,13 @@ def test_fast_samples_are_thinned(tmp_path: Path) -> None:
 def test_hosts_are_told_apart(tmp_path: Path) -> None:
     sample = [DeviceSample("d0", power_w=1), DeviceSample("d1", power_w=2)]
     ((_, values),) = rows(series(tmp_path, "nvml", [(1.0, sample)]), label="beef-")
-    assert values == {"gpu/beef-2/power_w": 1, "gpu/beef-3/power_w": 2}
+    assert values == {
+        "gpu/beef-2/power_w": 1,
+        "gpu/beef-3/power_w": 2,
+        "sampler/cost_ms": 0.1,
+        "gpus_beef/total_power_w": 3,
+        "gpus_beef/power_cv_percent": pytest.approx(100 / 3),
+    }
 
 
 def test_a_late_device_is_known(tmp_path: Path) -> None:

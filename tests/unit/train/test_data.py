@@ -60,6 +60,26 @@ def test_evaluation_shares_are_disjoint_and_cover(size: int, world: int) -> None
     assert all(len(batch) <= 4 for sampler in samplers for batch in sampler)
 
 
+@pytest.mark.parametrize("batch_size", [1, 4, 8])
+@pytest.mark.parametrize(("size", "world"), [(33, 2), (3, 2), (101, 4), (4, 4)])
+def test_ranks_that_score_together_get_as_many_batches(
+    size: int, world: int, batch_size: int
+) -> None:
+    samplers = [ShardBatchSampler(size, batch_size, rank, world, True) for rank in range(world)]
+    ranks = [list(sampler) for sampler in samplers]
+    assert len({len(rank) for rank in ranks}) == 1
+    assert [len(s) for s in samplers] == [len(rank) for rank in ranks]
+    assert sorted(i for rank in ranks for batch in rank for i in batch) == list(range(size))
+    sizes = [len(batch) for rank in ranks for batch in rank]
+    assert min(sizes) >= 1
+    assert max(sizes) <= max(2, batch_size)
+
+
+def test_fewer_samples_than_ranks_cannot_be_scored_together() -> None:
+    with pytest.raises(ValueError, match="found 3 samples to score on 4 devices that do it togeth"):
+        ShardBatchSampler(3, 1, 0, 4, together=True)
+
+
 def test_workers_feed_the_same_batches_as_none() -> None:
     data = TensorDataset(torch.arange(40))
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from scalewise.train.provenance import code_version, emulations
+from scalewise.train.provenance import emulations
 from scalewise.train.rank import foreign_launch, rendezvous, scrubbed
-from scalewise.train.strategy import StrategyConfig, build_strategy
+from scalewise.train.strategies.ddp import DdpConfig
+from scalewise.working_tree import code_version
 
 
 def test_no_trace_of_another_launcher_is_left() -> None:
@@ -46,15 +47,11 @@ def test_a_foreign_launch_is_recognised(
 
 
 def test_the_backend_follows_the_device() -> None:
-    config = StrategyConfig("ddp", "ddp")
+    config = DdpConfig("ddp", "ddp")
     assert config.backend_for("cuda") == "nccl"
     assert config.backend_for("cpu") == "gloo"
     with pytest.raises(ValueError, match=r"strategy\.backend: found nccl on a CPU host"):
-        StrategyConfig("ddp", "ddp", backend="nccl").backend_for("cpu")
-
-
-def test_a_single_device_gets_no_ddp() -> None:
-    assert build_strategy(StrategyConfig("single", "single", 1), "cpu", False) == "auto"
+        DdpConfig("ddp", "ddp", backend="nccl").backend_for("cpu")
 
 
 def test_peer_to_peer_switched_off_is_emulation_only_where_there_are_peers() -> None:

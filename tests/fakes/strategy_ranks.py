@@ -1,0 +1,164 @@
+"""Many cells in one pair of processes: starting ranks takes longer than training a small model.
+
+    losses = train_variants(folder, {"single": ("strategy=single",), "ddp": ("strategy=ddp",)})
+
+Each variant is a list of Hydra overrides. Variants for one device run in the first rank alone,
+all others in both ranks (gloo); each is a real cell with real records below ``folder``. Names that
+begin with ``TWO_HOSTS`` take the two ranks for two hosts of one device each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+RANKS = 2
+TWO_HOSTS = "two_hosts_"
+_TIMEOUT_S = 150
+_POLL_S = 0.1
+
+BASE = (
+    "model=medium",
+    "model.dropout=0",
+    "dataset=tabular",
+    "dataset.samples=2000",
+    "hardware=cpu",
+    "tracking=none",
+    "batch_size=16",
+    "max_steps=50",
+    "warmup_steps=5",
+    "validation=never",
+    "log_every_n_steps=1",
+)
+"""50 steps in fp32 of a model without dropout or batch statistics."""
+
+
+def train_variants(
+    folder: Path, variants: Mapping[str, Sequence[str]], base: Sequence[str] = BASE
+) -> dict[str, list[float]]:
+    """Train every variant and return its global training loss in each step.
+
+    The loss of a step is the mean over all samples of the global batch. Raises AssertionError
+    with the ranks' errors where one of them fails.
+    """
+    from hydra import compose, initialize_config_dir
+    from omegaconf import OmegaConf
+
+    from scalewise.paths import conf_dir
+
+    plain: dict[str, Any] = {}
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        for name, overrides in variants.items():
+            composed = compose("config", overrides=[*base, *overrides])
+            with_hydra = OmegaConf.to_container(composed, resolve=True)
+            assert isinstance(with_hydra, dict)
+            plain[name] = with_hydra
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "variants.json").write_text(json.dumps(plain))
+    _run_ranks(folder)
+    return {name: global_losses(folder / name) for name in variants}
+
+
+def global_losses(cell: Path) -> list[float]:
+    """Mean loss over the samples of each global batch, from the records of all ranks."""
+    from scalewise.records import CellFolder, read_metrics, read_shard
+
+    folder = CellFolder(cell)
+    parts: dict[int, tuple[int, dict[int, float]]] = {}
+    for path in sorted((cell / "metrics").glob("rank*.jsonl")):
+        rank = int(path.stem.removeprefix("rank"))
+        summary = folder.load_rank(rank)
+        shard = read_shard(folder.shard_path(rank), rank).data_shard
+        losses = {
+            row.step: row.values["train_loss"]
+            for row in read_metrics(path)
+            if row.values.get("train_loss") is not None
+        }
+        parts[rank if shard is None else shard] = (summary.samples_fed, losses)  # type: ignore[assignment]
+    fed = sum(samples for samples, _ in parts.values())
+    steps = sorted(next(iter(parts.values()))[1])
+    return [sum(samples * losses[s] for samples, losses in parts.values()) / fed for s in steps]
+
+
+def _run_ranks(folder: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ranks = []
+    for rank in range(RANKS):
+        environment = {
+            **os.environ,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "NODE_RANK": "0",
+            "LOCAL_RANK": str(rank),
+            "RANK": str(rank),
+            "WORLD_SIZE": str(RANKS),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]),
+        }
+        command = [sys.executable, "-W", "error", "-m", "fakes.strategy_ranks", str(folder)]
+        with (folder / f"rank{rank}.err").open("wb") as errors:
+            ranks.append(subprocess.Popen(command, env=environment, stderr=errors))
+    try:
+        statuses = _statuses(ranks)
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    said = "\n".join((folder / f"rank{r}.err").read_text() for r in range(RANKS))
+    assert statuses == [0] * RANKS, said
+
+
+def _statuses(ranks: Sequence[subprocess.Popen[bytes]]) -> list[int | None]:
+    """How the ranks ended. One that fails leaves the others waiting for it: then they did not."""
+    deadline = time.monotonic() + _TIMEOUT_S
+    while True:
+        statuses = [rank.poll() for rank in ranks]
+        ended = [status for status in statuses if status is not None]
+        if any(ended) or len(ended) == len(ranks) or time.monotonic() > deadline:
+            return statuses
+        time.sleep(_POLL_S)
+
+
+def _train_all(folder: Path, rank: int) -> None:
+    import torch
+
+    from scalewise.config import build_cell, without_absent_groups
+    from scalewise.records import CellFolder, DeviceInfo
+    from scalewise.train import experiment
+    from scalewise.train.rank import RankContext
+
+    torch.set_num_threads(1)
+    variants = json.loads((folder / "variants.json").read_text())
+    cells = {name: build_cell(without_absent_groups(plain)) for name, plain in variants.items()}
+    device = DeviceInfo("cpu", "a CPU")
+    # Alone first: a process group, once it is there, stays.
+    for name, cell in sorted(cells.items(), key=lambda item: item[1].strategy.kind != "single"):
+        if cell.strategy.kind == "single":
+            if rank == 0:
+                experiment.run(cell, CellFolder(folder / name), RankContext(0, 0, 1, device))
+        else:
+            hosts = 2 if name.startswith(TWO_HOSTS) else 1
+            local_rank = 0 if hosts == 2 else rank
+            os.environ |= {"NODE_RANK": str(rank - local_rank), "LOCAL_RANK": str(local_rank)}
+            place = RankContext(rank, local_rank, RANKS, device, hosts)
+            experiment.run(cell, CellFolder(folder / name), place)
+
+
+if __name__ == "__main__":
+    try:
+        _train_all(Path(sys.argv[1]), int(os.environ["RANK"]))
+    except BaseException:
+        # The other rank waits in a collective: end it by ending this one without its farewell.
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)

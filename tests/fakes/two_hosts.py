@@ -1,0 +1,94 @@
+"""Two hosts on one machine: each with a network, a name and mounts of its own, joined by a cable.
+
+Needs root, or whatever else lets a process make namespaces. The "cable" is a pair of virtual
+Ethernet devices; pulling it leaves both ends as they are, as a switch that dies would.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+NAMES = ("hosta", "hostb")
+ADDRESSES = ("10.77.0.1", "10.77.0.2")
+
+
+@dataclass(frozen=True)
+class TwoHosts:
+    """Both hosts, as long as the context lasts."""
+
+    pids: tuple[int, int]
+    reach: Path
+    """``reach HOST COMMAND`` runs one line of shell there."""
+
+    def run(self, index: int, *command: str) -> str:
+        enter = ["nsenter", "-t", str(self.pids[index]), "-n", "-u", "-m", *command]
+        return subprocess.check_output(enter, text=True)
+
+    def cable(self, state: str) -> None:
+        """``up`` or ``down``, at the end of the second host."""
+        self.run(1, "ip", "link", "set", _device(1), state)
+
+
+def why_not() -> str | None:
+    """Why there can be no such hosts here; None if there can."""
+    missing = [name for name in ("unshare", "nsenter", "ip") if shutil.which(name) is None]
+    if missing:
+        return f"{', '.join(missing)} not installed"
+    tried = subprocess.run(
+        ["unshare", "--net", "--uts", "--mount", "ip", "link", "add", "type", "veth"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return None if tried.returncode == 0 else f"no namespaces: {tried.stderr.strip()}"
+
+
+@contextmanager
+def two_hosts(folder: Path) -> Iterator[TwoHosts]:
+    """Make them in ``folder``, which holds what they need."""
+    table = folder / "hosts"
+    lines = [f"{address} {name}" for address, name in zip(ADDRESSES, NAMES, strict=True)]
+    table.write_text("127.0.0.1 localhost\n" + "\n".join(lines) + "\n")
+    with ExitStack() as stack:
+        pids = [stack.enter_context(_host(name, table)) for name in NAMES]
+        cable = [*("ip", "link", "add", _device(0), "netns", str(pids[0]), "type", "veth")]
+        cable += ["peer", "name", _device(1), "netns", str(pids[1])]
+        subprocess.run(cable, check=True)
+        reach = folder / "reach"
+        cases = "".join(f"  {n}) pid={pid} ;;\n" for n, pid in zip(NAMES, pids, strict=True))
+        reach.write_text(
+            f'#!/bin/sh\ncase "$1" in\n{cases}esac\nexec nsenter -t "$pid" -n -u -m sh -c "$2"\n'
+        )
+        reach.chmod(0o755)
+        hosts = TwoHosts((pids[0], pids[1]), reach)
+        for index, address in enumerate(ADDRESSES):
+            hosts.run(index, "ip", "address", "add", f"{address}/24", "dev", _device(index))
+            hosts.run(index, "ip", "link", "set", _device(index), "up")
+        yield hosts
+
+
+def _device(index: int) -> str:
+    return f"scalewise{index}"
+
+
+@contextmanager
+def _host(name: str, table: Path) -> Iterator[int]:
+    """A process that holds the namespaces of one host; its pid."""
+    script = (
+        f"hostname {name} && mount --bind {table} /etc/hosts && ip link set lo up "
+        "&& echo ready && exec sleep infinity"
+    )
+    command: Sequence[str] = ["unshare", "--net", "--uts", "--mount", "sh", "-c", script]
+    holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "ready\n", f"{name} did not come up"
+        yield holder.pid
+    finally:
+        holder.kill()
+        holder.communicate()

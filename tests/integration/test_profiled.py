@@ -1,0 +1,45 @@
+"""A profiled cell beside its timed twin, its ranks under another program, through the command."""
+
+from __future__ import annotations
+
+from fakes.train_command import SMALL, Train
+from scalewise.analysis.load import load_sweep
+from scalewise.analysis.summary import analyse
+from scalewise.records.profile import load_profiles
+
+
+def test_a_window_stands_beside_the_timed_cell_and_is_never_timed(train: Train) -> None:
+    run = train(
+        "-m", *SMALL, "strategy=ddp", "max_steps=100", "profile.window=false,true",
+        "profile.steps=3", "validation=never", "repeats=2", "sweep.objective=global_samples_per_s",
+        # `env` becomes the rank itself; `timeout` stays above it as a profiler would.
+        "hydra.launcher.wrap='timeout --foreground 100 env CELL={folder} WRAPPED_RANK={rank}'",
+    )  # fmt: skip
+    assert run.status == 0, run.err
+    cells = list(run.cells().values())
+    assert len(cells) == 3, "a profiled configuration runs once"
+    (profiled,) = [folder for _, folder in cells if folder.profile_path.exists()]
+    first, second = load_profiles(profiled)
+    assert (first.rank, second.rank, first.steps) == (0, 1, 3)
+    assert first.communication_ms is not None and first.communication_ms > 0
+    assert first.overlapped_ms is not None and first.overlapped_ms <= first.communication_ms
+    assert len(first.reduced_steps) == len(first.unreduced_steps) == 25
+    assert any(o.name == "gloo:all_reduce" and o.calls >= 3 for o in first.operations)
+    analysis = analyse(load_sweep(profiled.path.parent))
+    (timed,) = analysis.measured
+    assert timed.values("samples_per_s") and len(timed.runs) == 2
+    (under,) = analysis.profiled
+    assert under.runs[0].throughput is None
+    cost = analysis.communication[timed.config_id]
+    assert cost.window is not None and cost.window.cell == profiled.name
+    assert cost.gradient_bytes == timed.runs[0].cell.result.ranks[0].parameters_trainable * 4
+
+
+def test_what_this_host_cannot_do_is_refused_before_anything_starts(train: Train) -> None:
+    for override, words in (
+        ("profile.nvtx=true", "profile.nvtx: found true, which needs a GPU"),
+        ("hydra.launcher.wrap=no_such_profiler", "hydra.launcher.wrap: found 'no_such_profiler'"),
+    ):
+        run = train(*SMALL, "hardware=cpu", override)
+        assert run.status == 2 and words in run.err, run.err
+        assert len(run.err.strip().splitlines()) == 1

@@ -1,0 +1,69 @@
+"""Two replicas of two ranks each: what crosses them, added up by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes.replica_ranks import MAX_NORM
+
+RANKS = 4
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("replicas")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ranks = []
+    for rank in range(RANKS):
+        environment = {
+            **os.environ,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "RANK": str(rank),
+            "WORLD_SIZE": str(RANKS),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]),
+        }
+        command = [sys.executable, "-W", "error", "-m", "fakes.replica_ranks", str(folder)]
+        ranks.append(subprocess.Popen(command, env=environment))
+    try:
+        assert [rank.wait(60) for rank in ranks] == [0] * RANKS
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(RANKS)]
+
+
+def test_neighbours_hold_a_replica(found: list[dict[str, Any]]) -> None:
+    assert [(one["ranks"], one["place"]) for one in found] == [
+        ([0, 1], 0), ([0, 1], 1), ([2, 3], 0), ([2, 3], 1),
+    ]  # fmt: skip
+
+
+def test_shared_parameters_get_the_sum_of_their_replica(found: list[dict[str, Any]]) -> None:
+    assert [one["summed"] for one in found] == [[30.0], [30.0], [70.0], [70.0]]
+
+
+def test_gradients_are_averaged_over_ranks_of_the_same_place(found: list[dict[str, Any]]) -> None:
+    first, second = {"own": [1.0, 2.0], "shared": [50.0]}, {"own": [2.0, 2.0], "shared": [50.0]}
+    assert [one["averaged"] for one in found] == [first, second, first, second]
+
+
+def test_the_norm_counts_every_parameter_of_a_replica_once(found: list[dict[str, Any]]) -> None:
+    norm = math.sqrt(1 + 4 + 4 + 4 + 50**2)
+    for one in found:
+        for name, values in one["averaged"].items():
+            expected = [value * MAX_NORM / (norm + 1e-6) for value in values]
+            assert one["clipped"][name] == pytest.approx(expected, rel=1e-6)

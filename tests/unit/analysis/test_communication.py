@@ -1,0 +1,95 @@
+"""Bandwidths, ratios and the seed's rows, from figures that are known."""
+
+from __future__ import annotations
+
+import pytest
+
+from scalewise.analysis.apart import Window
+from scalewise.analysis.breakdown import ExposedCommunication
+from scalewise.analysis.collective_curve import AllReduceCurve, bus_factor
+from scalewise.analysis.communication import Communication, _achieved, serial_fraction
+from scalewise.analysis.kinds import is_examination, is_profiled, is_timed
+from scalewise.analysis.seed_breakdown import seed_rows
+
+CURVE = AllReduceCurve("nccl", 2, ((8, 0.02), (1_000_000, 0.05), (100_000_000, 0.5)))
+
+
+def window(**changes: float) -> Window:
+    values = {
+        "span_ms": 50.0, "computation_ms": 40.0, "total_ms": 6.0, "overlapped_ms": 5.0,
+        "least_total_ms": 4.0, "on_ms": 45.0, "off_ms": 42.5,
+    } | changes  # fmt: skip
+    return Window(cell="c", timeline="device", steps=5, ranks=2, **values)
+
+
+def communication(seen: Window | None) -> Communication:
+    return Communication(
+        ranks=2, gradient_bytes=400_000_000, buckets=10, payload_bytes=4e8,
+        exposed=ExposedCommunication(1.0, 0.7, 0.3, "device"), window=seen, expected_ms=None,
+        achieved_bus_gb_s=None, doctor_bus_gb_s=None, compute_ms=40.0,
+        compute_to_communication=None, against=None,
+    )  # fmt: skip
+
+
+def test_the_curve_meets_its_points_and_keeps_its_ends() -> None:
+    assert CURVE.ms(1_000_000) == pytest.approx(0.05)
+    assert CURVE.ms(1) == 0.02
+    # Above the largest size its bandwidth stays.
+    assert CURVE.ms(200_000_000) == pytest.approx(1.0)
+    # Between two sizes it is a straight line in logarithms.
+    assert CURVE.ms(10_000_000) == pytest.approx((0.05 * 0.5) ** 0.5)
+    assert CURVE.bus_gb_s(100_000_000) == pytest.approx(200.0)
+
+
+def test_bus_bandwidth_counts_what_each_link_carries() -> None:
+    assert [bus_factor(n) for n in (2, 4, 8)] == [1.0, 1.5, 1.75]
+    # 400 MB in the 4 ms of the rank that waits least, on 2 devices.
+    assert _achieved(window(), 4e8, 2) == pytest.approx(100.0)
+    assert _achieved(None, 4e8, 2) is None
+    assert _achieved(window(), None, 2) is None
+
+
+def test_amdahls_serial_fraction() -> None:
+    assert serial_fraction(4.0, 4) == pytest.approx(0.0)
+    assert serial_fraction(1.0, 8) == pytest.approx(1.0)
+    # Half of it serial: S = 1 / (0.5 + 0.5 / 4).
+    assert serial_fraction(1.6, 4) == pytest.approx(0.5)
+
+
+def test_what_reduction_costs_is_on_less_off() -> None:
+    assert window().cost_ms == pytest.approx(2.5)
+    assert window().not_overlapped_ms == pytest.approx(1.0)
+
+
+def test_the_seeds_rows_that_ddp_does_not_have_are_absent_and_not_zero() -> None:
+    rows = seed_rows(communication(window()))
+    assert [row.name for row in rows] == [
+        "gradient collection", "all-reduce operation", "gradient broadcast", "synchronization",
+        "buffer management",
+    ]  # fmt: skip
+    assert [row.exists for row in rows] == [False, True, False, True, False]
+    assert [row.ms for row in rows] == [None, 6.0, None, 0.3, None]
+    assert all(row.meaning.startswith("absent") for row in rows if not row.exists)
+
+
+def test_without_a_window_the_all_reduce_row_says_that_it_is_the_exposed_part() -> None:
+    row = seed_rows(communication(None))[1]
+    assert row.ms == 0.7 and "exposed part only" in row.meaning
+
+
+@pytest.mark.parametrize(
+    ("config", "timed", "profiled", "examination"),
+    [
+        ({}, True, False, False),
+        (None, True, False, False),
+        ({"profile": {"anatomy": False}}, True, False, False),
+        ({"profile": {"window": True}}, False, True, False),
+        ({"profile": {"trace": True}}, False, True, False),
+        ({"workload": "doctor"}, False, False, True),
+    ],
+)
+def test_kinds_of_cells(
+    config: dict[str, object] | None, timed: bool, profiled: bool, examination: bool
+) -> None:
+    found = (is_timed(config), is_profiled(config), is_examination(config))
+    assert found == (timed, profiled, examination)

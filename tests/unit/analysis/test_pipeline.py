@@ -1,0 +1,114 @@
+"""Idle time of pipelines, from records with known phases."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from recorded import DDP, SINGLE_MS, Spec, repeats, write_sweep
+
+from scalewise.analysis.diagnose import diagnose_run
+from scalewise.analysis.limits import explain_loss
+from scalewise.analysis.load import load_sweep
+from scalewise.analysis.pipeline import measure_pipeline
+from scalewise.analysis.runs import measure_run
+from scalewise.analysis.summary import Analysis, analyse
+from scalewise.records import PipelineRecord, SweepFolder
+from scalewise.report.divided import divided_lines
+
+PIPE_MS = {"data_wait": 0.1, "h2d": 0.1, "forward": 2.0, "backward": 4.0, "optimizer": 0.5}
+PIPE = replace(
+    DDP,
+    strategy="pipeline",
+    phases_ms={**PIPE_MS, "other": 2.0},
+    config={"strategy": {"name": "pipeline", "kind": "pipeline"}},
+)
+
+
+def pipelined(path: Path, spec: Spec, microbatches: int = 4) -> Analysis:
+    """A sweep whose runs on two devices were the two stages of a pipeline."""
+    write_sweep(path, [*repeats(Spec(), [1.0, 1.01]), *repeats(spec, [1.0, 1.01])])
+    for planned, folder in SweepFolder(path).cells():
+        if "pipeline" in planned.name:
+            result = folder.load_result()
+            ranks = tuple(
+                replace(
+                    rank,
+                    data_shard=0,
+                    missing={"arrival": "one after another"},
+                    optimizer_state_bytes=(rank.rank + 1) * 2**20,
+                    pipeline=PipelineRecord("1f1b", 2, rank.rank, microbatches),
+                )
+                for rank in result.ranks
+            )
+            folder.save_result(replace(result, ranks=ranks))
+    return analyse(load_sweep(path))
+
+
+@pytest.mark.parametrize(
+    ("stages", "microbatches", "share"), [(2, 1, 1 / 2), (2, 8, 1 / 9), (4, 4, 3 / 7), (1, 4, 0)]
+)
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_the_bubble_follows_the_formula(
+    schedule: Literal["1f1b", "gpipe"], stages: int, microbatches: int, share: float
+) -> None:
+    record = PipelineRecord(schedule, stages, 0, microbatches)
+    assert record.bubble_share == pytest.approx(share)
+
+
+@pytest.mark.parametrize("kind", ["cuda", "cpu"])
+def test_idle_is_what_is_neither_forward_nor_backward(tmp_path: Path, kind: str) -> None:
+    analysis = pipelined(tmp_path, replace(PIPE, kind=kind))
+    (config,) = [c for c in analysis.measured if c.devices == 2]
+    run = config.runs[0]
+    found = measure_pipeline(run.cell, run.anatomy)
+    assert found is not None
+    assert found.idle_share == pytest.approx((0.25, 0.25), rel=0.02)
+    assert found.idle_ms == pytest.approx((2.0, 2.0), rel=0.02)
+    assert str(found) == (
+        "1f1b with 2 stages and 4 microbatches idles 25% of its schedule (rank 0: 25%, rank 1: "
+        "25%); the bubble alone, (p - 1) / (m + p - 1), is 20%"
+    )
+    (limit,) = [d for d in diagnose_run(run) if d.limit == "idle pipeline stages"]
+    assert limit.ms == pytest.approx(2.0, rel=0.02)
+    assert "with strategy.microbatches=8 the bubble is 11%" in limit.refutation
+
+
+def test_stages_that_hardly_idle_are_no_limit(tmp_path: Path) -> None:
+    busy = replace(PIPE, phases_ms={**PIPE_MS, "other": 0.2})
+    analysis = pipelined(tmp_path, busy)
+    (config,) = [c for c in analysis.measured if c.devices == 2]
+    named = [d.limit for d in diagnose_run(config.runs[0])]
+    assert "idle pipeline stages" not in named
+
+
+def test_stages_are_not_compared_as_if_they_did_the_same(tmp_path: Path) -> None:
+    late = replace(PIPE, phases_ms={**PIPE_MS, "other": 3.0}, slow_ranks_ms={1: 3.0})
+    analysis = pipelined(tmp_path, late)
+    (config,) = [c for c in analysis.measured if c.devices == 2]
+    run = config.runs[0]
+    assert run.balance is None
+    assert run.missing["balance"] == "one after another"
+    named = [d.limit for d in diagnose_run(run)]
+    assert not {"straggler", "batch too small"} & set(named)
+
+
+def test_the_verdict_blames_waiting_and_the_report_shows_both(tmp_path: Path) -> None:
+    analysis = pipelined(tmp_path, PIPE)
+    single, pipe = sorted(analysis.measured, key=lambda c: c.devices or 0)
+    assert explain_loss(pipe, single) == (
+        "waiting for the other stages of the pipeline takes 2.01 of 8.74 ms a step"
+    )
+    idle, memory = divided_lines(analysis)
+    assert "the bubble alone, (p - 1) / (m + p - 1), is 20% (first of 2 runs)" in idle
+    assert "optimizer state 1 / 2 MiB" in memory
+
+
+def test_without_a_pipeline_there_is_nothing_to_say(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [Spec(phases_ms=SINGLE_MS), DDP])
+    for cell in load_sweep(tmp_path).cells:
+        run = measure_run(cell)
+        assert measure_pipeline(run.cell, run.anatomy) is None
+        assert (run.balance is not None) == (run.world_size == 2)

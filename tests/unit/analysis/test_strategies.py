@@ -1,0 +1,190 @@
+"""What strategies do to a step, read from records: reductions, averaging, ceilings, choices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from recorded import DDP, DDP_MS, Spec, repeats, write_sweep
+
+from scalewise.analysis.ceiling import under_ceiling
+from scalewise.analysis.diagnose import diagnose_run
+from scalewise.analysis.diagnosis import Diagnosis
+from scalewise.analysis.load import load_sweep
+from scalewise.analysis.runs import Configuration, Run, configurations, measure_run
+from scalewise.analysis.shards import audit_shards
+from scalewise.analysis.strategy_choice import UndecidedError, choose_strategy, threshold_rule
+from scalewise.analysis.summary import analyse
+from scalewise.analysis.throughput import measure_throughput
+from scalewise.records import CommunicationRecord, ShardIndices, SweepFolder
+from scalewise.report import findings, traffic
+
+FACTORS = [1.0, 1.02, 0.98]
+
+
+def with_communication(path: Path, record: CommunicationRecord) -> Run:
+    (config,) = analyse(load_sweep(write_sweep(path, [DDP]))).measured
+    cell = config.runs[0].cell
+    assert cell.result is not None
+    ranks = tuple(replace(rank, communication=record) for rank in cell.result.ranks)
+    return measure_run(replace(cell, result=replace(cell.result, ranks=ranks)))
+
+
+def named(run: Run, limit: str) -> list[Diagnosis]:
+    return [d for d in diagnose_run(run) if d.limit == limit]
+
+
+def test_gradients_reduced_more_than_once_a_step_are_named_with_their_cost(tmp_path: Path) -> None:
+    run = with_communication(tmp_path, CommunicationRecord("gradients", 4.0, 4 * 2**20))
+    (found,) = named(run, "redundant reductions")
+    assert found.ms == pytest.approx(0.75 * DDP_MS["exposed_comm"])
+    assert "gradients reduced 4 times per optimizer step; 3 unnecessary, costs" in found.evidence
+    assert "75% of 4 MiB" in found.evidence
+
+
+def test_one_reduction_a_step_is_no_finding(tmp_path: Path) -> None:
+    run = with_communication(tmp_path, CommunicationRecord("gradients", 1.0, 2**20))
+    assert named(run, "redundant reductions") == []
+
+
+@pytest.mark.parametrize(("ms", "said"), [(0.05, 0), (3.0, 1)])
+def test_averaging_that_takes_much_of_a_step_is_named(tmp_path: Path, ms: float, said: int) -> None:
+    run = with_communication(tmp_path, CommunicationRecord("parameters", 0.25, 2**20, ms))
+    found = [d for d in named(run, "communication-bound") if "averaging" in d.evidence]
+    assert len(found) == said
+    assert all("every 4 steps takes 3 ms" in d.evidence for d in found)
+
+
+def with_models(path: Path, strategy: str, models: int) -> None:
+    """Say in the results of ``strategy`` that its ranks trained so many models."""
+    for planned, folder in SweepFolder(path).cells():
+        if strategy in planned.name:
+            folder.save_result(replace(folder.load_result(), models=models))
+
+
+def test_independent_replicas_are_a_ceiling_and_no_verdict(tmp_path: Path) -> None:
+    free = replace(DDP, strategy="task_parallel", phases_ms={**DDP_MS, "exposed_comm": 0.01})
+    specs = [s for one in (Spec(), DDP, free) for s in repeats(one, FACTORS)]
+    write_sweep(tmp_path, specs)
+    with_models(tmp_path, "task_parallel", 2)
+    analysis = analyse(load_sweep(tmp_path))
+    labels = {c.label: c for c in analysis.measured}
+    ceiling = labels["large task_parallel x2 (2 models)"]
+    pair = analysis.pair(ceiling)
+    assert pair is not None
+    assert pair.judgement.verdict == "ceiling"
+    assert "2 independent models, not one" in pair.judgement.reason
+    near = under_ceiling(labels["large ddp x2"], analysis.measured)
+    assert near is not None
+    assert near.ceiling is ceiling
+    assert near.share.value < 1
+    assert under_ceiling(ceiling, analysis.measured) is None
+    said = {label: reason for label, _, reason in findings.answers(analysis)}
+    assert "of the ceiling, large task_parallel x2" in said["large ddp x2"]
+
+
+def test_samples_of_ranks_that_share_a_part_of_the_data_count_once(tmp_path: Path) -> None:
+    (config,) = analyse(load_sweep(write_sweep(tmp_path, [DDP]))).measured
+    steps = config.runs[0].cell.steps
+    apart, together = measure_throughput(steps, 2), measure_throughput(steps, 2, (0, 0))
+    assert together.samples * 2 == apart.samples
+    assert together.global_samples_per_s * 2 == pytest.approx(apart.global_samples_per_s)
+
+
+def test_parts_of_one_replica_have_to_feed_the_same_samples() -> None:
+    order = np.random.default_rng(0).permutation(100)
+
+    def audit(*indices: Any) -> Any:
+        shards = [ShardIndices(r, i, 100, True, data_shard=r // 2) for r, i in enumerate(indices)]
+        return audit_shards(shards, len(shards), 10)
+
+    half, rest = order[:50], order[50:]
+    assert audit(order, order).verdict == "replicated"
+    assert not audit(order, order).is_fault
+    assert audit(half, half, rest, rest).verdict == "sharded"
+    assert audit(half, half, half, half).verdict == "every rank sees all data"
+    wrong = audit(half, rest)
+    assert wrong.verdict == "not the same"
+    assert wrong.is_fault
+    assert "rank 1 and rank 0" in wrong.explanation
+
+
+def probed(path: Path, ddp_ms: dict[str, float], runs: int = 3) -> dict[str, Configuration]:
+    specs = [
+        spec
+        for one in (Spec(), replace(DDP, phases_ms=ddp_ms))
+        for spec in repeats(one, FACTORS[:runs])
+    ]
+    found = configurations(load_sweep(write_sweep(path, specs)))
+    return {"single" if c.devices == 1 else "ddp": c for c in found}
+
+
+def test_the_faster_strategy_is_chosen_with_its_evidence(tmp_path: Path) -> None:
+    decision = choose_strategy(probed(tmp_path, DDP_MS), 60, 128)
+    assert decision.chosen == "ddp"
+    assert decision.speedup is not None and decision.speedup_low is not None
+    assert 1 < decision.speedup_low < decision.speedup
+    measured, chosen, baseline = decision.lines()
+    assert measured.startswith("measured in 60 steps each: single x1 ")
+    assert "ddp x2" in measured and "(3 runs)" in measured
+    assert chosen.startswith(f"chosen: ddp; {decision.speedup:.2f} times the samples/s of single")
+    assert "undecided (2,021,379 parameters: evaluate); leaves it open" in baseline
+
+
+def test_one_device_is_chosen_where_more_are_slower_or_not_surely_faster(tmp_path: Path) -> None:
+    slower = choose_strategy(probed(tmp_path / "a", {**DDP_MS, "exposed_comm": 40.0}), 60, 64)
+    assert slower.chosen == "single"
+    assert "more devices give 0." in slower.reason
+    assert slower.rule is not None and slower.rule.says == "single"
+    assert slower.agrees
+    total, single = sum(DDP_MS.values()), sum(Spec().phases_ms.values())
+    level = {**DDP_MS, "exposed_comm": DDP_MS["exposed_comm"] + single * 0.995 - total}
+    doubtful = choose_strategy(probed(tmp_path / "b", level), 60, 128)
+    assert doubtful.chosen == "single"
+    assert "which may be no gain" in doubtful.reason
+
+
+def test_a_candidate_without_a_figure_leaves_the_other(tmp_path: Path) -> None:
+    specs = [Spec(), replace(DDP, outcome="failed")]
+    found = configurations(load_sweep(write_sweep(tmp_path, specs)))
+    candidates = {"single" if c.devices == 1 else "ddp": c for c in found}
+    decision = choose_strategy(candidates, 60, 128)
+    assert decision.chosen == "single"
+    assert "ddp has no figure (rank 1 ran out of memory" in decision.lines()[0]
+    with pytest.raises(UndecidedError, match="no strategy could be measured: ddp: rank 1"):
+        choose_strategy({"ddp": candidates["ddp"]}, 60, 128)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "batch", "says"),
+    [
+        (999_999, 512, "single"),
+        (1_000_000, 127, "single"),
+        (4_999_999, 128, "undecided"),
+        (5_000_000, 16, "undecided"),
+        (10_000_000, 63, "single"),
+        (10_000_000, 64, "ddp"),
+    ],
+)
+def test_the_baseline_is_the_rule_of_seed_000(
+    parameters: int, batch: int, says: Literal["single", "ddp", "undecided"]
+) -> None:
+    assert threshold_rule(parameters, batch).says == says
+
+
+def test_the_report_says_what_was_sent(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [DDP])
+    ((_, folder),) = SweepFolder(tmp_path).cells()
+    result = folder.load_result()
+    sent = CommunicationRecord("gradients", 1.0, 8_085_516 / 2)
+    ranks = tuple(replace(rank, communication=sent) for rank in result.ranks)
+    folder.save_result(replace(result, ranks=ranks))
+    (line,) = traffic.lines(analyse(load_sweep(tmp_path)))
+    assert line == (
+        "large ddp x2: gradients averaged 1.00 times a step, 3.86 MiB a rank handed to the "
+        "all-reduce, which sends 3.86 MiB of it over a ring's links; compressed to 50% of the "
+        "gradients' 7.71 MiB"
+    )

@@ -1,0 +1,204 @@
+"""Which weights go, when, and that they stay away."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+from torch import nn
+
+from scalewise.optimizers.adaptive import adamw
+from scalewise.optimizers.gradient_descent import sgd
+from scalewise.optimizers.orthogonal import muon
+from scalewise.optimizers.pruning import Pruner, UnprunableError
+from scalewise.optimizers.pruning_schedule import PruningConfig
+from scalewise.optimizers.spike_aware import spam
+from scalewise.train.callbacks.footprint import optimizer_state_bytes, zero_share
+from scalewise.train.callbacks.pruning import Pruning, pruned_share, pruning_state_bytes
+
+
+def schedule(kind: Any = "magnitude", **given: Any) -> PruningConfig:
+    return PruningConfig("test", kind, **{"begin_step": 2, "end_step": 6, **given})
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        x = torch.randn(16, 8, generator=generator)
+        (model(x) - x.sum(1, keepdim=True)).square().mean().backward()
+        optimizer.step()
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1))
+
+
+class TestSchedule:
+    def test_nothing_before_it_begins_and_all_at_its_end(self) -> None:
+        config = schedule(sparsity=0.8, begin_step=10, end_step=20)
+        assert config.sparsity_at(9) == 0
+        assert config.sparsity_at(20) == config.sparsity_at(99) == 0.8
+
+    def test_it_climbs_and_slows_down(self) -> None:
+        config = schedule(sparsity=0.8, begin_step=10, end_step=20)
+        climb = [config.sparsity_at(step) for step in range(9, 21)]
+        rises = [b - a for a, b in itertools.pairwise(climb)]
+        assert all(a > b > 0 for a, b in itertools.pairwise(rises))
+
+    def test_it_prunes_every_so_often_and_at_its_end(self) -> None:
+        config = schedule(begin_step=10, end_step=21, every_n_steps=4)
+        assert [s for s in range(30) if config.prunes_at(s)] == [10, 14, 18, 21]
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"sparsity": 1.0}, "^sparsity: found 1.0; allowed: above 0 and below 1$"),
+            ({"begin_step": 7}, "^end_step: found 6; allowed: at least begin_step, 7$"),
+            ({"every_n_steps": 0}, "^every_n_steps: found 0; allowed: at least 1$"),
+        ],
+    )
+    def test_ranges(self, arguments: dict[str, Any], message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            schedule(**arguments)
+
+
+@pytest.mark.parametrize("kind", ["magnitude", "movement", "adamw_state"])
+@pytest.mark.parametrize("build", [adamw, spam])
+def test_every_score_reaches_the_sparsity_and_keeps_it(kind: Any, build: Any) -> None:
+    model = network()
+    optimizer = build(model.parameters(), "cpu")
+    Pruner(schedule(kind, sparsity=0.75), model.named_parameters(), optimizer)
+    train(model, optimizer, 6)
+    matrices = [model[0].weight, model[2].weight]
+    gone = [matrix == 0 for matrix in matrices]
+    assert [zero_share([matrix]) for matrix in matrices] == [0.75, 0.75]
+    train(model, optimizer, 5)
+    for matrix, before in zip(matrices, gone, strict=True):
+        assert torch.equal(matrix == 0, before)
+    assert not any((layer.bias == 0).any() for layer in (model[0], model[2]))
+    assert pruned_share([optimizer]) == 0.75
+
+
+def test_magnitude_takes_the_smallest() -> None:
+    model = nn.Linear(4, 1, bias=False)
+    optimizer = sgd(model.parameters(), "cpu", lr=1e-9)
+    Pruner(schedule(begin_step=1, end_step=1), model.named_parameters(), optimizer)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[0.5, -0.1, 0.2, -0.9]]))
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    assert (model.weight == 0).tolist() == [[False, True, True, False]]
+
+
+def test_movement_takes_what_training_drives_to_zero() -> None:
+    model = nn.Linear(4, 1, bias=False)
+    optimizer = sgd(model.parameters(), "cpu", lr=1e-9, momentum=0.0)
+    Pruner(schedule("movement", begin_step=2, end_step=2), model.named_parameters(), optimizer)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[0.5, 0.1, -0.2, -0.9]]))
+    for _ in range(2):
+        # Descent lowers the first and raises the last: both towards 0, the others away from it.
+        model.weight.grad = torch.tensor([[1.0, -1.0, 1.0, -1.0]])
+        optimizer.step()
+    assert (model.weight == 0).tolist() == [[True, False, False, True]]
+
+
+def test_adamw_state_takes_the_least_of_weight_squared_times_second_moment() -> None:
+    model = nn.Linear(4, 1, bias=False)
+    optimizer = adamw(model.parameters(), "cpu", lr=1e-9)
+    Pruner(schedule("adamw_state", begin_step=1, end_step=1), model.named_parameters(), optimizer)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0, 0.1, 1.0, 0.1]]))
+    model.weight.grad = torch.tensor([[0.01, 10.0, 5.0, 0.02]])
+    optimizer.step()
+    # Saliencies 1e-4, 1, 25, 4e-6.
+    assert (model.weight == 0).tolist() == [[True, False, False, True]]
+
+
+def test_it_works_under_muon_and_leaves_embeddings_alone() -> None:
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"embedding": nn.Linear(6, 6), "hidden": nn.Linear(6, 6)})
+    optimizer = muon(model.named_parameters(), "cpu")
+    Pruner(schedule(begin_step=1, end_step=1), model.named_parameters(), optimizer)
+    torch.stack([p.square().sum() for p in model.parameters()]).sum().backward()
+    optimizer.step()
+    assert zero_share([model["hidden"].weight]) == 0.5
+    assert zero_share([model["embedding"].weight]) == 0
+
+
+def test_movement_takes_a_buffer_more_than_the_masks() -> None:
+    kept = {}
+    for kind in ("magnitude", "movement", "adamw_state"):
+        model = network()
+        optimizer = adamw(model.parameters(), "cpu")
+        pruner = Pruner(schedule(kind), model.named_parameters(), optimizer)
+        train(model, optimizer, 6)
+        kept[kind] = pruner.state_bytes()
+    matrices = 4 * (model[0].weight.numel() + model[2].weight.numel())
+    assert kept == {"magnitude": matrices, "movement": 2 * matrices, "adamw_state": matrices}
+
+
+@pytest.mark.parametrize("build", [sgd, muon])
+def test_adamw_state_is_refused_where_there_is_none(build: Any) -> None:
+    model = nn.ModuleDict({"hidden": nn.Linear(6, 6)})
+    optimizer = build(model.named_parameters(), "cpu")
+    with pytest.raises(UnprunableError, match=r"^pruning: found adamw_state with .* allowed: adam"):
+        Pruner(schedule("adamw_state"), model.named_parameters(), optimizer)
+
+
+def test_a_model_without_matrices_is_refused() -> None:
+    model = nn.LayerNorm(4)
+    with pytest.raises(UnprunableError, match=r"has no weight matrix; allowed: none$"):
+        Pruner(schedule(), model.named_parameters(), sgd(model.parameters(), "cpu"))
+
+
+class TestFootprint:
+    def test_state_bytes_are_those_of_every_buffer_and_counter(self) -> None:
+        model = nn.Linear(10, 10, bias=False)
+        optimizer = adamw(model.parameters(), "cpu")
+        assert optimizer_state_bytes([optimizer]) == 0
+        model(torch.ones(1, 10)).sum().backward()
+        optimizer.step()
+        assert optimizer_state_bytes([optimizer]) == 2 * 100 * 4 + 4  # and the step counter
+
+    def test_none_of_nothing(self) -> None:
+        assert optimizer_state_bytes([]) is None
+        assert zero_share([]) is None
+        plain = sgd(nn.Linear(1, 1).parameters(), "cpu")
+        assert pruned_share([plain]) is pruning_state_bytes([plain]) is None
+
+
+class TestCallback:
+    class Regression(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network()
+
+        def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+            return (self.network(batch) - batch.sum(1, keepdim=True)).square().mean()
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return adamw(self.parameters(), "cpu")
+
+    @pytest.mark.filterwarnings("ignore:.*does not have many workers")
+    @pytest.mark.filterwarnings("ignore:.*srun.* command is available", "ignore:.*treespec")
+    def test_on_a_trainer_of_ones_own(self) -> None:
+        module = self.Regression()
+        trainer = pl.Trainer(
+            accelerator="cpu",
+            max_steps=8,
+            plugins=[LightningEnvironment()],
+            callbacks=[Pruning(schedule(sparsity=0.5))],
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        trainer.fit(module, torch.utils.data.DataLoader(torch.randn(64, 8), batch_size=8))
+        assert pruned_share(trainer.optimizers) == 0.5

@@ -1,0 +1,77 @@
+"""Detection limits, accusations and pages follow from the observations alone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from scalewise.analysis.diagnosis import Diagnosis
+from scalewise.self_test import page
+from scalewise.self_test.matrix import accusations, detections, passed, rows
+from scalewise.self_test.observe import HEALTHY, NOTHING, Observation
+from scalewise.self_test.plan import ALONE, PAIR, asks, cpu_workload, gpu_workload
+
+SETTING = page.Setting("python self_test.py", ("a CPU", "a CPU"), 16, 7, 1.5, 200.0)
+
+
+def seen(fault: str, strength: int, *limits: str) -> Observation:
+    expected = NOTHING if fault == HEALTHY else "straggler"
+    named = tuple(Diagnosis(limit, 1.0, 10.0, "", "") for limit in limits)  # type: ignore[arg-type]
+    return Observation(fault, expected, f"{strength} ms", strength, named, 10.0)
+
+
+def test_the_detection_limit_is_the_weakest_from_which_all_are_right() -> None:
+    found = [
+        seen("slow_rank", 0),
+        seen("slow_rank", 1, "straggler", "stalls"),
+        seen("slow_rank", 1, "straggler"),
+        seen("slow_rank", 2, "straggler"),
+    ]
+    (detection,) = detections(found)
+    assert detection.limit == "1 ms"
+    assert passed(found)
+    (detection,) = detections([*found, seen("slow_rank", 1, "stalls", "straggler")])
+    assert detection.limit == "2 ms"
+    (detection,) = detections([*found, seen("slow_rank", 2)])
+    assert detection.limit is None
+    assert "NOT" in str(detection)
+
+
+def test_a_true_limit_of_a_healthy_run_is_no_accusation() -> None:
+    healthy = [seen(HEALTHY, 0, "communication-bound"), seen(HEALTHY, 0, "stalls", "straggler")]
+    assert accusations(healthy) == {"stalls": 1, "straggler": 1}
+    assert [o.right for o in healthy] == [True, False]
+    assert not passed(healthy)
+
+
+def test_the_matrix_counts_what_was_named_first() -> None:
+    found = [seen("slow_rank", 2, "straggler"), seen("slow_rank", 2, "stalls"), seen(HEALTHY, 0)]
+    healthy, slow = rows(found)
+    assert (healthy.fault, healthy.first) == (HEALTHY, {NOTHING: 1})
+    assert slow.first == {"straggler": 1, "stalls": 1}
+    assert (slow.right, slow.runs) == (1, 2)
+
+
+def test_both_pages_say_the_same() -> None:
+    found = [seen("slow_rank", 2, "straggler"), seen(HEALTHY, 0, "stalls")]
+    text = page.as_markdown(found, SETTING)
+    assert "| slow_rank | 2 ms | straggler | 1 |  | 1 |" in text
+    assert "Healthy runs: 1; with any fault named: 1 (stalls 1)." in text
+    plain = json.loads(json.dumps(page.as_plain(found, SETTING)))
+    assert plain["detection"][0]["limit"] == "2 ms"
+    assert plain["healthy_accused"] == {"stalls": 1}
+    assert plain["runs"][0]["named"][0]["limit"] == "straggler"
+
+
+@pytest.mark.parametrize("workload", [cpu_workload(1), gpu_workload()])
+def test_every_fault_has_three_magnitudes_and_healthy_twins_are_shared_out(workload) -> None:  # type: ignore[no-untyped-def]
+    asked = list(asks(workload, workload.faults, (0, 1, 2), healthy=61, planted=2))
+    healthy = [a for a in asked if not any(o.startswith("fault=") for o in a.overrides)]
+    assert sum(a.repeats for a in healthy) == 61
+    planted = [a for a in asked if a not in healthy]
+    singles = [a for a in planted if set(ALONE) <= set(a.overrides)]
+    assert len(planted) == 3 * len(workload.faults) + len(singles)
+    assert all(set(PAIR) <= set(a.overrides) for a in planted if a not in singles)
+    assert {a.repeats for a in planted} == {2}
+    assert len({a.overrides for a in asked}) == len(asked)

@@ -1,0 +1,78 @@
+"""Who is named when ranks give up waiting for one another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scalewise.records import CellFolder
+from scalewise.sweep import absence
+from scalewise.sweep.absence import gave_up, name_absent
+from scalewise.sweep.blame import Verdict
+from scalewise.sweep.processes import RankProcess
+
+GLOO = "rank 0: RuntimeError: [unbound_buffer.cc:81] Timed out waiting 8000ms for recv operation"
+NCCL = "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE"
+
+
+class Ranks:
+    """One that gave up, and others that do so when they are looked at, or never."""
+
+    def __init__(self, count: int, give_up: tuple[int, ...] = (), first: int = 0) -> None:
+        self.processes = [RankProcess(first + rank, 10 + rank) for rank in range(count)]
+        self.processes[0].exit_code = 1
+        self._give_up = give_up
+
+    @property
+    def alive(self) -> list[RankProcess]:
+        return [process for process in self.processes if process.exit_code is None]
+
+    def collect(self) -> None:
+        for process in self.processes:
+            if process.rank in self._give_up:
+                process.exit_code = 1
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(absence, "_OTHERS_GIVE_UP_S", 0.15)
+
+
+def judged(folder: Path, ranks: Ranks, verdict: Verdict, world_size: int) -> Verdict:
+    cell = CellFolder(folder)
+    return name_absent(verdict, ranks, cell, 8.0, world_size)  # type: ignore[arg-type]
+
+
+def test_who_neither_waits_nor_fails_is_absent(tmp_path: Path) -> None:
+    found = judged(tmp_path, Ranks(4, (1, 3)), Verdict("exception", GLOO, 0, 1), 4)
+    assert (found.cause, found.rank) == ("hang", 2)
+    assert "rank 0 waited 8 s" in found.message
+    assert "for rank 2, which did not enter it" in found.message
+
+
+def test_where_all_of_a_host_wait_it_is_another_hosts_ranks(tmp_path: Path) -> None:
+    verdict = Verdict("exception", GLOO.replace("rank 0", "rank 2"), 2, 1)
+    found = judged(tmp_path, Ranks(2, (3,), first=2), verdict, 4)
+    assert (found.cause, found.rank) == ("hang", 2)
+    assert "for ranks of other hosts (0, 1), which did not answer" in found.message
+
+
+def test_where_all_wait_they_wait_in_different_calls(tmp_path: Path) -> None:
+    found = judged(tmp_path, Ranks(2, (1,)), Verdict("exception", GLOO, 0, 1), 2)
+    assert "the ranks do not make the same calls" in found.message
+
+
+def test_nccl_says_it_in_the_log_and_aborts(tmp_path: Path) -> None:
+    log = CellFolder(tmp_path).log_path(0, "err")
+    log.parent.mkdir()
+    log.write_text(NCCL + "\n" + "frame #1: somewhere in libtorch\n" * 100)
+    ended = Verdict("signal", "rank 0 was ended by SIGABRT", 0, -6)
+    found = judged(tmp_path, Ranks(2), ended, 2)
+    assert (found.cause, found.rank) == ("hang", 1)
+
+
+def test_any_other_failure_keeps_its_name(tmp_path: Path) -> None:
+    verdict = Verdict("exception", "rank 0: RuntimeError: a timeout of my own", 0, 1)
+    assert judged(tmp_path, Ranks(2), verdict, 2) is verdict
+    assert not gave_up("not done after sweep.timeout_s=7")

@@ -1,0 +1,111 @@
+"""``strategy=auto``: what runs first, what is then trained, and that it is decided from records."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
+
+from recorded import DDP, Spec, write_cell
+
+from scalewise.config import ConfigError, resolve
+from scalewise.paths import conf_dir
+from scalewise.records import SweepFolder, SweepPlan, load_decision, save_decision
+from scalewise.sweep.auto import choose, left_open, stage_one
+from scalewise.sweep.plan import Cell, Request, plan, request
+
+
+def asked(*overrides: str) -> Request:
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        plain = resolve(compose(config_name="config", overrides=list(overrides)))
+    return request(overrides, plain)
+
+
+@pytest.fixture(scope="module")
+def auto() -> Request:
+    return asked("strategy=auto", "strategy.devices=2", "repeats=2")
+
+
+def record(folder: SweepFolder, cells: Sequence[Cell], ddp_ms: float) -> None:
+    """Finish ``cells``; those on two devices spend ``ddp_ms`` in exposed communication."""
+    folder.save_plan(SweepPlan(0.0, (), 0, tuple(cell.planned for cell in cells)))
+    slow = replace(DDP, phases_ms={**DDP.phases_ms, "exposed_comm": ddp_ms})
+    for cell in cells:
+        spec = Spec() if cell.planned.devices == 1 else slow
+        noise = {0: 1.0, 1: 1.01, 2: 0.99}[cell.planned.repeat]
+        run = replace(spec, repeat=cell.planned.repeat, run_factor=noise)
+        write_cell(folder.cell(cell.planned.name), cell.planned, run)
+
+
+def test_stage_one_is_short_runs_of_every_candidate(auto: Request) -> None:
+    other = asked("strategy=single", "max_steps=70")
+    first = list(stage_one([auto, other]))
+    assert first[-1] is other
+    assert left_open([auto, other, auto]) == (auto,)
+    probes = {one.cell.strategy.kind: one.cell for one in first[:-1]}
+    assert set(probes) == {"single", "ddp"}
+    for cell in probes.values():
+        assert (cell.max_steps, cell.warmup_steps, cell.repeats) == (60, 20, 3)
+        assert cell.validation == "never"
+        assert cell.sweep.objective == "global_samples_per_s"
+    assert (probes["single"].strategy.devices, probes["ddp"].strategy.devices) == (1, 2)
+    cells = plan(first[:-1], 0)
+    assert len({cell.planned.config_id for cell in cells}) == 2
+    assert len(cells) == 6
+
+
+@pytest.mark.parametrize(("ddp_ms", "trained"), [(0.6, "ddp"), (40.0, "single")])
+def test_the_better_one_is_trained_as_if_it_had_been_asked_for(
+    tmp_path: Path, auto: Request, ddp_ms: float, trained: str
+) -> None:
+    folder = SweepFolder(tmp_path)
+    record(folder, plan(tuple(stage_one([auto])), 0), ddp_ms)
+    chosen = choose(folder, auto)
+    assert chosen.trained is not None and chosen.decision is not None
+    devices = () if trained == "single" else ("strategy.devices=2",)
+    typed = asked(f"strategy={trained}", *devices, "repeats=2")
+    assert chosen.trained.config_id == typed.config_id
+    assert [cell.planned.repeat for cell in plan([chosen.trained], 0)] == [0, 1]
+    assert len(chosen.lines) == 3
+    assert chosen.decision.chosen == trained
+
+
+def test_the_decision_is_in_the_record(tmp_path: Path, auto: Request) -> None:
+    folder = SweepFolder(tmp_path)
+    record(folder, plan(tuple(stage_one([auto])), 0), 0.6)
+    decision = choose(folder, auto).decision
+    assert decision is not None
+    cell = folder.cell("chosen").path
+    assert load_decision(cell) is None
+    save_decision(cell, decision)
+    assert load_decision(cell) == decision
+
+
+def test_nothing_is_trained_where_nothing_was_measured(tmp_path: Path, auto: Request) -> None:
+    folder = SweepFolder(tmp_path)
+    cells = plan(tuple(stage_one([auto])), 0)
+    folder.save_plan(SweepPlan(0.0, (), 0, tuple(cell.planned for cell in cells)))
+    chosen = choose(folder, auto)
+    assert chosen.trained is None
+    assert chosen.lines[0].startswith("not decided: no strategy could be measured: single: ")
+
+
+def test_a_candidate_that_cannot_run_the_cell_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="found auto among them"):
+        asked(
+            "strategy=auto",
+            "+strategy.candidates.again={name: again, kind: auto, candidates: "
+            "{a: {name: a, kind: single}, b: {name: b, kind: ddp}}}",
+        )
+    with pytest.raises(ConfigError, match="precision: found fp16-mixed with strategy=local_sgd"):
+        asked(
+            "strategy=auto",
+            "+strategy.candidates.local_sgd={name: local_sgd, kind: local_sgd}",
+            "precision=fp16-mixed",
+        )

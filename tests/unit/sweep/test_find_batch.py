@@ -1,0 +1,45 @@
+"""What ``scalewise find-batch`` refuses before it starts a process, and what it says at the end."""
+
+from __future__ import annotations
+
+import pytest
+
+from scalewise.cli import main
+from scalewise.records.batch_search import BatchSearchRecord, BatchTrial
+from scalewise.sweep.find_batch import as_text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["modle=medium"], "modle"),
+        (["strategy=fsdp", "hardware=cpu"], "strategy: found fsdp; allowed: single or ddp"),
+        (["execution=cudagraph", "hardware=cpu"], "found cudagraph on a CPU host"),
+        (
+            ["strategy=ddp", "strategy.devices=64", "hardware=cpu"],
+            "strategy.devices: found 64, but",
+        ),
+    ],
+)
+def test_wrong_use_is_one_line_and_status_2(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["find-batch", *words]) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.startswith("error: ") and told.count("\n") == 1
+
+
+def test_the_answer_says_what_to_type_and_who_ran_out_of_memory() -> None:
+    trials = (
+        BatchTrial(32, "fits", (), 900.0, 12.5),
+        BatchTrial(64, "oom", (1,), None, None),
+    )
+    found = BatchSearchRecord(30, 60, 32, "memory", 0.05, 2, "a GPU", trials, {})
+    text = as_text(found, "strong")
+    assert "64 oom rank 1" in text
+    assert text.endswith(
+        "30 samples on each of 2 x a GPU (32 still fit; 5% of that is kept free): use "
+        "batch_size=60 with scaling=strong\n"
+    )
+    assert "use batch_size=30 with scaling=weak" in as_text(found, "weak")

@@ -1,0 +1,178 @@
+"""Other people's processes on a GPU are never shared silently."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from scalewise.gpu.election import FileLock
+from scalewise.policies import SweepConfig
+from scalewise.records import (
+    CellFolder,
+    DeviceInfo,
+    DeviceProcess,
+    DeviceSample,
+    DeviceSeriesWriter,
+    SampledDevice,
+)
+from scalewise.sweep.job import Outcome
+from scalewise.sweep.lease import Leases
+from scalewise.sweep.occupancy import Occupancy, foreign_processes, occupants
+from scalewise.sweep.patience import Patience
+from scalewise.sweep.tenants import Tenant
+
+GPUS = tuple(DeviceInfo("cuda", "a GPU", f"GPU-{i}", i) for i in range(2))
+BUSY = DeviceSample("GPU-0", processes=(DeviceProcess(4711, 900.0),))
+FREE = DeviceSample("GPU-1", processes=(), memory_used_mib=600.0)
+
+
+@pytest.fixture(autouse=True)
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
+    return tmp_path / "runtime"
+
+
+class Clock:
+    """Seconds, as a test says."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Gpus:
+    """What the driver says of two GPUs."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.samples = {"GPU-0": BUSY, "GPU-1": FREE}
+        self.leases = Leases(Occupancy(lambda: dict(self.samples), self.clock))
+        self.said: list[str] = []
+        self.patience = Patience(self.said.append, self.clock)
+
+    def lease(self, count: int) -> Any:
+        self.clock.now += 2
+        return self.leases.try_lease(GPUS, count)
+
+    def verdict(self, **sweep: Any) -> bool | Outcome:
+        cell = SimpleNamespace(request=SimpleNamespace(cell=SimpleNamespace()))
+        cell.request.cell.sweep = SweepConfig(**sweep)
+        return self.patience.with_(cast(Any, cell), self.leases, others_run=False)
+
+
+@pytest.fixture
+def gpus() -> Gpus:
+    return Gpus()
+
+
+def test_a_gpu_that_others_use_is_passed_over(gpus: Gpus) -> None:
+    lease = gpus.lease(1)
+    assert [slot.uuid for slot in lease.slots] == ["GPU-1"]
+    gpus.leases.release(lease)
+    assert gpus.lease(2) is None
+    assert gpus.leases.foreign == {"GPU-0": "GPU 0 has process 4711 of others"}
+    gpus.samples["GPU-0"] = replace(BUSY, processes=())
+    assert gpus.lease(2) is not None
+
+
+def test_in_a_container_memory_is_the_only_sign_of_others() -> None:
+    hidden = DeviceSample("GPU-0", processes=(), memory_used_mib=70_000.0)
+    said = occupants(hidden)
+    assert said == "70000 MiB held by processes that cannot be seen from here"
+    assert occupants(replace(hidden, processes=None)) == said
+    assert occupants(FREE) is None
+    assert occupants(DeviceSample("GPU-0")) is None, "a driver that tells nothing"
+
+
+@pytest.mark.parametrize(("policy", "state"), [("skip", "skipped"), ("fail", "failed")])
+def test_skip_and_fail_decide_once_the_processes_are_there_to_stay(
+    gpus: Gpus, policy: Any, state: str
+) -> None:
+    gpus.lease(2)
+    assert gpus.verdict(foreign_processes=policy) is True, "the last cell's may just be going"
+    for _ in range(3):
+        gpus.lease(2)
+    verdict = gpus.verdict(foreign_processes=policy)
+    assert isinstance(verdict, Outcome)
+    assert verdict.state == state
+    assert verdict.message == (
+        f"GPU 0 has process 4711 of others (sweep.foreign_processes={policy})"
+    )
+
+
+def test_waiting_is_said_once_and_has_an_end(gpus: Gpus) -> None:
+    for _ in range(4):
+        gpus.lease(2)
+    for _ in range(3):
+        assert gpus.verdict(foreign_wait_s=60) is False, "others may go first"
+    assert len(gpus.said) == 1
+    assert "process 4711" in gpus.said[0]
+    gpus.clock.now += 61
+    gpus.lease(2)
+    verdict = gpus.verdict(foreign_wait_s=60)
+    assert isinstance(verdict, Outcome)
+    assert verdict.state == "skipped"
+    assert verdict.message.endswith("for longer than sweep.foreign_wait_s=60")
+
+
+def test_another_sweep_is_waited_for_without_end(gpus: Gpus) -> None:
+    other = Leases().try_lease(GPUS, 2)
+    assert other is not None
+    assert gpus.lease(1) is None
+    assert gpus.verdict(foreign_processes="fail") is True
+    assert gpus.said == ["waiting: another sweep holds this host's devices"]
+
+
+def test_who_else_computed_beside_a_cell_is_in_its_record(tmp_path: Path) -> None:
+    folder = CellFolder(tmp_path)
+    device = SampledDevice("GPU-0", 0, "a GPU")
+    writer = DeviceSeriesWriter(folder.device_series_path("h"), "h", "nvml", 1.0, (device,), {})
+    for pids in ((10,), (10, 4711), (10, 4711, 4712)):
+        processes = tuple(DeviceProcess(pid, None) for pid in pids)
+        writer.append(float(len(pids)), {"GPU-0": DeviceSample("GPU-0", processes=processes)}, 0.1)
+    writer.close()
+    assert foreign_processes(folder, {10}, sees_host=True) == (
+        "process 4711 on GPU-0",
+        "process 4712 on GPU-0",
+    )
+    assert foreign_processes(folder, {1}, sees_host=False) == ("2 other processes on GPU-0",)
+
+
+def test_cells_of_all_sweeps_on_a_host_see_one_another(
+    tmp_path: Path, runtime: Callable[..., Path]
+) -> None:
+    one = Tenant("/sweeps/a", "cell-1")
+    assert one.neighbours == ()
+    same, other = Tenant("/sweeps/a", "cell-2"), Tenant("/sweeps/b", "cell-1")
+    assert other.neighbours == ("/sweeps/a/cell-1", "/sweeps/a/cell-2") or set(
+        other.neighbours
+    ) == {"/sweeps/a/cell-1", "/sweeps/a/cell-2"}
+    same.leave()
+    one.look()
+    assert one.neighbours == ("/sweeps/b/cell-1",)
+    other.leave()
+    one.look()
+    assert one.neighbours == ("/sweeps/b/cell-1",), "it was there once"
+    one.leave()
+    assert list((tmp_path / "runtime" / "cells").iterdir()) == []
+
+
+def test_what_a_killed_cell_left_is_no_neighbour(runtime: Path) -> None:
+    one = Tenant("/sweeps/a", "cell-1")
+    abandoned = runtime / "cells" / "0"
+    abandoned.write_text(json.dumps(["/sweeps/b", "cell-9"]))
+    one.look()
+    assert one.neighbours == ()
+    assert not abandoned.exists()
+    held = FileLock(runtime / "cells" / "1")
+    assert held.try_acquire()
+    one.look()
+    assert one.neighbours == (), "a file that is not written yet says nothing"

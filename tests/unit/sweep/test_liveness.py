@@ -1,0 +1,93 @@
+"""Hangs, by heartbeats and a clock that nobody sets; kills for memory, by the kernel's count."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from scalewise.policies import SweepConfig
+from scalewise.records import CellFolder, HeartbeatWriter
+from scalewise.sweep.blame import Verdict
+from scalewise.sweep.liveness import Liveness
+from scalewise.sweep.memory_kills import MemoryKills
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def said(verdict: Verdict | None) -> str | None:
+    return None if verdict is None else verdict.message
+
+
+def test_imports_are_no_hang_and_have_a_limit_of_their_own(tmp_path: Path) -> None:
+    folder, clock = CellFolder(tmp_path), Clock()
+    liveness = Liveness(folder, SweepConfig(hang_timeout_s=5, start_timeout_s=60), clock)
+    clock.now = 50
+    assert liveness.hang([0, 1]) is None
+    HeartbeatWriter(folder.heartbeat_path(0)).close()
+    clock.now = 61
+    assert said(liveness.hang([0, 1])) == (
+        "rank 1 had not begun after 61 s (sweep.start_timeout_s=60); "
+        "the stacks of all ranks are in logs/"
+    )
+
+
+def test_a_hang_is_counted_from_the_last_beat_of_any_rank(tmp_path: Path) -> None:
+    folder, clock = CellFolder(tmp_path), Clock()
+    ranks = [HeartbeatWriter(folder.heartbeat_path(rank)) for rank in (0, 1)]
+    liveness = Liveness(folder, SweepConfig(hang_timeout_s=5), clock)
+    for step in range(4):
+        ranks[1].beat(step, step)
+        assert liveness.hang([0, 1]) is None
+        clock.now += 4
+    clock.now += 2
+    verdict = liveness.hang([0, 1])
+    assert verdict is not None
+    assert verdict.cause == "hang"
+    assert verdict.message.startswith("no rank made a step for 6 s (sweep.hang_timeout_s=5)")
+    for rank in ranks:
+        rank.close()
+
+
+@pytest.mark.parametrize("jump_s", [-7200.0, 7200.0])
+def test_a_wall_clock_that_jumps_neither_makes_nor_hides_a_hang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: float
+) -> None:
+    folder, clock = CellFolder(tmp_path), Clock()
+    rank = HeartbeatWriter(folder.heartbeat_path(0))
+    liveness = Liveness(folder, SweepConfig(hang_timeout_s=5), clock)
+    assert liveness.hang([0]) is None
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + jump_s)
+    clock.now += 4
+    rank.beat(1, 1)
+    assert liveness.hang([0]) is None
+    clock.now += 4
+    assert liveness.hang([0]) is None
+    clock.now += 2
+    assert liveness.hang([0]) is not None
+    rank.close()
+
+
+def test_the_kernels_killer_is_told_from_other_senders_of_sigkill() -> None:
+    counted = iter([3, 3, 4, 5])
+    kills = MemoryKills(lambda: next(counted))
+    killed = Verdict("signal", "rank 1 was ended by SIGKILL", 1, -9, at=0.0)
+    assert kills.name(killed) == killed
+    named = kills.name(killed)
+    assert named.cause == "oom"
+    assert named.message.startswith("rank 1 was ended by the kernel's out-of-memory killer")
+    other = Verdict("exception", "rank 1: ValueError", 1, 1, at=0.0)
+    assert kills.name(other) == other
+
+
+def test_where_the_kernel_does_not_count_nothing_is_claimed() -> None:
+    killed = Verdict("signal", "rank 1 was ended by SIGKILL", 1, -9, at=0.0)
+    assert MemoryKills(lambda: None).name(killed) == killed

@@ -1,0 +1,178 @@
+"""Retries, budgets and bad GPUs in the engine of this host, with supervisors that only answer."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from rich.console import Console
+
+from scalewise.config import resolve
+from scalewise.paths import conf_dir
+from scalewise.records import (
+    Alert,
+    Attempt,
+    Cause,
+    CellFolder,
+    DeviceInfo,
+    DeviceSeriesWriter,
+    SampledDevice,
+)
+from scalewise.sweep import local_engine
+from scalewise.sweep.display import LineDisplay
+from scalewise.sweep.engine import SweepReport
+from scalewise.sweep.job import Outcome
+from scalewise.sweep.lease import Host, Lease
+from scalewise.sweep.local_engine import LocalEngine
+from scalewise.sweep.occupancy import Occupancy
+from scalewise.sweep.plan import Cell, plan, request
+from scalewise.sweep.running import RunningCell
+from scalewise.sweep.status import StatusReader
+from scalewise.sweep.status_view import estimate_line
+
+GPUS = tuple(DeviceInfo("cuda", "NVIDIA H200", f"GPU-{i}", i) for i in range(2))
+
+
+@dataclass
+class Supervisors:
+    """Stands in for the start of a supervisor: a process that prints what the test has planned."""
+
+    answers: list[Outcome | Cause]
+    """One a try: how the cell ends, or what a failed try is recorded to have died of."""
+    seconds: float = 0.0
+    bad: str | None = None
+    """The GPU that reports an XID while it is used."""
+    started: list[tuple[str, tuple[str | None, ...]]] = field(default_factory=list)
+
+    def __call__(
+        self, cell: Cell, folder: CellFolder, lease: Lease, host: Host, others: Sequence[str]
+    ) -> RunningCell:
+        uuids = tuple(slot.uuid for slot in lease.slots)
+        self.started.append((cell.planned.name, uuids))
+        answer = self.answers.pop(0)
+        if not isinstance(answer, Outcome):
+            number = folder.next_attempt_number()
+            code = -9 if answer == "signal" else 1
+            folder.save_attempt(Attempt(number, "failed", answer, "gone", 0, code, (), 0.0, 0.0))
+            answer = Outcome("failed", "gone", cause=answer)
+        if self.bad in uuids:
+            self._report_xid(folder, str(self.bad))
+        process = subprocess.Popen(
+            ["sh", "-c", 'sleep "$2"; printf "%s" "$1"', "_", answer.to_line(), str(self.seconds)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        return RunningCell(cell, folder, lease, process)
+
+    def _report_xid(self, folder: CellFolder, uuid: str) -> None:
+        device = SampledDevice(uuid, 1, "NVIDIA H200")
+        writer = DeviceSeriesWriter(folder.device_series_path("h"), "h", "nvml", 1.0, (device,), {})
+        writer.alert(Alert(1.0, "error", "xid", uuid, "XID 79", "XID 79, fallen off the bus"))
+        writer.close()
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalEngine:
+    monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
+    monkeypatch.setattr("scalewise.sweep.hosts.discover", lambda hardware: Host(GPUS, None, {}))
+    display = LineDisplay(Console(file=(tmp_path / "said").open("w"), width=200))
+    return LocalEngine(tmp_path / "sweep", "exclusive", display, Occupancy(read=dict))
+
+
+def run(
+    engine: LocalEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    supervisors: Supervisors,
+    *overrides: str,
+    repeats: int = 1,
+) -> SweepReport:
+    typed = ["tracking=none", f"repeats={repeats}", *overrides]
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        plain = resolve(compose(config_name="config", overrides=typed))
+    cells = plan([request(typed, plain)], 0)
+    monkeypatch.setattr(local_engine, "start", supervisors)
+    report = engine.run(cells)
+    assert engine.display._console.file is not None  # type: ignore[attr-defined]
+    engine.display._console.file.close()  # type: ignore[attr-defined]
+    return report
+
+
+def said(engine: LocalEngine) -> str:
+    return (engine.folder.path.parent / "said").read_text()
+
+
+DONE = Outcome("done", objective=1.0)
+
+
+def test_a_cell_that_was_killed_runs_again_after_the_others(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisors = Supervisors(["signal", DONE, DONE])
+    report = run(engine, monkeypatch, supervisors, repeats=2)
+    assert report.count("done") == 2
+    first, second, third = (name for name, _ in supervisors.started)
+    assert first == third != second
+    assert "again " in said(engine)
+    assert "gone (ended from outside; retry 1 of 1)" in said(engine)
+
+
+@pytest.mark.parametrize(
+    ("answers", "retries"),
+    [(["signal", "signal"], 1), (["signal"], 0), (["exception"], 3), (["oom"], 3)],
+)
+def test_it_fails_for_good_after_its_retries_or_if_none_can_mend_it(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch, answers: list[Cause], retries: int
+) -> None:
+    supervisors = Supervisors(list(answers))
+    report = run(engine, monkeypatch, supervisors, f"sweep.retries={retries}")
+    assert (report.count("failed"), len(supervisors.started)) == (1, len(answers))
+
+
+def test_a_gpu_that_errs_gets_no_more_cells(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisors = Supervisors([DONE], bad="GPU-1")
+    report = run(engine, monkeypatch, supervisors, "strategy=ddp", "batch_size=128", repeats=2)
+    assert [uuids for _, uuids in supervisors.started] == [("GPU-0", "GPU-1")]
+    assert (report.count("done"), report.count("skipped")) == (1, 1)
+    (skipped,) = [o.message for o in report.outcomes.values() if o.state == "skipped"]
+    assert skipped.startswith("needs 2 devices, and 1 of this host's 2 are left: GPU 1 (GPU-1): XI")
+    assert "quarantine GPU 1 (GPU-1): XID 79, fallen off the bus" in said(engine)
+    status = StatusReader(engine.folder.path).read()
+    assert [device.uuid for device in status.quarantined] == ["GPU-1"]
+
+
+def test_narrow_cells_go_on_with_what_is_left(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisors = Supervisors([DONE, DONE], bad="GPU-0")
+    run(engine, monkeypatch, supervisors, repeats=2)
+    assert [uuids for _, uuids in supervisors.started] == [("GPU-0",), ("GPU-1",)]
+
+
+def test_quarantine_can_be_switched_off(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisors = Supervisors([DONE, DONE], bad="GPU-0")
+    run(engine, monkeypatch, supervisors, "sweep.quarantine=false", repeats=2)
+    assert [uuids for _, uuids in supervisors.started] == [("GPU-0",), ("GPU-0",)]
+
+
+def test_a_budget_ends_the_sweep_before_the_cell_that_would_exceed_it(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hours = 0.7 / 3600  # two cells of 0.3 s, and not a third
+    supervisors = Supervisors([DONE, DONE, DONE, DONE], seconds=0.3)
+    report = run(engine, monkeypatch, supervisors, f"sweep.max_gpu_hours={hours}", repeats=4)
+    assert 1 <= report.count("done") <= 2
+    assert report.count("done") + report.count("unstarted") == 4
+    left = [o.message for o in report.outcomes.values() if o.state == "unstarted"]
+    assert "h are used, and this cell would exceed it" in left[0]
+    status = StatusReader(engine.folder.path).read()
+    assert "waiting" in status.count(), "no try was made: resumed, they run"
+    assert "to do" in estimate_line(status)

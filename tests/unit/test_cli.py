@@ -1,0 +1,44 @@
+"""What holds for every subcommand."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scalewise import cli
+
+SMALL = Path(__file__).resolve().parents[2] / "docs" / "results" / "h200x2_small"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["status", str(SMALL)]])
+def test_a_reader_that_has_seen_enough_is_no_error(words: list[str]) -> None:
+    """``status`` prints through rich, the list of commands without."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    code = "import sys; from scalewise.cli import main; sys.exit(main(sys.argv[1:]))"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_torn_plan_without_cells_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "sweep.json").write_text('{"schema_ver')
+    assert cli.main(["report", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"scalewise report: {tmp_path}/sweep.json: cannot be read as JSON")
+    assert error.endswith("; and no cell lies beside it\n")

@@ -1,0 +1,54 @@
+"""A named configuration as the default, and what is typed over it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scalewise import cli
+from scalewise.defaults import FILE, save, saved, under
+from scalewise.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["gpt2-finewebedu-a10gx4", "gpt2_finewebedu_a10gx4"])
+def test_dashes_and_underscores_are_alike(name: str) -> None:
+    assert save(name) == ["experiment=gpt2_finewebedu_a10gx4"]
+    assert saved() == ["experiment=gpt2_finewebedu_a10gx4"]
+
+
+def test_trackers_are_kept_with_it() -> None:
+    assert save("agnews-base", ["wandb", "trackio"])[1] == "tracking.trackers=[wandb,trackio]"
+    assert save("agnews-base", ["none"])[1] == "tracking=none"
+
+
+def test_none_takes_it_away() -> None:
+    save("agnews-base")
+    assert save("none") == []
+    assert not FILE.exists()
+    assert saved() == []
+
+
+def test_what_is_typed_wins_key_by_key() -> None:
+    defaults = ["experiment=imdb", "tracking.trackers=[wandb]"]
+    assert under(["batch_size=3", "-m"], defaults) == defaults
+    assert under(["experiment=agnews_base"], defaults) == ["tracking.trackers=[wandb]"]
+    assert under(["tracking=none"], defaults) == ["experiment=imdb"]
+
+
+def test_wrong_names_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigError, match=r"found 'agnews-bas' \(did you mean 'agnews_base'\?\)"):
+        save("agnews-bas")
+    assert cli.main(["defconfig", "nothing"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_file_that_cannot_be_read_is_one_line() -> None:
+    FILE.mkdir()
+    with pytest.raises(ConfigError, match=r"^\.defconfig cannot be read: .*; remove it"):
+        saved()

@@ -1,0 +1,164 @@
+"""What ``execution`` asks for is checked, and what it changes leaves the mathematics alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from scalewise.datasets.loader import LoaderConfig
+from scalewise.datasets.tensors import TensorPairs, TokenWindows
+from scalewise.models.gpt2 import Gpt2
+from scalewise.models.mlp import Mlp
+from scalewise.train.device import DeviceError, check_computes
+from scalewise.train.device_data import on_device
+from scalewise.train.execution import ExecutionConfig
+from scalewise.train.execution.checkpointing import checkpoint_blocks
+from scalewise.train.execution.config import find_compiler
+
+
+def config(kind: str, **more: Any) -> ExecutionConfig:
+    return ExecutionConfig(kind, kind, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "message"),
+    [
+        ("eager", {"steps_per_batch": 2}, "steps_per_batch: found 2 with execution=eager; allowed"),
+        ("cudagraph", {"steps_per_batch": 0}, "steps_per_batch: found 0; allowed: 1 to 4096"),
+        ("eager", {"compiled": True}, "compiled: found true with execution=eager"),
+        (
+            "cudagraph",
+            {"compiled": True, "compile_mode": "reduce-overhead"},
+            "compile_mode: found reduce-overhead with execution=cudagraph, and it makes graphs",
+        ),
+    ],
+)
+def test_contradictions_are_refused(kind: str, more: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        config(kind, **more)
+
+
+def test_a_graph_needs_a_gpu_and_compiling_a_compiler(tmp_path: Path) -> None:
+    compiler = tmp_path / "g++"
+    compiler.write_text("#!/bin/sh\n")
+    compiler.chmod(0o755)
+    has, lacks = {"PATH": str(tmp_path)}, {"PATH": str(tmp_path / "nothing")}
+    assert find_compiler(has) == str(compiler)
+    config("compile").check_host("cpu", has)
+    config("cudagraph").check_host("cuda", lacks)
+    with pytest.raises(ValueError, match="found cudagraph on a CPU host, and CUDA graphs need"):
+        config("cudagraph").check_host("cpu", has)
+    for execution in (config("compile"), config("cudagraph", compiled=True)):
+        with pytest.raises(ValueError, match=r"no C\+\+ compiler, which torch.compile needs"):
+            execution.check_host("cuda", lacks)
+
+
+def test_only_captures_that_communicate_change_the_ranks_environment() -> None:
+    assert config("cudagraph").rank_environment(1) == config("eager").rank_environment(2) == {}
+    variables = config("cudagraph").rank_environment(2)
+    assert variables["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
+
+
+def test_steps_that_prepare_are_never_timed() -> None:
+    assert config("eager").preparing_steps(8) == 0
+    assert config("cudagraph").preparing_steps(1) == 5
+    assert config("cudagraph").preparing_steps(2) == 13
+    assert config("compile").preparing_steps(2) == 3
+
+
+def gradients(network: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    torch.manual_seed(3)
+    network.zero_grad()
+    network(x).square().mean().backward()
+    return [p.grad.clone() for p in network.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_checkpointing_changes_no_gradient_and_no_name(dropout: float) -> None:
+    torch.manual_seed(0)
+    network = Gpt2(32, 8, layers=2, heads=2, width=16, dropout=dropout)
+    names = [name for name, _ in network.named_parameters()]
+    x = torch.randint(0, 32, (3, 8))
+    plain = gradients(network, x)
+    assert checkpoint_blocks(network) == 2
+    torch.testing.assert_close(gradients(network, x), plain)
+    assert [name for name, _ in network.named_parameters()] == names
+
+
+class Saved:
+    """Bytes that autograd keeps for backward."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.bytes += tensor.nbytes
+        return tensor
+
+
+def test_checkpointing_keeps_less_for_backward() -> None:
+    torch.manual_seed(0)
+    network = Gpt2(32, 8, layers=4, heads=2, width=16)
+    x = torch.randint(0, 32, (3, 8))
+    kept = []
+    for _ in range(2):
+        saved = Saved()
+        with torch.autograd.graph.saved_tensors_hooks(saved, lambda tensor: tensor):
+            network(x).sum().backward()
+        kept.append(saved.bytes)
+        checkpoint_blocks(network)
+    assert kept[1] < kept[0] / 2
+
+
+def test_checkpointed_batch_statistics_see_a_batch_once() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential()
+    network.blocks = nn.Sequential(
+        *[nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU()) for _ in range(3)]
+    )
+    x = torch.randn(8, 4)
+    before = {name: buffer.clone() for name, buffer in network.named_buffers()}
+    gradients(network, x)
+    plain = {name: buffer.clone() for name, buffer in network.named_buffers()}
+    network.load_state_dict(before, strict=False)
+    assert checkpoint_blocks(network) == 3
+    gradients(network, x)
+    torch.testing.assert_close(dict(network.named_buffers()), plain)
+
+
+def test_a_network_without_blocks_cannot_be_checkpointed() -> None:
+    with pytest.raises(ValueError, match="activation_checkpointing: found true, but Mlp has no"):
+        checkpoint_blocks(Mlp(5, [16], 2))
+
+
+def test_the_device_check_knows_a_wrong_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = torch.device("cpu")
+    check_computes(cpu)
+    product, calls = torch.Tensor.__matmul__, []
+
+    def second_is_wrong(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        calls.append(a)
+        result: torch.Tensor = product(a, b)
+        result[3, 5] += 1e-6 * (len(calls) == 2)
+        return result
+
+    monkeypatch.setattr(torch.Tensor, "__matmul__", second_is_wrong)
+    with pytest.raises(DeviceError, match="cpu failed its check before training: a 256x256 fp64"):
+        check_computes(cpu)
+
+
+def test_data_move_to_a_device_whole(tmp_path: Path) -> None:
+    pairs = TensorPairs(torch.arange(6.0).view(6, 1), torch.arange(6))
+    windows = TokenWindows(torch.arange(20), 4)
+    for data in (pairs, windows):
+        moved = on_device(data, torch.device("cpu"))
+        torch.testing.assert_close(moved.__getitems__([2, 0]), data.__getitems__([2, 0]))  # type: ignore[attr-defined]
+        assert len(moved) == len(data)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="device_resident: found true, but list has no method to"):
+        on_device([1, 2], torch.device("cpu"))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="num_workers: found 2 with device_resident=true"):
+        LoaderConfig(num_workers=2, device_resident=True)

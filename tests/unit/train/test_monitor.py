@@ -1,0 +1,90 @@
+"""What a Monitor takes, and what makes two monitored fits repeats of each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+from torch import nn, optim
+from torch.utils.data import DataLoader, TensorDataset
+
+from scalewise import Monitor
+from scalewise.train.callbacks.monitored import config_id, describe_fit
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"warmup_steps": -1}, "found warmup_steps=-1"),
+        ({"interval_s": 0.01}, "found interval_s=0.01; allowed: 0.1 or more"),
+        ({"tracking": "wandb"}, "found tracking='wandb'; allowed: a list of trackio and wandb"),
+        ({"tracking": ["mlflow"]}, "allowed: a list of trackio and wandb"),
+    ],
+)
+def test_wrong_arguments_are_one_clear_line(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Monitor(**arguments)
+
+
+class Small(pl.LightningModule):
+    def __init__(self, layer: nn.Module | None = None) -> None:
+        super().__init__()
+        self.layer = layer or nn.Linear(2, 2)
+
+
+class Layer(nn.Linear):
+    """A layer of the user's own."""
+
+
+class Other(Small):
+    """The same parameters under another class."""
+
+
+class _Fit:
+    """What is asked of a Trainer once a fit is set up."""
+
+    def __init__(self, module: nn.Module, lr: float = 0.1) -> None:
+        import torch
+
+        self.optimizers = [optim.SGD(module.parameters(), lr=lr)]
+        self.train_dataloader = DataLoader(TensorDataset(torch.zeros(8, 2)), batch_size=2)
+        self.strategy = self
+        self.precision = "32-true"
+        self.max_steps, self.max_epochs = 10, -1
+        self.accumulate_grad_batches = 1
+        self.gradient_clip_val = None
+
+
+def _id(module: pl.LightningModule, lr: float = 0.1, world: int = 1, **more: Any) -> str:
+    described: Any = _Fit(module, lr)
+    return config_id(describe_fit(described, module, 5, more.get("trackers", ())), world)
+
+
+def test_equal_fits_are_repeats_whoever_tracks_them() -> None:
+    assert _id(Small()) == _id(Small()) == _id(Small(), trackers=["wandb"])
+
+
+def test_model_source_layers_settings_and_devices_tell_fits_apart() -> None:
+    ids = [
+        _id(Small()),
+        _id(Other()),
+        _id(Small(Layer(2, 2))),
+        _id(Small(), lr=0.2),
+        _id(Small(), world=2),
+    ]
+    assert len(set(ids)) == len(ids)
+
+
+def test_data_and_optimizer_are_described_by_what_determines_a_result() -> None:
+    module = Small()
+    described: Any = _Fit(module)
+    config = describe_fit(described, module, 5, ())
+    assert config["dataset"] == {
+        "name": "TensorDataset",
+        "class": "torch.utils.data.dataset.TensorDataset",
+        "samples": 8,
+        "workers": 0,
+    }
+    assert (config["optimizer"]["name"], config["optimizer"]["lr"]) == ("SGD", 0.1)
+    assert config["model"]["parameters"] == 6

@@ -1,0 +1,317 @@
+"""Several steps a batch, replayed: the loop around a CUDA graph, with a graph that is none.
+
+What a graph computes is CUDA's; what a step has besides (counters, records, stops, schedules,
+checkpoints, fall-backs) is ours, and is the same with a stand-in that does the work again.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytorch_lightning as pl
+import torch
+from lightning_fabric.utilities.warnings import PossibleUserWarning
+from pytorch_lightning.callbacks import ModelCheckpoint
+from torch import Tensor, nn
+
+from scalewise.datasets.loader import LoaderConfig
+from scalewise.datasets.tensors import TensorPairs
+from scalewise.models.mlp import Mlp
+from scalewise.records import CellFolder, DeviceInfo, read_metrics, read_shard, read_steps
+from scalewise.train.callbacks.recorder import CellRecorder, planned_steps
+from scalewise.train.data import train_loader
+from scalewise.train.execution.captured import CaptureError, Graph, Marker
+from scalewise.train.execution.replay import ReplayedSteps
+from scalewise.train.lean import trim
+from scalewise.train.module import ExperimentModule
+
+SIZE, BATCH, EAGER = 103, 8, 3
+STEPS_AN_EPOCH = SIZE // BATCH
+
+
+class HostGraph:
+    """Records by remembering what to do, and replays by doing it."""
+
+    def __init__(self, fails: bool, unseen: Callable[[], AbstractContextManager[None]]) -> None:
+        self._fails = fails
+        self._unseen = unseen
+        self._loss = torch.zeros(())
+        self._work: Callable[[], Tensor] | None = None
+
+    def capture(self, work: Callable[[], Tensor]) -> Tensor:
+        if self._fails:
+            raise CaptureError("RuntimeError: operation not permitted")
+        self._work = work
+        return self._loss
+
+    def replay(self) -> None:
+        assert self._work is not None
+        with self._unseen():  # a real replay runs no Python, so nothing could be marked
+            self._loss.copy_(self._work())
+
+
+class NoWait:
+    def synchronize(self) -> None:
+        pass
+
+
+class HostCapture:
+    kind = "cpu"
+    unseen: Callable[[], AbstractContextManager[None]]
+
+    def __init__(self, fails: bool = False, waits: str | None = None) -> None:
+        self.fails = fails
+        self.waits = waits
+
+    def graph(self) -> Graph:
+        return HostGraph(self.fails, self.unseen)
+
+    def watch(self, step: Callable[[], Tensor]) -> tuple[Tensor, str | None]:
+        return step(), self.waits
+
+    def marker(self) -> Marker:
+        return NoWait()
+
+
+def adam(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=1e-2, fused=True)
+
+
+class Scheduled(ExperimentModule):
+    """The learning rate halves at each step."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }
+
+
+class Run:
+    """One fit, replayed or (``device`` None) step by step."""
+
+    def __init__(
+        self,
+        folder: Path,
+        device: HostCapture | None,
+        steps_per_batch: int = 4,
+        module: type[ExperimentModule] = ExperimentModule,
+        optimizer: Callable[[Any], torch.optim.Optimizer] = adam,
+        network: nn.Module | None = None,
+        callbacks: tuple[pl.Callback, ...] = (),
+        **limits: Any,
+    ) -> None:
+        torch.manual_seed(0)
+        data = TensorPairs(torch.randn(SIZE, 5), torch.randn(SIZE, 2))
+        torch.manual_seed(1)
+        self.module = module(network or Mlp(5, [16], 2), optimizer)
+        self.folder = CellFolder(folder)
+        self.recorder = CellRecorder(self.folder, DeviceInfo("cpu", "cpu"), 2, 5)
+        self.trainer = pl.Trainer(
+            accelerator="cpu", devices=1, logger=False, enable_progress_bar=False,
+            enable_model_summary=False, default_root_dir=folder,
+            callbacks=[self.recorder, *callbacks],
+            enable_checkpointing=any(isinstance(c, ModelCheckpoint) for c in callbacks),
+            **{"max_steps": -1, **limits},
+        )  # fmt: skip
+        trim(self.trainer, self.recorder)
+        self.steps: ReplayedSteps | None = None
+        if device is None:
+            steps_per_batch = 1
+            if module is Scheduled:
+                del self.trainer.fit_loop.epoch_loop.advance
+                del self.trainer.fit_loop.epoch_loop.update_lr_schedulers
+        else:
+            self.recorder.steps.listens = False
+            device.unseen = self.recorder.steps.unseen
+            self.steps = ReplayedSteps(self.trainer, self.recorder, steps_per_batch, EAGER, device)
+            loop: Any = self.trainer.fit_loop.epoch_loop
+            loop.automatic_optimization, loop.advance = self.steps, self.steps.advance
+        loader = train_loader(data, LoaderConfig(), BATCH, 0, 1, 7, "cpu", steps_per_batch)
+        self.trainer.fit(self.module, loader)
+        self.planned = planned_steps(self.trainer)
+        self.summary = self.recorder.close(self.trainer, self.module)
+
+    @property
+    def weights(self) -> Tensor:
+        return torch.cat([p.detach().flatten() for p in self.module.parameters()])
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        # Lightning's advice: workers, srun, a validation set.
+        warnings.simplefilter("ignore", PossibleUserWarning)
+        warnings.filterwarnings("ignore", message=".*isinstance.treespec.*")
+        yield
+
+
+@pytest.mark.parametrize("steps_per_batch", [1, 4, 5, 64])
+def test_the_weights_and_losses_are_those_of_single_steps(
+    tmp_path: Path, steps_per_batch: int
+) -> None:
+    replayed = Run(tmp_path / "a", HostCapture(), steps_per_batch, max_epochs=2)
+    eager = Run(tmp_path / "b", None, max_epochs=2)
+    assert replayed.steps is not None and replayed.steps.graphs == 1
+    assert replayed.trainer.global_step == eager.trainer.global_step == 2 * STEPS_AN_EPOCH
+    torch.testing.assert_close(replayed.weights, eager.weights)
+    ours, theirs = (
+        [(row.step, row.values) for row in read_metrics(run.folder.metrics_path(0))]
+        for run in (replayed, eager)
+    )
+    assert [step for step, _ in ours] == [5, 10, 12, 15, 20, 24]
+    assert [step for step, _ in ours] == [step for step, _ in theirs]
+    for (_, found), (_, expected) in zip(ours, theirs, strict=True):
+        assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_each_step_has_its_row_and_what_is_inside_a_replay_is_missing(tmp_path: Path) -> None:
+    run = Run(tmp_path, HostCapture(), max_epochs=2)
+    rows = read_steps(run.folder.steps_path(0), 0).rows
+    assert list(rows["step"]) == list(range(24))
+    assert set(rows["samples"]) == {BATCH}
+    assert list(rows["epoch"]) == [0] * 12 + [1] * 12
+    assert (rows["host_step_ms"] > 0).all()
+    inside = rows[[f"host_{p}_ms" for p in ("forward", "backward", "optimizer", "arrival")]]
+    seen = np.array([[not np.isnan(value) for value in row] for row in inside.tolist()])
+    assert seen[:EAGER].all() and not seen[EAGER:].any()
+    # A batch of four is waited for once, by its first step.
+    waited = rows["host_data_wait_ms"][EAGER + 1 :] > 0
+    assert list(waited[:8]) == [True, False, False, False, True, False, False, False]
+    assert "execution=eager" in run.summary.missing["arrival"]
+
+
+def test_the_audit_counts_the_samples_of_every_step(tmp_path: Path) -> None:
+    run = Run(tmp_path, HostCapture(), max_epochs=1)
+    shard = read_shard(run.folder.shard_path(0), 0)
+    assert len(shard.indices) == len(set(shard.indices)) == STEPS_AN_EPOCH * BATCH
+    assert run.summary.samples_fed == STEPS_AN_EPOCH * BATCH
+
+
+@pytest.mark.parametrize("max_steps", [1, 3, 6, 12, 17])
+def test_max_steps_ends_amid_a_batch(tmp_path: Path, max_steps: int) -> None:
+    run = Run(tmp_path, HostCapture(), max_steps=max_steps)
+    assert run.trainer.global_step == run.summary.steps_completed == max_steps
+    assert run.planned == max_steps
+    assert run.summary.samples_fed == max_steps * BATCH
+
+
+def test_epochs_are_planned_in_steps_and_not_in_batches(tmp_path: Path) -> None:
+    assert Run(tmp_path, HostCapture(), max_epochs=2).planned == 2 * STEPS_AN_EPOCH
+
+
+class StopAt(pl.Callback):
+    """Stops the Trainer, and keeps the step counts it saw."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.seen: list[int] = []
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *rest: Any) -> None:
+        self.seen.append(trainer.global_step)
+        trainer.should_stop = trainer.should_stop or trainer.global_step == self.step
+
+
+def test_callbacks_see_every_step_and_can_stop_at_any(tmp_path: Path) -> None:
+    stop = StopAt(6)
+    run = Run(tmp_path, HostCapture(), callbacks=(stop,), max_epochs=5)
+    assert stop.seen == [1, 2, 3, 4, 5, 6]
+    assert run.trainer.global_step == 6
+
+
+def test_checkpoints_are_written_at_their_steps(tmp_path: Path) -> None:
+    keep = ModelCheckpoint(tmp_path / "kept", "{step}", every_n_train_steps=5, save_top_k=-1)
+    Run(tmp_path, HostCapture(), callbacks=(keep,), max_epochs=1)
+    saved = sorted((tmp_path / "kept").glob("*.ckpt"))
+    assert [path.stem for path in saved] == ["step=10", "step=5"]
+    state = torch.load(saved[1], weights_only=False)
+    assert state["global_step"] == 5
+    at_five = Run(tmp_path / "five", HostCapture(), max_steps=5)
+    flat = torch.cat(
+        [state["state_dict"][n].flatten() for n, _ in at_five.module.named_parameters()]
+    )
+    torch.testing.assert_close(flat, at_five.weights, rtol=0, atol=0)
+
+
+def test_schedules_move_at_every_step(tmp_path: Path) -> None:
+    replayed = Run(tmp_path / "a", HostCapture(), module=Scheduled, max_steps=9)
+    eager = Run(tmp_path / "b", None, module=Scheduled, max_steps=9)
+    assert float(replayed.trainer.optimizers[0].param_groups[0]["lr"]) == pytest.approx(
+        1e-2 * 0.5**9
+    )
+    torch.testing.assert_close(replayed.weights, eager.weights)
+
+
+def test_gradients_are_clipped_inside_the_step(tmp_path: Path) -> None:
+    replayed = Run(tmp_path / "a", HostCapture(), max_steps=9, gradient_clip_val=1e-3)
+    eager = Run(tmp_path / "b", None, max_steps=9, gradient_clip_val=1e-3)
+    free = Run(tmp_path / "c", HostCapture(), max_steps=9)
+    torch.testing.assert_close(replayed.weights, eager.weights)
+    assert not torch.allclose(replayed.weights, free.weights)
+
+
+class Counting(Mlp):
+    """A network that counts its calls in Python."""
+
+    def __init__(self) -> None:
+        super().__init__(5, [16], 2)
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return super().forward(x)
+
+
+class Meddling(pl.Callback):
+    def on_before_optimizer_step(self, *arguments: Any) -> None:
+        pass
+
+
+def adafactor(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adafactor(parameters, lr=1e-2)
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=1e-2, momentum=0.9)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"device": HostCapture(fails=True)}, "the capture failed: RuntimeError: operation not"),
+        ({"device": HostCapture(waits="the step waits at x.py:3")}, "the step waits at x.py:3"),
+        ({"network": Counting()}, "Counting.calls of network changes in each step"),
+        ({"optimizer": adafactor}, "Adafactor has no capturable variant; adam, adamw and sgd"),
+        ({"callbacks": (Meddling(),)}, "the callback Meddling acts inside the step"),
+        (
+            {"module": Scheduled, "optimizer": sgd},
+            "SGD takes its learning rate from Python, and a schedule changes it",
+        ),
+    ],
+)
+def test_what_cannot_be_captured_runs_eagerly_and_says_why(
+    tmp_path: Path, options: dict[str, Any], reason: str
+) -> None:
+    arguments = {"device": HostCapture(), "max_steps": 9, **options}
+    with pytest.warns(UserWarning, match="the steps run eagerly, because"):
+        run = Run(tmp_path, **arguments)
+    assert run.steps is not None and run.steps.graphs == 0
+    assert run.steps.fell_back_because is not None
+    assert run.steps.fell_back_because.startswith(reason)
+    assert run.trainer.global_step == 9
+    rows = read_steps(run.folder.steps_path(0), 0).rows
+    assert not np.isnan(rows["host_forward_ms"]).any()
+    assert (rows["host_data_wait_ms"] >= 0).all()
+
+
+def test_sgd_without_a_schedule_is_captured(tmp_path: Path) -> None:
+    run = Run(tmp_path, HostCapture(), optimizer=sgd, max_steps=6)
+    assert run.steps is not None and run.steps.graphs == 1

@@ -1,6 +1,6 @@
 """What the engine itself costs: a cell that does nothing, and a launcher that only waits.
 
-    python benchmarks/engine_cost.py [--cells 100] [--wait 20]
+    python benchmarks/engine_cost.py [--cells 1000] [--wait 20]
 
 The real engine runs real supervisors' stand-ins: a process that answers "done" at once (what is
 left is the engine's own work a cell), then one that answers after a while (what the engine takes
@@ -23,10 +23,10 @@ from hydra import compose, initialize_config_dir
 
 from scalewise.config import resolve
 from scalewise.paths import conf_dir
-from scalewise.sweep import engine as engine_module
+from scalewise.sweep import running as running_module
 from scalewise.sweep.display import LineDisplay, make_display
-from scalewise.sweep.engine import Engine
 from scalewise.sweep.job import Outcome
+from scalewise.sweep.local_engine import LocalEngine
 from scalewise.sweep.plan import Cell, plan, request
 
 TARGET_MS = 50.0
@@ -51,7 +51,7 @@ def run(folder: Path, todo: list[Cell], seconds: float) -> tuple[float, float]:
     """CPU and wall seconds of the engine with supervisors that answer after ``seconds``."""
     answer = Outcome("done").to_line().decode()
     script = f"read line; sleep {seconds}; printf '%s' '{answer}'"
-    real = engine_module.subprocess.Popen
+    real = running_module.subprocess.Popen
 
     def stand_in(command: list[str], **options: object) -> object:
         assert "scalewise.sweep.supervisor" in command
@@ -59,9 +59,9 @@ def run(folder: Path, todo: list[Cell], seconds: float) -> tuple[float, float]:
 
     display = make_display(Path(os.devnull).open("w"))  # noqa: SIM115 - open until the end
     assert isinstance(display, LineDisplay)
-    engine = Engine(folder, "exclusive", display)
+    engine = LocalEngine(folder, "exclusive", display)
     cpu, wall = cpu_s(), time.monotonic()
-    with mock.patch.object(engine_module.subprocess, "Popen", stand_in):
+    with mock.patch.object(running_module.subprocess, "Popen", stand_in):
         report = engine.run(todo)
     assert report.count("done") == len(todo)
     return cpu_s() - cpu, time.monotonic() - wall
@@ -69,7 +69,7 @@ def run(folder: Path, todo: list[Cell], seconds: float) -> tuple[float, float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--cells", type=int, default=100)
+    parser.add_argument("--cells", type=int, default=1000)
     parser.add_argument("--wait", type=float, default=20.0, help="seconds")
     arguments = parser.parse_args()
     sys.argv[1:] = []

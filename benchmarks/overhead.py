@@ -141,7 +141,7 @@ def run_arm(arm: str, config: Path) -> float:
     os.environ["OMP_NUM_THREADS"] = str(len(slot.cores))
     import torch
 
-    from scalewise.train.experiment import build_data, build_module
+    from scalewise.train.build import build_data, build_module
     from scalewise.train.precision import apply_precision
     from scalewise.train.rank import RankContext
 

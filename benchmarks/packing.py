@@ -1,12 +1,15 @@
 """How well `policy=packed` fills a host, by simulation with the scheduler that the engine uses.
 
     python benchmarks/packing.py [--matrices 100] [--seed 0]
+    python benchmarks/packing.py --real [--widths 1,1,1,2,2,4] [--repeats 3] [--out FILE.json]
 
 Each matrix has 24 cells of 1, 2, 4 or 8 devices, log-uniform durations over 30:1, and
 expectations that are wrong by up to 30 %. They run on 8 slots; the scheduler knows only the
 expectations and what has ended so far. The makespan is compared with a lower bound that no
 schedule can beat: max(total work / 8, longest cell). Exit status 1 if the 95th percentile of the
 ratio is above 1.10.
+
+With --real nothing is simulated: short cells train on the devices of this host (packing_real.py).
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import random
 import statistics
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from scalewise.sweep.schedule import Busy, Waiting, starts_now
 
@@ -70,7 +74,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--matrices", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    real = parser.add_argument_group("on this host's devices")
+    real.add_argument("--real", action="store_true", help="train instead of simulating")
+    real.add_argument("--widths", default="1,1,1,2,2,4", help="one configuration each")
+    real.add_argument("--repeats", type=int, default=3, help="of each configuration")
+    real.add_argument("--hardware", default="hardware=auto", help="overrides, e.g. hardware=cpu")
+    real.add_argument("--out", type=Path, help="a file for what was measured, as JSON")
     arguments = parser.parse_args()
+    if arguments.real:
+        import packing_real
+
+        return packing_real.run(arguments)
     began = time.process_time()
     ratios = []
     for number in range(arguments.matrices):

@@ -1,18 +1,18 @@
 """What watching costs: the sampler alone, lane by lane, and a training with it over one without.
 
-    python benchmarks/sampler_cost.py [--fake 8] [--parts lanes cpu steps] [--repeats 10] [--out F]
+    python benchmarks/sampler_cost.py [--fake 8] [--parts lanes cpu windows runs] [--out F]
 
 * ``lanes``: time of a core sample, of the slow lane and of the GPM lane, for each GPU and for the
   host, median and 99th percentile over fresh readings;
 * ``cpu``: a process that does nothing but sample, at 1 and at 10 Hz: CPU time per GPU in percent
   of a core, RSS growth. Growth needs minutes: ``--seconds``, or ``sampler_soak.py``;
-* ``steps``: step time of ``train.py`` with the sampler at 10 Hz over ``monitor.devices=false``,
-  interleaved fresh runs in an order shuffled within each repeat with a fixed seed; the ratio has
-  a 95 % interval over runs (Welch on logarithms).
+* ``windows``: step time of a training while the sampler reads at 10 Hz over that while it sleeps,
+  in pairs of neighbouring windows; ``runs``: the same over fresh runs with and without, which
+  takes much longer. ``sampler_beside.py`` says what each can tell.
 
-On a host without GPUs ``--fake N`` uses the tests' fake library for ``lanes`` and ``cpu`` (its
-calls take no time but for the energy counter's 3.5 ms, so what it shows is our own cost); ``steps``
-then samples the ranks' processes, which is said. A short table comes last.
+On a host without GPUs ``--fake N`` uses the tests' fake library for all but ``runs`` (its calls
+take no time but for the energy counter's 3.5 ms, so what it shows is our own cost); ``runs`` then
+samples the ranks' processes, which is said. A short table comes last.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -33,11 +33,15 @@ import numpy as np
 import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests"), str(ROOT / "benchmarks")]
+
+from sampler_beside import measure_runs, measure_windows, sample_in_windows, with_source  # noqa: E402
 
 _ENERGY_COUNTER_US = 3500
 _RATES_HZ = (1, 10)
-PARTS = ("lanes", "cpu", "steps")
+PARTS = ("lanes", "cpu", "windows", "runs")
+_MEDIUM_MLP = ("model=medium", "dataset=tabular", "batch_size=128")
+"""Steps of about a millisecond: the training that is easiest to disturb."""
 
 
 def main() -> int:
@@ -45,27 +49,26 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--fake", type=int, default=0, metavar="N", help="N GPUs that are not real")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS[:3]))
     parser.add_argument("--readings", type=int, default=500, help="of the core lane")
     parser.add_argument("--seconds", type=float, default=30.0, help="of sampling at each rate")
+    parser.add_argument("--pairs", type=int, default=20, help="of windows with and without")
+    parser.add_argument("--window-s", type=float, default=1.0, metavar="S", help="of a window")
     parser.add_argument("--repeats", type=int, default=10, help="runs with and without")
     parser.add_argument("--steps", type=int, default=3000, help="timed steps of a run")
-    parser.add_argument("--seed", type=int, default=0, help="of the order of runs")
+    parser.add_argument("--seed", type=int, default=0, help="of the order of windows and runs")
     parser.add_argument(
-        "--overrides", nargs="*", default=["model=medium", "dataset=tabular", "batch_size=128"],
+        "--overrides", nargs="*", default=_MEDIUM_MLP,
         help="what train.py trains, e.g. strategy=ddp; name the GPUs by hardware.gpus",
     )  # fmt: skip
     parser.add_argument("--out", type=Path, default=None, help="where all is kept, as JSON")
-    parser.add_argument("--only", choices=("lanes", "cpu"), help=argparse.SUPPRESS)
+    parser.add_argument("--only", choices=("lanes", "cpu", "windows"), help=argparse.SUPPRESS)
     parser.add_argument("--hz", type=float, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    # `timeout` and schedulers end it politely: the training beside it must not stay behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     if arguments.only:
-        part = (
-            measure_lanes(arguments.readings)
-            if arguments.only == "lanes"
-            else measure_cpu(arguments.hz, arguments.seconds)
-        )
-        print(json.dumps(part))
+        print(json.dumps(_be_a_part(arguments)))
         return 0
     result = measure(arguments)
     if arguments.out:
@@ -73,6 +76,15 @@ def main() -> int:
         arguments.out.write_text(json.dumps(result, indent=1) + "\n")
     show(result)
     return 0
+
+
+def _be_a_part(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What a process of its own does for one part."""
+    if arguments.only == "lanes":
+        return measure_lanes(arguments.readings)
+    if arguments.only == "cpu":
+        return measure_cpu(arguments.hz, arguments.seconds)
+    return sample_in_windows(arguments.pairs, arguments.window_s, arguments.seed)
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -87,8 +99,15 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             result["cpu"] = [
                 _part(env, "cpu", "--hz", hz, "--seconds", arguments.seconds) for hz in _RATES_HZ
             ]
-        if "steps" in arguments.parts:
-            result["steps"] = measure_steps(arguments, folder)
+        if "windows" in arguments.parts:
+            result["windows"] = measure_windows(
+                arguments.overrides, folder / "trained", arguments.pairs, arguments.window_s,
+                arguments.seed, with_source(env),
+            )  # fmt: skip
+        if "runs" in arguments.parts:
+            result["runs"] = measure_runs(
+                arguments.overrides, folder, arguments.repeats, arguments.steps, arguments.seed
+            )
     return result
 
 
@@ -109,7 +128,7 @@ def _part(env: dict[str, str], name: str, *arguments: object) -> Any:
     command = [sys.executable, __file__, "--only", name, *map(str, arguments)]
     done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
-        raise SystemExit(f"part {name} failed: without a GPU, give --fake 8 or --parts steps")
+        raise SystemExit(f"part {name} failed: without a GPU, give --fake 8 or --parts runs")
     return json.loads(done.stdout)
 
 
@@ -182,69 +201,7 @@ def measure_cpu(hz: float, seconds: float) -> dict[str, Any]:
         "cpu_percent_per_gpu": 100 * used_s / lasted / len(gpus),
         "rss_growth_mib": grown_mib, "rss_growth_mib_per_h": grown_mib * 3600 / lasted,
         "samples": len(series.times), "problems": list(series.problems),
-    }  # fmt: skip
-
-
-# Beside a training
-
-
-def measure_steps(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Every run of both arms, and the ratio of their step times."""
-    from scalewise.analysis.statistics import estimate_ratio
-
-    arms = {
-        "sampled": ["monitor.devices=true", "monitor.interval_s=0.1"],
-        "plain": ["monitor.devices=false"],
-    }
-    order = [(repeat, arm) for repeat in range(arguments.repeats) for arm in arms]
-    shuffler = random.Random(arguments.seed)
-    # Within each repeat: a drift of the host meets both arms alike.
-    order.sort(key=lambda entry: (entry[0], shuffler.random()))
-    runs = []
-    for number, (repeat, arm) in enumerate(order):
-        overrides = [*arguments.overrides, *arms[arm]]
-        run = _train(overrides, arguments.steps, folder / f"run{number}")
-        runs.append({"arm": arm, "repeat": repeat, **run})
-        print(
-            f"[{number + 1}/{len(order)}] {arm:8} {run['step_time_ms']:9.4f} ms, "
-            f"{run['samples']} device samples", flush=True,
-        )  # fmt: skip
-    times = {a: [r["step_time_ms"] for r in runs if r["arm"] == a] for a in arms}
-    ratio = estimate_ratio(times["sampled"], times["plain"])
-    medians = {a: float(np.median(values)) for a, values in times.items()}
-    return {
-        "overrides": arguments.overrides, "timed_steps": arguments.steps, "runs": runs,
-        "ratio": ratio.value,
-        "interval95": [ratio.interval.low, ratio.interval.high] if ratio.interval else None,
-        "ratio_of_medians": medians["sampled"] / medians["plain"],
-        "source": next((r["source"] for r in runs if r["source"]), None),
-    }  # fmt: skip
-
-
-def _train(overrides: list[str], steps: int, folder: Path) -> dict[str, Any]:
-    """Mean step time in ms of a fresh run, and how often its devices were sampled meanwhile."""
-    from scalewise.analysis.load import load_sweep
-    from scalewise.analysis.throughput import measure_throughput
-
-    warmup = max(20, steps // 10)
-    command = [
-        sys.executable, str(ROOT / "train.py"), *overrides, f"max_steps={steps + warmup}",
-        f"warmup_steps={warmup}", "validation=never", "tracking=none", f"hydra.run.dir={folder}",
-    ]  # fmt: skip
-    paths = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise SystemExit(f"train.py failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    (cell,) = load_sweep(folder).cells
-    assert cell.result is not None
-    measured = measure_throughput(cell.steps, cell.result.world_size)
-    samples = sum(len(series.times) for series in cell.devices)
-    return {
-        "step_time_ms": measured.step_time_ms.mean, "p50_ms": measured.step_time_ms.p50,
-        "seconds": measured.seconds, "timeline": measured.timeline, "samples": samples,
-        "world_size": cell.result.world_size,
-        "source": cell.devices[0].source if cell.devices else None,
+        "unavailable": dict(series.unavailable),
     }  # fmt: skip
 
 
@@ -263,13 +220,34 @@ def show(result: dict[str, Any]) -> None:
         print(f"{part['hz']:4g} Hz     {part['cpu_percent_per_gpu']:9.3f} % of a core per GPU, "
               f"RSS {part['rss_growth_mib']:+.2f} MiB in {part['seconds']:.0f} s"
               f"{problems}")  # fmt: skip
-    steps = result.get("steps")
-    if steps:
-        interval = steps["interval95"]
-        span = f"[{interval[0]:.4f}, {interval[1]:.4f}]" if interval else "one run, no interval"
-        what = "GPUs" if steps["source"] == "nvml" else "processes (no GPU here)"
-        print(f"step time with 10 Hz over without: {steps['ratio']:.4f} {span}, of medians "
-              f"{steps['ratio_of_medians']:.4f}; {what} sampled")  # fmt: skip
+    for part in ("windows", "runs"):
+        if part in result:
+            _show_beside(part, result[part])
+
+
+def _show_beside(part: str, found: dict[str, Any]) -> None:
+    mean = found["of_means"] if part == "windows" else found
+    span = mean["interval95"]
+    words = f"[{span[0]:.4f}, {span[1]:.4f}]" if span else "one run, no interval"
+    print(f"{part}: {' '.join(found['overrides'])}")
+    print(f"  step time with 10 Hz over without: {mean['ratio']:.4f} {words}", end="")
+    if part == "runs":
+        what = "GPUs" if found["source"] == "nvml" else "processes (no GPU here)"
+        print(f", of medians {found['ratio_of_medians']:.4f}; {what} sampled")
+        return
+    median = found["of_medians"]
+    print(f"; of medians {median['ratio']:.4f} [{median['interval95'][0]:.4f}, "
+          f"{median['interval95'][1]:.4f}]; {found['pairs']} pairs, {found['steps']} steps of "
+          f"{found['step_time_ms']:.3f} ms on {found['world_size']}")  # fmt: skip
+    beside = found["beside_readings"]
+    if beside is not None:
+        low, high = beside["interval95"]
+        print(f"  a reading adds {1e3 * beside['excess_ms']:.0f} us to the steps beside it: "
+              f"{beside['ratio']:.4f} [{low:.4f}, {high:.4f}] at 10 Hz "
+              f"({beside['readings']} readings)")  # fmt: skip
+    print(f"  a reading of {found['gpus']} GPUs took {found['reading_ms_p50']:.3f} ms (p99 "
+          f"{found['reading_ms_p99']:.3f}), CPU {found['cpu_percent_per_gpu']:.3f} % of a core per "
+          f"GPU, RSS {found['rss_growth_mib']:+.2f} MiB")  # fmt: skip
 
 
 if __name__ == "__main__":

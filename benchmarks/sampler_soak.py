@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -150,18 +151,29 @@ def _judge_series(folder: Path, interval_s: float) -> tuple[dict[str, Any], tupl
 
     (path,) = CellFolder(folder).device_series_paths()
     series = read_device_series(path)
-    gaps = np.diff(np.array(series.times))
+    times = np.array(series.times)
+    gaps = np.diff(times)
     incomplete = sum(len(row) < len(series.devices) for row in series.samples)
     costs_ms = np.array([c for c in series.cost_ms if c is not None])
     return {
         "samples": len(series.times),
-        # A gap of two beats lacks one sample; the last sample comes when the cell ends.
-        "lost": int(np.sum(np.maximum(0, np.round(gaps / interval_s) - 1))) + incomplete,
+        "lost": count_lost(times, interval_s) + incomplete,
         "longest_gap_s": float(gaps.max()),
         "cost_ms_median": float(np.median(costs_ms)),
         "cost_ms_p99": float(np.percentile(costs_ms, 99)),
         "problems": list(series.problems),
     }, series.times  # fmt: skip
+
+
+def count_lost(times: npt.NDArray[np.float64], interval_s: float) -> int:
+    """Beats without a sample. One that comes late fills its beat: the next is then the nearer.
+
+    The first and the last second are left out: a cell's own first and last readings, and a
+    follower's until it is heard, are on no beat.
+    """
+    inner = times[(times > times[0] + 1) & (times < times[-1] - 1)]
+    due = int(np.round((inner[-1] - inner[0]) / interval_s)) if len(inner) > 1 else 0
+    return max(0, due - (len(inner) - 1))
 
 
 def show(result: dict[str, Any]) -> None:

@@ -10,20 +10,28 @@ WHEELHOUSE ?= .wheelhouse
 MAX_ITERS ?=
 TRACKER ?=
 GPU_MONITOR ?= y
+# small, or full: every kind of model
+MATRIX ?= small
 ARGS ?=
 PROJECT ?= scalewise
 FOLDER ?=
+STUDY ?=
 
 OVERRIDES := $(if $(MAX_ITERS),max_steps=$(MAX_ITERS)) \
   $(if $(TRACKER),$(if $(filter none,$(TRACKER)),tracking=none,'tracking.trackers=[$(TRACKER)]')) \
   $(if $(filter n no false 0,$(GPU_MONITOR)),monitor.devices=false)
 
+ifneq ($(filter-out y yes true 1 n no false 0,$(GPU_MONITOR)),)
+$(error GPU_MONITOR: found '$(GPU_MONITOR)'; allowed: y or n)
+endif
+
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-fast slurm-test check lint types test-matrix test_matrix trackio-view trackio-web \
+.PHONY: help setup train test test-fast cluster-test slurm-test check lint types test-matrix test_matrix trackio-view trackio-web \
   wandb-sync report estimate soak overhead self-test wheelhouse install-offline clean
 
-help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z_-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+help: ## List the targets, and the saved default configuration
+	@awk -F ':.*## ' '/^[a-z_%-]+:.*## / {sub("%", "NAME", $$1); printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@test ! -f .defconfig || echo "default of the next runs (.defconfig): $$(tr '\n' ' ' < .defconfig)"
 
 setup: $(STAMP) ## Create .venv and install (done by the others when needed)
 
@@ -42,6 +50,10 @@ test: $(STAMP) ## Run every test
 test-fast: $(STAMP) ## Run the unit tests
 	$(BIN)/python -m pytest tests/unit -n 2
 
+cluster-test: $(STAMP) ## Test against a Ray cluster and two network namespaces of this host (root)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,ray]'
+	$(BIN)/python -m pytest tests/integration -m cluster
+
 slurm-test: $(STAMP) ## Install (Debian, root) and start a SLURM on this host, and test against it
 	$(BIN)/python tools/slurm_test.py $(ARGS)
 
@@ -54,13 +66,22 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
-test-matrix: $(STAMP) ## Train the small matrix and print the verdict (MAX_ITERS= TRACKER= GPU_MONITOR=)
-	$(BIN)/python train.py -m experiment=matrix_medium,matrix_gpt2_tiny strategy=single,ddp $(OVERRIDES) $(ARGS)
+MATRIX_small := experiment=matrix_medium,matrix_gpt2_tiny strategy=single,ddp
+MATRIX_full := experiment=full_matrix
+test-matrix: $(STAMP) ## Train a matrix and print the verdict (MATRIX=small|full MAX_ITERS= TRACKER= GPU_MONITOR=y|n)
+	$(if $(MATRIX_$(MATRIX)),,@echo "MATRIX: found '$(MATRIX)'; allowed: small, full" >&2; exit 2)
+	$(BIN)/python train.py -m $(MATRIX_$(MATRIX)) $(OVERRIDES) $(ARGS)
 
 test_matrix: test-matrix
 
-report: $(STAMP) ## Rebuild the report of a sweep (FOLDER=multirun/...)
-	$(BIN)/scalewise report $(FOLDER)
+train: $(STAMP) ## Train what .defconfig or ARGS= say
+	$(BIN)/python train.py $(OVERRIDES) $(ARGS)
+
+defconfig-%: $(STAMP) ## Save an experiment as the default of the next runs (TRACKER=wandb,trackio)
+	$(BIN)/scalewise defconfig $* $(if $(TRACKER),--trackers $(TRACKER))
+
+report: $(STAMP) ## Rebuild the report of a sweep (FOLDER=multirun/... STUDY=y for the study's files)
+	$(BIN)/scalewise report $(FOLDER) $(if $(filter y,$(STUDY)),--study)
 
 estimate: $(STAMP) ## Say where the newest sweep stands and when it will have ended (FOLDER=)
 	@$(BIN)/scalewise status $(FOLDER)

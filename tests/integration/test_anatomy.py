@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import pytorch_lightning as pl
 import torch
@@ -25,9 +24,12 @@ from torch.utils.data import DataLoader, Dataset
 from scalewise.records import CellFolder, StepSeries, read_steps
 from scalewise.train.callbacks.steps import StepTimer
 
+pytestmark = pytest.mark.timing
+
 PHASES = ("data_wait", "h2d", "forward", "backward", "optimizer", "other")
 TURNS = (*PHASES, "none")
-EACH = 40
+STEPS_EACH = {0.2: 200, 1.0: 80, 10.0: 40}
+"""The shorter the delay, the more steps its median needs."""
 WARMUP = 2 * len(TURNS)
 
 
@@ -63,9 +65,9 @@ class Spinning(torch.autograd.Function):
 
 
 class Samples(Dataset[Any]):
-    def __init__(self, inject: Injector) -> None:
+    def __init__(self, inject: Injector, steps: int) -> None:
         self.inject = inject
-        self.x = torch.zeros(8 * (WARMUP + EACH * len(TURNS)), 4)
+        self.x = torch.zeros(8 * steps, 4)
 
     def __len__(self) -> int:
         return len(self.x)
@@ -105,30 +107,26 @@ class Delayed(pl.LightningModule):
 
 def fit(folder: Path, ms: float) -> StepSeries:
     inject = Injector(ms)
+    steps = WARMUP + STEPS_EACH[ms] * len(TURNS)
     timer = StepTimer(CellFolder(folder), WARMUP)
     trainer = pl.Trainer(
         accelerator="cpu", devices=1, max_epochs=1, callbacks=[timer], logger=False,
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
         plugins=[LightningEnvironment()],
     )  # fmt: skip
-    trainer.fit(Delayed(inject), DataLoader(Samples(inject), batch_size=8))
+    trainer.fit(Delayed(inject), DataLoader(Samples(inject, steps), batch_size=8))
     timer.drain(wait=True)
     timer.close()
     return read_steps(CellFolder(folder).steps_path(0), 0).timed()
 
 
-def undisturbed(times_ms: npt.NDArray[np.float64]) -> float:
-    """The 10th percentile: what other processes of the host do only ever adds to a time."""
-    return float(np.quantile(times_ms, 0.1))
-
-
 @pytest.mark.filterwarnings("ignore:.*does not have many workers.*")
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.*")
 @pytest.mark.filterwarnings("ignore:.*`srun` command is available.*")
-@pytest.mark.parametrize("ms", [0.2, 1.0, 10.0])
+@pytest.mark.parametrize("ms", STEPS_EACH)
 def test_a_delay_appears_in_its_phase_and_nowhere_else(tmp_path: Path, ms: float) -> None:
     series = fit(tmp_path, ms)
-    assert len(series) == EACH * len(TURNS)
+    assert len(series) == STEPS_EACH[ms] * len(TURNS)
     turn = series.rows["step"] % len(TURNS)
     untouched = turn == TURNS.index("none")
     for delayed in PHASES:

@@ -23,11 +23,13 @@ FAULTS = {
 }
 
 
+def plant(train: Train, faults: str) -> Finished:
+    return train("-m", "strategy=ddp", *WORKLOAD, "allow_faults=true", f"fault={faults}")
+
+
 @pytest.fixture(scope="module")
 def planted(shared_train: Train) -> Finished:
-    return shared_train(
-        "-m", "strategy=ddp", *WORKLOAD, "allow_faults=true", f"fault=none,{','.join(FAULTS)}",
-    )  # fmt: skip
+    return plant(shared_train, f"none,{','.join(FAULTS)}")
 
 
 def by_fault(sweep: Path) -> dict[str, Configuration]:
@@ -38,8 +40,13 @@ def by_fault(sweep: Path) -> dict[str, Configuration]:
     }
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(("fault", "limit"), FAULTS.items())
-def test_a_planted_fault_is_named_first(planted: Finished, fault: str, limit: str) -> None:
+def test_a_planted_fault_is_named_first(
+    planted: Finished, train: Train, fault: str, limit: str, request: pytest.FixtureRequest
+) -> None:
+    if request.node.execution_count > 1:
+        planted = plant(train, f"none,{fault}")
     assert planted.status == 0, planted.err
     assert planted.folder is not None
     found = diagnose(by_fault(planted.folder)[fault])

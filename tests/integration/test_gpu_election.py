@@ -11,9 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from fakes.nvml.scenario import Scenario, environment, gpu_uuid
 from scalewise.gpu.election import FileLock
 from scalewise.records import CellFolder, DeviceSeries, read_device_series
+
+pytestmark = pytest.mark.timing
 
 _CELL = """
 import sys

@@ -13,6 +13,8 @@ import pytest
 from fakes.train_command import LEAN, Train, wait_for
 from scalewise.records import SweepFolder
 
+pytestmark = pytest.mark.timing
+
 
 def status(train: Train, folder: Path) -> dict[str, Any]:
     run = subprocess.run(

@@ -11,6 +11,8 @@ from fakes.train_command import LEAN, Train, copy_own_code
 from scalewise.analysis.balance import measure_balance
 from scalewise.records import PHASES, StepSeries, read_steps
 
+pytestmark = pytest.mark.timing
+
 INJECTED_MS = {
     "data_wait": 12.0,
     "h2d": 14.0,

@@ -6,11 +6,15 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from scalewise.gpu.election import FileLock, Wish, WishBoard
 from scalewise.gpu.events import back, lost
 from scalewise.gpu.peers import Onlooker
 from scalewise.gpu.spool import Reading, SpoolWriter
 from scalewise.records import DeviceProcess, DeviceSample
+
+pytestmark = pytest.mark.timing
 
 _WISH = Wish(0.1, ("GPU-a", "GPU-b"))
 

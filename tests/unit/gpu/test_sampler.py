@@ -24,6 +24,8 @@ from scalewise.gpu.sampler import DeviceSampler
 from scalewise.gpu.ticks import Ticks
 from scalewise.records import CellFolder, DeviceSeries, read_device_series
 
+pytestmark = pytest.mark.timing
+
 Use = Callable[[Scenario], Path]
 
 

@@ -41,7 +41,7 @@ def run_team(
 
     Raises RuntimeError with the last lines of a rank that failed, and ends the others.
     """
-    from scalewise.sweep.processes import free_port
+    from scalewise.sweep.ports import free_port
     from scalewise.train.rank import rendezvous, scrubbed
 
     port = free_port()

@@ -17,7 +17,7 @@ from scalewise.host import usable_cores
 from scalewise.records import DeviceInfo
 from scalewise.records.doctor import load_doctor
 from scalewise.sweep.lease import Leases
-from scalewise.sweep.processes import descendants
+from scalewise.sweep.process_tree import descendants
 
 pytestmark = pytest.mark.skipif(len(usable_cores()) < 2, reason="two ranks need two cores")
 

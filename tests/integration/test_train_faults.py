@@ -309,10 +309,10 @@ def supervise(
 def test_a_port_taken_between_choice_and_use_is_chosen_anew(train: Train, tmp_path: Path) -> None:
     choose_a_taken_port_first = """
 import socket
-from scalewise.sweep import processes
+from scalewise.sweep import ranks
 taken = socket.create_server(("127.0.0.1", 0))
-free_port, taken_ports = processes.free_port, [taken.getsockname()[1]]
-processes.free_port = lambda: taken_ports.pop() if taken_ports else free_port()
+free_port, taken_ports = ranks.free_port, [taken.getsockname()[1]]
+ranks.free_port = lambda: taken_ports.pop() if taken_ports else free_port()
 """
     folder = CellFolder(tmp_path / "cell")
     outcome = supervise(

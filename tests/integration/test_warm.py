@@ -14,7 +14,7 @@ from scalewise.sweep.compose import compose_cell
 from scalewise.sweep.display import make_display
 from scalewise.sweep.local_engine import LocalEngine
 from scalewise.sweep.plan import plan, request
-from scalewise.sweep.processes import descendants
+from scalewise.sweep.process_tree import descendants
 
 TYPED = [
     "strategy=ddp", "strategy.devices=2", "hardware=cpu", "tracking=none", "max_steps=4",

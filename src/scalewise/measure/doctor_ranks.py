@@ -14,7 +14,7 @@ from scalewise.measure.doctor_plan import ENV_DEVICE, ENV_PARENT, Plan, save_pla
 from scalewise.records import DeviceInfo, RecordError
 from scalewise.records.doctor import RankMeasurements
 from scalewise.records.files import load_json
-from scalewise.sweep.processes import free_port
+from scalewise.sweep.ports import free_port
 from scalewise.train.rank import rendezvous, scrubbed
 from scalewise.typed import to_plain
 

@@ -33,10 +33,21 @@ from scalewise.records.decision import (
     load_decision,
     save_decision,
 )
+from scalewise.records.device_series import (
+    Alert,
+    DeviceProcess,
+    DeviceSample,
+    DeviceSeries,
+    DeviceSeriesWriter,
+    SampledDevice,
+    read_device_series,
+)
 from scalewise.records.execution import ExecutionRecord
 from scalewise.records.files import SCHEMA_VERSION, RecordError
 from scalewise.records.heartbeat import Heartbeat, HeartbeatWriter, read_heartbeat
 from scalewise.records.latest import LatestSample, read_latest_sample
+from scalewise.records.lines import finite_or_none, follow_lines
+from scalewise.records.metric_rows import MetricRow, MetricsWriter, read_metrics
 from scalewise.records.pipeline import PipelineRecord
 from scalewise.records.provenance import DeviceInfo, Provenance
 from scalewise.records.rank import RankError, RankSummary
@@ -47,20 +58,6 @@ from scalewise.records.result import (
     RunningAttempt,
     TrackerState,
     TrackingRecord,
-)
-from scalewise.records.series import (
-    Alert,
-    DeviceProcess,
-    DeviceSample,
-    DeviceSeries,
-    DeviceSeriesWriter,
-    MetricRow,
-    MetricsWriter,
-    SampledDevice,
-    finite_or_none,
-    follow_lines,
-    read_device_series,
-    read_metrics,
 )
 from scalewise.records.shards import ShardIndices, read_shard, write_shard
 from scalewise.records.steps import (

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scalewise.records.device_series import DeviceSample, SampledDevice
 from scalewise.records.files import RecordError
-from scalewise.records.series import DeviceSample, SampledDevice
 from scalewise.typed import DataError, build
 
 _TAIL_BYTES = 64 * 1024

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from scalewise.records import CellFolder
 from scalewise.sweep.blame import Verdict
-from scalewise.sweep.processes import Ranks
+from scalewise.sweep.ranks import Ranks
 
 _OTHERS_GIVE_UP_S = 3.0
 """Ranks that wait for the same one began to, and so give up, about as long after each other."""

@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 
 from scalewise.records import Cause, CellFolder, RankError, RecordError
-from scalewise.sweep.processes import RankProcess, Ranks
+from scalewise.sweep.ranks import RankProcess, Ranks
 
 _SETTLE_S = 0.3
 _LAST_LINES = 20

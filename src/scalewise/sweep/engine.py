@@ -25,7 +25,7 @@ from scalewise.sweep.estimate import Measured, Outlook, Remaining
 from scalewise.sweep.job import Outcome
 from scalewise.sweep.mirror import Mirror
 from scalewise.sweep.plan import Cell, Request, plan
-from scalewise.sweep.processes import become_subreaper
+from scalewise.sweep.process_tree import become_subreaper
 from scalewise.sweep.repeats import adaptive_requests, next_rounds
 from scalewise.sweep.resume import planned_repeats
 from scalewise.sweep.retry import Retries

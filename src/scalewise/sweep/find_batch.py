@@ -27,7 +27,7 @@ from scalewise.sweep.lease import (
     discover,
     width,
 )
-from scalewise.sweep.processes import free_port
+from scalewise.sweep.ports import free_port
 from scalewise.train.rank import rendezvous, scrubbed
 from scalewise.typed import to_plain
 

@@ -22,8 +22,10 @@ from scalewise.sweep.job import Job, Nodes, Outcome
 from scalewise.sweep.lease import Host, HostMismatch, Lease, discover
 from scalewise.sweep.nodes import NodesApart, announce, meet
 from scalewise.sweep.order import MARK, Offer, Order, Question, from_line, to_line
-from scalewise.sweep.processes import Wakeup, become_subreaper, free_port
+from scalewise.sweep.ports import free_port
+from scalewise.sweep.process_tree import become_subreaper
 from scalewise.sweep.supervisor import Supervisor, read_line
+from scalewise.sweep.wakeup import Wakeup
 
 SILENCE_S = 30.0
 """The sweep says something at least every few seconds. A connection that was cut may never close:

@@ -14,7 +14,7 @@ from scalewise.records import CellFolder
 from scalewise.sweep.job import Job, Outcome
 from scalewise.sweep.lease import Host, Lease
 from scalewise.sweep.plan import Cell
-from scalewise.sweep.processes import end_orphans
+from scalewise.sweep.process_tree import end_orphans
 from scalewise.sweep.warm_start import ForkedSupervisor, WarmServer
 
 

@@ -27,7 +27,7 @@ from scalewise.sweep.hosted import granted, is_done, leased, record
 from scalewise.sweep.job import CellFailed, Job, Nodes, Outcome
 from scalewise.sweep.lease import Host, HostMismatch, Lease
 from scalewise.sweep.nodes import NodesApart, announce, meet
-from scalewise.sweep.processes import free_port
+from scalewise.sweep.ports import free_port
 from scalewise.sweep.slurm_queue import QueueUnreachable, neighbours
 
 if TYPE_CHECKING:

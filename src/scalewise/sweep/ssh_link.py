@@ -11,7 +11,7 @@ from pathlib import Path
 
 from scalewise.sweep.job import Outcome
 from scalewise.sweep.order import Order, answer_in, from_line, to_line
-from scalewise.sweep.processes import end_orphans
+from scalewise.sweep.process_tree import end_orphans
 from scalewise.sweep.remote_cell import Lost
 
 _END_S = 2.0

@@ -35,9 +35,11 @@ from scalewise.sweep.measured import batch_sizes_of, objective_of, throughput_of
 from scalewise.sweep.memory_kills import MemoryKills
 from scalewise.sweep.nodes import conclude
 from scalewise.sweep.occupancy import foreign_processes
-from scalewise.sweep.processes import Ranks, Wakeup, become_subreaper, end_descendants
+from scalewise.sweep.process_tree import become_subreaper, end_descendants
 from scalewise.sweep.rank_start import Starter, spawn
+from scalewise.sweep.ranks import Ranks
 from scalewise.sweep.tenants import Tenant
+from scalewise.sweep.wakeup import Wakeup
 
 _POLL_S = 1.0
 _PORT_TRIES = 3

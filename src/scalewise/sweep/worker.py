@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Literal
 from scalewise.host import usable_cores
 from scalewise.lifetime import die_with_parent
 from scalewise.records import CellFolder, DeviceInfo, RankError
-from scalewise.sweep.processes import ENV_SUPERVISOR, ENV_WRAPPED
+from scalewise.sweep.process_tree import ENV_SUPERVISOR
+from scalewise.sweep.ranks import ENV_WRAPPED
 
 if TYPE_CHECKING:
     from scalewise.train.rank import RankContext

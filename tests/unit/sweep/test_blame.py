@@ -10,7 +10,7 @@ import pytest
 from scalewise.records import CellFolder, RankError
 from scalewise.sweep import blame as blaming
 from scalewise.sweep.blame import Verdict, blame, last_lines, port_was_taken
-from scalewise.sweep.processes import RankProcess
+from scalewise.sweep.ranks import RankProcess
 
 
 class Ended:

@@ -1,35 +1,16 @@
-"""Series in JSON lines: metrics over steps, devices over time.
-
-Lines are appended and flushed; a last line without its newline was cut off and is dropped.
-"""
+"""Readings of a host's devices over time, in JSON lines under one header."""
 
 from __future__ import annotations
 
-import json
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, Literal
 
 from scalewise.records.files import SCHEMA_VERSION, RecordError
+from scalewise.records.lines import Lines, whole_lines
 from scalewise.typed import DataError, build, to_plain
-
-
-@dataclass(frozen=True)
-class MetricRow:
-    """Metrics at one step."""
-
-    time: float
-    """Unix time."""
-    step: int
-    """Optimizer steps done."""
-    epoch: int
-    samples: int
-    """Samples fed so far by all ranks together."""
-    values: Mapping[str, float | None]
-    """E.g. ``train_loss``, ``learning_rate``, ``val_accuracy``; None is "not a finite number"."""
 
 
 @dataclass(frozen=True)
@@ -139,56 +120,6 @@ class DeviceSeries:
         ]
 
 
-def finite_or_none(value: float | None) -> float | None:
-    """JSON has no NaN and no infinity: a diverged loss is recorded as None."""
-    return value if value is not None and math.isfinite(value) else None
-
-
-@dataclass
-class _Lines:
-    """An append-only file of JSON lines, flushed after every line."""
-
-    path: Path
-    rows: int = 0
-    _file: TextIO | None = field(default=None, repr=False)
-
-    def write(self, plain: Mapping[str, Any]) -> None:
-        if self._file is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("w", encoding="utf-8")
-        self._file.write(json.dumps(plain, allow_nan=False) + "\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-
-class MetricsWriter:
-    """Appends :class:`MetricRow` lines, to a copy of ``earlier`` ones where a try goes on."""
-
-    def __init__(self, path: Path, earlier: Path | None = None) -> None:
-        self.path = path
-        self._lines = _Lines(path)
-        if earlier is not None and earlier.exists():
-            for line in earlier.read_text(encoding="utf-8").splitlines():
-                self._lines.write(json.loads(line))
-                self._lines.rows += 1
-
-    @property
-    def rows(self) -> int:
-        return self._lines.rows
-
-    def append(self, row: MetricRow) -> None:
-        values = {k: finite_or_none(v) for k, v in row.values.items()}
-        self._lines.write({**to_plain(row), "values": values})
-        self._lines.rows += 1
-
-    def close(self) -> None:
-        self._lines.close()
-
-
 class DeviceSeriesWriter:
     """Appends samples of a host's devices under one header."""
 
@@ -201,7 +132,7 @@ class DeviceSeriesWriter:
         devices: tuple[SampledDevice, ...],
         unavailable: Mapping[str, str],
     ) -> None:
-        self._lines = _Lines(path)
+        self._lines = Lines(path)
         self._lines.write(
             {
                 "schema_version": SCHEMA_VERSION,
@@ -244,21 +175,10 @@ class DeviceSeriesWriter:
         self._lines.close()
 
 
-def read_metrics(path: Path) -> list[MetricRow]:
-    """All whole rows of a metrics file."""
-    rows = []
-    for number, plain in _whole_lines(path, []):
-        try:
-            rows.append(build(MetricRow, plain))
-        except DataError as error:
-            raise RecordError(f"{path}, line {number}: {error}") from error
-    return rows
-
-
 def read_device_series(path: Path) -> DeviceSeries:
     """A host's device series; a torn last line is dropped and said in ``problems``."""
     problems: list[str] = []
-    lines = _whole_lines(path, problems)
+    lines = whole_lines(path, problems)
     try:
         _, header = next(lines)
     except StopIteration:
@@ -301,40 +221,3 @@ def read_device_series(path: Path) -> DeviceSeries:
         )
     except (DataError, KeyError, TypeError) as error:
         raise RecordError(f"{path}: {error}") from error
-
-
-def _whole_lines(path: Path, problems: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be read: {error}") from error
-    lines = data.split(b"\n")
-    torn = lines.pop()
-    for number, line in enumerate(lines, start=1):
-        try:
-            plain = json.loads(line)
-        except ValueError as error:
-            raise RecordError(f"{path}, line {number}: not JSON: {error}") from error
-        if not isinstance(plain, dict):
-            raise RecordError(f"{path}, line {number}: found no JSON object")
-        yield number, plain
-    if torn:
-        problems.append(f"a torn last line of {len(torn)} bytes was dropped")
-
-
-def follow_lines(path: Path, stop: Callable[[], bool], poll_s: float = 0.5) -> Iterator[Any]:
-    """Parsed lines of a growing file, until ``stop()`` is true and the end is reached."""
-    position = 0
-    while True:
-        stopping = stop()
-        if path.exists():
-            with path.open("rb") as file:
-                file.seek(position)
-                for line in file:
-                    if not line.endswith(b"\n"):
-                        break
-                    position += len(line)
-                    yield json.loads(line)
-        if stopping:
-            return
-        time.sleep(poll_s)

@@ -1,0 +1,153 @@
+"""Everything that docs/results keeps from real GPUs, in parts that fit into a rented half hour.
+
+    python benchmarks/on_gpus.py --list
+    python benchmarks/on_gpus.py --out FOLDER [--limit-s 580] PART [PART ...]
+
+Parts run one after the other, each under its own time limit and never past the whole one's. After
+every part ``FOLDER/results.tar.gz`` holds all parts until then, with what each printed: a host that
+is taken away in the middle takes only the part that ran. A table of the parts comes last. Exit
+status 1 if a part failed or did not run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+GRACE_S = 15.0
+"""From SIGINT, at which a sweep keeps what is finished, to SIGKILL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One command; ``{out}`` in it is the part's own folder. ``devices``: GPUs that it needs."""
+
+    devices: int
+    limit_s: float
+    command: str
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+P2P_OFF = (("NCCL_P2P_DISABLE", "1"),)
+"""What a host without NVLink and without peer access does: through host memory."""
+TRAIN = "train.py hydra.sweep.dir={out}/sweep tracking=none -m"
+
+PARTS: dict[str, Part] = {
+    "exposed": Part(2, 150, "benchmarks/exposed_comm.py --out {out}/exposed.json"),
+    "exposed_p2p_off": Part(
+        2, 150, "benchmarks/exposed_comm.py --p2p-off --out {out}/exposed.json"
+    ),
+    "injection_device": Part(2, 150, "benchmarks/anatomy_injection.py --out {out}/injection.json"),
+    "injection_host": Part(
+        2, 150, "benchmarks/anatomy_injection.py --host --workload large --out {out}/injection.json"
+    ),
+    "measuring": Part(
+        2, 240, "benchmarks/measuring_cost.py --devices 2 --pairs 10 --out {out}/measuring.json"
+    ),
+    "measuring_1": Part(
+        1, 200, "benchmarks/measuring_cost.py --pairs 10 --out {out}/measuring.json"
+    ),
+    "self_test": Part(
+        2, 560,
+        "benchmarks/self_test.py --device cuda --healthy 10 --records {out}/sweep --out {out}",
+    ),
+    "anatomy": Part(2, 150, f"{TRAIN} experiment=strong_scaling strategy=ddp repeats=3"),
+    "anatomy_p2p_off": Part(
+        2, 150, f"{TRAIN} experiment=strong_scaling strategy=ddp repeats=2", P2P_OFF
+    ),
+    "packing": Part(4, 420, "benchmarks/packing.py --real --out {out}/packing.json"),
+    "sampler_mlp": Part(
+        2, 120, "benchmarks/sampler_cost.py --parts windows --pairs 60 --out {out}/cost.json"
+    ),
+    "execution_1": Part(
+        1, 500, "benchmarks/execution.py --rounds 3 --limit-s 420 --out {out}/one_gpu.json"
+    ),
+    "execution_2": Part(
+        2, 300,
+        "benchmarks/execution.py --devices 2 --data device --rounds 3 --limit-s 240"
+        " --out {out}/two_gpus.json",
+    ),
+    "weak_scaling": Part(2, 300, f"{TRAIN} experiment=weak_scaling repeats=3"),
+    "soak": Part(
+        0, 590, "benchmarks/soak.py --kills 200 --soaks 8 --limit-s 540 --out {out}/soak.json"
+    ),
+}  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--out", type=Path, default=Path("results"), help="where the archive goes")
+    parser.add_argument("--limit-s", type=float, default=580.0, help="for all parts together")
+    parser.add_argument("--list", action="store_true", help="print what there is, and run nothing")
+    arguments = parser.parse_args()
+    unknown = sorted(set(arguments.parts) - set(PARTS))
+    if unknown:
+        parser.error(f"PART: found {', '.join(unknown)}; allowed: {', '.join(PARTS)}")
+    if arguments.list or not arguments.parts:
+        for name, part in PARTS.items():
+            print(f"{name:17} {part.devices} GPUs, {part.limit_s:.0f} s: {part.command}")
+        return 0
+    ends = time.monotonic() + arguments.limit_s
+    rows = [run(name, PARTS[name], arguments.out, ends) for name in arguments.parts]
+    for name, status, seconds in rows:
+        print(f"{name:17} {status:22} {seconds:6.1f} s")
+    return 0 if all(status == "ok" for _, status, _ in rows) else 1
+
+
+def run(name: str, part: Part, out: Path, ends: float) -> tuple[str, str, float]:
+    """Run one part and archive everything until then: its name, how it ended, and its seconds."""
+    folder = (out / "parts" / name).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    limit_s = min(part.limit_s, ends - began - GRACE_S)
+    if limit_s < part.limit_s / 3:
+        return name, f"not run: {max(limit_s, 0):.0f} s left", 0.0
+    words = [sys.executable, *shlex.split(part.command.format(out=folder))]
+    with (folder / "printed.txt").open("w") as printed:
+        status = _wait(words, dict(os.environ, **dict(part.environment)), printed.fileno(), limit_s)
+    seconds = time.monotonic() - began
+    print(f"== {name}: {status} after {seconds:.1f} s")
+    print("\n".join((folder / "printed.txt").read_text(errors="replace").splitlines()[-25:]))
+    sys.stdout.flush()
+    with tarfile.open(out / "results.tar.gz", "w:gz") as archive:
+        archive.add(out / "parts", "parts", filter=_without_weights)
+    return name, status, seconds
+
+
+def _wait(words: Sequence[str], environment: dict[str, str], stdout: int, limit_s: float) -> str:
+    process = subprocess.Popen(
+        words, cwd=ROOT, env=environment, stdout=stdout, stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        status = process.wait(limit_s)
+        return "ok" if status == 0 else f"exit status {status}"
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGINT)
+        try:
+            process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        return f"stopped at {limit_s:.0f} s"
+
+
+def _without_weights(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    return None if member.name.endswith((".ckpt", ".pt")) else member
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""The processes below this one, and what a dead supervisor left: found, ended and reaped."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from pathlib import Path
+
+ENV_SUPERVISOR = "SCALEWISE_SUPERVISOR_PID"
+"""In the environment of every rank and of whatever it starts."""
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def become_subreaper() -> None:
+    """Adopt every orphan below this process, so that none can slip away.
+
+    Raises OSError where the kernel refuses.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+
+
+def descendants(pid: int) -> list[int]:
+    """Every process below ``pid``, from one pass over ``/proc``."""
+    children: dict[int, list[int]] = {}
+    for child, (parent, _) in _process_table().items():
+        children.setdefault(parent, []).append(child)
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found
+
+
+def end_descendants(grace_s: float, limit_s: float = 9.0) -> list[int]:
+    """End every process below this one: asked first, then made to. Returns what is left.
+
+    Only processes stuck in the kernel can be left after ``limit_s``.
+    """
+    begun = time.monotonic()
+    signalled: set[int] = set()
+    while True:
+        reap()
+        alive = descendants(os.getpid())
+        elapsed = time.monotonic() - begun
+        if not alive or elapsed > limit_s:
+            return alive
+        for pid in alive:
+            if elapsed >= grace_s:
+                kill(pid, signal.SIGKILL)
+            elif pid not in signalled:
+                kill(pid, signal.SIGTERM)
+                signalled.add(pid)
+        time.sleep(0.02)
+
+
+def reap() -> dict[int, int]:
+    """Exit statuses of all children that have ended (negative: the signal), by process id."""
+    ended: dict[int, int] = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended[pid] = os.waitstatus_to_exitcode(status)
+
+
+def kill(pid: int, number: int) -> None:
+    """Send a signal, unless the process has ended by now."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def end_orphans(supervisor: int) -> None:
+    """Kill what a supervisor left behind, and reap what is ours by now.
+
+    Its ranks and their children share its session or, where one of them made a session of its
+    own, at least its mark in their environment.
+    """
+    for _ in range(100):
+        left = _left_behind(supervisor)
+        if not left:
+            return
+        for pid in left:
+            kill(pid, signal.SIGKILL)
+            try:
+                os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:
+                continue  # somebody else's child, or already gone
+        time.sleep(0.02)
+
+
+def _left_behind(supervisor: int) -> list[int]:
+    mark = f"{ENV_SUPERVISOR}={supervisor}".encode()
+    return [
+        pid
+        for pid, (_, session) in _process_table().items()
+        if session == supervisor or mark in _environment_of(pid)
+    ]
+
+
+def command_line(pid: int) -> list[bytes]:
+    """The words that started a process; none if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
+    except OSError:
+        return []  # it ended while we looked
+
+
+def _environment_of(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []  # another user's, or ended while we looked
+
+
+def _process_table() -> dict[int, tuple[int, int]]:
+    """Every process with its parent and its session, from one pass over ``/proc``."""
+    table = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            stat = (entry / "stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue  # it ended while we looked
+        # The name in parentheses may itself hold spaces and parentheses.
+        fields = stat.rpartition(")")[2].split()
+        table[int(entry.name)] = (int(fields[1]), int(fields[3]))
+    return table

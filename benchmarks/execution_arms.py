@@ -135,7 +135,8 @@ class Bench:
         return network, optimizer, batches
 
     def _loader(self, cell: CellConfig, module: Any) -> Any:
-        return build.build_data(cell, self.rank, module)["train_dataloaders"]
+        share = build.data_share(cell, self.rank)
+        return build.build_data(cell, self.rank, module, share)["train_dataloaders"]
 
     def _bare(self, cell: CellConfig) -> dict[str, Any]:
         network, optimizer, batches = self._parts(cell)

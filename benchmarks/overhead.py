@@ -141,7 +141,7 @@ def run_arm(arm: str, config: Path) -> float:
     os.environ["OMP_NUM_THREADS"] = str(len(slot.cores))
     import torch
 
-    from scalewise.train.build import build_data, build_module
+    from scalewise.train.build import build_data, build_module, data_share
     from scalewise.train.precision import apply_precision
     from scalewise.train.rank import RankContext
 
@@ -151,7 +151,7 @@ def run_arm(arm: str, config: Path) -> float:
     apply_precision(cell.precision)
     rank = RankContext(0, 0, 1, slot)
     module = build_module(cell, rank)
-    loader = build_data(cell, rank, module)["train_dataloaders"]
+    loader = build_data(cell, rank, module, data_share(cell, rank))["train_dataloaders"]
     train = bare_loop if arm == "bare" else plain_lightning
     return train(cell, module, loader, slot.kind)
 

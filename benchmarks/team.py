@@ -122,10 +122,10 @@ def across_ranks() -> list[str]:
 
 def parts(cell: Any, rank: Any) -> tuple[Any, Any]:
     """The module and the training loader of this rank's cell."""
-    from scalewise.train.build import build_data, build_module
+    from scalewise.train.build import build_data, build_module, data_share
 
     module = build_module(cell, rank)
-    return module, build_data(cell, rank, module)["train_dataloaders"]
+    return module, build_data(cell, rank, module, data_share(cell, rank))["train_dataloaders"]
 
 
 def answer(value: Any) -> None:

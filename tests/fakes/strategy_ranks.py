@@ -4,26 +4,25 @@
 
 Each variant is a list of Hydra overrides. Variants for one device run in the first rank alone,
 all others in both ranks (gloo); each is a real cell with real records below ``folder``. Names that
-begin with ``TWO_HOSTS`` take the two ranks for two hosts of one device each.
+begin with ``TWO_HOSTS`` take the two ranks for two hosts of one device each; those that begin with
+``THREE_TO_ONE`` find the first device three times as fast as the second.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import socket
-import subprocess
 import sys
-import time
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fakes.rank_team import run_ranks
+
 RANKS = 2
 TWO_HOSTS = "two_hosts_"
-_TIMEOUT_S = 150
-_POLL_S = 0.1
+THREE_TO_ONE = "three_to_one_"
 
 BASE = (
     "model=medium",
@@ -63,7 +62,7 @@ def train_variants(
             plain[name] = with_hydra
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "variants.json").write_text(json.dumps(plain))
-    _run_ranks(folder)
+    run_ranks("fakes.strategy_ranks", folder, RANKS)
     return {name: global_losses(folder / name) for name in variants}
 
 
@@ -88,47 +87,6 @@ def global_losses(cell: Path) -> list[float]:
     return [sum(samples * losses[s] for samples, losses in parts.values()) / fed for s in steps]
 
 
-def _run_ranks(folder: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    ranks = []
-    for rank in range(RANKS):
-        environment = {
-            **os.environ,
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "NODE_RANK": "0",
-            "LOCAL_RANK": str(rank),
-            "RANK": str(rank),
-            "WORLD_SIZE": str(RANKS),
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]),
-        }
-        command = [sys.executable, "-W", "error", "-m", "fakes.strategy_ranks", str(folder)]
-        with (folder / f"rank{rank}.err").open("wb") as errors:
-            ranks.append(subprocess.Popen(command, env=environment, stderr=errors))
-    try:
-        statuses = _statuses(ranks)
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    said = "\n".join((folder / f"rank{r}.err").read_text() for r in range(RANKS))
-    assert statuses == [0] * RANKS, said
-
-
-def _statuses(ranks: Sequence[subprocess.Popen[bytes]]) -> list[int | None]:
-    """How the ranks ended. One that fails leaves the others waiting for it: then they did not."""
-    deadline = time.monotonic() + _TIMEOUT_S
-    while True:
-        statuses = [rank.poll() for rank in ranks]
-        ended = [status for status in statuses if status is not None]
-        if any(ended) or len(ended) == len(ranks) or time.monotonic() > deadline:
-            return statuses
-        time.sleep(_POLL_S)
-
-
 def _train_all(folder: Path, rank: int) -> None:
     import torch
 
@@ -136,6 +94,7 @@ def _train_all(folder: Path, rank: int) -> None:
     from scalewise.records import CellFolder, DeviceInfo
     from scalewise.train import experiment
     from scalewise.train.rank import RankContext
+    from scalewise.train.strategies import heterogeneous
 
     torch.set_num_threads(1)
     variants = json.loads((folder / "variants.json").read_text())
@@ -151,7 +110,15 @@ def _train_all(folder: Path, rank: int) -> None:
             local_rank = 0 if hosts == 2 else rank
             os.environ |= {"NODE_RANK": str(rank - local_rank), "LOCAL_RANK": str(local_rank)}
             place = RankContext(rank, local_rank, RANKS, device, hosts)
+            measure = heterogeneous.probe_samples_per_s
+            if name.startswith(THREE_TO_ONE):
+                heterogeneous.probe_samples_per_s = _three_to_one
             experiment.run(cell, CellFolder(folder / name), place)
+            heterogeneous.probe_samples_per_s = measure
+
+
+def _three_to_one(strategy: Any, setting: Any) -> float:
+    return (300.0, 100.0)[setting.rank]
 
 
 if __name__ == "__main__":

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fakes.rank_team import run_ranks
 from fakes.replica_ranks import MAX_NORM
 
 RANKS = 4
@@ -21,28 +17,7 @@ RANKS = 4
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("replicas")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    ranks = []
-    for rank in range(RANKS):
-        environment = {
-            **os.environ,
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "RANK": str(rank),
-            "WORLD_SIZE": str(RANKS),
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]),
-        }
-        command = [sys.executable, "-W", "error", "-m", "fakes.replica_ranks", str(folder)]
-        ranks.append(subprocess.Popen(command, env=environment))
-    try:
-        assert [rank.wait(60) for rank in ranks] == [0] * RANKS
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
+    run_ranks("fakes.replica_ranks", folder, RANKS)
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(RANKS)]
 
 

@@ -38,6 +38,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "heterogeneous": (*UNEVEN, "strategy.shares=[0.7,0.3]"),
     "heterogeneous_accumulated": (*UNEVEN, *IN_TWO, "strategy.shares=[0.3,0.7]"),
     "heterogeneous_auto": UNEVEN,
+    "three_to_one_auto": UNEVEN,
     "local_sgd_every_step": (*LOCAL, "strategy.period=1", *SGD),
     "local_sgd": (*LOCAL, "strategy.period=4", "validation=end"),
     "local_sgd_unscored": (*LOCAL, "strategy.period=4", "dataset.samples=400"),
@@ -153,6 +154,8 @@ def test_measured_shares_fill_the_batch(trained: Trained) -> None:
     speeds = [trained.rank("heterogeneous_auto", r).probed_samples_per_s for r in range(RANKS)]
     assert all(speed is not None and speed > 0 for speed in speeds)
     assert (fed[0] > fed[1]) <= (speeds[0] > speeds[1])  # type: ignore[operator]
+    unlike = [trained.rank("three_to_one_auto", r).samples_fed for r in range(RANKS)]
+    assert unlike == [50 * 12, 50 * 4], "what was settled is what is fed"
     assert trained.rank("heterogeneous").probed_samples_per_s is None
 
 

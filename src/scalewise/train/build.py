@@ -16,13 +16,22 @@ from scalewise.operations.contract import Operation
 from scalewise.train.batch_sizes import BatchSizes
 from scalewise.train.callbacks.data_share import DataShare
 from scalewise.train.data import train_loader, validation_loader
+from scalewise.train.float8 import multiply_in_fp8
 from scalewise.train.module import ExperimentModule
 from scalewise.train.operation import OperationModule
 from scalewise.train.rank import RankContext
 
 
 def build_module(cell: CellConfig, rank: RankContext) -> pl.LightningModule:
-    """The model as a LightningModule: a user's own as it is, any other wrapped."""
+    """The cell's model as a LightningModule, in the cell's number format."""
+    module = _lightning_module(cell, rank)
+    if cell.precision.fp8:
+        multiply_in_fp8(module, rank)
+    return module
+
+
+def _lightning_module(cell: CellConfig, rank: RankContext) -> pl.LightningModule:
+    """A user's own as it is, any other model wrapped."""
     model = instantiate("model", cell.model)
     if isinstance(model, pl.LightningModule):
         return model
@@ -82,10 +91,12 @@ def build_data(
     cell: CellConfig,
     rank: RankContext,
     module: pl.LightningModule,
+    share: DataShare,
     steps_per_batch: int = 1,
 ) -> dict[str, Any]:
     """The arguments of ``Trainer.fit`` that carry the data.
 
+    ``share`` is the one that the strategy settles: what a rank feeds must be what it counts for.
     Raises ConfigError for data that cannot be read or that the model cannot train on.
     """
     dataset = instantiate("dataset", cell.dataset)
@@ -123,7 +134,7 @@ def build_data(
             cell.seed,
             rank.device.kind,
             steps_per_batch,
-            data_share(cell, rank).sizes if cell.strategy.UNEVEN else None,
+            share.sizes if cell.strategy.UNEVEN else None,
         )
     except ValueError as error:
         raise ConfigError(str(error)) from error

@@ -44,7 +44,7 @@ def run(cell: CellConfig, folder: CellFolder, rank: RankContext) -> RankSummary:
     execution = Execution(cell, rank)
     execution.change(module)
     share = data_share(cell, rank)
-    data = build_data(cell, rank, module, execution.steps_per_batch)
+    data = build_data(cell, rank, module, share, execution.steps_per_batch)
     recorder = CellRecorder(
         folder,
         rank.device,

@@ -41,6 +41,7 @@ class Part:
 P2P_OFF = (("NCCL_P2P_DISABLE", "1"),)
 """What a host without NVLink and without peer access does: through host memory."""
 TRAIN = "train.py hydra.sweep.dir={out}/sweep tracking=none -m"
+ANATOMY = "experiment=gpt2_scaling strategy=ddp profile.window=false,true sweep.doctor=true"
 
 PARTS: dict[str, Part] = {
     "exposed": Part(2, 150, "benchmarks/exposed_comm.py --out {out}/exposed.json"),
@@ -61,10 +62,8 @@ PARTS: dict[str, Part] = {
         2, 560,
         "benchmarks/self_test.py --device cuda --healthy 10 --records {out}/sweep --out {out}",
     ),
-    "anatomy": Part(2, 150, f"{TRAIN} experiment=strong_scaling strategy=ddp repeats=3"),
-    "anatomy_p2p_off": Part(
-        2, 150, f"{TRAIN} experiment=strong_scaling strategy=ddp repeats=2", P2P_OFF
-    ),
+    "anatomy": Part(2, 200, f"{TRAIN} {ANATOMY} repeats=3"),
+    "anatomy_p2p_off": Part(2, 200, f"{TRAIN} {ANATOMY} repeats=2", P2P_OFF),
     "packing": Part(4, 420, "benchmarks/packing.py --real --out {out}/packing.json"),
     "sampler_mlp": Part(
         2, 120, "benchmarks/sampler_cost.py --parts windows --pairs 60 --out {out}/cost.json"

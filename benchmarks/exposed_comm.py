@@ -1,25 +1,28 @@
-"""What the reduction costs a cell's step, against a bare PyTorch DDP loop with it on and off.
+"""What reducing gradients costs a step and where: a cell's figures against a bare DDP loop's.
 
     python benchmarks/exposed_comm.py [--workload gpt2] [--devices 2] [--p2p-off] [--out FILE]
 
-Both run in the same processes, one after the other, on the same model, data and optimizer:
+Two figures, which are not the same thing, are taken by both, in the same processes, one after the
+other, on the same model, data and optimizer:
 
-* a timed cell gives ``exposed_comm`` of its step records (device timeline on GPUs): from the last
-  gradient ready to the end of backward, per step the mean over ranks, then the median over steps;
-* a cell with ``profile.window`` gives what its report calls *on against off*: the median step with
-  reduction less the median step without, in blocks in turn;
-* the loop is written by hand: blocks of steps with gradients reduced, and blocks inside
-  ``no_sync``, in turn. Its figure is the difference of the mean step times (median over blocks).
-  Replicas diverge inside ``no_sync``: they are thrown away.
+* *exposed*: what is waited for after the last gradient, until backward has ended;
+* *cost*: the step with gradients reduced less the step without (``no_sync``), in blocks in turn.
+  It is the exposed time, and what comes before the last gradient: computation that runs slower
+  because collectives hold multiprocessors and memory bandwidth, and DDP's scaling and copying of
+  each gradient into its bucket, which ``no_sync`` leaves out.
 
-Collectives also slow down the computation they run beside: that is in both differences and not in
-the exposed time, and is what is left between them. Exit status 0 if the cell's difference agrees
-with the loop's within 10 % or 0.3 ms, and if the exposed time does not exceed it by more.
+The cells are a timed one (every step reduced) and one with ``profile.window``, whose steps after
+the window take turns. The loop is written by hand: events (on a CPU host: clock readings) around
+its own forward, backward and optimizer, and a hook on the parameter whose gradient came last in its
+first block. Replicas diverge inside ``no_sync``: they are thrown away. Figures are of each step the
+mean over ranks, of those the median. Exit status 0 if both figures of the cell agree with the
+loop's within 10 % or 0.3 ms.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import statistics
 import tempfile
@@ -38,6 +41,18 @@ WORKLOADS = {
 }  # fmt: skip
 P2P_OFF = {"NCCL_P2P_DISABLE": "1"}
 AGREE_SHARE, AGREE_MS = 0.10, 0.3
+FIGURES = ("step", "arrival", "exposed_comm")
+"""Of a step: all of it, until its last gradient, and from there to the end of backward."""
+SOURCES = ("timed cell", "profiled cell", "bare loop")
+ROWS = {
+    "on_ms": "step, gradients reduced (on)",
+    "off_ms": "step, gradients not reduced (off)",
+    "cost_ms": "cost of reducing: on less off",
+    "exposed_ms": "  exposed: waited after the last gradient",
+    "slower_ms": "  slower until the last gradient",
+    "rest_ms": "  the rest of the step",
+}
+"""Figures in their order, and what they are called."""
 
 
 def main() -> int:
@@ -68,7 +83,7 @@ def main() -> int:
 
 
 def rank_main(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Both figures of this rank."""
+    """Step rows of this rank: of both cells and of the loop."""
     warmup = 10
     overrides = [
         *WORKLOADS[arguments.workload], *across_ranks(), "validation=never", "tracking=none",
@@ -81,26 +96,29 @@ def rank_main(arguments: argparse.Namespace) -> dict[str, Any]:
     from scalewise.config import build_cell
 
     profiled = build_cell(compose([*overrides, "profile.window=true", "max_steps=400"]))
-    cell_ms, _ = cell_phases(cell, rank)
+    timed_rows, _ = cell_rows(cell, rank)
     torch.cuda.empty_cache()
-    window_ms, profile = cell_phases(profiled, rank)
+    turn_rows, profile = cell_rows(profiled, rank)
     torch.cuda.empty_cache()
     return {
-        "cell_ms": cell_ms,
-        "on_ms": [window_ms[i]["step"] for i in profile.reduced_steps],
-        "off_ms": [window_ms[i]["step"] for i in profile.unreduced_steps],
+        "timed cell": [{**row, "reduced": True} for row in timed_rows],
+        "profiled cell": [
+            {**turn_rows[i], "reduced": reduced}
+            for reduced, steps in ((True, profile.reduced_steps), (False, profile.unreduced_steps))
+            for i in steps
+        ],
+        "bare loop": bare_loop(cell, rank, arguments),
         "total_ms": profile.communication_ms,
         "overlapped_ms": profile.overlapped_ms,
-        "loop": hand_written(cell, rank, arguments),
     }
 
 
-def cell_phases(cell: Any, rank: Any) -> tuple[list[dict[str, float]], Any]:
-    """Phases of every timed step of a cell on this rank, in ms; of all steps of a profiled one.
+def cell_rows(cell: Any, rank: Any) -> tuple[list[dict[str, Any]], Any]:
+    """Every timed step of a cell on this rank, in ms; all steps of a profiled one.
 
     With the latter comes the record of its window, else None.
     """
-    from scalewise.records import PHASES, CellFolder, read_steps
+    from scalewise.records import CellFolder, read_steps
     from scalewise.records.profile import load_profiles
     from scalewise.train import experiment
 
@@ -110,13 +128,38 @@ def cell_phases(cell: Any, rank: Any) -> tuple[list[dict[str, float]], Any]:
         profiles = {one.rank: one for one in load_profiles(CellFolder(folder))}
     profile = profiles.get(rank.rank)
     chosen = series if profile else series.timed()
-    columns = {name: chosen.column(name) for name in (*PHASES, "step")}
+    columns = {name: chosen.column(name) for name in FIGURES}
     rows = [{name: float(c[i]) for name, c in columns.items()} for i in range(len(chosen))]
     return rows, profile
 
 
-def hand_written(cell: Any, rank: Any, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Blocks of a bare loop, reduced and not in turn: mean ms of a step and of its parts."""
+class LastGradient:
+    """The moment at which the last gradient of a backward pass is there.
+
+    Every parameter is listened to until :meth:`settle`, then the one that came last.
+    """
+
+    def __init__(self, network: Any, on_gpu: bool) -> None:
+        self.moment: Any = None
+        self._on_gpu = on_gpu
+        self._last: Any = None
+        self._handles = [
+            parameter.register_post_accumulate_grad_hook(self._ready)
+            for parameter in network.parameters()
+        ]
+
+    def settle(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = [self._last.register_post_accumulate_grad_hook(self._ready)]
+
+    def _ready(self, parameter: Any) -> None:
+        self._last = parameter
+        self.moment = mark(self._on_gpu)
+
+
+def bare_loop(cell: Any, rank: Any, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Steps of blocks that reduce and do not, in turn; the first two of each are left out."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
@@ -130,36 +173,41 @@ def hand_written(cell: Any, rank: Any, arguments: argparse.Namespace) -> list[di
         network, device_ids=[rank.local_rank] if on_gpu else None,
         gradient_as_bucket_view=True, bucket_cap_mb=cell.strategy.bucket_cap_mb,
     )  # fmt: skip
+    gradients = LastGradient(network, on_gpu)
     autocast = cell.precision.lightning == "bf16-mixed"
     batches = endless(loader)
-    blocks = []
+    rows: list[dict[str, Any]] = []
     for number in range(2 * arguments.blocks + 1):
         reduced = number % 2 == 0
-        marks = []
+        steps = []
         for _ in range(arguments.block + 2):
+            begin = mark(on_gpu)
             x, target = (part.to(device, non_blocking=True) for part in next(batches))
-            marks.append(mark(on_gpu))
-            with no_sync_unless(reduced, replica):
+            with contextlib.nullcontext() if reduced else replica.no_sync():
                 with torch.autocast(device.type, dtype=torch.bfloat16, enabled=autocast):
                     loss = network.loss(replica(x), target)
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()
-            marks.append(mark(on_gpu))
+            done = mark(on_gpu)
+            # Without reduction nothing is waited for: backward's end is all there is.
+            steps.append((begin, gradients.moment if reduced else done, done))
             optimizer.step()
-        marks.append(mark(on_gpu))
+        ends = [step[0] for step in steps[1:]] + [mark(on_gpu)]
         if on_gpu:
             torch.cuda.synchronize()
-        if number:  # the first pays for connections and caches
-            blocks.append(
-                {
-                    "reduced": reduced,
-                    "step_ms": between(marks[4], marks[-1]) / arguments.block,
-                    "forward_backward_ms": statistics.fmean(
-                        between(marks[i], marks[i + 1]) for i in range(4, len(marks) - 1, 2)
-                    ),
-                }
-            )
-    return blocks
+        if number == 0:  # it pays for connections and caches
+            gradients.settle()
+            continue
+        rows += [
+            {
+                "reduced": reduced,
+                "step": between(begin, end),
+                "arrival": between(begin, ready),
+                "exposed_comm": between(ready, done),
+            }
+            for (begin, ready, done), end in list(zip(steps, ends, strict=True))[2:]
+        ]
+    return rows
 
 
 def endless(loader: Any) -> Any:
@@ -168,12 +216,6 @@ def endless(loader: Any) -> Any:
         loader.batch_sampler.set_epoch(epoch)
         yield from loader
         epoch += 1
-
-
-def no_sync_unless(reduced: bool, replica: Any) -> Any:
-    import contextlib
-
-    return contextlib.nullcontext() if reduced else replica.no_sync()
 
 
 def mark(on_gpu: bool) -> Any:
@@ -195,62 +237,75 @@ def between(first: Any, last: Any) -> float:
 
 
 def summarise(arguments: argparse.Namespace, ranks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Means over ranks; the cell's exposed time is split as the report does it."""
-    exposed = [[step["exposed_comm"] for step in rank["cell_ms"]] for rank in ranks]
-    per_step = list(zip(*exposed, strict=True))
-    exposed_ms = statistics.median(map(statistics.fmean, per_step))
-    cell_ms = {
-        side: statistics.median(map(max, zip(*(rank[side] for rank in ranks), strict=True)))
-        for side in ("on_ms", "off_ms")
+    """Every source's figures, and whether the cells' agree with the loop's."""
+    found = {name: figures([rank[name] for rank in ranks]) for name in SOURCES}
+    loop, profiled = found["bare loop"], found["profiled cell"]
+    compared = {
+        "cost_ms": (profiled["cost_ms"], loop["cost_ms"]),
+        "exposed_ms": (found["timed cell"]["exposed_ms"], loop["exposed_ms"]),
     }
-    cell_cost = cell_ms["on_ms"] - cell_ms["off_ms"]
-    differences = {}
-    for part in ("step_ms", "forward_backward_ms"):
-        sides = {
-            reduced: statistics.median(
-                block[part] for rank in ranks for block in rank["loop"]
-                if block["reduced"] is reduced
-            )
-            for reduced in (True, False)
-        }  # fmt: skip
-        differences[part] = {"on": sides[True], "off": sides[False]}
-    loop = differences["step_ms"]["on"] - differences["step_ms"]["off"]
-    tolerance = max(AGREE_MS, AGREE_SHARE * abs(loop))
+    agree = {
+        name: abs(ours - theirs) <= max(AGREE_MS, AGREE_SHARE * abs(theirs))
+        for name, (ours, theirs) in compared.items()
+    }
     return {
         "workload": arguments.workload,
         "devices": devices()[: arguments.devices],
         "p2p": "off" if arguments.p2p_off else "as found",
-        "cell_step_ms": statistics.median(s["step"] for rank in ranks for s in rank["cell_ms"]),
-        "cell_exposed_ms": exposed_ms,
-        "cell_exposed_mean_ms": statistics.fmean(map(statistics.fmean, per_step)),
-        "cell_transfer_ms": statistics.median(map(min, per_step)),
-        "cell_on_off_ms": cell_cost,
-        "cell_on_ms": cell_ms["on_ms"],
-        "cell_off_ms": cell_ms["off_ms"],
-        "loop": differences,
-        "loop_on_off_ms": loop,
-        "agrees": abs(cell_cost - loop) <= tolerance and exposed_ms <= loop + tolerance,
+        "sources": found,
+        "compared": compared,
+        "agree": agree,
+        "agrees": all(agree.values()),
+        "total_ms": statistics.fmean(rank["total_ms"] for rank in ranks),
+        "overlapped_ms": statistics.fmean(rank["overlapped_ms"] for rank in ranks),
         "ranks": ranks,
     }
 
 
+def figures(ranks: list[list[dict[str, Any]]]) -> dict[str, float]:
+    """Ms of a step from one list of step rows a rank: ``on`` reduced, ``off`` not.
+
+    ``cost`` is ``exposed``, what is ``slower`` until the last gradient, and what is ``rest``.
+    """
+
+    def middle(name: str, reduced: bool) -> float:
+        steps = zip(*ranks, strict=True)
+        means = [
+            statistics.fmean(row[name] for row in rows)
+            for rows in steps
+            if rows[0]["reduced"] is reduced
+        ]
+        return statistics.median(means)
+
+    found = {"on_ms": middle("step", True), "exposed_ms": middle("exposed_comm", True)}
+    if all(row["reduced"] for row in ranks[0]):
+        return found
+    off = middle("step", False)
+    cost = found["on_ms"] - off
+    slower = middle("arrival", True) - middle("arrival", False)
+    rest = cost - slower - found["exposed_ms"]
+    return {**found, "off_ms": off, "cost_ms": cost, "slower_ms": slower, "rest_ms": rest}
+
+
 def show(found: dict[str, Any]) -> None:
-    loop = found["loop"]
     print(
         f"{found['workload']} on {len(found['devices'])} x {found['devices'][0]}, peer-to-peer "
-        f"{found['p2p']}\n"
-        f"  cell: step {found['cell_step_ms']:.3f} ms, exposed communication "
-        f"{found['cell_exposed_ms']:.3f} ms (mean {found['cell_exposed_mean_ms']:.3f}, transfer "
-        f"{found['cell_transfer_ms']:.3f})\n"
-        f"  cell: {found['cell_on_ms']:.3f} ms reduced, {found['cell_off_ms']:.3f} ms not: "
-        f"{found['cell_on_off_ms']:.3f} ms\n"
-        f"  loop: step {loop['step_ms']['on']:.3f} ms reduced, {loop['step_ms']['off']:.3f} ms "
-        f"not: {found['loop_on_off_ms']:.3f} ms; forward and backward "
-        f"{loop['forward_backward_ms']['on']:.3f} and {loop['forward_backward_ms']['off']:.3f} ms\n"
-        f"  {'agree' if found['agrees'] else 'DIFFER'} (within 10 % or 0.3 ms): "
-        f"{found['cell_on_off_ms'] - found['loop_on_off_ms']:+.3f} ms; not exposed, but slower "
-        f"beside it: {found['cell_on_off_ms'] - found['cell_exposed_ms']:.3f} ms"
+        f"{found['p2p']}; ms of a step, median over steps of the mean over ranks\n"
+        f"{'':44}{''.join(f'{name:>15}' for name in SOURCES)}"
     )
+    for name, words in ROWS.items():
+        values = [found["sources"][source].get(name) for source in SOURCES]
+        cells = "".join(f"{'-':>15}" if v is None else f"{v:15.3f}" for v in values)
+        print(f"{words:44}{cells}")
+    print(
+        f"collectives in the profiler's window: {found['total_ms']:.3f} ms, "
+        f"{found['overlapped_ms']:.3f} of them beside computation"
+    )
+    for name, (ours, theirs) in found["compared"].items():
+        print(
+            f"{ROWS[name].strip()}: cell {ours - theirs:+.3f} ms from the loop: "
+            f"{'agrees' if found['agree'][name] else 'DIFFERS'} (within 10 % or {AGREE_MS} ms)"
+        )
 
 
 if __name__ == "__main__":

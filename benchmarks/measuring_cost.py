@@ -4,7 +4,7 @@
 
 Pairs of short fits run in one process set, on and off in a random order within each pair
 (recorded seed): both see the same clocks and the same neighbours. ``off`` is
-``profile.anatomy=false``, which times whole steps only and registers no communication hook. A
+``profile.anatomy=false``, which times whole steps only and listens to no gradient. A
 fit's figure is the mean of its timed steps, on the slowest rank; each pair gives one ratio, and
 the interval is a 95 % t interval over the logarithms of the ratios of all pairs. ``--sets`` repeats
 everything in fresh processes.

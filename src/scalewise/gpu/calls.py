@@ -40,6 +40,8 @@ class GpuDevice:
     """The GPU a MIG instance is a part of; None for a whole GPU."""
     mig_ids: tuple[int, int] | None = None
     """GPU instance and compute instance of a MIG device."""
+    compute_capability: tuple[int, int] | None = None
+    """CUDA's number of the architecture; None where NVML does not tell."""
 
 
 class NvmlCalls:

@@ -1,4 +1,4 @@
-"""A cell's device series in seed 003's files: two JSON formats and a timeline."""
+"""A cell's device series in the earlier GPU monitor's files: two JSON formats and a timeline."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class FrameSource(Protocol):
 
 
 class RecordedFrames:
-    """A recording: a cell's ``gpu/<host>.jsonl``, or either of seed 003's files."""
+    """A recording: a cell's ``gpu/<host>.jsonl``, or either of the earlier GPU monitor's files."""
 
     def __init__(self, path: Path) -> None:
         """Raises :class:`~scalewise.records.RecordError` where it cannot be read."""
@@ -79,7 +79,7 @@ class RecordedFrames:
 
 
 def read_recording(path: Path) -> DeviceSeries:
-    """A device series in scalewise's own format or in one of seed 003's."""
+    """A device series in scalewise's own format or in one of the earlier GPU monitor's."""
     if path.suffix == ".jsonl":
         try:
             return read_device_series(path)

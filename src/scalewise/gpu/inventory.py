@@ -72,13 +72,14 @@ def _describe(
 
     name = ask("name", api.nvmlDeviceGetName)
     total = ask("memory_total_mib", lambda h: api.nvmlDeviceGetMemoryInfo(h).total / 2**20)
+    capability = ask("compute_capability", api.nvmlDeviceGetCudaComputeCapability)
     power, bus, mask = None, None, None
     if mig_ids is None:
         power = ask("power_limit_w", lambda h: api.nvmlDeviceGetEnforcedPowerLimit(h) / 1000)
         bus = ask("pci_bus_id", lambda h: str(api.nvmlDeviceGetPciInfo(h).busId))
         mask = ask("cores", lambda h: list(api.nvmlDeviceGetCpuAffinity(h, _AFFINITY_WORDS)))
     return GpuDevice(
-        index, uuid, name or uuid, total, power, bus, _cores(mask), parent_uuid, mig_ids
+        index, uuid, name or uuid, total, power, bus, _cores(mask), parent_uuid, mig_ids, capability
     )
 
 

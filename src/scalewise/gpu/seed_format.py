@@ -1,4 +1,4 @@
-"""The two JSON formats of seed 003's monitor, written and read back.
+"""The two JSON formats of the earlier GPU monitor (single- and multi-GPU), written and read back.
 
 ``FILE.json`` is an array of entries of one GPU; ``FILE_multi_gpu.json`` an array of entries with
 ``multi_gpu_data`` (a list of the former) and ``aggregate_stats``. Memory is in MiB, power in W,

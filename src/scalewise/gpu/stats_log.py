@@ -10,7 +10,7 @@ from scalewise.gpu.seed_format import multi_entry, multi_gpu_path, single_entry
 
 
 class StatsLog:
-    """``--log FILE``: seed 003's two files, valid JSON at every moment."""
+    """``--log FILE``: the earlier GPU monitor's two files, valid JSON at every moment."""
 
     def __init__(self, path: Path, gpu_index: int | None) -> None:
         self._gpu_index = gpu_index

@@ -13,7 +13,7 @@ from __future__ import annotations
 import enum
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -50,18 +50,30 @@ _DEVICE_MARKS = (
 """The marks that cut the device's time line. Between the others the host only does bookkeeping,
 which keeps no device busy, and an event costs more than a clock reading."""
 
+# Looked up by number: asking an enumeration for its length or a tuple for a member is slower than
+# reading the clock, and this happens ten times a step.
+_MARKS = len(Mark)
+_CUTS = tuple(mark in _DEVICE_MARKS for mark in Mark)
+_CUTS_NOTHING = (False,) * _MARKS
+
+_GIVE_WAY_S = 5e-5
+"""Between two rows the recording thread lets go of the interpreter: training waits for the work
+of one row at most, and not for the 5 ms after which Python would make the thread let go."""
+
 _Event = torch.cuda.Event
 
 
-@dataclass
 class _Batch:
     """Marks of one batch. Several make a step where gradients are accumulated."""
 
-    host_ns: list[int] = field(default_factory=lambda: [0] * len(Mark))
-    events: list[_Event | None] = field(default_factory=lambda: [None] * len(Mark))
+    __slots__ = ("events", "host_ns")
+
+    def __init__(self) -> None:
+        self.host_ns = [0] * _MARKS
+        self.events: list[_Event | None] = [None] * _MARKS
 
 
-@dataclass
+@dataclass(slots=True)
 class _Step:
     number: int
     epoch: int
@@ -96,6 +108,7 @@ class StepClock:
         self._device = device
         # Asked for once: looking up the current stream costs more than recording into it.
         self._stream = None if device is None else torch.cuda.current_stream(device)
+        self._cuts = _CUTS_NOTHING if device is None else _CUTS
         self._pool: deque[_Event] = deque()
         self._finished: deque[_Step | _Replayed] = deque()
         self._batch = _Batch()
@@ -115,9 +128,10 @@ class StepClock:
     def mark(self, mark: Mark) -> None:
         if self.paused:
             return
-        self._batch.host_ns[mark] = time.perf_counter_ns()
-        if self._device is not None and mark in _DEVICE_MARKS:
-            self._batch.events[mark] = self._record()
+        batch = self._batch
+        batch.host_ns[mark] = time.perf_counter_ns()
+        if self._cuts[mark]:
+            batch.events[mark] = self._record()
 
     def continue_step(self) -> None:
         """Another batch follows before the optimizer steps (gradient accumulation)."""
@@ -169,6 +183,8 @@ class StepClock:
             else:
                 self._write(step)
             self._finished.popleft()
+            if not wait and self._finished:
+                time.sleep(_GIVE_WAY_S)
         self._writer.flush()
 
     def _record(self) -> _Event | None:

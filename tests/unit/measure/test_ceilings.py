@@ -72,6 +72,32 @@ def test_products_are_of_random_matrices_and_right(precision: ceilings.Precision
     assert float(error) < (1e-2 if precision == "bf16" else 1e-5)
 
 
+@pytest.mark.parametrize(
+    ("capability", "expected"),
+    [
+        ((7, 0), ("fp32", "fp16")),
+        ((8, 0), ("fp32", "tf32", "bf16", "fp16")),
+        ((8, 9), ("fp32", "tf32", "bf16", "fp16", "fp8")),
+        ((9, 0), ("fp32", "tf32", "bf16", "fp16", "fp8")),
+    ],
+)
+def test_fp8_is_measured_where_the_hardware_multiplies_it(
+    capability: tuple[int, int], expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: capability)
+    assert ceilings.precisions(torch.device("cuda")) == expected
+
+
+def test_a_product_in_fp8_is_right_to_its_mantissa() -> None:
+    # torch multiplies fp8 on a CPU too, slowly: the call is the one that a GPU gets.
+    result = ceilings.gemm(_CPU, "fp8", 64)()
+    assert isinstance(result, torch.Tensor) and result.dtype == torch.bfloat16
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(64, 64, generator=generator) for _ in range(2))
+    error = torch.linalg.norm(result.float() - a @ b.t()) / torch.linalg.norm(a @ b.t())
+    assert 1e-3 < float(error) < 0.1
+
+
 def test_measuring_a_precision_leaves_the_process_as_it_was() -> None:
     torch.set_float32_matmul_precision("high")
     try:

@@ -1,0 +1,166 @@
+"""Linear layers in fp8: which are, what they learn, and what is refused. Emulated: no GPU here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from torch import nn
+
+from scalewise.config import CellConfig, ConfigError, build_cell, resolve, without_absent_groups
+from scalewise.paths import conf_dir
+from scalewise.records import CellFolder, DeviceInfo, Fp8Record
+from scalewise.train import build, experiment
+from scalewise.train.float8 import (
+    convert_linear_layers,
+    fp8_record,
+    is_convertible,
+    multiply_in_fp8,
+)
+from scalewise.train.rank import RankContext
+
+CPU = RankContext(0, 0, 1, DeviceInfo("cpu", "some CPU"))
+
+
+def cell(*overrides: str) -> CellConfig:
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        plain = resolve(compose(config_name="config", overrides=list(overrides)))
+    return build_cell(without_absent_groups(plain))
+
+
+def network(rows: int = 24) -> tuple[nn.Sequential, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 48), nn.Linear(48, 10))
+    return layers, torch.randn(rows, 32), torch.arange(rows) % 10
+
+
+def test_layers_whose_widths_fit_are_swapped_and_the_others_named() -> None:
+    pytest.importorskip("torchao")
+    layers, _, _ = network()
+    before = dict(layers.named_parameters())
+    convert_linear_layers(layers, emulate=True)
+    assert fp8_record(layers) == Fp8Record(("0", "2"), ("3",))
+    # The optimizer, the checkpoint and DDP see the parameters they would have seen.
+    after = dict(layers.named_parameters())
+    assert list(after) == list(before)
+    assert all(after[name] is before[name] for name in before)
+
+
+def test_products_are_those_of_fp8_and_not_of_the_format_before() -> None:
+    pytest.importorskip("torchao")
+    layers, x, _ = network()
+    with torch.no_grad():
+        exact = layers(x)
+        convert_linear_layers(layers, emulate=True)
+        error = float(torch.linalg.norm(layers(x) - exact) / torch.linalg.norm(exact))
+    # e4m3 has 3 bits of mantissa: rounding is up to 6 % of a value, and averages out in a sum.
+    assert 1e-3 < error < 0.1
+
+
+@pytest.mark.parametrize("rows", [24, 7])
+def test_it_learns_with_any_number_of_rows(rows: int) -> None:
+    pytest.importorskip("torchao")
+    layers, x, target = network(rows)
+    convert_linear_layers(layers, emulate=True)
+    optimizer = torch.optim.Adam(layers.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(30):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = nn.functional.cross_entropy(layers(x), target)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.3 * losses[0]
+
+
+def test_a_cell_trains_in_it_and_its_record_names_the_layers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torchao")
+    monkeypatch.setattr(
+        build, "multiply_in_fp8", lambda module, rank: convert_linear_layers(module, emulate=True)
+    )
+    asked = cell(
+        "precision=fp8", "model=gpt2_tiny", "dataset=synthetic_tokens", "batch_size=2",
+        "max_steps=3", "warmup_steps=1", "validation=never", "tracking=none",
+        "dataset.loader.num_workers=0", "strategy=single",
+    )  # fmt: skip
+    folder = CellFolder(tmp_path)
+    experiment.run(asked, folder, CPU)
+    recorded = folder.load_rank(0).fp8
+    assert recorded is not None
+    assert "network.blocks.0.feed_forward.0" in recorded.fp8_layers
+    assert recorded.other_layers == ()
+
+
+def test_a_layer_with_a_forward_of_its_own_keeps_it() -> None:
+    attention = nn.MultiheadAttention(32, 4)
+    # Its output layer is never called: torch's attention borrows the weights.
+    assert isinstance(attention.out_proj, nn.Linear)
+    assert not is_convertible(attention.out_proj)
+    assert is_convertible(nn.Linear(32, 32))
+    assert not is_convertible(nn.Linear(32, 10))
+
+
+def test_without_a_layer_that_fits_there_is_no_fp8() -> None:
+    pytest.importorskip("torchao")
+    with pytest.raises(ConfigError, match="none of the model's 1 linear layers has two widths"):
+        convert_linear_layers(nn.Sequential(nn.Linear(32, 10)), emulate=True)
+
+
+def test_without_torchao_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "torchao.float8", None)
+    with pytest.raises(ConfigError, match=r"needs torchao .*pip install 'scalewise\[fp8\]'"):
+        convert_linear_layers(nn.Sequential(nn.Linear(32, 32)), emulate=True)
+
+
+def test_a_rank_refuses_a_device_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers, _, _ = network()
+    with pytest.raises(ConfigError, match="precision: found fp8 on some CPU; allowed: a GPU of"):
+        multiply_in_fp8(layers, CPU)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: (8, 0))
+    ampere = RankContext(0, 0, 1, DeviceInfo("cuda", "NVIDIA A100"))
+    with pytest.raises(ConfigError, match=r"found fp8 on NVIDIA A100; allowed: .* 8\.9 or higher"):
+        multiply_in_fp8(layers, ampere)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ("strategy=tensor", "model=gpt2_tiny", "dataset=synthetic_tokens"),
+            "precision: found fp8 with strategy=tensor; allowed: strategy=single, ddp, fsdp, or "
+            "precision=bf16-mixed",
+        ),
+        (
+            ("strategy=local_sgd",),
+            "precision: found fp8 with strategy=local_sgd; allowed: strategy=single, ddp, fsdp, or "
+            "precision=bf16-mixed",
+        ),
+        (
+            ("execution=cudagraph",),
+            "precision: found fp8 with execution=cudagraph; allowed: execution=eager or compile, "
+            "or precision=bf16-mixed: torchao makes no promise for captured steps",
+        ),
+        (
+            ("precision.lightning=32-true",),
+            "precision.lightning: found 32-true with fp8=true; allowed: bf16-mixed, in which "
+            "everything but the linear layers runs",
+        ),
+    ],
+)
+def test_what_torchao_does_not_promise_is_refused(overrides: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        cell("precision=fp8", *overrides)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    "overrides", [("strategy=fsdp",), ("strategy=single",), ("strategy=ddp", "execution=compile")]
+)
+def test_what_it_does_promise_is_not(overrides: tuple[str, ...]) -> None:
+    assert cell("precision=fp8", *overrides).precision.fp8

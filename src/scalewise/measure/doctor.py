@@ -169,11 +169,10 @@ def _show(report: DoctorReport, *, as_json: bool) -> None:
         plain = {"schema_version": SCHEMA_VERSION, **to_plain(report)}
         sys.stdout.write(json.dumps(plain, indent=2, allow_nan=False) + "\n")
         return
-    from rich.console import Console
-
     from scalewise.report.doctor import show
+    from scalewise.terminal import open_console
 
-    show(report, Console())
+    show(report, open_console())
     sys.stdout.flush()
 
 

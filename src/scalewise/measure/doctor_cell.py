@@ -7,18 +7,20 @@ others leave them alone. Nothing is trained: there are no steps, and no metrics 
 from __future__ import annotations
 
 import os
-import resource
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from scalewise.measure import doctor
 from scalewise.measure.doctor_plan import Plan
+from scalewise.measure.untrained import untrained_summary
 from scalewise.records import CellFolder, DeviceInfo, RankSummary
 from scalewise.records.doctor import DoctorReport, save_doctor
 
 if TYPE_CHECKING:
     from scalewise.train.rank import RankContext
+
+_WHY = "workload=doctor: the devices were examined, nothing was trained"
 
 
 def run(
@@ -46,7 +48,7 @@ def run(
         report = doctor.run(plan or Plan(), slots, driver)
         save_doctor(folder.path, report)
         found = _counts(report)
-    summary = _summary(rank, found)
+    summary = untrained_summary(rank, found, _WHY)
     folder.save_rank(summary)
     return summary
 
@@ -58,30 +60,3 @@ def _counts(report: DoctorReport) -> dict[str, float | None]:
         "doctor_warnings": float(severities["warning"]),
         "doctor_seconds": report.duration_s,
     }
-
-
-def _summary(rank: RankContext, metrics: dict[str, float | None]) -> RankSummary:
-    # ru_maxrss is in KiB on Linux.
-    peak_rss_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return RankSummary(
-        rank=rank.rank,
-        local_rank=rank.local_rank,
-        pid=os.getpid(),
-        device=rank.device,
-        parameters_total=0,
-        parameters_trainable=0,
-        steps_completed=0,
-        samples_fed=0,
-        epochs_completed=0,
-        gradient_bytes=None,
-        gradient_buckets=None,
-        flops_per_sample=None,
-        peak_allocated_mib=None,
-        peak_reserved_mib=None,
-        allocation_retries=None,
-        peak_rss_mib=peak_rss_kib / 1024,
-        metrics=metrics,
-        step_rows=0,
-        metric_rows=0,
-        missing={"training": "workload=doctor: the devices were examined, nothing was trained"},
-    )

@@ -19,13 +19,16 @@ _TIMEOUT_S = 45
 class Team:
     """The ranks; alone, every question is answered by oneself."""
 
-    def __init__(self, rank: int, size: int) -> None:
-        """Meet the others. Raises torch's errors where that fails."""
+    def __init__(self, rank: int, size: int, timeout_s: float = _TIMEOUT_S) -> None:
+        """Meet the others; later none waits longer than ``timeout_s`` for one that does not come.
+
+        Raises torch's errors where that fails.
+        """
         self.rank = rank
         self.size = size
         self._control: dist.ProcessGroup | None = None
         if size > 1:
-            dist.init_process_group("gloo", timeout=timedelta(seconds=_TIMEOUT_S))
+            dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_s))
             self._control = dist.group.WORLD
 
     @property

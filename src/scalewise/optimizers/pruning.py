@@ -7,14 +7,14 @@ gradients and optimizer states; each finds the same weights by itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from scalewise.optimizers.pruning_schedule import PruningConfig
+from scalewise.optimizers.pruning_schedule import PruningConfig, no_second_moment
 
 _KEPT = ("embedding", "positions")
 """Parts of a parameter's name that are tables of vectors, not weights between layers."""
@@ -56,7 +56,7 @@ class Pruner:
                 f"pruning: found {config.name!r}, but the model has no weight matrix; allowed: none"
             )
         if config.kind == "adamw_state" and "betas" not in optimizer.defaults:
-            raise UnprunableError(_no_second_moment(optimizer))
+            raise UnprunableError(no_second_moment(type(optimizer).__name__))
         self._steps = 0
         self._masks: list[Tensor] = []
         self._movement: list[Tensor] = []
@@ -71,8 +71,59 @@ class Pruner:
         """Bytes kept beside the optimizer's state: the masks, and movement's sums."""
         return sum(t.numel() * t.element_size() for t in (*self._masks, *self._movement))
 
+    def state_dict(self) -> dict[str, Any]:
+        """What a run that goes on needs: optimizer steps done, masks, and movement's sums."""
+        return {
+            "steps": self._steps,
+            "masks": [mask.bool() for mask in self._masks],
+            "movement": list(self._movement),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from :meth:`state_dict`. Raises :class:`UnprunableError` for another model's."""
+        masks = self._fitted("masks", state["masks"])
+        movement = self._fitted("movement", state["movement"])
+        if len(movement) != len(self._movement):
+            raise UnprunableError(
+                f"pruning: found a state of another score than {self.config.kind}; allowed: the "
+                "score that the run began with"
+            )
+        self._steps = int(state["steps"])
+        self._masks = masks
+        for own, saved in zip(self._movement, movement, strict=True):
+            own.copy_(saved)
+
+    def _fitted(self, name: str, saved: Sequence[Tensor]) -> list[Tensor]:
+        """``saved`` as tensors beside each parameter; none where none were saved."""
+        if not saved:
+            return []
+        shapes = [tuple(tensor.shape) for tensor in saved]
+        if shapes != [tuple(parameter.shape) for parameter in self.parameters]:
+            raise UnprunableError(
+                f"pruning: found {name} of {len(saved)} weights in another order or of other "
+                f"shapes than the model's {len(self.parameters)}; allowed: the model's own state"
+            )
+        return [
+            tensor.to(device=parameter.device, dtype=parameter.dtype)
+            for tensor, parameter in zip(saved, self.parameters, strict=True)
+        ]
+
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        """Score by this step's gradients: Lightning's are made by the closure it steps with."""
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            self._add_movement()
+            return None
+
+        def scored() -> Any:
+            loss = closure()
+            self._add_movement()
+            return loss
+
+        return args[:1], {**kwargs, "closure": scored}
+
     @torch.no_grad()
-    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _add_movement(self) -> None:
         for score, parameter in zip(self._movement, self.parameters, strict=True):
             if parameter.grad is not None:
                 score.addcmul_(parameter, parameter.grad, value=-1)
@@ -97,16 +148,8 @@ class Pruner:
             return self._movement[index]
         second_moment = optimizer.state.get(parameter, {}).get("exp_avg_sq")
         if second_moment is None:
-            raise UnprunableError(_no_second_moment(optimizer))
+            raise UnprunableError(no_second_moment(type(optimizer).__name__))
         return parameter.square().mul_(second_moment)
-
-
-def _no_second_moment(optimizer: Optimizer) -> str:
-    return (
-        f"pruning: found adamw_state with {type(optimizer).__name__}, which keeps no second moment "
-        "of each weight; allowed: adam, adamw, adamw_amsgrad or spam, or pruning=magnitude or "
-        "movement"
-    )
 
 
 def _keep(score: Tensor, parameter: Tensor, sparsity: float) -> Tensor:

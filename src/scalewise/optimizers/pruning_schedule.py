@@ -7,6 +7,22 @@ from typing import Literal
 
 from scalewise.ranges import require
 
+_WITH_SECOND_MOMENT = (
+    "scalewise.optimizers.adaptive.adam",
+    "scalewise.optimizers.adaptive.adamw",
+    "scalewise.optimizers.spike_aware.spam",
+)
+"""Builders of our optimizers that keep one of every weight."""
+
+
+def no_second_moment(optimizer: str) -> str:
+    """Why ``pruning=adamw_state`` does not go with ``optimizer``, in a line."""
+    return (
+        f"pruning: found adamw_state with {optimizer}, which keeps no second moment "
+        "of each weight; allowed: adam, adamw, adamw_amsgrad or spam, or pruning=magnitude or "
+        "movement"
+    )
+
 
 @dataclass(frozen=True)
 class PruningConfig:
@@ -36,6 +52,16 @@ class PruningConfig:
             f"at least begin_step, {self.begin_step}",
         )
         require("every_n_steps", self.every_n_steps, self.every_n_steps >= 1, "at least 1")
+
+    def check(self, optimizer: str, name: str) -> None:
+        """Raises ValueError where the score needs what ``optimizer`` does not keep.
+
+        ``optimizer`` is the class or function that builds it. Of a user's own only a rank can
+        tell.
+        """
+        ours = optimizer.startswith("scalewise.")
+        if self.kind == "adamw_state" and ours and optimizer not in _WITH_SECOND_MOMENT:
+            raise ValueError(no_second_moment(name))
 
     def sparsity_at(self, step: int) -> float:
         """What is to be 0 after ``step`` steps: a cubic climb (Zhu and Gupta, 2017)."""

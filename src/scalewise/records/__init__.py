@@ -44,6 +44,7 @@ from scalewise.records.device_series import (
 )
 from scalewise.records.execution import ExecutionRecord
 from scalewise.records.files import SCHEMA_VERSION, RecordError
+from scalewise.records.fp8 import Fp8Record
 from scalewise.records.heartbeat import Heartbeat, HeartbeatWriter, read_heartbeat
 from scalewise.records.latest import LatestSample, read_latest_sample
 from scalewise.records.lines import finite_or_none, follow_lines
@@ -88,6 +89,7 @@ __all__ = [
     "DeviceSeries",
     "DeviceSeriesWriter",
     "ExecutionRecord",
+    "Fp8Record",
     "Heartbeat",
     "HeartbeatWriter",
     "PipelineRecord",

@@ -16,6 +16,9 @@ from scalewise.records.rank import RankError, RankSummary
 from scalewise.records.result import Attempt, CellResult, RunningAttempt, TrackingRecord
 from scalewise.typed import to_plain
 
+ALIVE_S = 15.0
+"""Who runs a cell gives a sign of life every second: after this long without, it is gone."""
+
 
 class CellFolder:
     """Where the records of one cell lie, and how they are read and written."""

@@ -31,7 +31,7 @@ class CandidateEvidence:
 
 @dataclass(frozen=True)
 class ThresholdRule:
-    """What seed 000's rule of thumb would have chosen, from parameters and batch alone."""
+    """What the published PCIe study's rule of thumb chooses, from parameters and batch alone."""
 
     says: Literal["single", "ddp", "undecided"]
     reason: str
@@ -76,10 +76,10 @@ class StrategyDecision:
 
     def _baseline(self) -> str:
         if self.rule is None:
-            return "seed 000's rule by parameters: not asked, the parameters are not known"
+            return "published rule of thumb: not asked, the parameters are not known"
         agrees = {True: "agrees", False: "disagrees with the measurement"}
         verdict = "leaves it open" if self.rule.says == "undecided" else agrees[self.agrees]
-        return f"seed 000's rule by parameters: {self.rule.says} ({self.rule.reason}); {verdict}"
+        return f"published rule of thumb: {self.rule.says} ({self.rule.reason}); {verdict}"
 
     @property
     def agrees(self) -> bool:

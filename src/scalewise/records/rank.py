@@ -8,6 +8,7 @@ from typing import Literal
 
 from scalewise.records.communication import CommunicationRecord
 from scalewise.records.execution import ExecutionRecord
+from scalewise.records.fp8 import Fp8Record
 from scalewise.records.pipeline import PipelineRecord
 from scalewise.records.provenance import DeviceInfo
 
@@ -70,6 +71,8 @@ class RankSummary:
     """Its stage and schedule; None where there is no pipeline."""
     execution: ExecutionRecord | None = None
     """How its steps were really executed; None in records older than this entry."""
+    fp8: Fp8Record | None = None
+    """Which linear layers multiplied in fp8; None where none did."""
 
 
 @dataclass(frozen=True)

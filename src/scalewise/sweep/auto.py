@@ -63,7 +63,7 @@ def choose(folder: SweepFolder, asked: Request) -> Chosen:
     probes = {name: one.config_id for name, one in _probes(asked).items()}
     candidates = {name: known[identity] for name, identity in probes.items() if identity in known}
     most = max((c.devices or 1 for c in candidates.values()), default=1)
-    batch = asked.cell.batch_size * (most if asked.cell.scaling == "weak" else 1)
+    batch = asked.cell.batch_of(most)
     try:
         decision = choose_strategy(
             candidates, strategy.probe_steps, batch * asked.cell.accumulate_grad_batches

@@ -7,7 +7,6 @@ and all go on with the same next size. Under DDP a rank puts aside what the redu
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from scalewise.records.batch_search import BatchTrial
+from scalewise.train.trial_memory import TrialMemory
 
 TRIAL_STEPS = 3
 """The first makes the optimizer's state, so that the second is the one that needs most."""
@@ -31,6 +31,7 @@ class OwnTrial:
     fits: bool
     peak_allocated_mib: float | None = None
     step_time_ms: float | None = None
+    peak_rss_mib: float | None = None
 
 
 class Agreement(Protocol):
@@ -92,54 +93,39 @@ def _together(size: int, own: OwnTrial, team: Agreement) -> BatchTrial:
     """What came of ``size`` on all ranks. Every rank gets the same answer."""
     failed = [0.0] * team.size
     failed[team.rank] = float(not own.fits)
-    worst = team.largest([*failed, own.peak_allocated_mib or 0.0, own.step_time_ms or 0.0])
+    figures = (own.peak_allocated_mib, own.step_time_ms, own.peak_rss_mib)
+    worst = team.largest([*failed, *(-1.0 if value is None else value for value in figures)])
     out = tuple(rank for rank in range(team.size) if worst[rank])
-    peak, step = worst[team.size :]
-    return BatchTrial(
-        size,
-        "oom" if out else "fits",
-        out,
-        peak if peak and not out else None,
-        step if step and not out else None,
-    )
+    told = [None if out or value < 0 else value for value in worst[team.size :]]
+    return BatchTrial(size, "oom" if out else "fits", out, *told)
 
 
-def guarded(step: Callable[[int], None], device: torch.device) -> Callable[[int], OwnTrial]:
+def guarded(step: Callable[[int], None], memory: TrialMemory) -> Callable[[int], OwnTrial]:
     """An attempt that runs ``step(size)`` a few times and reports "out of memory" as a result.
 
     Whatever else goes wrong is raised.
     """
-    on_gpu = device.type == "cuda"
 
     def attempt(size: int) -> OwnTrial:
-        release(on_gpu)
+        memory.release()
         try:
             for _ in range(TRIAL_STEPS - 1):
                 step(size)
             began = time.perf_counter()
             step(size)
-            if on_gpu:
-                torch.cuda.synchronize(device)
+            memory.settle()
             ms = (time.perf_counter() - began) * 1e3
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             # The traceback holds the tensors of the step that failed.
             error.__traceback__ = None
-            release(on_gpu)
+            memory.release()
             return OwnTrial(fits=False)
-        peak = torch.cuda.max_memory_allocated(device) / 2**20 if on_gpu else None
-        return OwnTrial(True, peak, ms)
+        allocated, resident = memory.peaks()
+        return OwnTrial(True, allocated, ms, resident)
 
     return attempt
-
-
-def release(on_gpu: bool) -> None:
-    """Give back what the last trial held."""
-    gc.collect()
-    if on_gpu:
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -149,6 +135,7 @@ def is_out_of_memory(error: BaseException) -> bool:
         text in words
         for text in (
             "can't allocate memory",
+            "bad_alloc",
             "cuda error: out of memory",
             "cublas_status_alloc_failed",
             "cudnn_status_alloc_failed",

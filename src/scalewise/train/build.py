@@ -50,10 +50,13 @@ def _lightning_module(cell: CellConfig, rank: RankContext) -> pl.LightningModule
         return OperationModule(model)
 
     def optimizer(parameters: Any) -> torch.optim.Optimizer:
-        built = instantiate(
-            "optimizer", cell.optimizer, params=parameters, device_kind=rank.device.kind
-        )
-        assert isinstance(built, torch.optim.Optimizer)
+        kind = {"device_kind": rank.device.kind}
+        built = instantiate("optimizer", cell.optimizer, kind, params=parameters)
+        if not isinstance(built, torch.optim.Optimizer):
+            raise ConfigError(
+                f"optimizer._target_: {cell.optimizer.target} built a {type(built).__name__}; "
+                "allowed: a torch.optim.Optimizer"
+            )
         return built
 
     try:

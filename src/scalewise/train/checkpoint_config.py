@@ -33,13 +33,8 @@ class CheckpointConfig:
     def on(self) -> bool:
         return self.every_n_steps is not None or self.every_s is not None
 
-    def check(self, strategy: str, execution: str, pruning: str = "none") -> None:
+    def check(self, strategy: str, execution: str) -> None:
         """Raises ValueError for a cell whose state is more than one checkpoint holds."""
-        if self.on and pruning != "none":
-            raise ValueError(
-                f"checkpoint: found an interval with pruning={pruning}, whose masks and schedule "
-                "no checkpoint holds; allowed: pruning=none, or no checkpoints"
-            )
         if self.on and strategy not in _STRATEGIES:
             raise ValueError(
                 f"checkpoint: found an interval with strategy kind {strategy}, whose ranks hold "

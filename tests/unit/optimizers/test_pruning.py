@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -174,31 +176,102 @@ class TestFootprint:
         assert pruned_share([plain]) is pruning_state_bytes([plain]) is None
 
 
+class Regression(pl.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = network()
+
+    def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+        error: torch.Tensor = self.network(batch) - batch.sum(1, keepdim=True)
+        return error.square().mean()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return adamw(self.parameters(), "cpu")
+
+
+def fit(config: PruningConfig, steps: int, checkpoint: Path | None = None) -> pl.Trainer:
+    """Equal batches: a bare Trainer that goes on within an epoch begins its data anew."""
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        max_steps=steps,
+        plugins=[LightningEnvironment()],
+        callbacks=[Pruning(config)],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    batch = torch.randn(8, 8, generator=torch.Generator().manual_seed(3))
+    data: Any = list(batch.repeat(8, 1))
+    loader = torch.utils.data.DataLoader(data, batch_size=8)
+    trainer.fit(Regression(), loader, ckpt_path=checkpoint)
+    return trainer
+
+
+@functools.cache
+def unstopped(config: PruningConfig) -> pl.Trainer:
+    return fit(config, 16)
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+@pytest.mark.filterwarnings("ignore:.*srun.* command is available", "ignore:.*treespec")
+@pytest.mark.filterwarnings("ignore:.*ended before the epoch ended")
 class TestCallback:
-    class Regression(pl.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.network = network()
-
-        def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
-            return (self.network(batch) - batch.sum(1, keepdim=True)).square().mean()
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return adamw(self.parameters(), "cpu")
-
-    @pytest.mark.filterwarnings("ignore:.*does not have many workers")
-    @pytest.mark.filterwarnings("ignore:.*srun.* command is available", "ignore:.*treespec")
     def test_on_a_trainer_of_ones_own(self) -> None:
-        module = self.Regression()
-        trainer = pl.Trainer(
-            accelerator="cpu",
-            max_steps=8,
-            plugins=[LightningEnvironment()],
-            callbacks=[Pruning(schedule(sparsity=0.5))],
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-        )
-        trainer.fit(module, torch.utils.data.DataLoader(torch.randn(64, 8), batch_size=8))
+        trainer = fit(schedule(sparsity=0.5), 8)
         assert pruned_share(trainer.optimizers) == 0.5
+
+    @pytest.mark.parametrize("kind", ["magnitude", "movement", "adamw_state"])
+    @pytest.mark.parametrize("stop", [1, 5])
+    def test_a_run_that_goes_on_prunes_as_if_it_had_not_stopped(
+        self, tmp_path: Path, kind: str, stop: int
+    ) -> None:
+        config = schedule(kind, sparsity=0.6, begin_step=2, end_step=7, every_n_steps=2)
+        whole = unstopped(config)
+        fit(config, stop).save_checkpoint(tmp_path / "half.ckpt")
+        resumed = fit(config, 16, tmp_path / "half.ckpt")
+        ends = [vars(t.optimizers[0])["scalewise_pruner"].state_dict() for t in (whole, resumed)]
+        assert ends[0]["steps"] == ends[1]["steps"] == 16
+        for name in ("masks", "movement"):
+            assert len(ends[0][name]) == len(ends[1][name])
+            assert all(map(torch.equal, ends[0][name], ends[1][name])), name
+        assert len(ends[0]["masks"]) == 2
+        for one, other in zip(
+            whole.lightning_module.parameters(), resumed.lightning_module.parameters(), strict=True
+        ):
+            assert torch.equal(one, other)
+
+    def test_movement_is_scored_by_the_gradients_of_the_same_step(self) -> None:
+        """Lightning makes them inside the optimizer's step, a plain loop before it."""
+        scores = []
+        for by_closure in (False, True):
+            model = network()
+            optimizer = sgd(model.parameters(), "cpu")
+            pruner = Pruner(schedule("movement"), model.named_parameters(), optimizer)
+
+            def closure(model: nn.Module = model, optimizer: Any = optimizer) -> torch.Tensor:
+                optimizer.zero_grad()
+                loss: torch.Tensor = model(torch.ones(4, 8)).square().mean()
+                loss.backward()  # type: ignore[no-untyped-call]
+                return loss
+
+            for _ in range(3):
+                if by_closure:
+                    optimizer.step(closure)
+                else:
+                    closure()
+                    optimizer.step()
+            scores.append(pruner.state_dict()["movement"])
+        assert all(map(torch.equal, *scores))
+        assert all(score.abs().sum() > 0 for score in scores[0])
+
+    def test_the_state_of_another_model_or_score_is_refused(self) -> None:
+        model = network()
+        pruner = Pruner(schedule(), model.named_parameters(), sgd(model.parameters(), "cpu"))
+        wrong = {"steps": 1, "masks": [torch.ones(3, 3)], "movement": []}
+        with pytest.raises(UnprunableError, match="found masks of 1 weights"):
+            pruner.load_state_dict(wrong)
+        scores = [torch.zeros_like(parameter) for parameter in pruner.parameters]
+        with pytest.raises(UnprunableError, match="another score than magnitude"):
+            pruner.load_state_dict({"steps": 1, "masks": [], "movement": scores})
+        assert pruner.state_dict()["steps"] == 0

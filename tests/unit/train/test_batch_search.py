@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 
@@ -10,6 +12,24 @@ import pytest
 import torch
 
 from scalewise.train.batch_search import Found, OwnTrial, guarded, is_out_of_memory, search
+
+
+class Plenty:
+    """Memory of which nobody knows the end; a trial takes what the test says."""
+
+    limit_mib: float | None = None
+
+    def __init__(self, *rss_mib: float) -> None:
+        self.rss_mib = list(rss_mib)
+
+    def release(self) -> None:
+        """Nothing is held."""
+
+    def settle(self) -> None:
+        """Nothing runs."""
+
+    def peaks(self) -> tuple[float | None, float | None]:
+        return None, self.rss_mib.pop(0) if self.rss_mib else None
 
 
 class Ranks:
@@ -24,7 +44,7 @@ class Ranks:
         found: dict[int, Found] = {}
 
         def one(rank: int) -> None:
-            attempt = guarded(holds(capacities[rank]), torch.device("cpu"))
+            attempt = guarded(holds(capacities[rank]), Plenty())
             found[rank] = search(attempt, Member(self, rank), first, most)
 
         threads = [threading.Thread(target=one, args=(rank,)) for rank in range(self.size)]
@@ -82,7 +102,7 @@ def test_the_search_ends_at_the_most_that_was_allowed() -> None:
 
 
 def test_not_even_one_sample_is_an_error() -> None:
-    attempt = guarded(holds(0), torch.device("cpu"))
+    attempt = guarded(holds(0), Plenty())
     with pytest.raises(ValueError, match="not even one sample fits"):
         search(attempt, Member(Ranks(1), 0), 8, 64)
 
@@ -92,7 +112,7 @@ def test_only_a_lack_of_memory_is_a_result() -> None:
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
-        guarded(broken, torch.device("cpu"))(4)
+        guarded(broken, Plenty())(4)
     assert is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"))
     assert is_out_of_memory(MemoryError())
     assert not is_out_of_memory(ValueError("memory"))
@@ -100,7 +120,47 @@ def test_only_a_lack_of_memory_is_a_result() -> None:
 
 def test_an_attempt_times_its_last_step() -> None:
     clock = itertools.count()
-    trial = guarded(lambda size: next(clock) and None, torch.device("cpu"))(3)
+
+    def step(size: int) -> None:
+        next(clock)
+
+    trial = guarded(step, Plenty(7.5))(3)
     assert next(clock) == 3
-    assert trial == OwnTrial(True, None, trial.step_time_ms)
+    assert trial == OwnTrial(True, None, trial.step_time_ms, 7.5)
     assert trial.step_time_ms is not None and trial.step_time_ms >= 0
+
+
+def test_the_peak_is_that_of_the_rank_that_needed_most_and_missing_stays_missing() -> None:
+    ranks, found = Ranks(2), {}
+
+    def one(rank: int) -> None:
+        memory = Plenty(*([100.0, 200.0] if rank else [300.0, 50.0]))
+        found[rank] = search(guarded(holds(2), memory), Member(ranks, rank), 1, 4)
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    told = [(t.per_device_batch_size, t.peak_rss_mib) for t in found[0].trials]
+    assert told == [(1, 300.0), (2, 200.0), (4, None), (3, None)]
+    assert all(t.peak_allocated_mib is None for t in found[0].trials)
+
+
+def test_a_cpu_host_refuses_what_is_too_much_as_a_gpu_does() -> None:
+    """In a process of its own: the limit stays."""
+    code = """
+import torch
+from scalewise.train.batch_search import OwnTrial, guarded
+from scalewise.train.trial_memory import HostMemory, _status_mib
+torch.ones(1000).sum()
+memory = HostMemory(_status_mib("VmRSS") + 200)
+attempt = guarded(lambda mib: torch.ones(mib * 2**18).add_(1), memory)
+fits, not_, again = attempt(100), attempt(400), attempt(100)
+assert fits.fits and again.fits and not not_.fits, (fits, not_, again)
+assert 100 < fits.peak_rss_mib < memory.limit_mib, fits
+assert not_ == OwnTrial(False)
+"""
+    command = [sys.executable, "-c", code]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections import Counter
+from contextlib import closing
 from pathlib import Path
+from types import FrameType
 
 import numpy as np
 import pytest
@@ -12,6 +16,17 @@ from scalewise.measure.step_clock import Mark, StepClock, host_phases_ms
 from scalewise.records import PHASES, StepWriter, read_steps
 
 MS = 1_000_000
+
+
+def marked_clock(writer: StepWriter, steps: int) -> StepClock:
+    """A clock without a device, with that many finished steps to write."""
+    clock = StepClock(writer, None)
+    clock.begin()
+    for number in range(steps):
+        for mark in list(Mark)[: Mark.REPLAY_BEGIN]:
+            clock.mark(mark)
+        clock.finish_step(number, 0, 1, 0)
+    return clock
 
 
 def marks(**moments_ms: float) -> list[int]:
@@ -120,3 +135,40 @@ def test_a_clock_writes_what_it_was_told(tmp_path: Path) -> None:
     starts, steps = series.rows["start_ns"], series.column("step")
     assert np.allclose(np.diff(starts[:3]) / MS, steps[:2], rtol=1e-4)
     assert np.isnan(series.column("step", "device")).all()
+
+
+def test_the_recording_thread_lets_training_go_on_after_every_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    with closing(StepWriter(tmp_path / "steps.bin")) as writer:
+        clock = marked_clock(writer, 5)
+        clock.drain()
+        assert len(pauses) == 4 and all(pause > 0 for pause in pauses)
+        clock = marked_clock(writer, 5)
+        clock.drain(wait=True)  # training is over: nobody waits for the interpreter
+        assert len(pauses) == 4
+    assert len(read_steps(tmp_path / "steps.bin", 0)) == 10
+
+
+def test_a_mark_is_one_call_of_python(tmp_path: Path) -> None:
+    """What stands on the training path is counted, because its time depends on the neighbours."""
+    moments = list(Mark)[: Mark.REPLAY_BEGIN]
+    called: Counter[str] = Counter()
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call":
+            called[frame.f_code.co_name] += 1
+
+    with closing(StepWriter(tmp_path / "steps.bin")) as writer:
+        clock = marked_clock(writer, 1)
+        sys.setprofile(count)
+        try:
+            for mark in moments:
+                clock.mark(mark)
+            clock.finish_step(1, 0, 1, 0)
+        finally:
+            sys.setprofile(None)
+    # Made anew: the finished step, and the batch that comes.
+    assert called == {"mark": len(moments), "finish_step": 1, "__init__": 2}

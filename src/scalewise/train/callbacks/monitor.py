@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import secrets
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,24 +14,20 @@ import pytorch_lightning as pl
 from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
 
 from scalewise.gpu.sampler import MIN_INTERVAL_S, DeviceSampler
-from scalewise.records import (
-    CellFolder,
-    CellResult,
-    DeviceInfo,
-    PlannedCell,
-    RankSummary,
-    SweepFolder,
-    SweepPlan,
-)
+from scalewise.records import CellFolder, DeviceInfo
 from scalewise.tracking.config import TrackerName
+from scalewise.train.callbacks.fit_records import FitRecords
 from scalewise.train.callbacks.live_device import driver_and_links, gathered, live_device
 from scalewise.train.callbacks.mirror_process import MirrorProcess
 from scalewise.train.callbacks.monitored import config_id, describe_fit
-from scalewise.train.callbacks.recorder import CellRecorder
+from scalewise.train.callbacks.recorder import CellRecorder, planned_steps
 from scalewise.train.provenance import collect
 from scalewise.working_tree import code_version
 
 _TRACKERS = ("trackio", "wandb")
+_FEW_STEPS = 10
+"""Fewer timed steps say little of how long one takes."""
+_log = logging.getLogger(__name__)
 
 
 class Monitor(CellRecorder):
@@ -95,10 +91,10 @@ class Monitor(CellRecorder):
         self._interval_s = interval_s
         self._trackers = tuple(tracking)
         self._name = name
-        self._planned: PlannedCell | None = None
         self._sampler: DeviceSampler | None = None
         self._mirror: MirrorProcess | None = None
-        self._started_at = 0.0
+        self._records: FitRecords | None = None
+        self._devices: tuple[DeviceInfo, ...] = ()
 
     @property
     def sweep_folder(self) -> Path:
@@ -118,21 +114,21 @@ class Monitor(CellRecorder):
             (str(chosen.resolve()), _free_name(chosen, self._name))
         )
         self._sweep_folder = Path(folder)
-        self._started_at = time.time()
         self._bind_folder(CellFolder(self._sweep_folder / name))
         self.device = live_device(trainer.strategy.root_device)
+        self._devices = gathered(self.device, trainer.world_size)
+        self._records = FitRecords(self.folder, trainer.global_rank)
+        if trainer.is_global_zero:
+            self._records.begin(self._devices)
         super().setup(trainer, pl_module, stage)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        devices = gathered(self.device, trainer.world_size)
+        devices = self._devices
         pids = gathered(os.getpid(), trainer.world_size)
         if trainer.is_global_zero:
             self._describe(trainer, pl_module, devices)
             self._mirror = MirrorProcess(self.sweep_folder) if self._trackers else None
-            rank_zero_info(
-                f"scalewise: records go to {_shown(self.folder.path)}; the first "
-                f"{self.steps.warmup_steps} steps are warm-up and not timed"
-            )
+            self._say_begin(planned_steps(trainer))
         if trainer.local_rank == 0 and self._sample_devices:
             self._sampler = DeviceSampler(
                 self.folder,
@@ -149,7 +145,9 @@ class Monitor(CellRecorder):
         self.close(trainer, pl_module)
         trainer.strategy.barrier("scalewise-monitor")
         if trainer.is_global_zero:
-            self._save_result(trainer)
+            assert self._records is not None
+            ranks = tuple(self.folder.load_rank(rank) for rank in range(trainer.world_size))
+            self._records.finish(ranks, type(trainer.strategy).__name__)
             if self._mirror is not None and not self._mirror.finish():
                 rank_zero_warn(f"not all of {self.sweep_folder} reached the trackers in time")
             self._say_where()
@@ -159,8 +157,24 @@ class Monitor(CellRecorder):
     ) -> None:
         if self._sampler is not None:
             self._sampler.stop()
+        if self._records is not None:
+            self._break_off(exception)
         if self._mirror is not None:
             self._mirror.let_go()
+
+    def _break_off(self, exception: BaseException) -> None:
+        assert self._records is not None
+        try:
+            message = self._records.break_off(exception, self.steps.steps)
+            self._records.end()
+        except OSError as failure:  # the user's own exception must come through
+            message = f"the reason could not be recorded ({failure})"
+        if message is not None:
+            _log.warning(
+                "scalewise: no result: %s. What was recorded: scalewise report %s",
+                message,
+                _shown(self.sweep_folder),
+            )
 
     def _bind_folder(self, folder: CellFolder) -> None:
         for part in (self, self.steps, self.metrics, self.shards):
@@ -172,19 +186,10 @@ class Monitor(CellRecorder):
         module: pl.LightningModule,
         devices: tuple[DeviceInfo, ...],
     ) -> None:
-        """Plan, configuration and provenance: what the sweep writes for its own cells."""
+        """Plan, configuration and provenance: what a sweep writes for its own cells."""
         config = describe_fit(trainer, module, self.steps.warmup_steps, self._trackers)
-        sweep, alike = SweepFolder(self.sweep_folder), config_id(config, trainer.world_size)
-        plan = (
-            sweep.load_plan()
-            if sweep.plan_path.exists()
-            else SweepPlan(time.time(), tuple(sys.argv), 0, ())
-        )
-        repeat = sum(cell.config_id == alike for cell in plan.cells)
-        self._planned = PlannedCell(
-            self.folder.name, alike, self.folder.name, (), repeat, devices=trainer.world_size
-        )
-        sweep.save_plan(dataclasses.replace(plan, cells=(*plan.cells, self._planned)))
+        assert self._records is not None
+        self._records.repeat_of(config_id(config, trainer.world_size))
         self.folder.save_config(config)
         provenance = collect(devices, *driver_and_links(devices))
         # The user's own code is in the configuration, by the classes that the fit is made of: the
@@ -192,43 +197,27 @@ class Monitor(CellRecorder):
         ours = code_version(Path(__file__).parent)
         self.folder.save_provenance(dataclasses.replace(provenance, code=ours))
 
-    def _save_result(self, trainer: pl.Trainer) -> None:
-        assert self._planned is not None
-        ranks: tuple[RankSummary, ...] = tuple(
-            self.folder.load_rank(rank) for rank in range(trainer.world_size)
+    def _say_begin(self, planned: int | None) -> None:
+        warmup = self.steps.warmup_steps
+        rank_zero_info(
+            f"scalewise: records go to {_shown(self.folder.path)}; the first "
+            f"{warmup} steps are warm-up and not timed"
         )
-        steps = max(1, ranks[0].steps_completed)
-        per_device = round(ranks[0].samples_fed / steps)
-        self.folder.save_result(
-            CellResult(
-                cell_id=self._planned.cell_id,
-                config_id=self._planned.config_id,
-                name=self._planned.name,
-                repeat=self._planned.repeat,
-                attempt=1,
-                started_at=self._started_at,
-                finished_at=time.time(),
-                world_size=trainer.world_size,
-                strategy=type(trainer.strategy).__name__,
-                # Lightning's batch is per process, whatever the number of processes.
-                scaling="weak",
-                global_batch_size=per_device * trainer.world_size,
-                per_device_batch_size=per_device,
-                objective=None,
-                co_tenants=(),
-                ranks=ranks,
+        enough = warmup + _FEW_STEPS
+        if planned is not None and planned < enough:
+            _log.warning(
+                "scalewise: found a fit of %d steps, of which %d will be timed; allowed: %d or "
+                "more, for a figure to rely on; train longer, or set Monitor(warmup_steps=%d)",
+                planned,
+                max(0, planned - warmup),
+                enough,
+                planned // 4,
             )
-        )
 
     def _say_where(self) -> None:
-        timed = self.steps.steps - self.steps.warmup_steps
-        if timed < 1:
-            rank_zero_warn(
-                f"scalewise: nothing was timed: all {self.steps.steps} steps were warm-up "
-                f"(warmup_steps={self.steps.warmup_steps})"
-            )
+        timed = max(0, self.steps.steps - self.steps.warmup_steps)
         rank_zero_info(
-            f"scalewise: {max(timed, 0)} steps were timed: "
+            f"scalewise: {timed} of {self.steps.steps} steps were timed: "
             f"scalewise report {_shown(self.sweep_folder)}"
         )
 

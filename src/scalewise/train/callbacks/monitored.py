@@ -37,8 +37,8 @@ def describe_fit(
         "optimizer": _describe_optimizers(trainer.optimizers),
         "precision": {"name": str(trainer.precision)},
         "execution": {"name": "eager"},
-        "max_steps": trainer.max_steps,
-        "max_epochs": trainer.max_epochs,
+        "max_steps": _limit(trainer.max_steps),
+        "max_epochs": _limit(trainer.max_epochs),
         "accumulate_grad_batches": trainer.accumulate_grad_batches,
         "gradient_clip_norm": trainer.gradient_clip_val,
         "warmup_steps": warmup_steps,
@@ -74,6 +74,11 @@ def _describe_optimizers(optimizers: Sequence[torch.optim.Optimizer]) -> dict[st
             if isinstance(value, bool | int | float | str)
         },
     }
+
+
+def _limit(steps_or_epochs: int | None) -> int | None:
+    """Lightning's -1 is no limit, which scalewise's configurations write as null."""
+    return None if steps_or_epochs == -1 else steps_or_epochs
 
 
 def _source_sha256(module: pl.LightningModule) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -13,17 +14,37 @@ from scalewise.train.callbacks.footprint import zero_share
 
 
 class Pruning(pl.Callback):
-    """Prunes while training: ``Trainer(callbacks=[Pruning(PruningConfig("p", "magnitude"))])``."""
+    """Prunes while training: ``Trainer(callbacks=[Pruning(PruningConfig("p", "magnitude"))])``.
+
+    Its masks, scores and place in the schedule are part of the Trainer's checkpoints.
+    """
 
     def __init__(self, config: PruningConfig) -> None:
         self.config = config
+        self._pruner: Pruner | None = None
+        self._saved: dict[str, Any] | None = None
+        """A checkpoint's, until there is an optimizer to go on with."""
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if len(trainer.optimizers) != 1:
             raise UnprunableError(
                 f"pruning: found a module with {len(trainer.optimizers)} optimizers; allowed: 1"
             )
-        Pruner(self.config, pl_module.named_parameters(), trainer.optimizers[0])
+        self._pruner = Pruner(self.config, pl_module.named_parameters(), trainer.optimizers[0])
+        self._go_on()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self._pruner is None else self._pruner.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Lightning restores callbacks before a fit starts, or after: both will do."""
+        self._saved = state_dict
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._pruner is not None and self._saved is not None:
+            self._pruner.load_state_dict(self._saved)
+            self._saved = None
 
 
 def pruned_share(optimizers: Sequence[torch.optim.Optimizer]) -> float | None:

@@ -31,6 +31,7 @@ from scalewise.train.callbacks.profiled import ProfiledSteps
 from scalewise.train.callbacks.pruning import pruned_share, pruning_state_bytes
 from scalewise.train.callbacks.shards import ShardAudit
 from scalewise.train.callbacks.steps import StepTimer
+from scalewise.train.float8 import fp8_record
 from scalewise.train.profiling import DEFAULT_PROFILE, ProfileConfig
 
 
@@ -232,6 +233,7 @@ class CellRecorder(pl.Callback):
             optimizer_state_bytes=optimizer_state_bytes(trainer.optimizers),
             pruned_share=pruned_share(trainer.optimizers),
             pruning_state_bytes=pruning_state_bytes(trainer.optimizers),
+            fp8=fp8_record(module),
         )
 
     def _missing(self) -> dict[str, str]:

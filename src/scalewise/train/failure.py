@@ -1,0 +1,28 @@
+"""What an exception that ends a rank is called in the records."""
+
+from __future__ import annotations
+
+import errno
+from typing import Literal
+
+_MESSAGE_LIMIT = 500
+
+
+def failure_kind(error: BaseException) -> Literal["exception", "oom", "disk"]:
+    """Memory that ran out and disks that are full apart from all else."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "disk"
+    # torch says "can't allocate memory" in a RuntimeError on CPUs, OutOfMemoryError on GPUs.
+    words = f"{type(error).__name__} {error}".lower()
+    if isinstance(error, MemoryError) or "outofmemory" in words or "can't allocate memory" in words:
+        return "oom"
+    return "exception"
+
+
+def failure_line(error: BaseException, with_type: bool = True) -> str:
+    """The first line of what it says, after its class unless that says nothing to the reader."""
+    text = str(error).strip()
+    message = text.splitlines()[0] if text else ""
+    if with_type:
+        message = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return message[:_MESSAGE_LIMIT]

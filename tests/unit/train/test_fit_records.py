@@ -1,0 +1,151 @@
+"""What a monitored fit leaves when its script raises, exits, or is killed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from pathlib import Path
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.utilities.exceptions import SIGTERMException
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from scalewise import Monitor
+from scalewise.analysis.load import Cell, load_sweep
+from scalewise.records import CellFolder, DeviceInfo
+from scalewise.train.callbacks.fit_records import FitRecords
+
+
+def begun(folder: Path) -> FitRecords:
+    records = FitRecords(CellFolder(folder / "mine"), 0)
+    records.begin([DeviceInfo("cpu", "a cpu")])
+    return records
+
+
+def read(folder: Path) -> Cell:
+    (cell,) = load_sweep(folder).cells
+    return cell
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "cause", "message"),
+    [
+        (ValueError("mine\nmore"), "failed", "exception", "ValueError: mine"),
+        (MemoryError(), "failed", "oom", "MemoryError"),
+        (SystemExit(3), "failed", "exit", "the script left with exit status 3 amid the fit"),
+        (SystemExit(), "failed", "exit", "the script left with exit status 0 amid the fit"),
+        (SIGTERMException(), "interrupted", "signal", "ended by SIGTERM"),
+        (KeyboardInterrupt(), "interrupted", "interrupted", "interrupted by Ctrl-C (SIGINT)"),
+    ],
+)
+def test_what_it_broke_off_of_stands_in_the_record(
+    tmp_path: Path, error: BaseException, state: str, cause: str, message: str
+) -> None:
+    records = begun(tmp_path)
+    records.break_off(error, 20)
+    records.end()
+    cell = read(tmp_path)
+    assert (cell.state, cell.attempts[0].cause) == (state, cause)
+    assert cell.failure == f"rank 0: {message} (after 20 steps)"
+    assert not (cell.path / "running.json").exists()
+
+
+def test_the_rank_that_speaks_first_is_the_culprit(tmp_path: Path) -> None:
+    records = begun(tmp_path)
+    assert FitRecords(CellFolder(tmp_path / "mine"), 1).break_off(ValueError("mine"), 3)
+    assert records.break_off(RuntimeError("connection closed by peer"), 3) is None
+    records.end()
+    assert read(tmp_path).failure == "rank 1: ValueError: mine (after 3 steps)"
+
+
+def test_a_peer_that_was_killed_is_told_from_an_error_of_ones_own(tmp_path: Path) -> None:
+    records = begun(tmp_path)
+    records.break_off(RuntimeError("Read error [::1]:1: Connection reset by peer."), 3)
+    records.end()
+    assert read(tmp_path).failure == (
+        "rank 0: another rank is gone and left no reason (SIGKILL, os._exit): "
+        "RuntimeError: Read error [::1]:1: Connection reset by peer. (after 3 steps)"
+    )
+
+
+def test_who_was_killed_gives_no_more_signs_of_life(tmp_path: Path) -> None:
+    records = begun(tmp_path)
+    assert read(tmp_path).state == "unfinished"
+    assert read(tmp_path).failure == "still running, or gone for less than 15 s"
+    running = tmp_path / "mine" / "running.json"
+    before = running.stat().st_mtime_ns
+    deadline = time.monotonic() + 5
+    while running.stat().st_mtime_ns == before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert running.stat().st_mtime_ns > before
+    records.end()
+    records.begin([DeviceInfo("cpu", "a cpu")])
+    os.utime(running, (time.time() - 20, time.time() - 20))
+    cell = read(tmp_path)
+    assert cell.state == "interrupted"
+    assert cell.failure.startswith("its processes are gone and left no reason (SIGKILL, ")
+    records.end()
+
+
+class Fragile(pl.LightningModule):
+    """Raises in the step ``raises_at``; in -1, before the first."""
+
+    def __init__(self, raises_at: int | None) -> None:
+        super().__init__()
+        self.raises_at = raises_at
+        self.layer = nn.Linear(2, 1)
+
+    def training_step(self, batch: list[Tensor], number: int) -> Tensor:
+        if number == self.raises_at:
+            raise ValueError("mine")
+        loss: Tensor = self.layer(batch[0]).square().mean()
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        if self.raises_at == -1:
+            raise ValueError("mine")
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def fit(folder: Path, raises_at: int | None) -> None:
+    pl.Trainer(
+        accelerator="cpu",
+        max_steps=12,
+        callbacks=[Monitor(folder, devices=False)],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    ).fit(Fragile(raises_at), DataLoader(TensorDataset(torch.zeros(40, 2)), batch_size=2))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("raises_at", "steps"), [(-1, 0), (7, 7)])
+def test_a_script_that_raises_is_recorded_and_says_where(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, raises_at: int, steps: int
+) -> None:
+    with caplog.at_level(logging.INFO), pytest.raises(ValueError, match="mine"):
+        fit(tmp_path, raises_at)
+    cell = read(tmp_path)
+    assert (cell.state, cell.failure) == (
+        "failed",
+        f"rank 0: ValueError: mine (after {steps} steps)",
+    )
+    assert f"no result: {cell.failure}. What was recorded: scalewise report {tmp_path}" in (
+        caplog.text
+    )
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_fit_too_short_to_be_timed_says_what_to_set(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        fit(tmp_path, None)
+    assert read(tmp_path).state == "done"
+    assert "found a fit of 12 steps, of which 2 will be timed; allowed: 20 or more" in caplog.text
+    assert "set Monitor(warmup_steps=3)" in caplog.text

@@ -79,17 +79,16 @@ def _report(argv: list[str]) -> int:
     parser.add_argument("--datasets", help="--study: only these, with commas between them")
     given = parser.parse_args(argv)
     folder = given.folder
-    from rich.console import Console
-
     from scalewise.records import RecordError
     from scalewise.report import build, print_console
+    from scalewise.terminal import open_console
 
     try:
         files = build(folder)
     except RecordError as error:
         sys.stderr.write(f"scalewise report: {error}\n")
         return 2
-    print_console(folder, Console())
+    print_console(folder, open_console())
     sys.stdout.write(f"report: {files.markdown}\n")
     return _study(folder, given) if given.study else 0
 
@@ -203,9 +202,24 @@ def _export(argv: list[str]) -> int:
 
 
 def _mirror(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="scalewise mirror",
+        description="Hand a sweep's records to the trackers that it asked for, whatever they lack. "
+        "Exit status: 0, or 1 if something is not in them.",
+    )
+    parser.add_argument("folder", type=Path, help="a sweep's folder, e.g. multirun/<sweep>")
+    folder = parser.parse_args(argv).folder
+    if not (folder / "sweep.json").is_file():
+        sys.stderr.write(
+            f"scalewise mirror: {folder}: found no sweep.json; allowed: the folder of a sweep\n"
+        )
+        return 2
     from scalewise.tracking import mirror
 
-    return mirror.main([*argv, "--once"])
+    status = mirror.main([str(folder), "--once"])
+    if status == 0:
+        sys.stdout.write(f"{folder}: its trackers hold everything\n")
+    return status
 
 
 def _view(argv: list[str]) -> int:

@@ -79,7 +79,7 @@ def bind(key: str, component: Component, target: Any, given: tuple[str, ...] = (
 
     ``given`` are parameters that the caller passes itself. Raises :class:`ConfigError`.
     """
-    parameters = inspect.signature(target).parameters
+    parameters = _parameters(key, component, target)
     init = target.__init__ if inspect.isclass(target) else target
     hints = _hints(init)
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
@@ -105,6 +105,16 @@ def bind(key: str, component: Component, target: Any, given: tuple[str, ...] = (
             raise ConfigError(f"{key}.{name}: missing; {component.target} needs it")
 
 
+def _parameters(key: str, component: Component, target: Any) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(target).parameters
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"{key}._target_: found {component.target}, whose arguments cannot be read; allowed: a "
+            "class or function written in Python"
+        ) from None
+
+
 def _hints(init: Any) -> dict[str, Any]:
     """The parameters' types; none where an annotation names what only a type checker imports."""
     try:
@@ -113,9 +123,32 @@ def _hints(init: Any) -> dict[str, Any]:
         return {}
 
 
-def instantiate(key: str, component: Component, **given: Any) -> Any:
-    """Build a component. Raises :class:`ConfigError` for whatever it refuses with ValueError."""
+OPTIMIZER_GIVEN = ("params", "device_kind")
+"""What an optimizer is built with beside its arguments; the second only if it takes that."""
+
+
+def check_optimizer(component: Component, target: Any) -> None:
+    """Whether ``target`` can be called with parameters to optimize. Raises ConfigError."""
+    parameters = _parameters("optimizer", component, target)
+    if "params" not in parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        raise ConfigError(
+            f"optimizer._target_: found {component.target}, which takes no params; allowed: a "
+            "torch optimizer, or a function of params that builds one"
+        )
+
+
+def instantiate(
+    key: str, component: Component, offered: Mapping[str, Any] | None = None, **given: Any
+) -> Any:
+    """Build a component with ``given``, and with those of ``offered`` that it has a name for.
+
+    Raises :class:`ConfigError` for whatever it refuses with ValueError.
+    """
     target = load_target(key, component)
+    if key == "optimizer":
+        check_optimizer(component, target)
+    named = _parameters(key, component, target)
+    given |= {name: value for name, value in (offered or {}).items() if name in named}
     bind(key, component, target, tuple(given))
     try:
         return target(**component.arguments, **given)

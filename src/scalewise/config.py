@@ -30,12 +30,13 @@ from scalewise.identity import cell_id, config_id, repeat_id, without_absent_gro
 from scalewise.optimizers.pruning_schedule import NO_PRUNING, PruningConfig
 from scalewise.policies import MonitorConfig, SweepConfig
 from scalewise.tracking.config import TrackingConfig
+from scalewise.train.batch_config import DEFAULT_SEARCH, BatchSearchConfig, check_search
 from scalewise.train.checkpoint_config import NO_CHECKPOINTS, CheckpointConfig
 from scalewise.train.execution import ExecutionConfig
 from scalewise.train.precision import PrecisionConfig
 from scalewise.train.profiling import DEFAULT_PROFILE, ProfileConfig
 from scalewise.train.strategies import StrategyConfig, strategy_config
-from scalewise.typed import DataError, build
+from scalewise.typed import DataError, build, check_finite
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -56,6 +57,7 @@ __all__ = [
     "instantiate",
     "keep_own_arguments",
     "load_target",
+    "most_cells",
     "repeat_id",
     "resolve",
     "without_absent_groups",
@@ -63,6 +65,12 @@ __all__ = [
 
 FEWEST_ADAPTIVE_REPEATS = 3
 """Runs of ``repeats=auto`` before the data are looked at: fewer have no interval worth the name."""
+
+MAX_SEED = 2**32 - 1
+"""The largest that NumPy, and so Lightning's ``seed_everything``, takes."""
+
+MAX_STEPS = 10**12
+"""Thirty years at a millisecond a step: more is a slip of the finger."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +86,8 @@ class CellConfig:
     precision: PrecisionConfig
     execution: ExecutionConfig
     tracking: TrackingConfig
-    batch_size: int
+    batch_size: int | Literal["auto"]
+    """``auto``: the largest that fits on every device, which a search finds before the cell."""
     scaling: Literal["strong", "weak"]
     max_steps: int | None
     max_epochs: int | None
@@ -96,14 +105,23 @@ class CellConfig:
     accumulate_grad_batches: int = 1
     pruning: PruningConfig = NO_PRUNING
     profile: ProfileConfig = DEFAULT_PROFILE
-    workload: Literal["train", "doctor"] = "train"
-    """``doctor``: examine the devices of the cell as ``scalewise doctor`` does, train nothing."""
+    workload: Literal["train", "doctor", "find_batch"] = "train"
+    """``doctor``: examine the devices of the cell as ``scalewise doctor`` does, train nothing;
+    ``find_batch``: try which batch sizes fit on them."""
+    batch_search: BatchSearchConfig = DEFAULT_SEARCH
     checkpoint: CheckpointConfig = NO_CHECKPOINTS
     fault: FaultConfig = NO_FAULT
     allow_faults: bool = False
 
     def __post_init__(self) -> None:
-        _at_least("batch_size", self.batch_size, 1)
+        if self.batch_size == "auto":
+            check_search(self.strategy.name, self.strategy.kind)
+        else:
+            _at_least("batch_size", self.batch_size, 1)
+            if self.workload == "find_batch":
+                raise ValueError(
+                    f"batch_size: found {self.batch_size} with workload=find_batch; allowed: auto"
+                )
         if self.repeats != "auto":
             _at_least("repeats", self.repeats, 1)
         _at_least("max_repeats", self.max_repeats, FEWEST_ADAPTIVE_REPEATS)
@@ -118,11 +136,15 @@ class CellConfig:
             )
         _at_least("warmup_steps", self.warmup_steps, 0)
         _at_least("log_every_n_steps", self.log_every_n_steps, 1)
-        _at_least("seed", self.seed, 0)
+        if not 0 <= self.seed <= MAX_SEED:
+            raise ValueError(f"seed: found {self.seed}; allowed: 0 to {MAX_SEED}")
         if self.max_steps is None and self.max_epochs is None:
             raise ValueError("max_steps: found null, and max_epochs is null too; give one of them")
         if self.max_epochs is not None:
             _at_least("max_epochs", self.max_epochs, 1)
+        for key, found in (("max_steps", self.max_steps), ("max_epochs", self.max_epochs)):
+            if found is not None and found > MAX_STEPS:
+                raise ValueError(f"{key}: found {found}; allowed: up to {MAX_STEPS}, or null")
         if self.max_steps is not None and self.max_steps <= self.warmup_steps:
             raise ValueError(
                 f"max_steps: found {self.max_steps} with warmup_steps={self.warmup_steps}; "
@@ -134,8 +156,11 @@ class CellConfig:
             )
         _at_least("accumulate_grad_batches", self.accumulate_grad_batches, 1)
         self.strategy.check(self)
-        self.checkpoint.check(self.strategy.kind, self.execution.kind, self.pruning.kind)
+        self.checkpoint.check(self.strategy.kind, self.execution.kind)
         self.execution.check(self)
+        self.precision.check(self)
+        if self.model.target.startswith("scalewise."):  # a LightningModule has its own optimizer
+            self.pruning.check(self.optimizer.target, self.optimizer.name)
         if self.strategy.devices != "auto":
             self.per_device_batch_size(self.strategy.devices)
 
@@ -156,12 +181,17 @@ class CellConfig:
 
         Raises ConfigError where this strategy cannot share them among as many devices.
         """
-        batch = self.batch_size if self.scaling == "strong" else self.batch_size * devices
         try:
             self.strategy.check_world(devices)
-            return self.strategy.share_out(batch, devices)
+            return self.strategy.share_out(self.batch_of(devices), devices)
         except ValueError as error:
             raise ConfigError(str(error)) from error
+
+    def batch_of(self, devices: int) -> int:
+        """Samples of one batch of all devices; while ``auto`` is not found, one of each."""
+        if self.batch_size == "auto":
+            return devices
+        return self.batch_size if self.scaling == "strong" else self.batch_size * devices
 
     def global_batch_size(self, devices: int) -> int:
         """Different samples that all devices together feed for one optimizer step."""
@@ -194,6 +224,17 @@ def _plain_value(composed: DictConfig, key: str) -> Any:
     return OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
 
 
+def most_cells(composed: DictConfig) -> int:
+    """``sweep.max_cells`` of a configuration that is not yet a cell's. Raises ConfigError."""
+    sweep = composed.get("sweep")
+    given = sweep.get("max_cells") if isinstance(sweep, Mapping) else None
+    try:
+        # What else is wrong with the node is refused with the first cell.
+        return build(SweepConfig, {} if given is None else {"max_cells": given}, "sweep").max_cells
+    except DataError as error:
+        raise ConfigError(str(error)) from error
+
+
 def build_cell(plain: Mapping[str, Any]) -> CellConfig:
     """The typed configuration of a cell. Raises :class:`ConfigError`."""
     data = {k: v for k, v in plain.items() if k != "experiment"}
@@ -208,6 +249,7 @@ def build_cell(plain: Mapping[str, Any]) -> CellConfig:
             ("optimizer", _group(data, "optimizer")),
         ):
             data[key] = component_of(key, group)
+        _check_finite(plain)
         return build(CellConfig, {k: _shared(k, v) for k, v in data.items()})
     except ConfigError:
         raise
@@ -215,6 +257,26 @@ def build_cell(plain: Mapping[str, Any]) -> CellConfig:
         # The loader is typed under `dataset.loader`, where it stands in the YAML.
         text = str(error)
         raise ConfigError(f"dataset.{text}" if text.startswith("loader") else text) from error
+
+
+def _check_finite(plain: Mapping[str, Any]) -> None:
+    """No number may be inf or nan, but for the arguments of a user's own class, which may take it.
+
+    Raises :class:`DataError`.
+    """
+    for key, value in plain.items():
+        if value is None or isinstance(value, (int, str)):
+            continue
+        if not isinstance(value, Mapping):
+            check_finite(value, key)
+        elif _finite.get(key) is not value:
+            ours = str(value.get("_target_", "scalewise.")).startswith("scalewise.")
+            check_finite(value if ours else {"loader": value.get("loader")}, key)
+            _finite[key] = value
+
+
+_finite: dict[str, Mapping[str, Any]] = {}
+"""The last of each group that was looked at: thousands of cells in a row share it."""
 
 
 def _shared(key: str, value: Any) -> Any:

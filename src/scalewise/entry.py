@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import sys
-import traceback
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from scalewise.config import EXIT_CONFIG_ERROR, ConfigError
 from scalewise.defaults import FILE, saved, under
+from scalewise.explain import explain, is_the_hosts_fault, options_of
 from scalewise.paths import conf_dir, discard_unused_folder, sweep_folder
-from scalewise.records import RecordError
+from scalewise.streams import (
+    interrupt_on_polite_signals,
+    is_unread,
+    open_closed_streams,
+    silence_unread,
+)
 from scalewise.sweep.job import CellFailed, Outcome
 from scalewise.train.rank import foreign_launch
 
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 EXIT_FAILED = 1
 EXIT_SKIPPED = 3
 EXIT_INTERRUPTED = 130
+EXIT_UNREAD = 128 + signal.SIGPIPE
 
 
 def train() -> int:
@@ -33,8 +37,9 @@ def train() -> int:
 
     Exit status: 0 every cell is done, 1 a cell failed, 2 the input is wrong, 3 nothing failed
     but a cell was skipped because this host cannot run it or left because sweep.max_gpu_hours is
-    used up, 130 interrupted.
+    used up or a resumed sweep was given other choices, 130 interrupted.
     """
+    open_closed_streams()
     launched = foreign_launch()
     if launched is not None and launched[1] != 0:
         launcher, rank, size = launched
@@ -47,27 +52,45 @@ def train() -> int:
     # Hydra would otherwise print an error itself, over many lines, and exit with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     # Whoever stops a job politely wants what Ctrl-C gives: nothing left behind, and how to go on.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interrupt_on_polite_signals()
     try:
         sys.argv[1:] = overrides_last(_with_defaults(sys.argv[1:]))
         _run_hydra()
         return _report()
     except KeyboardInterrupt:
-        _say("interrupted: what was finished is kept")
-        _say_how_to_finish()
-        return EXIT_INTERRUPTED
+        return _interrupted("interrupted")
+    except SystemExit as error:
+        if not is_unread(error):
+            raise
+        return _unread()
     except CellFailed as error:
         # Hydra's sweeper gave up; what it got until then is reported all the same.
         _say(f"error: {error}")
         return _report() or EXIT_FAILED
     except Exception as error:
+        if is_unread(error):
+            return _unread()
         line = explain(error)
         if line is None or wants_traceback:
             raise
         _say(f"error: {line}")
-        return EXIT_FAILED if _is_the_hosts_fault(error) else EXIT_CONFIG_ERROR
+        return EXIT_FAILED if is_the_hosts_fault(error) else EXIT_CONFIG_ERROR
     finally:
         discard_unused_folder()
+
+
+def _unread() -> int:
+    """Nobody reads on: a sweep is interrupted, and what is only printed, such as --help, ends."""
+    silence_unread()
+    if not _sweeps():
+        return EXIT_UNREAD
+    return _interrupted("interrupted, because nobody reads this any longer")
+
+
+def _interrupted(what: str) -> int:
+    _say(f"{what}: what was finished is kept")
+    _say_how_to_finish()
+    return EXIT_INTERRUPTED
 
 
 def _with_defaults(arguments: list[str]) -> list[str]:
@@ -81,7 +104,8 @@ def _with_defaults(arguments: list[str]) -> list[str]:
 def overrides_last(arguments: list[str]) -> list[str]:
     """``a=1 -m b=2`` as ``-m a=1 b=2``: Hydra's parser takes the overrides in one piece only.
 
-    Raises ConfigError for an option that Hydra does not have.
+    Raises ConfigError for an option that Hydra does not have, and for a launcher or sweeper that
+    is no choice of one.
     """
     from hydra._internal.utils import get_args_parser
 
@@ -92,6 +116,8 @@ def overrides_last(arguments: list[str]) -> list[str]:
 
     parser.error = refuse  # type: ignore[method-assign]
     overrides = parser.parse_intermixed_args(arguments).overrides
+    for override in overrides:
+        _check_override(override)
     options = list(arguments)
     for override in reversed(overrides):
         # The last of its kind: an equal word before it is the value of an option.
@@ -99,8 +125,38 @@ def overrides_last(arguments: list[str]) -> list[str]:
     return [*options, *overrides]
 
 
+def _check_override(override: str) -> None:
+    """Refuse what Hydra would trip over, or take for something that nobody means.
+
+    It starts its launcher and sweeper from nodes of their own, and anything else there is no
+    launcher.
+
+    Raises ConfigError.
+    """
+    key, _, value = override.partition("=")
+    key = key.strip().lstrip("+~")
+    if key in ("hydra.launcher", "hydra.sweeper"):
+        raise ConfigError(
+            f"{key}: found {value or override!r} in place of its settings; allowed: "
+            f"{key.replace('.', '/')}=NAME to choose one, {key}.KEY=VALUE to set it"
+        )
+    if key in ("hydra/launcher", "hydra/sweeper") and (value == "null" or override[0] == "~"):
+        raise ConfigError(f"{key}: found {override!r}; allowed: NAME of one, or leave it out")
+    if value.startswith("[") and (options := options_of(key)):
+        # Hydra would lay one over the other.
+        raise ConfigError(f"{key}: found the list {value}; allowed: one of {', '.join(options)}")
+    if key in ("hydra.run.dir", "hydra.sweep.dir") and value.strip("'\"") == "":
+        raise ConfigError(f"{key}: found {override!r}; allowed: a folder, {key}=FOLDER")
+
+
 def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
+    try:
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+    except OSError as error:
+        if not is_unread(error):
+            raise
+        silence_unread()
 
 
 def _run_hydra() -> None:
@@ -134,17 +190,20 @@ def _report() -> int:
     sweeps = _sweeps()
     if not sweeps:
         return 0
-    from rich.console import Console
-
-    from scalewise.report import build, print_console
+    from scalewise.report import build
 
     for sweep in sweeps:
         if sweep.count("done"):
             files = build(sweep.folder)
-            print_console(sweep.folder, Console())
+            _print_table(sweep.folder)
             _say(f"report: {files.markdown}")
             _say_where_runs_are(sweep.folder)
+        elif sweep.count("failed"):
+            _print_table(sweep.folder)  # of nothing, but it says where to look
     _say_how_to_finish()
+    left = [line for sweep in sweeps for line in _left_behind(sweep)]
+    for line in left:
+        _say(line)
     for state, status in (
         ("failed", EXIT_FAILED),
         ("interrupted", EXIT_INTERRUPTED),
@@ -153,7 +212,30 @@ def _report() -> int:
     ):
         if any(sweep.count(state) for sweep in sweeps):
             return status
-    return 0
+    return EXIT_SKIPPED if left else 0
+
+
+def _left_behind(sweep: SweepReport) -> tuple[str, ...]:
+    """What a resumed folder still has to finish although this command did not ask for it."""
+    from scalewise.records import SweepFolder
+    from scalewise.sweep.left_behind import unfinished
+
+    asked = {*sweep.outcomes, *(cell.planned.cell_id for cell in sweep.cells)}
+    return unfinished(SweepFolder(sweep.folder), asked)
+
+
+def _print_table(folder: Path) -> None:
+    """To whoever still reads: the cells are done, and the files lie there."""
+    from scalewise.report import print_console
+    from scalewise.terminal import open_console
+
+    try:
+        print_console(folder, open_console())
+        sys.stdout.flush()
+    except (OSError, SystemExit) as error:
+        if not is_unread(error):
+            raise
+        silence_unread()
 
 
 def _say_where_runs_are(folder: Path) -> None:
@@ -163,7 +245,10 @@ def _say_where_runs_are(folder: Path) -> None:
     for _, cell in SweepFolder(folder).cells():
         if not cell.is_done():
             continue
-        tracking = cell.load_config().get("tracking", {})
+        config = cell.load_config()
+        if config.get("workload", "train") != "train":
+            continue  # of an examination or a search nothing is handed over
+        tracking = config.get("tracking", {})
         trackers, project = tracking.get("trackers", ()), tracking.get("project")
         if "trackio" in trackers:
             _say(f"Trackio: scalewise trackio-view --project {project}")
@@ -194,85 +279,3 @@ def _sweeps() -> list[SweepReport]:
     """What this process ran; empty for --help, --cfg and completion, which run nothing."""
     launcher = sys.modules.get("scalewise.sweep.launcher")
     return [] if launcher is None else launcher.ran
-
-
-def explain(error: BaseException) -> str | None:
-    """What is wrong with the input, in one line; None if the input is not to blame."""
-    from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-    from omegaconf.errors import OmegaConfBaseException
-
-    if isinstance(error, (ConfigError, RecordError)):  # such as a torn plan of a resumed sweep
-        return str(error)
-    if isinstance(error, OSError) and _is_the_hosts_fault(error):
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    if isinstance(error, MissingConfigException):
-        return _explain_missing(error)
-    if isinstance(error, OverrideParseException):
-        return f"{error.override}: not an override ({_flat(error)}); allowed: key=value"
-    if isinstance(error, (HydraException, OmegaConfBaseException)):
-        for cause in _causes(error):
-            if isinstance(cause, OmegaConfBaseException) and cause.full_key:
-                return _explain_key(cause)
-        return _flat(error)
-    if isinstance(error, ValueError) and _raised_in(error).partition(".")[0] == "hydra":
-        return _flat(error)  # Hydra refuses some input, such as model=3, with a bare ValueError
-    return None
-
-
-def _is_the_hosts_fault(error: BaseException) -> bool:
-    """A full disk or a folder that is not the user's: said in one line, like wrong input."""
-    return isinstance(error, OSError) and error.errno in (
-        errno.ENOSPC,
-        errno.EDQUOT,
-        errno.EROFS,
-        errno.EACCES,
-        errno.ENAMETOOLONG,
-        errno.ENOTDIR,
-        errno.ENOENT,  # the sweep's folder was moved away while it ran
-    )
-
-
-def _raised_in(error: BaseException) -> str:
-    """The module of the innermost frame."""
-    module = ""
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        module = str(frame.f_globals.get("__name__", ""))
-    return module
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    current: BaseException | None = error
-    while current is not None:
-        yield current
-        current = current.__cause__ or current.__context__
-
-
-def _explain_missing(error: Any) -> str:
-    missing = str(error.missing_cfg_file or "")
-    group, _, option = missing.rpartition("/")
-    options = sorted(o for o in (error.options or []))
-    if not group or not options:
-        return _flat(error)
-    from scalewise.typed import closest
-
-    return f"{group}: found {option!r}{closest(option, options)}; allowed: {', '.join(options)}"
-
-
-def _explain_key(error: Any) -> str:
-    from omegaconf import DictConfig
-    from omegaconf.errors import ConfigAttributeError, ConfigKeyError
-
-    from scalewise.typed import closest
-
-    key = str(error.full_key)
-    if isinstance(error, (ConfigAttributeError, ConfigKeyError)):
-        parent = error.parent_node
-        allowed = [str(k) for k in parent] if isinstance(parent, DictConfig) else []
-        name = key.rpartition(".")[2]
-        hint = f"; allowed: {', '.join(allowed)}" if allowed else ""
-        return f"{key}: unknown key{closest(name, allowed)}{hint}"
-    return f"{key}: {_flat(error)}"
-
-
-def _flat(error: BaseException) -> str:
-    return " ".join(str(error).split())

@@ -76,6 +76,34 @@ def memory_limit_mib(cgroup_root: Path = _CGROUP_ROOT) -> float | None:
     return min(limits) / 2**20 if limits else None
 
 
+def memory_available_mib(
+    cgroup_root: Path = _CGROUP_ROOT, meminfo: Path = Path("/proc/meminfo")
+) -> float | None:
+    """Memory that may still be taken without pushing anybody out, in MiB: of the machine, and of
+    this process's cgroups. None where neither tells."""
+    free = [kib / 1024 for kib in [_labelled(meminfo, "MemAvailable:")] if kib is not None]
+    for folder in _own_cgroups(cgroup_root):
+        for limit_name, used_name in (
+            ("memory.max", "memory.current"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ):
+            limit, used = _read(folder / limit_name), _read(folder / used_name)
+            if limit and used and limit != "max" and int(limit) < 2**60:
+                # Files read long ago count as used until somebody needs the room.
+                cached = _labelled(folder / "memory.stat", "inactive_file") or 0
+                free.append(max(0, int(limit) - int(used) + cached) / 2**20)
+    return min(free, default=None)
+
+
+def _labelled(path: Path, label: str) -> int | None:
+    """The number after ``label`` at the beginning of a line."""
+    for line in (_read(path) or "").splitlines():
+        words = line.split()
+        if len(words) > 1 and words[0] == label:
+            return int(words[1])
+    return None
+
+
 def oom_kills(cgroup_root: Path = _CGROUP_ROOT) -> int | None:
     """How often the kernel has killed for memory in this process's cgroup; None where it is not
     counted (version 1, or no cgroup)."""

@@ -28,6 +28,8 @@ def without_absent_groups(plain: Mapping[str, Any]) -> dict[str, Any]:
         kept.pop("profile", None)
     if plain.get("checkpoint") == to_plain(NO_CHECKPOINTS):
         kept.pop("checkpoint", None)
+    if plain.get("batch_size") != "auto":
+        kept.pop("batch_search", None)
     if plain.get("workload") == "train":
         kept.pop("workload", None)
     return kept

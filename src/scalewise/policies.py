@@ -22,6 +22,21 @@ class MonitorConfig:
             raise ValueError(f"interval_s: found {self.interval_s}; allowed: 0.1 to 60 seconds")
 
 
+_LONGEST_COLLECTIVE_S = 30 * 24 * 3600
+"""A month; torch turns the time into one that much larger numbers do not fit."""
+MAX_CELLS = 100_000
+"""The most cells of a sweep, unless ``sweep.max_cells`` says otherwise."""
+
+
+def too_many_cells(found: str, max_cells: int, of: str = "") -> str:
+    """The line that refuses a sweep of ``found`` cells; ``of`` says what makes them so many."""
+    made = f" ({of})" if of else ""
+    return (
+        f"sweep.max_cells: found {found} cells{made}; allowed: at most {max_cells:,}; narrow the "
+        "sweep, or raise sweep.max_cells"
+    )
+
+
 @dataclass(frozen=True)
 class SweepConfig:
     """The key ``sweep``: how cells are run. It never changes what a cell's result is."""
@@ -45,6 +60,9 @@ class SweepConfig:
     retries: int = 1
     """Further tries at a cell whose fault another try can mend. One: what comes back at once is
     no accident, and a night must not go into it."""
+    max_cells: int = MAX_CELLS
+    """The most cells that may be planned, repeats included: a slip of the finger is refused before
+    it is multiplied out."""
     max_gpu_hours: float | None = None
     """Device-hours of the whole sweep, earlier runs of it included; None for no limit."""
     foreign_processes: Literal["wait", "skip", "fail"] = "wait"
@@ -78,11 +96,13 @@ class SweepConfig:
             raise ValueError(f"hang_timeout_s: found {self.hang_timeout_s}; allowed: above 0")
         if self.start_timeout_s <= 0:
             raise ValueError(f"start_timeout_s: found {self.start_timeout_s}; allowed: above 0")
-        if self.collective_timeout_s < 1:
+        if not 1 <= self.collective_timeout_s <= _LONGEST_COLLECTIVE_S:
             raise ValueError(
-                f"collective_timeout_s: found {self.collective_timeout_s:g}; allowed: 1 or more "
-                "seconds"
+                f"collective_timeout_s: found {self.collective_timeout_s:g}; allowed: 1 to "
+                f"{_LONGEST_COLLECTIVE_S} seconds"
             )
+        if self.max_cells < 1:
+            raise ValueError(f"max_cells: found {self.max_cells}; allowed: 1 or more")
         if self.expected_devices is not None and self.expected_devices < 1:
             raise ValueError(
                 f"expected_devices: found {self.expected_devices}; allowed: 1 or more, or null"

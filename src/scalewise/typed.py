@@ -104,11 +104,29 @@ def convert(hint: Any, value: Any, at: str) -> Any:
     return _convert_scalar(hint, value, at)
 
 
+def check_finite(value: object, at: str) -> None:
+    """Raise :class:`DataError` for the first number in ``value`` that is ``inf`` or ``nan``.
+
+    Records may hold such numbers, as what a run came to; as an input they mean nothing.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        raise DataError(f"{at}: found {value}; allowed: a finite number")
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            check_finite(item, f"{at}.{key}" if at else str(key))
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            check_finite(item, f"{at}[{index}]")
+
+
 def _convert_scalar(hint: Any, value: Any, at: str) -> Any:
     if isinstance(value, float) and math.isnan(value):
         raise DataError(f"{at}: found nan; allowed: {describe(hint)} that is one")
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise DataError(f"{at}: found an integer above 1e308; allowed: a number") from None
     if hint is Path and isinstance(value, str):
         return Path(value)
     if hint in (dict, Mapping) and isinstance(value, Mapping):

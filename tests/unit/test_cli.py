@@ -42,3 +42,13 @@ def test_a_torn_plan_without_cells_is_named(
     error = capsys.readouterr().err
     assert error.startswith(f"scalewise report: {tmp_path}/sweep.json: cannot be read as JSON")
     assert error.endswith("; and no cell lies beside it\n")
+
+
+def test_mirror_takes_the_folder_of_a_sweep(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["mirror", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert said == (
+        f"scalewise mirror: {tmp_path}: found no sweep.json; allowed: the folder of a sweep\n"
+    )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
 
+from scalewise.components import component_of
 from scalewise.config import (
     CellConfig,
     Component,
@@ -41,7 +44,7 @@ NEEDS = {
     "synthetic_text": ("model=text_small",),
     "synthetic_images": ("model=resnet18",),
     "sensor_streams": ("model=fusion",),
-    "point_clouds": ("model=voxel",),
+    "point_clouds": ("model=voxel", "batch_size=8"),
     "token_shards": ("model=gpt2_tiny", "dataset.path=shards"),
     "fineweb_edu": ("model=gpt2_tiny",),
     "openwebtext": ("model=gpt2_tiny",),
@@ -83,7 +86,8 @@ def fitting(option: str) -> tuple[str, ...]:
         return ("model=gpt2_tiny", "dataset=synthetic_tokens")
     if group == "model":
         takes = composed(option)["model"].get("takes")
-        return (f"dataset={DATASET_FOR[takes]}",) if takes in DATASET_FOR else ()
+        small = ("batch_size=8",) if takes == "points" else ()
+        return (f"dataset={DATASET_FOR[takes]}", *small) if takes in DATASET_FOR else ()
     return ()
 
 
@@ -113,7 +117,28 @@ def _wants_a_path(option: str) -> bool:
         (("repeats=0",), "repeats: found 0; allowed: 1 or more"),
         (("warmup_steps=-1",), "warmup_steps: found -1; allowed: 0 or more"),
         (("log_every_n_steps=0",), "log_every_n_steps: found 0; allowed: 1 or more"),
-        (("seed=-1",), "seed: found -1; allowed: 0 or more"),
+        (("seed=-1",), "seed: found -1; allowed: 0 to 4294967295"),
+        (("seed=4294967296",), "seed: found 4294967296; allowed: 0 to 4294967295"),
+        (("checkpoint.every_s=inf",), "checkpoint.every_s: found inf; allowed: a finite number"),
+        (("gradient_clip_norm=nan",), "gradient_clip_norm: found nan; allowed: a finite number"),
+        (("sweep.timeout_s=-inf",), "sweep.timeout_s: found -inf; allowed: a finite number"),
+        (("optimizer.lr=inf",), "optimizer.lr: found inf; allowed: a finite number"),
+        (("optimizer.betas=[0.9,nan]",), "optimizer.betas[1]: found nan; allowed: a finite number"),
+        (("+strategy.shares=[inf]",), "strategy.shares[0]: found inf; allowed: a finite number"),
+        (
+            ("dataset.loader.num_workers=inf",),
+            "dataset.loader.num_workers: found inf; allowed: a finite number",
+        ),
+        (
+            (f"sweep.hang_timeout_s={'9' * 400}",),
+            "sweep.hang_timeout_s: found an integer above 1e308; allowed: a number",
+        ),
+        (
+            ("sweep.collective_timeout_s=1e300",),
+            "sweep.collective_timeout_s: found 1e+300; allowed: 1 to 2592000 seconds",
+        ),
+        ((f"max_steps={10**13}",), f"max_steps: found {10**13}; allowed: up to {10**12}, or null"),
+        ((f"max_epochs={10**13}",), f"max_epochs: found {10**13}; allowed: up to {10**12}"),
         (("max_epochs=0",), "max_epochs: found 0; allowed: 1 or more"),
         (
             ("max_steps=null",),
@@ -173,6 +198,15 @@ def _wants_a_path(option: str) -> bool:
         (("sweep.grace_s=9",), "sweep.grace_s: found 9.0; allowed: 0 to 8 seconds"),
         (("optimizer.lr=-1",), "optimizer.lr: found -1; allowed: above 0"),
         (("optimizer.lr=fast",), "optimizer.lr: found 'fast'; allowed: a number"),
+        (
+            ("pruning=adamw_state", "optimizer=sgd"),
+            "pruning: found adamw_state with sgd, which keeps no second moment of each weight; "
+            "allowed: adam, adamw, adamw_amsgrad or spam",
+        ),
+        (
+            ("pruning=adamw_state", "optimizer=muon"),
+            "pruning: found adamw_state with muon, which keeps no second moment",
+        ),
         (("model.dropout=1",), "model.dropout: found 1; allowed: 0 <= dropout < 1"),
         (
             ("model.hidden_widths=64",),
@@ -221,6 +255,32 @@ def test_wrong_values_are_refused_in_one_line(overrides: tuple[str, ...], messag
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}") as caught:
         request(overrides, composed(*overrides))
     assert "\n" not in str(caught.value)
+
+
+def test_every_optimizer_that_is_allowed_keeps_a_second_moment_and_no_other() -> None:
+    for path in (CONF / "optimizer").glob("*.yaml"):
+        plain = composed("pruning=adamw_state", f"optimizer={path.stem}")
+        weight = torch.nn.Parameter(torch.ones(2, 2))
+        name = ("weight", weight)
+        built = instantiate(
+            "optimizer",
+            component_of("optimizer", plain["optimizer"]),
+            params=[name],
+            device_kind="cpu",
+        )
+        weight.grad = torch.ones(2, 2)
+        built.step()
+        if "exp_avg_sq" in built.state.get(weight, {}):
+            build_cell(plain)
+        else:
+            with pytest.raises(ConfigError, match=r"^pruning: found adamw_state"):
+                build_cell(plain)
+
+
+def test_a_class_of_ones_own_may_take_infinity() -> None:
+    overrides = ("model._target_=mine.Net", "+model.bound=inf")
+    cell = build_cell(keep_own_arguments(composed(*overrides), overrides))
+    assert cell.model.arguments == {"bound": math.inf}
 
 
 def test_a_group_that_is_gone_is_named() -> None:

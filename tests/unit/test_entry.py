@@ -12,6 +12,8 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from scalewise import entry, paths
+from scalewise.errors import ConfigError
+from scalewise.explain import explain
 
 Train = Callable[..., tuple[int, str]]
 
@@ -59,7 +61,56 @@ WRONG = {
     ),
     "unknown launcher": (("hydra/launcher=loacl",), "hydra/launcher: found 'loacl' (did you mean"),
     "unknown group": (("modle=large",), "modle: unknown key (did you mean 'model'?)"),
-    "option of the wrong type": (("model=3",), "Config group override must be a string"),
+    "option of the wrong type": (("model=3",), "model: found 3; allowed: fusion, gpt2, "),
+    "a list of options": (
+        ("-m", "model=[large,medium]"),
+        "model: found the list [large,medium]; allowed: one of fusion, gpt2, ",
+    ),
+    "no folder": (("-m", "hydra.sweep.dir="), "hydra.sweep.dir: found 'hydra.sweep.dir='; allowed"),
+    "a folder that cannot be made": (
+        ("-m", "hydra.sweep.dir=/dev/null/x"),
+        "hydra.sweep.dir: /dev/null/x cannot be made: Not a directory; allowed: a folder that",
+    ),
+    "a folder of one run that cannot be made": (
+        ("hydra.run.dir=/dev/null/x",),
+        "hydra.sweep.dir: /dev/null/x cannot be made: Not a directory; allowed: a folder that",
+    ),
+    "no launcher": (
+        ("hydra.launcher=null",),
+        "hydra.launcher: found 'null' in place of its settings; allowed: hydra/launcher=NAME",
+    ),
+    "no choice of a launcher": (
+        ("hydra/launcher=null",),
+        "hydra/launcher: found 'hydra/launcher=null'; allowed: NAME of one",
+    ),
+    "a launcher of no plugin": (
+        ("-m", "hydra.launcher._target_=foo.Bar"),
+        "Invalid plugin 'foo.Bar'",
+    ),
+    "unknown policy": (
+        ("hydra.launcher.policy=foo",),
+        "hydra.launcher.policy: found 'foo'; allowed: exclusive | packed",
+    ),
+    "unknown policy of a sweep": (
+        ("-m", "hydra.launcher.policy=foo"),
+        "hydra.launcher.policy: found 'foo'; allowed: exclusive | packed",
+    ),
+    "unknown setting of the launcher": (
+        ("+hydra.launcher.pollcy=packed",),
+        "hydra.launcher.pollcy: unknown key (did you mean 'policy'?); allowed: policy, wrap, warm",
+    ),
+    "a wrapper that is no text": (
+        ("-m", "hydra.launcher.wrap=[]"),
+        "hydra.launcher.wrap: found []; allowed: text or null",
+    ),
+    "more cells than allowed": (
+        ("-m", "seed=range(0,100000000)"),
+        "sweep.max_cells: found more cells (seed=range(0,100000000,1)); allowed: at most 100,000",
+    ),
+    "no limit of cells": (
+        ("-m", "seed=1,2", "sweep.max_cells=0"),
+        "sweep.max_cells: found 0; allowed: 1 or more",
+    ),
     "wrong type": (("batch_size=abc",), "batch_size: found 'abc'; allowed: an integer"),
     "out of range": (("batch_size=0",), "batch_size: found 0; allowed: 1 or more"),
     "not divisible": (
@@ -114,7 +165,7 @@ def test_a_traceback_is_there_for_who_asks(train: Train, monkeypatch: pytest.Mon
     monkeypatch.setattr(sys, "argv", ["train.py", "batch_size=0"])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     GlobalHydra.instance().clear()
-    with pytest.raises(entry.ConfigError, match="batch_size"):
+    with pytest.raises(ConfigError, match="batch_size"):
         entry.train()
 
 
@@ -133,17 +184,17 @@ def test_options_may_stand_between_overrides(typed: str, understood: str) -> Non
 
 
 def test_a_bug_is_not_taken_for_wrong_input() -> None:
-    assert entry.explain(RuntimeError("boom")) is None
-    assert entry.explain(ValueError("boom")) is None
+    assert explain(RuntimeError("boom")) is None
+    assert explain(ValueError("boom")) is None
     try:
         raise ValueError("ours")
     except ValueError as error:
-        assert entry.explain(error) is None
+        assert explain(error) is None
 
 
 def test_a_full_disk_is_said_in_one_line() -> None:
     full = OSError(28, "No space left on device", "/data/x")
-    assert entry.explain(full) == "/data/x: No space left on device"
+    assert explain(full) == "/data/x: No space left on device"
 
 
 @pytest.mark.parametrize(

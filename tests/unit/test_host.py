@@ -83,3 +83,19 @@ def test_the_hosts_name_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert host.host_id() != own
     assert "some" not in host.host_id()
     assert host.processor_name()
+
+
+def test_the_memory_that_is_left_is_the_least_of_machine_and_cgroups(
+    tmp_path: Path, member_of: object
+) -> None:
+    member_of("0::/job")  # type: ignore[operator]
+    put(tmp_path, "meminfo", "MemTotal: 8388608 kB\nMemAvailable: 4194304 kB\n")
+    meminfo = tmp_path / "meminfo"
+    assert host.memory_available_mib(tmp_path, meminfo) == 4096
+    put(tmp_path, "memory.max", "max")
+    put(tmp_path, "job/memory.max", str(2048 * 2**20))
+    put(tmp_path, "job/memory.current", str(1024 * 2**20))
+    put(tmp_path, "job/memory.stat", f"anon 1\ninactive_file {512 * 2**20}\n")
+    assert host.memory_available_mib(tmp_path, meminfo) == 1536
+    assert host.memory_available_mib(tmp_path, tmp_path / "none") == 1536
+    assert host.memory_available_mib(tmp_path / "none", tmp_path / "none") is None

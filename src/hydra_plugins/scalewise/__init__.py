@@ -50,10 +50,11 @@ class MatrixSweeper(BasicSweeper):
         self, overrides: list[Any], max_batch_size: int | None
     ) -> list[list[list[str]]]:
         """The jobs' overrides, in batches. ``overrides`` are read again with the grids' own."""
+        from scalewise.config import most_cells
         from scalewise.errors import ConfigError
         from scalewise.sweep.grid import combinations, rules, texts
 
-        assert self.hydra_context is not None
+        assert self.hydra_context is not None and self.config is not None
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
         grids, params = self._choices
         if not isinstance(params, Mapping):
@@ -65,7 +66,8 @@ class MatrixSweeper(BasicSweeper):
                 f"hydra.sweeper.max_batch_size: found {max_batch_size!r}; allowed: 1 or more, null"
             )
         rule = rules(*self._rules)
-        jobs = combinations(texts("grids", grids), params, self._typed, rule, parser)
+        most = most_cells(self.config)
+        jobs = combinations(texts("grids", grids), params, self._typed, rule, parser, most)
         return [list(batch) for batch in self.split_overrides_to_chunks(jobs, max_batch_size)]
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
@@ -75,16 +77,8 @@ class MatrixSweeper(BasicSweeper):
 class LocalLauncher(Launcher):
     """``hydra/launcher=local``: the cells of a sweep on this host."""
 
-    def __init__(
-        self,
-        policy: Literal["exclusive", "packed"] = "exclusive",
-        wrap: str | None = None,
-        warm: bool = False,
-    ) -> None:
-        self.wrap = wrap
-        self.warm = warm
-        """Like ``wrap``, read from the configuration by ``scalewise.sweep.launcher``."""
-        self.policy: Literal["exclusive", "packed"] = policy
+    def __init__(self, **options: Any) -> None:
+        """``options`` are read and checked where the sweep reads its configuration."""
         self._config: DictConfig | None = None
         self._context: HydraContext | None = None
 
@@ -100,7 +94,7 @@ class LocalLauncher(Launcher):
         from scalewise.sweep.launcher import launch
 
         assert self._config is not None and self._context is not None, "Hydra calls setup first"
-        return launch(self._config, self._context, job_overrides, initial_job_idx, self.policy)
+        return launch(self._config, self._context, job_overrides, initial_job_idx)
 
 
 class ClusterLauncher(Launcher):

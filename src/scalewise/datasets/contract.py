@@ -7,12 +7,12 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from scalewise.datasets.errors import DatasetError
+
+__all__ = ["Batch", "DatasetError", "TrainingData"]
+
 Batch: TypeAlias = tuple[Tensor, Tensor]
 """``(x, target)``: of one sample, or of many stacked along a first dimension."""
-
-
-class DatasetError(ValueError):
-    """Data that are missing or not what they should be: one line that says where and what."""
 
 
 @runtime_checkable

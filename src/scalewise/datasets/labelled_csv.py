@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalewise.datasets.contract import DatasetError
+from scalewise.datasets.errors import DatasetError
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,15 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from scalewise.datasets.contract import DatasetError
+from scalewise.datasets.errors import DatasetError
+from scalewise.ranges import require
+from scalewise.typed import DataError, build
 
 Part = Literal["train", "validation"]
 INDEX = "index.json"
 _VERSION = 1
 _TOKEN_BYTES = 2
+LARGEST_VOCABULARY = 2**16
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,10 @@ class Shard:
     part: Part
     tokens: int
     sha256: str
+
+    def __post_init__(self) -> None:
+        require("file", self.file, self.file == Path(self.file).name, "a name in its own folder")
+        require("tokens", self.tokens, self.tokens >= 1, "1 or more")
 
 
 @dataclass(frozen=True)
@@ -46,6 +53,18 @@ class TokenIndex:
     stream_state: Mapping[str, Any] | None = field(default=None, repr=False)
     """Where the source's own iterator stood; None where it keeps no such thing."""
     version: int = _VERSION
+    skipped_documents: int = 0
+    """Passed over because they could not be read, as ``--skip-bad-documents`` allows."""
+
+    def __post_init__(self) -> None:
+        size = self.vocabulary_size
+        require("vocabulary_size", size, 1 <= size <= LARGEST_VOCABULARY, "what fits into 16 bits")
+        end = self.end_of_text
+        require("end_of_text", end, 0 <= end < size, f"0 to {size - 1}, a token of the vocabulary")
+        for name in ("documents", "skipped_documents"):
+            require(name, getattr(self, name), getattr(self, name) >= 0, "0 or more")
+        names = [shard.file for shard in self.shards]
+        require("shards", names, len(set(names)) == len(names), "every file once")
 
     def tokens(self, part: Part) -> int:
         """Tokens of the shards of one part."""
@@ -68,23 +87,23 @@ def save_index(folder: Path, index: TokenIndex) -> None:
 def load_index(folder: Path) -> TokenIndex:
     """Read the index. Raises :class:`DatasetError` where there is none or it is not one of ours."""
     path = folder / INDEX
+    remedy = "write the folder anew with `scalewise tokenize`"
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
-        shards = tuple(Shard(**shard) for shard in plain.pop("shards"))
-        index = TokenIndex(**plain, shards=shards)
     except OSError as error:
         raise DatasetError(
             f"dataset.path: {path} cannot be read: {error.strerror}; allowed: a folder written by "
             "`scalewise tokenize`"
         ) from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise DatasetError(
-            f"{path}: found no index of token shards ({error}); write the folder anew with "
-            "`scalewise tokenize`"
-        ) from error
-    if index.version != _VERSION:
-        raise DatasetError(f"{path}: found version {index.version}; allowed: {_VERSION}")
-    return index
+    except ValueError as error:
+        raise DatasetError(f"{path}: found no JSON ({error}); {remedy}") from error
+    version = plain.get("version") if isinstance(plain, dict) else None
+    if version not in (None, _VERSION):
+        raise DatasetError(f"{path}: found version {version}; allowed: {_VERSION}")
+    try:
+        return build(TokenIndex, plain)
+    except DataError as error:
+        raise DatasetError(f"{path}: {error}; {remedy}") from error
 
 
 def check_sizes(folder: Path, index: TokenIndex) -> None:

@@ -94,6 +94,11 @@ class TokenShards:
     @cached_property
     def train(self) -> ShardWindows:
         windows = self._windows("train", None)
+        if not self._index.tokens("train"):
+            raise DatasetError(
+                f"dataset.path: found no shard yet in {self.path}: its `scalewise tokenize` ended "
+                "before the first; run it again"
+            )
         if not len(windows):
             raise DatasetError(
                 f"dataset.sequence_length: found {self.sequence_length}, longer than any shard of "

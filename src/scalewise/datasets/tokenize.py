@@ -3,88 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
-import numpy as np
-
-from scalewise.datasets.contract import DatasetError
 from scalewise.datasets.corpora import CORPORA, TextStream, open_corpus, open_files
-from scalewise.datasets.token_index import (
-    INDEX,
-    Part,
-    Shard,
-    TokenIndex,
-    check_sizes,
-    load_index,
-    save_index,
-)
+from scalewise.datasets.errors import DatasetError
+from scalewise.datasets.shard_writer import ShardWriter, alone_in, make_folder
+from scalewise.datasets.token_index import INDEX, TokenIndex, check_sizes, load_index, save_index
 from scalewise.datasets.tokenizers import Tokenizer, load_tokenizer
 
+_INTERRUPTED = 130
+_GO_ON = "whole shards are kept: the same command goes on after the last one"
 _UNITS = {"K": 10**3, "M": 10**6, "B": 10**9}
-
-
-class ShardWriter:
-    """Collects tokens and writes them as shards; the index is saved with every shard.
-
-    A shard ends with the document that fills it. Every ``validation_every``-th document is held
-    out. What was collected since the last shard is lost when the process dies, and is read again
-    by the run that resumes.
-
-    Args:
-        folder: where shards and index go.
-        index: what is there already.
-        shard_tokens: tokens at which a shard is full.
-        validation_every: one document in so many is for validation.
-    """
-
-    def __init__(
-        self, folder: Path, index: TokenIndex, shard_tokens: int, validation_every: int
-    ) -> None:
-        self.folder = folder
-        self.index = index
-        self._shard_tokens = shard_tokens
-        self._validation_every = validation_every
-        self._documents = index.documents
-        self._buffers: dict[Part, list[np.ndarray]] = {"train": [], "validation": []}
-        self._sizes: dict[Part, int] = {"train": 0, "validation": 0}
-
-    @property
-    def tokens(self) -> int:
-        """Training tokens written and collected."""
-        return self.index.tokens("train") + self._sizes["train"]
-
-    def add(self, tokens: list[int]) -> bool:
-        """Take the tokens of the next document; whether a shard is full now."""
-        part: Part = "train"
-        if self._documents % self._validation_every == self._validation_every - 1:
-            part = "validation"
-        self._documents += 1
-        self._buffers[part].append(np.array(tokens, dtype="<u2"))
-        self._sizes[part] += len(tokens)
-        return self._sizes["train"] >= self._shard_tokens
-
-    def flush(self, stream: TextStream, complete: bool) -> None:
-        """Write what was collected, each part as a shard, then the index."""
-        shards = [self._write(part) for part in self._buffers if self._sizes[part]]
-        self.index = self.index.with_shard(
-            *shards,
-            documents=self._documents,
-            stream_state=stream.state(),
-            complete=complete,
-        )
-        save_index(self.folder, self.index)
-
-    def _write(self, part: Part) -> Shard:
-        data = np.concatenate(self._buffers[part])
-        number = sum(shard.part == part for shard in self.index.shards)
-        path = self.folder / f"{part}_{number:06d}.bin"
-        data.tofile(path)
-        self._buffers[part], self._sizes[part] = [], 0
-        return Shard(path.name, part, len(data), hashlib.sha256(data.tobytes()).hexdigest())
 
 
 def tokenize(
@@ -94,13 +26,26 @@ def tokenize(
     tokens: int | None = None,
     shard_tokens: int = 100_000_000,
     validation_every: int = 200,
-) -> Iterator[TokenIndex]:
+) -> Generator[TokenIndex]:
     """Write ``stream`` as shards into ``folder``, going on where an earlier run ended.
 
     Yields the index after every shard. ``tokens`` is how many training tokens are enough; None
-    takes all. Raises :class:`DatasetError` where the folder holds something else.
+    takes all. Raises :class:`DatasetError` where the folder holds something else, and while another
+    process writes into it.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
+    with alone_in(folder):
+        yield from _tokenize(stream, tokenizer, folder, tokens, shard_tokens, validation_every)
+
+
+def _tokenize(
+    stream: TextStream,
+    tokenizer: Tokenizer,
+    folder: Path,
+    tokens: int | None,
+    shard_tokens: int,
+    validation_every: int,
+) -> Iterator[TokenIndex]:
     index = _begin(folder, stream, tokenizer)
     if index.complete or (tokens is not None and index.tokens("train") >= tokens):
         yield index
@@ -119,7 +64,9 @@ def tokenize(
             writer.flush(stream, complete=False)
             yield writer.index
     if not writer.tokens:
-        raise DatasetError(f"{stream.source}: found no document; allowed: at least one")
+        skipped = stream.skipped
+        bad = f" but {skipped.count} bad ones, the first: {skipped.first}" if skipped.count else ""
+        raise DatasetError(f"{stream.source}: found no document{bad}; allowed: at least one")
     writer.flush(stream, complete=True)
     yield writer.index
 
@@ -130,16 +77,6 @@ def _begin(folder: Path, stream: TextStream, tokenizer: Tokenizer) -> TokenIndex
         stream.source, tokenizer.name, tokenizer.vocabulary_size, tokenizer.end_of_text
     )
     if not (folder / INDEX).exists():
-        others = [
-            path.name
-            for path in folder.iterdir()
-            if path.suffix != ".bin" and not path.name.startswith(f".{INDEX}.")
-        ]
-        if others:
-            raise DatasetError(
-                f"--out: found {others[0]!r} in {folder}; allowed: a new or empty folder, or one "
-                "that an earlier run began"
-            )
         save_index(folder, fresh)
         return fresh
     found = load_index(folder)
@@ -163,7 +100,61 @@ def token_count(text: str) -> int:
 
 
 def main(argv: list[str]) -> int:
-    """The subcommand. Returns the exit status: 2 for wrong input."""
+    """The subcommand. Returns the exit status: 2 for wrong input, 1 for a disk that is full."""
+    given = _parse(argv)
+    skip = given.skip_bad_documents
+    try:
+        tokenizer = load_tokenizer(given.tokenizer)
+        stream = (
+            open_files(given.files, given.column, skip)
+            if given.files
+            else open_corpus(given.corpus, skip)
+        )
+        index = _run(stream, tokenizer, given)
+    except DatasetError as error:
+        sys.stderr.write(f"scalewise tokenize: {error}\n")
+        return 2
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise  # whoever read along has gone: the command line's affair
+        sys.stderr.write(f"scalewise tokenize: {error}; {_GO_ON}\n")
+        return 1
+    except KeyboardInterrupt:
+        sys.stderr.write(f"scalewise tokenize: interrupted; {_GO_ON}\n")
+        return _INTERRUPTED
+    if stream.skipped.count:
+        sys.stdout.write(
+            f"bad documents passed over: {stream.skipped.count}, the first of them "
+            f"{stream.skipped.first}\n"
+        )
+    if not index.tokens("validation"):
+        sys.stdout.write(
+            "no document was held out for validation: there are fewer than --validation-every "
+            f"{given.validation_every}\n"
+        )
+    sys.stdout.write(
+        "train on it: python train.py model=gpt2_tiny model.vocabulary_size="
+        f"{index.vocabulary_size} dataset=token_shards dataset.path={given.out}\n"
+    )
+    return 0
+
+
+def _run(stream: TextStream, tokenizer: Tokenizer, given: argparse.Namespace) -> TokenIndex:
+    """Tokenize, and say how far it is with every shard; returns the last index."""
+    started = time.monotonic()
+    for index in tokenize(
+        stream, tokenizer, given.out, given.tokens, given.shard_tokens, given.validation_every
+    ):
+        sys.stdout.write(
+            f"{index.tokens('train'):,} training and {index.tokens('validation'):,} validation "
+            f"tokens of {index.documents:,} documents in {len(index.shards)} shards, "
+            f"{time.monotonic() - started:.0f} s\n"
+        )
+        sys.stdout.flush()
+    return index
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scalewise tokenize",
         description="Stream text into token shards that dataset=fineweb_edu and its like train on. "
@@ -177,39 +168,15 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--tokens", type=token_count, help="training tokens, e.g. 100M; all")
     parser.add_argument("--shard-tokens", type=token_count, default=100_000_000)
     parser.add_argument("--validation-every", type=int, default=200, metavar="DOCUMENTS")
+    parser.add_argument(
+        "--skip-bad-documents",
+        action="store_true",
+        help="pass over and count lines that are no UTF-8, no JSON or without text, instead of "
+        "ending there",
+    )
     given = parser.parse_args(argv)
     if (given.corpus is None) == (given.files is None):
         parser.error("give a corpus or --files, one of them")
     if given.validation_every < 2:
         parser.error(f"--validation-every: found {given.validation_every}; allowed: at least 2")
-    try:
-        tokenizer = load_tokenizer(given.tokenizer)
-        stream = open_files(given.files, given.column) if given.files else open_corpus(given.corpus)
-        started = time.monotonic()
-        for index in tokenize(
-            stream,
-            tokenizer,
-            given.out,
-            given.tokens,
-            given.shard_tokens,
-            given.validation_every,
-        ):
-            sys.stdout.write(
-                f"{index.tokens('train'):,} training and {index.tokens('validation'):,} validation "
-                f"tokens of {index.documents:,} documents in {len(index.shards)} shards, "
-                f"{time.monotonic() - started:.0f} s\n"
-            )
-            sys.stdout.flush()
-    except DatasetError as error:
-        sys.stderr.write(f"scalewise tokenize: {error}\n")
-        return 2
-    if not index.tokens("validation"):
-        sys.stdout.write(
-            "no document was held out for validation: there are fewer than --validation-every "
-            f"{given.validation_every}\n"
-        )
-    sys.stdout.write(
-        "train on it: python train.py model=gpt2_tiny model.vocabulary_size="
-        f"{index.vocabulary_size} dataset=token_shards dataset.path={given.out}\n"
-    )
-    return 0
+    return given

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalewise.datasets.contract import DatasetError
-
-_LARGEST = 2**16
+from scalewise.datasets.errors import DatasetError
+from scalewise.datasets.token_index import LARGEST_VOCABULARY
 
 
 @dataclass(frozen=True)
@@ -71,10 +70,10 @@ def _from_file(path: Path) -> Tokenizer:
     except Exception as error:  # the library raises nothing narrower
         raise DatasetError(f"--tokenizer: {path} is no tokenizer.json ({error})") from error
     size = loaded.get_vocab_size()
-    if size > _LARGEST:
+    if size > LARGEST_VOCABULARY:
         raise DatasetError(
-            f"--tokenizer: found {size} tokens in {path}; allowed: at most {_LARGEST}, the shards "
-            "hold 16 bits a token"
+            f"--tokenizer: found {size} tokens in {path}; allowed: at most {LARGEST_VOCABULARY}, "
+            "the shards hold 16 bits a token"
         )
     ends = (loaded.token_to_id(token) for token in ("<|endoftext|>", "</s>", "[SEP]", "<eos>"))
     end = next((number for number in ends if number is not None), None)

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, TextIO
 
 from rich.console import Console, Group
@@ -14,7 +15,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from scalewise.records import CellFolder, Heartbeat, read_heartbeat
+from scalewise.analysis.labels import swept_words
+from scalewise.records import CellFolder, Heartbeat, RecordError, SweepFolder, read_heartbeat
 from scalewise.sweep.job import Outcome
 from scalewise.sweep.plan import Cell
 
@@ -55,7 +57,8 @@ class Tally:
         setattr(self, outcome.state, getattr(self, outcome.state) + 1)
 
     def __str__(self) -> str:
-        words = [f"{self.ended}/{self.total} cells", f"{self.done} done"]
+        plural = "" if self.total == 1 else "s"
+        words = [f"{self.ended}/{self.total} cell{plural}", f"{self.done} done"]
         if self.already_done:
             words[-1] += f" ({self.already_done} before)"
         for name in ("failed", "skipped", "interrupted", "unstarted"):
@@ -94,24 +97,50 @@ class Display(Protocol):
     def close(self) -> None: ...
 
 
-def make_display(stream: TextIO | None = None) -> Display:
-    """A live table on a terminal, plain lines anywhere else."""
+class Names:
+    """The name of a cell and, where names alone do not tell, what was swept.
+
+    Args:
+        folder: of the sweep, whose plan is read when a cell is first named; None for names alone.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._swept: dict[str, str] = {}
+
+    def of(self, cell: Cell) -> str:
+        """``mlp-tabular-ddp-r0-1f463a41 (lr=0.1)``."""
+        planned = cell.planned
+        if self._folder is not None and planned.cell_id not in self._swept:
+            try:
+                cells = SweepFolder(self._folder).load_plan().cells
+            except RecordError:
+                cells = ()  # a sweep that has not written its plan yet: the name has to do
+            self._swept = {planned.cell_id: "", **swept_words(cells)}
+        words = self._swept.get(planned.cell_id)
+        return f"{planned.name} ({words})" if words else planned.name
+
+
+def make_display(stream: TextIO | None = None, folder: Path | None = None) -> Display:
+    """A live table on a terminal, plain lines anywhere else, for the sweep in ``folder``."""
     console = Console(file=stream or sys.stderr, highlight=False)
-    return LiveDisplay(console) if console.is_terminal else LineDisplay(console)
+    names = Names(folder)
+    return LiveDisplay(console, names) if console.is_terminal else LineDisplay(console, names)
 
 
 class LineDisplay:
     """One line an event, and one every ten seconds."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, names: Names | None = None) -> None:
         self._console = console
+        self._names = names or Names()
         self._last_tick = time.monotonic()
 
     def started(self, cell: Cell, width: int) -> None:
-        self._say(f"start    {cell.planned.name} on {_devices(width)}")
+        self._say(f"start    {self._names.of(cell)} on {_devices(width)}")
 
     def ended(self, cell: Cell, outcome: Outcome, seconds: float | None) -> None:
-        self._say(ended_line(cell, outcome, seconds))
+        self._say(ended_line(self._names.of(cell), outcome, seconds))
 
     def tick(self, tally: Tally, running: Sequence[Progress], seconds_left: float | None) -> None:
         if time.monotonic() - self._last_tick < _LINE_EVERY_S:
@@ -134,8 +163,9 @@ class LineDisplay:
 class LiveDisplay:
     """A table that is redrawn in place; what has ended scrolls by above it."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, names: Names | None = None) -> None:
         self._console = console
+        self._names = names or Names()
         self._live = Live(console=console, refresh_per_second=4, transient=True)
         self._live.start()
 
@@ -145,7 +175,7 @@ class LiveDisplay:
     def ended(self, cell: Cell, outcome: Outcome, seconds: float | None) -> None:
         colours = {"done": "green", "failed": "red", "skipped": "yellow"}
         style = colours.get(outcome.state, "yellow")
-        self._console.print(Text(ended_line(cell, outcome, seconds), style=style))
+        self._console.print(Text(ended_line(self._names.of(cell), outcome, seconds), style=style))
 
     def tick(self, tally: Tally, running: Sequence[Progress], seconds_left: float | None) -> None:
         table = Table.grid(padding=(0, 2))
@@ -170,9 +200,8 @@ class LiveDisplay:
         self._live.stop()
 
 
-def ended_line(cell: Cell, outcome: Outcome, seconds: float | None) -> str:
-    """How a cell ended, in one line."""
-    name = cell.planned.name
+def ended_line(name: str, outcome: Outcome, seconds: float | None) -> str:
+    """How the cell called ``name`` ended, in one line."""
     took = "" if seconds is None else f" in {duration(seconds)}"
     if outcome.state != "done":
         return f"{outcome.state:8} {name}{took}: {outcome.message}"

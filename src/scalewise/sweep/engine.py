@@ -17,8 +17,7 @@ from typing import Literal
 
 from scalewise.config import ConfigError
 from scalewise.gpu.election import FileLock
-from scalewise.records import Attempt, CellFolder, SweepFolder, SweepPlan, save_decision
-from scalewise.sweep.auto import choose
+from scalewise.records import Attempt, CellFolder, SweepFolder, SweepPlan
 from scalewise.sweep.budget import Budget, used_device_s
 from scalewise.sweep.display import Display, Progress, Tally
 from scalewise.sweep.estimate import Measured, Outlook, Remaining
@@ -27,8 +26,9 @@ from scalewise.sweep.mirror import Mirror
 from scalewise.sweep.plan import Cell, Request, plan
 from scalewise.sweep.process_tree import become_subreaper
 from scalewise.sweep.repeats import adaptive_requests, next_rounds
-from scalewise.sweep.resume import planned_repeats
+from scalewise.sweep.resume import is_done, is_rerun, planned_repeats
 from scalewise.sweep.retry import Retries
+from scalewise.sweep.stages import Stages, interleaved, split
 
 Policy = Literal["exclusive", "packed"]
 
@@ -47,9 +47,9 @@ class SweepReport:
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     """By cell id."""
     cells: list[Cell] = field(default_factory=list)
-    """Those asked for, and those that ``repeats=auto`` and ``strategy=auto`` added."""
+    """Those asked for, and those that ``repeats``, ``strategy`` and ``batch_size=auto`` added."""
     chosen: dict[str, str] = field(default_factory=dict)
-    """``config_id`` of a request for ``strategy=auto`` to that of what was trained for it."""
+    """``config_id`` of a request that a first stage decided to that of what was trained for it."""
 
     def cells_of(self, config_id: str) -> list[Cell]:
         """The cells that answer a request."""
@@ -78,8 +78,10 @@ class Engine(ABC):
         self.again: frozenset[str] = frozenset()
         """Ids of done cells that are to run once more; their results are set aside."""
         self.left_open: tuple[Request, ...] = ()
-        """Requests for ``strategy=auto``, whose short runs are among the cells to run."""
+        """Requests for ``strategy=auto`` or ``batch_size=auto``, whose short runs or searches are
+        among the cells to run."""
         self.budget = Budget(None)
+        self._stages = Stages(self.folder, display.note)
         self._measured: list[Measured] = []
         """Durations of the folder's done cells, earlier ones first."""
         self._retries = Retries()
@@ -100,18 +102,17 @@ class Engine(ABC):
             self._tally = Tally(total=len(cells))
             report.cells += cells
             self.budget = _budget(self.folder, cells)
-            for cell in cells:
-                if cell.planned.cell_id in self.again:
-                    self.folder.cell(cell.planned.name).set_aside()
-                self._admit(cell, report, alone=len(cells) == 1)
+            first, waiting = split(cells)
+            self._admit_all(first, report, alone=len(cells) == 1)
             self._save_plan(cells)
-            pending = self._to_run()
+            pending = [*self._to_run(), *waiting]
             pending += [c for c in cells if c.request.cell.repeats == "auto"]
             later = [c.request for c in pending] + list(self.left_open)
             if any(one.cell.tracking.trackers for one in later):
                 mirror = Mirror(self.folder.path, self.display.note)
             self._loop(report)
-            self._train_chosen(report)
+            self._second_stage(self._stages.batch_sizes(self.left_open), waiting, report)
+            self._second_stage(self._stages.strategies(self.left_open), (), report)
             self._repeat_until_decided(report)
             if mirror is not None:
                 mirror.finish()
@@ -181,26 +182,35 @@ class Engine(ABC):
             SweepPlan(created_at, tuple(sys.argv), seed, (*before, *new), self.policy, slots)
         )
 
-    def _train_chosen(self, report: SweepReport) -> None:
-        """Stage two of ``strategy=auto``: what the short runs speak for is trained."""
-        for asked in self.left_open:
-            chosen = choose(self.folder, asked)
-            for line in chosen.lines:
-                self.display.note(f"strategy {line}")
-            if chosen.trained is None or chosen.decision is None:
-                continue
-            report.chosen[asked.config_id] = chosen.trained.config_id
-            seed = asked.cell.sweep.order_seed
-            known = {cell.planned.cell_id for cell in report.cells}
-            cells = plan([chosen.trained], seed, planned_repeats(self.folder))
-            new = [cell for cell in cells if cell.planned.cell_id not in known]
-            report.cells += new
-            self._tally.total += len(new)
+    def _admit_all(self, cells: Sequence[Cell], report: SweepReport, alone: bool = False) -> None:
+        """Queue cells; what is to run once more is set aside first."""
+        for cell in cells:
+            if cell.planned.cell_id in self.again:
+                self.folder.cell(cell.planned.name).set_aside()
+            self._stages.write_evidence(cell)
+            self._admit(cell, report, alone)
+
+    def _second_stage(
+        self, requests: Sequence[Request], waiting: Sequence[Cell], report: SweepReport
+    ) -> None:
+        """Run what a first stage has decided, its repeats interleaved with those of ``waiting``."""
+        report.chosen.update(self._stages.chosen)
+        known = {cell.planned.config_id for cell in report.cells}
+        decided = [one for one in requests if one.config_id not in known]
+        seed = decided[0].cell.sweep.order_seed if decided else 0
+        planned = plan(decided, seed, planned_repeats(self.folder))
+        # The devices were examined with the first stage.
+        new = [cell for cell in planned if cell.request.cell.workload == "train"]
+        for cell in new:
+            again = is_rerun(cell.planned, cell.request.cell.sweep.rerun)
+            if again and is_done(self.folder, cell.planned):
+                self.again |= {cell.planned.cell_id}
+        report.cells += new
+        self._tally.total += len(new)
+        if new:
             self._save_plan(new)
-            for cell in new:
-                self._admit(cell, report, alone=False)
-                save_decision(self.folder.cell(cell.planned.name).path, chosen.decision)
-        if self.left_open:
+        if new or waiting:
+            self._admit_all(interleaved([*waiting, *new]), report)
             self._loop(report)
 
     def _repeat_until_decided(self, report: SweepReport) -> None:
@@ -216,8 +226,7 @@ class Engine(ABC):
             self._tally.total += len(step.cells)
             # Before they run, so that a sweep that is resumed knows of them.
             self._save_plan(step.cells)
-            for cell in step.cells:
-                self._admit(cell, report, alone=False)
+            self._admit_all(step.cells, report)
             self._loop(report)
 
     # How cells end

@@ -8,13 +8,16 @@ multiplied out.
 from __future__ import annotations
 
 import fnmatch
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, RangeSweep
 
 from scalewise.config import ConfigError
+from scalewise.policies import MAX_CELLS, too_many_cells
 
 Options = Mapping[str, Sequence[str]]
 """Key to the values it takes, as text; a key that is fixed has one."""
@@ -123,7 +126,7 @@ def rules(
 
 def combinations(
     grids: Sequence[str], params: Mapping[str, object], typed: Sequence[str], rule: Rules,
-    parser: OverridesParser,
+    parser: OverridesParser, max_cells: int = MAX_CELLS,
 ) -> list[list[str]]:  # fmt: skip
     """The overrides of every job, each combination once, in the order of the grids.
 
@@ -133,13 +136,20 @@ def combinations(
         params: overrides of every grid.
         typed: the command line, which has the last word on every key.
         rule: what is dropped.
+        max_cells: the most combinations that may be left.
 
-    Raises :class:`ConfigError` for a rule about a key that nothing sets, and where nothing is left.
+    Raises :class:`ConfigError` for a rule about a key that nothing sets, where nothing is left, and
+    where more is left than ``max_cells``: before it is all written down.
     """
     every = [
-        _options(parser.parse_overrides([*(f"{k}={v}" for k, v in params.items()), *row, *typed]))
+        _options(
+            parser.parse_overrides([*(f"{k}={v}" for k, v in params.items()), *row, *typed]),
+            max_cells,
+        )
         for row in ([grid.split() for grid in grids] or [[]])
     ]
+    if rule == Rules():
+        _check_number(every, max_cells)
     known: dict[str, set[str]] = {}
     for options in every:
         for key, values in options.items():
@@ -150,6 +160,8 @@ def combinations(
     for options in every:
         for chosen in _kept(options, rule):
             jobs.setdefault(tuple(f"{key}={value}" for key, value in chosen.items()))
+            if len(jobs) > max_cells:
+                raise ConfigError(too_many_cells("more", max_cells))
     if not jobs:
         raise ConfigError(
             "hydra.sweeper: exclude, only and allow leave nothing to run; loosen one of them"
@@ -172,14 +184,45 @@ def _check_named(who: str, key: str, wanted: Sequence[str], known: Mapping[str, 
             )
 
 
-def _options(overrides: Sequence[Override]) -> Options:
+def _check_number(every: Sequence[Options], max_cells: int) -> None:
+    """Refuse a grid that nothing is dropped from and that alone has too many combinations."""
+    for options in every:
+        found = math.prod(len(values) for values in options.values())
+        if found > max_cells:
+            sizes = ", ".join(f"{len(v)} of {k}" for k, v in options.items() if len(v) > 1)
+            raise ConfigError(too_many_cells(f"{found:,}", max_cells, sizes))
+
+
+def _check_range(key: str, values: RangeSweep, max_cells: int) -> None:
+    """Refuse a range without end, and one that is longer than the sweep may be."""
+    start, stop, step = values.start, values.stop, values.step
+    ends = all(one is not None and math.isfinite(one) for one in (start, stop, step))
+    if not ends or step == 0:
+        raise ConfigError(
+            f"{key}: found range({start},{stop},{step}); allowed: finite numbers, and a step that "
+            "is not 0"
+        )
+    # A long range is told by its first values: arithmetic on floats might be off by one.
+    if next(islice(values.range(), max_cells, None), None) is not None:
+        raise ConfigError(too_many_cells("more", max_cells, f"{key}=range({start},{stop},{step})"))
+
+
+def _options(overrides: Sequence[Override], max_cells: int) -> Options:
     options: dict[str, list[str]] = {}
     for override in overrides:
         key = override.get_key_element()
         if not override.is_sweep_override():
             options[key] = [override.get_value_element_as_str()]
         elif override.is_discrete_sweep():
+            values = override.value()
+            if isinstance(values, RangeSweep):
+                # Rules may drop most of a short one.
+                _check_range(key, values, max(max_cells, MAX_CELLS))
             options[key] = list(override.sweep_string_iterator())
+            if not options[key]:
+                raise ConfigError(
+                    f"{key}: found {override.input_line}, which has no value; allowed: one or more"
+                )
         else:
             raise ConfigError(
                 f"{key}: found a range to search in; allowed: values, choice(...) or range(...) "

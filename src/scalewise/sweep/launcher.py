@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,19 +15,22 @@ from omegaconf import DictConfig, OmegaConf
 
 from scalewise.config import ConfigError, resolve
 from scalewise.records import SweepFolder
-from scalewise.sweep.auto import described, left_open, stage_one
+from scalewise.sweep import auto, auto_batch
 from scalewise.sweep.compose import Composer, written_keys
+from scalewise.sweep.data_files import check_files
 from scalewise.sweep.display import make_display
-from scalewise.sweep.engine import Engine, Policy, SweepReport
+from scalewise.sweep.engine import Engine, SweepReport
 from scalewise.sweep.extras import wrapped
 from scalewise.sweep.job import CellFailed, Outcome
+from scalewise.sweep.left_behind import differences
+from scalewise.sweep.local import LocalConfig, local_config
 from scalewise.sweep.local_engine import LocalEngine
-from scalewise.sweep.own_code import check_files, check_own_code
+from scalewise.sweep.own_code import check_own_code
 from scalewise.sweep.plan import Cell, Request, plan, request
 from scalewise.sweep.preview import Cluster, ThisHost, preview
 from scalewise.sweep.resume import check_options, planned_repeats, refuse_mixing, select
 from scalewise.sweep.warm_start import check_warm
-from scalewise.wrap import wrap_command
+from scalewise.typed import DataError, check_finite
 
 ran: list[SweepReport] = []
 """Every sweep this process has run: the entry reports on them and derives its exit status."""
@@ -42,20 +44,20 @@ def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> 
             f"hydra/launcher: found {launcher.rpartition('.')[2]}, which Hydra asks only for "
             "sweeps; add -m, or leave it out to run here"
         )
-    wrap = wrap_here(HydraConfig.get().launcher)
+    wrap = _local(HydraConfig.get().launcher).wrap
     written = written_keys(GlobalHydra.instance().config_loader(), HydraConfig.get().runtime)
     one = request(overrides, wrapped(resolve(composed), wrap), written)
     cells = plan_in(folder, [one])
     check_files([one])
     if one.cell.sweep.dry_run:
-        _print_preview(folder, cells, ThisHost(), False, described([one]))
+        _print_preview(folder, cells, ThisHost(), False, [one])
         return None
     report = _run(
         folder,
         cells,
         ThisHost(),
-        lambda f: LocalEngine(f, "exclusive", make_display()),
-        left_open([one]),
+        lambda f: LocalEngine(f, "exclusive", make_display(folder=f)),
+        _left_open([one]),
     )
     return _objective(_outcomes(report, report.cells_of(one.config_id)))
 
@@ -65,18 +67,15 @@ def launch(
     context: HydraContext,
     job_overrides: Sequence[Sequence[str]],
     initial_job_idx: int,
-    policy: Policy,
 ) -> list[JobReturn]:
     """``hydra/launcher=local``: one return for each list of overrides, in that order."""
-    if policy not in ("exclusive", "packed"):
-        raise ConfigError(f"hydra.launcher.policy: found {policy!r}; allowed: exclusive | packed")
-    warm = bool(master.hydra.launcher.get("warm", False))
+    local = _local(master.hydra.launcher)
     return _launch(
         master,
         context,
         job_overrides,
         initial_job_idx,
-        lambda f: LocalEngine(f, policy, make_display(), warm=warm),
+        lambda f: LocalEngine(f, local.policy, make_display(folder=f), warm=local.warm),
     )
 
 
@@ -95,23 +94,27 @@ def launch_on_cluster(
 
 def _engine_maker(cluster: str, options: Mapping[str, Any]) -> Callable[[Path], Engine]:
     """Imports one cluster's rooms alone. Raises :class:`ConfigError` for wrong options."""
+    try:
+        check_finite(options, "hydra.launcher")
+    except DataError as error:
+        raise ConfigError(str(error)) from None
     if cluster == "slurm":
         from scalewise.sweep.slurm import slurm_config
         from scalewise.sweep.slurm_engine import SlurmEngine
 
         slurm = slurm_config(options)
-        return lambda folder: SlurmEngine(folder, slurm, make_display())
+        return lambda folder: SlurmEngine(folder, slurm, make_display(folder=folder))
     if cluster == "ssh":
         from scalewise.sweep.ssh import ssh_config
         from scalewise.sweep.ssh_engine import SshEngine
 
         ssh = ssh_config(options)
-        return lambda folder: SshEngine(folder, ssh, make_display())
+        return lambda folder: SshEngine(folder, ssh, make_display(folder=folder))
     from scalewise.sweep.ray import ray_config
     from scalewise.sweep.ray_engine import RayEngine
 
     ray = ray_config(options)
-    return lambda folder: RayEngine(folder, ray, make_display())
+    return lambda folder: RayEngine(folder, ray, make_display(folder=folder))
 
 
 def _launch(
@@ -132,7 +135,7 @@ def _launch(
     basic = sweeper.endswith(("BasicSweeper", "MatrixSweeper"))
     local = str(master.hydra.launcher._target_).endswith(".LocalLauncher")
     launcher = master.hydra.launcher
-    wrap = wrap_here(launcher) if local else launcher.get("wrap")
+    wrap = _local(launcher).wrap if local else launcher.get("wrap")
     requests = [
         request(
             overrides,
@@ -153,9 +156,11 @@ def _launch(
                 f"sweep.dry_run: found true with {sweeper.rpartition('.')[2]}, which chooses "
                 "cells by the results of others; allowed: with hydra/sweeper=matrix"
             )
-        _print_preview(folder, cells, host, _is_packed(master), described(requests))
+        _print_preview(folder, cells, host, launcher.get("policy") == "packed", requests)
         return []
-    report = _run(folder, cells, host, make_engine, left_open(requests))
+    # Optuna asks in batches, and so does a sweeper with max_batch_size.
+    whole = basic and master.hydra.sweeper.get("max_batch_size") is None
+    report = _run(folder, cells, host, make_engine, _left_open(requests), whole)
     returns = []
     for i, (overrides, one) in enumerate(zip(job_overrides, requests, strict=True)):
         outcomes = _outcomes(report, report.cells_of(one.config_id))
@@ -165,21 +170,9 @@ def _launch(
     return returns
 
 
-def wrap_here(launcher: DictConfig) -> str | None:
-    """``hydra.launcher.wrap`` on this host. Raises :class:`ConfigError` for what cannot run."""
-    wrap: str | None = launcher.get("wrap")
-    if wrap is None:
-        return None
-    try:
-        program = wrap_command(wrap, 0, 0, "")[0]
-    except ValueError as error:
-        raise ConfigError(f"hydra.launcher.{error}") from None
-    if shutil.which(program) is None:
-        raise ConfigError(
-            f"hydra.launcher.wrap: found {program!r}, which is not on this host's PATH; allowed: "
-            "a command that runs the one after it, e.g. 'nsys profile -o {folder}/rank{rank}'"
-        )
-    return wrap
+def _local(launcher: DictConfig) -> LocalConfig:
+    plain: Any = OmegaConf.to_container(launcher, resolve=True)
+    return local_config(plain)
 
 
 def plan_in(folder: Path, requests: Sequence[Request]) -> list[Cell]:
@@ -189,19 +182,26 @@ def plan_in(folder: Path, requests: Sequence[Request]) -> list[Cell]:
         check_options(one.cell.sweep)
     check_own_code(requests)
     seed = requests[0].cell.sweep.order_seed if requests else 0
-    return plan(tuple(stage_one(requests)), seed, planned_repeats(SweepFolder(folder)))
+    sweep = SweepFolder(folder)
+    first = auto.stage_one(auto_batch.with_searches(requests, sweep))
+    return plan(tuple(first), seed, planned_repeats(sweep))
 
 
-def _is_packed(master: DictConfig) -> bool:
-    return bool(OmegaConf.select(master, "hydra.launcher.policy") == "packed")
+def _left_open(requests: Sequence[Request]) -> tuple[Request, ...]:
+    """The requests that a first stage decides."""
+    return (*auto_batch.left_open(requests), *auto.left_open(requests))
 
 
 def _print_preview(
-    folder: Path, cells: Sequence[Cell], host: ThisHost, packed: bool, left_open: Sequence[str]
+    folder: Path, cells: Sequence[Cell], host: ThisHost, packed: bool, requests: Sequence[Request]
 ) -> None:
     sweep = SweepFolder(folder)
+    left_open = [f"the better of {one}" for one in auto.described(requests)]
+    left_open += auto_batch.described(requests, sweep)
     selection = select(cells, sweep, cells[0].request.cell.sweep.rerun)
     for line in preview(sweep, selection, host, packed, left_open):
+        sys.stdout.write(line + "\n")
+    for line in differences(sweep, cells, bool(_left_open(requests))):
         sys.stdout.write(line + "\n")
 
 
@@ -222,7 +222,9 @@ def _run(
     host: ThisHost,
     make_engine: Callable[[Path], Engine],
     left_open: tuple[Request, ...],
+    whole: bool = True,
 ) -> SweepReport:
+    """``whole``: no further cells will be asked for by the sweeper."""
     sweep = SweepFolder(folder)
     selection = select(cells, sweep, cells[0].request.cell.sweep.rerun)
     for cell in selection.cells:
@@ -233,6 +235,9 @@ def _run(
     engine.left_open = left_open
     for difference in mixed:
         engine.display.note(f"mixed: {difference}")
+    if whole and cells[0].request.cell.sweep.resume is not None:
+        for line in differences(sweep, cells, bool(left_open)):
+            engine.display.note(line)
     try:
         return engine.run(selection.cells)
     finally:
@@ -286,5 +291,6 @@ def _job_return(
         # Optuna and its like count failures themselves. The basic sweeper would stop at the
         # first one; there, the exit status says it.
         result.status = JobStatus.FAILED
-        result.return_value = CellFailed(next(o.message for o in outcomes if o.objective is None))
+        why = next((o.message for o in outcomes if o.objective is None), "its first stage failed")
+        result.return_value = CellFailed(why)
     return result

@@ -8,8 +8,9 @@ holder, so two sweeps on one host never use the same device at the same time.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 
 from scalewise.config import CellConfig, ConfigError
 from scalewise.gpu.election import FileLock, runtime_folder
@@ -19,6 +20,7 @@ from scalewise.hardware import HardwareConfig, choose_gpus, cpu_devices, device_
 from scalewise.host import processor_name, usable_cores
 from scalewise.records import DeviceInfo
 from scalewise.sweep.occupancy import Occupancy
+from scalewise.train.precision import FP8_CAPABILITY
 
 
 class HostMismatch(ValueError):  # noqa: N818 - it says what is wrong, as ValueError does
@@ -35,23 +37,27 @@ class Host:
     """``"0-1": "NV18"`` for each pair of GPUs by index; "?" where NVML does not tell."""
     no_gpu: str | None = None
     """Why there is no GPU; None where there are some."""
+    capabilities: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """CUDA compute capability of each GPU by UUID, where NVML tells."""
 
 
 def discover(hardware: HardwareConfig) -> Host:
     """Find the devices. Raises :class:`HostMismatch` where the profile asks for what is not."""
     cores = usable_cores()
+    capabilities: dict[str, tuple[int, int]] = {}
     try:
         with open_nvml() as nvml:
             gpus = visible_devices(nvml, os.environ)
             present = gpu_slots(gpus, cores)
             driver, topology = nvml.driver_version(), nvml.link_matrix(gpus)
+            capabilities = {g.uuid: g.compute_capability for g in gpus if g.compute_capability}
             reason = None if gpus else "CUDA_VISIBLE_DEVICES hides every GPU"
     except NvmlUnavailable as error:
         present, driver, topology, reason = (), None, {}, str(error)
     try:
         if device_kind(hardware, present) == "cuda":
             chosen, _ = choose_gpus(hardware, present)
-            return Host(chosen, driver, topology)
+            return Host(chosen, driver, topology, None, capabilities)
         if hardware.gpus != "all":
             raise ValueError(f"hardware.gpus: found {list(hardware.gpus)}; allowed: all")
         shares = cpu_devices(hardware, cores)
@@ -84,6 +90,26 @@ def check_precision(cell: CellConfig, host: Host) -> None:
         raise HostMismatch(
             f"precision: found {cell.precision.name}, which needs a GPU; allowed here: "
             "bf16-mixed or fp32"
+        )
+    if cell.precision.fp8:
+        _check_fp8(cell, host)
+
+
+def _check_fp8(cell: CellConfig, host: Host) -> None:
+    """Refuse fp8 on devices that have none, and without the library. Raises HostMismatch."""
+    name, lowest = cell.precision.name, ".".join(map(str, FP8_CAPABILITY))
+    for slot in host.slots:
+        capability = host.capabilities.get(slot.uuid or "")
+        if slot.kind == "cpu" or (capability is not None and capability < FP8_CAPABILITY):
+            have = f", and {slot.name} has {capability[0]}.{capability[1]}" if capability else ""
+            raise HostMismatch(
+                f"precision: found {name}, which needs a GPU of compute capability {lowest} or "
+                f"higher{have}; allowed here: bf16-mixed or fp32"
+            )
+    if find_spec("torchao") is None:
+        raise HostMismatch(
+            f"precision: found {name}, which needs torchao; run pip install 'scalewise[fp8]', or "
+            "use precision=bf16-mixed"
         )
 
 

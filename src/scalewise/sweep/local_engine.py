@@ -119,6 +119,11 @@ class LocalEngine(Engine):
             notes.append(f"made for {expected} devices; this host has {devices}, and all take part")
         if asked.precision.name == "tf32" and all(slot.kind == "cpu" for slot in host.slots):
             notes.append("precision=tf32: a CPU has no TF32 and computes in full fp32")
+        if asked.precision.fp8 and not asked.execution.compiles:
+            notes.append(
+                "precision=fp8: every cast to fp8 is kernels of its own in eager steps, which can "
+                "cost more than fp8 saves; execution=compile fuses them"
+            )
         for note in notes:
             if note not in self._said:
                 self._said.add(note)

@@ -16,7 +16,14 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from scalewise.components import Component, bind, check_module, load_target
+from scalewise.components import (
+    OPTIMIZER_GIVEN,
+    Component,
+    bind,
+    check_module,
+    check_optimizer,
+    load_target,
+)
 from scalewise.errors import ConfigError
 from scalewise.sweep.plan import Request
 from scalewise.sweep.signature import Undecided, check_call
@@ -46,17 +53,6 @@ def check_own_code(requests: Iterable[Request]) -> None:
         _check_by_import(list(undecided.values()))
 
 
-def check_files(requests: Iterable[Request]) -> None:
-    """Raises :class:`ConfigError` for a data file of our own datasets that is not there."""
-    ours = [r.cell.dataset for r in requests if r.cell.dataset.target.startswith("scalewise.")]
-    for path in dict.fromkeys(dataset.arguments.get("path") for dataset in ours):
-        if isinstance(path, str) and not Path(path).exists():
-            raise ConfigError(
-                f"dataset.path: {path} cannot be read: No such file or directory; allowed: a "
-                f"file that is there (from {Path.cwd()})"
-            )
-
-
 def _check_source(key: str, component: Component) -> None:
     module, _, name = component.target.rpartition(".")
     spec = importlib.util.find_spec(module)
@@ -71,10 +67,10 @@ def _check_source(key: str, component: Component) -> None:
         ) from None
     except (OSError, UnicodeDecodeError):
         raise Undecided from None
-    own = {} if key == "optimizer" else component.arguments
-    check_call(key, component.target, name, tree, own)
+    given = OPTIMIZER_GIVEN if key == "optimizer" else ()
+    check_call(key, component.target, name, tree, component.arguments, given)
     if key == "optimizer":
-        raise Undecided  # it is called with the parameters too
+        raise Undecided  # only the import tells whether it takes parameters
 
 
 def _check_by_import(components: Sequence[tuple[str, Component]]) -> None:
@@ -114,7 +110,7 @@ def _look(key: str, component: Component) -> None:
         target = load_target(key, component)
     except ConfigError:
         raise
-    except Exception as error:  # whatever the user's module raises, it is his to mend
+    except (Exception, SystemExit) as error:  # whatever the user's module raises, it is his to mend
         text = " ".join(f"{type(error).__name__}: {error}".split())
         raise ConfigError(
             f"{key}._target_: importing {component.target.rpartition('.')[0]} failed: {text}"
@@ -123,8 +119,9 @@ def _look(key: str, component: Component) -> None:
         raise ConfigError(
             f"{key}._target_: found {component.target}, which is no class; allowed: a class"
         )
-    if key != "optimizer":
-        bind(key, component, target)
+    if key == "optimizer":
+        check_optimizer(component, target)
+    bind(key, component, target, OPTIMIZER_GIVEN if key == "optimizer" else ())
 
 
 if __name__ == "__main__":

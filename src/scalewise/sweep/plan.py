@@ -22,6 +22,7 @@ from scalewise.config import (
     repeat_id,
     without_absent_groups,
 )
+from scalewise.policies import MAX_CELLS, too_many_cells
 from scalewise.records import PlannedCell
 from scalewise.sweep.extras import examination
 from scalewise.sweep.shipped import is_shipped
@@ -109,7 +110,12 @@ def _check_component(key: str, component: Component, known: str) -> None:
 _sound: set[str] = set()
 """Components that were built once: thousands of cells share a few."""
 _samples: dict[str, int] = {}
-"""Training samples of those datasets that know them without reading anything."""
+"""Training samples of those datasets that know them without reading more than a size."""
+
+
+def samples_are(dataset: Component, samples: int) -> None:
+    """Remember how many training samples ``dataset`` has, for :func:`check_samples`."""
+    _samples[f"dataset {dataset!r}"] = samples
 
 
 def check_samples(cell: CellConfig) -> None:
@@ -117,21 +123,38 @@ def check_samples(cell: CellConfig) -> None:
 
     Raises :class:`ConfigError`. Any other data set is found wanting by the cell's ranks.
     """
-    samples = _samples.get(f"dataset {cell.dataset!r}")
-    if samples is None or cell.workload != "train":
+    if cell.workload != "train":
         return
+    size = 1 if cell.batch_size == "auto" else cell.batch_size
     devices = cell.strategy.devices
     shares = 1 if devices == "auto" or cell.scaling == "strong" else devices
     batches = cell.accumulate_grad_batches
-    found = cell.batch_size * shares * batches
+    found = size * shares * batches
+    known = f"dataset {cell.dataset!r}"
+    if known not in _samples and _may_be_short(cell.dataset, found):
+        _check_component("dataset", cell.dataset, known)
+    samples = _samples.get(known)
+    if samples is None:
+        return
     if found > samples:
-        parts = [f"{cell.batch_size} on each of {shares} devices"] if shares > 1 else []
+        parts = [f"{size} on each of {shares} devices"] if shares > 1 else []
         parts += [f"accumulate_grad_batches={batches}"] if batches > 1 else []
         each = f" ({', '.join(parts)})" if parts else ""
         raise ConfigError(
             f"batch_size: found {found} samples a step{each}, but the training "
             f"set of dataset={cell.dataset.name} has {samples}; allowed: at most {samples}"
         )
+
+
+def _may_be_short(dataset: Component, wanted: int) -> bool:
+    """Whether one of our own options, which nobody built, had better be asked for its size.
+
+    Half of what is asked for may be held out for validation; with less than that, torch need not
+    be imported to know that it is enough.
+    """
+    asked = dataset.arguments.get("train_samples", dataset.arguments.get("samples"))
+    ours = dataset.target.startswith("scalewise.")
+    return ours and isinstance(asked, int) and wanted > asked // 2
 
 
 def check_fit(plain: dict[str, Any]) -> None:
@@ -157,7 +180,9 @@ def plan(
 
     Repeats are interleaved in rounds, each round in a random order of its own (randomised
     blocks), so that a drift of the host meets all configurations alike. An examination of the
-    devices (``sweep.doctor``) comes before all of them.
+    devices (``sweep.doctor``) comes before all of them, and then the searches for batch sizes.
+
+    Raises :class:`ConfigError` for more cells than ``sweep.max_cells``, before any is made.
     """
     doctor = examination(requests, request)
     first = [] if doctor is None else [make_cell(doctor, 0)]
@@ -166,15 +191,25 @@ def plan(
         known = distinct.setdefault(one.config_id, one)
         if first_repeats(one.cell) > first_repeats(known.cell):
             distinct[one.config_id] = one
+    repeats = {i: _repeats(one, (earlier or {}).get(i, 0)) for i, one in distinct.items()}
+    most = max((one.cell.sweep.max_cells for one in requests), default=MAX_CELLS)
+    if sum(repeats.values()) > most:
+        each = f"{len(repeats):,} configurations, up to {max(repeats.values()):,} repeats of each"
+        raise ConfigError(too_many_cells(f"{sum(repeats.values()):,}", most, each))
     rounds: dict[int, list[Cell]] = {}
     for identity, one in distinct.items():
-        planned = (earlier or {}).get(identity, 0)
-        repeats = max(first_repeats(one.cell), planned)
-        if planned:
-            repeats = max(repeats, planned + one.cell.sweep.extend)
-        for repeat in range(repeats):
-            rounds.setdefault(repeat, []).append(make_cell(one, repeat))
+        for repeat in range(repeats[identity]):
+            cell = make_cell(one, repeat)
+            (first if one.cell.workload == "find_batch" else rounds.setdefault(repeat, [])).append(
+                cell
+            )
     return first + in_rounds(rounds, order_seed)
+
+
+def _repeats(one: Request, planned: int) -> int:
+    """Of a configuration of which ``planned`` repeats are in the folder already."""
+    wanted = max(first_repeats(one.cell), planned)
+    return max(wanted, planned + one.cell.sweep.extend) if planned else wanted
 
 
 def first_repeats(cell: CellConfig) -> int:
@@ -200,7 +235,8 @@ def make_cell(one: Request, repeat: int) -> Cell:
     devices = one.cell.strategy.devices
     trains = one.cell.workload == "train"
     parts = [
-        *((one.cell.model.name, one.cell.dataset.name) if trains else (one.cell.workload,)),
+        *(() if trains else (one.cell.workload,)),
+        *(() if one.cell.workload == "doctor" else (one.cell.model.name, one.cell.dataset.name)),
         one.cell.strategy.name + ("" if devices in ("auto", 1) else str(devices)),
         f"r{repeat}",
         identity[:8],

@@ -72,7 +72,7 @@ def preview(
 ) -> Iterator[str]:
     """Lines: one a cell in the order of the plan, then the sums.
 
-    ``left_open`` are requests whose strategy is decided by what these cells show, in words.
+    ``left_open`` is what these cells decide, in words.
     """
     results = _results(folder, selection.cells)
     to_run = [
@@ -88,8 +88,8 @@ def preview(
     for cell in selection.cells:
         where = places.get(cell.planned.cell_id)
         yield _line(cell, where, known)
-    for strategies in left_open:
-        yield f"{'':12}  {'?':>7}  {'?':>10}  {'later':8}  the better of {strategies}"
+    for later in left_open:
+        yield f"{'':12}  {'?':>7}  {'?':>10}  {'later':8}  {later}"
     able = [cell for cell in to_run if not places[cell.planned.cell_id].refusal]
     skipped = len(to_run) - len(able)
     done = len(selection.cells) - len(to_run)

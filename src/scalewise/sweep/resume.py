@@ -54,6 +54,13 @@ def is_done(folder: SweepFolder, planned: PlannedCell) -> bool:
         return False
 
 
+def is_rerun(planned: PlannedCell, rerun: str | None) -> bool:
+    """Whether ``sweep.rerun`` names the cell, done or not."""
+    if rerun in (None, "failed"):
+        return False
+    return rerun == "all" or fnmatch.fnmatchcase(planned.name, str(rerun))
+
+
 def _failed(folder: SweepFolder, planned: PlannedCell) -> bool:
     if is_done(folder, planned):
         return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scalewise.errors import ConfigError
@@ -17,32 +17,40 @@ class Undecided(Exception):  # noqa: N818 - no error: the source does not tell
 
 
 def check_call(
-    key: str, target: str, name: str, module: ast.Module, arguments: Mapping[str, Any]
+    key: str,
+    target: str,
+    name: str,
+    module: ast.Module,
+    arguments: Mapping[str, Any],
+    given: Sequence[str] = (),
 ) -> None:
     """Whether ``name(**arguments)`` fits the class or function ``name`` of ``module``.
+
+    ``given`` are parameters that the caller passes itself.
 
     Raises :class:`ConfigError` if not, and :class:`Undecided` where the source does not tell.
     """
     signature = _signature(_definition(key, target, name, module), module)
     named = [*signature.args, *signature.kwonlyargs]
     names = [argument.arg for argument in named]
-    for given, value in arguments.items():
-        if given not in names:
-            if signature.kwarg is not None:
+    open_to = [name for name in names if name not in given]
+    for argument, value in arguments.items():
+        if argument not in open_to:
+            if signature.kwarg is not None and argument not in given:
                 continue
             raise ConfigError(
-                f"{key}.{given}: unknown key{closest(given, names)}; "
-                f"allowed: {', '.join(names) or 'none'}"
+                f"{key}.{argument}: unknown key{closest(argument, open_to)}; "
+                f"allowed: {', '.join(open_to) or 'none'}"
             )
-        annotation = named[names.index(given)].annotation
+        annotation = named[names.index(argument)].annotation
         hint = _PLAIN.get(annotation.id) if isinstance(annotation, ast.Name) else None
         if hint is not None:
             try:
-                convert(hint, value, f"{key}.{given}")
+                convert(hint, value, f"{key}.{argument}")
             except DataError as error:
                 raise ConfigError(str(error)) from None
     for missing in _required(signature):
-        if missing not in arguments:
+        if missing not in arguments and missing not in given:
             raise ConfigError(f"{key}.{missing}: missing; {target} needs it")
 
 

@@ -71,6 +71,8 @@ class SlurmEngine(ClusterEngine):
                 names = "".join(f"#   {i}: {group[j].planned.name}\n" for i, j in enumerate(part))
                 text = script(executor, len(part))
                 sys.stdout.write(f"# {wanted} each, by array task:\n{names}{text}\n")
+        if self.left_open:
+            sys.stdout.write("# and later what these decide (batch_size=auto, strategy=auto)\n")
         self.display.close()
 
     def _ask_for(self, cell: Cell) -> None:

@@ -7,10 +7,12 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from scalewise.analysis.blame import NOBODY, blame_last
+from scalewise.analysis.labels import swept_words
 from scalewise.records import (
     CellFolder,
     CellResult,
@@ -20,6 +22,7 @@ from scalewise.records import (
     SweepFolder,
     read_latest_sample,
 )
+from scalewise.records.cell import ALIVE_S
 from scalewise.records.quarantine import QuarantinedDevice, load_quarantine
 from scalewise.sweep.display import progress_of
 from scalewise.sweep.estimate import Estimate, Measured, Remaining, estimate, places
@@ -30,8 +33,6 @@ State = Literal["done", "running", "failed", "skipped", "interrupted", "waiting"
 UNFINISHED = ("running", "waiting", "interrupted")
 """States of cells that the sweep, or its resumption, still runs."""
 
-_ALIVE_S = 15.0
-"""A supervisor touches its file every second; after this long without, it is gone."""
 _GAP_LIMIT_S = 10.0
 """A longer pause between two cells was not the engine's."""
 
@@ -67,6 +68,12 @@ class CellStatus:
     memory: tuple[DeviceMemory, ...] = ()
     message: str = ""
     """Why there is no result."""
+    swept: str = ""
+    """What tells it from cells of the same name but for the repeat, e.g. ``lr=0.1``."""
+    raised_at: str | None = None
+    """Of a failed cell: ``file:line`` that raised."""
+    log: str | None = None
+    """Standard error of the rank that failed first."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +116,11 @@ class StatusReader:
         """The state of every cell at the Unix time ``now``."""
         now = time.time() if now is None else now
         plan = self.sweep.load_plan()
-        cells = tuple(self._cell(planned, now) for planned in plan.cells)
+        swept = swept_words(plan.cells)
+        cells = tuple(
+            replace(self._cell(planned, now), swept=swept[planned.cell_id])
+            for planned in plan.cells
+        )
         results = [self._done[c.cell_id][1] for c in cells if c.state == "done"]
         widest = plan.slots or max((c.devices or 1 for c in cells), default=1)
         left = [_remaining(c, widest) for c in cells if c.state in UNFINISHED]
@@ -162,17 +173,26 @@ def _with_result(planned: PlannedCell, folder: CellFolder, result: CellResult) -
 def _without_result(planned: PlannedCell, folder: CellFolder, now: float) -> CellStatus:
     beat = folder.last_beat()
     attempt = folder.load_running() if beat is not None else None
-    if beat is not None and attempt is not None and now - beat < _ALIVE_S:
+    if beat is not None and attempt is not None and now - beat < ALIVE_S:
         return _under_way(planned, folder, attempt, now)
     state: State = "waiting"
-    message = ""
+    message, found = "", NOBODY
     if attempt is not None:
         state, message = "interrupted", "its processes are gone, and nobody recorded why"
     else:
-        for last in folder.attempts():
-            state, message = last.outcome, last.message
+        attempts = tuple(folder.attempts())
+        if attempts:
+            state, message = attempts[-1].outcome, attempts[-1].message
+            found = blame_last(folder.path, attempts)
     return CellStatus(
-        planned.name, planned.cell_id, planned.config_id, state, planned.devices, message=message
+        planned.name,
+        planned.cell_id,
+        planned.config_id,
+        state,
+        planned.devices,
+        message=message,
+        raised_at=found.at,
+        log=None if found.log is None else str(found.log),
     )
 
 

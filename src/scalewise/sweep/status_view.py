@@ -8,18 +8,33 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, JustifyMethod, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from scalewise.analysis.blame import Blame, Fate, fate_lines
 from scalewise.records import RecordError
 from scalewise.sweep.display import duration
 from scalewise.sweep.status import UNFINISHED, CellStatus, StatusReader, SweepStatus
+from scalewise.terminal import open_console
 from scalewise.typed import to_plain
 
 _STYLES = {"done": "green", "failed": "red", "running": "bold", "waiting": "dim"}
+_COLUMNS: Final[tuple[tuple[str, JustifyMethod], ...]] = (
+    ("cell", "left"),
+    ("state", "left"),
+    ("swept", "left"),
+    ("step", "right"),
+    ("samples/s", "right"),
+    ("time", "right"),
+    ("left", "right"),
+    ("memory (MiB)", "left"),
+)
+_MOST_DEVICES = 4
+"""Devices of a cell whose memory is shown one by one."""
 _SHOWN = 60
 """Rows of the table; of more cells, those that are neither done nor waiting come first."""
 
@@ -66,36 +81,72 @@ def estimate_line(status: SweepStatus) -> str:
     """When the sweep will have ended, with the interval of the estimate."""
     counts = status.count()
     left = sum(counts.get(state, 0) for state in UNFINISHED)
-    if not left:
+    if not left or (_is_monitored(status) and not status.running):
         unfinished = len(status.cells) - counts.get("done", 0)
         return "ended" if not unfinished else f"ended; {unfinished} without a result"
+    again = f"\nfinish it with the same command and sweep.resume={status.folder}"
+    if status.running:
+        again = ""
     if status.estimate is None:
-        return f"{left} to do; nothing measured yet to tell how long"
+        return f"{left} to do; nothing measured yet to tell how long{again}"
     one = status.estimate
     words = f"{duration(one.seconds_left)} (90 %: {duration(one.low_s)} to {duration(one.high_s)})"
     basis = f"from {one.measured_cells} done" if one.measured_cells else "from its first steps"
     if not status.running:
-        return f"not running; {left} to do would take about {words}, {basis}"
+        return f"not running; {left} to do would take about {words}, {basis}{again}"
     clock = time.strftime("%H:%M:%S", time.localtime(status.time + one.seconds_left))
     return f"about {words} left, {basis}: ends about {clock}"
 
 
-def render(status: SweepStatus) -> RenderableType:
-    """The table of cells with the counts and the estimate below it."""
+def _is_monitored(status: SweepStatus) -> bool:
+    """Whether a script of the user's own ran it, which nobody can resume: its ids are no hashes."""
+    return all(cell.cell_id == cell.name for cell in status.cells)
+
+
+def render(status: SweepStatus, *, whole_lines: bool = False) -> RenderableType:
+    """The table of cells; below it what went wrong, the counts and the estimate.
+
+    ``whole_lines`` leaves the breaking of long lines to the terminal, so that a path can be
+    copied; what is redrawn in place has to know its own height.
+    """
+    shown = _worth_showing(status.cells)
+    rows = [_row(cell) for cell in shown]
+    used = [i for i in range(len(_COLUMNS)) if i < 2 or any(row[i] for row in rows)]
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("cell", overflow="fold")
-    table.add_column("state")
-    for heading in ("step", "samples/s", "time", "left"):
-        table.add_column(heading, justify="right")
-    table.add_column("memory")
-    for cell in _worth_showing(status.cells):
-        table.add_row(*_row(cell), style=_STYLES.get(cell.state, "yellow"))
+    for i in used:
+        name, justify = _COLUMNS[i]
+        foldable = name in ("cell", "swept", "memory (MiB)")
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=not foldable)
+    for cell, row in zip(shown, rows, strict=True):
+        table.add_row(*(row[i] for i in used), style=_STYLES.get(cell.state, "yellow"))
     counts = ", ".join(f"{n} {state}" for state, n in sorted(status.count().items()))
-    hidden = len(status.cells) - table.row_count
+    hidden = len(status.cells) - len(shown)
     more = f" ({hidden} not shown)" if hidden else ""
-    summary = f"{len(status.cells)} cells: {counts}{more}\n{estimate_line(status)}"
-    aside = [Text(f"quarantined: {device}", style="red") for device in status.quarantined]
-    return Group(table, *aside, Text(summary, style="bold"))
+    plural = "" if len(status.cells) == 1 else "s"
+    summary = f"{len(status.cells)} cell{plural}: {counts}{more}\n{estimate_line(status)}"
+    lines = [
+        *(_line(text, "red", whole_lines) for text in fate_lines(_fates(status.cells))),
+        *(_line(f"quarantined: {device}", "red", whole_lines) for device in status.quarantined),
+    ]
+    return Group(table, *lines, Text(summary, style="bold"))
+
+
+def _line(text: str, style: str, whole: bool) -> Text:
+    return Text(text, style=style, no_wrap=whole, overflow="ignore" if whole else "fold")
+
+
+def _fates(cells: Sequence[CellStatus]) -> list[Fate]:
+    """Of cells that have ended without a result."""
+    return [
+        Fate(
+            f"{cell.name} ({cell.swept})" if cell.swept else cell.name,
+            cell.state,
+            cell.message,
+            Blame(cell.raised_at, Path(cell.log) if cell.log else None),
+        )
+        for cell in cells
+        if cell.message
+    ]
 
 
 def _worth_showing(cells: Sequence[CellStatus]) -> list[CellStatus]:
@@ -107,8 +158,7 @@ def _worth_showing(cells: Sequence[CellStatus]) -> list[CellStatus]:
 
 
 def _row(cell: CellStatus) -> tuple[str, ...]:
-    if cell.message:
-        return (cell.name, cell.state, *[""] * 4, cell.message)
+    """A cell under ``_COLUMNS``; empty where there is nothing to say."""
     step = "" if cell.step is None else str(cell.step)
     if cell.state == "running":
         step += "" if cell.total_steps is None else f"/{cell.total_steps}"
@@ -117,12 +167,22 @@ def _row(cell: CellStatus) -> tuple[str, ...]:
     return (
         cell.name,
         cell.state,
+        cell.swept,
         step,
         "" if rate is None else f"{rate:,.0f}",
         "" if cell.elapsed_s is None else duration(cell.elapsed_s),
         "" if left is None else duration(left),
-        ", ".join(f"{m.device}: {m.used_mib:,.0f} MiB" for m in cell.memory if m.used_mib),
+        _memory(cell),
     )
+
+
+def _memory(cell: CellStatus) -> str:
+    """Device by device; of many the least and the most."""
+    known = [(m.device, m.used_mib) for m in cell.memory if m.used_mib is not None]
+    if len(known) > _MOST_DEVICES:
+        values = [mib for _, mib in known]
+        return f"{len(known)} of {min(values):,.0f} to {max(values):,.0f}"
+    return ", ".join(f"{device}: {mib:,.0f}" for device, mib in known)
 
 
 def _print_json(reader: StatusReader, watch: bool, every_s: float) -> int:
@@ -136,10 +196,10 @@ def _print_json(reader: StatusReader, watch: bool, every_s: float) -> int:
 
 
 def _show(reader: StatusReader, watch: bool, every_s: float) -> int:
-    console = Console(highlight=False)
+    console = open_console()
     status = reader.read()
     if not watch:
-        console.print(render(status))
+        console.print(render(status, whole_lines=True), crop=False)
         return 0
     with Live(render(status), console=console, auto_refresh=False) as live:
         while _open_ended(status):

@@ -8,7 +8,6 @@ The first lines run before torch is imported, because threads and cores are deci
 from __future__ import annotations
 
 import contextlib
-import errno
 import faulthandler
 import json
 import os
@@ -24,6 +23,7 @@ from scalewise.lifetime import die_with_parent
 from scalewise.records import CellFolder, DeviceInfo, RankError
 from scalewise.sweep.process_tree import ENV_SUPERVISOR
 from scalewise.sweep.ranks import ENV_WRAPPED
+from scalewise.train.failure import failure_kind, failure_line
 
 if TYPE_CHECKING:
     from scalewise.train.rank import RankContext
@@ -37,7 +37,6 @@ ENV_DRIVER = "SCALEWISE_DRIVER"
 ENV_TOPOLOGY = "SCALEWISE_TOPOLOGY"
 ENV_HOSTS = "SCALEWISE_HOSTS"
 
-_MESSAGE_LIMIT = 500
 _TRACEBACK_LIMIT = 20_000
 
 
@@ -94,6 +93,10 @@ def _train(folder: CellFolder, rank: int, device: DeviceInfo, host_cores: int) -
         )
     if cell.workload == "doctor":
         _examine(folder, context)
+    elif cell.workload == "find_batch":
+        from scalewise.train import batch_cell
+
+        batch_cell.run(cell, plain, folder, context, host_cores)
     else:
         experiment.run(cell, folder, context)
 
@@ -125,10 +128,7 @@ def _report(folder: CellFolder, rank: int, error: BaseException) -> int:
     when = time.time()
     text = "".join(traceback.format_exception(error))
     kind = _kind(error)
-    message = str(error).strip().splitlines()[0] if str(error).strip() else ""
-    if kind not in ("config", "disk"):
-        message = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    message = message[:_MESSAGE_LIMIT]
+    message = failure_line(error, with_type=kind not in ("config", "disk"))
     try:
         # The end of a traceback says what happened; the log below has all of it.
         kept = text[-_TRACEBACK_LIMIT:]
@@ -147,13 +147,7 @@ def _kind(error: BaseException) -> Literal["exception", "oom", "config", "disk"]
 
     if isinstance(error, ConfigError):
         return "config"
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "disk"
-    # torch says "can't allocate memory" in a RuntimeError on CPUs, OutOfMemoryError on GPUs.
-    words = f"{type(error).__name__} {error}".lower()
-    if isinstance(error, MemoryError) or "outofmemory" in words or "can't allocate memory" in words:
-        return "oom"
-    return "exception"
+    return failure_kind(error)
 
 
 if __name__ == "__main__":

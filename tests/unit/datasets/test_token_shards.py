@@ -209,7 +209,7 @@ class TestWrongInput:
             open_files([tmp_path / "none.jsonl"])
         with pytest.raises(DatasetError, match=r"^--files: found .jsonl, .parquet; allowed: one"):
             open_files([jsonl, parquet])
-        with pytest.raises(DatasetError, match=r"found no text in column 'body'; allowed: .*text"):
+        with pytest.raises(DatasetError, match=r"jsonl:1: found no column 'body'; .* has text "):
             list(open_files([jsonl], "body"))
 
     def test_names(self) -> None:

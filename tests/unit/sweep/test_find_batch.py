@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from scalewise.cli import main
@@ -13,17 +15,24 @@ from scalewise.sweep.find_batch import as_text
     ("words", "message"),
     [
         (["modle=medium"], "modle"),
-        (["strategy=fsdp", "hardware=cpu"], "strategy: found fsdp; allowed: single or ddp"),
+        (["strategy=fsdp", "hardware=cpu"], "strategy=fsdp; allowed: a number, or strategy=single"),
         (["execution=cudagraph", "hardware=cpu"], "found cudagraph on a CPU host"),
         (
             ["strategy=ddp", "strategy.devices=64", "hardware=cpu"],
             "strategy.devices: found 64, but",
         ),
+        (["--first", "0"], "batch_search.first: found 0; allowed: 1 to max, 65536"),
+        (["--most", "many"], "batch_search.max: found 'many'; allowed: an integer"),
     ],
 )
 def test_wrong_use_is_one_line_and_status_2(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     assert main(["find-batch", *words]) == 2
     told = capsys.readouterr().err
     assert message in told
@@ -35,11 +44,11 @@ def test_the_answer_says_what_to_type_and_who_ran_out_of_memory() -> None:
         BatchTrial(32, "fits", (), 900.0, 12.5),
         BatchTrial(64, "oom", (1,), None, None),
     )
-    found = BatchSearchRecord(30, 60, 32, "memory", 0.05, 2, "a GPU", trials, {})
+    found = BatchSearchRecord(30, 60, 32, "memory", 0.05, 2, "a GPU", trials, {}, 1000.0)
     text = as_text(found, "strong")
     assert "64 oom rank 1" in text
     assert text.endswith(
-        "30 samples on each of 2 x a GPU (32 still fit; 5% of that is kept free): use "
-        "batch_size=60 with scaling=strong\n"
+        "batch_size=60 with scaling=strong found, not chosen: 30 samples on each of 2 x a GPU (32 "
+        "still fit; 5% of that is kept free); 32 took 900 of 1,000 MiB a device\n"
     )
-    assert "use batch_size=30 with scaling=weak" in as_text(found, "weak")
+    assert "batch_size=30 with scaling=weak" in as_text(found, "weak")

@@ -133,3 +133,45 @@ class TestWrongRules:
     def test_a_range_to_search_in(self) -> None:
         with pytest.raises(ConfigError, match=r"^lr: found a range to search in; allowed: values"):
             jobs("lr=interval(0,1)")
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [
+        ("a=range(0,100000000)", r"found more cells \(a=range\(0,100000000,1\)\)"),
+        ("a=range(0,1,1e-9)", r"found more cells \(a=range\(0,1,1e-09\)\)"),
+        ("a=shuffle(range(0,100000000))", "found more cells"),
+        ("a=range(0,9000) b=range(0,9000)", r"found 81,000,000 cells \(9000 of a, 9000 of b\)"),
+    ],
+)
+def test_more_than_a_sweep_may_have_is_refused_before_it_is_multiplied_out(
+    typed: str, found: str
+) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"^sweep\.max_cells: {found}.*; allowed: at most 100,000"
+    ):
+        jobs(typed)
+
+
+def test_only_what_the_rules_keep_counts_against_the_limit() -> None:
+    parser = OverridesParser.create()
+    few = rules(None, ["a=7"], None)
+    typed = ["a=range(0,9000)", "b=range(0,9000)"]
+    assert len(combinations((), {}, typed, few, parser, 9000)) == 9000
+    with pytest.raises(ConfigError, match="found more cells; allowed: at most 8,999"):
+        combinations((), {}, typed, few, parser, 8999)
+    assert len(combinations((), {}, ["a=range(0,5)"], Rules(), parser, 5)) == 5
+    with pytest.raises(ConfigError, match="found 5 cells"):
+        combinations((), {}, ["a=range(0,5)"], Rules(), parser, 4)
+
+
+@pytest.mark.parametrize("without_end", ["range(0,inf)", "range(0,10,0)", "range(0.0,1.0,0.0)"])
+def test_a_range_without_end_is_refused(without_end: str) -> None:
+    with pytest.raises(ConfigError, match=r"^a: found range\(.*\); allowed: finite numbers"):
+        jobs(f"a={without_end}")
+
+
+@pytest.mark.parametrize("empty", ["range(5,1)", "range(1.0,0.5,0.1)"])
+def test_a_choice_of_nothing_is_refused(empty: str) -> None:
+    with pytest.raises(ConfigError, match=r"^a: found a=range.*, which has no value"):
+        jobs(f"a={empty} b=1,2")

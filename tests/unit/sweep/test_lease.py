@@ -148,3 +148,32 @@ def test_a_precision_the_cpu_cannot_do_is_refused_and_not_replaced() -> None:
     cell = SimpleNamespace(precision=PrecisionConfig("fp16-mixed", "16-mixed", False))
     with pytest.raises(HostMismatch, match="precision: found fp16-mixed, which needs a GPU"):
         check_precision(cast(Any, cell), host)
+
+
+def test_fp8_needs_a_gpu_that_has_it_and_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = cast(
+        Any, SimpleNamespace(precision=PrecisionConfig("fp8", "bf16-mixed", True, fp8=True))
+    )
+
+    def refusal(slot: DeviceInfo, *capability: int) -> str:
+        known = {"u": capability} if capability else {}
+        with pytest.raises(HostMismatch) as error:
+            check_precision(cell, Host((slot,), None, {}, None, cast(Any, known)))
+        return str(error.value)
+
+    assert refusal(DeviceInfo("cpu", "some CPU")) == (
+        "precision: found fp8, which needs a GPU of compute capability 8.9 or higher; allowed "
+        "here: bf16-mixed or fp32"
+    )
+    assert "or higher, and an A100 has 8.0; allowed here" in refusal(
+        DeviceInfo("cuda", "an A100", "u"), 8, 0
+    )
+    monkeypatch.setattr("scalewise.sweep.lease.find_spec", lambda name: None)
+    hopper = DeviceInfo("cuda", "an H100", "u")
+    assert refusal(hopper, 9, 0) == (
+        "precision: found fp8, which needs torchao; run pip install 'scalewise[fp8]', or use "
+        "precision=bf16-mixed"
+    )
+    monkeypatch.setattr("scalewise.sweep.lease.find_spec", lambda name: name)
+    for known in ({"u": (9, 0)}, {"u": (8, 9)}, {}):
+        check_precision(cell, Host((hopper,), None, {}, None, known))

@@ -121,6 +121,14 @@ def test_a_cell_that_was_killed_runs_again_after_the_others(
     assert "gone (ended from outside; retry 1 of 1)" in said(engine)
 
 
+def test_fp8_in_eager_steps_is_told_what_it_costs(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scalewise.sweep.lease.find_spec", lambda name: name)
+    run(engine, monkeypatch, Supervisors([DONE, DONE]), "precision=fp8", repeats=2)
+    assert said(engine).count("execution=compile fuses them") == 1
+
+
 @pytest.mark.parametrize(
     ("answers", "retries"),
     [(["signal", "signal"], 1), (["signal"], 0), (["exception"], 3), (["oom"], 3)],

@@ -13,7 +13,7 @@ import pytest
 
 from scalewise.components import Component
 from scalewise.errors import ConfigError
-from scalewise.sweep.own_code import check_files, check_own_code
+from scalewise.sweep.own_code import check_own_code
 from scalewise.sweep.signature import Undecided, check_call
 
 SOURCE = """
@@ -107,12 +107,38 @@ def test_a_module_that_cannot_be_imported_is_one_line(mine: Path) -> None:
         check_own_code([request_of("broken.Net")])
 
 
-def test_a_data_file_of_ours_that_is_not_there(tmp_path: Path) -> None:
-    def request(path: str | None, target: str = "scalewise.datasets.X") -> Any:
-        return SimpleNamespace(cell=SimpleNamespace(dataset=Component(target, "x", {"path": path})))
+def optimizer_of(target: str, **arguments: Any) -> Any:
+    ours = Component("scalewise.models.Any", "any", {})
+    optimizer = Component(target, "own", arguments)
+    return cast(
+        Any, SimpleNamespace(cell=SimpleNamespace(model=ours, dataset=ours, optimizer=optimizer))
+    )
 
-    there = tmp_path / "there.csv"
-    there.touch()
-    check_files([request(str(there)), request(None), request("gone.csv", "mine.Data")])
-    with pytest.raises(ConfigError, match=r"^dataset\.path: gone\.csv cannot be read: No such"):
-        check_files([request(str(there)), request("gone.csv")])
+
+def test_an_optimizer_of_ones_own_is_given_its_parameters(mine: Path) -> None:
+    (mine / "loud.py").write_text(
+        "class Plain:\n  def __init__(self, params, lr: float): ...\n"
+        "class Told:\n  def __init__(self, params, device_kind, lr: float = 0.1): ...\n"
+        "def make(**all): ...\n"
+        "class Without:\n  def __init__(self, weights): ...\n"
+    )
+    check_own_code([optimizer_of("loud.Plain", lr=0.1), optimizer_of("loud.Told")])
+    check_own_code([optimizer_of("loud.make", lr=0.1)])
+    for wrong, line in (
+        (
+            optimizer_of("loud.Plain", lr=0.1, rate=3),
+            r"^optimizer\.rate: unknown key; allowed: lr$",
+        ),
+        (optimizer_of("loud.Plain", lr="x"), r"^optimizer\.lr: found 'x'; allowed: a number$"),
+        (optimizer_of("loud.Plain"), r"^optimizer\.lr: missing; loud\.Plain needs it$"),
+        (optimizer_of("loud.Plain", lr=1.0, params=3), r"^optimizer\.params: unknown key"),
+        (optimizer_of("loud.Without", weights=1), r"^optimizer\._target_: .* takes no params;"),
+    ):
+        with pytest.raises(ConfigError, match=line):
+            check_own_code([wrong])
+
+
+def test_a_module_that_ends_the_process_is_one_line(mine: Path) -> None:
+    (mine / "broken.py").write_text("import sys\nsys.exit(3)\nclass Net: ...\n")
+    with pytest.raises(ConfigError, match="importing broken failed: SystemExit: 3"):
+        check_own_code([request_of("broken.Net")])

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,11 @@ from scalewise.cli import main
 from scalewise.records import (
     DeviceSample,
     HeartbeatWriter,
+    PlannedCell,
+    RankError,
     RunningAttempt,
     SweepFolder,
+    SweepPlan,
     read_device_series,
     read_latest_sample,
 )
@@ -106,7 +110,56 @@ def test_the_command_prints_a_table_and_json(
     assert main(["status"]) == 0
     out = capsys.readouterr().out
     assert "4 cells: 1 done, 1 failed, 1 running, 1 waiting" in out
-    assert "0: 12,000 MiB, 1: 12,050 MiB" in out
+    assert "0: 12,000, 1: 12,050" in out
+    assert "memory (MiB)" in out
+
+
+def test_a_failed_cell_tells_where_to_look_and_nothing_is_cut(
+    sweep: SweepFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = sweep.cell("failed")
+    text = 'Traceback (most recent call last):\n  File "/home/user/my_model.py", line 12, in f\n'
+    folder.save_rank_error(RankError(1, time.time(), "oom", "out of memory", text))
+    last = next(iter(folder.attempts()))
+    folder.save_attempt(replace(last, finished_at=time.time() + 1))
+    log = folder.log_path(1, "err")
+    log.parent.mkdir()
+    log.touch()
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["status", str(sweep.path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    at = lines.index("failed: failed: rank 1 ran out of memory")
+    assert lines[at + 1 : at + 3] == ["  raised at /home/user/my_model.py:12", f"  log: {log}"]
+    (running,) = [line for line in lines if line.startswith("running ")]
+    assert "30/120" in running
+    cell = states(sweep)["failed"]
+    assert (cell.raised_at, cell.log) == ("/home/user/my_model.py:12", str(log))
+
+
+def test_one_cell_is_no_cells_and_empty_columns_are_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = plan_sweep(tmp_path / "one", ["waiting"])
+    assert main(["status", str(folder.path)]) == 0
+    out = capsys.readouterr().out
+    assert "1 cell: 1 waiting" in out
+    assert out.splitlines()[0].split() == ["cell", "state"]
+
+
+def test_cells_of_one_name_show_what_was_swept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = SweepFolder(tmp_path)
+    cells = tuple(
+        PlannedCell(f"id{i}", f"c{i}", f"mlp-single-r0-0000000{i}", (f"optimizer.lr={lr}",), 0, 1)
+        for i, lr in enumerate((0.1, 0.2))
+    )
+    folder.save_plan(SweepPlan(time.time(), ("train.py", "-m"), 0, cells))
+    assert main(["status", str(tmp_path)]) == 0
+    header, first, second, *_ = capsys.readouterr().out.splitlines()
+    assert header.split() == ["cell", "state", "swept"]
+    assert first.split()[-1] == "lr=0.1"
+    assert second.split()[-1] == "lr=0.2"
 
 
 def test_where_there_is_no_sweep_the_command_says_so(

@@ -1,0 +1,72 @@
+"""How a command ends whose user has gone: a signal says so, or nobody reads any longer."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import signal
+import sys
+from types import FrameType
+
+_POLITE = (signal.SIGTERM, signal.SIGHUP)
+
+
+def open_closed_streams() -> None:
+    """Put the null device where standard streams were closed (``2>&-``).
+
+    The next file that is opened would otherwise take such a number, and get what is printed.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - for good
+
+
+def interrupt_on_polite_signals() -> None:
+    """Let SIGTERM and SIGHUP do once what Ctrl-C does; ``nohup`` is heeded.
+
+    A terminal that closes is told by its shell and by the kernel: the second signal must not
+    disturb what the first one began.
+    """
+    for number in _POLITE:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    for number in _POLITE:
+        signal.signal(number, signal.SIG_IGN)
+    silence_unread()
+    raise KeyboardInterrupt
+
+
+def is_unread(error: BaseException) -> bool:
+    """Whether it says that whoever read what is printed, or the terminal, is gone."""
+    if isinstance(error, SystemExit):
+        # Rich's consoles turn it into an exit of their own.
+        return isinstance(error.__context__, BrokenPipeError)
+    if not isinstance(error, OSError) or error.errno not in (errno.EPIPE, errno.EIO):
+        return False
+    return any(map(_is_gone, (1, 2)))  # disks and other pipes fail like this too
+
+
+def silence_unread() -> None:
+    """Let standard output and standard error go nowhere, each if nobody reads it any longer."""
+    for number in filter(_is_gone, (1, 2)):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, number)
+        os.close(null)
+
+
+def _is_gone(number: int) -> bool:
+    poll = select.poll()
+    poll.register(number, 0)
+    gone = select.POLLERR | select.POLLHUP | select.POLLNVAL
+    return any(event & gone for _, event in poll.poll(0))

@@ -1,0 +1,110 @@
+"""Data files of ours that will not do are refused before anything starts, without torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scalewise.config import Component, ConfigError
+from scalewise.datasets.text_file import TextFile
+from scalewise.datasets.token_index import Shard, TokenIndex, save_index
+from scalewise.datasets.token_shards import TokenShards
+from scalewise.sweep.data_files import check_files
+
+SHARDS = "scalewise.datasets.token_shards.TokenShards"
+TEXT = "scalewise.datasets.text_file.TextFile"
+
+
+def request(target: str, batch_size: int = 1, **arguments: Any) -> Any:
+    cell = SimpleNamespace(
+        dataset=Component(target, "mine", arguments),
+        workload="train",
+        batch_size=batch_size,
+        scaling="strong",
+        strategy=SimpleNamespace(devices=1),
+        accumulate_grad_batches=1,
+    )
+    return SimpleNamespace(cell=cell)
+
+
+def write_shards(folder: Path, *tokens: int) -> Path:
+    """One file of so many tokens each; the last is for validation."""
+    folder.mkdir()
+    parts = ["train"] * (len(tokens) - 1) + ["validation"]
+    shards = []
+    for number, (count, part) in enumerate(zip(tokens, parts, strict=True)):
+        (folder / f"{number}.bin").write_bytes(b"\1\0" * count)
+        shards.append(Shard(f"{number}.bin", part, count, "0" * 64))  # type: ignore[arg-type]
+    save_index(folder, TokenIndex("text", "bytes", 256, 0, tuple(shards), complete=True))
+    return folder
+
+
+def test_what_is_there_passes_and_what_is_not_ours_is_left_alone(tmp_path: Path) -> None:
+    there = tmp_path / "there.csv"
+    there.touch()
+    mine = request("mine.Data", path="gone.csv")
+    check_files([request("scalewise.datasets.X", path=str(there)), mine])
+    check_files([request("scalewise.datasets.X", path=None)])
+
+
+@pytest.mark.parametrize(
+    ("key", "words"), [("path", "a file that is there"), ("root", "a folder that is there")]
+)
+def test_what_is_missing_is_refused(key: str, words: str) -> None:
+    gone: dict[str, Any] = {key: "gone"}
+    with pytest.raises(ConfigError, match=rf"^dataset\.{key}: gone cannot be read: No .*{words}"):
+        check_files([request("scalewise.datasets.X", 1, **gone)])
+
+
+def test_shards_are_counted_as_the_dataset_counts_them(tmp_path: Path) -> None:
+    folder = write_shards(tmp_path / "shards", 101, 57, 30)
+    samples = len(TokenShards(str(folder), sequence_length=10).train)
+    assert samples == 10 + 5
+    check_files([request(SHARDS, 15, path=str(folder), sequence_length=10)])
+    with pytest.raises(ConfigError, match=r"^batch_size: found 16 samples .* has 15; allowed: at "):
+        check_files([request(SHARDS, 16, path=str(folder), sequence_length=10)])
+    with pytest.raises(ConfigError, match=r"^dataset\.sequence_length: found 200, longer than"):
+        check_files([request(SHARDS, path=str(folder), sequence_length=200)])
+
+
+def test_shards_that_are_missing_or_torn_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"index\.json cannot be read: No such file.*tokenize"):
+        check_files([request(SHARDS, path=str(tmp_path / "gone"))])
+    folder = write_shards(tmp_path / "shards", 101, 30)
+    (folder / "0.bin").write_bytes(b"\1\0" * 100)
+    with pytest.raises(ConfigError, match=r"0\.bin: found 200 bytes; allowed: 202 bytes"):
+        check_files([request(SHARDS, path=str(folder), sequence_length=10)])
+    (folder / "0.bin").unlink()
+    with pytest.raises(ConfigError, match=r"0\.bin: found no such file"):
+        check_files([request(SHARDS, path=str(folder), sequence_length=10)])
+    (folder / "index.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"index\.json: found no "):
+        check_files([request(SHARDS, path=str(folder), sequence_length=10)])
+
+
+@pytest.mark.parametrize("size", [1000, 107, 64])
+@pytest.mark.parametrize("fraction", [0.0, 0.1, 0.25])
+@pytest.mark.parametrize("length", [5, 6, 16, 99])
+def test_a_text_file_is_judged_as_the_dataset_judges_it(
+    tmp_path: Path, size: int, fraction: float, length: int
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_bytes(b"x" * size)
+    arguments: dict[str, Any] = {
+        "path": str(text),
+        "sequence_length": length,
+        "validation_fraction": fraction,
+    }
+    try:
+        samples = len(TextFile(**arguments).train)
+    except ValueError as error:
+        with pytest.raises(ConfigError) as caught:
+            check_files([request(TEXT, 1, **arguments)])
+        assert str(caught.value) == str(error)
+        return
+    check_files([request(TEXT, samples, **arguments)])
+    with pytest.raises(ConfigError, match=rf"has {samples}; allowed: at most {samples}$"):
+        check_files([request(TEXT, samples + 1, **arguments)])

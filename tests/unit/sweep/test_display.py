@@ -1,0 +1,39 @@
+"""What a person reads while a sweep runs."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from scalewise.records import PlannedCell, SweepFolder, SweepPlan
+from scalewise.sweep.display import Tally, make_display
+from scalewise.sweep.job import Outcome
+
+
+def cell(number: int, lr: float) -> Any:
+    """All that a display asks of a cell."""
+    name = f"mlp-single-r0-0000000{number}"
+    planned = PlannedCell(f"id{number}", f"c{number}", name, (f"optimizer.lr={lr}",), 0, 1)
+    return SimpleNamespace(planned=planned)
+
+
+def test_cells_are_named_with_what_was_swept(tmp_path: Path) -> None:
+    said, cells = io.StringIO(), (cell(0, 0.1), cell(1, 0.2))
+    display = make_display(said, folder=tmp_path)
+    display.started(cells[0], 1)
+    plan = SweepPlan(1.0, ("train.py",), 0, tuple(cast(PlannedCell, c.planned) for c in cells))
+    SweepFolder(tmp_path).save_plan(plan)
+    display.started(cells[1], 2)
+    display.ended(cells[1], Outcome("done", "", None, 1234.0), 2.0)
+    assert said.getvalue().splitlines() == [
+        "start    mlp-single-r0-00000000 on 1 device",
+        "start    mlp-single-r0-00000001 (lr=0.2) on 2 devices",
+        "done     mlp-single-r0-00000001 (lr=0.2) in 2.0 s, 1,234 samples/s",
+    ]
+
+
+def test_one_cell_is_one_cell() -> None:
+    assert str(Tally(1, done=1)) == "1/1 cell, 1 done"
+    assert str(Tally(2, failed=1)) == "1/2 cells, 0 done, 1 failed"

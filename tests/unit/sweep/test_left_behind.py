@@ -1,0 +1,96 @@
+"""A resumed sweep that is given other choices says what is new and what it leaves unfinished."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from fakes.recorded_cell import RecordedCell, plan_sweep
+from scalewise import entry
+from scalewise.records import Attempt, PlannedCell, SweepFolder
+from scalewise.sweep.engine import SweepReport
+from scalewise.sweep.left_behind import differences, left_behind, unfinished
+from scalewise.sweep.plan import Cell
+
+
+def cell(name: str) -> Cell:
+    planned = PlannedCell(f"id-{name}", f"cfg-{name}", name, (f"model={name}",), 0, 1)
+    return Cell(planned, cast(Any, SimpleNamespace()))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> SweepFolder:
+    """``a`` is done, ``b`` has failed, ``c`` was interrupted, ``d`` was never begun."""
+    sweep = plan_sweep(tmp_path / "sweep", ["a", "b", "c", "d"])
+    for name in ("a", "b"):
+        recorded = RecordedCell(sweep.cell(name))
+        recorded.train(20)
+        recorded.succeed() if name == "a" else recorded.fail()
+    done = sweep.cell("a").load_result()
+    fields = {name: getattr(done, name) for name in done.__dataclass_fields__}
+    sweep.cell("a").save_result(type(done)(**(fields | {"cell_id": "id-a"})))
+    interrupt(sweep, "c")
+    return sweep
+
+
+def interrupt(sweep: SweepFolder, name: str) -> None:
+    sweep.cell(name).path.mkdir(parents=True, exist_ok=True)
+    sweep.cell(name).save_attempt(
+        Attempt(1, "interrupted", "interrupted", "ended", None, None, (), 1.0, 2.0)
+    )
+
+
+def test_the_same_command_leaves_nothing(folder: SweepFolder) -> None:
+    cells = [cell(name) for name in "abcd"]
+    assert list(differences(folder, cells, staged=False)) == []
+    assert unfinished(folder, {c.planned.cell_id for c in cells}) == ()
+
+
+def test_a_folder_without_a_plan_has_nothing_to_leave(tmp_path: Path) -> None:
+    assert list(differences(SweepFolder(tmp_path), [cell("a")], staged=False)) == []
+    assert unfinished(SweepFolder(tmp_path), set()) == ()
+
+
+def test_other_choices_say_what_is_new_and_what_is_left(folder: SweepFolder) -> None:
+    assert list(differences(folder, [cell("a"), cell("e")], staged=False)) == [
+        "new to sweep: 1 of 2 cells: e",
+        "not asked for: 3 cells of sweep (1 failed, 1 interrupted, 1 never begun)",
+        "interrupted and not asked for: c",
+        "failed and not asked for: b",
+    ]
+    states = {one.planned.name: one.state for one in left_behind(folder, ())}
+    assert states == {"a": "done", "b": "failed", "c": "interrupted", "d": "unstarted"}
+
+
+def test_many_new_cells_are_counted_and_some_named(folder: SweepFolder) -> None:
+    cells = [cell(name) for name in "abcdefghijkl"]
+    assert list(differences(folder, cells, staged=False)) == [
+        "new to sweep: 8 of 12 cells: e, f, g, h, i and 3 more"
+    ]
+
+
+def test_what_is_unfinished_comes_with_what_it_was_planned_with(folder: SweepFolder) -> None:
+    lines = unfinished(folder, {"id-a", "id-b"})
+    assert lines[0].startswith(f"left behind: 2 cells of {folder.path} that this command did not")
+    assert lines[1:] == (
+        "  c (interrupted): model=medium",
+        "  d (never begun): model=medium",
+    )
+    assert unfinished(folder, {"id-c", "id-d"}) == (), "a failed cell was said when it failed"
+
+
+@pytest.mark.parametrize(("asked", "status"), [("abcd", 0), ("ab", 3)])
+def test_the_exit_status_tells_that_something_is_left(
+    folder: SweepFolder,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    asked: str,
+    status: int,
+) -> None:
+    report = SweepReport(folder.path, cells=[cell(name) for name in asked])
+    monkeypatch.setattr(entry, "_sweeps", lambda: [report])
+    assert entry._report() == status
+    assert ("left behind: 2 cells" in capsys.readouterr().err) == (status == 3)

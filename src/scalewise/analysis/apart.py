@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from scalewise.analysis.identity import differences
 from scalewise.analysis.kinds import is_profiled, is_timed
@@ -45,6 +46,10 @@ class Window:
     """Median step with reduction, the profiler stopped; None where none was left out."""
     off_ms: float | None
     """Median step without (``no_sync``), in blocks between those."""
+    slower_ms: float | None = None
+    """How much later the last gradient of a step is there with reduction than without, median
+    less median of the mean over ranks: computation beside collectives, and what DDP does to each
+    gradient. None where phases were not marked."""
 
     @property
     def not_overlapped_ms(self) -> float:
@@ -87,17 +92,37 @@ def _window(config: Configuration) -> Window | None:
         least_total_ms=min(totals),
         on_ms=_median_step(cell.steps, ranks[0].reduced_steps),
         off_ms=_median_step(cell.steps, ranks[0].unreduced_steps),
+        slower_ms=_later(cell.steps, ranks[0].reduced_steps, ranks[0].unreduced_steps),
     )
+
+
+def _later(
+    series: Sequence[StepSeries], reduced: Sequence[int], unreduced: Sequence[int]
+) -> float | None:
+    """Median *arrival* with reduction less that without, in ms."""
+    on, off = (_chosen(series, steps, "arrival") for steps in (reduced, unreduced))
+    if on is None or off is None:
+        return None
+    later = float(np.median(on.mean(axis=0)) - np.median(off.mean(axis=0)))
+    return None if np.isnan(later) else later
 
 
 def _median_step(series: Sequence[StepSeries], steps: Sequence[int]) -> float | None:
     """Median over these steps of the slowest rank's time, in ms."""
+    times = _chosen(series, steps, "step")
+    return None if times is None else float(np.median(times.max(axis=0)))
+
+
+def _chosen(
+    series: Sequence[StepSeries], steps: Sequence[int], name: str
+) -> npt.NDArray[np.float64] | None:
+    """Column ``name`` in ms of these steps, shape ``[ranks, steps]``; None without any."""
     if not steps or not series:
         return None
-    chosen = [one.column("step")[np.isin(one.rows["step"], steps)] for one in series]
+    chosen = [one.column(name)[np.isin(one.rows["step"], steps)] for one in series]
     if len({len(times) for times in chosen}) != 1 or len(chosen[0]) == 0:
         return None
-    return float(np.median(np.max(np.stack(chosen), axis=0)))
+    return np.stack(chosen)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -7,9 +7,10 @@ equally long, and a rank that waits reads 100 % utilisation (DESIGN, law 11).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -64,9 +65,9 @@ class LoadBalance:
     def explanation(self) -> str:
         others = self.arrival_ms[self.slowest_rank] - self.behind_ms
         return (
-            f"arrival CV {self.cv_percent:.1f} % ({self.grade}): rank {self.slowest_rank} is ready "
-            f"{self.behind_ms:.2f} ms after the mean of the others, which take {others:.2f} ms, "
-            f"and last in {self.slowest_share:.0%} of the steps"
+            f"arrival CV {cv_text(self.cv_percent)} % ({self.grade}): rank {self.slowest_rank} is "
+            f"ready {self.behind_ms:.2f} ms after the mean of the others, which take "
+            f"{others:.2f} ms, and last in {self.slowest_share:.0%} of the steps"
         )
 
 
@@ -83,13 +84,26 @@ def cv_percent(values: Sequence[float]) -> float:
     return 100 * float(numbers.std()) / mean
 
 
+GRADES: Final[Mapping[Grade, float]] = {
+    "excellent": 5.0,
+    "good": 10.0,
+    "fair": 20.0,
+    "poor": math.inf,
+}
+"""The earlier GPU monitor's four grades, each with the CV in percent that it lies below."""
+
+
 def grade(cv: float) -> Grade:
-    """Seed 003's four grades of a CV in percent."""
-    if cv < 5:
-        return "excellent"
-    if cv < 10:
-        return "good"
-    return "fair" if cv < 20 else "poor"
+    """The earlier GPU monitor's grade of a CV in percent."""
+    return next(name for name, below in GRADES.items() if cv < below)
+
+
+def cv_text(cv: float) -> str:
+    """A CV in percent to a tenth; with more digits where the tenth has another grade."""
+    if 0 < cv < 0.05:
+        return "<0.1"
+    written = (f"{cv:.{digits}f}" for digits in range(1, 16))
+    return next((text for text in written if grade(float(text)) == grade(cv)), f"{cv:.1f}")
 
 
 def measure_balance(series: Sequence[StepSeries], world_size: int) -> LoadBalance:
@@ -149,6 +163,6 @@ def advice(result: LoadBalance) -> str:
         "good": "nothing to do; watch it over longer runs",
         "fair": f"compare rank {result.slowest_rank}'s data wait, clocks and throttle reasons "
         "with the other ranks'",
-        "poor": f"rank {result.slowest_rank} holds the others back: check its GPU's clocks and "
+        "poor": f"rank {result.slowest_rank} holds the others back: check its device's clocks and "
         "throttling, its loader, and uneven sequence lengths",
     }[result.grade]

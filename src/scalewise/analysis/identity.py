@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -63,10 +64,17 @@ class Difference:
     right: str
 
     def __str__(self) -> str:
-        return f"{self.field}: {self.left} against {self.right}"
+        return f"{self.field}: {_short(self.left)} against {_short(self.right)}"
 
 
 Identity = Mapping[str, str]
+
+_DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{20,}\b")
+
+
+def _short(value: str) -> str:
+    """Commits and hashes by their beginnings."""
+    return _DIGEST.sub(r"\1", value)
 
 
 def identity(cells: Sequence[Cell]) -> Identity:

@@ -1,4 +1,4 @@
-"""What a cell's configuration says it is: a timed run, a profiled one, or an examination."""
+"""What a cell's configuration says it is: a timed run, a profiled one, or no training."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 def is_timed(config: Mapping[str, Any] | None) -> bool:
     """Whether a cell of this configuration trains, and without a profiler."""
-    return not is_profiled(config) and not is_examination(config)
+    return not is_profiled(config) and not is_examination(config) and not is_search(config)
 
 
 def is_profiled(config: Mapping[str, Any] | None) -> bool:
@@ -20,3 +20,8 @@ def is_profiled(config: Mapping[str, Any] | None) -> bool:
 def is_examination(config: Mapping[str, Any] | None) -> bool:
     """Whether the doctor examines the devices in it."""
     return bool((config or {}).get("workload") == "doctor")
+
+
+def is_search(config: Mapping[str, Any] | None) -> bool:
+    """Whether it only tries which batch sizes fit."""
+    return bool((config or {}).get("workload") == "find_batch")

@@ -18,6 +18,8 @@ PHASE_WORDS: Mapping[str, str] = {
     "optimizer": "the optimizer",
     "other": "callbacks and loops",
 }
+IDLE = "idle: waiting for other stages"
+"""What is left of a step of a pipeline: its stages wait for one another, no callback runs."""
 _WORTH_SAYING = 0.05
 """Share of a step below which an excess is not called the reason for anything."""
 
@@ -33,6 +35,13 @@ class PhaseExcess:
     @property
     def excess_ms(self) -> float:
         return self.ms - self.ideal_ms
+
+
+def phase_word(config: Configuration, phase: str) -> str:
+    """What a phase of this configuration's steps is called."""
+    if phase == "other" and any(pipeline_of(run.cell) for run in config.runs):
+        return IDLE
+    return PHASE_WORDS[phase]
 
 
 def mean_anatomy(config: Configuration) -> tuple[dict[str, float], float, str] | None:
@@ -84,7 +93,7 @@ def explain_loss(multi: Configuration, single: Configuration) -> str | None:
         return f"exposed communication takes {of}{_waiting(multi)}"
     if worst.phase == "compute":
         return f"forward and backward take {of}, {worst.ideal_ms:.3g} ms if they scaled"
-    if worst.phase == "other" and any(pipeline_of(run.cell) for run in multi.runs):
+    if worst.phase == "other" and phase_word(multi, "other") == IDLE:
         return f"waiting for the other stages of the pipeline takes {of}"
     return f"{PHASE_WORDS[worst.phase]} takes {of}, {worst.ideal_ms:.3g} ms if it scaled"
 

@@ -6,7 +6,8 @@ never fails because one cell is damaged: the rest of the sweep still has to be r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
@@ -33,12 +34,16 @@ from scalewise.records import (
     read_shard,
     read_steps,
 )
+from scalewise.records.batch_search import BatchSearchRecord, load_batch_search
+from scalewise.records.cell import ALIVE_S
+from scalewise.records.heartbeat import read_heartbeat
 from scalewise.records.imported import ImportedResult, load_imported
 from scalewise.records.profile import WindowProfile, load_profiles
 from scalewise.records.quarantine import Quarantine, load_quarantine
 
 CellState = Literal["done", "failed", "skipped", "interrupted", "unfinished"]
-"""``unfinished`` is a cell that still runs or has not started: no result and no failed try."""
+"""``unfinished`` is a cell that still runs or has not started; ``interrupted`` is also one whose
+processes are gone without a word."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -65,11 +70,16 @@ class Cell:
     shards: tuple[ShardIndices, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     """Tries without a result, oldest first."""
+    under_way: str = ""
+    """Of a try that has neither result nor record of its end: whether it lives, and how far it is.
+    Empty where there is none."""
     tracking: TrackingRecord | None = None
     imported: ImportedResult | None = None
     """A published line for the same configuration; None where there is none."""
     decision: StrategyDecision | None = None
     """Why it was trained with this strategy; None where that was asked for by name."""
+    batch_search: BatchSearchRecord | None = None
+    """The search that it is, or that found its batch size; None where that was typed."""
     profiles: tuple[WindowProfile, ...] = ()
     """What a profiler saw, one a rank, in cells made for it."""
     problems: tuple[str, ...] = ()
@@ -80,6 +90,8 @@ class Cell:
         """Why there is no result, in one line; empty for a cell that is done."""
         if self.state == "done":
             return ""
+        if self.under_way:
+            return self.under_way
         if self.attempts:
             return self.attempts[-1].message
         return "still running or not started"
@@ -149,13 +161,14 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> Cell:
     result: CellResult | None = None
     if (folder.path / "result.json").exists():
         result = _attempt(problems, folder.load_result)
+    state, under_way = _state(folder, result, attempts)
     started = (folder.path / "provenance.json").exists() or result is not None
     config = _attempt(problems, folder.load_config)
     tracking = _attempt(problems, folder.load_tracking)
     return Cell(
         planned=planned or _as_planned(folder, result),
         path=folder.path,
-        state="done" if result else attempts[-1].outcome if attempts else "unfinished",
+        state=state,
         config=config,
         result=result,
         provenance=_attempt(problems, folder.load_provenance) if started else None,
@@ -164,13 +177,33 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> Cell:
         metrics=_metrics(folder, problems),
         shards=_shards(folder, problems),
         attempts=attempts,
+        under_way=under_way,
         tracking=tracking,
         imported=_attempt(problems, load_imported, folder.path),
         decision=_attempt(problems, load_decision, folder.path),
+        batch_search=_attempt(problems, load_batch_search, folder.path),
         profiles=_attempt(problems, load_profiles, folder) or (),
         # Told by the cell's own paths: a report may travel, the machine's folders stay here.
         problems=tuple(problem.replace(f"{folder.path}/", "") for problem in problems),
     )
+
+
+def _state(
+    folder: CellFolder, result: CellResult | None, attempts: Sequence[Attempt]
+) -> tuple[CellState, str]:
+    """The state, and of a try whose end nobody recorded what can be said of it now."""
+    if result is not None:
+        return "done", ""
+    running, beat = folder.load_running(), folder.last_beat()
+    last = attempts[-1] if attempts else None
+    if running is None or beat is None or (last is not None and last.number >= running.number):
+        return (last.outcome if last is not None else "unfinished"), ""
+    heartbeat = read_heartbeat(folder.heartbeat_path(0))
+    steps = "" if heartbeat is None else f"; last seen after {heartbeat.step} steps"
+    if time.time() - beat < ALIVE_S:
+        return "unfinished", f"still running, or gone for less than {ALIVE_S:g} s{steps}"
+    gone = "its processes are gone and left no reason (SIGKILL, os._exit, a host that went down)"
+    return "interrupted", f"{gone}{steps}"
 
 
 def _single_cell(folder: CellFolder) -> Sweep:

@@ -21,7 +21,10 @@ from scalewise.records import DeviceInfo, RecordError
 from scalewise.records.doctor import DOCTOR_FILE, DoctorReport, load_doctor
 
 Peak = Literal["data sheet", "measured GEMM"]
-_FORMATS = {"fp32": "fp32", "tf32": "tf32", "bf16-mixed": "bf16", "fp16-mixed": "fp16"}
+_FORMATS = {
+    "fp32": "fp32", "tf32": "tf32", "bf16-mixed": "bf16", "fp16-mixed": "fp16",
+    "fp8": "fp8",
+}  # fmt: skip
 """The number format of the products in each shipped precision."""
 
 
@@ -65,7 +68,8 @@ def measure_mfu(run: Run, doctor: DoctorReport | None = None) -> MfuResult:
         elif isinstance(peak, str):
             missing[against] = peak
         else:
-            found.append(Mfu(against, achieved / peak[0], achieved, *peak))
+            rate, source = peak
+            found.append(Mfu(against, achieved / rate, achieved, rate, source + _mixture(run)))
     return MfuResult(tuple(found), missing)
 
 
@@ -97,6 +101,19 @@ def _number_format(config: Mapping[str, Any] | None) -> str | None:
     precision = (config or {}).get("precision")
     name = precision.get("name") if isinstance(precision, Mapping) else precision
     return _FORMATS.get(str(name))
+
+
+def _mixture(run: Run) -> str:
+    """What beside fp8 the products were computed in, where a peak of fp8 is compared with."""
+    result = run.cell.result
+    fp8 = result.ranks[0].fp8 if result is not None else None
+    if fp8 is None:
+        return ""
+    layers = len(fp8.fp8_layers) + len(fp8.other_layers)
+    return (
+        f"; {len(fp8.fp8_layers)} of {layers} linear layers multiplied in fp8, the rest of the "
+        "step in bf16"
+    )
 
 
 def _data_sheet(run: Run, number_format: str | None) -> tuple[float, str] | str:

@@ -83,6 +83,9 @@ def _pair(pair: Pair, asked: Adaptive) -> Repeats:
     found = decide(single, multi, pair.devices, precision=asked.precision, cap=asked.cap)
     if isinstance(found, Decided):
         return Repeats(members, runs, None, found.because, found.judgement.reason)
+    spent = _all_spent(members, asked.cap)
+    if spent is not None:
+        return Repeats(members, runs, None, "cap", f"{spent}; {found.reason}")
     return Repeats(members, runs, found.runs_each, None, found.reason)
 
 
@@ -97,7 +100,18 @@ def _alone(config: Configuration, asked: Adaptive) -> Repeats:
         assert interval is not None
         reason = f"{found.figure.value:.4g} samples/s, {interval.low:.4g} to {interval.high:.4g}"
         return Repeats((config,), len(values), None, found.because, reason)
+    spent = _all_spent((config,), asked.cap)
+    if spent is not None:
+        return Repeats((config,), len(values), None, "cap", f"{spent}; {found.reason}")
     return Repeats((config,), len(values), found.runs_each, None, found.reason)
+
+
+def _all_spent(members: Sequence[Configuration], cap: int) -> str | None:
+    """A neighbour that never goes away would have repeats set aside and made up for, for ever."""
+    for member in members:
+        if member.aside and len(member.runs) + len(member.aside) >= cap:
+            return f"{len(member.aside)} runs of {member.label} had neighbours and are set aside"
+    return None
 
 
 def _failure(members: Sequence[Configuration]) -> str | None:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Literal, ParamSpec, TypeVar
 
 from scalewise.analysis.balance import LoadBalance, measure_balance
 from scalewise.analysis.breakdown import Anatomy, measure_anatomy
-from scalewise.analysis.identity import Identity, flatten, identity
-from scalewise.analysis.kinds import is_examination, is_profiled
+from scalewise.analysis.identity import Identity, identity
+from scalewise.analysis.labels import configuration_labels, named, told_apart
 from scalewise.analysis.load import Cell, Sweep
 from scalewise.analysis.loss import LossCurve, longest_loss_curve, loss_curve
 from scalewise.analysis.shards import ShardAudit, audit_shards
-from scalewise.analysis.statistics import Estimate, estimate_mean
+from scalewise.analysis.shared_host import Parted, part
+from scalewise.analysis.statistics import (
+    Estimate,
+    estimate_mean,
+    estimate_not_negative,
+    estimate_positive,
+)
 from scalewise.analysis.throughput import (
     NotMeasuredError,
     Throughput,
@@ -45,6 +51,13 @@ Metric = Literal[
 ]
 """Properties of :class:`Run` that can be estimated over repeats; device figures are means over
 the devices of a run."""
+_POSITIVE = frozenset(
+    {
+        "samples_per_s", "step_time_ms", "peak_memory_mib", "memory_used_mib", "joules_per_step",
+        "energy_j", "joules_per_million_samples",
+    }
+)  # fmt: skip
+_OF_ANY_SIGN = frozenset({"final_loss"})
 
 
 @dataclass(frozen=True)
@@ -155,6 +168,14 @@ class Run:
 
 
 @dataclass(frozen=True)
+class SetAside:
+    """A finished run that is not compared, and why."""
+
+    run: Run
+    reason: str
+
+
+@dataclass(frozen=True)
 class Configuration:
     """All cells that differ in nothing but the repeat."""
 
@@ -163,8 +184,10 @@ class Configuration:
     """Short and unique within the sweep."""
     cells: tuple[Cell, ...]
     runs: tuple[Run, ...]
-    """The finished ones."""
+    """The finished ones, but for those in ``aside``."""
     identity: Identity
+    aside: tuple[SetAside, ...] = ()
+    """Finished ones whose figures are not mixed with the others'."""
 
     @property
     def devices(self) -> int | None:
@@ -172,23 +195,31 @@ class Configuration:
         if self.runs:
             return self.runs[0].world_size
         config = self.cells[0].config
-        if config is not None and _named(config, "strategy") == "single":
+        if config is not None and named(config, "strategy") == "single":
             return 1
         return self.cells[0].planned.devices
 
     def name(self, group: str) -> str | None:
         """``name("model")`` is the chosen model's name."""
         config = self.cells[0].config
-        return None if config is None else _named(config, group)
+        return None if config is None else named(config, group)
 
     def values(self, metric: Metric) -> list[float]:
         """``metric`` of every run that has it."""
         return [v for v in (getattr(run, metric) for run in self.runs) if v is not None]
 
     def estimate(self, metric: Metric) -> Estimate | None:
-        """``metric`` over runs with its t interval; None if no run has it."""
+        """``metric`` over runs with its interval; None if no run has it.
+
+        What is positive by its nature is estimated on a logarithmic scale (an energy counter may
+        not have moved, and then cannot be), shares and CVs have an interval that ends at 0.
+        """
         values = self.values(metric)
-        return estimate_mean(values) if values else None
+        if not values:
+            return None
+        if metric in _POSITIVE and min(values) > 0:
+            return estimate_positive(values)
+        return estimate_mean(values) if metric in _OF_ANY_SIGN else estimate_not_negative(values)
 
     @property
     def is_cpu(self) -> bool:
@@ -240,75 +271,41 @@ def _measure_balance(cell: Cell, world_size: int) -> LoadBalance:
 
 
 def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
-    """The cells of a sweep grouped by ``config_id``, single device first within a workload."""
+    """The cells of a sweep grouped by ``config_id``.
+
+    Workloads and swept values in the order of the plan, and within them single device first, so
+    that twins stand below one another.
+    """
     groups: dict[str, list[Cell]] = {}
     for cell in sweep.cells:
         groups.setdefault(cell.planned.config_id, []).append(cell)
-    labels = _labels({key: cells[0] for key, cells in groups.items()})
-    found = [
-        _configuration(key, labels[key], sorted(cells, key=lambda c: c.planned.repeat))
-        for key, cells in groups.items()
-    ]
-    order = {name: i for i, name in enumerate(dict.fromkeys(_workload(c) for c in found))}
-    return tuple(sorted(found, key=lambda c: (order[_workload(c)], c.devices or 1 << 30)))
+    for cells in groups.values():
+        cells.sort(key=lambda c: c.planned.repeat)
+    labels = configuration_labels({key: cells[0] for key, cells in groups.items()})
+    parted = part(groups)
+    found = [_configuration(key, labels[key], cells, parted[key]) for key, cells in groups.items()]
+    order = {name: i for i, name in enumerate(dict.fromkeys(map(_workload, found)))}
+    swept = {words: i for i, words in enumerate(dict.fromkeys(told_apart(c.label) for c in found))}
+    return tuple(
+        sorted(
+            found,
+            key=lambda c: (order[_workload(c)], swept[told_apart(c.label)], c.devices or 1 << 30),
+        )
+    )
 
 
-def _configuration(config_id: str, label: str, cells: list[Cell]) -> Configuration:
-    done = [cell for cell in cells if cell.result is not None]
-    runs = tuple(measure_run(cell) for cell in done)
-    return Configuration(config_id, label, tuple(cells), runs, identity(done or cells))
+def _configuration(
+    config_id: str, label: str, cells: Sequence[Cell], finished: Parted
+) -> Configuration:
+    runs = tuple(measure_run(cell) for cell in finished.kept)
+    aside = tuple(
+        SetAside(measure_run(cell), finished.aside[cell.planned.name])
+        for cell in cells
+        if cell.planned.name in finished.aside
+    )
+    shared = identity(finished.kept or cells)
+    return Configuration(config_id, label, tuple(cells), runs, shared, aside)
 
 
 def _workload(config: Configuration) -> tuple[str | None, str | None]:
     return config.name("model"), config.name("dataset")
-
-
-def _labels(firsts: Mapping[str, Cell]) -> dict[str, str]:
-    """``model strategy xN``, and whatever else is needed to tell two of them apart."""
-    base = {key: _base_label(cell) for key, cell in firsts.items()}
-    labels = {}
-    for key, label in base.items():
-        alike = [k for k, other in base.items() if other == label]
-        labels[key] = " ".join([label, *_telling(key, alike, firsts)]) if alike[1:] else label
-    return labels
-
-
-def _base_label(cell: Cell) -> str:
-    config = cell.config
-    if config is None:
-        return cell.planned.name
-    devices = cell.result.world_size if cell.result else cell.planned.devices
-    parts = [_named(config, "model"), _named(config, "strategy")]
-    if is_examination(config):
-        parts = ["doctor"]
-    elif is_profiled(config):
-        parts.append("under the profiler")
-    many = [f"({cell.result.models} models)"] if cell.result and cell.result.models > 1 else []
-    return " ".join([*(p for p in parts if p), f"x{devices}" if devices else "xall", *many])
-
-
-def _telling(key: str, alike: Sequence[str], firsts: Mapping[str, Cell]) -> list[str]:
-    """``key=value`` for what differs among cells of one label, names before the rest."""
-    flats = {k: flatten(firsts[k].config or {}) for k in alike}
-    differ = [
-        name
-        for name in dict.fromkeys(name for flat in flats.values() for name in flat)
-        if len({str(flat.get(name)) for flat in flats.values()}) > 1
-        and not name.startswith(("sweep.", "tracking.", "hydra."))
-    ]
-    named = [name for name in differ if name.endswith(".name") or "." not in name]
-    telling = (named or differ)[:3]
-    if not telling:
-        return [key[:8]]
-    # What a cell does not have tells it apart by not being there.
-    own = {name: flats[key].get(name) for name in telling}
-    return [f"{n.removesuffix('.name')}={value}" for n, value in own.items() if value is not None]
-
-
-def _named(config: Mapping[str, Any], group: str) -> str | None:
-    chosen = config.get(group)
-    if not isinstance(chosen, Mapping):
-        return None if chosen is None else str(chosen)
-    # A user's own class, given on the command line, has its path alone.
-    path = str(chosen.get("_target_") or "").rpartition(".")[2]
-    return str(chosen["name"]) if chosen.get("name") is not None else path or None

@@ -17,6 +17,7 @@ from scalewise.analysis.identity import Difference, differences
 from scalewise.analysis.limits import explain_loss
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.sequential import adaptive, estimate_at
+from scalewise.analysis.shared_host import ENOUGH_RUNS
 from scalewise.analysis.statistics import RatioEstimate, estimate_ratio, holm
 from scalewise.analysis.verdict import MIN_EFFICIENCY, Judgement, SeedLabel, judge, seed_label
 
@@ -90,7 +91,12 @@ def _pair(
             return Refused(multi, f"its single-device twin {twin.label} has no run: {why}")
         words = "; ".join(map(str, differing[:4]))
         more = f" and {len(differing) - 4} more" if len(differing) > 4 else ""
-        return Refused(multi, f"{single.label} differs in {words}{more}", differing)
+        edited = any(d.field.startswith("code.") and " | " in d.left + d.right for d in differing)
+        why = ": the code was changed while the sweep ran" if edited else ""
+        return Refused(multi, f"{single.label} differs in {words}{more}{why}", differing)
+    for side in (multi, single):
+        if side.aside and len(side.runs) < ENOUGH_RUNS:
+            return Refused(multi, too_few(side))
     above, below = multi.values("samples_per_s"), single.values("samples_per_s")
     if not above or not below:
         lacking = multi if not above else single
@@ -104,6 +110,16 @@ def _pair(
     runs = min(len(above), len(below))
     speedup = estimate_at(above[:runs], below[:runs], cap=asked.cap)
     return _measured_pair(multi, single, speedup, min_efficiency)
+
+
+def too_few(config: Configuration) -> str:
+    """Why a configuration has too few repeats left, once those with neighbours are set aside."""
+    reasons = dict.fromkeys(f"{a.run.cell.planned.name} {a.reason}" for a in config.aside)
+    left, all_ = len(config.runs), len(config.runs) + len(config.aside)
+    return (
+        f"{left} of {all_} repeats of {config.label} is left, too few: {'; '.join(reasons)}. "
+        "Add repeats on a quiet host"
+    )
 
 
 def _measured_pair(

@@ -25,7 +25,7 @@ from scalewise.analysis.statistics import (
     Estimate,
     Interval,
     RatioEstimate,
-    estimate_mean,
+    estimate_positive,
     estimate_ratio,
 )
 from scalewise.analysis.verdict import MIN_EFFICIENCY, Judgement, judge
@@ -132,7 +132,7 @@ def decide_alone(
     if runs not in looks and runs < cap:
         following = next(look for look in looks if look > runs)
         return Continue(following, f"{runs} runs; the next look is at {following}")
-    nominal = estimate_mean(values, 1 - nominal_level(runs, confidence, cap))
+    nominal = estimate_positive(values, 1 - nominal_level(runs, confidence, cap))
     interval = nominal.interval
     assert interval is not None  # every look has three runs or more
     figure = replace(nominal, interval=replace(interval, confidence=confidence))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -42,9 +42,10 @@ class Estimate:
     """A figure over runs, with its doubt."""
 
     value: float
+    """Mean over runs: the geometric one of positive quantities."""
     n: int
     sd: float | None
-    """Sample standard deviation over runs; None for one run."""
+    """Sample standard deviation over runs, in the unit of ``value``; None for one run."""
     interval: Interval | None
     """None for one run: missing, not of zero width."""
 
@@ -97,6 +98,37 @@ def estimate_mean(values: Values, confidence: float = 0.95) -> Estimate:
     sd = float(runs.std(ddof=1))
     half = float(scipy.stats.t.ppf(0.5 + confidence / 2, n - 1)) * sd / math.sqrt(n)
     return Estimate(mean, n, sd, Interval(mean - half, mean + half, confidence))
+
+
+def estimate_positive(values: Values, confidence: float = 0.95) -> Estimate:
+    """Geometric mean of runs, with Student's t interval of the logarithms, exponentiated.
+
+    For times, rates, bytes and joules, which are positive and vary by factors: few runs that
+    scatter widely give a wide interval, and never one below zero. A ratio of two such means is
+    the one of :func:`estimate_ratio`, and the mean of times is the inverse of the mean of rates.
+    It lies about ``CV^2 / 2`` below the arithmetic mean. Raises ValueError if a value is not
+    positive.
+    """
+    runs = _runs(values, "values")
+    if (runs <= 0).any():
+        raise ValueError("an interval on a logarithmic scale needs positive values")
+    logs = estimate_mean(np.log(runs), confidence)
+    interval = logs.interval and Interval(
+        math.exp(logs.interval.low), math.exp(logs.interval.high), confidence
+    )
+    sd = float(runs.std(ddof=1)) if len(runs) > 1 else None
+    return Estimate(math.exp(logs.value), len(runs), sd, interval)
+
+
+def estimate_not_negative(values: Values, confidence: float = 0.95) -> Estimate:
+    """Mean of runs with its t interval, cut at 0: for shares and CVs, which may well be 0.
+
+    What is cut off cannot be true, so the interval covers no less than before.
+    """
+    whole = estimate_mean(values, confidence)
+    if whole.interval is None:
+        return whole
+    return replace(whole, interval=replace(whole.interval, low=max(whole.interval.low, 0.0)))
 
 
 def estimate_ratio(above: Values, below: Values, confidence: float = 0.95) -> RatioEstimate:
@@ -206,11 +238,14 @@ def outliers(values: Values) -> tuple[int, ...] | None:
 
 
 def estimate_without_outliers(values: Values, confidence: float = 0.95) -> Estimate | None:
-    """The mean without flagged runs, to stand *beside* the mean of all; None if none is flagged."""
+    """The mean of a positive quantity without flagged runs, to stand *beside* that of all.
+
+    None if none is flagged.
+    """
     flagged = outliers(values)
     if not flagged:
         return None
-    return estimate_mean([v for i, v in enumerate(values) if i not in flagged], confidence)
+    return estimate_positive([v for i, v in enumerate(values) if i not in flagged], confidence)
 
 
 def minimum_detectable_effect(

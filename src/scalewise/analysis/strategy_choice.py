@@ -13,7 +13,7 @@ MEDIUM_PARAMETERS = 5_000_000
 LARGE_PARAMETERS = 10_000_000
 BATCH_FOR_LARGE = 64
 BATCH_FOR_MEDIUM = 128
-"""Seed 000's thresholds (``IntelligentStrategySelector``), kept as the baseline to compare with."""
+"""The published PCIe study's thresholds, kept as the baseline to compare with."""
 
 
 class UndecidedError(Exception):
@@ -58,7 +58,7 @@ def choose_strategy(
 
 
 def threshold_rule(parameters: int, batch_size: int) -> ThresholdRule:
-    """What seed 000's selector says of a model with so many parameters at that global batch."""
+    """What the published PCIe study's rule says of so many parameters at that global batch."""
     if parameters < SMALL_PARAMETERS:
         return ThresholdRule("single", f"{parameters:,} parameters, under {SMALL_PARAMETERS:,}")
     if parameters < MEDIUM_PARAMETERS:

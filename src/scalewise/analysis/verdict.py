@@ -1,4 +1,4 @@
-"""What a speedup means: the verdict of law 12, and the seed's label apart."""
+"""What a speedup means: the verdict of law 12, and the published study's label apart."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def judge(
 
 
 def seed_label(speedup: float) -> SeedLabel:
-    """Seed 000's label, from the point estimate whatever the number of devices."""
+    """The published study's label, from the point estimate whatever the number of devices."""
     if speedup >= BENEFICIAL_FROM:
         return "beneficial"
     return "marginal" if speedup >= MARGINAL_FROM else "single"

@@ -7,7 +7,7 @@ from typing import Final
 
 from matplotlib.figure import Figure
 
-from scalewise.analysis.balance import LoadBalance, advice
+from scalewise.analysis.balance import GRADES, LoadBalance, advice, cv_text
 from scalewise.analysis.runs import Configuration, Run
 from scalewise.analysis.summary import Analysis
 from scalewise.report import style
@@ -32,7 +32,7 @@ def runs_table(analysis: Analysis) -> Table:
         rows.append(
             (
                 f"{config.label}, repeat {run.cell.planned.repeat}",
-                number(balance.cv_percent),
+                cv_text(balance.cv_percent),
                 balance.grade,
                 str(balance.slowest_rank),
                 number(balance.behind_ms),
@@ -40,7 +40,7 @@ def runs_table(analysis: Analysis) -> Table:
                 number(100 * balance.slowest_share),
                 "-"
                 if worst is None
-                else f"{worst.cv_percent:.1f}, steps {worst.first_step} to {worst.last_step}",
+                else f"{cv_text(worst.cv_percent)}, steps {worst.first_step} to {worst.last_step}",
                 number(run.sm_activity_cv_percent),
                 number(run.samples_per_s),
             )
@@ -91,7 +91,7 @@ def draw(analysis: Analysis) -> Figure | None:
                    label=config.label)  # fmt: skip
     left.set_ylim(0, max(left.get_ylim()[1] * 1.1, 6.0))
     right.set_xlim(0, max(right.get_xlim()[1] * 1.1, 6.0))
-    for edge in (5, 10, 20):
+    for edge in GRADES.values():
         if edge < left.get_ylim()[1]:
             left.axhline(edge, ls=":", color=style.GREY, lw=1)
         if edge < right.get_xlim()[1]:

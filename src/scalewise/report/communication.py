@@ -8,6 +8,7 @@ from scalewise.analysis.communication import Communication, measured_serial_frac
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.seed_breakdown import seed_rows
 from scalewise.analysis.summary import Analysis
+from scalewise.report.findings import by_text
 from scalewise.report.tables import MISSING, Table, number
 from scalewise.typed import to_plain
 
@@ -16,7 +17,8 @@ HOW_TO_READ = (
     "profiler in a cell of its own, whose times are in no other table (intervals of collectives "
     "merged, so that streams are not counted twice; waiting inside a collective included). *On "
     "against off* is how much longer a step with reduction takes than one without, in that same "
-    "cell: the exposed part, and computation that runs slower beside a collective. *Expected* is "
+    "cell: the exposed part, and what comes *before the last gradient*: computation that runs "
+    "slower beside a collective, and DDP's scaling and copying of gradients. *Expected* is "
     "what the doctor's all-reduce takes for the same buckets with nothing beside them. Bus "
     "bandwidth is bytes * 2(n-1)/n over time: achieved by the rank that waits least, beside "
     "computation; the doctor's at the mean size of a bucket, alone."
@@ -31,8 +33,8 @@ def communication_table(analysis: Analysis) -> Table:
     """Times and bandwidths of every multi-device configuration."""
     headers = (
         "configuration", "gradients (MiB)", "buckets", "exposed (ms)", "of it waiting (ms)",
-        "on against off (ms)", "overlapped (ms)", "total (ms)", "expected (ms)",
-        "achieved bus (GB/s)", "doctor's bus (GB/s)",
+        "on against off (ms)", "of it before the last gradient (ms)", "overlapped (ms)",
+        "total (ms)", "expected (ms)", "achieved bus (GB/s)", "doctor's bus (GB/s)",
     )  # fmt: skip
     rows = tuple(_row(config, cost) for config, cost in _costs(analysis))
     return Table(headers, rows, frozenset(range(1, len(headers)))).without_empty_columns()
@@ -48,6 +50,7 @@ def _row(config: Configuration, cost: Communication) -> tuple[str, ...]:
         number(exposed.mean_ms if exposed else None),
         number(exposed.wait_ms if exposed else None),
         number(window.cost_ms if window else None),
+        number(window.slower_ms if window else None),
         number(window.overlapped_ms if window else None),
         number(window.total_ms if window else None),
         number(cost.expected_ms),
@@ -61,8 +64,14 @@ def ratio_lines(analysis: Analysis) -> Iterator[str]:
     for config, cost in _costs(analysis):
         yield from _ratio(config, cost)
         yield from _fraction(analysis, config)
-        for name, why in cost.missing.items():
-            yield f"{config.label}: no {name}: {why}"
+    yield from by_text(
+        [
+            (config.label, f"no {name}: {why}")
+            for config, cost in _costs(analysis)
+            for name, why in cost.missing.items()
+        ],
+        "configuration",
+    )
 
 
 def _ratio(config: Configuration, cost: Communication) -> Iterator[str]:

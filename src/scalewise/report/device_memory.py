@@ -1,10 +1,10 @@
-"""Memory of each device of a configuration, and seed 003's consolidated text of it."""
+"""Memory of each device of a configuration, and the GPU monitor's consolidated text of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scalewise.analysis.balance import cv_percent, grade
+from scalewise.analysis.balance import cv_percent, cv_text, grade
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.summary import Analysis
 from scalewise.analysis.usage import DeviceUsage
@@ -38,9 +38,9 @@ def device_memory(config: Configuration) -> tuple[DeviceMemory, ...]:
 
 
 def summary_text(analysis: Analysis) -> str:
-    """``GPU i: mean MB (±sd)``, total and balance of every configuration, as seed 003 prints it.
+    """``GPU i: mean MiB (±sd)``, total and balance of every configuration, as that monitor has it.
 
-    MB are MiB, as NVML counts them. Empty where no device was sampled.
+    It writes MB for what NVML counts in MiB. Empty where no device was sampled.
     """
     blocks = []
     for config in analysis.measured:
@@ -50,17 +50,22 @@ def summary_text(analysis: Analysis) -> str:
         lines = [f"{config.label} - memory per device:"]
         for device in devices:
             sd = "" if device.sd_mib is None else f" (±{device.sd_mib:.1f})"
-            lines.append(f"    {device.label}: {device.mean_mib:.1f} MB{sd}")
-        lines.append(f"    Total:  {sum(d.mean_mib for d in devices):.1f} MB")
+            lines.append(f"    {device.label}: {device.mean_mib:.1f} MiB{sd}")
+        lines.append(f"    Total:  {sum(d.mean_mib for d in devices):.1f} MiB")
         if len(devices) > 1:
             cv = cv_percent([d.mean_mib for d in devices])
-            lines.append(f"    Balance: CV = {cv:.1f}% ({grade(cv).capitalize()}) of memory")
+            lines.append(f"    Balance: CV {_equals(cv)}% ({grade(cv).capitalize()}) of memory")
         arrival = config.estimate("arrival_cv_percent")
         if arrival:
             graded = grade(arrival.value).capitalize()
-            lines.append(f"    Load:    CV = {arrival.value:.1f}% ({graded}) of arrival")
+            lines.append(f"    Load:    CV {_equals(arrival.value)}% ({graded}) of arrival")
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks) + ("\n" if blocks else "")
+
+
+def _equals(cv: float) -> str:
+    text = cv_text(cv)
+    return text if text.startswith("<") else f"= {text}"
 
 
 def _order(usage: DeviceUsage) -> tuple[int, int]:

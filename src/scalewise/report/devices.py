@@ -1,4 +1,4 @@
-"""Per-device plots of seed 003, under its names.
+"""Per-device plots of the earlier GPU monitor, under its names.
 
 Memory here is what it is: per device, over time and in total. It is no measure of load balance
 under data parallelism, so the balance plot shows arrival beside it.
@@ -13,7 +13,7 @@ from typing import Final
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from scalewise.analysis.balance import cv_percent, grade
+from scalewise.analysis.balance import GRADES, cv_percent, cv_text, grade
 from scalewise.analysis.runs import Configuration, Run
 from scalewise.analysis.summary import Analysis
 from scalewise.records import DeviceSeries, SampledDevice
@@ -109,7 +109,7 @@ def load_balance(
                 at = row + 0.36 * (i - 0.5)
                 right.barh(at, cv, height=0.3, color=style.colour(1 - i),
                            label=name if row == 0 else None)  # fmt: skip
-                right.text(cv, at, f" {cv:.1f} % {grade(cv)}", va="center", fontsize=8)
+                right.text(cv, at, f" {cv_text(cv)} % {grade(cv)}", va="center", fontsize=8)
     left.set_yticks(range(len(several)), [c.label for c in several])
     left.set_ylim(len(several) - 0.5, -0.5)
     left.set_title("memory of each device, first on top (MiB)", fontsize=10)
@@ -117,7 +117,7 @@ def load_balance(
     left.set_xlim(0, left.get_xlim()[1] * 1.15)
     right.set_title("CV across devices (%)", fontsize=10)
     right.set_xlim(0, max(right.get_xlim()[1] * 1.35, 6.0))
-    for edge in (5, 10, 20):
+    for edge in GRADES.values():
         if edge < right.get_xlim()[1]:
             right.axvline(edge, ls=":", color=style.GREY, lw=1)
     for axes in (left, right):

@@ -7,13 +7,14 @@ import io
 import json
 from typing import Any
 
+from scalewise.analysis.kinds import is_timed
 from scalewise.analysis.limits import mean_anatomy
 from scalewise.analysis.runs import Configuration, Run
 from scalewise.analysis.scaling import Pair
 from scalewise.analysis.statistics import Estimate, RatioEstimate, outliers
 from scalewise.analysis.summary import Analysis
 from scalewise.records import PHASES
-from scalewise.report import communication, findings, traffic
+from scalewise.report import communication, findings, tables, trackers, traffic
 from scalewise.typed import to_plain
 
 FORMAT_VERSION = 1
@@ -45,7 +46,7 @@ def as_json(analysis: Analysis) -> str:
         ],
         "faults": findings.faults(analysis),
         "doubts": findings.warnings(analysis),
-        "trackers": findings.tracker_problems(analysis),
+        "trackers": [*trackers.standing(analysis), *trackers.problems(analysis)],
         "provenance": findings.provenance(analysis),
     }
     return json.dumps(plain, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
@@ -78,6 +79,7 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         "energy_j_per_step": to_plain(config.estimate("joules_per_step")),
         "energy_j_per_run": to_plain(config.estimate("energy_j")),
         "outlier_runs": to_plain(outliers(config.values("samples_per_s"))),
+        "verdict": tables.verdict(analysis, config) if is_timed(config.cells[0].config) else None,
         "comparison": _pair(pair) if pair else None,
         "refused": refused and {"reason": refused.reason, "differing": to_plain(refused.differing)},
         "diagnoses": to_plain(analysis.diagnoses[config.config_id]),
@@ -92,6 +94,7 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
             if run.cell.profiles
         ],
         "runs": [_run(run) for run in config.runs],
+        "set_aside": [{"reason": one.reason, **_run(one.run)} for one in config.aside],
     }
 
 
@@ -148,6 +151,7 @@ def _csv_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         "global_batch_size_samples": result and result.global_batch_size,
         "per_device_batch_size_samples": result and result.per_device_batch_size,
         "runs_done": len(config.runs),
+        "runs_set_aside": len(config.aside),
         "runs_planned": len(config.cells),
         **_figure("global_samples_per_s", config.estimate("samples_per_s")),
         **_figure("step_time_ms", config.estimate("step_time_ms")),
@@ -165,7 +169,7 @@ def _csv_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         "timeline": anatomy[2] if anatomy else None,
         "main_limit": diagnoses[0].limit if diagnoses else None,
         "main_limit_ms": diagnoses[0].ms if diagnoses else None,
-        "verdict": pair.judgement.verdict if pair else None,
+        "verdict": tables.verdict(analysis, config) if is_timed(config.cells[0].config) else None,
         "seed_label": pair.seed_label if pair else None,
         "reason": _reason(analysis, config),
     }

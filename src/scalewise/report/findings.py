@@ -7,18 +7,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from scalewise.analysis.apart import timed_only
 from scalewise.analysis.balance import advice
 from scalewise.analysis.ceiling import under_ceiling
+from scalewise.analysis.pipeline import pipeline_of
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.statistics import (
-    estimate_mean,
+    estimate_positive,
     estimate_without_outliers,
     minimum_detectable_effect,
     outliers,
     stability_warning,
 )
 from scalewise.analysis.summary import Analysis
-from scalewise.report.execution import fallbacks
+from scalewise.report.execution import fallbacks, fp8_layers
 from scalewise.report.tables import estimate, number, ratio
 
 
@@ -68,21 +70,21 @@ def limits(analysis: Analysis) -> list[str]:
 
 def mfu(analysis: Analysis) -> list[str]:
     """MFU of each configuration against each peak that is known, or why there is none."""
-    found = []
+    found, without = [], []
     for config in analysis.measured:
         results = analysis.mfu.get(config.config_id, ())
         peaks = dict.fromkeys(f.against for r in results for f in r.figures)
         for peak in peaks:
             figures = [f for r in results for f in r.figures if f.against == peak]
-            share = estimate(estimate_mean([100 * f.share for f in figures]))
+            share = estimate(estimate_positive([100 * f.share for f in figures]))
             found.append(
                 f"{config.label}: {share} % of the {peak} ({number(figures[0].achieved_tflops)} of "
                 f"{number(figures[0].peak_tflops)} TFLOP/s a device; {figures[0].source})"
             )
         if results and not peaks:
             reasons = dict.fromkeys(results[0].missing.values())
-            found.append(f"{config.label}: no MFU: {'; '.join(reasons)}")
-    return found
+            without.append((config.label, f"no MFU: {'; '.join(reasons)}"))
+    return [*found, *by_text(without, "configuration")]
 
 
 def decisions(analysis: Analysis) -> list[str]:
@@ -92,6 +94,16 @@ def decisions(analysis: Analysis) -> list[str]:
         if cell.decision is not None:
             found.setdefault(cell.decision.lines(), cell.planned.name)
     return [f"{name}: {line}" for lines, name in found.items() for line in lines]
+
+
+def batch_sizes(analysis: Analysis) -> list[str]:
+    """What ``batch_size=auto`` found, a line for each configuration that was trained with it."""
+    found = []
+    for config in timed_only(analysis.configurations):
+        search, own = config.cells[0].batch_search, config.cells[0].config
+        if search is not None and own is not None:
+            found.append(f"{config.label}: {search.line(str(own['scaling']))}")
+    return found
 
 
 def repeats(analysis: Analysis) -> list[str]:
@@ -107,7 +119,8 @@ def warnings(analysis: Analysis) -> list[str]:
         warning = stability_warning(figure) if figure else None
         if warning:
             found.append(f"{config.label}: {warning}")
-        found += fallbacks(config)
+        found += set_aside(config)
+        found += [*fallbacks(config), *fp8_layers(config)]
         found += _outlier_lines(config)
         found += _missing(config)
     for pair in analysis.pairs:
@@ -146,34 +159,20 @@ def faults(analysis: Analysis) -> list[str]:
             alerts = [a for a in series.alerts if a.condition != "throttling"]
             found += [(cell.planned.name, alert.text) for alert in alerts]
         found += [(cell.planned.name, problem) for problem in cell.problems]
-    return [*analysis.sweep.problems, *_by_text(found)]
+    return [*analysis.sweep.problems, *by_text(found)]
 
 
-def tracker_problems(analysis: Analysis) -> list[str]:
-    """Mirrors that do not hold what the records hold."""
-    found = []
-    for cell in analysis.sweep.cells:
-        for name, state in (cell.tracking.trackers if cell.tracking else {}).items():
-            if state.status != "synced":
-                back = "none could be" if state.read_back is None else f"{state.read_back:,}"
-                text = (
-                    f"{name} {state.status}: {state.handed_over:,} rows handed over, {back} "
-                    f"read back; {state.problem or 'no reason given'}"
-                )
-                found.append((cell.planned.name, text))
-    return _by_text(found)
-
-
-def _by_text(found: Sequence[tuple[str, str]]) -> list[str]:
-    """One line for everything that is true of several cells."""
+def by_text(found: Sequence[tuple[str, str]], noun: str = "cell") -> list[str]:
+    """One line for everything that is true of several cells, or of what ``noun`` says."""
     names: dict[str, list[str]] = {}
     for name, text in found:
         names.setdefault(text, []).append(name)
     lines = []
     for text, cells in names.items():
         distinct = list(dict.fromkeys(cells))
-        more = f" and {len(distinct) - 2} more cells" if len(distinct) > 2 else ""
-        lines.append(f"{', '.join(distinct[:2])}{more}: {text}")
+        more = len(distinct) - 2
+        others = f" and {more} more {noun}{'s' if more > 1 else ''}" if more > 0 else ""
+        lines.append(f"{', '.join(distinct[:2])}{others}: {text}")
     return lines
 
 
@@ -221,6 +220,16 @@ def _commit(code: Mapping[str, Any]) -> str | None:
     return f"{code['commit'][:12]}{' with uncommitted changes' if code.get('dirty') else ''}"
 
 
+def set_aside(config: Configuration) -> Iterator[str]:
+    """Repeats that are not compared, each with its reason."""
+    finished = len(config.runs) + len(config.aside)
+    for one in config.aside:
+        yield (
+            f"{config.label}: {one.run.cell.planned.name} is set aside, {len(config.aside)} of "
+            f"{finished} repeats: it {one.reason}"
+        )
+
+
 def _outlier_lines(config: Configuration) -> Iterator[str]:
     values = config.values("samples_per_s")
     flagged, without = outliers(values), estimate_without_outliers(values)
@@ -236,8 +245,8 @@ def _missing(config: Configuration) -> Iterator[str]:
     reasons: dict[str, str] = {}
     for run in config.runs:
         reasons |= run.missing
-    # One device has no balance, and that is no loss.
-    if config.devices == 1:
+    # One device has no balance, and that is no loss; nor have stages that take turns.
+    if config.devices == 1 or any(pipeline_of(run.cell) for run in config.runs):
         reasons.pop("balance", None)
     for name, reason in reasons.items():
         yield f"{config.label}: {name} is missing: {reason}"

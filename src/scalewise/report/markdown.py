@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from scalewise.analysis.balance import MEMORY_SAYS_NOTHING
 from scalewise.analysis.summary import Analysis
 from scalewise.report import (
+    alike,
     allocator,
     balance_runs,
     communication,
@@ -18,13 +19,15 @@ from scalewise.report import (
     findings,
     tables,
     timeline,
+    trackers,
     traffic,
+    unfinished,
 )
 from scalewise.report.divided import divided_lines
 from scalewise.report.tables import Table
 
 _CAPTIONS = {
-    "throughput.png": "Throughput with 95 % t intervals over runs",
+    "throughput.png": "Throughput with 95 % intervals over runs",
     "speedup_efficiency.png": "Speedup and efficiency with 95 % intervals",
     "step_anatomy.png": "Where the time of a step goes",
     "loss.png": "Loss over samples fed",
@@ -51,10 +54,15 @@ def _lines(analysis: Analysis, plots: Sequence[str]) -> Iterator[str]:
     yield from _section("Answer", _answers(analysis))
     yield from _bullets("What limits them", findings.limits(analysis))
     yield from _bullets("Strategy chosen by measurement", findings.decisions(analysis))
+    yield from _bullets("Batch size found by search", findings.batch_sizes(analysis))
     yield from _bullets("Repeats", findings.repeats(analysis))
     yield from _bullets("What was sent", traffic.lines(analysis))
     if analysis.measured:
-        yield from _section("Scaling", [_table(tables.scaling_table(analysis)), "", _HOW_TO_READ])
+        constant = alike.same_in_every_row(analysis)
+        yield from _section(
+            "Scaling", [f"{constant[:1].upper()}{constant[1:]}.\n"] if constant else []
+        )
+        yield from (_table(tables.scaling_table(analysis)), "", _HOW_TO_READ)
         yield from _pictures(("throughput.png", "speedup_efficiency.png"), plots)
         yield from _section("Time and resources", [_table(tables.resource_table(analysis))])
         yield from _memory(analysis)
@@ -83,23 +91,26 @@ def _lines(analysis: Analysis, plots: Sequence[str]) -> Iterator[str]:
         yield from _section("Energy", [_table(joules), "", energy.HOW_TO_READ])
         yield from [f"\n- {line}" for line in energy.missing(analysis)]
     if analysis.unfinished:
-        yield from _section("Without a result", [_table(tables.unfinished_table(analysis))])
+        yield from _section("Without a result", [_table(unfinished.table(analysis))])
         yield from _last_lines(analysis)
     yield from _bullets("Faults found", findings.faults(analysis))
     yield from _bullets("Doubts", findings.warnings(analysis))
-    yield from _bullets("Trackers", findings.tracker_problems(analysis))
+    yield from _bullets("Trackers", [*trackers.standing(analysis), *trackers.problems(analysis)])
     yield from _bullets("Provenance", findings.provenance(analysis))
 
 
 _HOW_TO_READ = (
-    "Samples/s are global, over the time of the slowest rank, warm-up left out; ± is the half "
-    "width of a 95 % t interval over runs; brackets are 95 % intervals of ratios (Welch on "
-    "logarithms). *Beneficial* needs a lower bound of the speedup over 1.1 and an efficiency of "
-    "at least 0.5; a verdict needs its whole interval. The seed's label looks at the point alone."
+    "Samples/s are global, over the time of the slowest rank, warm-up left out, the geometric "
+    "mean of runs; ± is half the width of a 95 % interval over runs (Student's t on logarithms), "
+    "in brackets where its halves differ; those of ratios are Welch's, on logarithms too. "
+    "*Beneficial* needs a lower bound of the speedup over 1.1 and an efficiency of at least 0.5; a "
+    "verdict needs its whole interval. The *study's label*, of the published study that scalewise "
+    "began with, looks at the point alone: beneficial from 1.1, marginal from 0.95, else single."
 )
 _ANATOMY = (
     "Exposed communication runs from the last gradient bucket ready to the end of backward, "
-    "waiting for the slowest rank included. Host and device clocks are never added together."
+    "waiting for the slowest rank included. Host and device clocks are never added together. These "
+    "are arithmetic means, whose parts add up to the step."
 )
 
 
@@ -122,7 +133,10 @@ def _answers(analysis: Analysis) -> Iterator[str]:
 def no_answer(analysis: Analysis) -> str:
     """Why there is no verdict at all, and what to do."""
     if not analysis.measured and any(c.runs for c in analysis.configurations):
-        return "No cell was timed: they examined the devices, or ran under a profiler."
+        return (
+            "No cell was timed: they examined the devices, tried batch sizes, or ran under a "
+            "profiler."
+        )
     if not analysis.measured:
         return "No cell finished, so nothing was measured: see the reasons below."
     if all(c.devices == 1 for c in analysis.measured):

@@ -11,7 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from scalewise.analysis.limits import PHASE_WORDS, mean_anatomy
+from scalewise.analysis.balance import GRADES, cv_text
+from scalewise.analysis.limits import IDLE, mean_anatomy, phase_word
 from scalewise.analysis.runs import Configuration, Metric
 from scalewise.analysis.scaling import Pair
 from scalewise.analysis.statistics import RatioEstimate
@@ -22,6 +23,8 @@ from scalewise.report import style
 from scalewise.report.tables import number
 
 _WIDTH_IN: Final = 9.0
+_WIDEST: Final = 1.6
+"""Length of the throughput axis in its largest run."""
 
 
 def draw_all(analysis: Analysis) -> dict[str, Figure]:
@@ -31,7 +34,7 @@ def draw_all(analysis: Analysis) -> dict[str, Figure]:
 
 
 def throughput(analysis: Analysis) -> Figure | None:
-    """Global samples/s with 95 % t intervals over runs; every run is a dot."""
+    """Global samples/s with 95 % intervals over runs; every run is a dot."""
     groups = _by_workload([c for c in analysis.measured if c.values("samples_per_s")])
     if not groups:
         return None
@@ -39,12 +42,15 @@ def throughput(analysis: Analysis) -> Figure | None:
     for axes, (workload, configs) in zip(panels, groups.items(), strict=True):
         for row, config in enumerate(configs):
             _throughput_bar(axes, row, config)
-        _name_rows(axes, [_short(c, workload) for c in configs])
+        # Before the bar: at the end of an interval the mean would be read as that end's value.
+        _name_rows(axes, [f"{_short(c, workload)}:  {_mean(c)}" for c in configs])
         axes.set_title(workload, loc="left", fontsize=11)
-        axes.set_xlim(0, axes.get_xlim()[1] * 1.14)
+        _limit_intervals(axes, configs)
         axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}" if x >= 10 else f"{x:g}")
         style.tidy(axes)
-    panels[-1].set_xlabel("samples/s of all devices (bar: mean, line: 95 % interval, dots: runs)")
+    panels[-1].set_xlabel(
+        "samples/s of all devices (bar and number: mean, line: 95 % interval, dots: runs)"
+    )
     return made
 
 
@@ -96,10 +102,13 @@ def step_anatomy(analysis: Analysis) -> Figure | None:
             for i, phase in enumerate(PHASES):
                 ms = phases.get(phase)
                 if ms is not None:
-                    hatch = "///" if phase == "exposed_comm" else None
-                    bar = axes.barh(row, ms, left=left, color=style.colour(i), height=0.7,
+                    word = phase_word(config, phase)
+                    idle = word == IDLE
+                    hatch = "///" if phase == "exposed_comm" else "..." if idle else None
+                    colour = style.GREY if idle else style.colour(i)
+                    bar = axes.barh(row, ms, left=left, color=colour, height=0.7,
                                     hatch=hatch, edgecolor="white", linewidth=0.5)  # fmt: skip
-                    shown.setdefault(PHASE_WORDS[phase], bar[0])
+                    shown.setdefault(word, bar[0])
                     left += ms
             axes.text(left, row, f"  {number(step_ms)} ms ({line})", va="center", fontsize=8)
         _name_rows(axes, [_short(c, workload) for c in configs])
@@ -175,13 +184,26 @@ def _throughput_bar(axes: Axes, row: int, config: Configuration) -> None:
     colour = style.colour(0 if config.devices == 1 else 1)
     axes.barh(row, figure.value, height=0.65, color=colour, alpha=0.85)
     values = config.values("samples_per_s")
-    end = max(values)
     if figure.interval is not None:
-        low = max(figure.interval.low, 0.0)
-        axes.plot([low, figure.interval.high], [row, row], color="black", lw=1.6)
-        end = max(end, figure.interval.high)
+        low, high = figure.interval.low, figure.interval.high
+        axes.plot([low, high], [row, row], color="black", lw=1.6)
     axes.plot(values, [row] * len(values), "o", ms=3, mfc="white", mec="black", mew=0.8)
-    axes.text(end, row, f"  {number(figure.value)}", va="center", fontsize=9)
+
+
+def _mean(config: Configuration) -> str:
+    figure = config.estimate("samples_per_s")
+    return number(figure.value if figure else None)
+
+
+def _limit_intervals(axes: Axes, configs: Sequence[Configuration]) -> None:
+    """Few wild runs have intervals that dwarf every bar: those leave the axes, with an arrow."""
+    most = max(value for config in configs for value in config.values("samples_per_s"))
+    limit = min(axes.get_xlim()[1], _WIDEST * most)
+    for row, config in enumerate(configs):
+        figure = config.estimate("samples_per_s")
+        if figure and figure.interval and figure.interval.high > limit:
+            axes.plot([limit], [row], ">", color="black", ms=6, clip_on=False)
+    axes.set_xlim(0, limit)
 
 
 def _ratio_curve(
@@ -254,17 +276,19 @@ def _cv_bars(axes: Axes, configs: Sequence[Configuration]) -> None:
             highest = max(highest, *cvs)
             if name == "arrival":
                 for position, cv in zip(positions, cvs, strict=True):
-                    axes.text(cv, position, f" {cv:.1f}", va="center", fontsize=8)
+                    axes.text(cv, position, f" {cv_text(cv)}", va="center", fontsize=8)
     axes.set_xlim(0, max(highest * 1.1, 6.0))
-    edges = [0.0, 5.0, 10.0, 20.0, axes.get_xlim()[1]]
-    for i, grade in enumerate(("excellent", "good", "fair", "poor")):
-        start, end = edges[i], min(edges[i + 1] if i < 3 else edges[4], edges[4])
+    shown = axes.get_xlim()[1]
+    start = 0.0
+    for grade, below in GRADES.items():
+        end = min(below, shown)
         if end - start > 0:
             axes.axvline(start, ls=":", color=style.GREY, lw=1)
-        if end - start > 0.12 * edges[4]:
+        if end - start > 0.12 * shown:
             at = axes.get_xaxis_transform()
             axes.text((start + end) / 2, 1.0, grade, transform=at, fontsize=8, ha="center",
                       va="bottom", color="#555555")  # fmt: skip
+        start = end
 
 
 def _by_workload(configs: Sequence[Configuration]) -> dict[str, list[Configuration]]:

@@ -1,7 +1,7 @@
 """The tables of a report as plain text, for Markdown and the terminal alike.
 
-A figure never stands without its doubt: intervals are 95 % t intervals over runs, and a dash is
-a number that was not measured (never a zero).
+A figure never stands without its doubt: intervals are 95 % intervals over runs, and a dash is a
+number that was not measured (never a zero).
 """
 
 from __future__ import annotations
@@ -10,13 +10,17 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from scalewise.analysis.limits import PHASE_WORDS, mean_anatomy
+from scalewise.analysis.balance import cv_text
+from scalewise.analysis.limits import IDLE, PHASE_WORDS, mean_anatomy, phase_word
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.statistics import Estimate, RatioEstimate
 from scalewise.analysis.summary import Analysis
 from scalewise.records import PHASES
+from scalewise.report import alike
 
 MISSING = "-"
+_LOPSIDED = 0.05
+"""How far from the middle of its interval, in halves of it, a figure is still written with ±."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,11 @@ class Table:
             frozenset(new for new, old in enumerate(kept) if old in self.numeric),
         )
 
+    def only(self, columns: Iterable[int]) -> Table:
+        """The same with the first column, which names the rows, and these."""
+        kept = {0, *columns}
+        return self.without(i for i in range(len(self.headers)) if i not in kept)
+
     def without_empty_columns(self) -> Table:
         """The same without columns in which every row is missing."""
         empty = [i for i in range(len(self.headers)) if all(r[i] == MISSING for r in self.rows)]
@@ -48,7 +57,7 @@ def scaling_table(analysis: Analysis) -> Table:
     """Throughput, speedup, efficiency and verdict of every configuration that ran."""
     headers = (
         "configuration", "runs", "batch (global)", "samples/s (global)", "speedup", "efficiency",
-        "verdict", "seed's label",
+        "verdict", "study's label",
     )  # fmt: skip
     rows = []
     for config in analysis.measured:
@@ -62,11 +71,13 @@ def scaling_table(analysis: Analysis) -> Table:
                 estimate(config.estimate("samples_per_s")),
                 ratio(pair.speedup) if pair else MISSING,
                 ratio(pair.efficiency) if pair else MISSING,
-                pair.judgement.verdict if pair else _why_no_verdict(analysis, config),
+                verdict(analysis, config) or MISSING,
                 pair.seed_label if pair else MISSING,
             )
         )
-    return Table(headers, tuple(rows), frozenset({1, 2, 3, 4, 5}))
+    whole = Table(headers, tuple(rows), frozenset({1, 2, 3, 4, 5}))
+    # What is the same in every row is said once, above.
+    return whole.without([2]) if alike.same_batch(analysis) else whole
 
 
 def resource_table(analysis: Analysis) -> Table:
@@ -81,34 +92,52 @@ def resource_table(analysis: Analysis) -> Table:
         "used per device (MiB)", f"{utilisation} (%)", "arrival CV (%)", "loss reached",
         "energy (J per million samples)", "optimizer state per rank (MiB)", "pruned (%)",
     )  # fmt: skip
-    kinds_of_state = {(c.name("optimizer"), c.name("pruning")) for c in analysis.measured}
-    # With one optimizer alone its state is part of the memory; among several it is the question.
+    compared = _optimizers_are_compared(analysis.measured)
     rows = tuple(
-        (*_resource_row(c), *(optimizer_memory(c) if len(kinds_of_state) > 1 else [MISSING] * 2))
+        (*_resource_row(c), *(optimizer_memory(c) if compared else [MISSING] * 2))
         for c in analysis.measured
     )
     return Table(headers, rows, frozenset(range(1, len(headers)))).without_empty_columns()
 
 
+def _optimizers_are_compared(configs: Sequence[Configuration]) -> bool:
+    """Whether some workload was trained with several optimizers or prunings.
+
+    With one alone its state is part of the memory, whatever other models use; among several it
+    is the question.
+    """
+    kinds: dict[tuple[str | None, str | None], set[tuple[str | None, str | None]]] = {}
+    for config in configs:
+        workload = (config.name("model"), config.name("dataset"))
+        kinds.setdefault(workload, set()).add((config.name("optimizer"), config.name("pruning")))
+    return any(len(found) > 1 for found in kinds.values())
+
+
 def anatomy_table(analysis: Analysis) -> Table:
     """Mean ms of each phase over runs and ranks."""
-    headers = ("configuration", "timeline", *(PHASE_WORDS[p] for p in PHASES), "step")
+    words = (*(PHASE_WORDS[p] for p in PHASES), IDLE)
+    headers = ("configuration", "timeline", *words, "step")
     rows = []
     for config in analysis.measured:
         anatomy = mean_anatomy(config)
         if anatomy is not None:
             phases, step_ms, line = anatomy
-            cells = [number(phases.get(p)) for p in PHASES]
-            rows.append((config.label, line, *cells, number(step_ms)))
+            named = {phase_word(config, phase): ms for phase, ms in phases.items()}
+            rows.append((config.label, line, *(number(named.get(w)) for w in words),
+                         number(step_ms)))  # fmt: skip
     numeric = frozenset(range(2, len(headers)))
     return Table(headers, tuple(rows), numeric).without_empty_columns()
 
 
 def balance_table(analysis: Analysis) -> Table:
-    """CV across ranks of arrival, and beside it of memory, utilisation and power."""
+    """CV across ranks of arrival, and beside it of memory, utilisation and power.
+
+    The first column is the mean over runs; the grade, the rank and how far it is behind are of
+    the worst run, whose own CV stands beside them.
+    """
     headers = (
-        "configuration", "arrival CV (%)", "grade", "slowest rank", "behind (ms)",
-        "memory CV (%)", "utilisation CV (%)", "power CV (%)",
+        "configuration", "arrival CV (%)", "worst run (%)", "its grade", "slowest rank",
+        "behind (ms)", "memory CV (%)", "utilisation CV (%)", "power CV (%)",
     )  # fmt: skip
     rows = []
     for config in analysis.measured:
@@ -120,6 +149,7 @@ def balance_table(analysis: Analysis) -> Table:
             (
                 config.label,
                 estimate(config.estimate("arrival_cv_percent")),
+                cv_text(worst.cv_percent),
                 worst.grade,
                 str(worst.slowest_rank),
                 number(worst.behind_ms),
@@ -128,13 +158,7 @@ def balance_table(analysis: Analysis) -> Table:
                 estimate(config.estimate("power_cv_percent")),
             )
         )
-    return Table(headers, tuple(rows), frozenset({1, 3, 4, 5, 6, 7})).without_empty_columns()
-
-
-def unfinished_table(analysis: Analysis) -> Table:
-    """Cells without a result, and why."""
-    rows = tuple((c.planned.name, c.state, c.failure) for c in analysis.unfinished)
-    return Table(("cell", "state", "reason"), rows)
+    return Table(headers, tuple(rows), frozenset({1, 2, 4, 5, 6, 7, 8})).without_empty_columns()
 
 
 def number(value: float | None) -> str:
@@ -150,12 +174,19 @@ def number(value: float | None) -> str:
 
 
 def estimate(figure: Estimate | None) -> str:
-    """``mean ± half width``, the half width to two digits; the mean alone for one run."""
+    """``mean ± half width``, the half width to two digits; the mean alone for one run.
+
+    ``mean [low, high]`` where the halves differ by more than a tenth.
+    """
     if figure is None:
         return MISSING
     if figure.interval is None:
         return number(figure.value)
-    half = figure.interval.high - figure.value
+    half = (figure.interval.high - figure.interval.low) / 2
+    middle = (figure.interval.high + figure.interval.low) / 2
+    if abs(middle - figure.value) > _LOPSIDED * half:
+        low, high = figure.interval.low, figure.interval.high
+        return f"{number(figure.value)} [{number(low)}, {number(high)}]"
     if half < 1e-6 * max(abs(figure.value), 1e-9):
         return f"{number(figure.value)} ± 0"
     digits = max(0, 1 - math.floor(math.log10(half)))
@@ -173,6 +204,7 @@ def ratio(figure: RatioEstimate) -> str:
 
 def _resource_row(config: Configuration) -> tuple[str, ...]:
     times = [run.throughput.step_time_ms for run in config.runs if run.throughput]
+    arrival = config.estimate("arrival_cv_percent")
     p50, p99 = _mean([t.p50 for t in times]), _mean([t.p99 for t in times])
     return (
         config.label,
@@ -181,7 +213,7 @@ def _resource_row(config: Configuration) -> tuple[str, ...]:
         number(_value(config.estimate("peak_memory_mib"))),
         number(_value(config.estimate("memory_used_mib"))),
         number(_value(config.estimate("utilization_percent"))),
-        number(_value(config.estimate("arrival_cv_percent"))),
+        MISSING if arrival is None else cv_text(arrival.value),
         estimate(config.estimate("final_loss")),
         number(_value(config.estimate("joules_per_million_samples"))),
     )
@@ -204,7 +236,13 @@ def _value(figure: Estimate | None) -> float | None:
     return figure.value if figure else None
 
 
-def _why_no_verdict(analysis: Analysis, config: Configuration) -> str:
+def verdict(analysis: Analysis, config: Configuration) -> str | None:
+    """The word in every table and file; None where there is nothing to judge."""
+    pair = analysis.pair(config)
+    if pair is not None:
+        return pair.judgement.verdict
+    if not config.runs:
+        return None
     if config.devices == 1:
         return "baseline"
-    return "not comparable" if analysis.refusal(config) else MISSING
+    return "not comparable" if analysis.refusal(config) else None

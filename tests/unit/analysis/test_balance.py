@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from recorded import DDP, Spec, write_sweep
 
-from scalewise.analysis.balance import advice, cv_percent, grade, measure_balance
+from scalewise.analysis.balance import advice, cv_percent, cv_text, grade, measure_balance
 from scalewise.analysis.load import Cell, load_sweep
 from scalewise.analysis.throughput import NotMeasuredError
 from scalewise.analysis.usage import measure_usage
@@ -57,6 +57,12 @@ def test_even_ranks_are_excellent(tmp_path: Path) -> None:
 )
 def test_grades_at_their_edges(cv: float, expected: str) -> None:
     assert grade(cv) == expected
+    assert grade(float(cv_text(cv))) == expected
+
+
+def test_a_cv_is_written_as_it_is_graded() -> None:
+    written = [cv_text(cv) for cv in (0.0, 0.04, 0.06, 9.2, 9.94, 9.96, 9.9996, 10.0, 19.951)]
+    assert written == ["0.0", "<0.1", "0.1", "9.2", "9.9", "9.96", "9.9996", "10.0", "19.95"]
 
 
 def test_cv_is_over_all_ranks_there_are() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from scalewise.analysis.apart import Window
+from scalewise.analysis.apart import Window, _later
 from scalewise.analysis.breakdown import ExposedCommunication
 from scalewise.analysis.collective_curve import AllReduceCurve, bus_factor
 from scalewise.analysis.communication import Communication, _achieved, serial_fraction
 from scalewise.analysis.kinds import is_examination, is_profiled, is_timed
 from scalewise.analysis.seed_breakdown import seed_rows
+from scalewise.records import STEP_DTYPE, StepSeries
 
 CURVE = AllReduceCurve("nccl", 2, ((8, 0.02), (1_000_000, 0.05), (100_000_000, 0.5)))
 
@@ -59,6 +61,22 @@ def test_amdahls_serial_fraction() -> None:
 def test_what_reduction_costs_is_on_less_off() -> None:
     assert window().cost_ms == pytest.approx(2.5)
     assert window().not_overlapped_ms == pytest.approx(1.0)
+
+
+def series(rank: int, *arrivals_ms: float) -> StepSeries:
+    rows = np.zeros(len(arrivals_ms), STEP_DTYPE)
+    rows["step"], rows["device_step_ms"] = np.arange(len(rows)), 45.0
+    rows["device_arrival_ms"] = arrivals_ms
+    return StepSeries(rank, rows, 0)
+
+
+def test_what_of_it_comes_before_the_last_gradient_is_the_later_arrival() -> None:
+    ranks = (series(0, 42.0, 41.0, 42.2, 41.0, 99.0), series(1, 43.0, 41.2, 43.2, 41.2, 99.0))
+    # Steps 0 and 2 reduce: 42.5 and 42.7 over the ranks, against 41.1 without. Step 4 is neither.
+    assert _later(ranks, (0, 2), (1, 3)) == pytest.approx(1.5)
+    assert _later(ranks, (0, 2), ()) is None
+    unmarked = series(0, float("nan"), float("nan"))
+    assert _later((unmarked,), (0,), (1,)) is None
 
 
 def test_the_seeds_rows_that_ddp_does_not_have_are_absent_and_not_zero() -> None:

@@ -10,7 +10,7 @@ from scalewise.analysis.load import load_sweep
 from scalewise.analysis.mfu import find_doctor, measure_mfu
 from scalewise.analysis.runs import Run
 from scalewise.analysis.summary import analyse
-from scalewise.records import DeviceInfo
+from scalewise.records import DeviceInfo, Fp8Record
 from scalewise.records.doctor import (
     DeviceFacts,
     DoctorReport,
@@ -86,6 +86,24 @@ def test_a_profile_that_was_allowed_not_to_fit_has_no_say(tmp_path: Path) -> Non
         hardware = {"name": "h200", "peak": peak, "allow_mismatch": allowed}
         run = one_run(tmp_path / str(allowed), Spec(config={"hardware": hardware}))
         assert len(measure_mfu(run).figures) == count
+
+
+def test_the_peak_of_fp8_says_how_much_of_the_step_could_reach_it(tmp_path: Path) -> None:
+    run = one_run(tmp_path, Spec(config={"precision": {"name": "fp8"}}))
+    assert run.cell.provenance is not None and run.cell.result is not None
+    fp8 = Fp8Record(("a", "b"), ("head",))
+    ranks = tuple(replace(rank, fp8=fp8) for rank in run.cell.result.ranks)
+    provenance = replace(
+        run.cell.provenance, peak_tflops={"fp8": 4.0, "bf16": 2.0}, peak_source="a sheet"
+    )
+    cell = replace(
+        run.cell, provenance=provenance, result=replace(run.cell.result, ranks=ranks)
+    )  # fmt: skip
+    (figure,) = measure_mfu(replace(run, cell=cell)).figures
+    assert figure.peak_tflops == 4.0
+    assert figure.source == (
+        "a sheet; 2 of 3 linear layers multiplied in fp8, the rest of the step in bf16"
+    )
 
 
 def test_a_model_without_declared_flops_has_none(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Shards must be disjoint and cover the data; seed 004's were not."""
+"""Shards must be disjoint and cover the data; an earlier project's were not."""
 
 import numpy as np
 import pytest

@@ -20,6 +20,47 @@ def test_t_interval_is_scipys() -> None:
     assert estimate.n == 5
 
 
+def test_a_positive_quantity_is_estimated_on_logarithms() -> None:
+    estimate = st.estimate_positive(RUNS_A)
+    expected = stats.ttest_1samp(np.log(RUNS_A), 0).confidence_interval(0.95)
+    assert estimate.interval is not None
+    bounds = (math.log(estimate.interval.low), math.log(estimate.interval.high))
+    assert bounds == pytest.approx(expected)
+    assert estimate.value == pytest.approx(stats.gmean(RUNS_A))
+    assert estimate.sd == pytest.approx(np.std(RUNS_A, ddof=1))
+    ratio = st.estimate_ratio(RUNS_A, RUNS_B)
+    assert ratio.value == pytest.approx(estimate.value / st.estimate_positive(RUNS_B).value)
+
+
+def test_two_wild_runs_have_a_wide_interval_above_zero() -> None:
+    low_by_t = st.estimate_mean([2.0, 9.0]).interval
+    assert low_by_t is not None
+    assert low_by_t.low < 0  # what a time cannot be
+    interval = st.estimate_positive([2.0, 9.0]).interval
+    assert interval is not None
+    assert 0 < interval.low < 0.01
+    assert interval.high > 1000
+    assert st.estimate_positive([5.0]).interval is None
+    with pytest.raises(ValueError, match="positive"):
+        st.estimate_positive([1.0, 0.0])
+
+
+def test_the_interval_on_logarithms_covers_95_of_100_at_a_run_to_run_cv_of_40_percent() -> None:
+    random = np.random.default_rng(3)
+    runs = np.exp(random.normal(math.log(5.0), 0.4, (2000, 3)))
+    intervals = [st.estimate_positive(r).interval for r in runs]
+    assert np.mean([i is not None and i.low < 5.0 < i.high for i in intervals]) == pytest.approx(
+        0.95, abs=0.015
+    )
+
+
+def test_an_interval_of_a_share_ends_at_zero() -> None:
+    cut, whole = st.estimate_not_negative([0.0, 0.4]), st.estimate_mean([0.0, 0.4])
+    assert (cut.interval, whole.interval) != (None, None)
+    assert cut.interval == st.Interval(0.0, whole.interval.high if whole.interval else 0.0)
+    assert cut.value == whole.value
+
+
 def test_one_run_has_no_interval_and_no_spread() -> None:
     estimate = st.estimate_mean([100.0])
     assert estimate.interval is None
@@ -129,7 +170,7 @@ def test_outliers_are_flagged_from_ten_runs_up_only() -> None:
     assert st.outliers([*runs, 30.0]) == (9,)
     without = st.estimate_without_outliers([*runs, 30.0])
     assert without is not None
-    assert without.value == pytest.approx(np.mean(runs))
+    assert without.value == pytest.approx(stats.gmean(runs))
     assert st.estimate_without_outliers([*runs, 10.0]) is None
 
 

@@ -55,9 +55,9 @@ def test_the_text_has_the_seeds_shape_with_the_right_numbers(tmp_path: Path) -> 
     # Samples cycle through +0, +5 and +10 MiB, eight of them: their mean is 4.4, their sd 4.2.
     assert text.splitlines()[4:] == [
         "large ddp x2 - memory per device:",
-        "    GPU 0: 12004.4 MB (±4.2)",
-        "    GPU 1: 12044.4 MB (±4.2)",
-        "    Total:  24048.8 MB",
+        "    GPU 0: 12004.4 MiB (±4.2)",
+        "    GPU 1: 12044.4 MiB (±4.2)",
+        "    Total:  24048.8 MiB",
         "    Balance: CV = 0.2% (Excellent) of memory",
         "    Load:    CV = 23.4% (Poor) of arrival",
     ]
@@ -67,8 +67,8 @@ def test_a_report_carries_them(tmp_path: Path) -> None:
     files = report.build(write_sweep(tmp_path, [Spec(), DDP]))
     names = {p.name for p in files.plots}
     assert set(devices.NAMES) <= names
-    assert "GPU 1: 12044.4 MB" in files.markdown.read_text()
-    assert "GPU 1: 12044.4 MB" in (tmp_path / "report" / "gpu_summary.txt").read_text()
+    assert "GPU 1: 12044.4 MiB" in files.markdown.read_text()
+    assert "GPU 1: 12044.4 MiB" in (tmp_path / "report" / "gpu_summary.txt").read_text()
 
 
 def test_processes_are_called_ranks_on_a_cpu_host(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import csv
 import json
+import re
+import shutil
 import struct
 from dataclasses import replace
 from io import StringIO
@@ -9,15 +11,21 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from recorded import DDP, DDP_MS, SINGLE_MS, Spec, repeats, write_sweep
+from recorded import DDP, DDP_MS, SINGLE_MS, START, Spec, repeats, write_sweep
 from rich.console import Console
 
 from scalewise import report
+from scalewise.analysis.balance import grade
+from scalewise.analysis.load import load_sweep
 from scalewise.analysis.statistics import Estimate, Interval
-from scalewise.records import RecordError
+from scalewise.analysis.summary import analyse
+from scalewise.records import CellFolder, RankError, RecordError
 from scalewise.report import tables
 from scalewise.report.devices import NAMES as DEVICE_PLOTS
+from scalewise.terminal import open_console
 
+RESULTS = Path(__file__).parents[3] / "docs" / "results"
+STATE = '"optimizer_state_bytes": 1048576'
 STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
 
 
@@ -160,10 +168,128 @@ def test_the_console_says_the_same(whole: Path) -> None:
 def test_a_narrow_terminal_still_shows_the_verdicts(whole: Path) -> None:
     text = printed(whole, width=80)
     assert "large ddp x2: beneficial." in text
-    # No cell of a table is broken over lines.
-    (row,) = [line for line in text.splitlines() if "large ddp x2" in line and "[" in line]
-    assert "20,646 ± 203" in row
+    # No cell of a table is broken over lines, and none is left out.
+    rows = [line for line in text.splitlines() if line.startswith(" large ddp x2 ")]
+    (row,) = [row for row in rows if "20,646 ± 203" in row]
     assert row.rstrip().endswith("beneficial")
+    lines = printed(whole, width=400).splitlines()
+    wide = [line for line in lines if line.startswith(" large ddp x2 ")]
+    assert len(wide) == 2
+    assert figures(wide) <= figures(rows)
+    tables_end = text.index("large ddp x2: beneficial")
+    assert max(len(line) for line in text[:tables_end].splitlines()) <= 80
+
+
+def figures(rows: list[str]) -> set[str]:
+    return {word for row in rows for word in re.split(r"\s{2,}", row.strip())}
+
+
+def test_names_of_rows_fold_before_a_figure_does(tmp_path: Path) -> None:
+    name = "a_model_with_a_name_that_is_wider_than_the_terminal_it_is_shown_on"
+    path = write_sweep(tmp_path, [*repeats(Spec(model=name), STEADY)])
+    text = printed(path, width=60)
+    assert "12,800 ± 126" in text
+    assert max(map(len, text.partition("Nothing ran")[0].splitlines())) <= 60
+
+
+def test_a_pipe_has_no_width(
+    whole: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    report.print_console(whole, open_console())
+    text = capsys.readouterr().out
+    (row,) = [line for line in text.splitlines() if " large ddp x2 " in line and "20,646" in line]
+    assert row.rstrip().endswith("beneficial")
+    assert "large ddp x2: beneficial. speedup 1.61 on 2 devices (95 % interval 1.59-1.63)" in text
+
+
+def test_what_is_the_same_in_every_row_is_said_once_above(whole: Path, tmp_path: Path) -> None:
+    same = (
+        "the same in every row: dataset=tabular, precision=fp32, execution=eager, optimizer=adam, "
+        "lr=0.001, 128 samples a step of all devices, 60 steps (10 to warm up), seed=7, on "
+        "NVIDIA H200"
+    )
+    assert same in printed(whole)
+    specs = [Spec(batch_size=size, config={"optimizer": {"name": "adam", "lr": lr}})
+             for size in (32, 64) for lr in (0.1, 0.2)]  # fmt: skip
+    text = printed(write_sweep(tmp_path, specs))
+    assert "precision=fp32, execution=eager, optimizer=adam, 60 steps" in text
+    for size in (32, 64):
+        for lr in (0.1, 0.2):
+            assert f" large single x1 batch_size={size} lr={lr} " in text
+
+
+def test_a_failed_cell_says_at_which_line_and_in_which_log(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path, [Spec(), replace(DDP, outcome="failed")])
+    folder = CellFolder(path / "001-large-ddp-r0")
+    text = 'Traceback (most recent call last):\n  File "/home/user/my_model.py", line 12, in f\n'
+    folder.save_rank_error(RankError(1, START + 1, "exception", "boom", text))
+    folder.log_path(1, "err").parent.mkdir()
+    folder.log_path(1, "err").touch()
+    lines = printed(path, width=60).splitlines()
+    (at,) = [i for i, line in enumerate(lines) if line.startswith("failed: 001-large-ddp-r0: rank")]
+    assert lines[at + 1 : at + 3] == [
+        "  raised at /home/user/my_model.py:12",
+        f"  log: {folder.log_path(1, 'err')}",
+    ]
+    page = report.build(path).markdown.read_text()
+    assert "| my_model.py:12 | 001-large-ddp-r0/logs/rank1.err |" in page
+    assert str(tmp_path) not in page.partition("```text")[0]
+
+
+def test_what_a_doctor_found_and_advises_is_printed(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path, [Spec(config={"workload": "doctor"})])
+    shutil.copy(RESULTS / "doctor_h200x4" / "p2p_off.json", path / "doctor.json")
+    examined = json.loads((path / "doctor.json").read_text())
+    lines = printed(path, width=10_000).splitlines()
+    assert examined["findings"]
+    for finding in examined["findings"]:
+        (line,) = [line for line in lines if line.startswith(f"doctor: {finding['severity']}: ")
+                   and finding["text"] in line]  # fmt: skip
+        assert finding["advice"] in line
+        assert finding["evidence"] in line
+    (path / "doctor.json").unlink()
+    assert "doctor: " not in printed(path)
+
+
+def test_the_verdict_is_the_same_word_on_screen_and_in_the_files(
+    files: report.ReportFiles,
+) -> None:
+    rows = {r["configuration"]: r for r in csv.DictReader(StringIO(files.csv.read_text()))}
+    assert rows["large single x1"]["verdict"] == "baseline"
+    assert rows["large ddp x2"]["verdict"] == "beneficial"
+    assert rows["xl ddp x2"]["verdict"] == ""
+    found = {c["label"]: c for c in json.loads(files.json.read_text())["configurations"]}
+    assert found["large single x1"]["verdict"] == "baseline"
+
+
+def test_the_grade_stands_beside_the_cv_that_it_grades(tmp_path: Path) -> None:
+    specs = [
+        replace(DDP, repeat=i, run_factor=f, slow_ranks_ms={1: ms})
+        for i, (f, ms) in enumerate([(1.0, 0.4), (1.0, 0.9), (1.01, 1.2)])
+    ]
+    found = tables.balance_table(analyse(load_sweep(write_sweep(tmp_path, specs))))
+    (row,) = found.rows
+    by_header = dict(zip(found.headers, row, strict=True))
+    worst = float(by_header["worst run (%)"])
+    assert by_header["its grade"] == grade(worst) == "fair"
+    assert grade(float(by_header["arrival CV (%)"].split(" ")[0])) == "good"
+
+
+def test_optimizer_state_is_a_column_where_optimizers_are_compared(tmp_path: Path) -> None:
+    def headers(path: Path, *specs: Spec) -> tuple[str, ...]:
+        sweep = load_sweep(write_sweep(path, specs))
+        for folder in path.glob("0*"):
+            result = folder / "result.json"
+            text = result.read_text().replace('"optimizer_state_bytes": null', STATE)
+            result.write_text(text)
+        return tables.resource_table(analyse(load_sweep(sweep.path))).headers
+
+    sgd = {"optimizer": {"name": "sgd", "lr": 0.1}}
+    column = "optimizer state per rank (MiB)"
+    assert column in headers(tmp_path / "a", Spec(), Spec(config=sgd))
+    assert column not in headers(tmp_path / "b", Spec(), Spec(model="medium", config=sgd))
+    assert column not in headers(tmp_path / "c", Spec(), DDP)
 
 
 def test_an_emulated_run_is_labelled_first_thing_of_its_provenance(tmp_path: Path) -> None:
@@ -253,3 +379,6 @@ def test_an_estimate_shows_its_doubt_to_two_digits() -> None:
     assert tables.estimate(Estimate(106.62, 5, 1.5, Interval(104.73, 108.51))) == "106.6 ± 1.9"
     assert tables.estimate(Estimate(106.62, 1, None, None)) == "107"
     assert tables.estimate(None) == "-"
+    lopsided = Estimate(4.24, 2, 4.9, Interval(0.0003, 59_874.0))
+    assert tables.estimate(lopsided) == "4.24 [3.00e-04, 59,874]"
+    assert tables.estimate(Estimate(100.0, 5, 4.0, Interval(95.2, 105.2))) == "100.0 ± 5.0"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from scalewise.analysis.runs import Configuration, Run
-from scalewise.analysis.statistics import Estimate, estimate_mean
+from scalewise.analysis.statistics import Estimate, estimate_positive
 
 
 def epoch_times_s(run: Run, warmup_epochs: int) -> tuple[float, ...]:
@@ -31,13 +31,13 @@ def epoch_times_s(run: Run, warmup_epochs: int) -> tuple[float, ...]:
 
 
 def mean_epoch_time_s(config: Configuration, warmup_epochs: int) -> Estimate | None:
-    """Mean over runs of each run's mean epoch time; None where no whole epoch was run."""
+    """Geometric mean over runs of each run's mean epoch time; None where no whole epoch was run."""
     means = [
         sum(times) / len(times)
         for run in config.runs
         if (times := epoch_times_s(run, warmup_epochs))
     ]
-    return estimate_mean(means) if means else None
+    return estimate_positive(means) if means else None
 
 
 def accuracy(run: Run) -> tuple[Sequence[int], Sequence[float]] | None:

@@ -63,8 +63,9 @@ def _bars(title: str, unit: str, rows: Sequence[tuple[Configuration, Estimate]])
         axes.barh(row, figure.value, height=0.65, color=colour, alpha=0.85)
         end = figure.value
         if figure.interval is not None:
-            low, end = max(figure.interval.low, 0.0), max(end, figure.interval.high)
-            axes.plot([low, figure.interval.high], [row, row], color="black", lw=1.6)
+            low, high = figure.interval.low, figure.interval.high
+            axes.plot([low, high], [row, row], color="black", lw=1.6)
+            end = max(end, high)
         axes.text(end, row, f"  {number(figure.value)}", va="center", fontsize=9)
     axes.set_yticks(range(len(rows)), [config.label for config, _ in rows])
     axes.invert_yaxis()

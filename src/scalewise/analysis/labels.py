@@ -1,0 +1,149 @@
+"""Names for the rows of a table: short, unique, and telling what was swept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scalewise.analysis.identity import flatten
+from scalewise.analysis.kinds import is_examination, is_profiled, is_search
+from scalewise.analysis.load import Cell
+from scalewise.records import PlannedCell
+
+_NEVER_TELLING = ("sweep.", "tracking.", "hydra.")
+
+Fields = Mapping[str, Any]
+"""Dotted key to value."""
+
+
+def configuration_labels(firsts: Mapping[str, Cell]) -> dict[str, str]:
+    """``model strategy xN``, and whatever else is needed to tell two of them apart.
+
+    ``firsts`` holds a cell of each configuration by its id. What the user swept comes first,
+    then names of groups, then keys of the top level, then the rest: as many as it takes.
+    """
+    swept = {key for cell in firsts.values() for key in _typed(cell.planned)}
+    base = {key: _base_label(cell) for key, cell in firsts.items()}
+    fields = {key: flatten(cell.config or {}) for key, cell in firsts.items()}
+    labels = {}
+    for alike in _alike(base).values():
+        words = _telling({key: fields[key] for key in alike}, swept)
+        for key in alike:
+            own = words[key] or ([key[:8]] if len(alike) > 1 else [])
+            labels[key] = " ".join([base[key], *own])
+    # Nothing tells them apart, not even what one of them lacks: their ids do.
+    doubles = {key for alike in _alike(labels).values() if len(alike) > 1 for key in alike}
+    return {
+        key: f"{label} {key[:8]}" if key in doubles and key[:8] not in label else label
+        for key, label in labels.items()
+    }
+
+
+def told_apart(label: str) -> tuple[str, ...]:
+    """The words of a label that tell it from others of the same model, strategy and devices."""
+    return tuple(word for word in label.split() if "=" in word)
+
+
+def swept_words(planned: Sequence[PlannedCell]) -> dict[str, str]:
+    """For each cell's id what was swept beside what its name says, as ``lr=0.1 batch_size=64``.
+
+    Empty words for cells that their names tell apart.
+    """
+    stems = {cell.cell_id: re.sub(r"-r\d+-[0-9a-f]+$", "", cell.name) for cell in planned}
+    typed = {cell.cell_id: _typed(cell) for cell in planned}
+    return {
+        key: " ".join(words)
+        for alike in _alike(stems).values()
+        for key, words in _telling({k: typed[k] for k in alike}, set()).items()
+    }
+
+
+def named(config: Mapping[str, Any], group: str) -> str | None:
+    """``named(config, "model")`` is the chosen model's name."""
+    chosen = config.get(group)
+    if not isinstance(chosen, Mapping):
+        return None if chosen is None else str(chosen)
+    # A user's own class, given on the command line, has its path alone.
+    path = str(chosen.get("_target_") or "").rpartition(".")[2]
+    return str(chosen["name"]) if chosen.get("name") is not None else path or None
+
+
+def _base_label(cell: Cell) -> str:
+    config = cell.config
+    if config is None:
+        return cell.planned.name
+    devices = cell.result.world_size if cell.result else cell.planned.devices
+    parts = [named(config, "model"), named(config, "strategy")]
+    if is_examination(config):
+        parts = ["doctor"]
+    elif is_search(config):
+        parts.insert(0, "find batch")
+    elif is_profiled(config):
+        parts.append("under the profiler")
+    many = [f"({cell.result.models} models)"] if cell.result and cell.result.models > 1 else []
+    return " ".join([*(p for p in parts if p), f"x{devices}" if devices else "xall", *many])
+
+
+def _typed(cell: PlannedCell) -> dict[str, str]:
+    """Keys that the user typed for a cell, with their values."""
+    pairs = (text.partition("=") for text in cell.overrides)
+    return {key.lstrip("+"): value for key, sign, value in pairs if sign}
+
+
+def _alike(words: Mapping[str, str]) -> dict[str, list[str]]:
+    """Word to the keys that have it."""
+    groups: dict[str, list[str]] = {}
+    for key, word in words.items():
+        groups.setdefault(word, []).append(key)
+    return groups
+
+
+def _telling(alike: Mapping[str, Fields], swept: set[str]) -> dict[str, list[str]]:
+    """``field=value`` of the fewest fields that tell ``alike`` apart, for each of them."""
+    names = dict.fromkeys(name for fields in alike.values() for name in fields)
+    differ = [
+        name
+        for name in names
+        if not name.startswith(_NEVER_TELLING)
+        and len({_word(fields, name) for fields in alike.values()}) > 1
+    ]
+    chosen: list[str] = []
+    parts = 1
+    for name in sorted(differ, key=lambda name: _priority(name, swept)):
+        found = len({tuple(_word(f, n) for n in (*chosen, name)) for f in alike.values()})
+        if found > parts:  # else it only repeats what others have said
+            chosen.append(name)
+            parts = found
+    short = _shortened(chosen)
+    # What a cell does not have tells it apart by not being there.
+    return {
+        key: [f"{short[name]}={_word(fields, name)}" for name in chosen if name in fields]
+        for key, fields in alike.items()
+    }
+
+
+def _priority(name: str, swept: set[str]) -> int:
+    if name in swept or name.removesuffix(".name") in swept:
+        return 0
+    if name.endswith(".name"):
+        return 1
+    return 2 if "." not in name else 3
+
+
+def _word(fields: Fields, name: str) -> str:
+    """As one types it; nothing where the field is absent."""
+    if name not in fields:
+        return ""
+    value = fields[name]
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value)
+
+
+def _shortened(names: Sequence[str]) -> dict[str, str]:
+    """The last part of each dotted name, as far as it is that one's alone."""
+    whole = {name: name.removesuffix(".name") for name in names}
+    last = {name: word.rpartition(".")[2] for name, word in whole.items()}
+    ends = list(last.values())
+    return {name: last[name] if ends.count(last[name]) == 1 else whole[name] for name in names}

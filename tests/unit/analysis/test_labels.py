@@ -1,0 +1,97 @@
+"""Rows are told apart by what was swept, in as few words as it takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recorded import DDP, Spec, write_sweep
+
+from scalewise.analysis.labels import configuration_labels, swept_words
+from scalewise.analysis.load import load_sweep
+from scalewise.analysis.runs import configurations
+from scalewise.records import PlannedCell
+
+
+def adam(lr: float, **more: Any) -> dict[str, Any]:
+    return {"optimizer": {"name": "adam", "lr": lr, **more}}
+
+
+def labels(path: Path, *specs: Spec) -> set[str]:
+    return {c.label for c in configurations(load_sweep(write_sweep(path, specs)))}
+
+
+@pytest.mark.parametrize(
+    ("specs", "expected"),
+    [
+        ([Spec(), DDP], {"large single x1", "large ddp x2"}),
+        (
+            [Spec(config=adam(0.1)), Spec(config=adam(0.01))],
+            {"large single x1 lr=0.1", "large single x1 lr=0.01"},
+        ),
+        (
+            [Spec(config=adam(lr), batch_size=b) for lr in (0.1, 0.01) for b in (32, 64)],
+            {
+                "large single x1 batch_size=32 lr=0.1",
+                "large single x1 batch_size=32 lr=0.01",
+                "large single x1 batch_size=64 lr=0.1",
+                "large single x1 batch_size=64 lr=0.01",
+            },
+        ),
+        # Arguments that come with another optimizer are told by its name.
+        (
+            [Spec(), Spec(config={"optimizer": {"name": "sgd", "lr": 0.5, "momentum": 0.9}})],
+            {"large single x1 optimizer=adam", "large single x1 optimizer=sgd"},
+        ),
+        # Two keys of the same last part are written in full.
+        (
+            [
+                Spec(config={**adam(lr), "pruning": {"name": "none", "lr": other}})
+                for lr in (0.1, 0.2)
+                for other in (1, 2)
+            ],
+            {
+                f"large single x1 optimizer.lr={lr} pruning.lr={other}"
+                for lr in (0.1, 0.2)
+                for other in (1, 2)
+            },
+        ),
+    ],
+)
+def test_labels_tell_what_was_swept(tmp_path: Path, specs: list[Spec], expected: set[str]) -> None:
+    assert labels(tmp_path, *specs) == expected
+
+
+def test_what_the_user_typed_tells_before_what_follows_from_it(tmp_path: Path) -> None:
+    specs = [Spec(config={**adam(lr), "rounds": lr * 10}) for lr in (0.1, 0.2)]
+    sweep = load_sweep(write_sweep(tmp_path, specs))
+    firsts = {cell.planned.config_id: cell for cell in sweep.cells}
+    assert {x.rpartition(" ")[2] for x in configuration_labels(firsts).values()} == {
+        "rounds=1.0", "rounds=2.0"
+    }  # fmt: skip
+    plan = sweep.path / "sweep.json"
+    for spec in specs:
+        lr = spec.config["optimizer"]["lr"]
+        text = plan.read_text().replace('"model=large"', f'"optimizer.lr={lr}"', 1)
+        plan.write_text(text)
+    firsts = {cell.planned.config_id: cell for cell in load_sweep(tmp_path).cells}
+    assert {x.rpartition(" ")[2] for x in configuration_labels(firsts).values()} == {
+        "lr=0.1", "lr=0.2"
+    }  # fmt: skip
+
+
+def test_cells_of_one_name_are_told_apart_by_what_was_typed() -> None:
+    def planned(number: int, name: str, *typed: str) -> PlannedCell:
+        return PlannedCell(str(number), f"c{number}", f"{name}-r0-0000000{number}", typed, 0, 1)
+
+    words = swept_words(
+        [
+            planned(1, "mlp-tabular-single", "optimizer.lr=0.1", "+hardware.x=1", "seed=3"),
+            planned(2, "mlp-tabular-single", "optimizer.lr=0.2", "+hardware.x=1", "seed=3"),
+            planned(3, "mlp-tabular-ddp", "optimizer.lr=0.1", "+hardware.x=2", "seed=3"),
+            planned(4, "mlp-tabular-ddp", "optimizer.lr=0.1", "+hardware.x=3", "seed=3"),
+            planned(5, "gpt2-stdlib-ddp", "optimizer.lr=0.1"),
+        ]
+    )
+    assert words == {"1": "lr=0.1", "2": "lr=0.2", "3": "x=2", "4": "x=3", "5": ""}

@@ -1,0 +1,92 @@
+"""Repeats with neighbours on the host: set aside one by one, and never mixed with the others."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from recorded import DDP, DDP_MS, SINGLE_MS, Spec, repeats, write_sweep
+
+from scalewise.analysis.load import load_sweep
+from scalewise.analysis.repeats import assess
+from scalewise.analysis.runs import configurations
+from scalewise.analysis.summary import Analysis, analyse
+from scalewise.report.export import as_json
+from scalewise.report.findings import warnings
+
+STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
+IDEAL = sum(SINGLE_MS.values()) / sum(DDP_MS.values())
+
+
+def with_neighbours(specs: list[Spec], *which: int) -> list[Spec]:
+    """Those runs meet a neighbour that makes them five times slower."""
+    return [
+        replace(s, co_tenants=("pid 4711 (python)",), run_factor=5.0) if i in which else s
+        for i, s in enumerate(specs)
+    ]
+
+
+def analysed(path: Path, *specs: Spec) -> Analysis:
+    return analyse(load_sweep(write_sweep(path, specs)))
+
+
+def test_one_repeat_with_a_neighbour_is_set_aside_and_the_others_are_compared(
+    tmp_path: Path,
+) -> None:
+    found = analysed(tmp_path, *repeats(Spec(), STEADY), *with_neighbours(repeats(DDP, STEADY), 3))
+    (pair,) = found.pairs
+    assert found.refused == ()
+    assert (pair.speedup.n, pair.judgement.verdict) == ((4, 5), "beneficial")
+    assert abs(pair.speedup.value / IDEAL - 1) < 0.01
+    assert (len(pair.multi.runs), len(pair.multi.aside)) == (4, 1)
+    (line,) = [w for w in warnings(found) if "set aside" in w]
+    assert line == (
+        "large ddp x2: 008-large-ddp-r3 is set aside, 1 of 5 repeats: it shared the host with "
+        "pid 4711 (python)"
+    )
+    assert '"reason": "shared the host with pid 4711 (python)"' in as_json(found)
+
+
+def test_too_few_repeats_left_are_no_comparison(tmp_path: Path) -> None:
+    specs = with_neighbours(repeats(DDP, STEADY[:2]), 1)
+    found = analysed(tmp_path, *repeats(Spec(), STEADY), *specs)
+    (refused,) = found.refused
+    assert found.pairs == ()
+    assert refused.reason.startswith("1 of 2 repeats of large ddp x2 is left, too few: 006-large")
+    assert "shared the host with pid 4711" in refused.reason
+
+
+def test_where_all_shared_the_host_a_run_that_had_it_alone_is_the_odd_one(tmp_path: Path) -> None:
+    single = with_neighbours(repeats(Spec(), STEADY), 0, 1, 2, 3)
+    multi = with_neighbours(repeats(DDP, STEADY), 0, 1, 2, 3, 4)
+    found = analysed(tmp_path, *single, *multi)
+    (pair,) = found.pairs
+    assert pair.speedup.n == (5, 4)
+    assert [a.reason for a in pair.single.aside] == [
+        "had the host alone, unlike the repeats that are compared"
+    ]
+
+
+def test_neighbours_on_one_side_only_are_refused_as_before(tmp_path: Path) -> None:
+    specs = with_neighbours(repeats(DDP, STEADY), 0, 1, 2, 3, 4)
+    (refused,) = analysed(tmp_path, *repeats(Spec(), STEADY), *specs).refused
+    assert "co_tenancy: alone against shared host" in refused.reason
+
+
+def test_another_workload_with_neighbours_changes_nothing_here(tmp_path: Path) -> None:
+    others = with_neighbours(repeats(Spec(model="medium"), STEADY), 0, 1, 2, 3, 4)
+    mixed = with_neighbours(repeats(DDP, STEADY), 0, 1)
+    found = analysed(tmp_path, *others, *repeats(Spec(), STEADY), *mixed)
+    (pair,) = found.pairs
+    assert pair.speedup.n == (3, 5)
+
+
+def test_a_neighbour_that_stays_does_not_add_repeats_for_ever(tmp_path: Path) -> None:
+    auto = {"repeats": "auto", "max_repeats": 8, "precision_percent": 2}
+    specs = with_neighbours(repeats(Spec(config=auto), [1.0] * 8), *range(1, 8))
+    other = with_neighbours(repeats(replace(DDP, config=auto), [1.0] * 8), *range(2, 8))
+    found = configurations(load_sweep(write_sweep(tmp_path / "one", [*specs, *other])))
+    # As many shared the host on both sides: those are compared, and the odd ones are few.
+    assert {len(c.runs) for c in found} == {7, 6}
+    alone = with_neighbours(repeats(replace(DDP, config=auto), [1.0, 1.3] * 4), *range(3, 8))
+    (group,) = assess(configurations(load_sweep(write_sweep(tmp_path / "two", alone))))
+    assert (group.wanted, group.because) == (None, "cap")
+    assert "5 runs of large ddp x2 had neighbours and are set aside" in group.reason

@@ -32,6 +32,7 @@ def test_a_window_stands_beside_the_timed_cell_and_is_never_timed(train: Train) 
     assert under.runs[0].throughput is None
     cost = analysis.communication[timed.config_id]
     assert cost.window is not None and cost.window.cell == profiled.name
+    assert cost.window.cost_ms is not None and cost.window.slower_ms is not None
     assert cost.gradient_bytes == timed.runs[0].cell.result.ranks[0].parameters_trainable * 4
 
 

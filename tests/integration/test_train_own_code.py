@@ -172,7 +172,8 @@ def test_monitor_records_a_script_of_ones_own(train: Train, own_code: Path) -> N
         assert done.returncode == 0, done.stderr
         said = done.stdout + done.stderr
         assert f"records go to records/{name}; the first 2 steps are warm-up" in said
-        assert f"{24 // ranks - 2} steps were timed: scalewise report records" in said
+        steps = 24 // ranks
+        assert f"{steps - 2} of {steps} steps were timed: scalewise report records" in said
     one, two = load_sweep(own_code / "records").cells
     _check_monitored(one, ranks=1)
     _check_monitored(two, ranks=2)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from fakes.train_command import Train
 from scalewise.records import CellFolder, read_metrics, read_steps
@@ -15,6 +18,13 @@ RESUMED_AT = 31
 def curve(cell: CellFolder, rank: int) -> list[tuple[int, int, int, float | None]]:
     rows = read_metrics(cell.metrics_path(rank))
     return [(r.step, r.epoch, r.samples, r.values.get("train_loss")) for r in rows]
+
+
+def pruning_state(cell: CellFolder) -> dict[str, Any]:
+    """Of the last checkpoint."""
+    (path,) = cell.path.glob("checkpoints/*/trainer.ckpt")
+    state: dict[str, Any] = torch.load(path, weights_only=False)["callbacks"]["Pruning"]
+    return state
 
 
 def test_the_loss_curve_is_that_of_an_uninterrupted_run(train: Train, own_code: Path) -> None:
@@ -32,6 +42,10 @@ def test_the_loss_curve_is_that_of_an_uninterrupted_run(train: Train, own_code: 
         "warmup_steps=2",
         "log_every_n_steps=1",
         f"checkpoint.every_n_steps={EVERY}",
+        "pruning=movement",
+        "pruning.begin_step=4",
+        "pruning.end_step=40",
+        "pruning.every_n_steps=3",
         "checkpoint.keep=true",
         "-m",
         cwd=own_code,
@@ -59,3 +73,8 @@ def test_the_loss_curve_is_that_of_an_uninterrupted_run(train: Train, own_code: 
     for cell in (whole, killed):
         kept = [path.name for path in (cell.path / "checkpoints").iterdir()]
         assert len(kept) == 1, kept
+    states = [pruning_state(cell) for cell in (whole, killed)]
+    assert states[0]["steps"] == states[1]["steps"] > RESUMED_AT
+    for name in ("masks", "movement"):
+        assert states[0][name]
+        assert all(map(torch.equal, states[0][name], states[1][name])), name

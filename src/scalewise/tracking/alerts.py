@@ -11,7 +11,7 @@ from scalewise.tracking.windows import WindowRow
 from scalewise.typed import DataError, build
 
 POOR_CV_PERCENT: Final = 20.0
-"""From here on seed 003's grade of a balance is poor."""
+"""From here on the grade of a balance is poor."""
 _PATIENCE: Final = 3
 """Windows in a row (half a second or more each): a checkpoint makes a rank late once."""
 

@@ -19,7 +19,7 @@ _AGGREGATES: Final[Mapping[str, tuple[str, str | None]]] = {
     "sm_activity_percent": ("mean", None),
     "power_w": ("total", None),
 }
-"""Metric to what is told of all GPUs together, and the name under which the seed knows it."""
+"""Metric to what is told of all GPUs together, and the earlier GPU monitor's name of it."""
 _PROCESS_METRICS: Final = {"utilization_percent": "cpu_percent", "memory_used_mib": "rss_mib"}
 
 
@@ -87,8 +87,8 @@ class DeviceRows:
     def _totals(self, samples: list[DeviceSample]) -> dict[str, float]:
         """Over the host's GPUs; absent unless every one of them was read.
 
-        Under the seed's names too. CV = population standard deviation / mean: the GPUs are all
-        there are, not a sample.
+        Under the earlier GPU monitor's names too. CV = population standard deviation / mean: the
+        GPUs are all there are, not a sample.
         """
         if len(samples) < len(self._devices):
             return {}

@@ -120,7 +120,8 @@ def _balance(arrival_ms: dict[int, float]) -> dict[str, float]:
     by_rank = {f"balance/rank_{rank}_arrival_ms": ms for rank, ms in arrival_ms.items()}
     return {
         "balance/arrival_cv_percent": cv_percent,
-        # The name seed dashboards look for; arrival, because memory cannot show a straggler.
+        # The name that dashboards made for the earlier GPU monitor look for; arrival, because
+        # memory cannot show a straggler.
         "gpu_load_balance_cv": cv_percent,
         **by_rank,
     }

@@ -77,6 +77,8 @@ class Engine(ABC):
         """What has ended so far; it stays when :meth:`run` is interrupted."""
         self.again: frozenset[str] = frozenset()
         """Ids of done cells that are to run once more; their results are set aside."""
+        self.remarks: list[str] = []
+        """Said first, once the folder is ours."""
         self.left_open: tuple[Request, ...] = ()
         """Requests for ``strategy=auto`` or ``batch_size=auto``, whose short runs or searches are
         among the cells to run."""
@@ -95,6 +97,8 @@ class Engine(ABC):
                 f"sweep.resume: another process is running a sweep in {self.folder.path}; "
                 "wait for it or choose another folder"
             )
+        for line in self.remarks:
+            self.display.note(line)
         become_subreaper()
         report = self.report
         mirror = None

@@ -233,11 +233,9 @@ def _run(
     engine = make_engine(folder)
     engine.again = selection.again
     engine.left_open = left_open
-    for difference in mixed:
-        engine.display.note(f"mixed: {difference}")
+    engine.remarks = [f"mixed: {difference}" for difference in mixed]
     if whole and cells[0].request.cell.sweep.resume is not None:
-        for line in differences(sweep, cells, bool(left_open)):
-            engine.display.note(line)
+        engine.remarks += differences(sweep, cells, bool(left_open))
     try:
         return engine.run(selection.cells)
     finally:

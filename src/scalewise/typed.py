@@ -13,7 +13,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union
 
@@ -83,6 +83,8 @@ def convert(hint: Any, value: Any, at: str) -> Any:
     """``value`` as the type ``hint`` asks for it, or :class:`DataError` naming ``at``."""
     if hint is Any or hint is object:
         return value
+    if type(value) is hint and hint in (str, int, bool):
+        return value  # most are: a plan of thousands of cells shows it
     origin = typing.get_origin(hint)
     if origin is typing.Annotated:
         return convert(typing.get_args(hint)[0], value, at)
@@ -109,14 +111,33 @@ def check_finite(value: object, at: str) -> None:
 
     Records may hold such numbers, as what a run came to; as an input they mean nothing.
     """
-    if isinstance(value, float) and not math.isfinite(value):
-        raise DataError(f"{at}: found {value}; allowed: a finite number")
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            check_finite(item, f"{at}.{key}" if at else str(key))
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            check_finite(item, f"{at}[{index}]")
+    found = _not_finite(value)
+    if found is not None:
+        where, number = found
+        raise DataError(f"{(at + where).lstrip('.')}: found {number}; allowed: a finite number")
+
+
+# Asked first, and by exact type: a plan asks a million times, an abstract class answers slowly.
+_NEVER_INFINITE = frozenset({str, int, bool, type(None)})
+
+
+def _not_finite(value: object) -> tuple[str, float] | None:
+    """The path to the first number that is not finite, and that number."""
+    if type(value) in _NEVER_INFINITE:
+        return None
+    if isinstance(value, float):
+        return None if math.isfinite(value) else ("", value)
+    items: Iterable[tuple[object, object]] = ()
+    if isinstance(value, (list, tuple)):
+        items = enumerate(value)
+    elif isinstance(value, (dict, Mapping)):
+        items = value.items()
+    for key, item in items:
+        found = _not_finite(item)
+        if found is not None:
+            step = f"[{key}]" if isinstance(value, (list, tuple)) else f".{key}"
+            return step + found[0], found[1]
+    return None
 
 
 def _convert_scalar(hint: Any, value: Any, at: str) -> Any:

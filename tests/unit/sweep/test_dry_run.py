@@ -79,6 +79,7 @@ def test_what_hydra_refuses_is_refused(composer: Composer, wrong: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timing
 def test_ten_thousand_cells_are_planned_in_five_seconds(composer: Composer, tmp_path: Path) -> None:
     choices = (("model=medium", "model=large"), ("strategy=single", "strategy=ddp"))
     jobs = list(itertools.product(*choices, [f"seed={seed}" for seed in range(2500)]))

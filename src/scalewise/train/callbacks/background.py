@@ -10,7 +10,7 @@ Drain = Callable[[bool], None]
 
 
 class BackgroundDrain:
-    """Calls each drain twice a second until stopped, then once more with ``wait=True``.
+    """Calls each drain twice a second and when stopped, then once more with ``wait=True``.
 
     An error in a drain (a full disk, say) stops the thread and is raised by :meth:`check`, on
     the training thread: records that cannot be kept are not silently lost.
@@ -45,8 +45,15 @@ class BackgroundDrain:
         for drain in self._drains:
             drain(True)
 
+    def abandon(self) -> None:
+        """Write what is ready and wait for nothing: training ended by an error of its own."""
+        self._stopping.set()
+        self._thread.join()
+
     def _run(self) -> None:
-        while not self._stopping.wait(self._interval_s):
+        stopping = False
+        while not stopping:
+            stopping = self._stopping.wait(self._interval_s)
             try:
                 with self._draining:
                     for drain in self._drains:

@@ -159,6 +159,7 @@ class Monitor(CellRecorder):
             self._sampler.stop()
         if self._records is not None:
             self._break_off(exception)
+        self.abandon()
         if self._mirror is not None:
             self._mirror.let_go()
 

@@ -186,14 +186,23 @@ class CellRecorder(pl.Callback):
         if self._background is not None:
             self._background.stop()
         self.metrics.drain(wait=True)
-        self.steps.close()
-        self.metrics.close()
         self.shards.save(trainer.global_rank)
         summary = self._summarise(trainer, pl_module)
         self.folder.save_rank(summary)
+        self._close_files()
+        return summary
+
+    def abandon(self) -> None:
+        """Keep what was recorded of a fit that an error ended: it has no summary."""
+        if self._background is not None:
+            self._background.abandon()
+        self._close_files()
+
+    def _close_files(self) -> None:
+        self.steps.close()
+        self.metrics.close()
         if self._heartbeat is not None:
             self._heartbeat.close()
-        return summary
 
     def _summarise(self, trainer: pl.Trainer, module: pl.LightningModule) -> RankSummary:
         on_gpu = self.device.kind == "cuda"

@@ -66,10 +66,17 @@ def leased(
         lease.release()
 
 
-def record(folder: CellFolder, message: str, cause: Literal["host", "supervisor"] = "host") -> None:
+def record(
+    folder: CellFolder,
+    message: str,
+    cause: Literal["host", "supervisor", "interrupted"] = "host",
+) -> None:
     """Record that this job never got as far as to train, or lost its supervisor."""
     now, number = time.time(), folder.next_attempt_number()
-    folder.save_attempt(Attempt(number, "failed", cause, message, None, None, (), now, now))
+    outcome: Literal["failed", "interrupted"] = (
+        "interrupted" if cause == "interrupted" else "failed"
+    )
+    folder.save_attempt(Attempt(number, outcome, cause, message, None, None, (), now, now))
 
 
 def is_done(folder: CellFolder, cell: PlannedCell) -> bool:

@@ -80,10 +80,15 @@ class CellJob:
         """
         from submitit.core.utils import DelayedSubmission
 
+        folder = CellFolder(self.folder)
+        number = folder.next_attempt_number()
         for process in _supervisors:
             process.terminate()
             process.wait(_STOP_S)
-        self._say_why(CellFolder(self.folder))
+        if number == folder.next_attempt_number() and not is_done(folder, self.cell):
+            # It was told before it could listen, and has recorded nothing.
+            record(folder, "ended while it was starting", "interrupted")
+        self._say_why(folder)
         return DelayedSubmission(self)
 
     def _job(self, lease: Lease, host: Host, nodes: Nodes | None) -> Job:

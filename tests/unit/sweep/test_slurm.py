@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 
 from scalewise.config import CellConfig, ConfigError
 from scalewise.hardware import HardwareConfig
-from scalewise.records import CellFolder
+from scalewise.records import CellFolder, PlannedCell
+from scalewise.sweep import slurm_job
 from scalewise.sweep.blame import Verdict
 from scalewise.sweep.demand import Demand, demand
 from scalewise.sweep.hosted import granted
@@ -18,7 +20,7 @@ from scalewise.sweep.job import Nodes
 from scalewise.sweep.lease import HostMismatch
 from scalewise.sweep.nodes import announce, conclude, meet
 from scalewise.sweep.slurm import in_arrays, make_executor, script, slurm_config
-from scalewise.sweep.slurm_job import refuse_other_tasks
+from scalewise.sweep.slurm_job import CellJob, refuse_other_tasks
 from scalewise.sweep.slurm_queue import GONE, JobState, QueueUnreachable, states
 
 
@@ -136,6 +138,25 @@ def test_several_tasks_on_one_node_train_nothing(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(HostMismatch, match="SLURM_NTASKS=4"):
         refuse_other_tasks(1)
     refuse_other_tasks(4)
+
+
+@pytest.mark.parametrize(
+    ("time_min", "cause", "words"),
+    [(1, "timeout", "hydra.launcher.time_min=1"), (600, "interrupted", "SLURM preempted the job")],
+)
+def test_a_warning_while_the_supervisor_starts_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, time_min: int, cause: str, words: str
+) -> None:
+    """It dies of being told to end before it can write a word."""
+    folder = CellFolder(tmp_path / "cell")
+    folder.path.mkdir()
+    planned = PlannedCell("id", "config", "cell", (), 0, 1)
+    job = CellJob(str(folder.path), planned, Demand(1, 1, 1, 1), time_min, 45, ".", (), ())
+    with subprocess.Popen(["sleep", "60"]) as deaf:
+        monkeypatch.setattr(slurm_job, "_supervisors", [deaf])
+        job.checkpoint()
+    (attempt,) = folder.attempts()
+    assert (attempt.cause, words in attempt.message) == (cause, True)
 
 
 def test_a_job_that_sees_no_gpu_does_not_train_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

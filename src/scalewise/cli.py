@@ -282,3 +282,7 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "import": (_import, "read a GPU log in the single- or multi-GPU JSON format"),
     "export": (_export, "write the device series of a cell or a sweep in those formats"),
 }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -58,6 +58,7 @@ def is_the_hosts_fault(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in (
         errno.ENOSPC,
         errno.EDQUOT,
+        errno.EFBIG,  # ulimit -f
         errno.EROFS,
         errno.EACCES,
         errno.ENAMETOOLONG,

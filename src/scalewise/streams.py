@@ -42,9 +42,14 @@ def interrupt_on_polite_signals() -> None:
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
     for number in _POLITE:
-        signal.signal(number, signal.SIG_IGN)
+        # Not SIG_IGN: Python writes an error for a signal that came before and is ignored now.
+        signal.signal(number, _heed_no_more)
     silence_unread()
     raise KeyboardInterrupt
+
+
+def _heed_no_more(_number: int, _frame: FrameType | None) -> None:
+    """What the first signal began goes on."""
 
 
 def is_unread(error: BaseException) -> bool:

@@ -34,6 +34,19 @@ def test_a_reader_that_has_seen_enough_is_no_error(words: list[str]) -> None:
     assert (done.returncode, done.stderr) == (141, "")
 
 
+@pytest.mark.parametrize("module", ["scalewise", "scalewise.cli"])
+def test_the_command_runs_as_a_module(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", module, "report", "/nonexist"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("scalewise report: /nonexist: no such folder")
+
+
 def test_a_torn_plan_without_cells_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

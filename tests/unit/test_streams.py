@@ -43,6 +43,19 @@ def test_polite_signals_interrupt_once(number: signal.Signals) -> None:
     assert process.returncode == 130
 
 
+def test_two_signals_at_once_interrupt_without_a_word() -> None:
+    with subprocess.Popen(
+        loop(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGSTOP)  # both wait when it goes on
+        for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGCONT):
+            process.send_signal(number)
+        assert (process.stdout.read(), process.stderr.read()) == ("interrupted\n", "")
+    assert process.returncode == 130
+
+
 def test_nohup_is_heeded() -> None:
     with subprocess.Popen(["nohup", *loop()], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

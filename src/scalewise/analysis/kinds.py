@@ -25,3 +25,9 @@ def is_examination(config: Mapping[str, Any] | None) -> bool:
 def is_search(config: Mapping[str, Any] | None) -> bool:
     """Whether it only tries which batch sizes fit."""
     return bool((config or {}).get("workload") == "find_batch")
+
+
+def is_monitored(config: Mapping[str, Any] | None) -> bool:
+    """Whether a script of the user's own trained it, under the Monitor callback."""
+    tracking = (config or {}).get("tracking")
+    return isinstance(tracking, Mapping) and tracking.get("name") == "monitor"

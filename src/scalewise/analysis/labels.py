@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -43,6 +44,38 @@ def configuration_labels(firsts: Mapping[str, Cell]) -> dict[str, str]:
 def told_apart(label: str) -> tuple[str, ...]:
     """The words of a label that tell it from others of the same model, strategy and devices."""
     return tuple(word for word in label.split() if "=" in word)
+
+
+def swept_order(labels: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """A key to sort each label by: numbers from small to large, all else in the order given.
+
+    Field by field, as :func:`told_apart` finds them, words before numbers. Labels without a field
+    come before all others if the first label is one of them, else after them.
+    """
+    fields: dict[str, dict[str, None]] = {}
+    pairs = {label: dict(w.split("=", 1) for w in told_apart(label)) for label in labels}
+    for own in pairs.values():
+        for name, value in own.items():
+            fields.setdefault(name, {})[value] = None
+    places = {
+        name: {value: place for place, value in enumerate(sorted(values, key=_as_number), 1)}
+        for name, values in fields.items()
+    }
+    first = next(iter(pairs.values()), {})
+    without = {name: len(fields[name]) + 1 if name in first else 0 for name in fields}
+    return {
+        label: tuple(places[name].get(own.get(name, ""), without[name]) for name in fields)
+        for label, own in pairs.items()
+    }
+
+
+def _as_number(word: str) -> float:
+    """What a word is sorted by; all that is no number is alike, and before every number."""
+    try:
+        value = float(word)
+    except ValueError:
+        return -math.inf
+    return -math.inf if math.isnan(value) else value
 
 
 def swept_words(planned: Sequence[PlannedCell]) -> dict[str, str]:

@@ -94,7 +94,7 @@ class Cell:
             return self.under_way
         if self.attempts:
             return self.attempts[-1].message
-        return "still running or not started"
+        return "no record of its end: still running, not started, or nothing could be written"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Literal, ParamSpec, TypeVar
 from scalewise.analysis.balance import LoadBalance, measure_balance
 from scalewise.analysis.breakdown import Anatomy, measure_anatomy
 from scalewise.analysis.identity import Identity, identity
-from scalewise.analysis.labels import configuration_labels, named, told_apart
+from scalewise.analysis.labels import configuration_labels, named, swept_order
 from scalewise.analysis.load import Cell, Sweep
 from scalewise.analysis.loss import LossCurve, longest_loss_curve, loss_curve
 from scalewise.analysis.shards import ShardAudit, audit_shards
@@ -273,8 +273,8 @@ def _measure_balance(cell: Cell, world_size: int) -> LoadBalance:
 def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
     """The cells of a sweep grouped by ``config_id``.
 
-    Workloads and swept values in the order of the plan, and within them single device first, so
-    that twins stand below one another.
+    Workloads in the order of the plan, within them swept values, numbers from small to large, and
+    within those single device first, so that twins stand below one another.
     """
     groups: dict[str, list[Cell]] = {}
     for cell in sweep.cells:
@@ -284,14 +284,13 @@ def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
     labels = configuration_labels({key: cells[0] for key, cells in groups.items()})
     parted = part(groups)
     found = [_configuration(key, labels[key], cells, parted[key]) for key, cells in groups.items()]
-    order = {name: i for i, name in enumerate(dict.fromkeys(map(_workload, found)))}
-    swept = {words: i for i, words in enumerate(dict.fromkeys(told_apart(c.label) for c in found))}
-    return tuple(
-        sorted(
-            found,
-            key=lambda c: (order[_workload(c)], swept[told_apart(c.label)], c.devices or 1 << 30),
-        )
-    )
+    ordered: list[Configuration] = []
+    for workload in dict.fromkeys(map(_workload, found)):
+        rows = [c for c in found if _workload(c) == workload]
+        rows.sort(key=lambda c: c.devices or 1 << 30)
+        swept = swept_order([c.label for c in rows])
+        ordered += sorted(rows, key=lambda c: swept[c.label])
+    return tuple(ordered)
 
 
 def _configuration(

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from scalewise.analysis.ceiling import is_ceiling
 from scalewise.analysis.identity import Difference, differences
 from scalewise.analysis.limits import explain_loss
+from scalewise.analysis.monitored import identity_beside, said_of
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.sequential import adaptive, estimate_at
 from scalewise.analysis.shared_host import ENOUGH_RUNS
@@ -82,18 +83,19 @@ def _pair(
     if not singles:
         return Refused(multi, "no single-device cell in this sweep: add strategy=single")
     ran = [s for s in singles if s.runs]
-    single = min(ran or singles, key=lambda s: len(differences(s.identity, multi.identity)))
-    differing = tuple(differences(single.identity, multi.identity))
+    single = min(ran or singles, key=lambda s: len(_differing(s, multi)))
+    differing = _differing(single, multi)
     if differing:
         twin = next((s for s in singles if not s.runs and _same_request(s, multi)), None)
         if twin is not None:
             why = twin.cells[-1].failure
             return Refused(multi, f"its single-device twin {twin.label} has no run: {why}")
-        words = "; ".join(map(str, differing[:4]))
+        words = "; ".join(_in_words(d, single, multi) for d in differing[:4])
         more = f" and {len(differing) - 4} more" if len(differing) > 4 else ""
         edited = any(d.field.startswith("code.") and " | " in d.left + d.right for d in differing)
         why = ": the code was changed while the sweep ran" if edited else ""
-        return Refused(multi, f"{single.label} differs in {words}{more}{why}", differing)
+        way_out = _way_out(differing, single, multi)
+        return Refused(multi, f"{single.label} differs in {words}{more}{why}{way_out}", differing)
     for side in (multi, single):
         if side.aside and len(side.runs) < ENOUGH_RUNS:
             return Refused(multi, too_few(side))
@@ -110,6 +112,28 @@ def _pair(
     runs = min(len(above), len(below))
     speedup = estimate_at(above[:runs], below[:runs], cap=asked.cap)
     return _measured_pair(multi, single, speedup, min_efficiency)
+
+
+def _differing(single: Configuration, multi: Configuration) -> tuple[Difference, ...]:
+    return tuple(differences(identity_beside(single, multi), multi.identity))
+
+
+def _in_words(difference: Difference, single: Configuration, multi: Configuration) -> str:
+    """A batch with whose it is: 64 a device beside 64 in all are no equal ones."""
+    scaling = multi.identity.get("scaling")
+    if difference.field != "batch" or identity_beside(single, multi).get("scaling") != scaling:
+        return str(difference)
+    whose = "batch a device" if scaling == "weak" else "global batch"
+    return f"{replace(difference, field=whose)}, with scaling={scaling}"
+
+
+def _way_out(differing: Sequence[Difference], single: Configuration, multi: Configuration) -> str:
+    """What would compare a pair whose batches a device alone differ; empty for any other."""
+    if [d.field for d in differing] != ["batch"] or multi.identity.get("scaling") != "weak":
+        return ""
+    batches = [{r.cell.result and r.cell.result.global_batch_size for r in c.runs}
+               for c in (single, multi)]  # fmt: skip
+    return "; scaling=strong compares equal global batches" if batches[0] == batches[1] else ""
 
 
 def too_few(config: Configuration) -> str:
@@ -134,8 +158,9 @@ def _measured_pair(
             f"{devices} independent models, not one: the most that data parallelism could reach "
             f"on these devices is a speedup of {speedup.value:.2f}",
         )
-    elif limit:
-        judgement = replace(judgement, reason=f"{judgement.reason}; {limit}")
+    else:
+        reasons = [judgement.reason, said_of(multi), limit or ""]
+        judgement = replace(judgement, reason="; ".join(r for r in reasons if r))
     return Pair(
         multi=multi,
         single=single,

@@ -9,9 +9,11 @@ from scalewise.analysis.apart import timed_only, windows
 from scalewise.analysis.communication import Communication, measure_communication
 from scalewise.analysis.diagnose import diagnose
 from scalewise.analysis.diagnosis import Diagnosis
+from scalewise.analysis.doubts import doubted
 from scalewise.analysis.kinds import is_profiled
 from scalewise.analysis.load import Cell, Sweep
 from scalewise.analysis.mfu import MfuResult, find_doctor, measure_mfu
+from scalewise.analysis.monitored import read_scaling
 from scalewise.analysis.repeats import Repeats, assess
 from scalewise.analysis.runs import Configuration, configurations
 from scalewise.analysis.scaling import Pair, Refused, pair_all
@@ -63,10 +65,11 @@ class Analysis:
 
 def analyse(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Analysis:
     """Measure every finished cell and compare what may be compared."""
-    configs = configurations(sweep)
+    configs = read_scaling(configurations(sweep))
     pairs, refused = pair_all(timed_only(configs), min_efficiency)
     twins = {pair.multi.config_id: pair.single for pair in pairs}
     diagnoses = {c.config_id: diagnose(c, twins.get(c.config_id)) for c in configs}
+    pairs = tuple(doubted(pair, diagnoses) for pair in pairs)
     doctor = find_doctor(sweep.path)
     mfu = {c.config_id: tuple(measure_mfu(run, doctor) for run in c.runs) for c in configs}
     seen = windows(configs)

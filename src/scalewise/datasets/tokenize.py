@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Generator, Iterator
@@ -94,7 +95,7 @@ def token_count(text: str) -> int:
     """``100M`` to 100,000,000. Raises ValueError."""
     unit = _UNITS.get(text[-1:].upper(), 1)
     count = float(text[:-1] if unit > 1 else text) * unit
-    if count != int(count) or count < 1:
+    if not math.isfinite(count) or count != int(count) or count < 1:
         raise ValueError(text)
     return int(count)
 

@@ -57,9 +57,11 @@ class _Tree:
         self._refreshed_at = -_TREE_REFRESH_S
         self._read_at: float | None = None
 
-    def read(self, others: frozenset[int]) -> tuple[float | None, float] | None:
+    def read(self, others: frozenset[int]) -> tuple[float | None, float | None] | None:
         """CPU percent (100 is one core) since the last reading and RSS in MiB; None if gone.
 
+        Whoever is ending has already given its memory back while it still is in the process
+        table: what a rank held then is not known, and its RSS is None.
         ``others`` are descendants that belong to somebody else, with all below them.
         """
         now = time.monotonic()
@@ -67,7 +69,7 @@ class _Tree:
             self._refresh(others)
             self._refreshed_at = now
         total_s: dict[int, float] = {}
-        rss = 0
+        rss: dict[int, int] = {}
         for pid, process in list(self._members.items()):
             try:
                 with process.oneshot():
@@ -77,10 +79,11 @@ class _Tree:
                 del self._members[pid]
                 continue
             total_s[pid] = times.user + times.system
-            rss += memory
+            rss[pid] = memory
         if self.pid not in total_s:
             return None
-        return self._cpu_percent(now, total_s), rss / 2**20
+        rss_mib = sum(rss.values()) / 2**20 if rss[self.pid] else None
+        return self._cpu_percent(now, total_s), rss_mib
 
     def _cpu_percent(self, now: float, total_s: dict[int, float]) -> float | None:
         before_s, read_at = self._cpu_s, self._read_at

@@ -9,6 +9,9 @@ from typing import Literal
 from scalewise.records.files import load_json, save_json
 
 _NAME = "decision.json"
+_LOPSIDED = 0.05
+"""How far from the middle of its interval, in halves of it, a figure is still written with ±; as
+reports write theirs."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,19 @@ class CandidateEvidence:
     high: float | None = None
     problem: str = ""
     """Why there is no figure."""
+
+    @property
+    def doubt(self) -> str:
+        """The interval as it is written behind the figure: a half of it where both are alike.
+
+        Intervals of rates come from logarithms; a half of a wide one would reach below zero.
+        """
+        if self.global_samples_per_s is None or self.low is None or self.high is None:
+            return ""
+        half, middle = (self.high - self.low) / 2, (self.high + self.low) / 2
+        if abs(middle - self.global_samples_per_s) > _LOPSIDED * half:
+            return f" [{self.low:,.0f}, {self.high:,.0f}]"
+        return f" ± {half:,.0f}"
 
 
 @dataclass(frozen=True)
@@ -65,11 +81,8 @@ class StrategyDecision:
             if one.global_samples_per_s is None:
                 each.append(f"{one.name} has no figure ({one.problem})")
                 continue
-            doubt = ""
-            if one.high is not None:
-                doubt = f" ± {one.high - one.global_samples_per_s:,.0f}"
             each.append(
-                f"{one.name} x{one.devices} {one.global_samples_per_s:,.0f}{doubt} samples/s "
+                f"{one.name} x{one.devices} {one.global_samples_per_s:,.0f}{one.doubt} samples/s "
                 f"({one.runs} run{'s' if one.runs != 1 else ''})"
             )
         return f"measured in {self.probe_steps} steps each: {', '.join(each)}"

@@ -46,7 +46,7 @@ class DeviceSample:
     utilization_percent: float | None = None
     """GPU: share of the last sample period with any kernel resident. Process: CPU, 100 = 1 core."""
     memory_used_mib: float | None = None
-    """GPU: used on the whole device. Process: resident set."""
+    """GPU: used on the whole device. Process: resident set; None while it is ending."""
     power_w: float | None = None
     temperature_c: float | None = None
     sm_clock_mhz: float | None = None

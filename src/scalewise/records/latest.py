@@ -26,6 +26,9 @@ class LatestSample:
     """By id; a device that was added after the header is absent."""
     samples: Mapping[str, DeviceSample]
     """By id."""
+    memory_used_mib: Mapping[str, float | None]
+    """Of each device in ``samples``, as it was last read: the last sample of a process that is
+    ending lacks it. None where no sample nearby has it."""
 
 
 def read_latest_sample(path: Path) -> LatestSample | None:
@@ -45,12 +48,22 @@ def read_latest_sample(path: Path) -> LatestSample | None:
     try:
         named: list[dict[str, Any]] = json.loads(header)["devices"] if header else []
         devices = {d.id: d for d in (build(SampledDevice, plain) for plain in named)}
-        for line in reversed(lines):
-            # The first line of the tail may be cut, and then is not the start of an object.
-            if line.startswith(b'{"time"') and b'"devices"' in line:
-                plain = json.loads(line)
-                samples = [build(DeviceSample, one) for one in plain["devices"]]
-                return LatestSample(plain["time"], devices, {s.id: s for s in samples})
+        # The first line of the tail may be cut, and then is not the start of an object.
+        whole = [line for line in lines if line.startswith(b'{"time"') and b'"devices"' in line]
+        if not whole:
+            return None
+        when, samples = _sample(whole.pop())
+        memory = {id_: sample.memory_used_mib for id_, sample in samples.items()}
+        while whole and None in memory.values():
+            for id_, sample in _sample(whole.pop())[1].items():
+                if id_ in memory and memory[id_] is None:
+                    memory[id_] = sample.memory_used_mib
+        return LatestSample(when, devices, samples, memory)
     except (DataError, ValueError, KeyError) as error:
         raise RecordError(f"{path}: not a device series: {error}") from error
-    return None
+
+
+def _sample(line: bytes) -> tuple[float, dict[str, DeviceSample]]:
+    plain = json.loads(line)
+    samples = [build(DeviceSample, one) for one in plain["devices"]]
+    return plain["time"], {sample.id: sample for sample in samples}

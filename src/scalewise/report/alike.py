@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from scalewise.analysis.pruned import pruning_word
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.summary import Analysis
 
@@ -68,4 +69,4 @@ def _device(config: Configuration) -> str | None:
     return None if model is None else f"on {model}"
 
 
-_FACTS = (_rate, _batch, _steps, _seed, _device)
+_FACTS = (_rate, pruning_word, _batch, _steps, _seed, _device)

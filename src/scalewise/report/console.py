@@ -7,7 +7,16 @@ from rich.markup import escape
 from rich.text import Text
 
 from scalewise.analysis.summary import Analysis
-from scalewise.report import alike, examined, findings, markdown, tables, trackers, unfinished
+from scalewise.report import (
+    alike,
+    examined,
+    findings,
+    markdown,
+    swept,
+    tables,
+    trackers,
+    unfinished,
+)
 from scalewise.report.fitted import fitted
 
 _COLOURS = {
@@ -30,6 +39,8 @@ def show(analysis: Analysis, console: Console) -> None:
         for table in (tables.scaling_table(analysis), tables.resource_table(analysis)):
             for part in fitted(table, console):
                 console.print(part)
+        for line in swept.fastest(analysis):
+            console.print(f"[bold]{escape(line)}[/bold]")
     answers = findings.answers(analysis)
     for label, verdict, reason in answers:
         colour = _COLOURS[verdict]
@@ -43,6 +54,11 @@ def show(analysis: Analysis, console: Console) -> None:
         console.print(Text(line, style="red"), soft_wrap=True)
     for line in examined.doctor_lines(analysis):
         console.print(f"[cyan]doctor:[/cyan] {escape(line)}")
+    # Beside timed cells they are in report.md: the screen is for what the user asked.
+    if not analysis.measured:
+        for table in (examined.ceilings_table(analysis), examined.collectives_table(analysis)):
+            for part in fitted(table, console) if table.rows else ():
+                console.print(part)
     lines = {
         "limit": findings.limits(analysis),
         "fault": findings.faults(analysis),

@@ -78,15 +78,15 @@ def _devices(report: DoctorReport) -> Table:
 def _device_cells(rank: RankMeasurements) -> Iterable[tuple[str, str]]:
     for gemm in rank.gemm:
         label = f"product {gemm.precision}, TFLOP/s"
-        yield label, f"{gemm.tflops:.3g} (spread {_spread(gemm.timing)}, n={gemm.size})"
+        yield label, f"{gemm.tflops:.3g} (spread {spread_text(gemm.timing)}, n={gemm.size})"
     for copy in rank.copies:
         words = {"device": "copy in memory, read+write", "host": "copy in memory, read+write"}
         how = "" if copy.kind in words else (", all at once" if copy.together else ", alone")
         label = f"{words.get(copy.kind, copy.kind.replace('_', ' '))}{how}, GB/s"
-        yield label, f"{_rate(copy.gb_s)} (spread {_spread(copy.timing)})"
+        yield label, f"{rate_text(copy.gb_s)} (spread {spread_text(copy.timing)})"
     for cost in rank.launch:
         label = f"launch: {cost.kind.replace('_', ' ')}, us"
-        yield label, f"{cost.timing.median_us:.3g} (spread {_spread(cost.timing)})"
+        yield label, f"{cost.timing.median_us:.3g} (spread {spread_text(cost.timing)})"
     if rank.pcie is not None:
         link = rank.pcie
         yield (
@@ -128,11 +128,11 @@ def _pairs(report: DoctorReport) -> Table:
             f"{pair.first}-{pair.second}",
             (link.kind if link else None) or _UNKNOWN,
             how,
-            _size(pair.bytes),
-            _rate(pair.forward_gb_s),
-            _rate(pair.backward_gb_s),
-            _rate(pair.both_gb_s),
-            _spread(pair.forward),
+            size_text(pair.bytes),
+            rate_text(pair.forward_gb_s),
+            rate_text(pair.backward_gb_s),
+            rate_text(pair.both_gb_s),
+            spread_text(pair.forward),
             _UNKNOWN if pair.latency_us is None else f"{pair.latency_us:.1f}",
             _right(pair.correct),
         )
@@ -151,11 +151,11 @@ def _collectives(report: DoctorReport, backend: Backend) -> Table:
         name = rate.collective.replace("_", "-")
         table.add_row(
             "" if name == last else name,
-            _size(rate.bytes),
+            size_text(rate.bytes),
             f"{rate.timing.median_us:.1f}",
-            _spread(rate.timing),
-            _rate(rate.algorithm_gb_s),
-            _rate(rate.bus_gb_s),
+            spread_text(rate.timing),
+            rate_text(rate.algorithm_gb_s),
+            rate_text(rate.bus_gb_s),
             _right(rate.correct),
         )
         last = name
@@ -205,14 +205,14 @@ def _plain_table(title: str, *, show_header: bool = True) -> Table:
     return Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_header=show_header)
 
 
-def _rate(gb_s: float) -> str:
+def rate_text(gb_s: float) -> str:
     """Three digits without an exponent."""
     if gb_s < 0.01:
         return "<0.01"
     return f"{gb_s:.{2 if gb_s < 10 else 1 if gb_s < 100 else 0}f}"
 
 
-def _spread(timing: Timing) -> str:
+def spread_text(timing: Timing) -> str:
     return f"{timing.spread_percent:.0f}%"
 
 
@@ -220,7 +220,7 @@ def _right(correct: bool) -> str:
     return "right" if correct else "[red]WRONG[/red]"
 
 
-def _size(byte_count: int) -> str:
+def size_text(byte_count: int) -> str:
     """Bytes in the largest binary unit that keeps them whole."""
     for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if byte_count >= unit and byte_count % unit == 0:

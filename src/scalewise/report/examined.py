@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from scalewise.analysis.summary import Analysis
+from scalewise.records.doctor import CollectiveRate
+from scalewise.report.doctor import rate_text, size_text, spread_text
 from scalewise.report.tables import Table, number
 
 _GEMM = ("fp32", "tf32", "bf16", "fp16", "fp8")
@@ -16,7 +18,8 @@ def doctor_lines(analysis: Analysis) -> Iterator[str]:
     if report is None:
         return
     for finding in report.findings:
-        yield f"{finding.severity}: {finding.text} ({finding.evidence}). {finding.advice}"
+        text = finding.text.rstrip(".")
+        yield f"{finding.severity}: {text} ({finding.evidence}). {finding.advice}"
     if not report.findings:
         yield f"no known fault was found on {len(report.devices)} devices"
     yield from (f"not examined: {what}: {why}" for what, why in report.missing.items())
@@ -47,3 +50,31 @@ def ceilings_table(analysis: Analysis) -> Table:
         )
     numeric = frozenset(range(1, len(headers)))
     return Table(headers, tuple(rows), numeric).without_empty_columns()
+
+
+def collectives_table(analysis: Analysis) -> Table:
+    """Time and bus bandwidth of every collective at the least, a middle and the largest size."""
+    headers = ("collective", "ranks", "time (us)", "spread", "bus bandwidth (GB/s)")
+    by_kind: dict[tuple[str, str], list[CollectiveRate]] = {}
+    for rate in analysis.doctor.collectives if analysis.doctor else ():
+        by_kind.setdefault((rate.backend, rate.collective), []).append(rate)
+    rows = []
+    for (backend, collective), rates in by_kind.items():
+        for rate in _three_sizes(rates):
+            name = f"{backend} {collective.replace('_', '-')}, {size_text(rate.bytes)}"
+            rows.append(
+                (
+                    name if rate.correct else f"{name}: WRONG DATA",
+                    str(rate.ranks),
+                    f"{rate.timing.median_us:,.1f}",
+                    spread_text(rate.timing),
+                    rate_text(rate.bus_gb_s),
+                )
+            )
+    return Table(headers, tuple(rows), frozenset({1, 2, 3, 4}))
+
+
+def _three_sizes(rates: Sequence[CollectiveRate]) -> list[CollectiveRate]:
+    ordered = sorted(rates, key=lambda rate: rate.bytes)
+    places = dict.fromkeys((0, (len(ordered) - 1) // 2, len(ordered) - 1))
+    return [ordered[place] for place in places]

@@ -14,7 +14,7 @@ from scalewise.analysis.scaling import Pair
 from scalewise.analysis.statistics import Estimate, RatioEstimate, outliers
 from scalewise.analysis.summary import Analysis
 from scalewise.records import PHASES
-from scalewise.report import communication, findings, tables, trackers, traffic
+from scalewise.report import communication, findings, losses, tables, trackers, traffic
 from scalewise.typed import to_plain
 
 FORMAT_VERSION = 1
@@ -161,6 +161,7 @@ def _csv_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         "memory_used_per_device_mib": _value(config.estimate("memory_used_mib")),
         "utilization_per_device_percent": _value(config.estimate("utilization_percent")),
         "arrival_cv_percent": _value(config.estimate("arrival_cv_percent")),
+        "loss_name": losses.loss_name(config),
         "loss_reached": _value(config.estimate("final_loss")),
         "energy_j_per_million_samples": _value(config.estimate("joules_per_million_samples")),
         "energy_j_per_step": _value(config.estimate("joules_per_step")),

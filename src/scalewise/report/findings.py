@@ -11,6 +11,7 @@ from scalewise.analysis.apart import timed_only
 from scalewise.analysis.balance import advice
 from scalewise.analysis.ceiling import under_ceiling
 from scalewise.analysis.pipeline import pipeline_of
+from scalewise.analysis.pruned import pruning_shortfall
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.statistics import (
     estimate_positive,
@@ -21,6 +22,7 @@ from scalewise.analysis.statistics import (
 )
 from scalewise.analysis.summary import Analysis
 from scalewise.report.execution import fallbacks, fp8_layers
+from scalewise.report.swept import unequal_samples
 from scalewise.report.tables import estimate, number, ratio
 
 
@@ -121,8 +123,12 @@ def warnings(analysis: Analysis) -> list[str]:
             found.append(f"{config.label}: {warning}")
         found += set_aside(config)
         found += [*fallbacks(config), *fp8_layers(config)]
+        shortfall = pruning_shortfall(config)
+        if shortfall:
+            found.append(f"{config.label}: {shortfall}")
         found += _outlier_lines(config)
         found += _missing(config)
+    found += unequal_samples(analysis)
     for pair in analysis.pairs:
         cvs = [c.estimate("samples_per_s") for c in (pair.single, pair.multi)]
         known = [f.cv for f in cvs if f and f.cv is not None]

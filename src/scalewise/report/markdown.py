@@ -17,6 +17,7 @@ from scalewise.report import (
     energy,
     examined,
     findings,
+    swept,
     tables,
     timeline,
     trackers,
@@ -128,6 +129,8 @@ def _answers(analysis: Analysis) -> Iterator[str]:
         yield f"- **{label}: {verdict}.** {reason}"
     if not found:
         yield no_answer(analysis)
+    # A line of its own, also after what is no list.
+    yield from (f"\n{line[:1].upper()}{line[1:]}." for line in swept.fastest(analysis))
 
 
 def no_answer(analysis: Analysis) -> str:
@@ -178,9 +181,9 @@ def _communication(analysis: Analysis) -> Iterator[str]:
 
 def _examined(analysis: Analysis) -> Iterator[str]:
     yield from _bullets("What the doctor found", list(examined.doctor_lines(analysis)))
-    rates = examined.ceilings_table(analysis)
-    if rates.rows:
-        yield f"\n{_table(rates)}"
+    for table in (examined.ceilings_table(analysis), examined.collectives_table(analysis)):
+        if table.rows:
+            yield f"\n{_table(table)}"
 
 
 def _memory(analysis: Analysis) -> Iterator[str]:

@@ -16,7 +16,7 @@ from scalewise.analysis.runs import Configuration
 from scalewise.analysis.statistics import Estimate, RatioEstimate
 from scalewise.analysis.summary import Analysis
 from scalewise.records import PHASES
-from scalewise.report import alike
+from scalewise.report import alike, losses
 
 MISSING = "-"
 _LOPSIDED = 0.05
@@ -87,14 +87,19 @@ def resource_table(analysis: Analysis) -> Table:
     kinds = {(True, False): "peak RSS per rank", (False, True): "peak allocated per GPU"}
     memory = kinds.get((cpu, gpu), "peak memory per device")
     utilisation = "CPU per rank" if cpu and not gpu else "utilisation per device"
+    reached = losses.reached_header(analysis.measured)
     headers = (
         "configuration", "step (ms)", "p50 / p99 (ms)", f"{memory} (MiB)",
-        "used per device (MiB)", f"{utilisation} (%)", "arrival CV (%)", "loss reached",
+        "used per device (MiB)", f"{utilisation} (%)", "arrival CV (%)", reached,
         "energy (J per million samples)", "optimizer state per rank (MiB)", "pruned (%)",
     )  # fmt: skip
     compared = _optimizers_are_compared(analysis.measured)
     rows = tuple(
-        (*_resource_row(c), *(optimizer_memory(c) if compared else [MISSING] * 2))
+        (
+            *_resource_row(c, analysis.measured),
+            optimizer_memory(c)[0] if compared else MISSING,
+            optimizer_memory(c)[1],
+        )
         for c in analysis.measured
     )
     return Table(headers, rows, frozenset(range(1, len(headers)))).without_empty_columns()
@@ -202,7 +207,7 @@ def ratio(figure: RatioEstimate) -> str:
     return f"{figure.value:.2f} [{figure.interval.low:.2f}, {figure.interval.high:.2f}]"
 
 
-def _resource_row(config: Configuration) -> tuple[str, ...]:
+def _resource_row(config: Configuration, beside: Sequence[Configuration]) -> tuple[str, ...]:
     times = [run.throughput.step_time_ms for run in config.runs if run.throughput]
     arrival = config.estimate("arrival_cv_percent")
     p50, p99 = _mean([t.p50 for t in times]), _mean([t.p99 for t in times])
@@ -214,7 +219,7 @@ def _resource_row(config: Configuration) -> tuple[str, ...]:
         number(_value(config.estimate("memory_used_mib"))),
         number(_value(config.estimate("utilization_percent"))),
         MISSING if arrival is None else cv_text(arrival.value),
-        estimate(config.estimate("final_loss")),
+        losses.told_apart(estimate(config.estimate("final_loss")), config, beside),
         number(_value(config.estimate("joules_per_million_samples"))),
     )
 

@@ -85,6 +85,16 @@ def resolve(folder: SweepFolder, asked: Request) -> Found:
     return Found(asked, trained, record, (said, f"evidence: {cell.path / 'find_batch.json'}"))
 
 
+def useless(requests: Iterable[Request], folder: SweepFolder) -> frozenset[str]:
+    """Ids of searches that are done and from which no batch size can be read any longer."""
+    searches = [(one, make_cell(search_for(one), 0).planned) for one in left_open(requests)]
+    return frozenset(
+        planned.cell_id
+        for one, planned in searches
+        if is_done(folder, planned) and resolve(folder, one).trained is None
+    )
+
+
 def left_open(requests: Iterable[Request]) -> tuple[Request, ...]:
     """The distinct requests among these that are open."""
     return tuple({one.config_id: one for one in requests if is_open(one)}.values())

@@ -40,7 +40,7 @@ class ClusterEngine(Engine):
             result = folder.load_result()
             self._tally.already_done += 1
             seconds = result.finished_at - result.started_at
-            self._measured.append(Measured(result.config_id, seconds))
+            self._measured.append(Measured(result.config_id, seconds, cell.planned.workload))
             self._end(report, cell, Outcome("done", objective=result.objective), None)
             return
         try:
@@ -57,7 +57,7 @@ class ClusterEngine(Engine):
 
     def _expected_s(self, cell: Cell) -> float | None:
         """How long a cell will take, by those that have ended; None while nothing tells."""
-        expected = Durations(self._measured).of(cell.planned.config_id)
+        expected = Durations(self._measured).of(cell.planned.config_id, cell.planned.workload)
         return None if expected is None else expected.seconds
 
     def _leave_out(self, cell: Cell, report: SweepReport) -> None:

@@ -1,7 +1,8 @@
 """The files of our own data sets, looked at before anything starts, and without torch.
 
-Missing and torn ones are refused here, and batches larger than what they hold. Only what takes
-next to no time is read; the rest is found wanting by the ranks.
+Missing and torn ones are refused here, batches larger than what they hold, and models that do not
+know all their tokens. Only what takes next to no time is read; the rest is found wanting by the
+ranks.
 """
 
 from __future__ import annotations
@@ -14,24 +15,50 @@ from scalewise.components import Component
 from scalewise.datasets.errors import DatasetError
 from scalewise.datasets.token_index import check_sizes, load_index
 from scalewise.errors import ConfigError
+from scalewise.ranges import require
 from scalewise.sweep.plan import Request, check_samples, samples_are
 
 _SHARDS = "scalewise.datasets.token_shards.TokenShards"
 _TEXT = "scalewise.datasets.text_file.TextFile"
+_GPT2 = "scalewise.models.gpt2.Gpt2"
 
 
 def check_files(requests: Iterable[Request]) -> None:
     """Raises :class:`ConfigError` for the first data file of ours that will not do."""
-    sound: set[str] = set()
+    sound: dict[str, Mapping[str, int]] = {}
     for one in requests:
         dataset: Component = one.cell.dataset
         if not dataset.target.startswith("scalewise."):
             continue
         known = repr(dataset)
         if known not in sound:
-            sound.add(known)
             _check(dataset)
+            sound[known] = _needs(dataset)
+        _check_model(one.cell.model, sound[known])
         check_samples(one.cell)
+
+
+def _needs(dataset: Component) -> Mapping[str, int]:
+    """What a language model must have at least to train on shards of tokens, by argument."""
+    if dataset.target != _SHARDS or "path" not in dataset.arguments:
+        return {}
+    index = load_index(Path(dataset.arguments["path"]))
+    return {"vocabulary_size": index.vocabulary_size}
+
+
+def _check_model(model: Component, needs: Mapping[str, int]) -> None:
+    """Refuse, as the model itself would: only of our own is it known what its arguments mean."""
+    if model.target != _GPT2:
+        return
+    for key, least in needs.items():
+        found = model.arguments.get(key)
+        if not isinstance(found, int):
+            continue  # the class says what it takes
+        try:
+            allowed = f"at least {least}, the data set's {key}"
+            require(f"model.{key}", found, found >= least, allowed)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
 
 
 def _check(dataset: Component) -> None:

@@ -251,7 +251,8 @@ class Engine(ABC):
                 self.display.note(f"again    {cell.planned.name}: {outcome.message} ({retry})")
                 return
         if outcome.state == "done" and seconds is not None:
-            self._measured.append(Measured(cell.planned.config_id, seconds))
+            planned = cell.planned
+            self._measured.append(Measured(planned.config_id, seconds, planned.workload))
         report.outcomes[cell.planned.cell_id] = outcome
         self._tally.count(outcome)
         self.display.ended(cell, outcome, seconds)

@@ -15,6 +15,7 @@ _UNKNOWN_CV = 0.25
 _UNLIKE_SIGMA = 0.7
 """Standard deviation assumed of the log duration of a configuration nobody has measured, while
 fewer than two others have been."""
+_BEYOND_THE_MEAN = math.sqrt(2 / math.pi)
 _Z_90 = 1.6449
 """Standard normal quantile of a two-sided 90 % interval."""
 
@@ -25,6 +26,7 @@ class Measured:
 
     config_id: str
     seconds: float
+    workload: str = "train"
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Remaining:
     """Since its supervisor started; None if it does not run."""
     steps_left_s: float | None = None
     """Until its last step at the pace of its heartbeats; None if they do not tell."""
+    workload: str = "train"
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,8 @@ class Durations:
 
     A cell is expected to take the mean of the finished cells of its configuration. The spread of
     repeats is pooled over all configurations, as a share of the mean. A configuration that has
-    no finished cell is expected to take the geometric mean of those that have.
+    no finished cell is expected to take the geometric mean of those of its workload that have: how
+    long a search for the batch size takes says nothing of training.
     """
 
     def __init__(self, measured: Sequence[Measured]) -> None:
@@ -77,37 +81,57 @@ class Durations:
         self._by_config = by_config
         self.count = len(measured)
         self._cv = _pooled_cv(list(by_config.values()))
-        logs = [math.log(max(statistics.fmean(v), 1e-3)) for v in by_config.values()]
-        self._typical_s = math.exp(statistics.fmean(logs)) if logs else None
-        self._unlike_sigma = statistics.stdev(logs) if len(logs) > 1 else _UNLIKE_SIGMA
+        workloads = {one.config_id: one.workload for one in measured}
+        logs: dict[str, list[float]] = {}
+        for config_id, seconds in by_config.items():
+            mean = max(statistics.fmean(seconds), 1e-3)
+            logs.setdefault(workloads[config_id], []).append(math.log(mean))
+        self._logs = logs
 
-    def of(self, config_id: str) -> Expected | None:
-        """None while nothing at all has been measured."""
+    def of(self, config_id: str, workload: str) -> Expected | None:
+        """None while nothing like it has been measured."""
         own = self._by_config.get(config_id)
         if own:
             mean = statistics.fmean(own)
             spread = mean * self._cv
             return Expected(mean, spread, spread / math.sqrt(len(own)))
-        if self._typical_s is None:
+        logs = self._logs.get(workload)
+        if logs is None:
             return None
-        typical = self._typical_s
-        return Expected(typical, typical * self._cv, typical * math.expm1(self._unlike_sigma))
+        typical = math.exp(statistics.fmean(logs))
+        sigma = statistics.stdev(logs) if len(logs) > 1 else _UNLIKE_SIGMA
+        return Expected(typical, typical * self._cv, typical * math.expm1(sigma))
 
     def left_of(self, cell: Remaining) -> Expected | None:
         """What is left of a cell that runs, or all of one that does not."""
-        expected = self.of(cell.config_id)
+        expected = self.of(cell.config_id, cell.workload)
         if cell.elapsed_s is None:
             return expected
         by_steps = cell.steps_left_s
         if expected is None:
             return None if by_steps is None else Expected(by_steps, by_steps * self._cv, 0.0)
-        by_cells = max(expected.seconds - cell.elapsed_s, 0.0)
         if by_steps is None:
-            return Expected(by_cells, expected.spread_s, expected.error_s)
+            return _rest(expected, cell.elapsed_s)
+        by_cells = max(expected.seconds - cell.elapsed_s, 0.0)
         if cell.config_id in self._by_config:
             # Steps know this run's pace, finished cells what comes after the last step.
             return Expected(max(by_cells, by_steps), expected.spread_s, expected.error_s)
         return Expected(by_steps, by_steps * self._cv, 0.0)
+
+
+def _rest(expected: Expected, elapsed_s: float) -> Expected:
+    """What is left of a cell that has run for ``elapsed_s`` and tells nothing of itself.
+
+    Never nothing: at the time when it was to end it has left what a normal distribution leaves
+    beyond its mean, sqrt(2/pi) standard deviations. From then on it is of a kind that the others
+    do not tell of, and may as well take as long again as it is late.
+    """
+    late_s = elapsed_s - expected.seconds
+    if late_s <= 0:
+        seconds = max(-late_s, _BEYOND_THE_MEAN * expected.spread_s)
+        return Expected(seconds, expected.spread_s, expected.error_s)
+    seconds = max(late_s, _BEYOND_THE_MEAN * expected.spread_s)
+    return Expected(seconds, max(late_s, expected.spread_s), expected.error_s)
 
 
 def estimate(
@@ -142,15 +166,17 @@ def estimate(
     work_s = sum(w.expected_s or 0.0 for w in waiting) + sum(b.left_s for b in running)
     seconds = makespan(waiting, running, slots) if packed else work_s
     relative = _standard_error(remaining, expected) / work_s if work_s else 0.0
-    margin = _Z_90 * seconds * relative
-    floor = max((b.left_s for b in running), default=0.0) if packed else 0.0
-    low = max(seconds - margin, min(floor, seconds), 0.0)
-    return Estimate(seconds, low, seconds + margin, len(measured))
+    # As wide downwards on a scale of ratios: no work takes no time, however little is known of it.
+    factor = 1 + _Z_90 * relative
+    floor = max(cell.steps_left_s or 0.0 for cell in remaining)
+    low = max(seconds / factor, min(floor, seconds))
+    return Estimate(seconds, low, seconds * factor, len(measured))
 
 
 @dataclass
 class Outlook:
-    """A sweep's own look at its estimate: anew when something ended, else every few seconds."""
+    """A sweep's own look at its estimate: anew when something ended, every few seconds, and when
+    all the time that was left has passed."""
 
     every_s: float = 5.0
     _asked_at: float = -math.inf
@@ -166,7 +192,8 @@ class Outlook:
     ) -> float | None:
         """As :func:`estimate`; between two looks the time that passed is taken off."""
         now = time.monotonic()
-        if len(measured) != self._asked_of or now - self._asked_at >= self.every_s:
+        valid_s = self.every_s if self._answer is None else min(self.every_s, self._answer)
+        if len(measured) != self._asked_of or now - self._asked_at >= valid_s:
             cells = remaining()
             found = estimate(measured, cells, *places(cells, slots, packed))
             self._answer = None if found is None else found.seconds_left
@@ -190,7 +217,7 @@ def _running_totals(measured: Sequence[Measured], remaining: Sequence[Remaining]
     """What running cells of configurations without a finished one will take, by their steps."""
     finished = {one.config_id for one in measured}
     return [
-        Measured(cell.config_id, cell.elapsed_s + cell.steps_left_s)
+        Measured(cell.config_id, cell.elapsed_s + cell.steps_left_s, cell.workload)
         for cell in remaining
         if cell.elapsed_s is not None
         and cell.steps_left_s is not None

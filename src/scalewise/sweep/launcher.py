@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +29,7 @@ from scalewise.sweep.local_engine import LocalEngine
 from scalewise.sweep.own_code import check_own_code
 from scalewise.sweep.plan import Cell, Request, plan, request
 from scalewise.sweep.preview import Cluster, ThisHost, preview
-from scalewise.sweep.resume import check_options, planned_repeats, refuse_mixing, select
+from scalewise.sweep.resume import Selection, check_options, planned_repeats, refuse_mixing, select
 from scalewise.sweep.warm_start import check_warm
 from scalewise.typed import DataError, check_finite
 
@@ -192,13 +193,19 @@ def _left_open(requests: Sequence[Request]) -> tuple[Request, ...]:
     return (*auto_batch.left_open(requests), *auto.left_open(requests))
 
 
+def select_in(cells: Sequence[Cell], sweep: SweepFolder, left_open: Sequence[Request]) -> Selection:
+    """What of ``cells`` to look after; a search whose finding is lost is made again."""
+    selection = select(cells, sweep, cells[0].request.cell.sweep.rerun)
+    return replace(selection, again=selection.again | auto_batch.useless(left_open, sweep))
+
+
 def _print_preview(
     folder: Path, cells: Sequence[Cell], host: ThisHost, packed: bool, requests: Sequence[Request]
 ) -> None:
     sweep = SweepFolder(folder)
     left_open = [f"the better of {one}" for one in auto.described(requests)]
     left_open += auto_batch.described(requests, sweep)
-    selection = select(cells, sweep, cells[0].request.cell.sweep.rerun)
+    selection = select_in(cells, sweep, _left_open(requests))
     for line in preview(sweep, selection, host, packed, left_open):
         sys.stdout.write(line + "\n")
     for line in differences(sweep, cells, bool(_left_open(requests))):
@@ -226,7 +233,7 @@ def _run(
 ) -> SweepReport:
     """``whole``: no further cells will be asked for by the sweeper."""
     sweep = SweepFolder(folder)
-    selection = select(cells, sweep, cells[0].request.cell.sweep.rerun)
+    selection = select_in(cells, sweep, left_open)
     for cell in selection.cells:
         host(cell)
     mixed = refuse_mixing(sweep, selection.cells, selection.again, host.models())

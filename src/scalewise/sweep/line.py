@@ -52,7 +52,7 @@ class Line:
 
     def expected_s(self, cell: Cell) -> float | None:
         """How long a cell will take, by those that have ended; None while nothing tells."""
-        expected = Durations(self.measured).of(cell.planned.config_id)
+        expected = Durations(self.measured).of(cell.planned.config_id, cell.planned.workload)
         return None if expected is None else expected.seconds
 
     def _choose(self, running: Sequence[RunningCell], slots: int) -> list[str]:
@@ -61,27 +61,32 @@ class Line:
         known = Durations(self.measured)
         waiting = []
         for turn in self.waiting:
-            expected = known.of(turn.cell.planned.config_id)
+            planned = turn.cell.planned
+            expected = known.of(planned.config_id, planned.workload)
             seconds = None if expected is None else expected.seconds
-            waiting.append(Waiting(turn.cell.planned.cell_id, turn.width, seconds))
+            waiting.append(Waiting(planned.cell_id, turn.width, seconds))
         slots = max(slots, sum(r.width for r in running))
         return starts_now(waiting, [_busy(r, known) for r in running], slots)
 
     def remaining(self, running: Sequence[RunningCell]) -> list[Remaining]:
         """Everything without a result that waits or runs, for an estimate."""
         return [
-            *(
-                Remaining(t.cell.planned.cell_id, t.cell.planned.config_id, t.width)
-                for t in self.waiting
-            ),
+            *(waiting_of(t.cell, t.width) for t in self.waiting),
             *(remaining_of(r.cell, r.folder, r.width, r.age_s) for r in running),
         ]
 
 
+def waiting_of(cell: Cell, width: int) -> Remaining:
+    """A cell that has not started."""
+    planned = cell.planned
+    return Remaining(planned.cell_id, planned.config_id, width, workload=planned.workload)
+
+
 def remaining_of(cell: Cell, folder: CellFolder, width: int, age_s: float) -> Remaining:
     """A cell that has run for ``age_s``."""
-    left = progress_of(cell.planned.name, folder, width).seconds_left
-    return Remaining(cell.planned.cell_id, cell.planned.config_id, width, age_s, left)
+    planned = cell.planned
+    left = progress_of(planned.name, folder, width).seconds_left
+    return Remaining(planned.cell_id, planned.config_id, width, age_s, left, planned.workload)
 
 
 def _busy(running: RunningCell, known: Durations) -> Busy:

@@ -83,7 +83,8 @@ class LocalEngine(Engine):
             if result.cell_id == cell.planned.cell_id:
                 self._tally.already_done += 1
                 seconds = result.finished_at - result.started_at
-                self._measured.append(Measured(result.config_id, seconds))
+                workload = cell.planned.workload
+                self._measured.append(Measured(result.config_id, seconds, workload))
                 self._end(report, cell, Outcome("done", objective=result.objective), None)
                 return
         try:

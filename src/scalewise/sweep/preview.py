@@ -82,7 +82,11 @@ def preview(
     ]
     places = {cell.planned.cell_id: host(cell) for cell in to_run}
     slots = host.slots()
-    measured = [Measured(r.config_id, r.finished_at - r.started_at) for r in results.values()]
+    workloads = {cell.planned.cell_id: cell.planned.workload for cell in selection.cells}
+    measured = [
+        Measured(r.config_id, r.finished_at - r.started_at, workloads[r.cell_id])
+        for r in results.values()
+    ]
     known = Durations(measured)
     yield f"{'id':12}  {'devices':>7}  {'expected':>10}  {'state':8}  cell"
     for cell in selection.cells:
@@ -100,6 +104,7 @@ def preview(
             cell.planned.cell_id,
             cell.planned.config_id,
             places[cell.planned.cell_id].width or slots,
+            workload=cell.planned.workload,
         )
         for cell in able
     ]
@@ -125,7 +130,7 @@ def _line(cell: Cell, where: Place | None, known: Durations) -> str:
     if where is not None and where.refusal:
         state, name = "cannot", f"{planned.name}: {where.refusal}"
     elif where is not None:
-        expected = known.of(planned.config_id)
+        expected = known.of(planned.config_id, planned.workload)
         state = "to run"
         devices = "?" if where.width is None else str(where.width)
         takes = "?" if expected is None else duration(expected.seconds)

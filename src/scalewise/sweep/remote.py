@@ -23,7 +23,7 @@ from scalewise.sweep.estimate import Remaining
 from scalewise.sweep.hosted import is_done
 from scalewise.sweep.job import Origin, Outcome
 from scalewise.sweep.lease import HostMismatch
-from scalewise.sweep.line import remaining_of
+from scalewise.sweep.line import remaining_of, waiting_of
 from scalewise.sweep.order import Order, forwarded
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.remote_cell import Link, Lost, RemoteCell
@@ -187,7 +187,7 @@ class RemoteEngine(ClusterEngine):
 
     def _remaining(self) -> list[Remaining]:
         return [
-            *(Remaining(c.planned.cell_id, c.planned.config_id, w.width) for c, w in self._queue),
+            *(waiting_of(c, w.width) for c, w in self._queue),
             *(remaining_of(r.cell, r.folder, r.wanted.width, r.age_s) for r in self._cells),
         ]
 

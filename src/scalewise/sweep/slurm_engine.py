@@ -24,7 +24,7 @@ from scalewise.sweep.estimate import Remaining
 from scalewise.sweep.hosted import is_done
 from scalewise.sweep.job import Origin, Outcome
 from scalewise.sweep.lease import HostMismatch
-from scalewise.sweep.line import remaining_of
+from scalewise.sweep.line import remaining_of, waiting_of
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.slurm import SlurmConfig, in_arrays, make_executor, script, submit
 from scalewise.sweep.slurm_job import CellJob
@@ -258,7 +258,7 @@ class SlurmEngine(ClusterEngine):
         queued = [(c, w.width) for w, cells in self._demands.items() for c in cells]
         queued += [(s.cell, s.submission.wanted.width) for s in self._sent if s.started is None]
         return [
-            *(Remaining(c.planned.cell_id, c.planned.config_id, width) for c, width in queued),
+            *(waiting_of(c, width) for c, width in queued),
             *(
                 remaining_of(s.cell, s.folder, s.submission.wanted.width, now - s.started)
                 for s in self._sent

@@ -39,7 +39,7 @@ _GAP_LIMIT_S = 10.0
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """The memory of one device of a cell, when it was last sampled."""
+    """The memory of one device of a cell, when it was last read."""
 
     device: str
     """``0`` for the GPU with index 0; ``rank0`` for the process of a rank on a CPU host."""
@@ -121,12 +121,17 @@ class StatusReader:
             replace(self._cell(planned, now), swept=swept[planned.cell_id])
             for planned in plan.cells
         )
-        results = [self._done[c.cell_id][1] for c in cells if c.state == "done"]
+        done = [c.cell_id for c in cells if c.state == "done"]
+        results = [self._done[cell_id][1] for cell_id in done]
         widest = plan.slots or max((c.devices or 1 for c in cells), default=1)
-        left = [_remaining(c, widest) for c in cells if c.state in UNFINISHED]
+        workloads = {planned.cell_id: planned.workload for planned in plan.cells}
+        left = [_remaining(c, widest, workloads[c.cell_id]) for c in cells if c.state in UNFINISHED]
         slots, packed = places(left, plan.slots, plan.policy == "packed")
         expected = estimate(
-            [Measured(r.config_id, r.finished_at - r.started_at) for r in results],
+            [
+                Measured(r.config_id, r.finished_at - r.started_at, workloads[cell_id])
+                for cell_id, r in zip(done, results, strict=True)
+            ],
             left,
             slots,
             packed,
@@ -216,7 +221,7 @@ def _under_way(
     )
 
 
-def _remaining(cell: CellStatus, slots: int) -> Remaining:
+def _remaining(cell: CellStatus, slots: int, workload: str) -> Remaining:
     running = cell.state == "running"
     return Remaining(
         cell.cell_id,
@@ -224,6 +229,7 @@ def _remaining(cell: CellStatus, slots: int) -> Remaining:
         cell.devices or slots,
         elapsed_s=cell.elapsed_s if running else None,
         steps_left_s=cell.seconds_left if running else None,
+        workload=workload,
     )
 
 
@@ -243,11 +249,11 @@ def _memory(folder: CellFolder) -> tuple[DeviceMemory, ...]:
             latest = read_latest_sample(path)
         except RecordError:
             continue  # being written for the first time, or damaged: the report says which
-        for name, sample in sorted(latest.samples.items()) if latest is not None else ():
+        for name, used in sorted(latest.memory_used_mib.items()) if latest is not None else ():
             assert latest is not None
             device = latest.devices.get(name)
             is_gpu = device is not None and device.id.startswith("GPU-")
             label = str(device.index) if device is not None and is_gpu else name
             total = None if device is None else device.memory_total_mib
-            found.append(DeviceMemory(label, sample.memory_used_mib, total))
+            found.append(DeviceMemory(label, used, total))
     return tuple(found)

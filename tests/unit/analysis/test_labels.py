@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from recorded import DDP, Spec, write_sweep
 
-from scalewise.analysis.labels import configuration_labels, swept_words
+from scalewise.analysis.labels import configuration_labels, swept_order, swept_words
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.runs import configurations
 from scalewise.records import PlannedCell
@@ -95,3 +96,33 @@ def test_cells_of_one_name_are_told_apart_by_what_was_typed() -> None:
         ]
     )
     assert words == {"1": "lr=0.1", "2": "lr=0.2", "3": "x=2", "4": "x=3", "5": ""}
+
+
+def test_swept_numbers_are_listed_from_small_to_large_and_twins_below_one_another(
+    tmp_path: Path,
+) -> None:
+    specs = [
+        replace(spec, batch_size=size) for size in (512, 32, 2048, 128) for spec in (DDP, Spec())
+    ]
+    found = [c.label for c in configurations(load_sweep(write_sweep(tmp_path, specs)))]
+    assert found == [
+        f"large {of} batch_size={size}"
+        for size in (32, 128, 512, 2048)
+        for of in ("single x1", "ddp x2")
+    ]
+
+
+def test_swept_words_stay_in_the_order_given_and_their_absence_where_it_began() -> None:
+    def in_order(*labels: str) -> list[str]:
+        key = swept_order(labels)
+        return sorted(labels, key=lambda label: key[label])
+
+    assert in_order("m lr=0.01", "m lr=1e-4", "m lr=null", "m lr=nan", "m lr=0.001") == [
+        "m lr=null", "m lr=nan", "m lr=1e-4", "m lr=0.001", "m lr=0.01"
+    ]  # fmt: skip
+    assert in_order("m optimizer=sgd", "m optimizer=adam") == [
+        "m optimizer=sgd",
+        "m optimizer=adam",
+    ]
+    assert in_order("single", "ddp mb=25", "ddp mb=5") == ["single", "ddp mb=5", "ddp mb=25"]
+    assert in_order("single r=3", "ddp", "single r=1") == ["single r=1", "single r=3", "ddp"]

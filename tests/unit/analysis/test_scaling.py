@@ -10,7 +10,7 @@ from recorded import DDP, DDP_MS, SINGLE_MS, Spec, repeats, write_sweep
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.statistics import Interval, RatioEstimate
 from scalewise.analysis.summary import Analysis, analyse
-from scalewise.analysis.verdict import judge, seed_label
+from scalewise.analysis.verdict import Judgement, judge, seed_label
 
 STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
 
@@ -192,3 +192,116 @@ def test_loss_is_compared_at_equal_samples(tmp_path: Path) -> None:
     assert pair.loss is not None
     assert pair.loss.samples == 60 * 128
     assert pair.loss.multi > pair.loss.single  # half the steps
+
+
+def test_batches_a_device_that_differ_say_whose_they_are_and_what_would_compare(
+    tmp_path: Path,
+) -> None:
+    single = Spec(scaling="weak", batch_size=64)
+    (refused,) = analysed(tmp_path, single, replace(DDP, scaling="weak", batch_size=32)).refused
+    assert refused.reason == (
+        "large single x1 differs in batch a device: 64 against 32, with scaling=weak; "
+        "scaling=strong compares equal global batches"
+    )
+    assert [d.field for d in refused.differing] == ["batch"]
+
+
+@pytest.mark.parametrize(
+    ("scaling", "batch", "words"),
+    [
+        ("weak", 48, "batch a device: 64 against 48, with scaling=weak"),
+        ("strong", 32, "global batch: 64 against 32, with scaling=strong"),
+    ],
+)
+def test_no_way_out_is_named_where_no_batches_are_equal(
+    tmp_path: Path, scaling: str, batch: int, words: str
+) -> None:
+    multi = replace(DDP, scaling=scaling, batch_size=batch)
+    (refused,) = analysed(tmp_path, Spec(scaling=scaling, batch_size=64), multi).refused
+    assert refused.reason == f"large single x1 differs in {words}"
+
+
+def monitored(spec: Spec, batch_a_device: int) -> Spec:
+    """As the Monitor callback records it: always as weak scaling."""
+    asked = {"tracking": {"name": "monitor"}, "batch_size": batch_a_device}
+    return replace(spec, scaling="weak", batch_size=batch_a_device, config=asked)
+
+
+@pytest.mark.parametrize(
+    ("batch", "scaling", "said"),
+    [
+        (32, "strong", "strong scaling, equal global batches"),
+        (64, "weak", "weak scaling, equal batches a device"),
+    ],
+)
+def test_a_monitored_script_is_judged_by_the_scaling_that_its_batches_show(
+    tmp_path: Path, batch: int, scaling: str, said: str
+) -> None:
+    single, multi = monitored(Spec(), 64), monitored(DDP, batch)
+    (pair,) = analysed(tmp_path, *repeats(single, STEADY), *repeats(multi, STEADY)).pairs
+    assert pair.judgement.verdict != "inconclusive"
+    assert f"; {said}" in pair.judgement.reason
+    assert pair.multi.identity["scaling"] == scaling
+    assert {r.cell.result and r.cell.result.scaling for r in pair.multi.runs} == {scaling}
+    assert pair.multi.identity["batch"] == "64"
+
+
+def test_beside_single_devices_of_either_batch_a_monitored_script_scales_weakly(
+    tmp_path: Path,
+) -> None:
+    singles = [monitored(Spec(), batch) for batch in (64, 32)]
+    (pair,) = analysed(tmp_path, *singles, monitored(DDP, 32)).pairs
+    assert pair.single.identity["batch"] == "32"
+    assert pair.multi.identity["scaling"] == "weak"
+
+
+def test_a_monitored_script_of_another_batch_altogether_is_refused(tmp_path: Path) -> None:
+    (refused,) = analysed(tmp_path, monitored(Spec(), 64), monitored(DDP, 48)).refused
+    assert refused.reason.endswith("differs in batch a device: 64 against 48, with scaling=weak")
+
+
+FASTER_THAN_LINEAR = replace(DDP, kind="cpu", phases_ms={n: ms / 3 for n, ms in DDP_MS.items()})
+CROWD_MS = 4.0
+
+
+def crowd(path: Path, *cells: str) -> None:
+    """Has other processes hold the cores of rank 0 in these cells."""
+    for cell in cells:
+        for result in path.glob(f"{cell}/result.json"):
+            text = result.read_text()
+            said = '"run_queue_ms_per_step": null'
+            assert said in text
+            result.write_text(text.replace(said, f'"run_queue_ms_per_step": {CROWD_MS}', 1))
+
+
+def crowded(path: Path, multi: Spec, *cells: str) -> Judgement:
+    specs = [*repeats(Spec(kind="cpu"), STEADY), *repeats(multi, STEADY)]
+    crowd(write_sweep(path, specs), *cells)
+    (pair,) = analyse(load_sweep(path)).pairs
+    return pair.judgement
+
+
+def test_more_than_linear_beside_a_disturbed_single_device_is_no_verdict(tmp_path: Path) -> None:
+    found = crowded(tmp_path, FASTER_THAN_LINEAR, "*-single-*")
+    assert found.verdict == "inconclusive"
+    assert (
+        "; more than linear: efficiency 2.42; the step of one device was disturbed by other "
+        "processes for 4 of 9.9 ms: repeat on a quiet host" in found.reason
+    )
+
+
+def test_more_than_linear_alone_stands_with_its_doubt(tmp_path: Path) -> None:
+    found = crowded(tmp_path, FASTER_THAN_LINEAR)
+    assert found.verdict == "beneficial"
+    assert found.reason.endswith("; more than linear: efficiency 2.42")
+
+
+def test_a_disturbed_side_is_named_beside_the_verdict(tmp_path: Path) -> None:
+    slow = replace(DDP, kind="cpu")
+    found = crowded(tmp_path, slow, "*-ddp-*", "*-single-*")
+    assert found.verdict == "beneficial"
+    assert "more than linear" not in found.reason
+    assert found.reason.endswith(
+        "the step of one device was disturbed by other processes for 4 of 9.9 ms and the step of 2 "
+        "devices was disturbed by other processes for 4 of 6.14 ms: repeat on a quiet host"
+    )

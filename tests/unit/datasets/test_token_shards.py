@@ -218,7 +218,7 @@ class TestWrongInput:
         with pytest.raises(DatasetError, match=r"^--tokenizer: found 'bert'; allowed: bytes, gpt2"):
             load_tokenizer("bert")
 
-    @pytest.mark.parametrize("text", ["", "x", "0", "1.5", "-3M"])
+    @pytest.mark.parametrize("text", ["", "x", "0", "1.5", "-3M", "inf", "1e400", "nan"])
     def test_counts(self, text: str) -> None:
         with pytest.raises(ValueError):
             token_count(text)

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
+
+import psutil
 
 from scalewise.gpu.process import ProcessReader
 
@@ -42,3 +45,17 @@ def test_a_process_that_is_gone_gives_no_sample() -> None:
         gone.wait()
     reader = ProcessReader()
     assert reader.read({0: gone.pid}) == {}
+
+
+def test_a_process_that_is_ending_has_no_memory_to_tell_of() -> None:
+    reader = ProcessReader()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        living = reader.read({0: child.pid})["rank0"]
+        assert living.memory_used_mib is not None and living.memory_used_mib > 0
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # a zombie until it is waited for
+        assert psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE
+        time.sleep(0.1)
+        dead = reader.read({0: child.pid})["rank0"]
+    assert dead.memory_used_mib is None
+    assert dead.utilization_percent is not None

@@ -22,6 +22,7 @@ from scalewise.analysis.summary import analyse
 from scalewise.records import CellFolder, RankError, RecordError
 from scalewise.report import tables
 from scalewise.report.devices import NAMES as DEVICE_PLOTS
+from scalewise.report.export import as_csv
 from scalewise.terminal import open_console
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
@@ -93,6 +94,19 @@ def test_json_holds_every_run_and_the_ratios_follow_from_them(files: report.Repo
     assert ddp["runs"][0]["shards"]["verdict"] == "sharded"
     assert by_label["large single x1"]["comparison"] is None
     assert {u["state"] for u in results["unfinished"]} == {"failed", "skipped"}
+
+
+def test_the_loss_reached_says_which_loss_it_is(tmp_path: Path) -> None:
+    scored = write_sweep(tmp_path, [Spec(), DDP])
+    assert "train_loss reached" in tables.resource_table(analyse(load_sweep(scored))).headers
+    (rows,) = scored.glob("*-ddp-*/metrics/*")
+    rows.write_text(rows.read_text().replace("train_loss", "val_loss"))
+    found = analyse(load_sweep(scored))
+    table = tables.resource_table(found)
+    column = table.headers.index("loss reached")
+    assert [re.sub(r"[\d.]+", "N", row[column]) for row in table.rows] == ["N (train)", "N (val)"]
+    lines = csv.DictReader(StringIO(as_csv(found)))
+    assert [line["loss_name"] for line in lines] == ["train_loss", "val_loss"]
 
 
 def test_csv_has_units_and_leaves_what_is_missing_empty(files: report.ReportFiles) -> None:
@@ -245,7 +259,7 @@ def test_what_a_doctor_found_and_advises_is_printed(tmp_path: Path) -> None:
     assert examined["findings"]
     for finding in examined["findings"]:
         (line,) = [line for line in lines if line.startswith(f"doctor: {finding['severity']}: ")
-                   and finding["text"] in line]  # fmt: skip
+                   and finding["text"].rstrip(".") in line]  # fmt: skip
         assert finding["advice"] in line
         assert finding["evidence"] in line
     (path / "doctor.json").unlink()
@@ -309,7 +323,11 @@ def test_seed_004s_fault_is_named_in_the_report(tmp_path: Path) -> None:
     [
         ([Spec()], "nothing to compare", {"throughput.png", "step_anatomy.png", "loss.png"}),
         ([Spec(outcome="failed"), replace(DDP, outcome="skipped")], "No cell finished", set()),
-        ([Spec(outcome="unfinished")], "still running or not started", set()),
+        (
+            [Spec(outcome="unfinished")],
+            "no record of its end: still running, not started, or nothing could be written",
+            set(),
+        ),
         (
             [Spec(), replace(DDP, seed=99)],
             "not comparable.** large single x1 differs in seed: 7 against 99",

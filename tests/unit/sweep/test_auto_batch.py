@@ -31,9 +31,8 @@ from scalewise.sweep.auto_batch import described, is_search, left_open, search_f
 from scalewise.sweep.display import LineDisplay
 from scalewise.sweep.engine import Engine, SweepReport
 from scalewise.sweep.job import Outcome
-from scalewise.sweep.launcher import plan_in
+from scalewise.sweep.launcher import plan_in, select_in
 from scalewise.sweep.plan import Cell, Request, request
-from scalewise.sweep.resume import select
 
 
 def asked(*overrides: str) -> Request:
@@ -99,9 +98,10 @@ class Pretended(Engine):
 
 def sweep(folder: Path, requests: Sequence[Request], fails: bool = False) -> Pretended:
     """As the launcher runs it, trackers and devices apart."""
-    selection = select(plan_in(folder, requests), SweepFolder(folder), requests[0].cell.sweep.rerun)
+    open_ones = left_open(requests)
+    selection = select_in(plan_in(folder, requests), SweepFolder(folder), open_ones)
     engine = Pretended(folder, fails)
-    engine.left_open, engine.again = left_open(requests), selection.again
+    engine.left_open, engine.again = open_ones, selection.again
     engine.run(selection.cells)
     return engine
 
@@ -185,6 +185,22 @@ def test_a_sweep_that_goes_on_does_not_search_again(tmp_path: Path) -> None:
         cell.planned.cell_id for cell in (search, trained, more.ran[0])
     ]
     assert load_batch_search(tmp_path / trained.planned.name) == found()
+
+
+@pytest.mark.parametrize("left", [None, "{", "-5"])
+def test_a_search_whose_finding_is_lost_is_made_again(tmp_path: Path, left: str | None) -> None:
+    (search, trained) = sweep(tmp_path, [asked("batch_size=auto")]).ran
+    (tmp_path / trained.planned.name / "result.json").unlink()
+    finding = tmp_path / search.planned.name / "find_batch.json"
+    whole = finding.read_text()
+    finding.unlink()
+    if left is not None:
+        finding.write_text(whole.replace(" 48,", f" {left},"))
+        assert finding.read_text() != whole
+    again = sweep(tmp_path, [asked("batch_size=auto", f"sweep.resume={tmp_path}")])
+    assert [cell.planned.cell_id for cell in again.ran] == [
+        search.planned.cell_id, trained.planned.cell_id,
+    ]  # fmt: skip
 
 
 def test_the_devices_are_examined_once_and_before_anything_is_timed(tmp_path: Path) -> None:

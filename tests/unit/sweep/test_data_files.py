@@ -12,6 +12,7 @@ from scalewise.config import Component, ConfigError
 from scalewise.datasets.text_file import TextFile
 from scalewise.datasets.token_index import Shard, TokenIndex, save_index
 from scalewise.datasets.token_shards import TokenShards
+from scalewise.models.gpt2 import Gpt2
 from scalewise.sweep.data_files import check_files
 
 SHARDS = "scalewise.datasets.token_shards.TokenShards"
@@ -21,6 +22,7 @@ TEXT = "scalewise.datasets.text_file.TextFile"
 def request(target: str, batch_size: int = 1, **arguments: Any) -> Any:
     cell = SimpleNamespace(
         dataset=Component(target, "mine", arguments),
+        model=Component("mine.Model", "mine", {"vocabulary_size": 2}),
         workload="train",
         batch_size=batch_size,
         scaling="strong",
@@ -83,6 +85,30 @@ def test_shards_that_are_missing_or_torn_are_refused(tmp_path: Path) -> None:
     (folder / "index.json").write_text("{")
     with pytest.raises(ConfigError, match=r"index\.json: found no "):
         check_files([request(SHARDS, path=str(folder), sequence_length=10)])
+
+
+@pytest.mark.parametrize(("vocabulary", "accepted"), [(255, False), (256, True), (257, True)])
+def test_tokens_that_the_model_does_not_know_are_refused_as_it_refuses_them(
+    tmp_path: Path, vocabulary: int, accepted: bool
+) -> None:
+    folder = write_shards(tmp_path / "shards", 101, 30)  # of a vocabulary of 256
+    asked = request(SHARDS, path=str(folder), sequence_length=10)
+    check_files([asked])  # a model of the user's, whose arguments are his
+    sizes = {"context_length": 10, "layers": 1, "heads": 1, "width": 4}
+    arguments = {"vocabulary_size": vocabulary, **sizes}
+    asked.cell.model = Component("scalewise.models.gpt2.Gpt2", "gpt2", arguments)
+    description = TokenShards(str(folder), sequence_length=10).describe()
+    model = Gpt2(vocabulary, **sizes)
+    if accepted:
+        model.check_data(description)
+        check_files([asked])
+        return
+    with pytest.raises(ValueError) as by_rank:
+        model.check_data(description)
+    with pytest.raises(ConfigError) as by_plan:
+        check_files([asked])
+    assert str(by_plan.value) == str(by_rank.value)
+    assert "model.vocabulary_size: found 255; allowed: at least 256" in str(by_plan.value)
 
 
 @pytest.mark.parametrize("size", [1000, 107, 64])

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from scalewise.sweep.estimate import Measured, Remaining, estimate
+from scalewise.records import PlannedCell
+from scalewise.sweep.estimate import Measured, Outlook, Remaining, estimate
 
 
 def left(result: object) -> float:
@@ -70,3 +71,79 @@ def test_what_nobody_has_measured_is_less_certain() -> None:
     assert unknown is not None
     assert unknown.seconds_left == pytest.approx((10.25 * 40.5) ** 0.5)
     assert (unknown.high_s - unknown.low_s) > 3 * (known.high_s - known.low_s)
+
+
+@pytest.mark.parametrize("others", [[10.0], [9.0, 10.0, 11.0], [1.0, 100.0]])
+@pytest.mark.parametrize("config", ["a", "new"])
+def test_a_silent_cell_that_is_late_has_as_much_left_as_it_is_late(
+    others: list[float], config: str
+) -> None:
+    """Nothing of it is measured: that it ends at once is the one thing that is not known."""
+    measured = [Measured("a", seconds) for seconds in others]
+    typical = left(estimate(measured, [Remaining("1", config, 1)], 1))
+    rests = []
+    for share in (0.5, 0.9, 1.0, 1.2, 2.0, 10.0):
+        late = Remaining("1", config, 1, elapsed_s=share * typical)
+        for packed in (False, True):
+            found = estimate(measured, [late], 1, packed)
+            assert found is not None
+            assert found.seconds_left >= abs(share - 1) * typical
+            assert 0 < found.low_s <= found.seconds_left < found.high_s
+        rests.append(found.seconds_left)
+    assert rests[-1] == pytest.approx(9 * typical)
+    assert rests[2] >= 0.05 * typical, "and not nothing when it is just due"
+    assert found.high_s > 2 * found.seconds_left
+
+
+def test_the_interval_of_what_is_hardly_known_does_not_begin_at_nothing() -> None:
+    waiting = [Remaining(str(i), f"new{i}", 1) for i in range(3)]
+    for measured in ([Measured("a", 14.0)], [Measured("a", 1.0), Measured("b", 196.0)]):
+        found = estimate(measured, waiting, 1)
+        assert found is not None
+        assert found.seconds_left == pytest.approx(3 * 14.0)
+        assert 0 < found.low_s < 0.6 * found.seconds_left
+        ratios = found.seconds_left / found.low_s, found.high_s / found.seconds_left
+        assert ratios[0] == pytest.approx(ratios[1])
+
+
+def test_a_search_for_the_batch_size_says_nothing_of_training() -> None:
+    searched = [Measured("s", 600.0, "find_batch")]
+    waiting = [Remaining("1", "a", 1), Remaining("2", "a", 1)]
+    assert estimate(searched, waiting, 1) is None
+    trained = [*searched, Measured("b", 10.0)]
+    assert left(estimate(trained, waiting, 1)) == pytest.approx(20.0)
+    search = Remaining("3", "t", 1, workload="find_batch")
+    assert left(estimate(trained, [search], 1)) == pytest.approx(600.0)
+    running = Remaining("1", "a", 1, elapsed_s=5.0, steps_left_s=15.0)
+    assert left(estimate(searched, [running, Remaining("2", "b", 1)], 1)) == pytest.approx(35.0)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "workload"),
+    [
+        ((), "train"),
+        (("lr=1",), "train"),
+        (("workload=train", "workload=find_batch"), "find_batch"),
+    ],
+)
+def test_a_planned_cell_says_what_it_does(overrides: tuple[str, ...], workload: str) -> None:
+    assert PlannedCell("1", "a", "name", overrides, 0, 1).workload == workload
+
+
+def test_when_the_time_that_was_left_has_passed_the_sweep_looks_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = 0.0
+    monkeypatch.setattr("scalewise.sweep.estimate.time.monotonic", lambda: clock)
+    outlook, measured, asked = Outlook(), [Measured("a", 10.0)], []
+
+    def remaining() -> list[Remaining]:
+        asked.append(clock)
+        return [Remaining("1", "a", 1, elapsed_s=8.0 + clock)]
+
+    said = []
+    for second in range(40):
+        clock = float(second)
+        said.append(outlook.seconds_left(measured, remaining, 1, False))
+    assert all(one is not None and one > 0 for one in said), said
+    assert 8 <= len(asked) < 40

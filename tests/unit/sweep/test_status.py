@@ -182,3 +182,18 @@ def test_the_latest_sample_is_the_last_of_the_series(sweep: SweepFolder) -> None
     assert latest.time == whole.times[-1]
     assert latest.samples == whole.samples[-1]
     assert isinstance(latest.samples["GPU-0"], DeviceSample)
+
+
+def test_a_sample_without_memory_leaves_the_one_before(sweep: SweepFolder) -> None:
+    (path,) = sweep.cell("running").device_series_paths()
+    line = json.loads(path.read_text().splitlines()[-1])
+    line["time"] += 1
+    for device in line["devices"]:
+        if device["id"] == "GPU-1":
+            device["memory_used_mib"] = None
+        else:
+            device["memory_used_mib"] = 7.0
+    with path.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    cell = states(sweep)["running"]
+    assert [(m.device, m.used_mib) for m in cell.memory] == [("0", 7.0), ("1", 12050.0)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -16,8 +17,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from scalewise import Monitor
 from scalewise.analysis.load import Cell, load_sweep
-from scalewise.records import CellFolder, DeviceInfo
+from scalewise.records import CellFolder, DeviceInfo, SweepFolder
 from scalewise.train.callbacks.fit_records import FitRecords
+from scalewise.train.callbacks.monitor import own_folder
 
 
 def begun(folder: Path) -> FitRecords:
@@ -140,6 +142,26 @@ def test_a_script_that_raises_is_recorded_and_says_where(
     )
 
 
+def test_runs_that_begin_together_have_folders_and_repeats_of_their_own(tmp_path: Path) -> None:
+    begun = threading.Barrier(8)
+
+    def begin() -> None:
+        begun.wait()
+        records = FitRecords(CellFolder(tmp_path / own_folder(tmp_path, "monitored")), 0)
+        records.begin([DeviceInfo("cpu", "a CPU")])
+        records.repeat_of("the same")
+        records.end()
+
+    scripts = [threading.Thread(target=begin) for _ in range(8)]
+    for script in scripts:
+        script.start()
+    for script in scripts:
+        script.join()
+    planned = SweepFolder(tmp_path).load_plan().cells
+    assert len({cell.name for cell in planned}) == 8
+    assert sorted(cell.repeat for cell in planned) == list(range(8))
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_a_fit_too_short_to_be_timed_says_what_to_set(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -148,4 +170,4 @@ def test_a_fit_too_short_to_be_timed_says_what_to_set(
         fit(tmp_path, None)
     assert read(tmp_path).state == "done"
     assert "found a fit of 12 steps, of which 2 will be timed; allowed: 20 or more" in caplog.text
-    assert "set Monitor(warmup_steps=3)" in caplog.text
+    assert "train longer, or set Monitor(warmup_steps=2)" in caplog.text

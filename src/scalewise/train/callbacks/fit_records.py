@@ -7,11 +7,12 @@ Nobody supervises a script of the user's own: it has to say itself what it ends 
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import re
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from pytorch_lightning.utilities.exceptions import SIGTERMException
@@ -59,15 +60,21 @@ class FitRecords:
         What the fit is made of is known later: until :meth:`repeat_of` it repeats nothing.
         """
         name = self._folder.name
-        self._put_into_plan(PlannedCell(name, name, name, (), 0, len(devices)))
+        planned = PlannedCell(name, name, name, (), 0, len(devices))
+        self._put_into_plan(lambda _: planned)
         self._folder.save_running(RunningAttempt(1, self._started_at, tuple(devices)))
         self._beats = BackgroundDrain([lambda _: self._folder.beat()], _BEAT_S)
 
     def repeat_of(self, config_id: str) -> None:
         """Plan it as one more run of the configuration ``config_id``."""
-        assert self._planned is not None
-        repeat = sum(cell.config_id == config_id for cell in self._sweep.load_plan().cells)
-        self._put_into_plan(dataclasses.replace(self._planned, config_id=config_id, repeat=repeat))
+        planned = self._planned
+        assert planned is not None
+
+        def repeated(plan: SweepPlan) -> PlannedCell:
+            repeat = sum(cell.config_id == config_id for cell in plan.cells)
+            return dataclasses.replace(planned, config_id=config_id, repeat=repeat)
+
+        self._put_into_plan(repeated)
 
     def finish(self, ranks: tuple[RankSummary, ...], strategy: str) -> None:
         """Save the result: the fit ended as it should."""
@@ -102,15 +109,18 @@ class FitRecords:
             self._folder.clear_running()
             self._beats = None
 
-    def _put_into_plan(self, planned: PlannedCell) -> None:
-        """In place of what was known of this run before."""
-        plan = (
-            self._sweep.load_plan()
-            if self._sweep.plan_path.exists()
-            else SweepPlan(time.time(), tuple(sys.argv), 0, ())
-        )
-        others = tuple(cell for cell in plan.cells if cell.name != planned.name)
-        self._sweep.save_plan(dataclasses.replace(plan, cells=(*others, planned)))
+    def _put_into_plan(self, plan_it: Callable[[SweepPlan], PlannedCell]) -> None:
+        """In place of what was known of this run before; others may do so at the same time."""
+        with (self._sweep.path / "plan.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            plan = (
+                self._sweep.load_plan()
+                if self._sweep.plan_path.exists()
+                else SweepPlan(time.time(), tuple(sys.argv), 0, ())
+            )
+            planned = plan_it(plan)
+            others = tuple(cell for cell in plan.cells if cell.name != planned.name)
+            self._sweep.save_plan(dataclasses.replace(plan, cells=(*others, planned)))
         self._planned = planned
 
     def break_off(self, error: BaseException, steps: int) -> str | None:

@@ -109,10 +109,10 @@ class Monitor(CellRecorder):
         chosen = self._sweep_folder or Path(
             f"multirun/monitor-{time.strftime('%Y-%m-%d_%H-%M-%S')}-{secrets.token_hex(2)}"
         )
-        # Every rank has an idea of its own; rank 0's counts.
-        folder, name = trainer.strategy.broadcast(
-            (str(chosen.resolve()), _free_name(chosen, self._name))
-        )
+        mine = ("", "")
+        if trainer.is_global_zero:
+            mine = (str(chosen.resolve()), own_folder(chosen, self._name))
+        folder, name = trainer.strategy.broadcast(mine)
         self._sweep_folder = Path(folder)
         self._bind_folder(CellFolder(self._sweep_folder / name))
         self.device = live_device(trainer.strategy.root_device)
@@ -206,13 +206,14 @@ class Monitor(CellRecorder):
         )
         enough = warmup + _FEW_STEPS
         if planned is not None and planned < enough:
+            fewer = _shorter_warmup(planned)
             _log.warning(
                 "scalewise: found a fit of %d steps, of which %d will be timed; allowed: %d or "
-                "more, for a figure to rely on; train longer, or set Monitor(warmup_steps=%d)",
+                "more, for a figure to rely on; train longer%s",
                 planned,
                 max(0, planned - warmup),
                 enough,
-                planned // 4,
+                f", or set Monitor(warmup_steps={fewer})" if fewer else "",
             )
 
     def _say_where(self) -> None:
@@ -223,13 +224,27 @@ class Monitor(CellRecorder):
         )
 
 
-def _free_name(folder: Path, name: str) -> str:
-    """``name``, or with a number where an earlier run in the same folder has it."""
+def own_folder(folder: Path, name: str) -> str:
+    """Make ``name`` in ``folder``, or with a number where another run has it; returns its name."""
+    folder.mkdir(parents=True, exist_ok=True)
     number, found = 1, name
-    while (folder / found).exists():
-        number += 1
-        found = f"{name}-{number}"
-    return found
+    while True:
+        try:
+            (folder / found).mkdir()  # whoever makes it owns it, also among runs started together
+        except FileExistsError:
+            number += 1
+            found = f"{name}-{number}"
+        else:
+            return found
+
+
+def _shorter_warmup(planned: int) -> int:
+    """Warm-up steps that leave enough of ``planned`` steps to be timed; 0 where none do.
+
+    A quarter of the fit, or less so that the rest is enough. Never no warm-up at all: the first
+    step pays for what the others find ready.
+    """
+    return max(0, min(planned // 4, planned - _FEW_STEPS))
 
 
 def _shown(path: Path) -> str:

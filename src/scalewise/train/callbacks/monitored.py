@@ -2,8 +2,8 @@
 
 Two monitored runs are comparable (``scalewise compare``), and repeats of each other, where all of
 this agrees: class, source and size of the model, class and length of the data, optimizer and its
-settings, precision, length of the fit, accumulation, clipping, loader workers. The rest of the
-script, the number of devices among it, is not part of it: the records tell what ran.
+settings, precision, length of the fit, accumulation, clipping, loader workers, batch size. The rest
+of the script, the number of devices among it, is not part of it: the records tell what ran.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ def describe_fit(
         "optimizer": _describe_optimizers(trainer.optimizers),
         "precision": {"name": str(trainer.precision)},
         "execution": {"name": "eager"},
+        "batch_size": _batch_size(trainer),
         "max_steps": _limit(trainer.max_steps),
         "max_epochs": _limit(trainer.max_epochs),
         "accumulate_grad_batches": trainer.accumulate_grad_batches,
@@ -50,6 +51,12 @@ def config_id(config: Mapping[str, Any], world_size: int) -> str:
     """The same for two fits if and only if they repeat each other, trackers aside."""
     plain = {k: v for k, v in config.items() if k != "tracking"} | {"world_size": world_size}
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _batch_size(trainer: pl.Trainer) -> int | None:
+    """Of each process; None where the loader has a batch sampler of its own."""
+    found = getattr(trainer.train_dataloader, "batch_size", None)
+    return found if isinstance(found, int) else None
 
 
 def _describe_data(trainer: pl.Trainer) -> dict[str, Any]:

@@ -1,0 +1,60 @@
+"""Verdicts that rest on a step which other processes disturbed, or that are too good: said so.
+
+Intervals over runs see noise between runs. A crowd that slows every run of one side alike moves
+the speedup without widening its interval, and more than linear scaling is what that looks like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from scalewise.analysis.diagnosis import Diagnosis
+from scalewise.analysis.runs import Configuration
+from scalewise.analysis.scaling import Pair
+from scalewise.analysis.verdict import Judgement
+
+LINEAR_UP_TO = 1.02
+"""Efficiency up to which an interval is not called more than linear: a smaller share of the batch
+that fits a cache gains a little."""
+
+Diagnoses = Mapping[str, Sequence[Diagnosis]]
+"""``config_id`` to what limits it."""
+
+
+def doubted(pair: Pair, diagnoses: Diagnoses) -> Pair:
+    """The pair with the doubts about its verdict in its reason.
+
+    A whole interval beyond linear beside a disturbed single device is *inconclusive*: the
+    disturbance explains it, and what the devices gain is not known.
+    """
+    disturbed = [(c, d) for c in (pair.single, pair.multi) if (d := _crowded(c, diagnoses))]
+    interval, value = pair.efficiency.interval, pair.efficiency.value
+    beyond = interval is not None and interval.low > LINEAR_UP_TO
+    doubts = []
+    # A point beyond linear is within the noise unless there is a reason to doubt it.
+    if beyond or (disturbed and value > LINEAR_UP_TO):
+        doubts.append(f"more than linear: efficiency {value:.2f}")
+    if disturbed:
+        each = " and ".join(_disturbed(config, found) for config, found in disturbed)
+        doubts.append(f"{each}: repeat on a quiet host")
+    if not doubts:
+        return pair
+    told = pair.judgement
+    explained = beyond and any(config is pair.single for config, _ in disturbed)
+    verdict = "inconclusive" if explained else told.verdict
+    return replace(pair, judgement=Judgement(verdict, "; ".join([told.reason, *doubts])))
+
+
+def _crowded(config: Configuration, diagnoses: Diagnoses) -> Diagnosis | None:
+    """Named from a tenth of the step on (:mod:`scalewise.analysis.checks_host`)."""
+    found = diagnoses.get(config.config_id, ())
+    return next((d for d in found if d.limit == "host oversubscribed"), None)
+
+
+def _disturbed(config: Configuration, found: Diagnosis) -> str:
+    who = "one device" if config.devices == 1 else f"{config.devices} devices"
+    return (
+        f"the step of {who} was disturbed by other processes for {found.ms:.3g} of "
+        f"{found.step_ms:.3g} ms"
+    )

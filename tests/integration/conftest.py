@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,10 +32,3 @@ def shared_train(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Train]:
 def own_code(tmp_path: Path) -> Path:
     """A user's folder, elsewhere, with his code as the module ``mine``."""
     return copy_own_code(tmp_path / "elsewhere")
-
-
-@pytest.fixture(autouse=True, scope="session")
-def ctrl_c_reaches_children() -> None:
-    """Where the tests run in a shell's background, Ctrl-C is ignored, and by every child too."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -134,6 +134,9 @@ def test_a_delay_appears_in_its_phase_and_nowhere_else(tmp_path: Path, ms: float
         for phase in PHASES:
             times = series.column(phase)
             # The median: a step that the host interrupted says nothing about the clock.
-            excess = float(np.median(times[mine]) - np.median(times[untouched]))
+            alone = float(np.median(times[untouched]))
+            excess = float(np.median(times[mine])) - alone
             expected = ms if phase == delayed else 0.0
-            assert excess == pytest.approx(expected, abs=0.1 * ms), (delayed, phase)
+            # Code runs a little slower after a pause, on a host with neighbours more than a little.
+            bound = 0.1 * ms + 0.1 * alone
+            assert excess == pytest.approx(expected, abs=bound), (delayed, phase)

@@ -44,7 +44,7 @@ def test_the_finishing_time_is_right_to_15_percent_at_half_way(
         "model._target_=mine.Faulty",
         "dataset._target_=mine.Data",
         "batch_size=16",
-        "+model.step_ms=120,240",
+        "+model.step_ms=70,140",
         "max_steps=60",
         "max_epochs=null",
         "repeats=2",

@@ -151,6 +151,14 @@ class CellFolder:
             return False
         return True
 
+    def result_of(self, cell_id: str) -> CellResult | None:
+        """The result, if it is there, can be read and is that of this cell."""
+        try:
+            result = self.load_result()
+        except RecordError:
+            return None
+        return result if result.cell_id == cell_id else None
+
     def save_attempt(self, attempt: Attempt) -> None:
         save_json(self.path / "attempts" / f"{attempt.number}.json", attempt)
 

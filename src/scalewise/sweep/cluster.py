@@ -14,8 +14,7 @@ from dataclasses import replace
 from scalewise.config import ConfigError
 from scalewise.records import Attempt, Cause, CellFolder
 from scalewise.sweep.engine import Engine, SweepReport
-from scalewise.sweep.estimate import Durations, Measured
-from scalewise.sweep.hosted import is_done
+from scalewise.sweep.estimate import Durations
 from scalewise.sweep.job import Outcome
 from scalewise.sweep.lease import HostMismatch
 from scalewise.sweep.measured import throughput_of
@@ -36,12 +35,7 @@ class ClusterEngine(Engine):
     def _admit(self, cell: Cell, report: SweepReport, alone: bool) -> None:
         """Queue a cell, unless it is done, runs already, or cannot be asked for."""
         folder = self.folder.cell(cell.planned.name)
-        if is_done(folder, cell.planned):
-            result = folder.load_result()
-            self._tally.already_done += 1
-            seconds = result.finished_at - result.started_at
-            self._measured.append(Measured(result.config_id, seconds, cell.planned.workload))
-            self._end(report, cell, Outcome("done", objective=result.objective), None)
+        if self._was_done(cell, report):
             return
         try:
             if self._take_over(cell, folder):

@@ -194,6 +194,17 @@ class Engine(ABC):
             self._stages.write_evidence(cell)
             self._admit(cell, report, alone)
 
+    def _was_done(self, cell: Cell, report: SweepReport) -> bool:
+        """Whether the folder holds the cell's result; then that is its outcome."""
+        result = self.folder.cell(cell.planned.name).result_of(cell.planned.cell_id)
+        if result is None:
+            return False
+        self._tally.already_done += 1
+        seconds = result.finished_at - result.started_at
+        self._measured.append(Measured(result.config_id, seconds, cell.planned.workload))
+        self._end(report, cell, Outcome("done", objective=result.objective), None)
+        return True
+
     def _second_stage(
         self, requests: Sequence[Request], waiting: Sequence[Cell], report: SweepReport
     ) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Literal
 
 from scalewise.config import CellConfig
-from scalewise.records import Attempt, CellFolder, PlannedCell, RecordError
+from scalewise.records import Attempt, CellFolder
 from scalewise.sweep.demand import Demand
 from scalewise.sweep.lease import Host, HostMismatch, Lease, Leases, discover
 
@@ -77,11 +77,3 @@ def record(
         "interrupted" if cause == "interrupted" else "failed"
     )
     folder.save_attempt(Attempt(number, outcome, cause, message, None, None, (), now, now))
-
-
-def is_done(folder: CellFolder, cell: PlannedCell) -> bool:
-    """Whether the folder holds this cell's result."""
-    try:
-        return folder.load_result().cell_id == cell.cell_id
-    except RecordError:
-        return False

@@ -13,7 +13,6 @@ from scalewise.config import ConfigError
 from scalewise.records import CellFolder, DeviceInfo
 from scalewise.sweep.display import Display, progress_of
 from scalewise.sweep.engine import Engine, Policy, SweepReport
-from scalewise.sweep.estimate import Measured
 from scalewise.sweep.hosts import Hosts
 from scalewise.sweep.job import Outcome
 from scalewise.sweep.lease import (
@@ -78,15 +77,8 @@ class LocalEngine(Engine):
     def _admit(self, cell: Cell, report: SweepReport, alone: bool) -> None:
         """Queue a cell, unless it is done or this host cannot run it."""
         folder = self.folder.cell(cell.planned.name)
-        if folder.is_done():
-            result = folder.load_result()
-            if result.cell_id == cell.planned.cell_id:
-                self._tally.already_done += 1
-                seconds = result.finished_at - result.started_at
-                workload = cell.planned.workload
-                self._measured.append(Measured(result.config_id, seconds, workload))
-                self._end(report, cell, Outcome("done", objective=result.objective), None)
-                return
+        if self._was_done(cell, report):
+            return
         try:
             turn = self._turn(cell)
         except HostMismatch as mismatch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from scalewise.records import CellResult, RecordError, SweepFolder
+from scalewise.records import CellResult, SweepFolder
 from scalewise.sweep.display import duration
 from scalewise.sweep.estimate import Durations, Estimate, Measured, Remaining, estimate
 from scalewise.sweep.lease import Host, HostMismatch, discover, width
@@ -115,11 +115,8 @@ def preview(
 def _results(folder: SweepFolder, cells: Sequence[Cell]) -> dict[str, CellResult]:
     found: dict[str, CellResult] = {}
     for cell in cells:
-        try:
-            result = folder.cell(cell.planned.name).load_result()
-        except RecordError:
-            continue
-        if result.cell_id == cell.planned.cell_id:
+        result = folder.cell(cell.planned.name).result_of(cell.planned.cell_id)
+        if result is not None:
             found[cell.planned.cell_id] = result
     return found
 

@@ -20,7 +20,6 @@ from scalewise.sweep.demand import Demand
 from scalewise.sweep.display import Display, progress_of
 from scalewise.sweep.engine import Policy, SweepReport
 from scalewise.sweep.estimate import Remaining
-from scalewise.sweep.hosted import is_done
 from scalewise.sweep.job import Origin, Outcome
 from scalewise.sweep.lease import HostMismatch
 from scalewise.sweep.line import remaining_of, waiting_of
@@ -168,7 +167,7 @@ class RemoteEngine(ClusterEngine):
         lost = running.lost_host()
         if lost is not None:
             self._lost_host(*lost)
-        if is_done(running.folder, running.cell.planned):
+        if running.folder.result_of(running.cell.planned.cell_id) is not None:
             outcome, seconds = result_of(running.folder)
         else:
             outcome, seconds = running.outcome_without_result(), running.age_s
@@ -208,7 +207,7 @@ class RemoteEngine(ClusterEngine):
                 for link in running.links:
                     with contextlib.suppress(OSError):
                         link.drop()
-                done = is_done(running.folder, running.cell.planned)
+                done = running.folder.result_of(running.cell.planned.cell_id) is not None
                 outcome = result_of(running.folder)[0] if done else Outcome("interrupted")
                 report.outcomes[running.cell.planned.cell_id] = outcome
             self._cells.clear()

@@ -48,10 +48,7 @@ def select(cells: Sequence[Cell], folder: SweepFolder, rerun: str | None) -> Sel
 
 def is_done(folder: SweepFolder, planned: PlannedCell) -> bool:
     """The cell has a result, and it is this cell's."""
-    try:
-        return folder.cell(planned.name).load_result().cell_id == planned.cell_id
-    except RecordError:
-        return False
+    return folder.cell(planned.name).result_of(planned.cell_id) is not None
 
 
 def is_rerun(planned: PlannedCell, rerun: str | None) -> bool:

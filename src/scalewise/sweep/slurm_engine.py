@@ -21,7 +21,6 @@ from scalewise.sweep.demand import Demand, demand
 from scalewise.sweep.display import Display, progress_of
 from scalewise.sweep.engine import SweepReport
 from scalewise.sweep.estimate import Remaining
-from scalewise.sweep.hosted import is_done
 from scalewise.sweep.job import Origin, Outcome
 from scalewise.sweep.lease import HostMismatch
 from scalewise.sweep.line import remaining_of, waiting_of
@@ -227,7 +226,7 @@ class SlurmEngine(ClusterEngine):
 
     def _look(self, sent: Sent, report: SweepReport) -> None:
         """Take a cell's result, or decide that its job has ended without one."""
-        if is_done(sent.folder, sent.cell.planned):
+        if sent.folder.result_of(sent.cell.planned.cell_id) is not None:
             self._finish(sent, report, *result_of(sent.folder))
             return
         if sent.ended is None:
@@ -274,7 +273,7 @@ class SlurmEngine(ClusterEngine):
         try:
             cancelled = self._cancel_all(deadline)
             for sent in self._sent:
-                if is_done(sent.folder, sent.cell.planned):
+                if sent.folder.result_of(sent.cell.planned.cell_id) is not None:
                     result = sent.folder.load_result()
                     outcome = Outcome("done", objective=result.objective)
                 else:

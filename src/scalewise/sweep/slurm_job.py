@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from scalewise.config import build_cell
 from scalewise.records import CellFolder, PlannedCell
 from scalewise.sweep.demand import Demand
-from scalewise.sweep.hosted import granted, is_done, leased, record
+from scalewise.sweep.hosted import granted, leased, record
 from scalewise.sweep.job import CellFailed, Job, Nodes, Outcome
 from scalewise.sweep.lease import Host, HostMismatch, Lease
 from scalewise.sweep.nodes import NodesApart, announce, meet
@@ -58,7 +58,7 @@ class CellJob:
     def __call__(self) -> None:
         """Train the cell. Raises :class:`CellFailed` after recording why, so that SLURM knows."""
         folder = CellFolder(self.folder)
-        if is_done(folder, self.cell):
+        if folder.result_of(self.cell.cell_id) is not None:
             return  # requeued just after its end
         try:
             refuse_other_tasks(self.wanted.nodes)
@@ -85,7 +85,7 @@ class CellJob:
         for process in _supervisors:
             process.terminate()
             process.wait(_STOP_S)
-        if number == folder.next_attempt_number() and not is_done(folder, self.cell):
+        if number == folder.next_attempt_number() and folder.result_of(self.cell.cell_id) is None:
             # It was told before it could listen, and has recorded nothing.
             record(folder, "ended while it was starting", "interrupted")
         self._say_why(folder)

@@ -61,3 +61,19 @@ def test_a_pass_that_reduces_nothing_is_neither_marked_nor_counted(group: None) 
         marks[0] = 0
     record = traffic.record(3)
     assert record is not None and record.rounds_per_step == 1.0
+
+
+def test_the_buckets_are_those_that_last(group: None) -> None:
+    """DDP begins with one bucket for everything, and cuts it once it has seen the order."""
+    network = nn.Sequential(*(nn.Linear(512, 512) for _ in range(4)))
+    model = DistributedDataParallel(network, bucket_cap_mb=1.5)
+    traffic = GradientTraffic()
+    last = LastGradient(model, lambda: None, traffic)
+    for _ in range(5):
+        model(torch.ones(1, 512)).sum().backward()
+        last.after_backward()
+    size = sum(p.numel() for p in network.parameters()) * 4
+    assert (traffic.bucket_bytes, traffic.buckets) == (size, 2)
+    record = traffic.record(5)
+    assert record is not None
+    assert (record.rounds_per_step, record.payload_bytes_per_step) == (1.0, size)

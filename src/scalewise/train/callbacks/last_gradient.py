@@ -19,6 +19,8 @@ from scalewise.train.callbacks.traffic import GradientTraffic
 
 _LEARNED_AFTER = 2
 """Passes: DDP puts its buckets into the order of the first one, and keeps them from the second."""
+_SIZED_AFTER = 4
+"""Passes: until its third one DDP tells of the one bucket that it began with."""
 
 
 class LastGradient:
@@ -46,21 +48,25 @@ class LastGradient:
 
     def after_backward(self) -> None:
         """A backward pass has ended; costs nothing once the last parameter is known."""
-        if self._latest is None:
+        if self._latest is None or self._passes == _SIZED_AFTER:
             return
         latest, self._latest = self._latest, None
-        self._traffic.repeat()
         self._passes += 1
-        if self._passes < _LEARNED_AFTER:
-            return
+        if self._passes <= _LEARNED_AFTER:
+            self._traffic.repeat()
+        if self._passes == _LEARNED_AFTER:
+            self._listen_to(latest)
+        sizes = self._bucket_bytes() if self._passes >= _LEARNED_AFTER else []
+        if sizes:
+            self._traffic.size(sum(sizes), len(sizes))
+
+    def _listen_to(self, parameter: Tensor) -> None:
+        """From here on to this one only."""
         for handle in self._handles:
             handle.remove()
         self._handles = [
-            latest.register_post_accumulate_grad_hook(self._last)  # type: ignore[no-untyped-call]
+            parameter.register_post_accumulate_grad_hook(self._last)  # type: ignore[no-untyped-call]
         ]
-        sizes = self._bucket_bytes()
-        if sizes:
-            self._traffic.size(sum(sizes), len(sizes))
 
     def _any(self, parameter: Tensor) -> None:
         if self._model.require_backward_grad_sync:
@@ -71,6 +77,7 @@ class LastGradient:
         # Not where gradients are only gathered (no_sync): nothing is reduced after this pass.
         if self._model.require_backward_grad_sync:
             self._mark()
+            self._latest = parameter
             self._traffic.repeat()
 
     def _bucket_bytes(self) -> list[int]:

@@ -19,9 +19,12 @@ RESOLVED`` (more ``--each``).
 What a delayed rank adds to a synchronous step, the others spend waiting for it: their
 ``exposed_comm`` of that step (of the next one, where the delay comes after the reduction) grows by
 up to as much, and is printed. A collective that waits holds multiprocessors (on a CPU host, cores)
-beside the others' backward, which may take longer for it: printed as ``slowed``. In no other phase
-of any rank may anything appear. Exit status 0 if every phase is within 10 % of the delay (at least
-15 us).
+beside the others' backward, which may take longer for it: printed as ``slowed``. A rank that is
+usually early pays that price in every step, and is spared it when it is the delayed one: its own
+backward may be shorter (``relieved``), by no more than it is ever slowed when another rank is late.
+Turns on all ranks at once change nobody's order of arrival: there nothing is allowed for. In no
+other phase of any rank may anything appear. Exit status 0 if every phase is within 10 % of the
+delay (at least 15 us).
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -53,6 +57,8 @@ WORKLOADS = {
 }  # fmt: skip
 PHASES = ("data_wait", "h2d", "forward", "backward", "exposed_comm", "optimizer", "other")
 NAMES = (*PHASES, "step")
+ALL = -1
+"""In place of a rank: every one."""
 CYCLE = 3
 """Steps of a turn: delayed, resting, compared with."""
 TOLERANCE, LEAST_MS = 0.10, 0.015
@@ -90,7 +96,8 @@ def main() -> int:
 def turns(ranks: int, each: int) -> list[tuple[int, str]]:
     """Rank and phase of every turn, all alternating so that a drift meets them alike."""
     phases = PHASES if ranks > 1 else tuple(p for p in PHASES if p != "exposed_comm")
-    return list(itertools.product(range(ranks), phases)) * each
+    targets = [*range(ranks), ALL] if ranks > 1 else [0]
+    return list(itertools.product(targets, phases)) * each
 
 
 def rank_main(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -166,8 +173,10 @@ class Injector:
         # What comes after a step's last mark opens the next step.
         step = next(self.counts[phase]) + (phase == "other")
         turn, place = divmod(step - CYCLE, CYCLE)
-        if place == 0 and 0 <= turn < len(self.plan) and self.plan[turn] == (self.rank, phase):
-            self._taken[turn] = self.delay()
+        if place == 0 and 0 <= turn < len(self.plan):
+            target, delayed = self.plan[turn]
+            if delayed == phase and target in (self.rank, ALL):
+                self._taken[turn] = self.delay()
 
     def taken_ms(self) -> dict[int, float]:
         """What the delay of each turn took; the device has to be done."""
@@ -272,23 +281,54 @@ class Excess:
         self.half_width_ms = (interval.high - interval.low) / 2 if interval else 0.0
 
 
+@dataclass
+class Put:
+    """What one delay in one phase did: excess of every phase, of every rank a dictionary."""
+
+    asked_ms: float
+    target: int
+    phase: str
+    taken: dict[int, list[float]]
+    """Ms of each delay, of each delayed rank."""
+    error: dict[int, Excess]
+    """What remains of the phase when the delays are subtracted, of each delayed rank."""
+    excess: list[dict[str, Excess]]
+    later: list[dict[str, Excess]]
+    """In the step after."""
+
+    def over_both(self, rank: int, phase: str) -> float:
+        """Waiting for a delayed rank is real, and depends on who was ahead before: ms."""
+        return self.excess[rank][phase].ms + self.later[rank][phase].ms
+
+
 def judge(ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Excess of every phase on every rank, for each delay, rank and phase it was put in."""
     plan = [tuple(turn) for turn in ranks[0]["plan"]]
     found = []
     for ms in ranks[0]["runs"]:
-        for target, phase in dict.fromkeys(plan):
-            turns_of = [i for i, turn in enumerate(plan) if turn == (target, phase)]
-            # What went through JSON has strings for keys.
-            taken = [ranks[target]["delays"][ms][str(i)] for i in turns_of]
-            excess, later = (
-                [{name: excess_of(rank["runs"][ms], turns_of, name, after) for name in NAMES}
-                 for rank in ranks]
-                for after in (0, 1)
-            )  # fmt: skip
-            error = excess_of(ranks[target]["runs"][ms], turns_of, phase, 0, taken)
-            found.append(verdict(float(ms), taken, target, phase, error, excess, later))
+        put = [measure(ranks, plan, ms, *turn) for turn in dict.fromkeys(plan)]
+        slowed = [
+            max((p.over_both(r, "backward") for p in put if r not in p.taken), default=0.0)
+            for r in range(len(ranks))
+        ]
+        found += [verdict(one, slowed) for one in put]
     return found
+
+
+def measure(
+    ranks: list[dict[str, Any]], plan: list[tuple[int, str]], ms: str, target: int, phase: str
+) -> Put:
+    turns_of = [i for i, turn in enumerate(plan) if turn == (target, phase)]
+    delayed = range(len(ranks)) if target == ALL else [target]
+    # What went through JSON has strings for keys.
+    taken = {r: [ranks[r]["delays"][ms][str(i)] for i in turns_of] for r in delayed}
+    excess, later = (
+        [{name: excess_of(rank["runs"][ms], turns_of, name, after) for name in NAMES}
+         for rank in ranks]
+        for after in (0, 1)
+    )  # fmt: skip
+    error = {r: excess_of(ranks[r]["runs"][ms], turns_of, phase, 0, taken[r]) for r in delayed}
+    return Put(float(ms), target, phase, taken, error, excess, later)
 
 
 def excess_of(
@@ -311,51 +351,52 @@ def excess_of(
     return Excess(differences)
 
 
-def verdict(
-    asked_ms: float,
-    taken: Sequence[float],
-    target: int,
-    phase: str,
-    error: Excess,
-    excess: list[dict[str, Excess]],
-    later: list[dict[str, Excess]],
-) -> dict[str, Any]:
-    """What was found where, against what must be: ``error`` is that of the phase itself."""
-    taken_ms = statistics.fmean(taken)
+def verdict(put: Put, slowed_ms: Sequence[float]) -> dict[str, Any]:
+    """What was found where, against what must be.
+
+    ``slowed_ms``: how much longer the backward of each rank takes at most while it waits.
+    """
+    taken_ms = statistics.fmean(itertools.chain(*put.taken.values()))
     tolerance = max(TOLERANCE * taken_ms, LEAST_MS)
+    alone = put.target != ALL and len(put.excess) > 1
     worst, place, widest = 0.0, "", 0.0
-    waited: list[float] = []
-    slowed: list[float] = []
-    for rank, phases in enumerate(excess):
+    relieved = 0.0
+    for rank, phases in enumerate(put.excess):
+        delayed = rank in put.taken
         for name in PHASES:
-            here = (rank, name) == (target, phase)
-            if rank != target and name in ("backward", "exposed_comm"):
-                # Waiting for a delayed rank is real, and depends on who was ahead before.
-                both = phases[name].ms + later[rank][name].ms
-                (waited if name == "exposed_comm" else slowed).append(both)
+            here = delayed and name == put.phase
+            if not delayed and name in ("backward", "exposed_comm"):
                 continue
-            if name == "exposed_comm" and not here:
+            if alone and name == "exposed_comm" and not here:
                 continue  # the delayed rank itself has less to wait for
-            one = error if here else phases[name]
-            off = abs(one.ms)
+            one = put.error[rank] if here else phases[name]
+            off = one.ms
+            if alone and name == "backward" and off < 0:
+                relieved = min(-off, max(slowed_ms[rank], 0.0))
+                off += relieved
             widest = max(widest, one.half_width_ms)
-            if off > worst:
-                worst, place = off, f"rank {rank} {name}"
+            if abs(off) > worst:
+                worst, place = abs(off), f"rank {rank} {name}"
+    first = min(put.taken)
+    others = [rank for rank in range(len(put.excess)) if rank not in put.taken]
     return {
-        "asked_ms": asked_ms, "taken_ms": taken_ms, "rank": target, "phase": phase,
-        "found_ms": excess[target][phase].ms, "step_grew_ms": excess[target]["step"].ms,
-        "others_waited_ms": waited, "others_slowed_ms": slowed, "largest_error_ms": worst,
+        "asked_ms": put.asked_ms, "taken_ms": taken_ms, "rank": put.target, "phase": put.phase,
+        "found_ms": put.excess[first][put.phase].ms,
+        "step_grew_ms": put.excess[first]["step"].ms,
+        "others_waited_ms": [put.over_both(rank, "exposed_comm") for rank in others],
+        "others_slowed_ms": [put.over_both(rank, "backward") for rank in others],
+        "relieved_ms": relieved, "largest_error_ms": worst,
         "where": place, "interval_half_width_ms": widest, "tolerance_ms": tolerance,
         "within": worst <= tolerance, "resolved": widest <= tolerance,
-        "excess": [{name: one.ms for name, one in phases.items()} for phases in excess],
-        "next_step": [{name: one.ms for name, one in phases.items()} for phases in later],
+        "excess": [{name: one.ms for name, one in phases.items()} for phases in put.excess],
+        "next_step": [{name: one.ms for name, one in phases.items()} for phases in put.later],
     }  # fmt: skip
 
 
 def show(found: list[dict[str, Any]], timeline: str) -> None:
     print(
         f"{'asked':>6} {'took':>8} rank phase         found ms  step grew  others waited  slowed  "
-        f"largest error ({timeline} timeline, ms)"
+        f"relieved  largest error ({timeline} timeline, ms)"
     )
     for one in found:
         waited, slowed = (
@@ -364,9 +405,11 @@ def show(found: list[dict[str, Any]], timeline: str) -> None:
         )
         told = "  NOT RESOLVED" if not one["resolved"] else ""
         told = told if one["within"] else told + "  NOT WITHIN 10 %"
+        rank = "all" if one["rank"] == ALL else one["rank"]
         print(
-            f"{one['asked_ms']:6g} {one['taken_ms']:8.3f} {one['rank']:4} {one['phase']:12} "
+            f"{one['asked_ms']:6g} {one['taken_ms']:8.3f} {rank:>4} {one['phase']:12} "
             f"{one['found_ms']:9.3f}  {one['step_grew_ms']:9.3f}  {waited:>13}  {slowed:>6}  "
+            f"{one['relieved_ms']:8.3f}  "
             f"{one['largest_error_ms']:.3f} +- {one['interval_half_width_ms']:.3f} at "
             f"{one['where']}{told}"
         )

@@ -1,26 +1,32 @@
 """What measuring costs: the step time with the anatomy on, over the step time with it off.
 
-    python benchmarks/measuring_cost.py [--workloads gpt2 large] [--devices 1] [--pairs 8]
+    python benchmarks/measuring_cost.py [--workloads gpt2 large] [--devices 1] [--pairs 20]
 
-Pairs of short fits run in one process set, on and off in a random order within each pair
-(recorded seed): both see the same clocks and the same neighbours. ``off`` is
-``profile.anatomy=false``, which times whole steps only and listens to no gradient. A
-fit's figure is the mean of its timed steps, on the slowest rank; each pair gives one ratio, and
-the interval is a 95 % t interval over the logarithms of the ratios of all pairs. ``--sets`` repeats
-everything in fresh processes.
+One fit takes turns in blocks of steps, on and off in a random order within each pair (recorded
+seed), so that both see the same process, the same clocks and the same neighbours: from one fit to
+the next a launch-bound step differs by more than what is looked for. ``off`` marks the ends of
+steps alone and takes the hook off the last gradient, which is what ``profile.anatomy=false`` does;
+what it leaves in place are the calls that would mark (about ten a step, each one comparison). The
+recording thread is up to half a second behind, and what it does for one block must not be counted
+in the next: the first half of every block is left out. A block's figure is the mean of its other
+steps, on the slowest rank; each pair gives one ratio, and the interval is a 95 % t interval over
+the logarithms of all ratios.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 import random
+import statistics
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from team import across_ranks, answer, compose, devices, my_place, run_team
+from team import across_ranks, answer, devices, my_place, run_team
 
 WORKLOADS: dict[str, tuple[tuple[str, ...], int]] = {
     "gpt2": (
@@ -32,12 +38,13 @@ WORKLOADS: dict[str, tuple[tuple[str, ...], int]] = {
     ),
     "gpt2_tiny": (
         ("model=gpt2_tiny", "dataset=stdlib", "optimizer=adamw", "batch_size=32", "scaling=weak"),
-        100,
+        30,
     ),
-    "large": (("model=large", "dataset=tabular", "batch_size=64", "scaling=weak"), 500),
-    "medium": (("model=medium", "dataset=tabular", "batch_size=128", "scaling=weak"), 500),
+    "large": (("model=large", "dataset=tabular", "batch_size=64", "scaling=weak"), 400),
+    "medium": (("model=medium", "dataset=tabular", "batch_size=128", "scaling=weak"), 600),
 }  # fmt: skip
-"""Overrides, and timed steps of one fit."""
+"""Overrides, and steps of a block: about 1.2 s on an H200."""
+WARMUP = 60
 GOALS_PERCENT = {"gpt2": 0.5, "large": 3.0, "medium": 3.0, "gpt2_tiny": 3.0}
 
 
@@ -45,27 +52,27 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--workloads", nargs="+", default=["gpt2", "large"], choices=WORKLOADS)
     parser.add_argument("--devices", type=int, default=1)
-    parser.add_argument("--pairs", type=int, default=8)
-    parser.add_argument("--sets", type=int, default=1, help="fresh process sets of each workload")
-    parser.add_argument("--steps", type=int, default=None, help="timed steps of one fit")
+    parser.add_argument("--pairs", type=int, default=20)
+    parser.add_argument("--block", type=int, default=None, help="steps of a block")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=None, help="every pair, as JSON")
     parser.add_argument("--as-rank", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    block = arguments.block or WORKLOADS[arguments.workloads[0]][1]
     if arguments.as_rank:
-        answer(rank_main(arguments.workloads[0], arguments.steps, arguments.pairs, arguments.seed))
+        turns = Turns(block, arguments.pairs, arguments.seed)
+        answer(rank_main(arguments.workloads[0], turns))
         return 0
     found = []
     for workload in arguments.workloads:
-        pairs: list[tuple[float, float]] = []
-        for number in range(arguments.sets):
-            options = ["--workloads", workload, "--pairs", str(arguments.pairs)]
-            options += ["--steps", str(arguments.steps or WORKLOADS[workload][1])]
-            options += ["--seed", str(arguments.seed + number)]
-            ranks = run_team(__file__, options, arguments.devices)
-            for each in zip(*ranks, strict=True):
-                on, off = (max(rank[i] for rank in each) for i in (0, 1))
-                pairs.append((on, off))
+        options = ["--workloads", workload, "--pairs", str(arguments.pairs)]
+        options += ["--block", str(arguments.block or WORKLOADS[workload][1])]
+        options += ["--seed", str(arguments.seed)]
+        ranks = run_team(__file__, options, arguments.devices)
+        pairs = [
+            (max(on for on, _ in each), max(off for _, off in each))
+            for each in zip(*ranks, strict=True)
+        ]
         found.append(summarise(workload, arguments.devices, pairs))
         show(found[-1])
     if arguments.out:
@@ -74,43 +81,86 @@ def main() -> int:
     return 0
 
 
-def rank_main(workload: str, steps: int, pairs: int, seed: int) -> list[tuple[float, float]]:
+class Turns:
+    """Which steps are watched closely: blocks of ``block`` steps, two of them a pair."""
+
+    def __init__(self, block: int, pairs: int, seed: int) -> None:
+        self.block = block
+        order = random.Random(seed)
+        self.on = [on for _ in range(pairs) for on in order.sample((True, False), 2)]
+
+    @property
+    def steps(self) -> int:
+        return WARMUP + self.block * len(self.on)
+
+    def watched(self, step: int) -> bool:
+        """Whether this step is; those before and after the blocks are."""
+        number = (step - WARMUP) // self.block
+        return self.on[number] if 0 <= number < len(self.on) else True
+
+    def pairs_ms(self, steps_ms: Sequence[float]) -> list[tuple[float, float]]:
+        """Mean ms of a step, on and off, of every pair; of each block the second half."""
+        blocks = (
+            steps_ms[WARMUP + self.block * i + self.block // 2 : WARMUP + self.block * (i + 1)]
+            for i in range(len(self.on))
+        )
+        means = [statistics.fmean(block) for block in blocks]
+        return [
+            (means[i], means[i + 1]) if self.on[i] else (means[i + 1], means[i])
+            for i in range(0, len(means), 2)
+        ]
+
+
+def rank_main(workload: str, turns: Turns) -> list[tuple[float, float]]:
     """Mean step time in ms, on and off, of every pair on this rank."""
-    warmup = max(8, steps // 8)
-    base = [
-        *WORKLOADS[workload][0], f"max_steps={steps + warmup}", f"warmup_steps={warmup}",
-        "validation=never", "tracking=none", "dataset.loader.num_workers=0", *across_ranks(),
-    ]  # fmt: skip
-    _, rank = my_place(base)
-    from scalewise.config import build_cell
-
-    cells = {on: build_cell(compose([*base, f"profile.anatomy={on}"])) for on in (True, False)}
-    order = random.Random(seed)
-    found = []
-    for number in range(pairs + 1):
-        turns = [True, False]
-        order.shuffle(turns)
-        times = {on: one_fit(cells[on], rank) for on in turns}
-        if number:  # the first pair pays for connections, caches and clocks
-            found.append((times[True], times[False]))
-    return found
-
-
-def one_fit(cell: Any, rank: Any) -> float:
-    """Mean ms of the timed steps of one fit on this rank."""
-    import gc
-
-    import torch
-
+    cell, rank = my_place(
+        [
+            *WORKLOADS[workload][0], f"max_steps={turns.steps}", "warmup_steps=0",
+            "validation=never", "tracking=none", "dataset.loader.num_workers=0", *across_ranks(),
+        ]
+    )  # fmt: skip
     from scalewise.records import CellFolder, read_steps
     from scalewise.train import experiment
 
+    take_turns(turns)
     with tempfile.TemporaryDirectory() as folder:
         experiment.run(cell, CellFolder(folder), rank)
-        series = read_steps(CellFolder(folder).steps_path(rank.rank), rank.rank).timed()
-    gc.collect()
-    torch.cuda.empty_cache()
-    return float(series.column("step").mean())
+        series = read_steps(CellFolder(folder).steps_path(rank.rank), rank.rank)
+    unseen = [math.isnan(ms) for ms in series.column("forward")]
+    if unseen != [not turns.watched(step) for step in range(len(series))]:
+        raise RuntimeError("the anatomy was not on and off in the steps in which it should be")
+    return turns.pairs_ms([float(ms) for ms in series.column("step")])
+
+
+def take_turns(turns: Turns) -> None:
+    """Switch the anatomy of every fit of this process between its steps."""
+    from scalewise.measure.step_clock import Mark
+    from scalewise.train.callbacks.steps import StepTimer
+
+    ended = StepTimer.on_train_batch_end
+
+    def and_switch(timer: Any, *args: Any) -> None:
+        ended(timer, *args)
+        on = turns.watched(timer.steps)
+        if on == getattr(timer, "watches", True):
+            return
+        timer.watches = on
+        if on:
+            del timer._clock.mark
+        else:
+            timer._clock.mark = functools.partial(only_the_end, timer._clock.mark)
+        gradients = timer._last_gradient
+        if gradients is not None and on:
+            gradients._listen_to(gradients._latest)
+        elif gradients is not None:
+            for handle in gradients._handles:
+                handle.remove()
+
+    def only_the_end(mark: Callable[[Mark], None], which: Mark) -> None:
+        if which == Mark.OPTIMIZER_END:
+            mark(which)
+
+    StepTimer.on_train_batch_end = and_switch  # type: ignore[method-assign]
 
 
 def summarise(workload: str, ranks: int, pairs: list[tuple[float, float]]) -> dict[str, Any]:

@@ -19,7 +19,11 @@ EACH = 9
 
 
 def recorded(
-    took_ms: float, noise_ms: float, misplaced: float = 0.0, slowed_ms: float = 0.0
+    took_ms: float,
+    noise_ms: float,
+    misplaced: float = 0.0,
+    slowed_ms: float = 0.0,
+    relieved_ms: float = 0.0,
 ) -> list[dict[str, Any]]:
     """What two ranks hand back: delays that land where they were put, but for a share."""
     plan = anatomy_injection.turns(2, EACH)
@@ -33,11 +37,13 @@ def recorded(
         delays = {}
         for turn, (target, phase) in enumerate(plan):
             delayed = steps[anatomy_injection.CYCLE * (turn + 1)]
-            if target == rank:
+            if target in (rank, anatomy_injection.ALL):
                 elsewhere = "optimizer" if phase != "optimizer" else "forward"
                 delayed[phase] += took_ms * (1 - misplaced)
                 delayed[elsewhere] += took_ms * misplaced
                 delays[str(turn)] = took_ms
+                if target == rank:
+                    delayed["backward"] -= relieved_ms
             else:
                 delayed["exposed_comm"] += took_ms
                 delayed["backward"] += slowed_ms
@@ -47,9 +53,13 @@ def recorded(
     return ranks
 
 
+def alone(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one for one in found if one["rank"] != anatomy_injection.ALL]
+
+
 def test_a_delay_is_compared_with_what_it_took_and_not_with_what_was_asked_for() -> None:
     found = anatomy_injection.judge(recorded(1.3, noise_ms=0.01))
-    assert len(found) == 14
+    assert len(found) == 21  # seven phases on either rank, and on both at once
     for one in found:
         assert one["taken_ms"] == pytest.approx(1.3)
         assert one["found_ms"] == pytest.approx(1.3, abs=0.03)
@@ -70,10 +80,30 @@ def test_noise_wider_than_the_tolerance_proves_nothing() -> None:
 
 def test_the_others_backward_beside_a_waiting_collective_is_shown_and_not_judged() -> None:
     found = anatomy_injection.judge(recorded(1.0, noise_ms=0.01, slowed_ms=0.4))
-    for one in found:
-        assert one["within"]
+    assert all(one["within"] for one in found)
+    for one in alone(found):
         assert one["others_slowed_ms"] == [pytest.approx(0.4, abs=0.03)]
         assert one["others_waited_ms"] == [pytest.approx(1.0, abs=0.05)]
+
+
+def test_a_rank_is_relieved_by_no_more_than_it_is_ever_slowed() -> None:
+    known = anatomy_injection.judge(recorded(1.0, 0.01, slowed_ms=0.4, relieved_ms=0.3))
+    assert all(one["within"] for one in known)
+    for one in alone(known):
+        assert one["relieved_ms"] == pytest.approx(0.3, abs=0.03)
+    unknown = anatomy_injection.judge(recorded(1.0, 0.01, slowed_ms=0.1, relieved_ms=0.3))
+    assert not any(one["within"] for one in alone(unknown))
+
+
+def test_nothing_is_allowed_for_where_all_ranks_are_delayed_alike() -> None:
+    ranks = recorded(1.0, 0.01, slowed_ms=0.4)
+    for turn, (target, _) in enumerate(ranks[0]["plan"]):
+        if target == anatomy_injection.ALL:
+            step = ranks[1]["runs"]["1"][anatomy_injection.CYCLE * (turn + 1)]
+            step["backward"] -= 0.3
+    found = anatomy_injection.judge(ranks)
+    assert all(one["within"] for one in alone(found))
+    assert not any(one["within"] for one in found if one not in alone(found))
 
 
 def rows(reduced: bool, step: float, arrival: float, exposed: float) -> list[dict[str, Any]]:

@@ -3,9 +3,11 @@
 * errors: the driver reported an XID that harms the GPU, uncorrected memory errors, or its loss;
 * throttling: heat, a power brake or a hardware slowdown in a tenth of the samples. A power cap is
   how a busy GPU lives, and clocks that somebody chose are no fault;
-* slow: under load its clock stays 15 % below its twins' in the same cell, or twice in single-GPU
-  cells it makes less than three quarters of what at least two twins make of the same
-  configuration. GPUs of one kind differ by 8 % on average and up to 22 %, so less is no evidence.
+* slow: its clock stays 15 % below its twins' in the same cell, read in the same moments, all under
+  load and all or none at their power cap (who works harder than its twins, as in a pipeline or
+  while the doctor measures them in turn, is capped alone); or twice in single-GPU cells it makes
+  less than three quarters of what at least two twins make of the same configuration. GPUs of one
+  kind differ by 8 % on average and up to 22 %, so less is no evidence.
 
 A rank that is slow by what it has to do (its data, its code) is no evidence against its GPU.
 """
@@ -13,13 +15,14 @@ A rank that is slow by what it has to do (its data, its code) is no evidence aga
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from scalewise.records import DeviceSeries
+from scalewise.records import DeviceSample, DeviceSeries
 from scalewise.records.quarantine import Reason
 
-HARMLESS = frozenset({"power cap", "sync boost", "application clocks", "display clock setting"})
+POWER_CAP = "power cap"
+HARMLESS = frozenset({POWER_CAP, "sync boost", "application clocks", "display clock setting"})
 """Throttle reasons that are no fault of a GPU."""
 THROTTLED_SHARE = 0.1
 FEWEST_SAMPLES = 5
@@ -74,30 +77,37 @@ def _reasons(series: DeviceSeries, device: str) -> list[tuple[str, ...]]:
 
 
 def _low_clocks(series: DeviceSeries) -> Iterator[Suspect]:
-    clocks: dict[str, dict[str, float]] = {}
+    pairs: dict[str, list[tuple[float, float]]] = {}
+    for sample in series.samples:
+        for uuid, own, twins in _comparable_clocks(series, sample):
+            pairs.setdefault(uuid, []).append((own, statistics.median(twins)))
+    for uuid, read in pairs.items():
+        if len(read) < FEWEST_SAMPLES:
+            continue
+        if statistics.median(own / twins for own, twins in read) < CLOCK_RATIO:
+            own, twins = (statistics.median(column) for column in zip(*read, strict=True))
+            yield Suspect(
+                uuid, "slow", f"ran at {own:.0f} MHz under load, its twins at {twins:.0f} MHz"
+            )
+
+
+def _comparable_clocks(
+    series: DeviceSeries, sample: Mapping[str, DeviceSample]
+) -> Iterator[tuple[str, float, list[float]]]:
+    """In one moment: each GPU, its clock in MHz, and those of its twins in the same state."""
+    alike: dict[tuple[str, bool], dict[str, float]] = {}
     for device in series.devices:
-        busy = _busy_clocks(series, device.id)
-        if len(busy) >= FEWEST_SAMPLES:
-            clocks.setdefault(device.name, {})[device.id] = statistics.median(busy)
-    for twins in clocks.values():
-        for uuid, own in twins.items():
-            others = [clock for other, clock in twins.items() if other != uuid]
-            if others and own < CLOCK_RATIO * statistics.median(others):
-                yield Suspect(
-                    uuid,
-                    "slow",
-                    f"ran at {own:.0f} MHz under load, its twins at "
-                    f"{statistics.median(others):.0f} MHz",
-                )
-
-
-def _busy_clocks(series: DeviceSeries, device: str) -> list[float]:
-    rows = [sample[device] for sample in series.samples if device in sample]
-    return [
-        row.sm_clock_mhz
-        for row in rows
-        if row.sm_clock_mhz is not None and (row.utilization_percent or 0.0) >= BUSY_PERCENT
-    ]
+        row = sample.get(device.id)
+        if row is None or row.sm_clock_mhz is None:
+            continue
+        if (row.utilization_percent or 0.0) >= BUSY_PERCENT:
+            capped = POWER_CAP in (row.throttle_reasons or ())
+            alike.setdefault((device.name, capped), {})[device.id] = row.sm_clock_mhz
+    for clocks in alike.values():
+        for uuid, own in clocks.items():
+            twins = [clock for other, clock in clocks.items() if other != uuid]
+            if twins:
+                yield uuid, own, twins
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,14 @@ from scalewise.records import (
     DeviceSeries,
     DeviceSeriesWriter,
     SampledDevice,
+    read_device_series,
 )
 from scalewise.records.quarantine import load_quarantine
 from scalewise.sweep.job import Outcome
 from scalewise.sweep.quarantine import Ward
 from scalewise.sweep.suspects import SingleRun, slow_gpus, suspects
 
+DATA = Path(__file__).parents[2] / "data"
 A, B, C = "GPU-a", "GPU-b", "GPU-c"
 UUIDS = (A, B, C)
 DEVICES = tuple(SampledDevice(uuid, i, "NVIDIA H200") for i, uuid in enumerate(UUIDS))
@@ -72,6 +74,22 @@ def test_errors_of_the_driver_are_and_its_warnings_are_not(condition: Any) -> No
     error = Alert(1.0, "error", condition, C, "t", "XID 79, fallen off the bus")
     assert found(series(healthy, alerts=(error,))) == [(C, "errors")]
     assert found(series(healthy, alerts=(replace(error, level="warn"),))) == []
+
+
+def test_gpus_that_the_doctor_measured_in_turn_are_no_twins_of_another_moment() -> None:
+    """Recorded on two healthy H200s: one was busy mostly at its power cap, one mostly below."""
+    recorded = read_device_series(DATA / "h200x2_doctor" / "gpu.jsonl")
+    assert len(recorded.samples) == 18
+    assert list(suspects([recorded])) == []
+
+
+def test_who_alone_is_at_its_power_cap_works_harder() -> None:
+    def stage(uuid: str, i: int) -> DeviceSample:
+        if uuid == A:
+            return replace(healthy(uuid, i), sm_clock_mhz=1500.0)
+        return replace(healthy(uuid, i), throttle_reasons=())
+
+    assert found(series(stage)) == []
 
 
 @pytest.mark.parametrize(("mhz", "expected"), [(1500.0, [(A, "slow")]), (1750.0, [])])

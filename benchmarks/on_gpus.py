@@ -53,16 +53,15 @@ PARTS: dict[str, Part] = {
         2, 150, "benchmarks/anatomy_injection.py --host --workload large --out {out}/injection.json"
     ),
     "measuring": Part(
-        2, 240, "benchmarks/measuring_cost.py --devices 2 --pairs 10 --out {out}/measuring.json"
+        2, 200, "benchmarks/measuring_cost.py --devices 2 --out {out}/measuring.json"
     ),
-    "measuring_1": Part(
-        1, 200, "benchmarks/measuring_cost.py --pairs 10 --out {out}/measuring.json"
-    ),
+    "measuring_1": Part(1, 200, "benchmarks/measuring_cost.py --out {out}/measuring.json"),
     "self_test": Part(
-        2, 560,
-        "benchmarks/self_test.py --device cuda --healthy 10 --records {out}/sweep --out {out}",
+        2, 480,
+        "benchmarks/self_test.py --device cuda --warm --healthy 10 --records {out}/sweep"
+        " --out {out}",
     ),
-    "anatomy": Part(2, 200, f"{TRAIN} {ANATOMY} repeats=3"),
+    "anatomy": Part(2, 200, f"{TRAIN} {ANATOMY} repeats=2"),
     "anatomy_p2p_off": Part(2, 200, f"{TRAIN} {ANATOMY} repeats=2", P2P_OFF),
     "packing": Part(4, 420, "benchmarks/packing.py --real --out {out}/packing.json"),
     "sampler_mlp": Part(
@@ -76,7 +75,13 @@ PARTS: dict[str, Part] = {
         "benchmarks/execution.py --devices 2 --data device --rounds 3 --limit-s 240"
         " --out {out}/two_gpus.json",
     ),
-    "weak_scaling": Part(2, 300, f"{TRAIN} experiment=weak_scaling repeats=3"),
+    "weak_scaling": Part(2, 200, "benchmarks/weak_scaling.py --out {out}/weak_scaling.json"),
+    "strategies": Part(2, 200, "benchmarks/strategies.py --out {out}/strategies.json"),
+    "fp8": Part(
+        1, 280,
+        f"{TRAIN} experiment=gpt2_scaling strategy=single precision=bf16-mixed,fp8"
+        " execution=eager,compile repeats=1",
+    ),
     "soak": Part(
         0, 590, "benchmarks/soak.py --kills 200 --soaks 8 --limit-s 540 --out {out}/soak.json"
     ),

@@ -9,7 +9,8 @@ planted; columns: what was named first), the detection limit of each fault (the 
 that was named first in every run, as all larger ones were), and what was named on healthy runs.
 
 ``--records FOLDER`` keeps the sweep: the same command run again finishes it, and with ``--judge``
-diagnoses what is there without running anything.
+diagnoses what is there without running anything. ``--warm`` forks cells from a server that has
+imported everything already: a diagnosis looks into runs and compares no times between them.
 
 Exit status 1 if a fault at its largest magnitude was not named first, or one was named on a
 healthy run.
@@ -33,8 +34,6 @@ from hydra import compose, initialize_config_dir
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.runs import configurations
 from scalewise.config import ConfigError, resolve
-from scalewise.hardware import HardwareConfig
-from scalewise.host import usable_cores
 from scalewise.paths import conf_dir
 from scalewise.self_test import page
 from scalewise.self_test.matrix import passed
@@ -60,16 +59,17 @@ def main() -> int:
             if not options.judge:
                 run(workload, faults, folder, options)
             found = judge(workload, folder)
+            devices, cores = ran_on(folder)
         except (ConfigError, HostMismatch) as error:
             print(f"self_test: {error}", file=sys.stderr)
             return 2
     setting = page.Setting(
         command=command(options),
-        devices=device_names(workload),
-        usable_cores=len(usable_cores()),
+        devices=devices,
+        usable_cores=cores,
         side_by_side=options.jobs,
-        load_average=round(os.getloadavg()[0], 1),
-        seconds=round(time.monotonic() - begin, 1),
+        load_average=None if options.judge else round(os.getloadavg()[0], 1),
+        seconds=None if options.judge else round(time.monotonic() - begin, 1),
     )
     text = page.as_markdown(found, setting)
     print(text)
@@ -91,6 +91,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--magnitudes", type=int, choices=(1, 2, 3), default=3, help="largest N")
     parser.add_argument("--quick", action="store_true", help="--magnitudes 1 --healthy 3")
     parser.add_argument("--only", nargs="*", help="names of the faults to plant (default all)")
+    parser.add_argument("--warm", action="store_true", help="fork cells from a warm server")
     parser.add_argument("--records", type=Path, help="keep the sweep here, or finish the one there")
     parser.add_argument("--judge", action="store_true", help="run nothing: diagnose --records")
     parser.add_argument("--out", type=Path, help="write self_test.json and self_test.md here")
@@ -109,7 +110,7 @@ def command(options: argparse.Namespace) -> str:
     words = ["python", "benchmarks/self_test.py", "--device", options.device]
     words += ["--jobs", str(options.jobs), "--healthy", str(options.healthy)]
     words += ["--planted", str(options.planted), "--magnitudes", str(options.magnitudes)]
-    return shlex.join(words)
+    return shlex.join([*words, "--warm"] if options.warm else words)
 
 
 def run(
@@ -126,7 +127,8 @@ def run(
     host = discover(requests[0].cell.hardware)
     with kept_free(host, options.jobs):
         policy: Policy = "exclusive" if options.jobs == 1 else "packed"
-        LocalEngine(folder, policy, make_display()).run(plan(requests, order_seed=1))
+        engine = LocalEngine(folder, policy, make_display(), warm=options.warm)
+        engine.run(plan(requests, order_seed=1))
 
 
 def compose_request(overrides: tuple[str, ...]) -> Request:
@@ -160,9 +162,18 @@ def judge(workload: Workload, folder: Path) -> list[Observation]:
     return list(observe_all(workload, configurations(load_sweep(folder))))
 
 
-def device_names(workload: Workload) -> tuple[str, ...]:
-    kind = HardwareConfig(workload.device, kind=workload.device)
-    return tuple(slot.name for slot in discover(kind).slots[:PAIR])
+def ran_on(folder: Path) -> tuple[tuple[str, ...], int]:
+    """Names of the devices of a pair, and the host's usable cores, by the records.
+
+    Raises :class:`ConfigError` where no pair has left any.
+    """
+    for cell in load_sweep(folder).cells:
+        if cell.provenance is not None and len(cell.provenance.devices) == PAIR:
+            devices = cell.provenance.devices
+            return tuple(device.name for device in devices), cell.provenance.usable_cores
+    raise ConfigError(
+        f"--records: no cell of {folder} was started on two devices: nothing to judge"
+    )
 
 
 if __name__ == "__main__":

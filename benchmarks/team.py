@@ -41,29 +41,8 @@ def run_team(
 
     Raises RuntimeError with the last lines of a rank that failed, and ends the others.
     """
-    from scalewise.sweep.ports import free_port
-    from scalewise.train.rank import rendezvous, scrubbed
-
-    port = free_port()
-    paths = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
     with tempfile.TemporaryDirectory(prefix="scalewise-benchmark-") as folder:
-        processes = []
-        for rank in range(ranks):
-            env = {
-                **scrubbed(os.environ),
-                **(environment or {}),
-                **rendezvous(rank, rank, ranks, port),
-                "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-                "SCALEWISE_BENCHMARK_FOLDER": folder,
-            }
-            log = (Path(folder) / f"rank{rank}.log").open("wb")
-            processes.append(
-                subprocess.Popen(
-                    [sys.executable, script, "--as-rank", *options],
-                    env=env, stdout=log, stderr=subprocess.STDOUT,
-                )
-            )  # fmt: skip
-            log.close()
+        processes = start_ranks(script, options, ranks, Path(folder), environment)
         try:
             _wait(processes, Path(folder))
             return [json.loads((Path(folder) / f"rank{r}.json").read_text()) for r in range(ranks)]
@@ -71,6 +50,41 @@ def run_team(
             for process in processes:
                 process.kill()
                 process.wait()
+
+
+def start_ranks(
+    script: str,
+    options: Sequence[str],
+    ranks: int,
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+) -> list[subprocess.Popen[bytes]]:
+    """Start ``script --as-rank`` once a rank; what rank N prints is in ``rankN.log`` of the folder.
+
+    Who starts them ends them.
+    """
+    from scalewise.sweep.ports import free_port
+    from scalewise.train.rank import rendezvous, scrubbed
+
+    port = free_port()
+    paths = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+    processes = []
+    for rank in range(ranks):
+        env = {
+            **scrubbed(os.environ),
+            **(environment or {}),
+            **rendezvous(rank, rank, ranks, port),
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "SCALEWISE_BENCHMARK_FOLDER": str(folder),
+        }
+        with (folder / f"rank{rank}.log").open("wb") as log:
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, script, "--as-rank", *options],
+                    env=env, stdout=log, stderr=subprocess.STDOUT,
+                )
+            )  # fmt: skip
+    return processes
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from scalewise.analysis.diagnose import diagnose_run, in_order
 from scalewise.analysis.diagnosis import Diagnosis
-from scalewise.analysis.runs import Configuration, Run
+from scalewise.analysis.run import Run
+from scalewise.analysis.runs import Configuration
 from scalewise.self_test.plan import ALONE, Fault, Workload
 
 HEALTHY = "healthy"

@@ -20,10 +20,19 @@ class Setting:
     usable_cores: int
     side_by_side: int
     """Pairs that ran at once."""
-    load_average: float
-    """Of the host over the last minute of the test."""
-    seconds: float
-    """Of the whole test."""
+    load_average: float | None
+    """Of the host over the last minute of the test; None where only records were judged."""
+    seconds: float | None
+    """Of the whole test; None where only records were judged."""
+
+    def __str__(self) -> str:
+        pairs = f"{self.side_by_side} pair{'s' if self.side_by_side > 1 else ''} at once"
+        told = (
+            f"`{self.command}` on {' and '.join(self.devices)}, {self.usable_cores} cores, {pairs}"
+        )
+        if self.seconds is None or self.load_average is None:
+            return f"{told}; judged from its records."
+        return f"{told}, {self.seconds:.0f} s, load {self.load_average:.1f} at the end."
 
 
 def as_markdown(observations: Sequence[Observation], setting: Setting) -> str:
@@ -32,13 +41,10 @@ def as_markdown(observations: Sequence[Observation], setting: Setting) -> str:
     columns = sorted({name for row in table for name in row.first})
     healthy = [o for o in observations if o.fault == HEALTHY]
     accused = accusations(observations)
-    devices = " and ".join(setting.devices) or "no device"
     lines = [
         "# Self-test of the diagnosis",
         "",
-        f"`{setting.command}` on {devices}, {setting.usable_cores} cores, "
-        f"{setting.side_by_side} pair{'s' if setting.side_by_side > 1 else ''} at once, "
-        f"{setting.seconds:.0f} s, load {setting.load_average:.1f} at the end.",
+        str(setting),
         "",
         "What was named first (rows: what was planted):",
         "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from scalewise.analysis.diagnosis import Case, median_compute_ms
-from scalewise.analysis.runs import Run
+from scalewise.analysis.run import Run
 
 LAUNCH_BOUND_SM_PERCENT = 50.0
 """Below this share of its cycles with work, a GPU that computes idles more than it works."""

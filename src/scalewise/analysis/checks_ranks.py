@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from scalewise.analysis.activity import run_queue_ms, sm_activity
 from scalewise.analysis.diagnosis import Case, Diagnosis
-from scalewise.analysis.runs import Run
+from scalewise.analysis.run import Run
 from scalewise.analysis.throughput import common_steps, timeline
 
 LATE_SHARE = 0.10

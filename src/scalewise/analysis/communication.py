@@ -14,6 +14,7 @@ from typing import Literal
 from scalewise.analysis.apart import Window
 from scalewise.analysis.breakdown import ExposedCommunication
 from scalewise.analysis.collective_curve import AllReduceCurve, all_reduce_curve, bus_factor
+from scalewise.analysis.kinds import is_monitored
 from scalewise.analysis.limits import mean_anatomy
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.scaling import Pair
@@ -63,7 +64,9 @@ def measure_communication(
     if isinstance(curve, str):
         missing["doctor's curve"] = curve
     if window is None:
-        missing["total and overlapped"] = "no profiler window: add profile.window=false,true"
+        monitored = is_monitored(config.cells[0].config)
+        way = "only cells of a sweep have one" if monitored else "add profile.window=false,true"
+        missing["total and overlapped"] = f"no profiler window: {way}"
     gradient_bytes, buckets = ranks[0].gradient_bytes, ranks[0].gradient_buckets
     payload = _payload(ranks)
     if payload is None:

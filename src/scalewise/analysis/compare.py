@@ -16,12 +16,8 @@ from typing import Literal
 from scalewise.analysis.identity import FACTORS, Difference, differences
 from scalewise.analysis.load import Sweep
 from scalewise.analysis.runs import Configuration, configurations
-from scalewise.analysis.statistics import (
-    RatioEstimate,
-    estimate_ratio,
-    holm,
-    minimum_detectable_effect,
-)
+from scalewise.analysis.significance import holm, minimum_detectable_effect
+from scalewise.analysis.statistics import RatioEstimate, estimate_ratio
 
 Change = Literal["faster", "slower", "no difference shown"]
 SIGNIFICANT = 0.05

@@ -13,7 +13,8 @@ from dataclasses import replace
 from scalewise.analysis.checks import CHECKS
 from scalewise.analysis.diagnosis import Case, Diagnosis, median_compute_ms
 from scalewise.analysis.imported import check_imported
-from scalewise.analysis.runs import Configuration, Run
+from scalewise.analysis.run import Run
+from scalewise.analysis.runs import Configuration
 
 WELL_SPENT = frozenset({"compute-bound", "memory-bound"})
 """Limits that are no loss: the device does nothing but its work."""

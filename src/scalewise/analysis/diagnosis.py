@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from scalewise.analysis.breakdown import RankAnatomy
-from scalewise.analysis.runs import Run
+from scalewise.analysis.run import Run
 from scalewise.analysis.throughput import timeline
 from scalewise.analysis.usage import DeviceUsage
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from scalewise.analysis.diagnosis import Diagnosis
+from scalewise.analysis.figures import factor
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.scaling import Pair
 from scalewise.analysis.verdict import Judgement
@@ -34,7 +35,7 @@ def doubted(pair: Pair, diagnoses: Diagnoses) -> Pair:
     doubts = []
     # A point beyond linear is within the noise unless there is a reason to doubt it.
     if beyond or (disturbed and value > LINEAR_UP_TO):
-        doubts.append(f"more than linear: efficiency {value:.2f}")
+        doubts.append(f"more than linear: efficiency {factor(value)}")
     if disturbed:
         each = " and ".join(_disturbed(config, found) for config, found in disturbed)
         doubts.append(f"{each}: repeat on a quiet host")
@@ -43,7 +44,8 @@ def doubted(pair: Pair, diagnoses: Diagnoses) -> Pair:
     told = pair.judgement
     explained = beyond and any(config is pair.single for config, _ in disturbed)
     verdict = "inconclusive" if explained else told.verdict
-    return replace(pair, judgement=Judgement(verdict, "; ".join([told.reason, *doubts])))
+    judgement = Judgement(verdict, "; ".join([told.reason, *doubts]))
+    return replace(pair, judgement=judgement, doubts=tuple(doubts))
 
 
 def _crowded(config: Configuration, diagnoses: Diagnoses) -> Diagnosis | None:

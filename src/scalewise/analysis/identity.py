@@ -9,18 +9,22 @@ from typing import Any
 
 from scalewise.analysis.load import Cell
 
-# Keys of the configuration that never determine a result, or that the identity states better
-# from what ran (the batch).
-_NOT_IDENTITY = (
+# Keys that say how often and by what a configuration is run, and nothing of what is run.
+_NO_FACTOR = (
     "sweep",
     "tracking",
     "hydra",
-    "experiment",
     "repeats",
     "precision_percent",
     "max_repeats",
     "allow_faults",
     "repeat",
+)
+# Beside them, keys that never determine a result, or that the identity states better from what
+# ran (the batch).
+_NOT_IDENTITY = (
+    *_NO_FACTOR,
+    "experiment",
     "name",
     "batch_size",
     "hardware.gpus",
@@ -105,6 +109,14 @@ def differences(left: Identity, right: Identity, factor: str = "devices") -> lis
         if not excused and (a != b or UNKNOWN in (a, b)):
             found.append(Difference(name, a, b))
     return found
+
+
+def is_factor(name: str) -> bool:
+    """Whether results can differ because this key of the configuration does.
+
+    Not so of ``repeats``: a sweep that is resumed with more of them runs what it ran before.
+    """
+    return not _matches(name.replace("/", "."), _NO_FACTOR)
 
 
 def _identity(cell: Cell) -> dict[str, str]:

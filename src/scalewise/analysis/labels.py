@@ -7,12 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scalewise.analysis.identity import flatten
+from scalewise.analysis.identity import flatten, is_factor
 from scalewise.analysis.kinds import is_examination, is_profiled, is_search
 from scalewise.analysis.load import Cell
 from scalewise.records import PlannedCell
-
-_NEVER_TELLING = ("sweep.", "tracking.", "hydra.")
 
 Fields = Mapping[str, Any]
 """Dotted key to value."""
@@ -138,8 +136,7 @@ def _telling(alike: Mapping[str, Fields], swept: set[str]) -> dict[str, list[str
     differ = [
         name
         for name in names
-        if not name.startswith(_NEVER_TELLING)
-        and len({_word(fields, name) for fields in alike.values()}) > 1
+        if is_factor(name) and len({_word(fields, name) for fields in alike.values()}) > 1
     ]
     chosen: list[str] = []
     parts = 1

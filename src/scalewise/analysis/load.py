@@ -7,13 +7,19 @@ never fails because one cell is damaged: the rest of the sweep still has to be r
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal
 
-import numpy as np
-
+from scalewise.analysis.readings import (
+    attempt,
+    read_attempts,
+    read_devices,
+    read_rank_metrics,
+    read_rank_shards,
+    read_rank_steps,
+)
 from scalewise.records import (
     Attempt,
     CellFolder,
@@ -29,10 +35,6 @@ from scalewise.records import (
     SweepFolder,
     TrackingRecord,
     load_decision,
-    read_device_series,
-    read_metrics,
-    read_shard,
-    read_steps,
 )
 from scalewise.records.batch_search import BatchSearchRecord, load_batch_search
 from scalewise.records.cell import ALIVE_S
@@ -44,9 +46,6 @@ from scalewise.records.quarantine import Quarantine, load_quarantine
 CellState = Literal["done", "failed", "skipped", "interrupted", "unfinished"]
 """``unfinished`` is a cell that still runs or has not started; ``interrupted`` is also one whose
 processes are gone without a word."""
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -127,10 +126,10 @@ def load_sweep(path: Path | str) -> Sweep:
     problems: list[str] = []
     if not folder.plan_path.exists() and (folder.path / "config.yaml").exists():
         return _single_cell(CellFolder(folder.path))
-    plan = _attempt(problems, folder.load_plan)
+    plan = attempt(problems, folder.load_plan)
     if plan is not None:
         cells = tuple(load_cell(cell, planned) for planned, cell in folder.cells())
-        aside = _attempt(problems, load_quarantine, folder.path) or Quarantine()
+        aside = attempt(problems, load_quarantine, folder.path) or Quarantine()
         return Sweep(
             folder.path,
             plan.command,
@@ -157,32 +156,32 @@ def load_sweep(path: Path | str) -> Sweep:
 def load_cell(folder: CellFolder, planned: PlannedCell | None) -> Cell:
     """Read one cell; ``planned`` is None where no plan tells what was asked for."""
     problems: list[str] = []
-    attempts = _attempts(folder, problems)
+    attempts = read_attempts(folder, problems)
     result: CellResult | None = None
     if (folder.path / "result.json").exists():
-        result = _attempt(problems, folder.load_result)
+        result = attempt(problems, folder.load_result)
     state, under_way = _state(folder, result, attempts)
     started = (folder.path / "provenance.json").exists() or result is not None
-    config = _attempt(problems, folder.load_config)
-    tracking = _attempt(problems, folder.load_tracking)
+    config = attempt(problems, folder.load_config)
+    tracking = attempt(problems, folder.load_tracking)
     return Cell(
         planned=planned or _as_planned(folder, result),
         path=folder.path,
         state=state,
         config=config,
         result=result,
-        provenance=_attempt(problems, folder.load_provenance) if started else None,
-        steps=_steps(folder, result, problems),
-        devices=_device_series(folder, problems),
-        metrics=_metrics(folder, problems),
-        shards=_shards(folder, problems),
+        provenance=attempt(problems, folder.load_provenance) if started else None,
+        steps=read_rank_steps(folder, result, problems),
+        devices=read_devices(folder, problems),
+        metrics=read_rank_metrics(folder, problems),
+        shards=read_rank_shards(folder, problems),
         attempts=attempts,
         under_way=under_way,
         tracking=tracking,
-        imported=_attempt(problems, load_imported, folder.path),
-        decision=_attempt(problems, load_decision, folder.path),
-        batch_search=_attempt(problems, load_batch_search, folder.path),
-        profiles=_attempt(problems, load_profiles, folder) or (),
+        imported=attempt(problems, load_imported, folder.path),
+        decision=attempt(problems, load_decision, folder.path),
+        batch_search=attempt(problems, load_batch_search, folder.path),
+        profiles=attempt(problems, load_profiles, folder) or (),
         # Told by the cell's own paths: a report may travel, the machine's folders stay here.
         problems=tuple(problem.replace(f"{folder.path}/", "") for problem in problems),
     )
@@ -219,84 +218,3 @@ def _as_planned(folder: CellFolder, result: CellResult | None) -> PlannedCell:
     return PlannedCell(
         result.cell_id, result.config_id, folder.name, (), result.repeat, result.world_size
     )
-
-
-def _attempt(
-    problems: list[str], read: Callable[P, T], *args: P.args, **kwargs: P.kwargs
-) -> T | None:
-    """What ``read`` returns, or None with the reason noted in ``problems``."""
-    try:
-        return read(*args, **kwargs)
-    except RecordError as error:
-        problems.append(str(error))
-        return None
-
-
-def _attempts(folder: CellFolder, problems: list[str]) -> tuple[Attempt, ...]:
-    attempts: list[Attempt] = []
-    try:
-        # extend() keeps what was read before a corrupt file.
-        attempts.extend(folder.attempts())
-    except (RecordError, ValueError) as error:
-        problems.append(f"attempts: {error}")
-    return tuple(attempts)
-
-
-def _steps(
-    folder: CellFolder, result: CellResult | None, problems: list[str]
-) -> tuple[StepSeries, ...]:
-    series: list[StepSeries] = []
-    ranks = set(folder.ranks_with_steps())
-    for rank in sorted(ranks):
-        path = folder.steps_path(rank)
-        one = _attempt(problems, read_steps, path, rank)
-        if one is None:
-            continue
-        if one.torn_bytes:
-            problems.append(f"{path}: a torn last row of {one.torn_bytes} bytes was dropped")
-        written = next((r.step_rows for r in result.ranks if r.rank == rank), 0) if result else 0
-        if len(one) < written:
-            problems.append(f"{path}: {len(one)} of {written} step rows are there")
-        if len(one) and (np.diff(one.rows["step"]) != 1).any():
-            problems.append(f"{path}: the steps do not follow one another; they are left out")
-            continue
-        series.append(one)
-    # Not of a cell that took no step at all: an examination of the devices.
-    stepped = result is not None and any(rank.step_rows for rank in result.ranks)
-    absent = sorted(set(range(result.world_size)) - ranks) if result and stepped else []
-    if absent:
-        problems.append(f"no step records of rank {', '.join(map(str, absent))}")
-    return tuple(series)
-
-
-def _device_series(folder: CellFolder, problems: list[str]) -> tuple[DeviceSeries, ...]:
-    series: list[DeviceSeries] = []
-    for path in folder.device_series_paths():
-        one = _attempt(problems, read_device_series, path)
-        if one is not None:
-            series.append(one)
-            problems += [f"{path}: {problem}" for problem in one.problems]
-    return tuple(series)
-
-
-def _metrics(folder: CellFolder, problems: list[str]) -> dict[int, tuple[MetricRow, ...]]:
-    rows: dict[int, tuple[MetricRow, ...]] = {}
-    for rank, path in _by_rank(folder.path / "metrics", "jsonl"):
-        one = _attempt(problems, read_metrics, path)
-        if one is not None:
-            rows[rank] = tuple(one)
-    return rows
-
-
-def _shards(folder: CellFolder, problems: list[str]) -> tuple[ShardIndices, ...]:
-    read = [
-        _attempt(problems, read_shard, path, rank)
-        for rank, path in _by_rank(folder.path / "audit", "npz")
-    ]
-    return tuple(shard for shard in read if shard is not None)
-
-
-def _by_rank(folder: Path, suffix: str) -> list[tuple[int, Path]]:
-    """``rank<r>.<suffix>`` files of a folder with their ranks, in order."""
-    names = [(p.stem.removeprefix("rank"), p) for p in folder.glob(f"rank*.{suffix}")]
-    return sorted((int(number), path) for number, path in names if number.isdigit())

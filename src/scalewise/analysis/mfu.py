@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from scalewise.analysis.runs import Run
+from scalewise.analysis.run import Run
 from scalewise.records import DeviceInfo, RecordError
 from scalewise.records.doctor import DOCTOR_FILE, DoctorReport, load_doctor
 

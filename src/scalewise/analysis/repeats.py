@@ -7,18 +7,19 @@ runs next, to the one that resumes it, and to the report that says why it stoppe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from scalewise.analysis.figures import estimate
 from scalewise.analysis.runs import Configuration
-from scalewise.analysis.scaling import Pair, pair_all
+from scalewise.analysis.scaling import Pair
 from scalewise.analysis.sequential import (
     Adaptive,
     Decided,
     DecidedAlone,
     adaptive,
-    decide,
     decide_alone,
+    stop_or_go_on,
 )
 
 MOST_FAILURES = 2
@@ -57,30 +58,32 @@ class Repeats:
         return f"{self.label}: {self.runs} runs each; {why}: {self.reason}"
 
 
-def assess(configs: Sequence[Configuration]) -> tuple[Repeats, ...]:
-    """Every pair of configurations with ``repeats=auto``, and every such one without a partner."""
+def assess(configs: Sequence[Configuration], pairs: Sequence[Pair]) -> tuple[Repeats, ...]:
+    """Every pair of configurations with ``repeats=auto``, and every such one without a partner.
+
+    ``pairs`` of ``configs`` with the verdicts that are reported, doubts included: whatever stops
+    for a verdict stops for that one.
+    """
     asked = {c.config_id: a for c in configs if (a := adaptive(c.cells[0].config))}
-    pairs = [
-        p for p in pair_all(configs)[0]
-        if p.multi.config_id in asked and p.single.config_id in asked
+    adapting = [
+        p for p in pairs if p.multi.config_id in asked and p.single.config_id in asked
     ]  # fmt: skip
-    paired = {m.config_id for p in pairs for m in (p.multi, p.single)}
-    found = [_pair(p, asked[p.multi.config_id]) for p in pairs]
+    paired = {m.config_id for p in adapting for m in (p.multi, p.single)}
+    found = [_pair(p, asked[p.multi.config_id]) for p in adapting]
     alone = [c for c in configs if c.config_id in asked and c.config_id not in paired]
     return (*found, *(_alone(c, asked[c.config_id]) for c in alone))
 
 
 def _pair(pair: Pair, asked: Adaptive) -> Repeats:
     members = (pair.multi, pair.single)
-    values = [m.values("samples_per_s") for m in members]
-    runs = min(map(len, values))
+    runs = min(len(m.values("samples_per_s")) for m in members)
     failed = _failure(members)
     if failed is not None:
         return Repeats(members, runs, None, "failures", failed)
-    # A single device serves several partners and may have more runs than this one asked for:
-    # what this pair has decided is decided on as many of them as it has itself.
-    multi, single = (v[:runs] for v in values)
-    found = decide(single, multi, pair.devices, precision=asked.precision, cap=asked.cap)
+    # What is no verdict about a training job, a ceiling, is measured until its interval would be.
+    judgement = pair.statistical if pair.judgement.verdict == "ceiling" else pair.judgement
+    short = replace(judgement, reason="; ".join([pair.statistical.reason, *pair.doubts]))
+    found = stop_or_go_on(short, pair.speedup, runs, precision=asked.precision, cap=asked.cap)
     if isinstance(found, Decided):
         return Repeats(members, runs, None, found.because, found.judgement.reason)
     spent = _all_spent(members, asked.cap)
@@ -96,9 +99,7 @@ def _alone(config: Configuration, asked: Adaptive) -> Repeats:
         return Repeats((config,), len(values), None, "failures", failed)
     found = decide_alone(values, precision=asked.precision, cap=asked.cap)
     if isinstance(found, DecidedAlone):
-        interval = found.figure.interval
-        assert interval is not None
-        reason = f"{found.figure.value:.4g} samples/s, {interval.low:.4g} to {interval.high:.4g}"
+        reason = f"{estimate(found.figure)} samples/s"
         return Repeats((config,), len(values), None, found.because, reason)
     spent = _all_spent((config,), asked.cap)
     if spent is not None:

@@ -12,14 +12,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from scalewise.analysis.asking import for_one_device
 from scalewise.analysis.ceiling import is_ceiling
+from scalewise.analysis.figures import factor
 from scalewise.analysis.identity import Difference, differences
+from scalewise.analysis.kinds import is_monitored
 from scalewise.analysis.limits import explain_loss
 from scalewise.analysis.monitored import identity_beside, said_of
 from scalewise.analysis.runs import Configuration
-from scalewise.analysis.sequential import adaptive, estimate_at
+from scalewise.analysis.sequential import adaptive, estimate_at, judge_at
 from scalewise.analysis.shared_host import ENOUGH_RUNS
-from scalewise.analysis.statistics import RatioEstimate, estimate_ratio, holm
+from scalewise.analysis.significance import holm
+from scalewise.analysis.statistics import RatioEstimate, estimate_ratio
 from scalewise.analysis.verdict import MIN_EFFICIENCY, Judgement, SeedLabel, judge, seed_label
 
 
@@ -45,6 +49,10 @@ class Pair:
     judgement: Judgement
     seed_label: SeedLabel
     loss: LossAtEqualSamples | None
+    statistical: Judgement
+    """What the interval alone says, of a ceiling too."""
+    doubts: tuple[str, ...] = ()
+    """Reasons outside of the interval to doubt the speedup; they stand in ``judgement`` too."""
     p_value_holm: float | None = None
     """That the speedup is 1, adjusted for all pairs of the sweep; None with one run a side."""
 
@@ -81,7 +89,7 @@ def _pair(
     multi: Configuration, singles: Sequence[Configuration], min_efficiency: float
 ) -> Pair | Refused:
     if not singles:
-        return Refused(multi, "no single-device cell in this sweep: add strategy=single")
+        return Refused(multi, for_one_device(is_monitored(multi.cells[0].config)))
     ran = [s for s in singles if s.runs]
     single = min(ran or singles, key=lambda s: len(_differing(s, multi)))
     differing = _differing(single, multi)
@@ -104,14 +112,16 @@ def _pair(
         lacking = multi if not above else single
         why = lacking.runs[0].missing.get("throughput", "not measured")
         return Refused(multi, f"{lacking.label} has no throughput: {why}")
-    asked = adaptive(multi.cells[0].config)
+    asked, devices = adaptive(multi.cells[0].config), multi.runs[0].world_size
     if asked is None:
-        return _measured_pair(multi, single, estimate_ratio(above, below), min_efficiency)
+        speedup = estimate_ratio(above, below)
+        monitored = is_monitored(multi.cells[0].config)
+        judgement = judge(speedup, devices, min_efficiency, monitored=monitored)
+        return _measured_pair(multi, single, speedup, judgement)
     # Runs that were added until a verdict was reached carry the price of having looked, and are
-    # judged on what was looked at: the single device may have more, for another partner.
-    runs = min(len(above), len(below))
-    speedup = estimate_at(above[:runs], below[:runs], cap=asked.cap)
-    return _measured_pair(multi, single, speedup, min_efficiency)
+    # judged on what was looked at.
+    speedup = estimate_at(above, below, cap=asked.cap)
+    return _measured_pair(multi, single, speedup, judge_at(speedup, devices, min_efficiency))
 
 
 def _differing(single: Configuration, multi: Configuration) -> tuple[Difference, ...]:
@@ -140,23 +150,23 @@ def too_few(config: Configuration) -> str:
     """Why a configuration has too few repeats left, once those with neighbours are set aside."""
     reasons = dict.fromkeys(f"{a.run.cell.planned.name} {a.reason}" for a in config.aside)
     left, all_ = len(config.runs), len(config.runs) + len(config.aside)
+    more = "Run it again" if is_monitored(config.cells[0].config) else "Add repeats"
     return (
         f"{left} of {all_} repeats of {config.label} is left, too few: {'; '.join(reasons)}. "
-        "Add repeats on a quiet host"
+        f"{more} on a quiet host"
     )
 
 
 def _measured_pair(
-    multi: Configuration, single: Configuration, speedup: RatioEstimate, min_efficiency: float
+    multi: Configuration, single: Configuration, speedup: RatioEstimate, judgement: Judgement
 ) -> Pair:
-    devices = multi.runs[0].world_size
-    judgement = judge(speedup, devices, min_efficiency)
+    devices, statistical = multi.runs[0].world_size, judgement
     limit = explain_loss(multi, single)
     if is_ceiling(multi):
         judgement = Judgement(
             "ceiling",
             f"{devices} independent models, not one: the most that data parallelism could reach "
-            f"on these devices is a speedup of {speedup.value:.2f}",
+            f"on these devices is a speedup of {factor(speedup.value)}",
         )
     else:
         reasons = [judgement.reason, said_of(multi), limit or ""]
@@ -170,6 +180,7 @@ def _measured_pair(
         judgement=judgement,
         seed_label=seed_label(speedup.value),
         loss=loss_at_equal_samples(multi, single),
+        statistical=statistical,
     )
 
 

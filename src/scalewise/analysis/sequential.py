@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from scalewise.analysis.figures import factor
 from scalewise.analysis.statistics import (
     Estimate,
     Interval,
@@ -73,38 +74,48 @@ class Decided:
     because: Literal["verdict", "precision", "cap"]
 
 
-def decide(
-    single: Sequence[float],
-    multi: Sequence[float],
-    devices: int,
+def judge_at(
+    speedup: RatioEstimate, devices: int, min_efficiency: float = MIN_EFFICIENCY
+) -> Judgement:
+    """The verdict of a look (:func:`estimate_at`): none before the first."""
+    runs = min(speedup.n)
+    if runs >= LOOKS[0]:
+        return judge(speedup, devices, min_efficiency)
+    return Judgement(
+        "inconclusive",
+        f"speedup {factor(speedup.value)} on {devices} devices, from {runs} of the {LOOKS[0]} "
+        "runs a side that repeats=auto begins with",
+    )
+
+
+def stop_or_go_on(
+    judgement: Judgement,
+    speedup: RatioEstimate,
+    runs: int,
     *,
-    confidence: float = 0.95,
     precision: float = PRECISION,
     cap: int = CAP,
-    min_efficiency: float = MIN_EFFICIENCY,
 ) -> Continue | Decided:
-    """Whether more repeats are needed, from the global samples/s of all runs so far.
+    """Whether more repeats are needed beside the verdict ``judgement`` on ``speedup``.
 
+    That is the one of the last look, which is also what is reported: it stops nowhere for a
+    verdict that nobody is told. ``runs`` are those of the side that has fewest by now.
     ``precision`` is the width of the whole interval, relative, at which more runs would change
-    nothing worth knowing. Ask again only when ``Continue.runs_each`` runs a side are there:
-    between looks the answer is always to continue, whatever the data say.
+    nothing worth knowing. Ask again only when ``Continue.runs_each`` runs a side are there.
     Raises ValueError for ``cap`` below the first look.
     """
     looks = schedule(cap)
-    runs = min(len(single), len(multi))
-    if runs not in looks and runs < cap:
-        following = next(look for look in looks if look > runs)
-        return Continue(following, f"{runs} runs a side; the next look is at {following}")
-    speedup = estimate_at(multi, single, confidence=confidence, cap=cap)
-    judgement = judge(speedup, devices, min_efficiency)
-    if judgement.verdict != "inconclusive":
-        return Decided(judgement, speedup, "verdict")
-    if speedup.interval is not None and _width(speedup.interval) <= precision:
-        return Decided(judgement, speedup, "precision")
-    if runs >= cap:
-        return Decided(judgement, speedup, "cap")
+    if runs >= looks[0]:
+        if judgement.verdict != "inconclusive":
+            return Decided(judgement, speedup, "verdict")
+        if speedup.interval is not None and _width(speedup.interval) <= precision:
+            return Decided(judgement, speedup, "precision")
+        if runs >= cap:
+            return Decided(judgement, speedup, "cap")
     following = next(look for look in looks if look > runs)
-    return Continue(following, judgement.reason)
+    if runs in looks:
+        return Continue(following, judgement.reason)
+    return Continue(following, f"{runs} runs a side; the next look is at {following}")
 
 
 @dataclass(frozen=True)
@@ -126,7 +137,7 @@ def decide_alone(
     """Whether a configuration without a partner needs more repeats: until its own mean is known.
 
     ``precision`` is the width of the whole interval over the mean. Raises ValueError as
-    :func:`decide` does.
+    :func:`stop_or_go_on` does.
     """
     looks, runs = schedule(cap), len(values)
     if runs not in looks and runs < cap:
@@ -146,10 +157,15 @@ def decide_alone(
 
 
 def schedule(cap: int = CAP) -> tuple[int, ...]:
-    """The numbers of runs a side at which :func:`decide` looks."""
+    """The numbers of runs a side at which the data are looked at."""
     if cap < LOOKS[0]:
         raise ValueError(f"cap: found {cap}; allowed: {LOOKS[0]} or more runs")
     return (*(look for look in LOOKS if look < cap), cap)
+
+
+def last_look(runs: int, cap: int = CAP) -> int:
+    """The runs a side that the last look at ``runs`` of them saw; all before the first look."""
+    return max((look for look in schedule(cap) if look <= runs), default=runs)
 
 
 def nominal_level(runs: int, confidence: float = 0.95, cap: int = CAP) -> float:
@@ -160,13 +176,15 @@ def nominal_level(runs: int, confidence: float = 0.95, cap: int = CAP) -> float:
 def estimate_at(
     multi: Sequence[float], single: Sequence[float], confidence: float = 0.95, cap: int = CAP
 ) -> RatioEstimate:
-    """The ratio with the interval of a look at this many runs.
+    """The ratio with the interval of the last look at this many runs.
 
+    One side may have more runs, for another partner, and runs made since the last look were not
+    looked at: what is decided is decided on as many as that look had of both sides.
     The interval carries ``confidence`` as its own, because that is what it holds over all looks.
     """
-    runs = min(len(single), len(multi))
+    runs = last_look(min(len(single), len(multi)), cap)
     nominal = 1 - nominal_level(runs, confidence, cap)
-    ratio = estimate_ratio(multi, single, nominal)
+    ratio = estimate_ratio(multi[:runs], single[:runs], nominal)
     if ratio.interval is None:
         return ratio
     interval = Interval(ratio.interval.low, ratio.interval.high, confidence)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from scalewise.analysis.figures import factor, interval_words
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.statistics import RatioEstimate, estimate_ratio
 from scalewise.records import CandidateEvidence, StrategyDecision, ThresholdRule
@@ -99,10 +100,10 @@ def _judge(
     if ratio is None:
         others = "the others" if without_figure > 1 else "the other"
         return fewest, f"{others} gave no figure"
-    said = f"{ratio.value:.2f} times the samples/s of {fewest}"
+    said = f"{factor(ratio.value)} times the samples/s of {fewest}"
     if ratio.interval is None:
         return fastest, f"{said}, from one run each: no interval"
-    said += f" (95 % interval {ratio.interval.low:.2f}-{ratio.interval.high:.2f})"
+    said += f" ({interval_words(ratio)})"
     if fastest == fewest:
         return fewest, f"more devices give {said}"
     if ratio.interval.low > 1:

@@ -7,17 +7,15 @@ from dataclasses import dataclass, field
 
 from scalewise.analysis.apart import timed_only, windows
 from scalewise.analysis.communication import Communication, measure_communication
-from scalewise.analysis.diagnose import diagnose
 from scalewise.analysis.diagnosis import Diagnosis
-from scalewise.analysis.doubts import doubted
 from scalewise.analysis.kinds import is_profiled
 from scalewise.analysis.load import Cell, Sweep
 from scalewise.analysis.mfu import MfuResult, find_doctor, measure_mfu
-from scalewise.analysis.monitored import read_scaling
-from scalewise.analysis.repeats import Repeats, assess
-from scalewise.analysis.runs import Configuration, configurations
-from scalewise.analysis.scaling import Pair, Refused, pair_all
+from scalewise.analysis.repeats import Repeats
+from scalewise.analysis.runs import Configuration
+from scalewise.analysis.scaling import Pair, Refused
 from scalewise.analysis.verdict import MIN_EFFICIENCY
+from scalewise.analysis.verdicts import reach_verdicts
 from scalewise.records.doctor import DoctorReport
 
 
@@ -65,11 +63,8 @@ class Analysis:
 
 def analyse(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Analysis:
     """Measure every finished cell and compare what may be compared."""
-    configs = read_scaling(configurations(sweep))
-    pairs, refused = pair_all(timed_only(configs), min_efficiency)
-    twins = {pair.multi.config_id: pair.single for pair in pairs}
-    diagnoses = {c.config_id: diagnose(c, twins.get(c.config_id)) for c in configs}
-    pairs = tuple(doubted(pair, diagnoses) for pair in pairs)
+    found = reach_verdicts(sweep, min_efficiency)
+    configs = found.configurations
     doctor = find_doctor(sweep.path)
     mfu = {c.config_id: tuple(measure_mfu(run, doctor) for run in c.runs) for c in configs}
     seen = windows(configs)
@@ -78,4 +73,14 @@ def analyse(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Analysis:
         for c in timed_only(configs)
         if (cost := measure_communication(c, seen.get(c.config_id), doctor)) is not None
     }
-    return Analysis(sweep, configs, pairs, refused, diagnoses, assess(configs), mfu, costs, doctor)
+    return Analysis(
+        sweep,
+        configs,
+        found.pairs,
+        found.refused,
+        found.diagnoses,
+        found.repeats,
+        mfu,
+        costs,
+        doctor,
+    )

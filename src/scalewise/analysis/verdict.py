@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from scalewise.analysis.statistics import Interval, RatioEstimate
+from scalewise.analysis.asking import for_more_runs_of_both
+from scalewise.analysis.figures import bounds_nothing, factor, interval_words
+from scalewise.analysis.statistics import RatioEstimate
 
 Verdict = Literal["beneficial", "marginal", "prefer single", "inconclusive", "ceiling"]
 SeedLabel = Literal["beneficial", "marginal", "single"]
@@ -24,22 +26,27 @@ class Judgement:
 
 
 def judge(
-    speedup: RatioEstimate, devices: int, min_efficiency: float = MIN_EFFICIENCY
+    speedup: RatioEstimate,
+    devices: int,
+    min_efficiency: float = MIN_EFFICIENCY,
+    *,
+    monitored: bool = False,
 ) -> Judgement:
     """The verdict of law 12, which needs the whole interval inside one band.
 
     Bands of the speedup: *prefer single* below 0.95; *marginal* from there to 1.1, and beyond
-    while the efficiency stays under ``min_efficiency``; *beneficial* above both.
+    while the efficiency stays under ``min_efficiency``; *beneficial* above both. What to do about
+    an inconclusive one is worded for a sweep, or with ``monitored`` for a script of one's own.
     """
     wanted = max(BENEFICIAL_FROM, min_efficiency * devices)
-    figure = f"speedup {speedup.value:.2f} on {devices} devices"
+    figure = f"speedup {factor(speedup.value)} on {devices} devices"
+    more = for_more_runs_of_both(monitored, min(speedup.n))
     if speedup.interval is None:
         n = " and ".join(str(n) for n in speedup.n)
-        return Judgement(
-            "inconclusive", f"{figure}, from {n} runs: no interval; add repeats (repeats=5)"
-        )
+        return Judgement("inconclusive", f"{figure}, from {n} runs: no interval; {more}")
     low, high = speedup.interval.low, speedup.interval.high
-    figure += f" (95 % interval {low:.2f}-{high:.2f}), efficiency {speedup.value / devices:.2f}"
+    efficiency = factor(speedup.value / devices)
+    figure += f" ({interval_words(speedup)}), efficiency {efficiency}"
     if low > BENEFICIAL_FROM and low >= wanted:
         return Judgement("beneficial", figure)
     if high < MARGINAL_FROM:
@@ -48,9 +55,8 @@ def judge(
         if low > BENEFICIAL_FROM:
             figure += f": faster, but below the efficiency of {min_efficiency:g} asked for"
         return Judgement("marginal", figure)
-    return Judgement(
-        "inconclusive", f"speedup {speedup.value:.2f}: {_spans(speedup.interval, wanted)}"
-    )
+    why = f"speedup {factor(speedup.value)}: {_spans(speedup, low, high, wanted)}"
+    return Judgement("inconclusive", f"{why}: {more}")
 
 
 def seed_label(speedup: float) -> SeedLabel:
@@ -60,11 +66,13 @@ def seed_label(speedup: float) -> SeedLabel:
     return "marginal" if speedup >= MARGINAL_FROM else "single"
 
 
-def _spans(interval: Interval, wanted: float) -> str:
-    edges = [edge for edge in (MARGINAL_FROM, wanted) if interval.low < edge < interval.high]
+def _spans(speedup: RatioEstimate, low: float, high: float, wanted: float) -> str:
+    if speedup.interval is not None and bounds_nothing(speedup.interval):
+        return interval_words(speedup)
+    edges = [edge for edge in (MARGINAL_FROM, wanted) if low < edge < high]
     bands = {0: "touches the edge of a band", 1: "spans two bands", 2: "spans three bands"}
     at = ", ".join(f"{edge:g}" for edge in edges)
     return (
-        f"interval {interval.low:.2f}-{interval.high:.2f} {bands[len(edges)]}"
-        f"{f' (edge at {at})' if at else ''}: add repeats"
+        f"interval {factor(low)}-{factor(high)} {bands[len(edges)]}"
+        f"{f' (edge at {at})' if at else ''}"
     )

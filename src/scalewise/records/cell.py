@@ -143,6 +143,10 @@ class CellFolder:
     def load_result(self) -> CellResult:
         return load_json(self.path / "result.json", CellResult)
 
+    def has_result_file(self) -> bool:
+        """Whether a result was written, be it damaged since."""
+        return (self.path / "result.json").exists()
+
     def is_done(self) -> bool:
         """A cell is done if and only if its result can be read."""
         try:

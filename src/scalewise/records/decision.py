@@ -41,7 +41,7 @@ class CandidateEvidence:
             return ""
         half, middle = (self.high - self.low) / 2, (self.high + self.low) / 2
         if abs(middle - self.global_samples_per_s) > _LOPSIDED * half:
-            return f" [{self.low:,.0f}, {self.high:,.0f}]"
+            return f" [{_rate(self.low)}, {_rate(self.high)}]"
         return f" ± {half:,.0f}"
 
 
@@ -100,6 +100,11 @@ class StrategyDecision:
         if self.rule is None:
             return False
         return (self.rule.says == "single") == (self.chosen == "single")
+
+
+def _rate(samples_per_s: float) -> str:
+    """Whole samples/s, two digits below 10: intervals of two runs end near zero, never at it."""
+    return f"{samples_per_s:,.0f}" if samples_per_s >= 10 else f"{samples_per_s:.2g}"
 
 
 def save_decision(cell: Path, decision: StrategyDecision) -> None:

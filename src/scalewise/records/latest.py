@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,9 @@ class LatestSample:
     samples: Mapping[str, DeviceSample]
     """By id."""
     memory_used_mib: Mapping[str, float | None]
-    """Of each device in ``samples``, as it was last read: the last sample of a process that is
-    ending lacks it. None where no sample nearby has it."""
+    """Of each device in ``devices`` and in the samples nearby, as it was last read: the last
+    sample of a process that is ending lacks it, and those after it lack the whole device. None
+    where no sample nearby has it."""
 
 
 def read_latest_sample(path: Path) -> LatestSample | None:
@@ -52,15 +53,20 @@ def read_latest_sample(path: Path) -> LatestSample | None:
         whole = [line for line in lines if line.startswith(b'{"time"') and b'"devices"' in line]
         if not whole:
             return None
-        when, samples = _sample(whole.pop())
-        memory = {id_: sample.memory_used_mib for id_, sample in samples.items()}
-        while whole and None in memory.values():
-            for id_, sample in _sample(whole.pop())[1].items():
-                if id_ in memory and memory[id_] is None:
-                    memory[id_] = sample.memory_used_mib
-        return LatestSample(when, devices, samples, memory)
+        when, samples = _sample(whole[-1])
+        return LatestSample(when, devices, samples, _last_memory(devices, whole))
     except (DataError, ValueError, KeyError) as error:
         raise RecordError(f"{path}: not a device series: {error}") from error
+
+
+def _last_memory(known: Iterable[str], lines: Sequence[bytes]) -> dict[str, float | None]:
+    """MiB of the devices ``known`` and of all in ``lines``, in which later ones come last."""
+    memory: dict[str, float | None] = dict.fromkeys(known)
+    for line in lines:
+        for id_, sample in _sample(line)[1].items():
+            if sample.memory_used_mib is not None or id_ not in memory:
+                memory[id_] = sample.memory_used_mib
+    return memory
 
 
 def _sample(line: bytes) -> tuple[float, dict[str, DeviceSample]]:

@@ -59,5 +59,7 @@ class Provenance:
     """Data sheet rate of one device for each precision; empty where no profile describes it."""
     peak_source: str | None = None
     """The document and date those rates are from."""
+    data: Mapping[str, str] = field(default_factory=dict)
+    """Argument of the data set to the size and sum of the file it named; empty where none did."""
     started: Literal["fresh", "forked"] = "fresh"
     """``forked``: the ranks are forks of a process that had imported everything already."""

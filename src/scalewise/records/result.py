@@ -34,6 +34,7 @@ Cause = Literal[
     "host",
     "supervisor",
     "interrupted",
+    "preempted",
 ]
 """What a try ended of."""
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from scalewise.analysis.figures import MISSING, number
 from scalewise.analysis.summary import Analysis
 from scalewise.records import RankSummary
-from scalewise.report.tables import MISSING, Table, number
+from scalewise.report.table import Table
 
 NOTE = (
     "*Allocated* is what tensors held at most and *reserved* what PyTorch's allocator had taken "

@@ -8,10 +8,12 @@ from typing import Final
 from matplotlib.figure import Figure
 
 from scalewise.analysis.balance import GRADES, LoadBalance, advice, cv_text
-from scalewise.analysis.runs import Configuration, Run
+from scalewise.analysis.figures import number
+from scalewise.analysis.run import Run
+from scalewise.analysis.runs import Configuration
 from scalewise.analysis.summary import Analysis
 from scalewise.report import style
-from scalewise.report.tables import Table, number
+from scalewise.report.table import Table
 
 NAME: Final = "balance_history.png"
 _MOST_ROWS: Final = 40

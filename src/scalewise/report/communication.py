@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from scalewise.analysis.communication import Communication, measured_serial_fraction
+from scalewise.analysis.figures import MISSING, number
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.seed_breakdown import seed_rows
 from scalewise.analysis.summary import Analysis
 from scalewise.report.findings import by_text
-from scalewise.report.tables import MISSING, Table, number
+from scalewise.report.table import Table
 from scalewise.typed import to_plain
 
 HOW_TO_READ = (

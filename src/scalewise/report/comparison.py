@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scalewise.analysis.compare import Comparison, Match
-from scalewise.report.tables import ratio
+from scalewise.analysis.figures import factor, ratio
 
 
 def as_text(comparison: Comparison) -> str:
@@ -21,7 +21,7 @@ def _line(match: Match) -> str:
     runs = " and ".join(map(str, reversed(match.ratio.n)))
     p = "" if match.p_value_holm is None else f", p = {match.p_value_holm:.2g} (Holm)"
     seen = (
-        f"; a change beyond {match.detectable:.2f} would be seen four times in five"
+        f"; a change beyond {factor(match.detectable)} would be seen four times in five"
         if match.detectable is not None and match.change == "no difference shown"
         else ""
     )

@@ -56,8 +56,8 @@ def show(analysis: Analysis, console: Console) -> None:
         console.print(f"[cyan]doctor:[/cyan] {escape(line)}")
     # Beside timed cells they are in report.md: the screen is for what the user asked.
     if not analysis.measured:
-        for table in (examined.ceilings_table(analysis), examined.collectives_table(analysis)):
-            for part in fitted(table, console) if table.rows else ():
+        for table in examined.examined_tables(analysis):
+            for part in fitted(table, console):
                 console.print(part)
     lines = {
         "limit": findings.limits(analysis),

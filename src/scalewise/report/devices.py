@@ -14,7 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from scalewise.analysis.balance import GRADES, cv_percent, cv_text, grade
-from scalewise.analysis.runs import Configuration, Run
+from scalewise.analysis.run import Run
+from scalewise.analysis.runs import Configuration
 from scalewise.analysis.summary import Analysis
 from scalewise.records import DeviceSeries, SampledDevice
 from scalewise.report import style, timeline

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scalewise.analysis.energy import DeviceEnergy
+from scalewise.analysis.figures import estimate, number
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.summary import Analysis
-from scalewise.report.tables import Table, estimate, number
+from scalewise.report.table import Table
 
 _MOST_GPUS = 16
 """GPUs of a configuration with a row of their own."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from scalewise.analysis.figures import number
 from scalewise.analysis.summary import Analysis
 from scalewise.records.doctor import CollectiveRate
+from scalewise.report import host_copies
 from scalewise.report.doctor import rate_text, size_text, spread_text
-from scalewise.report.tables import Table, number
+from scalewise.report.table import Table
 
 _GEMM = ("fp32", "tf32", "bf16", "fp16", "fp8")
 
@@ -23,6 +25,17 @@ def doctor_lines(analysis: Analysis) -> Iterator[str]:
     if not report.findings:
         yield f"no known fault was found on {len(report.devices)} devices"
     yield from (f"not examined: {what}: {why}" for what, why in report.missing.items())
+    yield from host_copies.unmeasured(analysis)
+
+
+def examined_tables(analysis: Analysis) -> Iterator[Table]:
+    """Whatever was measured of the devices, alone and together, without empty tables."""
+    tables = (
+        ceilings_table(analysis),
+        host_copies.copies_table(analysis),
+        collectives_table(analysis),
+    )
+    yield from (table for table in tables if table.rows)
 
 
 def ceilings_table(analysis: Analysis) -> Table:

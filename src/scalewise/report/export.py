@@ -9,12 +9,14 @@ from typing import Any
 
 from scalewise.analysis.kinds import is_timed
 from scalewise.analysis.limits import mean_anatomy
-from scalewise.analysis.runs import Configuration, Run
+from scalewise.analysis.run import Run
+from scalewise.analysis.runs import Configuration
 from scalewise.analysis.scaling import Pair
-from scalewise.analysis.statistics import Estimate, RatioEstimate, outliers
+from scalewise.analysis.stability import outliers
+from scalewise.analysis.statistics import Estimate, RatioEstimate
 from scalewise.analysis.summary import Analysis
 from scalewise.records import PHASES
-from scalewise.report import communication, findings, losses, tables, trackers, traffic
+from scalewise.report import communication, findings, losses, provenance, tables, trackers, traffic
 from scalewise.typed import to_plain
 
 FORMAT_VERSION = 1
@@ -47,7 +49,7 @@ def as_json(analysis: Analysis) -> str:
         "faults": findings.faults(analysis),
         "doubts": findings.warnings(analysis),
         "trackers": [*trackers.standing(analysis), *trackers.problems(analysis)],
-        "provenance": findings.provenance(analysis),
+        "provenance": provenance.provenance_lines(analysis),
     }
     return json.dumps(plain, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
-from typing import Any
 
 from scalewise.analysis.apart import timed_only
 from scalewise.analysis.balance import advice
 from scalewise.analysis.ceiling import under_ceiling
+from scalewise.analysis.figures import estimate, factor, number, ratio
+from scalewise.analysis.kinds import is_monitored
 from scalewise.analysis.pipeline import pipeline_of
 from scalewise.analysis.pruned import pruning_shortfall
 from scalewise.analysis.runs import Configuration
-from scalewise.analysis.statistics import (
-    estimate_positive,
-    estimate_without_outliers,
-    minimum_detectable_effect,
-    outliers,
-    stability_warning,
-)
+from scalewise.analysis.significance import minimum_detectable_effect
+from scalewise.analysis.stability import estimate_without_outliers, outliers, stability_warning
+from scalewise.analysis.statistics import estimate_positive
 from scalewise.analysis.summary import Analysis
 from scalewise.report.execution import fallbacks, fp8_layers
 from scalewise.report.swept import unequal_samples
-from scalewise.report.tables import estimate, number, ratio
 
 
 def answers(analysis: Analysis) -> list[tuple[str, str, str]]:
@@ -118,7 +114,8 @@ def warnings(analysis: Analysis) -> list[str]:
     found = [f"quarantined: {device}" for device in analysis.sweep.quarantined]
     for config in analysis.measured:
         figure = config.estimate("samples_per_s")
-        warning = stability_warning(figure) if figure else None
+        monitored = is_monitored(config.cells[0].config)
+        warning = stability_warning(figure, monitored) if figure else None
         if warning:
             found.append(f"{config.label}: {warning}")
         found += set_aside(config)
@@ -136,8 +133,8 @@ def warnings(analysis: Analysis) -> list[str]:
             least = minimum_detectable_effect(max(known), *pair.speedup.n)
             if least:
                 found.append(
-                    f"{pair.multi.label}: with these runs only a speedup beyond {least:.2f} (or "
-                    f"below {1 / least:.2f}) would be seen four times in five"
+                    f"{pair.multi.label}: with these runs only a speedup beyond {factor(least)} "
+                    f"(or below {factor(1 / least)}) would be seen four times in five"
                 )
     return found
 
@@ -180,50 +177,6 @@ def by_text(found: Sequence[tuple[str, str]], noun: str = "cell") -> list[str]:
         others = f" and {more} more {noun}{'s' if more > 1 else ''}" if more > 0 else ""
         lines.append(f"{', '.join(distinct[:2])}{others}: {text}")
     return lines
-
-
-def provenance(analysis: Analysis) -> list[str]:
-    """Devices, versions and code behind the figures; every value that occurred is listed."""
-    records = [c.provenance for c in analysis.sweep.cells if c.provenance]
-    if not records:
-        return ["no provenance was recorded: no cell came as far as to start training"]
-    devices = [d for p in records for d in p.devices]
-    names = ("torch", "pytorch-lightning", "lightning", "hydra-core", "numpy")
-    packages = [f"{n} {p.packages[n]}" for p in records for n in names if n in p.packages]
-    emulated = [e for p in records for e in p.emulated]
-    facts: dict[str, Sequence[str | None]] = {
-        "devices": [f"{d.name} ({d.kind})" for d in devices],
-        "driver": [p.driver for p in records],
-        "CUDA": [p.cuda for p in records],
-        "NCCL": [p.nccl for p in records],
-        "links": [f"{pair}: {link}" for p in records for pair, link in p.topology.items()],
-        "cores bound per rank": [str(len(d.cores)) for d in devices if d.cores],
-        "usable cores of the host": [str(p.usable_cores) for p in records],
-        "software": [f"Python {p.python}" for p in records] + packages,
-        "commit": [_commit(p.code) for p in records],
-        "NCCL settings": [
-            f"{k}={v}" for p in records for k, v in p.environment.items() if k.startswith("NCCL")
-        ],
-        "hosts (hashed)": [p.host for p in records],
-    }
-    lines = [f"{name}: {', '.join(known)}" for name, values in facts.items()
-             if (known := list(dict.fromkeys(v for v in values if v)))]  # fmt: skip
-    if emulated:
-        marks = ", ".join(dict.fromkeys(emulated))
-        lines.insert(0, f"EMULATED: {marks}; these figures do not describe the bare hardware")
-    faults = [(c.config or {}).get("fault") for c in analysis.sweep.cells]
-    planted = dict.fromkeys(str(f.get("name")) for f in faults if isinstance(f, Mapping))
-    if planted:
-        lines.insert(0, f"PLANTED FAULTS: {', '.join(planted)}; those runs are spoiled on purpose")
-    if analysis.sweep.order_seed is not None:
-        lines.append(f"order of cells: shuffled with seed {analysis.sweep.order_seed}")
-    return lines
-
-
-def _commit(code: Mapping[str, Any]) -> str | None:
-    if not code.get("commit"):
-        return None
-    return f"{code['commit'][:12]}{' with uncommitted changes' if code.get('dirty') else ''}"
 
 
 def set_aside(config: Configuration) -> Iterator[str]:

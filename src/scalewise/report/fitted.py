@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table as RichTable
 
-from scalewise.report.tables import Table
+from scalewise.report.table import Table
 
 _LEAST_FIRST = (
     "batch",

@@ -8,7 +8,7 @@ from scalewise.analysis.runs import Configuration
 
 
 def loss_name(config: Configuration) -> str | None:
-    """The loss that :attr:`~scalewise.analysis.runs.Run.final_loss` is; None without one."""
+    """The loss that :attr:`~scalewise.analysis.run.Run.final_loss` is; None without one."""
     return " / ".join(dict.fromkeys(run.loss.name for run in config.runs if run.loss)) or None
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable, Iterator, Sequence
 
+from scalewise.analysis.asking import for_several_devices
 from scalewise.analysis.balance import MEMORY_SAYS_NOTHING
+from scalewise.analysis.kinds import is_monitored
 from scalewise.analysis.summary import Analysis
 from scalewise.report import (
     alike,
@@ -17,6 +19,7 @@ from scalewise.report import (
     energy,
     examined,
     findings,
+    provenance,
     swept,
     tables,
     timeline,
@@ -25,7 +28,7 @@ from scalewise.report import (
     unfinished,
 )
 from scalewise.report.divided import divided_lines
-from scalewise.report.tables import Table
+from scalewise.report.table import Table
 
 _CAPTIONS = {
     "throughput.png": "Throughput with 95 % intervals over runs",
@@ -97,7 +100,7 @@ def _lines(analysis: Analysis, plots: Sequence[str]) -> Iterator[str]:
     yield from _bullets("Faults found", findings.faults(analysis))
     yield from _bullets("Doubts", findings.warnings(analysis))
     yield from _bullets("Trackers", [*trackers.standing(analysis), *trackers.problems(analysis)])
-    yield from _bullets("Provenance", findings.provenance(analysis))
+    yield from _bullets("Provenance", provenance.provenance_lines(analysis))
 
 
 _HOW_TO_READ = (
@@ -143,9 +146,10 @@ def no_answer(analysis: Analysis) -> str:
     if not analysis.measured:
         return "No cell finished, so nothing was measured: see the reasons below."
     if all(c.devices == 1 for c in analysis.measured):
+        monitored = is_monitored(analysis.measured[0].cells[0].config)
         return (
             "Nothing ran on several devices, so there is nothing to compare: "
-            "add `strategy=single,ddp` for a verdict."
+            f"{for_several_devices(monitored)}."
         )
     return "No verdict."
 
@@ -181,9 +185,8 @@ def _communication(analysis: Analysis) -> Iterator[str]:
 
 def _examined(analysis: Analysis) -> Iterator[str]:
     yield from _bullets("What the doctor found", list(examined.doctor_lines(analysis)))
-    for table in (examined.ceilings_table(analysis), examined.collectives_table(analysis)):
-        if table.rows:
-            yield f"\n{_table(table)}"
+    for table in examined.examined_tables(analysis):
+        yield f"\n{_table(table)}"
 
 
 def _memory(analysis: Analysis) -> Iterator[str]:

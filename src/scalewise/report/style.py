@@ -14,6 +14,9 @@ PALETTE = (
 )  # fmt: skip
 GREY = "#888888"
 MARKERS = "osD^vP*X"
+WIDTH_IN = 9.0
+WIDEST = 1.6
+"""Length of an axis in its largest figure: few wild runs have intervals that dwarf all others."""
 
 
 def figure(width_in: float, height_in: float) -> Figure:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from scalewise.analysis.asking import for_more_runs
+from scalewise.analysis.figures import estimate
+from scalewise.analysis.kinds import is_monitored
 from scalewise.analysis.labels import told_apart
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.summary import Analysis
-from scalewise.report.tables import estimate
 
 _FEWEST = 3
 """Rows of one workload below which the reader sees at once which is fastest."""
@@ -49,7 +51,7 @@ def _fastest_of(rows: Sequence[Configuration]) -> str:
     if first is None:
         return (
             f"fastest: not decided: {ordered[0]} has the highest samples/s, of one run, whose "
-            "doubt is unknown (repeats=5)"
+            f"doubt is unknown: {for_more_runs(is_monitored(rows[0].cells[0].config), 1)}"
         )
     rivals = []
     for label in ordered[1:]:

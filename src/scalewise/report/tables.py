@@ -6,51 +6,17 @@ number that was not measured (never a zero).
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from scalewise.analysis.balance import cv_text
+from scalewise.analysis.figures import MISSING, estimate, number, ratio
 from scalewise.analysis.limits import IDLE, PHASE_WORDS, mean_anatomy, phase_word
 from scalewise.analysis.runs import Configuration
-from scalewise.analysis.statistics import Estimate, RatioEstimate
+from scalewise.analysis.statistics import Estimate
 from scalewise.analysis.summary import Analysis
 from scalewise.records import PHASES
 from scalewise.report import alike, losses
-
-MISSING = "-"
-_LOPSIDED = 0.05
-"""How far from the middle of its interval, in halves of it, a figure is still written with ±."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """Headers and rows of text; every row is as long as the headers."""
-
-    headers: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    numeric: frozenset[int] = frozenset()
-    """Columns to align to the right."""
-
-    def without(self, columns: Iterable[int]) -> Table:
-        """The same without some columns."""
-        dropped = set(columns)
-        kept = [i for i in range(len(self.headers)) if i not in dropped]
-        return Table(
-            tuple(self.headers[i] for i in kept),
-            tuple(tuple(row[i] for i in kept) for row in self.rows),
-            frozenset(new for new, old in enumerate(kept) if old in self.numeric),
-        )
-
-    def only(self, columns: Iterable[int]) -> Table:
-        """The same with the first column, which names the rows, and these."""
-        kept = {0, *columns}
-        return self.without(i for i in range(len(self.headers)) if i not in kept)
-
-    def without_empty_columns(self) -> Table:
-        """The same without columns in which every row is missing."""
-        empty = [i for i in range(len(self.headers)) if all(r[i] == MISSING for r in self.rows)]
-        return self.without(empty if self.rows else ())
+from scalewise.report.table import Table
 
 
 def scaling_table(analysis: Analysis) -> Table:
@@ -164,47 +130,6 @@ def balance_table(analysis: Analysis) -> Table:
             )
         )
     return Table(headers, tuple(rows), frozenset({1, 2, 4, 5, 6, 7, 8})).without_empty_columns()
-
-
-def number(value: float | None) -> str:
-    """Three significant digits, thousands grouped; a dash for None."""
-    if value is None:
-        return MISSING
-    if value == 0:
-        return "0"
-    magnitude = math.floor(math.log10(abs(float(f"{value:.3g}"))))
-    if not -3 <= magnitude < 7:
-        return f"{value:.2e}"
-    return f"{value:,.{max(0, 2 - magnitude)}f}"
-
-
-def estimate(figure: Estimate | None) -> str:
-    """``mean ± half width``, the half width to two digits; the mean alone for one run.
-
-    ``mean [low, high]`` where the halves differ by more than a tenth.
-    """
-    if figure is None:
-        return MISSING
-    if figure.interval is None:
-        return number(figure.value)
-    half = (figure.interval.high - figure.interval.low) / 2
-    middle = (figure.interval.high + figure.interval.low) / 2
-    if abs(middle - figure.value) > _LOPSIDED * half:
-        low, high = figure.interval.low, figure.interval.high
-        return f"{number(figure.value)} [{number(low)}, {number(high)}]"
-    if half < 1e-6 * max(abs(figure.value), 1e-9):
-        return f"{number(figure.value)} ± 0"
-    digits = max(0, 1 - math.floor(math.log10(half)))
-    if digits > 6:
-        return f"{number(figure.value)} ± {half:.1e}"
-    return f"{figure.value:,.{digits}f} ± {half:,.{digits}f}"
-
-
-def ratio(figure: RatioEstimate) -> str:
-    """``value [low, high]``; ratios are not symmetric around their value."""
-    if figure.interval is None:
-        return f"{figure.value:.2f}"
-    return f"{figure.value:.2f} [{figure.interval.low:.2f}, {figure.interval.high:.2f}]"
 
 
 def _resource_row(config: Configuration, beside: Sequence[Configuration]) -> tuple[str, ...]:

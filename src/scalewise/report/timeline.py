@@ -8,7 +8,8 @@ from typing import Final
 
 from matplotlib.figure import Figure
 
-from scalewise.analysis.runs import Configuration, Run
+from scalewise.analysis.run import Run
+from scalewise.analysis.runs import Configuration
 from scalewise.analysis.summary import Analysis
 from scalewise.analysis.timeline import TIMELINE_COLUMNS, timeline_rows
 from scalewise.records import DeviceSeries

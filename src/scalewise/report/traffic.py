@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from scalewise.analysis.figures import number
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.summary import Analysis
 from scalewise.records import CommunicationRecord, RankSummary
-from scalewise.report.tables import number
 
 _MIB = 2**20
 

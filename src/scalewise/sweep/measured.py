@@ -16,11 +16,18 @@ from scalewise.records import CellFolder, RankSummary, RecordError, read_steps
 def throughput_of(folder: CellFolder, ranks: Sequence[RankSummary]) -> float | None:
     """Global samples/s of a run; None where its records do not carry it."""
     try:
-        series = [read_steps(folder.steps_path(rank), rank) for rank in range(len(ranks))]
-        shards = data_shards_of(ranks)
-        return measure_throughput(series, len(ranks), shards).global_samples_per_s
+        return read_throughput(folder, ranks)
     except (RecordError, NotMeasuredError):
         return None
+
+
+def read_throughput(folder: CellFolder, ranks: Sequence[RankSummary]) -> float:
+    """Global samples/s of a run.
+
+    Raises :class:`RecordError` or :class:`NotMeasuredError` where its records do not carry it.
+    """
+    series = [read_steps(folder.steps_path(rank), rank) for rank in range(len(ranks))]
+    return measure_throughput(series, len(ranks), data_shards_of(ranks)).global_samples_per_s
 
 
 def batch_sizes_of(folder: CellFolder, ranks: Sequence[RankSummary]) -> tuple[int, int] | None:

@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from scalewise.analysis.load import load_sweep
-from scalewise.analysis.repeats import Repeats, assess
-from scalewise.analysis.runs import Configuration, configurations
+from scalewise.analysis.repeats import Repeats
+from scalewise.analysis.runs import Configuration
+from scalewise.analysis.verdicts import reach_verdicts
 from scalewise.records import SweepFolder
 from scalewise.sweep.plan import Cell, Request, in_rounds, make_cell
 
@@ -38,7 +39,7 @@ def next_rounds(
     ``tried`` are the ids of cells that this sweep has ended with, however they ended: none of
     them is run again, so that the rounds come to an end whatever fails.
     """
-    found = assess(configurations(load_sweep(folder.path)))
+    found = reach_verdicts(load_sweep(folder.path)).repeats
     rounds: dict[int, dict[str, Cell]] = {}
     undecided = [(m, r.wanted) for r in found if r.wanted is not None for m in r.members]
     for member, wanted in undecided:

@@ -17,8 +17,9 @@ from rich.text import Text
 
 from scalewise.analysis.blame import Blame, Fate, fate_lines
 from scalewise.records import RecordError
+from scalewise.sweep.cell_status import UNFINISHED, CellStatus
 from scalewise.sweep.display import duration
-from scalewise.sweep.status import UNFINISHED, CellStatus, StatusReader, SweepStatus
+from scalewise.sweep.status import StatusReader, SweepStatus
 from scalewise.terminal import open_console
 from scalewise.typed import to_plain
 
@@ -126,6 +127,7 @@ def render(status: SweepStatus, *, whole_lines: bool = False) -> RenderableType:
     summary = f"{len(status.cells)} cell{plural}: {counts}{more}\n{estimate_line(status)}"
     lines = [
         *(_line(text, "red", whole_lines) for text in fate_lines(_fates(status.cells))),
+        *(_line(text, "yellow", whole_lines) for text in _problem_lines(status.cells)),
         *(_line(f"quarantined: {device}", "red", whole_lines) for device in status.quarantined),
     ]
     return Group(table, *lines, Text(summary, style="bold"))
@@ -147,6 +149,10 @@ def _fates(cells: Sequence[CellStatus]) -> list[Fate]:
         for cell in cells
         if cell.message
     ]
+
+
+def _problem_lines(cells: Sequence[CellStatus]) -> list[str]:
+    return [f"{cell.name}: {cell.problem}" for cell in cells if cell.problem]
 
 
 def _worth_showing(cells: Sequence[CellStatus]) -> list[CellStatus]:
@@ -177,12 +183,16 @@ def _row(cell: CellStatus) -> tuple[str, ...]:
 
 
 def _memory(cell: CellStatus) -> str:
-    """Device by device; of many the least and the most."""
-    known = [(m.device, m.used_mib) for m in cell.memory if m.used_mib is not None]
-    if len(known) > _MOST_DEVICES:
-        values = [mib for _, mib in known]
-        return f"{len(known)} of {min(values):,.0f} to {max(values):,.0f}"
-    return ", ".join(f"{device}: {mib:,.0f}" for device, mib in known)
+    """Device by device, a dash where it was not read; of many the least and the most."""
+    known = [m.used_mib for m in cell.memory if m.used_mib is not None]
+    if len(cell.memory) > _MOST_DEVICES and known:
+        return f"{len(known)} of {min(known):,.0f} to {max(known):,.0f}"
+    if not known:
+        return ""
+    return ", ".join(
+        f"{m.device}: {'-' if m.used_mib is None else format(m.used_mib, ',.0f')}"
+        for m in cell.memory
+    )
 
 
 def _print_json(reader: StatusReader, watch: bool, every_s: float) -> int:

@@ -11,7 +11,7 @@ from recorded import DDP, DDP_MS, SINGLE_MS, Spec, repeats, write_sweep
 from scalewise.analysis.diagnose import diagnose, diagnose_run, in_order
 from scalewise.analysis.diagnosis import Diagnosis
 from scalewise.analysis.load import load_sweep
-from scalewise.analysis.runs import Run, measure_run
+from scalewise.analysis.run import Run, measure_run
 from scalewise.analysis.summary import analyse
 from scalewise.records import STEP_DTYPE, StepSeries
 

@@ -11,7 +11,7 @@ import pytest
 
 from scalewise import report
 from scalewise.analysis.load import Cell, load_sweep
-from scalewise.analysis.runs import Run, measure_run
+from scalewise.analysis.run import Run, measure_run
 from scalewise.analysis.usage import DeviceUsage
 
 GOLDEN = Path(__file__).resolve().parents[2] / "data" / "h200_single"

@@ -126,3 +126,31 @@ def test_swept_words_stay_in_the_order_given_and_their_absence_where_it_began() 
     ]
     assert in_order("single", "ddp mb=25", "ddp mb=5") == ["single", "ddp mb=5", "ddp mb=25"]
     assert in_order("single r=3", "ddp", "single r=1") == ["single r=1", "single r=3", "ddp"]
+
+
+@pytest.mark.parametrize(
+    "typed", ["repeats={}", "max_repeats={}", "tracking={}", "hydra/sweeper={}"]
+)
+def test_how_often_and_by_what_it_is_run_was_not_swept(typed: str) -> None:
+    """A sweep resumed with other repeats holds both numbers, and runs what it ran before."""
+    cells = [
+        PlannedCell(f"id{i}", f"c{lr}", f"mlp-single-r{i}-0{i}",
+                    (typed.format(i), f"optimizer.lr={lr}"), i, 1)
+        for i in (0, 1) for lr in (0.1, 0.2)
+    ]  # fmt: skip
+    cells = [replace(cell, cell_id=f"id{i}") for i, cell in enumerate(cells)]
+    assert set(swept_words(cells).values()) == {"lr=0.1", "lr=0.2"}
+
+
+def test_configurations_that_differ_in_repeats_are_not_labelled_by_them(tmp_path: Path) -> None:
+    one = Spec(config={**adam(0.1), "repeats": 2})
+    other = Spec(config={**adam(0.2), "repeats": 5})
+    sweep = load_sweep(write_sweep(tmp_path, [one, other]))
+    plan = sweep.path / "sweep.json"
+    for number in (2, 5):
+        text = plan.read_text().replace('"model=large"', f'"repeats={number}"', 1)
+        plan.write_text(text)
+    firsts = {cell.planned.config_id: cell for cell in load_sweep(tmp_path).cells}
+    assert set(configuration_labels(firsts).values()) == {
+        "large single x1 lr=0.1", "large single x1 lr=0.2"
+    }  # fmt: skip

@@ -8,7 +8,7 @@ from recorded import DDP, Spec, step_ms, write_sweep
 
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.mfu import find_doctor, measure_mfu
-from scalewise.analysis.runs import Run
+from scalewise.analysis.run import Run
 from scalewise.analysis.summary import analyse
 from scalewise.records import DeviceInfo, Fp8Record
 from scalewise.records.doctor import (

@@ -13,7 +13,7 @@ from scalewise.analysis.diagnose import diagnose_run
 from scalewise.analysis.limits import IDLE, explain_loss
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.pipeline import measure_pipeline
-from scalewise.analysis.runs import measure_run
+from scalewise.analysis.run import measure_run
 from scalewise.analysis.summary import Analysis, analyse
 from scalewise.records import PipelineRecord, SweepFolder
 from scalewise.report import plots

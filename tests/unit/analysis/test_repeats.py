@@ -4,13 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from recorded import DDP, Spec, repeats, write_sweep
+from recorded import DDP, DDP_MS, Spec, crowd, repeats, write_sweep
 
 from scalewise.analysis.load import load_sweep
-from scalewise.analysis.repeats import Repeats, assess
-from scalewise.analysis.runs import configurations
+from scalewise.analysis.repeats import Repeats
 from scalewise.analysis.sequential import Continue, DecidedAlone, decide_alone
 from scalewise.analysis.summary import analyse
+from scalewise.analysis.verdicts import reach_verdicts
 
 STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
 NOISY = [1.0, 1.5, 0.7, 1.3, 0.8]
@@ -21,7 +21,7 @@ def auto(spec: Spec, **limits: float) -> Spec:
 
 
 def assessed(path: Path, *specs: Spec) -> tuple[Repeats, ...]:
-    return assess(configurations(load_sweep(write_sweep(path, specs))))
+    return reach_verdicts(load_sweep(write_sweep(path, specs))).repeats
 
 
 def test_a_clear_speedup_needs_no_more_than_the_first_look(tmp_path: Path) -> None:
@@ -71,6 +71,38 @@ def test_the_report_uses_the_cap_that_was_asked_for(tmp_path: Path) -> None:
         assert pair.speedup.interval is not None
         widths.append(pair.speedup.interval.high - pair.speedup.interval.low)
     assert widths[0] < widths[1]
+
+
+def test_a_disturbed_baseline_decides_nothing_as_in_the_report(tmp_path: Path) -> None:
+    """More than linear beside a crowd: the interval is narrow, and what is gained is not known."""
+    fast = replace(DDP, kind="cpu", phases_ms={n: ms / 3 for n, ms in DDP_MS.items()})
+    specs = [*repeats(auto(Spec(kind="cpu")), STEADY[:3]), *repeats(auto(fast), STEADY[:3])]
+    crowd(write_sweep(tmp_path, specs), "*-single-*")
+    found = analyse(load_sweep(tmp_path))
+    (pair,), (group,) = found.pairs, found.repeats
+    assert pair.judgement.verdict == "inconclusive"
+    assert (group.because, group.wanted) == (None, 5)
+    assert "the step of one device was disturbed by other processes for 4 of" in str(group)
+
+
+def test_between_two_looks_the_report_tells_the_verdict_of_the_last(tmp_path: Path) -> None:
+    late = [1.0, 1.5, 0.7, *[1.0] * 40]
+    for runs in (2, 4):
+        specs = [*repeats(auto(Spec()), late[:runs]), *repeats(auto(DDP), late[:runs])]
+        if runs == 2:  # too few to look, however clear
+            specs = [*repeats(auto(Spec()), [1.0, 1.0]), *repeats(auto(DDP), [1.0, 1.0])]
+        found = analyse(load_sweep(write_sweep(tmp_path / str(runs), specs)))
+        (pair,), (group,) = found.pairs, found.repeats
+        assert (group.runs, group.because) == (runs, None)
+        assert (pair.judgement.verdict, pair.speedup.n[0]) == ("inconclusive", min(runs, 3))
+
+
+def test_cells_under_a_profiler_are_repeated_for_nobody(tmp_path: Path) -> None:
+    """No time of theirs counts."""
+    window = {"window": True}
+    specs = [replace(auto(one), config={"repeats": "auto", "profile": window})
+             for one in (Spec(), DDP)]  # fmt: skip
+    assert assessed(tmp_path, *(one for s in specs for one in repeats(s, NOISY[:3]))) == ()
 
 
 def test_runs_that_fail_are_not_repeated_for_ever(tmp_path: Path) -> None:

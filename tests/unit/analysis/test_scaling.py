@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded import DDP, DDP_MS, SINGLE_MS, Spec, repeats, write_sweep
+from recorded import DDP, DDP_MS, SINGLE_MS, Spec, crowd, repeats, write_sweep
 
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.statistics import Interval, RatioEstimate
@@ -246,6 +246,32 @@ def test_a_monitored_script_is_judged_by_the_scaling_that_its_batches_show(
     assert pair.multi.identity["batch"] == "64"
 
 
+@pytest.mark.parametrize(
+    ("runs", "said"),
+    [
+        ([1.0], "from 1 and 1 runs: no interval; run the script 4 more times on each number of"),
+        ([1.0, 1.4, 0.7], "add repeats"),
+    ],
+)
+def test_a_script_of_ones_own_is_told_to_run_again_not_to_set_repeats(
+    tmp_path: Path, runs: list[float], said: str
+) -> None:
+    single, multi = monitored(Spec(), 64), monitored(DDP, 32)
+    specs = [*repeats(single, runs), *repeats(multi, runs[::-1])]
+    (pair,) = analysed(tmp_path / "own", *specs).pairs
+    asked = said.replace("add repeats", "run the script 2 more times on each number of devices")
+    assert asked in pair.judgement.reason
+    assert "repeats" not in pair.judgement.reason
+    in_sweep = [*repeats(Spec(), runs), *repeats(DDP, runs[::-1])]
+    (pair,) = analysed(tmp_path / "sweep", *in_sweep).pairs
+    assert "add repeats" in pair.judgement.reason
+
+
+def test_a_script_that_ran_on_one_side_alone_is_told_which_run_is_missing(tmp_path: Path) -> None:
+    (refused,) = analysed(tmp_path, monitored(DDP, 32)).refused
+    assert refused.reason == ("no run on one device in this folder: run the script on one too")
+
+
 def test_beside_single_devices_of_either_batch_a_monitored_script_scales_weakly(
     tmp_path: Path,
 ) -> None:
@@ -261,17 +287,6 @@ def test_a_monitored_script_of_another_batch_altogether_is_refused(tmp_path: Pat
 
 
 FASTER_THAN_LINEAR = replace(DDP, kind="cpu", phases_ms={n: ms / 3 for n, ms in DDP_MS.items()})
-CROWD_MS = 4.0
-
-
-def crowd(path: Path, *cells: str) -> None:
-    """Has other processes hold the cores of rank 0 in these cells."""
-    for cell in cells:
-        for result in path.glob(f"{cell}/result.json"):
-            text = result.read_text()
-            said = '"run_queue_ms_per_step": null'
-            assert said in text
-            result.write_text(text.replace(said, f'"run_queue_ms_per_step": {CROWD_MS}', 1))
 
 
 def crowded(path: Path, multi: Spec, *cells: str) -> Judgement:

@@ -3,6 +3,7 @@
 import importlib.util
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -16,10 +17,11 @@ from scalewise.analysis.sequential import (
     CAP,
     Continue,
     Decided,
-    decide,
     estimate_at,
+    judge_at,
     nominal_level,
     schedule,
+    stop_or_go_on,
 )
 from scalewise.analysis.statistics import estimate_ratio
 from scalewise.analysis.summary import analyse
@@ -43,6 +45,12 @@ def runs(mean: float, cv: float, n: int, seed: int) -> list[float]:
     return [float(v) for v in mean * np.exp(rng.normal(0, cv, n))]
 
 
+def decide(single: Sequence[float], multi: Sequence[float], devices: int) -> Continue | Decided:
+    """What a sweep does with these global samples/s, as a report judges them."""
+    speedup = estimate_at(multi, single)
+    return stop_or_go_on(judge_at(speedup, devices), speedup, min(len(single), len(multi)))
+
+
 def test_an_obvious_speedup_is_decided_at_the_first_look() -> None:
     found = decide(runs(100, 0.01, 3, 1), runs(185, 0.01, 3, 2), devices=2)
     assert isinstance(found, Decided)
@@ -56,11 +64,23 @@ def test_noise_asks_for_more_runs_up_to_the_next_look() -> None:
     assert found.runs_each == 5
 
 
-@pytest.mark.parametrize("n", [0, 1, 2, 4, 6, 13])
+@pytest.mark.parametrize("n", [1, 2, 4, 6, 13])
 def test_between_looks_the_data_are_not_judged(n: int) -> None:
-    found = decide([100.0] * n, [190.0] * n, devices=2)
+    """Runs since the last look would make an end of it, had they been looked at."""
+    seen = max((look for look in schedule() if look < n), default=0)
+    noise = [1.5 if i % 2 else 0.6 for i in range(seen)]
+    single = [100.0 * factor for factor in noise] + [100.0] * (n - seen)
+    multi = [190.0 * factor for factor in noise[::-1]] + [190.0] * (n - seen)
+    found = decide(single, multi, devices=2)
     assert isinstance(found, Continue)
     assert found.runs_each == next(look for look in schedule() if look > n)
+    assert estimate_at(multi, single).n == (seen or n, seen or n)
+
+
+def test_what_the_last_look_decided_stays_decided() -> None:
+    found = decide(runs(100, 0.01, 4, 1), [*runs(185, 0.01, 3, 2), 90.0], devices=2)
+    assert isinstance(found, Decided)
+    assert (found.judgement.verdict, found.speedup.n) == ("beneficial", (3, 3))
 
 
 def test_a_hopeless_case_ends_at_the_cap_undecided() -> None:

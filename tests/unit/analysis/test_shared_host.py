@@ -6,9 +6,9 @@ from pathlib import Path
 from recorded import DDP, DDP_MS, SINGLE_MS, Spec, repeats, write_sweep
 
 from scalewise.analysis.load import load_sweep
-from scalewise.analysis.repeats import assess
 from scalewise.analysis.runs import configurations
 from scalewise.analysis.summary import Analysis, analyse
+from scalewise.analysis.verdicts import reach_verdicts
 from scalewise.report.export import as_json
 from scalewise.report.findings import warnings
 
@@ -87,6 +87,6 @@ def test_a_neighbour_that_stays_does_not_add_repeats_for_ever(tmp_path: Path) ->
     # As many shared the host on both sides: those are compared, and the odd ones are few.
     assert {len(c.runs) for c in found} == {7, 6}
     alone = with_neighbours(repeats(replace(DDP, config=auto), [1.0, 1.3] * 4), *range(3, 8))
-    (group,) = assess(configurations(load_sweep(write_sweep(tmp_path / "two", alone))))
+    (group,) = reach_verdicts(load_sweep(write_sweep(tmp_path / "two", alone))).repeats
     assert (group.wanted, group.because) == (None, "cap")
     assert "5 runs of large ddp x2 had neighbours and are set aside" in group.reason

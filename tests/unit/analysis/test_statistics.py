@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from scalewise.analysis import stability
 from scalewise.analysis import statistics as st
+from scalewise.analysis.significance import (
+    effect_size,
+    holm,
+    minimum_detectable_effect,
+    permutation_test,
+    welch_test,
+)
 
 RUNS_A = [101.2, 99.8, 103.4, 98.7, 100.9]
 RUNS_B = [92.1, 95.4, 90.8, 93.9]
@@ -66,7 +74,7 @@ def test_one_run_has_no_interval_and_no_spread() -> None:
     assert estimate.interval is None
     assert estimate.sd is None
     assert estimate.cv is None
-    assert "one run" in (st.stability_warning(estimate) or "")
+    assert "one run" in (stability.stability_warning(estimate) or "")
     ratio = st.estimate_ratio([100.0], [50.0, 51.0])
     assert ratio.interval is None
     assert ratio.p_value is None
@@ -120,7 +128,7 @@ def test_efficiency_is_speedup_over_devices_with_its_interval() -> None:
 
 def test_welch_is_scipys() -> None:
     expected = stats.ttest_ind(RUNS_A, RUNS_B, equal_var=False)
-    found = st.welch_test(RUNS_A, RUNS_B)
+    found = welch_test(RUNS_A, RUNS_B)
     assert (found.statistic, found.p_value, found.df) == pytest.approx(
         (expected.statistic, expected.pvalue, expected.df)
     )
@@ -134,72 +142,72 @@ def test_exact_permutation_test_is_scipys() -> None:
         expected = stats.permutation_test(
             (a, b), distance, n_resamples=np.inf, alternative="greater", vectorized=True
         )
-        assert st.permutation_test(a, b).p_value == pytest.approx(expected.pvalue)
+        assert permutation_test(a, b).p_value == pytest.approx(expected.pvalue)
 
 
 def test_three_against_three_cannot_be_significant_by_permutation() -> None:
-    assert st.permutation_test([1.0, 2.0, 3.0], [101.0, 102.0, 103.0]).p_value == pytest.approx(0.1)
+    assert permutation_test([1.0, 2.0, 3.0], [101.0, 102.0, 103.0]).p_value == pytest.approx(0.1)
 
 
 def test_random_permutations_agree_with_the_exact_answer() -> None:
     rng = np.random.default_rng(2)
     a, b = rng.normal(0.6, 1, 10), rng.normal(0, 1, 10)
-    exact = st.permutation_test(a, b, permutations=200_000).p_value
-    assert st.permutation_test(a, b, permutations=20_000, seed=3).p_value == pytest.approx(
+    exact = permutation_test(a, b, permutations=200_000).p_value
+    assert permutation_test(a, b, permutations=20_000, seed=3).p_value == pytest.approx(
         exact, abs=3 * math.sqrt(exact * (1 - exact) / 20_000)
     )
 
 
 def test_holm_worked_by_hand() -> None:
     # 0.01*4; 0.02*3; max(0.06, 0.03*2); max(0.06, 0.9)
-    assert st.holm([0.02, 0.9, 0.01, 0.03]) == pytest.approx([0.06, 0.9, 0.04, 0.06])
-    assert st.holm([]) == []
-    assert st.holm([0.7, 0.8]) == pytest.approx([1.0, 1.0])
+    assert holm([0.02, 0.9, 0.01, 0.03]) == pytest.approx([0.06, 0.9, 0.04, 0.06])
+    assert holm([]) == []
+    assert holm([0.7, 0.8]) == pytest.approx([1.0, 1.0])
 
 
 def test_effect_size_worked_by_hand() -> None:
     # Means 2 and 5, both variances 1: d = -3; Hedges' correction 1 - 3/15 = 0.8.
-    assert st.effect_size([1.0, 2.0, 3.0], [4.0, 5.0, 6.0]) == pytest.approx(-2.4)
-    assert st.effect_size([1.0], [4.0, 5.0]) is None
-    assert st.effect_size([1.0, 1.0], [4.0, 4.0]) is None
+    assert effect_size([1.0, 2.0, 3.0], [4.0, 5.0, 6.0]) == pytest.approx(-2.4)
+    assert effect_size([1.0], [4.0, 5.0]) is None
+    assert effect_size([1.0, 1.0], [4.0, 4.0]) is None
 
 
 def test_outliers_are_flagged_from_ten_runs_up_only() -> None:
     runs = [10.0, 10.1, 9.9, 10.05, 9.95, 10.02, 9.98, 10.1, 9.9]
-    assert st.outliers([*runs[:-1], 30.0]) is None
-    assert st.outliers([*runs, 30.0]) == (9,)
-    without = st.estimate_without_outliers([*runs, 30.0])
+    assert stability.outliers([*runs[:-1], 30.0]) is None
+    assert stability.outliers([*runs, 30.0]) == (9,)
+    without = stability.estimate_without_outliers([*runs, 30.0])
     assert without is not None
     assert without.value == pytest.approx(stats.gmean(runs))
-    assert st.estimate_without_outliers([*runs, 10.0]) is None
+    assert stability.estimate_without_outliers([*runs, 10.0]) is None
 
 
 def test_modified_z_score_worked_by_hand() -> None:
     # median 3, MAD 1.
-    assert st.modified_z_scores([1.0, 2.0, 3.0, 4.0, 8.0]) == pytest.approx(
+    assert stability.modified_z_scores([1.0, 2.0, 3.0, 4.0, 8.0]) == pytest.approx(
         [-2 * 0.6745, -0.6745, 0.0, 0.6745, 5 * 0.6745]
     )
 
 
 def test_modified_z_score_where_most_runs_are_equal() -> None:
-    assert st.outliers([5.0] * 11 + [9.0]) == (11,)
-    assert st.outliers([5.0] * 12) == ()
+    assert stability.outliers([5.0] * 11 + [9.0]) == (11,)
+    assert stability.outliers([5.0] * 12) == ()
 
 
 def test_minimum_detectable_effect_is_found_four_times_in_five() -> None:
-    ratio = st.minimum_detectable_effect(0.1, 5, 5)
+    ratio = minimum_detectable_effect(0.1, 5, 5)
     assert ratio is not None
     rng, sigma = np.random.default_rng(11), math.sqrt(math.log1p(0.01))
     a = rng.normal(math.log(ratio), sigma, (4000, 5))
     b = rng.normal(0, sigma, (4000, 5))
     power = float((stats.ttest_ind(a, b, axis=1).pvalue < 0.05).mean())
     assert power == pytest.approx(0.8, abs=0.02)
-    assert st.minimum_detectable_effect(0.1, 1, 5) is None
+    assert minimum_detectable_effect(0.1, 1, 5) is None
 
 
 def test_noisy_runs_carry_a_warning_and_steady_ones_do_not() -> None:
-    assert "vary by" in (st.stability_warning(st.estimate_mean([100.0, 130.0, 80.0])) or "")
-    assert st.stability_warning(st.estimate_mean([100.0, 100.5, 99.8])) is None
+    assert "vary by" in (stability.stability_warning(st.estimate_mean([100.0, 130.0, 80.0])) or "")
+    assert stability.stability_warning(st.estimate_mean([100.0, 100.5, 99.8])) is None
 
 
 @pytest.mark.parametrize("bad", [[], [1.0, float("nan")], [float("inf")]])

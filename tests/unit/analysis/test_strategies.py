@@ -14,7 +14,8 @@ from scalewise.analysis.ceiling import under_ceiling
 from scalewise.analysis.diagnose import diagnose_run
 from scalewise.analysis.diagnosis import Diagnosis
 from scalewise.analysis.load import load_sweep
-from scalewise.analysis.runs import Configuration, Run, configurations, measure_run
+from scalewise.analysis.run import Run, measure_run
+from scalewise.analysis.runs import Configuration, configurations
 from scalewise.analysis.shards import audit_shards
 from scalewise.analysis.strategy_choice import UndecidedError, choose_strategy, threshold_rule
 from scalewise.analysis.summary import analyse

@@ -17,12 +17,13 @@ from rich.console import Console
 from scalewise import report
 from scalewise.analysis.balance import grade
 from scalewise.analysis.load import load_sweep
-from scalewise.analysis.statistics import Estimate, Interval
 from scalewise.analysis.summary import analyse
 from scalewise.records import CellFolder, RankError, RecordError
 from scalewise.report import tables
 from scalewise.report.devices import NAMES as DEVICE_PLOTS
+from scalewise.report.doctor import rate_text
 from scalewise.report.export import as_csv
+from scalewise.report.plots_scaling import speedup_efficiency
 from scalewise.terminal import open_console
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
@@ -189,12 +190,12 @@ def test_a_narrow_terminal_still_shows_the_verdicts(whole: Path) -> None:
     lines = printed(whole, width=400).splitlines()
     wide = [line for line in lines if line.startswith(" large ddp x2 ")]
     assert len(wide) == 2
-    assert figures(wide) <= figures(rows)
+    assert words_of(wide) <= words_of(rows)
     tables_end = text.index("large ddp x2: beneficial")
     assert max(len(line) for line in text[:tables_end].splitlines()) <= 80
 
 
-def figures(rows: list[str]) -> set[str]:
+def words_of(rows: list[str]) -> set[str]:
     return {word for row in rows for word in re.split(r"\s{2,}", row.strip())}
 
 
@@ -264,6 +265,36 @@ def test_what_a_doctor_found_and_advises_is_printed(tmp_path: Path) -> None:
         assert finding["evidence"] in line
     (path / "doctor.json").unlink()
     assert "doctor: " not in printed(path)
+
+
+def test_copies_between_host_and_device_are_on_screen_and_on_the_page(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path, [Spec(outcome="unfinished", config={"workload": "doctor"})])
+    record = path / "doctor.json"
+    shutil.copy(RESULTS / "doctor_h200x4" / "nvlink.json", record)
+    plain = json.loads(record.read_text())
+    for text in (printed(path, width=400), report.build(path).markdown.read_text()):
+        for rank in plain["ranks"]:
+            for direction, words in (("h2d", "host to device"), ("d2h", "device to host")):
+                rates = [copy["gb_s"] for copy in rank["copies"]
+                         if copy["kind"].startswith(direction)]  # fmt: skip
+                (row,) = [line for line in text.splitlines()
+                          if f" {rank['rank']}: NVIDIA" in line and words in line]  # fmt: skip
+                assert len(rates) == 3
+                assert all(f" {rate_text(rate)} " in row for rate in rates), row
+        assert "not measured" not in text
+    plain["ranks"][1]["copies"] = []
+    plain["ranks"][1]["missing"] = {"host staging": "cudaHostAlloc failed"}
+    plain["ranks"][2]["copies"] = plain["ranks"][2]["copies"][:1]
+    plain["ranks"][2]["stage"] = "copies"
+    record.write_text(json.dumps(plain))
+    text = printed(path, width=400)
+    said = "doctor: copies between host and rank 1 not measured: host staging: cudaHostAlloc failed"
+    assert said in text
+    assert "doctor: copies between host and rank 2 not measured: its examination ended at" in text
+    for facts in plain["devices"]:
+        facts["device"]["kind"] = "cpu"
+    record.write_text(json.dumps(plain))
+    assert "no copies between host and device were timed: these devices are cores" in printed(path)
 
 
 def test_the_verdict_is_the_same_word_on_screen_and_in_the_files(
@@ -378,25 +409,26 @@ def test_no_folder_is_one_clear_error(tmp_path: Path) -> None:
         report.build(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "-"),
-        (0.0, "0"),
-        (9.9999, "10.0"),
-        (0.01234, "0.0123"),
-        (12345.6, "12,346"),
-        (1e-9, "1.00e-09"),
-    ],
-)
-def test_numbers_keep_three_digits(value: float | None, text: str) -> None:
-    assert tables.number(value) == text
+def test_a_script_of_ones_own_is_advised_what_it_can_do(tmp_path: Path) -> None:
+    """It has neither repeats nor strategy to set, in no file of its report."""
+    own = {"tracking": {"name": "monitor"}}
+    specs = [replace(Spec(), config=own), replace(Spec(), config=own, batch_size=64)]
+    files = report.build(write_sweep(tmp_path, specs))
+    text = files.markdown.read_text()
+    assert "one run: its doubt is unknown, run the script 4 more times into the same folder" in text
+    assert "run the script on several too, into the same folder, for a verdict." in text
+    typed = "`train.py -m strategy=single,ddp repeats=5`"  # what the records say was typed
+    assert typed in text
+    for advice in ("repeats=", "strategy=single,ddp"):
+        assert advice not in text.replace(typed, "")
 
 
-def test_an_estimate_shows_its_doubt_to_two_digits() -> None:
-    assert tables.estimate(Estimate(106.62, 5, 1.5, Interval(104.73, 108.51))) == "106.6 ± 1.9"
-    assert tables.estimate(Estimate(106.62, 1, None, None)) == "107"
-    assert tables.estimate(None) == "-"
-    lopsided = Estimate(4.24, 2, 4.9, Interval(0.0003, 59_874.0))
-    assert tables.estimate(lopsided) == "4.24 [3.00e-04, 59,874]"
-    assert tables.estimate(Estimate(100.0, 5, 4.0, Interval(95.2, 105.2))) == "100.0 ± 5.0"
+def test_an_interval_of_two_wild_runs_does_not_dwarf_the_speedups(tmp_path: Path) -> None:
+    specs = [*repeats(Spec(), [1.0, 1.02]), *repeats(DDP, [1.0, 4.0])]
+    found = analyse(load_sweep(write_sweep(tmp_path, specs)))
+    (pair,) = found.pairs
+    assert pair.speedup.interval is not None
+    assert pair.speedup.interval.high > 100
+    figure = speedup_efficiency(found)
+    assert figure is not None
+    assert [axes.get_ylim()[1] for axes in figure.axes] == pytest.approx([3.2, 1.6])

@@ -20,7 +20,7 @@ from scalewise.report import study
 from scalewise.report.study import benchmarks, tables
 from scalewise.report.study.epochs import epoch_times_s
 from scalewise.report.study.selection import Selection, select
-from scalewise.report.tables import Table
+from scalewise.report.table import Table
 
 RECORDING = Path(__file__).parents[2] / "data" / "h200x2_gpt2"
 MATRIX = Path(__file__).parents[3] / "docs" / "results" / "cpu2_matrix"

@@ -24,7 +24,8 @@ from scalewise.records import (
     read_device_series,
     read_latest_sample,
 )
-from scalewise.sweep.status import CellStatus, StatusReader
+from scalewise.sweep.cell_status import CellStatus
+from scalewise.sweep.status import StatusReader
 from scalewise.sweep.status_view import estimate_line
 
 
@@ -197,3 +198,62 @@ def test_a_sample_without_memory_leaves_the_one_before(sweep: SweepFolder) -> No
         file.write(json.dumps(line) + "\n")
     cell = states(sweep)["running"]
     assert [(m.device, m.used_mib) for m in cell.memory] == [("0", 7.0), ("1", 12050.0)]
+
+
+def test_a_rank_that_ended_before_the_last_sample_keeps_its_memory(
+    sweep: SweepFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (path,) = sweep.cell("done").device_series_paths()
+    line = json.loads(path.read_text().splitlines()[-1])
+    line["time"] += 1
+    line["devices"] = [device for device in line["devices"] if device["id"] == "GPU-0"]
+    with path.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    cell = states(sweep)["done"]
+    assert [(m.device, m.used_mib) for m in cell.memory] == [("0", 12000.0), ("1", 12050.0)]
+    # Of a device that no sample has, the header alone knows: it is shown, without a figure.
+    header, *_ = path.read_text().splitlines()
+    path.write_text(header + "\n" + json.dumps(line) + "\n")
+    cell = states(sweep)["done"]
+    assert [(m.device, m.used_mib) for m in cell.memory] == [("0", 12000.0), ("1", None)]
+    monkeypatch.setenv("COLUMNS", "160")
+    assert main(["status", str(sweep.path)]) == 0
+    assert "0: 12,000, 1: -" in capsys.readouterr().out
+
+
+def test_a_done_cell_whose_steps_are_cut_off_says_what_is_not_known(
+    sweep: SweepFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = sweep.cell("done").steps_path(1)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-30])
+    assert states(sweep)["done"].global_samples_per_s == pytest.approx(2 * 16 / 0.1)
+    path.write_bytes(whole[:40])
+    cell = states(sweep)["done"]
+    assert (cell.state, cell.step, cell.global_samples_per_s) == ("done", 100, None)
+    monkeypatch.setenv("COLUMNS", "160")
+    assert main(["status", str(sweep.path)]) == 0
+    said = "done: samples/s are not known: steps/rank1.bin: the header is torn"
+    assert said in capsys.readouterr().out.splitlines()
+
+
+def test_a_cell_with_a_torn_result_shows_what_is_left_of_it(sweep: SweepFolder) -> None:
+    folder = sweep.cell("done")
+    for rank in range(2):
+        writer = HeartbeatWriter(folder.heartbeat_path(rank))
+        writer.begin(100)
+        writer.beat(100, 1600)
+        writer.close()
+    path = folder.path / "result.json"
+    path.write_text(path.read_text()[:-30])
+    cell = states(sweep)["done"]
+    assert (cell.state, cell.step, cell.total_steps) == ("interrupted", 100, 100)
+    assert [m.used_mib for m in cell.memory] == [12000.0, 12050.0]
+    assert cell.message.startswith("it ended, but its result cannot be used: result.json: cannot")
+
+
+def test_an_interrupted_cell_tells_how_far_it_came(sweep: SweepFolder) -> None:
+    os.utime(sweep.cell("running").path / "running.json", (time.time() - 60,) * 2)
+    cell = states(sweep)["running"]
+    assert (cell.state, cell.step, cell.total_steps) == ("interrupted", 30, 120)
+    assert len(cell.memory) == 2

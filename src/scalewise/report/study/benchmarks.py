@@ -7,12 +7,13 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-from scalewise.analysis.runs import Configuration, Run
+from scalewise.analysis.figures import MISSING, estimate, number, ratio
+from scalewise.analysis.run import Run
+from scalewise.analysis.runs import Configuration
 from scalewise.analysis.scaling import Pair
 from scalewise.analysis.statistics import Estimate
 from scalewise.analysis.summary import Analysis
 from scalewise.report.study.selection import batch, by_name, file_part
-from scalewise.report.tables import MISSING, estimate, number, ratio
 from scalewise.typed import to_plain
 
 Mode = Literal["single", "multi"]

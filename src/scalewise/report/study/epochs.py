@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scalewise.analysis.runs import Configuration, Run
+from scalewise.analysis.run import Run
+from scalewise.analysis.runs import Configuration
 from scalewise.analysis.statistics import Estimate, estimate_positive
 
 

@@ -7,16 +7,16 @@ from collections.abc import Iterator, Sequence
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from scalewise.analysis.figures import number
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.scaling import Pair
 from scalewise.analysis.statistics import Estimate
 from scalewise.analysis.summary import Analysis
 from scalewise.report import style
-from scalewise.report.plots import curve_name, ratio_points
+from scalewise.report.plots_scaling import curve_name, limit_ratios, ratio_points
 from scalewise.report.study.epochs import accuracy, mean_epoch_time_s
 from scalewise.report.study.memory import memory_quality
 from scalewise.report.study.selection import by_name, file_part
-from scalewise.report.tables import number
 
 _GOOD_EFFICIENCY = 0.8
 """The published plots' line for "good"."""
@@ -58,13 +58,16 @@ def throughput(dataset: str, configs: Sequence[Configuration]) -> Figure | None:
 def _bars(title: str, unit: str, rows: Sequence[tuple[Configuration, Estimate]]) -> Figure:
     made = style.figure(9, 1.4 + 0.42 * len(rows))
     axes = made.subplots()
+    limit = style.WIDEST * max(figure.value for _, figure in rows)
     for row, (config, figure) in enumerate(rows):
         colour = style.colour(0 if config.devices == 1 else 1)
         axes.barh(row, figure.value, height=0.65, color=colour, alpha=0.85)
         end = figure.value
         if figure.interval is not None:
-            low, high = figure.interval.low, figure.interval.high
+            low, high = figure.interval.low, min(figure.interval.high, limit)
             axes.plot([low, high], [row, row], color="black", lw=1.6)
+            if figure.interval.high > limit:
+                axes.plot([limit], [row], ">", color="black", ms=6)
             end = max(end, high)
         axes.text(end, row, f"  {number(figure.value)}", va="center", fontsize=9)
     axes.set_yticks(range(len(rows)), [config.label for config, _ in rows])
@@ -104,6 +107,8 @@ def speedup_efficiency(dataset: str, pairs: Sequence[Pair]) -> Figure | None:
         axes.set_xlim(1 - 0.06 * most, most * 1.08)
         axes.set_ylim(0, max(axes.get_ylim()[1], 1.15))
         style.tidy(axes, "both")
+    limit_ratios(left, [(p.devices, p.speedup) for p in pairs], most)
+    limit_ratios(right, [(p.devices, p.efficiency) for p in pairs], 1.0)
     handles, labels = left.get_legend_handles_labels()
     made.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     return made

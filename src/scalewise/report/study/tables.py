@@ -5,11 +5,12 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
+from scalewise.analysis.figures import MISSING, estimate, ratio
 from scalewise.analysis.remedies import REMEDIES
 from scalewise.analysis.summary import Analysis
 from scalewise.report import export, findings
 from scalewise.report.study.selection import batch
-from scalewise.report.tables import MISSING, Table, estimate, ratio
+from scalewise.report.table import Table
 
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",

@@ -1,0 +1,90 @@
+"""How a figure and its doubt are written: to be read, and never as more than is known.
+
+Intervals of rates and ratios come from logarithms. Those of two or three runs may reach over many
+powers of ten: small ends keep their digits, since 0.00 would be a bound that nobody measured, and
+an interval that bounds nothing is called that.
+"""
+
+from __future__ import annotations
+
+import math
+
+from scalewise.analysis.statistics import Estimate, Interval, RatioEstimate
+
+MISSING = "-"
+UNBOUNDED = 1e4
+"""Upper over lower end from which an interval says nothing: a hundredfold more, or less."""
+_LOPSIDED = 0.05
+"""How far from the middle of its interval, in halves of it, a figure is still written with ±."""
+
+
+def number(value: float | None) -> str:
+    """Three significant digits, thousands grouped; a dash for None."""
+    if value is None:
+        return MISSING
+    if value == 0:
+        return "0"
+    magnitude = math.floor(math.log10(abs(float(f"{value:.3g}"))))
+    if not -3 <= magnitude < 7:
+        return f"{value:.2e}"
+    return f"{value:,.{max(0, 2 - magnitude)}f}"
+
+
+def factor(value: float) -> str:
+    """A ratio: two decimals from 0.1 to 1,000, beyond two or three significant digits."""
+    if 0.1 <= abs(value) < 1000:
+        return f"{value:.2f}"
+    return f"{value:.2g}" if abs(value) < 0.1 else number(value)
+
+
+def estimate(figure: Estimate | None) -> str:
+    """``mean ± half width``, the half width to two digits; the mean alone for one run.
+
+    ``mean [low, high]`` where the halves differ by more than a tenth.
+    """
+    if figure is None:
+        return MISSING
+    if figure.interval is None:
+        return number(figure.value)
+    if bounds_nothing(figure.interval):
+        return f"{number(figure.value)} ({no_bound(figure.n)})"
+    half = (figure.interval.high - figure.interval.low) / 2
+    middle = (figure.interval.high + figure.interval.low) / 2
+    if abs(middle - figure.value) > _LOPSIDED * half:
+        low, high = figure.interval.low, figure.interval.high
+        return f"{number(figure.value)} [{number(low)}, {number(high)}]"
+    if half < 1e-6 * max(abs(figure.value), 1e-9):
+        return f"{number(figure.value)} ± 0"
+    digits = max(0, 1 - math.floor(math.log10(half)))
+    if digits > 6:
+        return f"{number(figure.value)} ± {half:.1e}"
+    return f"{figure.value:,.{digits}f} ± {half:,.{digits}f}"
+
+
+def ratio(figure: RatioEstimate) -> str:
+    """``value [low, high]``; ratios are not symmetric around their value."""
+    if figure.interval is None:
+        return factor(figure.value)
+    if bounds_nothing(figure.interval):
+        return f"{factor(figure.value)} ({no_bound(*figure.n)})"
+    return f"{factor(figure.value)} [{factor(figure.interval.low)}, {factor(figure.interval.high)}]"
+
+
+def interval_words(figure: RatioEstimate) -> str:
+    """``95 % interval 1.57-1.72``, or that it bounds nothing. Raises ValueError without one."""
+    if figure.interval is None:
+        raise ValueError("a ratio of single runs has no interval")
+    if bounds_nothing(figure.interval):
+        return no_bound(*figure.n)
+    confidence = f"{100 * figure.interval.confidence:g} %"
+    return f"{confidence} interval {factor(figure.interval.low)}-{factor(figure.interval.high)}"
+
+
+def bounds_nothing(interval: Interval) -> bool:
+    """Whether an interval of a positive quantity is too wide to say anything."""
+    return interval.low > 0 and interval.high > UNBOUNDED * interval.low
+
+
+def no_bound(*runs: int) -> str:
+    """``no useful bound from 2 runs``; of both sides where they have unequal numbers."""
+    return f"no useful bound from {' and '.join(map(str, dict.fromkeys(runs)))} runs"

@@ -1,0 +1,52 @@
+"""Devices, versions and code behind the figures of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scalewise.analysis.summary import Analysis
+
+
+def provenance_lines(analysis: Analysis) -> list[str]:
+    """Devices, versions and code behind the figures; every value that occurred is listed."""
+    records = [c.provenance for c in analysis.sweep.cells if c.provenance]
+    if not records:
+        return ["no provenance was recorded: no cell came as far as to start training"]
+    devices = [d for p in records for d in p.devices]
+    names = ("torch", "pytorch-lightning", "lightning", "hydra-core", "numpy")
+    packages = [f"{n} {p.packages[n]}" for p in records for n in names if n in p.packages]
+    emulated = [e for p in records for e in p.emulated]
+    facts: dict[str, Sequence[str | None]] = {
+        "devices": [f"{d.name} ({d.kind})" for d in devices],
+        "driver": [p.driver for p in records],
+        "CUDA": [p.cuda for p in records],
+        "NCCL": [p.nccl for p in records],
+        "links": [f"{pair}: {link}" for p in records for pair, link in p.topology.items()],
+        "cores bound per rank": [str(len(d.cores)) for d in devices if d.cores],
+        "usable cores of the host": [str(p.usable_cores) for p in records],
+        "software": [f"Python {p.python}" for p in records] + packages,
+        "commit": [_commit(p.code) for p in records],
+        "NCCL settings": [
+            f"{k}={v}" for p in records for k, v in p.environment.items() if k.startswith("NCCL")
+        ],
+        "hosts (hashed)": [p.host for p in records],
+    }
+    lines = [f"{name}: {', '.join(known)}" for name, values in facts.items()
+             if (known := list(dict.fromkeys(v for v in values if v)))]  # fmt: skip
+    if emulated:
+        marks = ", ".join(dict.fromkeys(emulated))
+        lines.insert(0, f"EMULATED: {marks}; these figures do not describe the bare hardware")
+    faults = [(c.config or {}).get("fault") for c in analysis.sweep.cells]
+    planted = dict.fromkeys(str(f.get("name")) for f in faults if isinstance(f, Mapping))
+    if planted:
+        lines.insert(0, f"PLANTED FAULTS: {', '.join(planted)}; those runs are spoiled on purpose")
+    if analysis.sweep.order_seed is not None:
+        lines.append(f"order of cells: shuffled with seed {analysis.sweep.order_seed}")
+    return lines
+
+
+def _commit(code: Mapping[str, Any]) -> str | None:
+    if not code.get("commit"):
+        return None
+    return f"{code['commit'][:12]}{' with uncommitted changes' if code.get('dirty') else ''}"

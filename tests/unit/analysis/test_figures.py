@@ -1,0 +1,84 @@
+"""How figures and their doubt are written: read at a glance, and never more than is known."""
+
+from __future__ import annotations
+
+import pytest
+
+from scalewise.analysis.figures import estimate, factor, interval_words, number, ratio
+from scalewise.analysis.statistics import (
+    Estimate,
+    Interval,
+    RatioEstimate,
+    estimate_positive,
+    estimate_ratio,
+)
+from scalewise.analysis.strategy_choice import _judge
+from scalewise.analysis.verdict import judge
+from scalewise.records import CandidateEvidence
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (0.0, "0"),
+        (9.9999, "10.0"),
+        (0.01234, "0.0123"),
+        (12345.6, "12,346"),
+        (1e-9, "1.00e-09"),
+    ],
+)
+def test_numbers_keep_three_digits(value: float | None, text: str) -> None:
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1.654, "1.65"), (0.104, "0.10"), (0.0312, "0.031"), (4e-7, "4e-07"), (23456.0, "23,456")],
+)
+def test_a_ratio_is_never_written_as_0_00(value: float, text: str) -> None:
+    assert factor(value) == text
+
+
+def test_an_estimate_shows_its_doubt_to_two_digits() -> None:
+    assert estimate(Estimate(106.62, 5, 1.5, Interval(104.73, 108.51))) == "106.6 ± 1.9"
+    assert estimate(Estimate(106.62, 1, None, None)) == "107"
+    assert estimate(None) == "-"
+    assert estimate(Estimate(4.24, 2, 4.9, Interval(0.3, 598.0))) == "4.24 [0.300, 598]"
+    assert estimate(Estimate(100.0, 5, 4.0, Interval(95.2, 105.2))) == "100.0 ± 5.0"
+
+
+def test_two_runs_that_differ_bound_nothing_and_nothing_reads_0_00() -> None:
+    """The intervals are of the product's own statistics, of runs that differ by half and more."""
+    wild = estimate_ratio([100.0, 310.0], [90.0, 92.0])
+    assert wild.interval is not None
+    assert wild.interval.low < 0.005
+    assert ratio(wild) == "1.93 (no useful bound from 2 runs)"
+    assert interval_words(wild) == "no useful bound from 2 runs"
+    found = judge(wild, 2)
+    assert found.verdict == "inconclusive"
+    assert found.reason == "speedup 1.93: no useful bound from 2 runs: add repeats"
+    assert estimate(estimate_positive([40.0, 210.0])) == "91.7 (no useful bound from 2 runs)"
+    uneven = RatioEstimate(1.93, (2, 3), wild.interval, 0.5)
+    assert ratio(uneven) == "1.93 (no useful bound from 2 and 3 runs)"
+    assert _judge("ddp", "single", wild, 0)[1].startswith(
+        "ddp gives 1.93 times the samples/s of single (no useful bound from 2 runs), which may be"
+    )
+
+
+def test_a_wide_interval_that_still_bounds_keeps_its_digits() -> None:
+    wide = RatioEstimate(0.4, (2, 2), Interval(0.0091, 17.6), 0.4)
+    assert ratio(wide) == "0.40 [0.0091, 17.60]"
+    assert judge(wide, 2).reason == (
+        "speedup 0.40: interval 0.0091-17.60 spans three bands (edge at 0.95, 1.1): add repeats"
+    )
+    slow = RatioEstimate(0.05, (2, 2), Interval(0.004, 0.62), 0.01)
+    assert judge(slow, 2).reason == (
+        "speedup 0.05 on 2 devices (95 % interval 0.004-0.62), efficiency 0.025: slower than one "
+        "device"
+    )
+
+
+def test_a_candidate_of_strategy_auto_ends_at_no_zero_either() -> None:
+    found = CandidateEvidence("ddp", 2, 2, 91.7, 0.0026, 3_244_567.0)
+    assert found.doubt == " [0.0026, 3,244,567]"

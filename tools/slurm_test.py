@@ -11,7 +11,6 @@ only processes started here are ended.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -21,6 +20,8 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+from debian import install_missing, sbin
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
@@ -56,14 +57,22 @@ KillWait=10
 MinJobAge=300
 SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=2,sched_interval=2
+# By partitions, because preemption by QOS needs accounting.
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 GresTypes=gpu
 NodeName=DEFAULT CPUs=2 RealMemory=1000 Gres=gpu:2
 NodeName=node0 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]}
 NodeName=node1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]}
-PartitionName=one Nodes=node0 Default=YES State=UP
-PartitionName=two Nodes=node[0-1] State=UP
+PartitionName=DEFAULT State=UP PreemptMode=OFF
+PartitionName=one Nodes=node0 Default=YES
+PartitionName=two Nodes=node[0-1]
+PartitionName=requeued Nodes=node0 PreemptMode=REQUEUE
+PartitionName=warned Nodes=node0 PreemptMode=REQUEUE GraceTime=30
+PartitionName=cancelled Nodes=node0 PreemptMode=CANCEL GraceTime=30
+PartitionName=urgent Nodes=node0 PriorityTier=10
 """
 
 
@@ -73,7 +82,7 @@ def main(arguments: list[str]) -> int:
     began = time.monotonic()
     # Asked to end, it ends what it started.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    install_missing()
+    install_missing(PROGRAMS, PACKAGES)
     with tempfile.TemporaryDirectory(prefix="scalewise-slurm-") as name, ExitStack() as running:
         folder = Path(name)
         environment = {**os.environ, "SLURM_CONF": str(write_config(folder))}
@@ -100,25 +109,6 @@ def run(command: list[str], environment: dict[str, str]) -> int:
         except BaseException:
             process.terminate()
             raise
-
-
-def install_missing() -> None:
-    """Install SLURM's packages where a program is missing. Exits with 2 where that cannot be."""
-    missing = [name for name in PROGRAMS if sbin(name) is None]
-    if not missing:
-        return
-    command = ["apt-get", "install", "--yes", "--no-install-recommends", *PACKAGES]
-    if shutil.which("apt-get") is None or os.getuid() != 0:
-        print(f"{', '.join(missing)} not found; as root on Debian: {' '.join(command)}")
-        raise SystemExit(2)
-    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    subprocess.run(["apt-get", "update"], check=True, stdout=subprocess.DEVNULL)
-    subprocess.run(command, check=True, env=quiet, stdout=subprocess.DEVNULL)
-
-
-def sbin(program: str) -> str | None:
-    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
-    return shutil.which(program, path=path)
 
 
 def write_config(folder: Path) -> Path:

@@ -53,11 +53,13 @@ class Train:
     cwd: Path
     environment: dict[str, str]
     script: tuple[str, ...] = (sys.executable, str(ROOT / "train.py"))
+    always: tuple[str, ...] = ()
+    """Arguments of every run, after its own."""
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def start(self, *arguments: str, cwd: Path | None = None, **env: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [*self.script, *arguments],
+            [*self.script, *arguments, *self.always],
             cwd=cwd or self.cwd,
             env={**self.environment, **env},
             stdout=subprocess.PIPE,

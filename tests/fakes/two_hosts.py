@@ -55,21 +55,27 @@ def two_hosts(folder: Path) -> Iterator[TwoHosts]:
     lines = [f"{address} {name}" for address, name in zip(ADDRESSES, NAMES, strict=True)]
     table.write_text("127.0.0.1 localhost\n" + "\n".join(lines) + "\n")
     with ExitStack() as stack:
-        pids = [stack.enter_context(_host(name, table)) for name in NAMES]
-        cable = [*("ip", "link", "add", _device(0), "netns", str(pids[0]), "type", "veth")]
-        cable += ["peer", "name", _device(1), "netns", str(pids[1])]
-        subprocess.run(cable, check=True)
+        pids = [stack.enter_context(a_host(name, table)) for name in NAMES]
+        ends = [(pids[i], _device(i), address) for i, address in enumerate(ADDRESSES)]
+        a_cable(ends[0], ends[1])
         reach = folder / "reach"
         cases = "".join(f"  {n}) pid={pid} ;;\n" for n, pid in zip(NAMES, pids, strict=True))
         reach.write_text(
             f'#!/bin/sh\ncase "$1" in\n{cases}esac\nexec nsenter -t "$pid" -n -u -m sh -c "$2"\n'
         )
         reach.chmod(0o755)
-        hosts = TwoHosts((pids[0], pids[1]), reach)
-        for index, address in enumerate(ADDRESSES):
-            hosts.run(index, "ip", "address", "add", f"{address}/24", "dev", _device(index))
-            hosts.run(index, "ip", "link", "set", _device(index), "up")
-        yield hosts
+        yield TwoHosts((pids[0], pids[1]), reach)
+
+
+def a_cable(*ends: tuple[int, str, str]) -> None:
+    """Join two hosts; each end is the host's process, a name for its device, and its address."""
+    (first, device, _), (second, other, _) = ends
+    pair = ["ip", "link", "add", device, "netns", str(first), "type", "veth"]
+    subprocess.run([*pair, "peer", "name", other, "netns", str(second)], check=True)
+    for pid, name, address in ends:
+        ip = ["nsenter", "-t", str(pid), "-n", "ip"]
+        subprocess.run([*ip, "address", "add", f"{address}/24", "dev", name], check=True)
+        subprocess.run([*ip, "link", "set", name, "up"], check=True)
 
 
 def _device(index: int) -> str:
@@ -77,7 +83,7 @@ def _device(index: int) -> str:
 
 
 @contextmanager
-def _host(name: str, table: Path) -> Iterator[int]:
+def a_host(name: str, table: Path) -> Iterator[int]:
     """A process that holds the namespaces of one host; its pid."""
     script = (
         f"hostname {name} && mount --bind {table} /etc/hosts && ip link set lo up "

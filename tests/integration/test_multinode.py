@@ -8,55 +8,34 @@ from pathlib import Path
 
 import pytest
 
+from fakes.across_hosts import ON_BOTH, first_steps
+from fakes.sshd_hosts import sshd_hosts, why_no_sshd
 from fakes.train_command import LEAN, Train, wait_for
-from fakes.two_hosts import ADDRESSES, NAMES, TwoHosts, two_hosts, why_not
+from fakes.two_hosts import ADDRESSES, TwoHosts, two_hosts, why_not
 from scalewise.analysis.shards import audit_shards
-from scalewise.records import CellFolder, SweepFolder, read_heartbeat, read_shard
+from scalewise.records import SweepFolder, read_shard
 
-_REFUSAL = why_not()
-pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.skipif(_REFUSAL is not None, reason=str(_REFUSAL)),
-]
+pytestmark = pytest.mark.cluster
 
 HANG_S = 12
 
 
-@pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[TwoHosts]:
-    with two_hosts(tmp_path) as made:
-        yield made
-
-
-def across(hosts: TwoHosts) -> tuple[str, ...]:
-    names = ",".join(f"{n}:{a}" for n, a in zip(NAMES, ADDRESSES, strict=True))
-    return (
-        "-m",
-        "hydra/launcher=ssh",
-        f"hydra.launcher.hosts=[{names}]",
-        f"hydra.launcher.connect='{hosts.reach} {{host}} {{command}}'",
-        "hydra.launcher.devices_per_node=1",
-        "hardware=cpu",
-        "hardware.cores_per_device=1",
-        "strategy=ddp",
-        "strategy.devices=2",
-    )
-
-
-def first_step(sweep: Path) -> CellFolder:
-    """The cell that runs, once both of its hosts make steps."""
-
-    def running() -> CellFolder | None:
-        for _, folder in SweepFolder(sweep).cells():
-            beats = [read_heartbeat(folder.heartbeat_path(rank)) for rank in range(2)]
-            if all(beat is not None and beat.step > 2 for beat in beats):
-                return folder
-        return None
-
-    wait_for((sweep / "sweep.json").exists, "the plan", 60)
-    found = wait_for(running, "steps on both hosts", 90)
-    assert isinstance(found, CellFolder)
-    return found
+@pytest.fixture(params=["nsenter", "sshd"])
+def hosts(request: pytest.FixtureRequest, tmp_path: Path, train: Train) -> Iterator[TwoHosts]:
+    """Reached through a stand-in for ssh, or through ssh itself from a third host."""
+    real = request.param == "sshd"
+    refusal = why_no_sshd() if real else why_not()
+    if refusal is not None:
+        pytest.skip(refusal)
+    if real:
+        with sshd_hosts(tmp_path) as made:
+            train.script = (str(made.on_head), *train.script)
+            yield made.hosts
+    else:
+        with two_hosts(tmp_path) as hosts:
+            connect = f"hydra.launcher.connect='{hosts.reach} {{host}} {{command}}'"
+            train.always = (connect,)
+            yield hosts
 
 
 def test_a_cut_cable_is_reported_at_both_ends_and_the_sweep_goes_on(
@@ -64,13 +43,14 @@ def test_a_cut_cable_is_reported_at_both_ends_and_the_sweep_goes_on(
 ) -> None:
     known = train.sweeps(own_code)
     head = train.start(
-        *(*LEAN, *across(hosts), "batch_size=16", "max_steps=60", "seed=1,2"),
+        *(*LEAN, *ON_BOTH, "strategy=ddp", "strategy.devices=2"),
+        *("batch_size=16", "max_steps=60", "seed=1,2"),
         *("model._target_=mine.Faulty", "dataset._target_=mine.Data", "+model.step_ms=50"),
         f"sweep.collective_timeout_s={HANG_S}",
         cwd=own_code,
     )
     sweep: Path = wait_for(lambda: train.sweeps(own_code) - known, "a sweep").pop()
-    cut = first_step(sweep)
+    cut = first_steps(sweep)
     hosts.cable("down")
     attempt_path = cut.path / "attempts" / "1.json"
     wait_for(attempt_path.exists, "its end", 3 * HANG_S)

@@ -7,7 +7,9 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,8 @@ from fakes.train_command import (
 )
 from scalewise.analysis.shards import audit_shards
 from scalewise.config import cell_id
-from scalewise.records import CellFolder, SweepFolder, read_heartbeat, read_shard
+from scalewise.records import CellFolder, SweepFolder, read_heartbeat, read_shard, read_steps
+from scalewise.records.checkpoints import Checkpoint, last_checkpoint
 from scalewise.sweep.status import StatusReader
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -43,6 +46,13 @@ SLURM = (
     "hydra.launcher.settle_s=5",
 )
 ON_SLURM = (*SMALL, *SLURM)
+STEPS = 4000
+PREEMPTIBLE = (
+    *ON_SLURM,
+    f"max_steps={STEPS}",
+    "validation=never",
+    "checkpoint.every_n_steps=200",
+)
 LONG = ("max_steps=1000000", "validation=never")
 
 
@@ -221,6 +231,86 @@ def test_a_requeued_job_starts_its_cell_anew(slurm: Train) -> None:
     assert attempt.outcome == "interrupted"
     assert folder.load_result().attempt == 2
     assert folder.load_result().ranks[0].steps_completed == 4000
+
+
+@contextmanager
+def urgent_job(cores: int) -> Iterator[None]:
+    """A job of higher priority, from the moment it runs, for which others have to make way."""
+    words = ("--partition=urgent", "--nodes=1", f"--cpus-per-task={cores}", "--output=/dev/null")
+    wrapped = "--wrap=sleep 3"
+    job_id = subprocess.check_output(["sbatch", "--parsable", *words, wrapped], text=True).strip()
+    wait_for(lambda: "JobState=PENDING" not in shown(job_id), "the urgent job's turn", 60)
+    yield
+    subprocess.run(["scancel", "--quiet", job_id], check=False)
+
+
+def checkpointed(folder: CellFolder) -> int:
+    """The step of the cell's last checkpoint, once it has one."""
+    found: tuple[Path, Checkpoint] = wait_for(
+        lambda: last_checkpoint(folder.path), "a checkpoint", 60
+    )
+    return found[1].step
+
+
+def check_it_went_on(folder: CellFolder, from_step: int) -> None:
+    """A preempted cell is done: what was before is in no figure, and nobody is blamed for it."""
+    (attempt,) = folder.attempts()
+    assert (attempt.outcome, attempt.cause) == ("interrupted", "preempted")
+    assert "SLURM preempted the job" in attempt.message
+    result = folder.load_result()
+    assert (result.attempt, result.ranks[0].steps_completed) == (2, STEPS)
+    resumed_at = result.ranks[0].resumed_at_step
+    assert resumed_at is not None
+    assert from_step <= resumed_at < STEPS
+    assert result.started_at >= attempt.finished_at
+    rows = read_steps(folder.steps_path(0), 0)
+    assert rows.rows["step"].tolist() == list(range(resumed_at, STEPS))
+
+
+@pytest.mark.parametrize(
+    ("partition", "may_requeue"),
+    [("requeued", True), ("warned", True), ("cancelled", True), ("requeued", False)],
+)
+def test_a_preempted_cell_goes_on_from_its_last_checkpoint(
+    slurm: Train, partition: str, may_requeue: bool
+) -> None:
+    """Requeued by SLURM, at once or after a time of grace; cancelled after one; cancelled."""
+    known = slurm.sweeps()
+    options = () if may_requeue else ("+hydra.launcher.extra.no-requeue=true",)
+    head = slurm.start(*PREEMPTIBLE, f"hydra.launcher.partition={partition}", *options)
+    folder = running_cell(slurm, known)
+    first = job(folder)
+    step = checkpointed(folder)
+    began = time.monotonic()
+    with urgent_job(cores=2):
+        # KillWait is 10 s and the time of grace 30 s: the cell needs neither to its end.
+        assert time.monotonic() - began < 25
+    _, err = head.communicate(timeout=180)
+    assert head.returncode == 0, err
+    check_it_went_on(folder, step)
+    assert (job(folder) == first) == may_requeue
+    assert f"SLURM preempted job {first}" in err or may_requeue
+    wait_for(lambda: not slurm.processes(), "the end of all processes", 30)
+
+
+def test_one_task_of_an_array_is_preempted_and_the_other_goes_on(slurm: Train) -> None:
+    known = slurm.sweeps()
+    head = slurm.start(*PREEMPTIBLE, "seed=1,2", "hydra.launcher.partition=requeued")
+    sweep = SweepFolder(wait_for(lambda: slurm.sweeps() - known, "a sweep", 60).pop())
+    wait_for(sweep.plan_path.exists, "its plan")
+    folders = [folder for _, folder in sweep.cells()]
+    steps = {folder.name: checkpointed(folder) for folder in folders}
+    arrays = {job(folder).partition("_")[0] for folder in folders}
+    with urgent_job(cores=1):
+        assert [len(list(folder.attempts())) for folder in folders].count(1) == 1
+    _, err = head.communicate(timeout=180)
+    assert head.returncode == 0, err
+    stayed, preempted = sorted(folders, key=lambda folder: len(list(folder.attempts())))
+    assert list(stayed.attempts()) == []
+    assert stayed.load_result().attempt == 1
+    check_it_went_on(preempted, steps[preempted.name])
+    assert {job(folder).partition("_")[0] for folder in folders} == arrays
+    assert len(arrays) == 1
 
 
 def test_a_time_limit_is_recorded_before_slurm_ends_the_job(slurm: Train) -> None:

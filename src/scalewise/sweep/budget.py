@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from scalewise.policies import SweepConfig
 from scalewise.records import CellFolder, CellResult, RecordError, SweepFolder
 from scalewise.records.files import load_json
 
@@ -90,6 +91,13 @@ class Budget:
             f"sweep.max_gpu_hours={self.limit_hours:g}: {self.used_s / 3600:.3g} h are used, and "
             "this cell would exceed it"
         )
+
+
+def budget_of(folder: SweepFolder, sweeps: Iterable[SweepConfig]) -> Budget:
+    """The narrowest limit of any cell, and what the folder's cells have used of it."""
+    given = [one.max_gpu_hours for one in sweeps if one.max_gpu_hours is not None]
+    # Reading every record of a folder takes time that a sweep without a limit need not spend.
+    return Budget(min(given), used_device_s(folder)) if given else Budget(None)
 
 
 def used_device_s(folder: SweepFolder) -> float:

@@ -7,7 +7,6 @@ never touches a GPU and never trains: whatever happens to a cell happens to othe
 
 from __future__ import annotations
 
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -17,13 +16,15 @@ from typing import Literal
 
 from scalewise.config import ConfigError
 from scalewise.gpu.election import FileLock
-from scalewise.records import Attempt, CellFolder, SweepFolder, SweepPlan
-from scalewise.sweep.budget import Budget, used_device_s
+from scalewise.records import Attempt, CellFolder, SweepFolder
+from scalewise.sweep.budget import Budget, budget_of
 from scalewise.sweep.display import Display, Progress, Tally
 from scalewise.sweep.estimate import Measured, Outlook, Remaining
 from scalewise.sweep.job import Outcome
+from scalewise.sweep.lease import HostMismatch
 from scalewise.sweep.mirror import Mirror
 from scalewise.sweep.plan import Cell, Request, plan
+from scalewise.sweep.plan_file import add_to_plan
 from scalewise.sweep.process_tree import become_subreaper
 from scalewise.sweep.repeats import adaptive_requests, next_rounds
 from scalewise.sweep.resume import is_done, is_rerun, planned_repeats
@@ -105,10 +106,10 @@ class Engine(ABC):
         try:
             self._tally = Tally(total=len(cells))
             report.cells += cells
-            self.budget = _budget(self.folder, cells)
+            self.budget = budget_of(self.folder, [c.request.cell.sweep for c in cells])
             first, waiting = split(cells)
             self._admit_all(first, report, alone=len(cells) == 1)
-            self._save_plan(cells)
+            add_to_plan(self.folder, cells, self.policy, self._slots())
             pending = [*self._to_run(), *waiting]
             pending += [c for c in cells if c.request.cell.repeats == "auto"]
             later = [c.request for c in pending] + list(self.left_open)
@@ -136,8 +137,12 @@ class Engine(ABC):
     # What each engine does in its own way
 
     @abstractmethod
-    def _admit(self, cell: Cell, report: SweepReport, alone: bool) -> None:
-        """Queue a cell, unless it is done or cannot be run."""
+    def _ask_for(self, cell: Cell) -> None:
+        """Queue a cell. Raises :class:`HostMismatch` where it cannot be run."""
+
+    def _take_over(self, cell: Cell, folder: CellFolder) -> bool:
+        """Whether an earlier sweep process left the cell running: then it is watched."""
+        return False
 
     @abstractmethod
     def _to_run(self) -> list[Cell]:
@@ -150,10 +155,6 @@ class Engine(ABC):
     @abstractmethod
     def _end_all(self, report: SweepReport, deadline: float) -> None:
         """End every running cell: they record themselves as interrupted, until ``deadline``."""
-
-    def _requeue(self, cell: Cell) -> bool:
-        """Queue a cell once more; False where this engine cannot."""
-        return False
 
     def _slots(self) -> int | None:
         """Devices of the host that runs the cells; None where that is not one host."""
@@ -170,22 +171,6 @@ class Engine(ABC):
             ) from error
         return self.folder.lock_path
 
-    def _save_plan(self, cells: Sequence[Cell]) -> None:
-        """Add the cells to the folder's plan; those it already has keep their place."""
-        planned = {c.planned.cell_id: c.planned for c in cells}
-        earlier = self.folder.load_plan() if self.folder.plan_path.exists() else None
-        before = earlier.cells if earlier is not None else ()
-        known = {p.cell_id for p in before}
-        new = tuple(p for i, p in planned.items() if i not in known)
-        seed = cells[0].request.cell.sweep.order_seed if cells else 0
-        created_at = time.time() if earlier is None else earlier.created_at
-        slots = self._slots()
-        if slots is None and earlier is not None:
-            slots = earlier.slots
-        self.folder.save_plan(
-            SweepPlan(created_at, tuple(sys.argv), seed, (*before, *new), self.policy, slots)
-        )
-
     def _admit_all(self, cells: Sequence[Cell], report: SweepReport, alone: bool = False) -> None:
         """Queue cells; what is to run once more is set aside first."""
         for cell in cells:
@@ -193,6 +178,34 @@ class Engine(ABC):
                 self.folder.cell(cell.planned.name).set_aside()
             self._stages.write_evidence(cell)
             self._admit(cell, report, alone)
+
+    def _admit(self, cell: Cell, report: SweepReport, alone: bool) -> None:
+        """Queue a cell, unless it is done, runs already, or cannot be run.
+
+        Raises :class:`ConfigError` for the last, where it is the only one.
+        """
+        folder = self.folder.cell(cell.planned.name)
+        if self._was_done(cell, report):
+            return
+        try:
+            if self._take_over(cell, folder):
+                return
+            self._ask_for(cell)
+        except HostMismatch as mismatch:
+            if alone:
+                raise ConfigError(str(mismatch)) from None
+            folder.save_config(cell.request.plain)
+            self._skip([cell], report, str(mismatch))
+            return
+        folder.save_config(cell.request.plain)
+
+    def _requeue(self, cell: Cell) -> bool:
+        """Queue a cell once more; False where it cannot be run any longer."""
+        try:
+            self._ask_for(cell)
+        except HostMismatch:
+            return False
+        return True
 
     def _was_done(self, cell: Cell, report: SweepReport) -> bool:
         """Whether the folder holds the cell's result; then that is its outcome."""
@@ -223,7 +236,7 @@ class Engine(ABC):
         report.cells += new
         self._tally.total += len(new)
         if new:
-            self._save_plan(new)
+            add_to_plan(self.folder, new, self.policy, self._slots())
         if new or waiting:
             self._admit_all(interleaved([*waiting, *new]), report)
             self._loop(report)
@@ -240,7 +253,7 @@ class Engine(ABC):
             report.cells += step.cells
             self._tally.total += len(step.cells)
             # Before they run, so that a sweep that is resumed knows of them.
-            self._save_plan(step.cells)
+            add_to_plan(self.folder, step.cells, self.policy, self._slots())
             self._admit_all(step.cells, report)
             self._loop(report)
 
@@ -268,6 +281,11 @@ class Engine(ABC):
         self._tally.count(outcome)
         self.display.ended(cell, outcome, seconds)
 
+    def _skip(self, cells: Sequence[Cell], report: SweepReport, why: str) -> None:
+        for cell in cells:
+            self._record(self.folder.cell(cell.planned.name), "skipped", "host", why)
+            self._end(report, cell, Outcome("skipped", why), None)
+
     def _record(
         self,
         folder: CellFolder,
@@ -292,10 +310,3 @@ class Engine(ABC):
             self._measured, remaining, self._slots(), self.policy == "packed"
         )
         self.display.tick(self._tally, progress, left)
-
-
-def _budget(folder: SweepFolder, cells: Sequence[Cell]) -> Budget:
-    limits = [c.request.cell.sweep.max_gpu_hours for c in cells]
-    given = [limit for limit in limits if limit is not None]
-    # Reading every record of a folder takes time that a sweep without a limit need not spend.
-    return Budget(min(given), used_device_s(folder)) if given else Budget(None)

@@ -69,11 +69,11 @@ def leased(
 def record(
     folder: CellFolder,
     message: str,
-    cause: Literal["host", "supervisor", "interrupted"] = "host",
+    cause: Literal["host", "supervisor", "interrupted", "preempted"] = "host",
 ) -> None:
     """Record that this job never got as far as to train, or lost its supervisor."""
     now, number = time.time(), folder.next_attempt_number()
     outcome: Literal["failed", "interrupted"] = (
-        "interrupted" if cause == "interrupted" else "failed"
+        "interrupted" if cause in ("interrupted", "preempted") else "failed"
     )
     folder.save_attempt(Attempt(number, outcome, cause, message, None, None, (), now, now))

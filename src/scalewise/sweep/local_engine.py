@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from scalewise.config import ConfigError
 from scalewise.records import CellFolder, DeviceInfo
 from scalewise.sweep.display import Display, progress_of
 from scalewise.sweep.engine import Engine, Policy, SweepReport
@@ -74,21 +73,9 @@ class LocalEngine(Engine):
 
     # Before anything starts
 
-    def _admit(self, cell: Cell, report: SweepReport, alone: bool) -> None:
-        """Queue a cell, unless it is done or this host cannot run it."""
-        folder = self.folder.cell(cell.planned.name)
-        if self._was_done(cell, report):
-            return
-        try:
-            turn = self._turn(cell)
-        except HostMismatch as mismatch:
-            if alone:
-                raise ConfigError(str(mismatch)) from None
-            folder.save_config(cell.request.plain)
-            self._skip(cell, report, str(mismatch))
-            return
-        folder.save_config(cell.request.plain)
-        self._line.waiting.append(turn)
+    def _ask_for(self, cell: Cell) -> None:
+        # Last in line: whatever disturbed an earlier try may have passed by then.
+        self._line.waiting.append(self._turn(cell))
 
     def _turn(self, cell: Cell) -> Turn:
         """Raises :class:`HostMismatch` where the cell cannot run here."""
@@ -121,18 +108,6 @@ class LocalEngine(Engine):
             if note not in self._said:
                 self._said.add(note)
                 self.display.note(note)
-
-    def _requeue(self, cell: Cell) -> bool:
-        try:
-            # Last in line: whatever disturbed it may have passed by then.
-            self._line.waiting.append(self._turn(cell))
-        except HostMismatch:
-            return False
-        return True
-
-    def _skip(self, cell: Cell, report: SweepReport, why: str) -> None:
-        self._record(self.folder.cell(cell.planned.name), "skipped", "host", why)
-        self._end(report, cell, Outcome("skipped", why), None)
 
     # While cells run
 
@@ -258,7 +233,7 @@ class LocalEngine(Engine):
             refusal = self._ward.refusal(turn.width, turn.host.slots)
             if refusal is not None and self._quarantines(turn.cell):
                 self._leave(turn)
-                self._skip(turn.cell, report, refusal)
+                self._skip([turn.cell], report, refusal)
 
     # When the sweep is interrupted
 

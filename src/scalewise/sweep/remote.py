@@ -20,6 +20,7 @@ from scalewise.sweep.demand import Demand
 from scalewise.sweep.display import Display, progress_of
 from scalewise.sweep.engine import Policy, SweepReport
 from scalewise.sweep.estimate import Remaining
+from scalewise.sweep.host_agent import SILENCE_S
 from scalewise.sweep.job import Origin, Outcome
 from scalewise.sweep.lease import HostMismatch
 from scalewise.sweep.line import remaining_of, waiting_of
@@ -31,6 +32,9 @@ _LOOK_S = 0.5
 _ALIVE_EVERY_S = 5.0
 _OTHERS_S = 15.0
 """How long the other hosts of a cell may take to end once one of them has failed."""
+LOST_S = SILENCE_S + 10.0
+"""After so long, a host that cannot be reached has ended its part of a cell. A second try that
+started earlier would share the cell's folder with the first."""
 
 
 class RemoteEngine(ClusterEngine):
@@ -46,6 +50,8 @@ class RemoteEngine(ClusterEngine):
         self._queue: list[tuple[Cell, Demand]] = []
         self._cells: list[RemoteCell] = []
         self._told = time.monotonic()
+        self._not_before: dict[str, float] = {}
+        """By cell id: when one that was lost with its host may start again (monotonic time)."""
 
     @abstractmethod
     def _links(self, orders: Sequence[Order], wanted: Demand) -> Sequence[Link] | None:
@@ -85,6 +91,8 @@ class RemoteEngine(ClusterEngine):
     def _start_what_has_room(self, report: SweepReport) -> None:
         while self._queue:
             cell, wanted = self._queue[0]
+            if time.monotonic() < self._not_before.get(cell.planned.cell_id, 0.0):
+                return
             if self._is_too_dear(cell, wanted):
                 self._queue.pop(0)
                 self._leave_out(cell, report)
@@ -166,19 +174,13 @@ class RemoteEngine(ClusterEngine):
         self.budget.spend(running.wanted.width, running.age_s)
         lost = running.lost_host()
         if lost is not None:
+            self._not_before[running.cell.planned.cell_id] = time.monotonic() + LOST_S
             self._lost_host(*lost)
         if running.folder.result_of(running.cell.planned.cell_id) is not None:
             outcome, seconds = result_of(running.folder)
         else:
             outcome, seconds = running.outcome_without_result(), running.age_s
         self._end(report, running.cell, outcome, seconds)
-
-    def _requeue(self, cell: Cell) -> bool:
-        try:
-            self._ask_for(cell)
-        except HostMismatch:
-            return False  # too few hosts are left
-        return True
 
     def _show(self) -> None:
         progress = [progress_of(r.cell.planned.name, r.folder, r.wanted.width) for r in self._cells]

@@ -16,8 +16,9 @@ from scalewise.records import Attempt, CellFolder, RecordError
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGPWR})
 """Others, SIGSEGV and SIGABRT among them, are faults of the program: they come back."""
 
+_NO_PEER = "a peer could not be reached"
 _TRANSIENT = {
-    "a peer could not be reached": re.compile(
+    _NO_PEER: re.compile(
         r"connection (reset|closed|refused)|broken pipe|socket timeout|ncclRemoteError"
         r"|ncclSystemError|DistNetworkError|no route to host",
         re.IGNORECASE,
@@ -58,6 +59,11 @@ def mendable(attempt: Attempt) -> str | None:
 def transient(text: str) -> str | None:
     """What kind of passing fault an error message tells of; None for any other."""
     return next((kind for kind, words in _TRANSIENT.items() if words.search(text)), None)
+
+
+def misses_a_peer(attempt: Attempt) -> bool:
+    """Whether a try only tells of a rank of another host that is gone."""
+    return attempt.cause == "exception" and transient(attempt.message) == _NO_PEER
 
 
 class Retries:

@@ -142,8 +142,7 @@ def parameters(config: SlurmConfig, wanted: Demand) -> dict[str, Any]:
         "array_parallelism": config.max_parallel,
         "setup": list(config.setup) or None,
         "stderr_to_stdout": True,
-        # A preempted job comes back by itself and starts its cell anew.
-        "additional_parameters": {"requeue": True, **config.extra},
+        "additional_parameters": {**_requeued(config), **config.extra},
         # Since SLURM 22.05 srun no longer takes the cores from sbatch: without its own word, all
         # ranks would share one. And where one task dies, the others must not wait for it.
         "srun_args": ["--kill-on-bad-exit=1", f"--cpus-per-task={cores}"],
@@ -152,6 +151,12 @@ def parameters(config: SlurmConfig, wanted: Demand) -> dict[str, Any]:
         mib = math.ceil(config.mem_gb_per_device * wanted.devices_per_node * 1024)
         chosen["mem"] = f"{mib}M"
     return {name: value for name, value in chosen.items() if value is not None}
+
+
+def _requeued(config: SlurmConfig) -> dict[str, bool]:
+    """A preempted job comes back by itself, unless ``extra`` says otherwise."""
+    refused = "no-requeue" in {name.replace("_", "-") for name in config.extra}
+    return {} if refused else {"requeue": True}
 
 
 def script(executor: SlurmExecutor, jobs: int) -> str:

@@ -15,20 +15,20 @@ from pathlib import Path
 
 from scalewise.config import ConfigError
 from scalewise.records import CellFolder, RecordError
-from scalewise.records.files import load_json, save_json
+from scalewise.records.files import load_json
 from scalewise.sweep.cluster import ClusterEngine, result_of
 from scalewise.sweep.demand import Demand, demand
 from scalewise.sweep.display import Display, progress_of
 from scalewise.sweep.engine import SweepReport
 from scalewise.sweep.estimate import Remaining
-from scalewise.sweep.job import Origin, Outcome
+from scalewise.sweep.job import Outcome
 from scalewise.sweep.lease import HostMismatch
 from scalewise.sweep.line import remaining_of, waiting_of
 from scalewise.sweep.plan import Cell
-from scalewise.sweep.slurm import SlurmConfig, in_arrays, make_executor, script, submit
-from scalewise.sweep.slurm_job import CellJob
+from scalewise.sweep.slurm import SlurmConfig, in_arrays
 from scalewise.sweep.slurm_queue import JobState, QueueUnreachable, cancel, require_slurm, states
 from scalewise.sweep.slurm_record import Sent, Submission
+from scalewise.sweep.slurm_submission import print_scripts, send
 
 _LOOK_S = 0.5
 
@@ -64,12 +64,7 @@ class SlurmEngine(ClusterEngine):
                 self._ask_for(cell)
         except HostMismatch as mismatch:
             raise ConfigError(str(mismatch)) from None
-        for wanted, group in self._demands.items():
-            executor = make_executor(self.folder.path.resolve(), self._config, wanted)
-            for part in in_arrays(len(group)):
-                names = "".join(f"#   {i}: {group[j].planned.name}\n" for i, j in enumerate(part))
-                text = script(executor, len(part))
-                sys.stdout.write(f"# {wanted} each, by array task:\n{names}{text}\n")
+        print_scripts(self.folder, self._config, self._demands)
         if self.left_open:
             sys.stdout.write("# and later what these decide (batch_size=auto, strategy=auto)\n")
         self.display.close()
@@ -77,10 +72,6 @@ class SlurmEngine(ClusterEngine):
     def _ask_for(self, cell: Cell) -> None:
         wanted = demand(cell.request.cell, self._config)
         self._demands.setdefault(wanted, []).append(cell)
-
-    def _requeue(self, cell: Cell) -> bool:
-        self._ask_for(cell)
-        return True
 
     def _take_over(self, cell: Cell, folder: CellFolder) -> bool:
         """Whether a job of an earlier sweep process still runs the cell: then it is watched."""
@@ -114,27 +105,17 @@ class SlurmEngine(ClusterEngine):
                 time.sleep(_LOOK_S)
 
     def _submit(self, report: SweepReport) -> None:
-        """One array for each demand, its tasks in the order of the plan."""
+        """One array for each demand."""
         for wanted in list(self._demands):
             group = self._affordable(self._demands.pop(wanted), wanted, report)
             if not group:
                 continue
-            executor = make_executor(self.folder.path.resolve(), self._config, wanted)
             for part in in_arrays(len(group)):
                 cells = [group[i] for i in part]
-                folders = [self.folder.cell(cell.planned.name) for cell in cells]
-                first = [folder.next_attempt_number() for folder in folders]
                 try:
-                    jobs = submit(executor, self._jobs(cells, folders, wanted))
+                    self._sent += send(self.folder, self._config, cells, wanted)
                 except HostMismatch as mismatch:
                     self._skip(cells, report, str(mismatch))
-                    continue
-                for cell, folder, number, job in zip(cells, folders, first, jobs, strict=True):
-                    submission = Submission(
-                        job.job_id, time.time(), number, wanted, str(job.paths.stdout)
-                    )
-                    save_json(folder.path / "slurm.json", submission)
-                    self._sent.append(Sent(cell, folder, submission, JobState("PENDING")))
 
     def _affordable(
         self, cells: Sequence[Cell], wanted: Demand, report: SweepReport
@@ -158,24 +139,6 @@ class SlurmEngine(ClusterEngine):
     def _at_most_s(self, cell: Cell) -> float:
         expected = self._expected_s(cell)
         return self._limit_s if expected is None else expected
-
-    def _jobs(
-        self, cells: Sequence[Cell], folders: Sequence[CellFolder], wanted: Demand
-    ) -> list[CellJob]:
-        origin = Origin.of_this_process()
-        return [
-            CellJob(
-                folder=str(folder.path.resolve()),
-                cell=cell.planned,
-                wanted=wanted,
-                time_min=self._config.time_min,
-                signal_delay_s=self._config.signal_delay_s,
-                cwd=origin.cwd,
-                python_path=origin.python_path,
-                command=origin.command,
-            )
-            for cell, folder in zip(cells, folders, strict=True)
-        ]
 
     def _ask_queue(self, report: SweepReport) -> None:
         now = time.monotonic()
@@ -216,6 +179,7 @@ class SlurmEngine(ClusterEngine):
             sent.started = now
             self.display.started(sent.cell, width)
         if state.state == "PENDING" and sent.started is not None:
+            self._spend(sent, now - sent.started)
             sent.started = None
             self.display.note(
                 f"requeued {sent.cell.planned.name} by SLURM (job {sent.submission.job_id})"
@@ -235,15 +199,31 @@ class SlurmEngine(ClusterEngine):
         if sent.last_attempt() is None and not sent.is_late(self._config.settle_s):
             return
         seconds = None if sent.started is None else sent.ended - sent.started
-        self._finish(sent, report, sent.record_end(), seconds)
+        outcome = sent.record_end()
+        if sent.preempted():
+            self._submit_anew(sent, seconds)
+        else:
+            self._finish(sent, report, outcome, seconds)
+
+    def _submit_anew(self, sent: Sent, seconds: float | None) -> None:
+        """A preempted job that SLURM did not requeue: the cell waits for a job of its own."""
+        self._sent.remove(sent)
+        self._spend(sent, seconds)
+        self._ask_for(sent.cell)
+        self.display.note(
+            f"again    {sent.cell.planned.name}: SLURM preempted job {sent.submission.job_id}"
+        )
 
     def _finish(
         self, sent: Sent, report: SweepReport, outcome: Outcome, seconds: float | None
     ) -> None:
         self._sent.remove(sent)
+        self._spend(sent, seconds)
+        self._end(report, sent.cell, outcome, seconds)
+
+    def _spend(self, sent: Sent, seconds: float | None) -> None:
         if seconds is not None:  # else it came and went between two looks at the queue
             self.budget.spend(sent.submission.wanted.width, seconds)
-        self._end(report, sent.cell, outcome, seconds)
 
     def _show(self) -> None:
         running = [sent for sent in self._sent if sent.started is not None and sent.ended is None]

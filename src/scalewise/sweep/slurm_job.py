@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,12 +28,13 @@ from scalewise.sweep.job import CellFailed, Job, Nodes, Outcome
 from scalewise.sweep.lease import Host, HostMismatch, Lease
 from scalewise.sweep.nodes import NodesApart, announce, meet
 from scalewise.sweep.ports import free_port
-from scalewise.sweep.slurm_queue import QueueUnreachable, neighbours
+from scalewise.sweep.slurm_queue import QueueUnreachable, neighbours, preempted, requeue
 
 if TYPE_CHECKING:
     from submitit.core.utils import DelayedSubmission
 
 _STOP_S = 20.0
+_PREEMPTED = "SLURM preempted the job"
 _EARLY_S = 60.0
 """SLURM may send its warning so much before the asked-for time."""
 
@@ -67,6 +68,8 @@ class CellJob:
             with leased(host, self.wanted.devices_per_node) as lease:
                 job = self._job(lease, host, place(folder, self.wanted.nodes))
                 outcome = supervise(job)
+            if was_ended(outcome) and was_preempted():
+                self._make_way(folder)
         except (HostMismatch, NodesApart) as mismatch:
             record(folder, str(mismatch))
             raise CellFailed(str(mismatch)) from None
@@ -91,6 +94,22 @@ class CellJob:
         self._say_why(folder)
         return DelayedSubmission(self)
 
+    def _make_way(self, folder: CellFolder) -> None:
+        """Record that the job was preempted, and have SLURM run it again.
+
+        SLURM itself does so only with PreemptMode=REQUEUE, and not if the job ends by itself in
+        the time of grace (GraceTime): that would count as a failure.
+        """
+        if os.environ.get("SLURM_NODEID", "0") != "0":
+            return
+        attempts = list(folder.attempts())
+        folder.save_attempt(
+            replace(attempts[-1], outcome="interrupted", cause="preempted", message=_PREEMPTED)
+        )
+        # It does so already, or may not: then the sweep submits the cell anew.
+        with suppress(QueueUnreachable):
+            requeue(os.environ["SLURM_JOB_ID"])
+
     def _job(self, lease: Lease, host: Host, nodes: Nodes | None) -> Job:
         return Job(
             folder=self.folder,
@@ -112,7 +131,7 @@ class CellJob:
             return
         left_s = self.time_min * 60 - (time.monotonic() - _began)
         if left_s > self.signal_delay_s + _EARLY_S:
-            told = replace(attempts[-1], message="SLURM preempted the job")
+            told = replace(attempts[-1], cause="preempted", message=_PREEMPTED)
         else:
             told = replace(
                 attempts[-1],
@@ -146,6 +165,19 @@ def place(folder: CellFolder, count: int) -> Nodes | None:
     return announce(folder, key, count, socket.gethostname(), free_port("0.0.0.0"))
 
 
+def was_ended(outcome: Outcome) -> bool:
+    """Whether it was no fault of the cell: stopped, or its supervisor killed while it started."""
+    return outcome.state == "interrupted" or outcome.cause == "supervisor"
+
+
+def was_preempted() -> bool:
+    """Whether SLURM says that it took this job off its node for the sake of another."""
+    try:
+        return preempted(os.environ["SLURM_JOB_ID"])
+    except (KeyError, QueueUnreachable):
+        return False
+
+
 def supervise(job: Job) -> Outcome:
     """Run the supervisor to its end, holding its liveness pipe."""
     number = "" if job.nodes is None or job.nodes.index == 0 else str(job.nodes.index)
@@ -176,7 +208,7 @@ def supervise(job: Job) -> Outcome:
         return Outcome.from_line(answer)
     message = f"the supervisor ended with status {process.returncode}; see {errors.name}"
     record(CellFolder(job.folder), message, "supervisor")
-    return Outcome("failed", message)
+    return Outcome("failed", message, cause="supervisor")
 
 
 @contextmanager

@@ -86,6 +86,20 @@ def cancel(job_ids: Iterable[str]) -> None:
         _run("scancel", "--quiet", *wanted)
 
 
+def preempted(job_id: str) -> bool:
+    """Whether SLURM has taken a job off its nodes for the sake of another, or is about to.
+
+    The time of it is forgotten when the job runs again. Raises :class:`QueueUnreachable`.
+    """
+    told = _run("squeue", "--noheader", f"--jobs={job_id}", "--Format=PreemptTime")
+    return told.strip() not in ("", "N/A")
+
+
+def requeue(job_id: str) -> None:
+    """Ask SLURM to run a job again. Raises :class:`QueueUnreachable`, also where it refuses."""
+    _run("scontrol", "requeue", job_id)
+
+
 def neighbours(node: str, own_id: str) -> tuple[str, ...]:
     """Other running jobs on a node, as SLURM shows them to this user."""
     found = _run("squeue", "--noheader", "--states=RUNNING", f"--nodelist={node}", "--format=%A")

@@ -49,8 +49,15 @@ class Sent:
         return never_ran or waited > settle_s
 
     def last_attempt(self) -> Attempt | None:
-        """The last one this job has recorded."""
-        return attempt_since(self.folder, self.submission.first_attempt)
+        """What the job's last run has recorded; None if that died without a word."""
+        running = self.folder.load_running()
+        first = self.submission.first_attempt
+        return attempt_since(self.folder, max(first, running.number if running else first))
+
+    def preempted(self) -> bool:
+        """Whether the job was taken off its node for another one's sake, by its last record."""
+        attempt = self.last_attempt()
+        return attempt is not None and attempt.cause == "preempted"
 
     def record_end(self) -> Outcome:
         """Write SLURM's word into the job's attempt, and make one where it left none."""
@@ -96,7 +103,9 @@ def _with_state(attempt: Attempt, state: str, job: str) -> Attempt:
 
 
 def _classified(attempt: Attempt, state: str) -> Attempt:
-    if state in ("CANCELLED", "PREEMPTED"):
+    if state == "PREEMPTED":
+        return replace(attempt, outcome="interrupted", cause="preempted")
+    if state == "CANCELLED":
         return replace(attempt, outcome="interrupted", cause="interrupted")
     if state in ("TIMEOUT", "DEADLINE"):
         return replace(attempt, outcome="failed", cause="timeout")

@@ -17,6 +17,9 @@ CONNECT = (
     "-o ServerAliveCountMax=3 {host} {command}"
 )
 
+BEGUN = "scalewise-begins"
+"""A line on standard error: what stands before it was said by a login shell."""
+
 
 @dataclass(frozen=True)
 class SshConfig:
@@ -52,13 +55,25 @@ class SshConfig:
         require("connect", self.connect, present, "a command with {host} and {command}")
 
     def reach(self, host: str, command: Sequence[str], python_path: Sequence[str]) -> list[str]:
-        """The command that runs ``command`` on ``host``; ``{command}`` becomes one argument."""
+        """The command that runs ``command`` on ``host``; ``{command}`` becomes one argument.
+
+        A shell waits there for what it runs: ssh itself ends with 255, as if the connection had
+        broken, where a signal ends its command.
+        """
         path = ":".join(python_path)
-        text = f"exec env PYTHONPATH={shlex.quote(path)} {shlex.join(command)}"
+        run = f"env PYTHONPATH={shlex.quote(path)} {shlex.join(command)}"
+        line = f"echo {BEGUN} >&2; {run}; exit $?"
+        text = f"exec sh -c {shlex.quote(line)}"
         return [
             word.replace("{host}", host).replace("{command}", text)
             for word in shlex.split(self.connect)
         ]
+
+
+def last_said(errors: str) -> str:
+    """Why a command ended on a host, by its standard error: the last line; empty for silence."""
+    lines = errors.rpartition(f"{BEGUN}\n")[2].strip().splitlines()
+    return lines[-1] if lines else ""
 
 
 def host_name(host: str) -> str:

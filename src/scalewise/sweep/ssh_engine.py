@@ -20,9 +20,9 @@ from scalewise.sweep.job import Origin
 from scalewise.sweep.lease import HostMismatch
 from scalewise.sweep.order import Offer, Order, Question, answer_in, from_line, to_line
 from scalewise.sweep.plan import Cell
-from scalewise.sweep.remote import RemoteEngine
+from scalewise.sweep.remote import LOST_S, RemoteEngine
 from scalewise.sweep.remote_cell import Link
-from scalewise.sweep.ssh import SshConfig, host_address, host_name
+from scalewise.sweep.ssh import SshConfig, host_address, host_name, last_said
 from scalewise.sweep.ssh_link import CommandLink
 
 _OFFER_S = 60.0
@@ -97,8 +97,8 @@ class SshEngine(RemoteEngine):
                     ) from None
                 told = answer_in(out)
                 if told is None:
-                    lines = err.decode(errors="replace").strip().splitlines()
-                    why = lines[-1] if lines else f"exit status {process.returncode}"
+                    said = last_said(err.decode(errors="replace"))
+                    why = said or f"exit status {process.returncode}"
                     raise ConfigError(
                         f"hydra.launcher.hosts: {host} gave no answer ({why}); try: "
                         f"{' '.join(self._command(host, 'offer')[:-1])} true"
@@ -165,4 +165,7 @@ class SshEngine(RemoteEngine):
 
     def _lost_host(self, host: str, why: str) -> None:
         self._gone[host] = why
-        self.display.note(f"lost     {host}: {why}; its cells go to the other hosts")
+        self.display.note(
+            f"lost     {host}: {why}; its cells go to the other hosts, {LOST_S:g} s from now, "
+            "when it has ended its own"
+        )

@@ -13,6 +13,7 @@ from scalewise.sweep.job import Outcome
 from scalewise.sweep.order import Order, answer_in, from_line, to_line
 from scalewise.sweep.process_tree import end_orphans
 from scalewise.sweep.remote_cell import Lost
+from scalewise.sweep.ssh import last_said
 
 _END_S = 2.0
 
@@ -53,13 +54,18 @@ class CommandLink:
         return self._lost(self._process.returncode)
 
     def _lost(self, code: int) -> Lost:
-        """255 is ssh's own: the host cannot be reached. Any other status is of what ran there."""
-        lines = self._errors.read_text(errors="replace").splitlines()
-        said = f": {lines[-1]}" if lines else ""
+        """255 is ssh's own: the host cannot be reached. Any other status is of what ran there.
+
+        A shell on that host adds 128 to the number of the signal that ended the supervisor.
+        """
+        last = last_said(self._errors.read_text(errors="replace"))
+        said = f": {last}" if last else ""
         if code == 255:
             return Lost(f"the connection to {self.host} broke{said}")
-        how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
-        return Lost(f"the supervisor on {self.host} was {how}{said}", is_host=False)
+        number = -code if code < 0 else code - 128
+        ended = number in set(signal.Signals)
+        how = f"was ended by {signal.Signals(number).name}" if ended else f"exited with {code}"
+        return Lost(f"the supervisor on {self.host} {how}{said}", is_host=False)
 
     def tell(self, line: str) -> None:
         self._write(f"{line}\n".encode())

@@ -14,7 +14,7 @@ from hydra import compose, initialize_config_dir
 from scalewise.config import resolve
 from scalewise.paths import conf_dir
 from scalewise.records import Attempt, CellFolder
-from scalewise.sweep import remote, slurm_engine
+from scalewise.sweep import remote, slurm_engine, slurm_submission
 from scalewise.sweep.budget import Budget
 from scalewise.sweep.demand import Demand
 from scalewise.sweep.display import make_display
@@ -75,6 +75,7 @@ class AnsweringEngine(RemoteEngine):
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "_LOOK_S", 0.01)
+    monkeypatch.setattr(remote, "LOST_S", 0.0)
     monkeypatch.setattr(slurm_engine, "_LOOK_S", 0.01)
 
 
@@ -88,6 +89,30 @@ def test_a_cell_that_keeps_losing_its_host_is_tried_as_often_as_asked(
     assert (engine.tries, report.count("failed")) == (tries, 1)
     (_, folder), *_ = engine.folder.cells()
     assert [attempt.cause for attempt in folder.attempts()] == ["host"] * tries
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_lost_host_gets_the_time_to_end_its_part_before_the_next_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may still write to the cell's folder: two tries at once would mix their records."""
+    monkeypatch.setattr(remote, "LOST_S", 0.5)
+    engine = AnsweringEngine(tmp_path, [Lost("node1 was lost")] * 2)
+    engine.run(cells("sweep.retries=1", repeats=1))
+    (_, folder), *_ = engine.folder.cells()
+    first, second = folder.attempts()
+    assert second.started_at - first.finished_at > 0.4
+
+
+@pytest.mark.usefixtures("at_once")
+def test_where_only_the_supervisor_was_lost_nobody_waits_for_its_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "LOST_S", 3600.0)
+    killed = Lost("the supervisor on node1 was ended by SIGKILL", is_host=False)
+    engine = AnsweringEngine(tmp_path, [killed] * 2)
+    engine.run(cells("sweep.retries=1", repeats=1))
+    assert engine.tries == 2
 
 
 @pytest.mark.usefixtures("at_once")
@@ -122,8 +147,8 @@ def on_slurm(
 ) -> tuple[Slurm, SweepReport]:
     cluster = Slurm(tmp_path, causes)
     monkeypatch.setattr(slurm_engine, "require_slurm", lambda: None)
-    monkeypatch.setattr(slurm_engine, "make_executor", lambda *_: None)
-    monkeypatch.setattr(slurm_engine, "submit", cluster.submit)
+    monkeypatch.setattr(slurm_submission, "make_executor", lambda *_: None)
+    monkeypatch.setattr(slurm_submission, "submit", cluster.submit)
     monkeypatch.setattr(slurm_engine, "states", lambda ids: dict.fromkeys(ids, JobState("FAILED")))
     config = SlurmConfig(poll_s=0.1, settle_s=0, time_min=60)
     engine = SlurmEngine(tmp_path / "sweep", config, make_display(io.StringIO()))
@@ -136,6 +161,16 @@ def test_slurm_gets_a_cell_again_as_often_as_asked(
 ) -> None:
     wanted = cells("sweep.retries=2", repeats=1)
     cluster, report = on_slurm(tmp_path, monkeypatch, ["host"] * 9, wanted)
+    assert (cluster.batches, report.count("failed")) == ([1, 1, 1], 1)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_slurm_gets_a_preempted_cell_again_whatever_the_retries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = cells("sweep.retries=0", repeats=1)
+    causes = ["preempted", "preempted", "exception"]
+    cluster, report = on_slurm(tmp_path, monkeypatch, causes, wanted)
     assert (cluster.batches, report.count("failed")) == ([1, 1, 1], 1)
 
 

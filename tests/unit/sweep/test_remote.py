@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -35,7 +36,7 @@ from scalewise.sweep.ray_cluster import Node, require_ray
 from scalewise.sweep.ray_engine import RayEngine
 from scalewise.sweep.remote_cell import Lost, RemoteCell
 from scalewise.sweep.retry import mendable
-from scalewise.sweep.ssh import host_address, host_name, ssh_config
+from scalewise.sweep.ssh import BEGUN, host_address, host_name, ssh_config
 from scalewise.sweep.ssh_link import CommandLink
 
 PLANNED = PlannedCell("0" * 12, "1" * 12, "net-data-single-r0", ("a=1",), 0, 1)
@@ -131,9 +132,10 @@ def test_a_command_is_one_argument_of_what_connects(tmp_path: Path) -> None:
     config = ssh_config({"hosts": ["a"], "connect": "reach {host} sh -c {command}"})
     command = config.reach("a", ["python", "-c", "print('it works')"], ("/my code",))
     assert command[:4] == ["reach", "a", "sh", "-c"]
-    assert command[4:] == [
-        "exec env PYTHONPATH='/my code' python -c 'print('\"'\"'it works'\"'\"')'"
-    ]
+    (line,) = command[4:]
+    assert shlex.split(line)[:3] == ["exec", "sh", "-c"]
+    inner = "env PYTHONPATH='/my code' python -c 'print('\"'\"'it works'\"'\"')'; exit $?"
+    assert shlex.split(line)[3:] == [f"echo {BEGUN} >&2; {inner}"]
 
 
 def test_only_variables_that_mean_the_same_everywhere_go_along() -> None:
@@ -206,6 +208,17 @@ def test_a_supervisor_that_is_killed_is_no_lost_host(tmp_path: Path) -> None:
     )
 
 
+def test_what_a_shell_adds_to_the_number_of_a_signal_is_understood(tmp_path: Path) -> None:
+    """As from a host of ssh: there, a shell lives on to say how the supervisor ended."""
+    host = f"echo Welcome >&2; echo {BEGUN} >&2; read order; sh -c 'kill -9 $$'; exit $?"
+    assert linked(tmp_path, host) == Lost(
+        "the supervisor on node1 was ended by SIGKILL: Killed", is_host=False
+    )
+    assert linked(tmp_path, "read order; echo No such file >&2; exit 127") == Lost(
+        "the supervisor on node1 exited with 127: No such file", is_host=False
+    )
+
+
 def test_a_host_hears_that_the_sweep_is_gone(tmp_path: Path) -> None:
     origin = Origin("/", (), ())
     order = Order(str(tmp_path), PLANNED, Demand(1, 1, 0, 1), origin, "key")
@@ -252,13 +265,22 @@ def test_what_a_lost_host_could_not_record_is_recorded_for_it(tmp_path: Path) ->
     assert (attempt.outcome, attempt.cause, attempt.message) == ("failed", "host", "b is gone")
 
 
-def test_a_supervisor_that_saw_only_the_end_of_the_sweep_is_corrected(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("outcome", "cause", "message", "rank"),
+    [
+        ("interrupted", "interrupted", "the sweep ended", None),
+        ("failed", "exception", "rank 0: RuntimeError: Connection closed by peer", 0),
+    ],
+)
+def test_a_supervisor_that_saw_only_what_came_of_a_loss_is_corrected(
+    tmp_path: Path, outcome: Any, cause: Any, message: str, rank: int | None
+) -> None:
     folder = CellFolder(tmp_path)
-    seen = Attempt(1, "interrupted", "interrupted", "the sweep ended", None, None, (), 1.0, 2.0)
-    folder.save_attempt(seen)
+    folder.save_attempt(Attempt(1, outcome, cause, message, rank, None, (), 1.0, 2.0))
     record_loss(folder, 1, "host", "b is gone", 1.0)
     (attempt,) = folder.attempts()
-    assert (attempt.cause, attempt.message) == ("host", "b is gone")
+    assert (attempt.outcome, attempt.cause, attempt.message) == ("failed", "host", "b is gone")
+    assert attempt.rank is None
 
 
 def test_a_supervisor_that_knows_the_cause_is_believed(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from scalewise.config import CellConfig, ConfigError
 from scalewise.hardware import HardwareConfig
-from scalewise.records import CellFolder, PlannedCell
+from scalewise.records import Attempt, CellFolder, PlannedCell, RunningAttempt
 from scalewise.sweep import slurm_job
 from scalewise.sweep.blame import Verdict
 from scalewise.sweep.demand import Demand, demand
@@ -21,7 +21,8 @@ from scalewise.sweep.lease import HostMismatch
 from scalewise.sweep.nodes import announce, conclude, meet
 from scalewise.sweep.slurm import in_arrays, make_executor, script, slurm_config
 from scalewise.sweep.slurm_job import CellJob, refuse_other_tasks
-from scalewise.sweep.slurm_queue import GONE, JobState, QueueUnreachable, states
+from scalewise.sweep.slurm_queue import GONE, JobState, QueueUnreachable, preempted, states
+from scalewise.sweep.slurm_record import Sent, Submission
 
 
 @pytest.fixture
@@ -142,7 +143,7 @@ def test_several_tasks_on_one_node_train_nothing(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(
     ("time_min", "cause", "words"),
-    [(1, "timeout", "hydra.launcher.time_min=1"), (600, "interrupted", "SLURM preempted the job")],
+    [(1, "timeout", "hydra.launcher.time_min=1"), (600, "preempted", "SLURM preempted the job")],
 )
 def test_a_warning_while_the_supervisor_starts_is_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, time_min: int, cause: str, words: str
@@ -201,6 +202,29 @@ def test_a_controller_that_is_down_says_nothing_about_jobs(commands: Path) -> No
     program(commands, "squeue", "echo 'slurm_load_jobs error: Unable to contact' >&2; exit 1")
     with pytest.raises(QueueUnreachable, match="squeue: slurm_load_jobs error"):
         states(["5"])
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"), [("2026-11-22T00:38:22", True), ("N/A", False), ("", False)]
+)
+def test_slurm_says_whether_it_preempted_a_job(commands: Path, said: str, expected: bool) -> None:
+    program(commands, "squeue", f"echo '{said}'")
+    assert preempted("5") is expected
+
+
+def test_a_run_that_died_without_a_word_is_not_blamed_on_the_one_before(tmp_path: Path) -> None:
+    """The first run of the job was preempted; of the second there is only that it had begun."""
+    folder = CellFolder(tmp_path)
+    message = "SLURM preempted the job"
+    folder.save_attempt(Attempt(1, "interrupted", "preempted", message, None, None, (), 0.0, 1.0))
+    submission = Submission("5", 0.0, 1, Demand(1, 1, 0, 1), str(tmp_path / "log"))
+    cell: Any = None
+    sent = Sent(cell, folder, submission, JobState("NODE_FAIL"))
+    assert sent.preempted()
+    folder.save_running(RunningAttempt(2, 2.0, ()))
+    assert not sent.preempted()
+    assert sent.record_end().state == "failed"
+    assert [attempt.cause for attempt in folder.attempts()] == ["preempted", "host"]
 
 
 def failed(cause: Any, at: float, rank: int | None = 0) -> Verdict:

@@ -40,6 +40,8 @@ def explain(error: BaseException) -> str | None:
         return _explain_missing(error)
     if isinstance(error, OverrideParseException):
         return f"{error.override}: not an override ({_flat(error)}); allowed: key=value"
+    if isinstance(error, (AttributeError, AssertionError)) and (line := _explain_unset(error)):
+        return line
     if isinstance(error, (HydraException, OmegaConfBaseException)):
         for cause in _causes(error):
             if isinstance(cause, OmegaConfBaseException) and cause.full_key:
@@ -48,6 +50,8 @@ def explain(error: BaseException) -> str | None:
     if isinstance(error, (ValueError, RuntimeError)) and _is_hydras(error):
         # Hydra refuses some input, such as model=3, with a bare ValueError.
         return _explain_group() or _flat(error)
+    if isinstance(error, (ValueError, TypeError, AssertionError)) and _is_optunas(error):
+        return f"hydra/sweeper=optuna: {_flat(error) or type(error).__name__}"
     return None
 
 
@@ -91,6 +95,33 @@ def _raised_in(error: BaseException) -> str:
 
 def _is_hydras(error: BaseException) -> bool:
     return _raised_in(error).partition(".")[0] == "hydra"
+
+
+def _is_optunas(error: BaseException) -> bool:
+    """Raised by Optuna, or by Hydra's sweeper of that name, while neither runs our launcher."""
+    modules = [
+        str(f.f_globals.get("__name__", "")) for f, _ in traceback.walk_tb(error.__traceback__)
+    ]
+    asked = [m.startswith("hydra_plugins.hydra_optuna_sweeper.") for m in modules]
+    return any(asked) and modules[-1].partition(".")[0] in ("optuna", "hydra_plugins")
+
+
+def _explain_unset(error: BaseException) -> str | None:
+    """The override that Hydra could not lay over a null, which it answers with a bare error."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        override = frame.f_locals.get("override")
+        if frame.f_code.co_name != "_apply_overrides_to_config" or override is None:
+            continue
+        key = str(override.key_or_group)
+        allowed = "to set it in a configuration file"
+        if key.startswith(("hydra.sweeper.params", "hydra.sweeper.search_space")):
+            allowed = "each parameter as an override, such as 'batch_size=choice(8,16)'"
+        node = ".".join(key.split(".")[:3])
+        return (
+            f"{node}: found {override.input_line!r}, which Hydra cannot set on the command line, "
+            f"where it stands at null; allowed: {allowed}"
+        )
+    return None
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

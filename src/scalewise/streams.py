@@ -13,16 +13,19 @@ _POLITE = (signal.SIGTERM, signal.SIGHUP)
 
 
 def open_closed_streams() -> None:
-    """Put the null device where standard streams were closed (``2>&-``).
+    """Put the null device where standard streams were closed (``2>&-``), for children as well.
 
-    The next file that is opened would otherwise take such a number, and get what is printed.
+    The next file that is opened, here or in a process started from here, would otherwise take such
+    a number, and get what is printed.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(number)
         except OSError:
             opened = os.open(os.devnull, os.O_RDWR)
-            if opened != number:
+            if opened == number:
+                os.set_inheritable(number, True)  # as dup2 leaves it
+            else:
                 os.dup2(opened, number)
                 os.close(opened)
         if getattr(sys, name) is None:
@@ -75,3 +78,14 @@ def _is_gone(number: int) -> bool:
     poll.register(number, 0)
     gone = select.POLLERR | select.POLLHUP | select.POLLNVAL
     return any(event & gone for _, event in poll.poll(0))
+
+
+def say(text: str) -> None:
+    """Write a line to standard error, to whoever still reads."""
+    try:
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+    except OSError as error:
+        if not is_unread(error):
+            raise
+        silence_unread()

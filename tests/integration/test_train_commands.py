@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import yaml
 
 from fakes.train_command import LEAN, ROOT, SMALL, Finished, Train
 from scalewise.analysis.shards import audit_shards
-from scalewise.records import CellFolder, read_metrics, read_shard, read_steps
+from scalewise.records import CellFolder, SweepFolder, read_metrics, read_shard, read_steps
 
 
 @pytest.fixture(scope="module")
@@ -254,3 +255,38 @@ def test_the_shipped_configuration_is_complete_beside_the_package(tmp_path: Path
         assert paths.conf_dir() == package / "conf"
     finally:
         paths.__file__ = original
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("what", ["single", "sweep", "dry_run"])
+def test_closed_streams_harm_nothing(train: Train, tmp_path: Path, what: str, closed: str) -> None:
+    shell = ("sh", "-c", f'exec "$0" "$@" {closed}')
+    around = replace(train, script=(*shell, *train.script))
+    given = {"single": (), "sweep": ("-m", "seed=1,2"), "dry_run": ("sweep.dry_run=true",)}[what]
+    folder = tmp_path / "closed"
+    cells = ("max_steps=4", f"hydra.run.dir={folder}", f"hydra.sweep.dir={folder}", *given)
+    assert around(*SMALL, *cells).status == 0
+    made = [cell.result_of(planned.cell_id) for planned, cell in SweepFolder(folder).cells()] if (
+        folder / "sweep.json").exists() else []  # fmt: skip
+    assert [result is not None for result in made] == [True] * {"single": 1, "sweep": 2}.get(
+        what, 0
+    )
+
+
+def test_a_file_that_changed_is_not_mixed_with_what_it_was(train: Train, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("to be or not to be\n" * 200)
+    sizes = ("model.context_length=16", "dataset.sequence_length=16", "batch_size=4", "max_steps=4")
+    reading = (*LEAN, "model=gpt2_tiny", "dataset=text_file", f"dataset.path={text}", *sizes)
+    first = train(*reading, "-m", "seed=1")
+    assert first.status == 0, first.err
+    (told,) = first.only_cell().load_provenance().data.values()
+    assert told.startswith("3800 bytes (sha256 ")
+    text.write_text("to be or not to be\n" * 100)
+    for dry_run in ("false", "true"):
+        resumed = train(
+            *reading, "-m", "seed=1,2", f"sweep.resume={first.folder}", f"sweep.dry_run={dry_run}"
+        )
+        assert resumed.status == 2
+        assert resumed.err.count("\n") == 1
+        assert f"data: dataset.path: {told} there, 1900 bytes (sha256 " in resumed.err

@@ -16,6 +16,7 @@ import pytest
 from fakes.nvml import scenario as nvml
 from fakes.train_command import LEAN, SMALL, Finished, Train, copy_own_code, wait_for
 from scalewise.analysis.load import load_sweep
+from scalewise.datasets.labelled_csv import HEAD_BYTES
 from scalewise.gpu.election import FileLock
 from scalewise.records import (
     Attempt,
@@ -83,6 +84,7 @@ def test_the_right_rank_is_blamed_with_its_last_lines(
     attempt = only_attempt(fault)
     assert (attempt.outcome, attempt.cause, attempt.rank) == ("failed", cause, 1)
     assert attempt.message.startswith(message)
+    assert ("; what needs less memory: " in attempt.message) == (cause == "oom")
     if last is not None:
         assert any(last in line for line in attempt.last_lines), attempt.last_lines
     assert attempt.finished_at - attempt.started_at < 60
@@ -250,11 +252,13 @@ def test_a_torn_plan_is_one_line_when_it_is_resumed(train: Train) -> None:
 
 
 def test_a_file_that_cannot_be_read_says_where_and_asks_for_no_resumption(train: Train) -> None:
-    (train.cwd / "bad.csv").write_text('1,"a title","a text"\n' * 3 + "1,only two\n")
+    row = '1,"a title","a text"\n'
+    sound = HEAD_BYTES // len(row) + 1  # past what the plan looks at
+    (train.cwd / "bad.csv").write_text(row * sound + "1,only two\n")
     run = train(*LEAN, "model=text_small", "dataset=ag_news", "dataset.path=bad.csv")
     attempt = only_attempt(run.only_cell())
     assert attempt.cause == "config", attempt
-    assert "bad.csv, row 4" in attempt.message
+    assert f"bad.csv, row {sound + 1}" in attempt.message
     assert f": {attempt.message}" in run.err
     assert "sweep.resume=" not in run.err, "the same command would fail in the same way"
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from scalewise import entry, paths
+from scalewise.command_line import overrides_last
 from scalewise.errors import ConfigError
 from scalewise.explain import explain
 
@@ -137,6 +140,23 @@ WRONG = {
         ("-m", "hydra.sweep.subdir=x"),
         "hydra.sweep.subdir: found 'x'; scalewise names each cell's folder",
     ),
+    "more cells than allowed of Hydra's sweeper": (
+        ("-m", "hydra/sweeper=basic", "seed=range(0,300)", "sweep.max_cells=299"),
+        "sweep.max_cells: found 300 cells (300 of seed); allowed: at most 299; narrow the sweep",
+    ),
+    "a range without end of Hydra's sweeper": (
+        ("-m", "hydra/sweeper=basic", "seed=range(0,100000000)"),
+        "sweep.max_cells: found more cells (seed=range(0,100000000,1)); allowed: at most 100,000",
+    ),
+    "parameters of Hydra's sweeper in one word": (
+        ("-m", "hydra/sweeper=basic", "hydra.sweeper.params={batch_size: '8,16'}"),
+        "hydra.sweeper.params: found \"hydra.sweeper.params={batch_size: '8,16'}\", which Hydra "
+        "cannot set on the command line",
+    ),
+    "a search that is not made": (
+        ("batch_search.first=0",),
+        "batch_search.first: found 0; allowed: 1 to max, 65536",
+    ),
     "one wrong cell of two": (("-m", "batch_size=64,0"), "batch_size: found 0; allowed: 1 or more"),
 }
 
@@ -152,6 +172,72 @@ def test_wrong_input_is_one_line_and_leaves_nothing(
     assert errors.startswith(f"error: {message}")
     assert [p for p in tmp_path.rglob("*") if p.is_file()] == []
     assert not (tmp_path / "nowhere").exists()
+
+
+OPTUNA = {
+    "parameters": (
+        "hydra.sweeper.params={batch_size: 'choice(8,16)'}",
+        "hydra.sweeper.params: found",
+    ),
+    "one parameter": ("+hydra.sweeper.params.seed='choice(8,16)'", "hydra.sweeper.params: found"),
+    "a search space": (
+        "hydra.sweeper.search_space={seed: 1}",
+        "hydra.sweeper.search_space: found",
+    ),
+    "no trials": ("hydra.sweeper.n_trials=0", "hydra.sweeper.n_trials: found 0; allowed: 1 or "),
+    "no jobs": ("hydra.sweeper.n_jobs=0", "hydra.sweeper.n_jobs: found 0; allowed: 1 or more"),
+    "a direction": (
+        "hydra.sweeper.direction=foo",
+        "hydra.sweeper.direction: found foo; allowed: minimize or maximize",
+    ),
+    "no direction": (
+        "hydra.sweeper.direction=null",
+        "hydra.sweeper.direction: found null; allowed: minimize or maximize",
+    ),
+    "several directions": (
+        "hydra.sweeper.direction=[minimize,foo]",
+        "hydra.sweeper.direction: found foo; allowed: minimize or maximize",
+    ),
+    "an interval": (
+        "batch_size=interval(1,0)",
+        "hydra/sweeper=optuna: The `low` value must be smaller than or equal to the `high` value",
+    ),
+}
+
+
+@pytest.fixture(scope="session")
+def optuna() -> None:
+    """Imported before ``train`` puts a function where its imports want the class ``Popen``."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pytest.importorskip("hydra_plugins.hydra_optuna_sweeper")
+        pytest.importorskip("optuna.samplers")
+        pytest.importorskip("hydra_plugins.hydra_optuna_sweeper._impl")
+
+
+@pytest.mark.filterwarnings("ignore")  # Optuna's
+@pytest.mark.parametrize("case", sorted(OPTUNA))
+def test_what_optuna_would_trip_over_is_one_line(case: str, optuna: None, train: Train) -> None:
+    argument, message = OPTUNA[case]
+    status, errors = train("-m", "hydra/sweeper=optuna", argument)
+    said = [line for line in errors.splitlines() if line.startswith("error: ")]
+    assert (status, len(said)) == (2, 1), errors
+    assert said[0].startswith(f"error: {message}")
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("sweeper", ["matrix", "basic"])
+def test_a_preview_says_that_a_value_was_given_twice(
+    train: Train, monkeypatch: pytest.MonkeyPatch, sweeper: str
+) -> None:
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    status, _ = train("-m", f"hydra/sweeper={sweeper}", "seed=1,1,2", "sweep.dry_run=true")
+    said = sys.stdout.getvalue()  # type: ignore[attr-defined]
+    assert status == 0
+    assert "2 cells: 0 done, 2 to run" in said
+    assert (
+        "folded: 1 of 3 configurations are the same as another that is asked for (seed=1)" in said
+    )
 
 
 def test_a_wrong_host_alone_is_an_error(train: Train, tmp_path: Path) -> None:
@@ -180,7 +266,7 @@ def test_a_traceback_is_there_for_who_asks(train: Train, monkeypatch: pytest.Mon
     ],
 )
 def test_options_may_stand_between_overrides(typed: str, understood: str) -> None:
-    assert entry.overrides_last(typed.split()) == understood.split()
+    assert overrides_last(typed.split()) == understood.split()
 
 
 def test_a_bug_is_not_taken_for_wrong_input() -> None:

@@ -13,7 +13,8 @@ from omegaconf import OmegaConf
 
 from scalewise.config import resolve
 from scalewise.paths import sweep_folder
-from scalewise.sweep.grid import combinations, rules
+from scalewise.sweep.grid import combinations
+from scalewise.sweep.grid_rules import rules
 from scalewise.sweep.plan import request
 
 CONF = Path(__file__).parents[2] / "conf"

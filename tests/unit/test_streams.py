@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -93,6 +94,20 @@ def test_closed_streams_do_not_take_the_next_file() -> None:
         ["sh", "-c", '"$0" -c "$1" >&- 2>&-', sys.executable, code], check=False
     )
     assert closed.returncode > 2
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_processes_started_from_there_find_no_stream_closed(closed: str, tmp_path: Path) -> None:
+    """The supervisor inherits standard error: without it, its first file would take the number."""
+    said = tmp_path / "said"
+    child = f"import os; [os.fstat(n) for n in (0, 1, 2)]; open({str(said)!r}, 'w').write('open')"
+    code = (
+        "from scalewise.streams import open_closed_streams; open_closed_streams(); "
+        "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', sys.argv[1]]))"
+    )
+    command = ["sh", "-c", f'"$0" -c "$1" "$2" {closed}', sys.executable, code, child]
+    assert subprocess.run(command, check=False, capture_output=True).returncode == 0
+    assert said.read_text() == "open"
 
 
 def test_what_says_that_nobody_reads() -> None:

@@ -52,7 +52,8 @@ class MatrixSweeper(BasicSweeper):
         """The jobs' overrides, in batches. ``overrides`` are read again with the grids' own."""
         from scalewise.config import most_cells
         from scalewise.errors import ConfigError
-        from scalewise.sweep.grid import combinations, rules, texts
+        from scalewise.sweep.grid import combinations
+        from scalewise.sweep.grid_rules import rules, texts
 
         assert self.hydra_context is not None and self.config is not None
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
@@ -74,18 +75,26 @@ class MatrixSweeper(BasicSweeper):
         """Left to the launcher."""
 
 
-class LocalLauncher(Launcher):
-    """``hydra/launcher=local``: the cells of a sweep on this host."""
+class _SweepLauncher(Launcher):
+    """What launchers learn from Hydra before the sweeper begins: there it is checked, too."""
 
     def __init__(self, **options: Any) -> None:
         """``options`` are read and checked where the sweep reads its configuration."""
+        self.options = options
         self._config: DictConfig | None = None
         self._context: HydraContext | None = None
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
+        from scalewise.sweep.sweepers import check_sweeper
+
         self._context, self._config = hydra_context, config
+        check_sweeper(config, hydra_context)
+
+
+class LocalLauncher(_SweepLauncher):
+    """``hydra/launcher=local``: the cells of a sweep on this host."""
 
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
@@ -97,18 +106,8 @@ class LocalLauncher(Launcher):
         return launch(self._config, self._context, job_overrides, initial_job_idx)
 
 
-class ClusterLauncher(Launcher):
+class ClusterLauncher(_SweepLauncher):
     """What the launchers for other hosts have in common: options that the sweep itself checks."""
-
-    def __init__(self, **options: Any) -> None:
-        self.options = options
-        self._config: DictConfig | None = None
-        self._context: HydraContext | None = None
-
-    def setup(
-        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
-    ) -> None:
-        self._context, self._config = hydra_context, config
 
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import io
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from scalewise.datasets.errors import DatasetError
 
@@ -24,6 +26,23 @@ class CsvLayout:
     """What stands in the label's column, in lower case, when the first row is a header."""
 
 
+AG_NEWS = CsvLayout(
+    columns=("class", "title", "description"),
+    label="class",
+    classes={"1": 0, "2": 1, "3": 2, "4": 3},
+    header_labels=("class", "class index"),
+)
+IMDB = CsvLayout(
+    columns=("review", "sentiment"),
+    label="sentiment",
+    classes={"negative": 0, "positive": 1},
+    header_labels=("sentiment",),
+)
+
+HEAD_BYTES = 1 << 20
+"""What :func:`look_at_csv` reads at most: some milliseconds' worth."""
+
+
 @dataclass(frozen=True)
 class LabelledTexts:
     """Texts and their classes, in the order of the file."""
@@ -38,44 +57,89 @@ def read_labelled_csv(path: Path, layout: CsvLayout) -> LabelledTexts:
     Raises :class:`DatasetError` with the number of the row, counted from 1, for the first row that
     is not as ``layout`` says, and for a file that is missing, empty or not UTF-8.
     """
-    label_at = layout.columns.index(layout.label)
     texts: list[str] = []
     labels: list[int] = []
-    for number, row in enumerate(_rows(path), start=1):
-        if number == 1 and _is_header(row, label_at, layout):
-            continue
-        _check_row(path, number, row, label_at, layout)
-        labels.append(layout.classes[row[label_at].strip()])
-        texts.append(" ".join(cell for i, cell in enumerate(row) if i != label_at))
+    label_at = layout.columns.index(layout.label)
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            for row in _rows(path, file, layout):
+                labels.append(layout.classes[row[label_at].strip()])
+                texts.append(" ".join(cell for i, cell in enumerate(row) if i != label_at))
+    except OSError as error:
+        raise _unreadable(path, error) from error
     if not texts:
-        raise DatasetError(
-            f"{path}: found no rows; allowed: a CSV file of {', '.join(layout.columns)}"
-        )
+        raise _empty(path, layout)
     return LabelledTexts(tuple(texts), tuple(labels))
 
 
-def _rows(path: Path) -> Iterator[list[str]]:
-    csv.field_size_limit(sys.maxsize)
-    number = 0
+def look_at_csv(path: Path, layout: CsvLayout, most_bytes: int = HEAD_BYTES) -> int | None:
+    """Check the rows that begin in the first ``most_bytes``, as :func:`read_labelled_csv` would.
+
+    Returns the number of rows of a file that is no longer than that. Of a longer one, None: its
+    later rows, and a row that ends after so many bytes, are left to whoever reads all of it.
+    Raises :class:`DatasetError`.
+    """
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            for row in csv.reader(file, strict=True):
-                number += 1
-                yield row
+        with path.open("rb") as file:
+            head = file.read(most_bytes + 1)
     except OSError as error:
-        raise DatasetError(
-            f"dataset.path: {path} cannot be read: {error.strerror}; give a CSV file"
-        ) from error
+        raise _unreadable(path, error) from error
+    is_whole = len(head) <= most_bytes
+    if not is_whole:
+        head = head[: head.rfind(b"\n") + 1]  # no line, and no character, is torn
+    lines = io.TextIOWrapper(io.BytesIO(head), encoding="utf-8", newline="")
+    rows = sum(1 for _ in _rows(path, lines, layout, is_whole))
+    if not is_whole:
+        return None
+    if not rows:
+        raise _empty(path, layout)
+    return rows
+
+
+def _rows(
+    path: Path, lines: TextIO, layout: CsvLayout, is_whole: bool = True
+) -> Iterator[list[str]]:
+    """The rows but for a header, each as ``layout`` says. Raises :class:`DatasetError`.
+
+    Where ``lines`` are not the whole file, a row without an end is passed over.
+    """
+    csv.field_size_limit(sys.maxsize)
+    label_at = layout.columns.index(layout.label)
+    number = 0
+    reader = csv.reader(lines, strict=True)
+    try:
+        for row in reader:
+            number += 1
+            if number == 1 and _is_header(row, label_at, layout):
+                continue
+            _check_row(path, number, row, label_at, layout)
+            yield row
     except UnicodeDecodeError as error:
         raise DatasetError(
             f"{path}, after row {number}: found a byte that is not UTF-8 ({error.reason}); "
             "allowed: UTF-8 text"
         ) from error
     except csv.Error as error:
+        if not is_whole and str(error) == _NO_END:
+            return
         raise DatasetError(
             f"{path}, row {number + 1}: found malformed CSV ({error}); allowed: comma-separated "
             "cells, quoted with double quotes"
         ) from error
+
+
+_NO_END = "unexpected end of data"
+"""What :mod:`csv` says of a quoted cell that the end of the text cuts off."""
+
+
+def _unreadable(path: Path, error: OSError) -> DatasetError:
+    return DatasetError(f"dataset.path: {path} cannot be read: {error.strerror}; give a CSV file")
+
+
+def _empty(path: Path, layout: CsvLayout) -> DatasetError:
+    return DatasetError(
+        f"{path}: found no rows; allowed: a CSV file of {', '.join(layout.columns)}"
+    )
 
 
 def _is_header(row: list[str], label_at: int, layout: CsvLayout) -> bool:

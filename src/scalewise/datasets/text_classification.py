@@ -9,7 +9,13 @@ from typing import Any, ClassVar
 
 import torch
 
-from scalewise.datasets.labelled_csv import CsvLayout, LabelledTexts, read_labelled_csv
+from scalewise.datasets.labelled_csv import (
+    AG_NEWS,
+    IMDB,
+    CsvLayout,
+    LabelledTexts,
+    read_labelled_csv,
+)
 from scalewise.datasets.labelled_hub import HubLayout, check_hub, read_labelled_hub
 from scalewise.datasets.split import check_split, split_indices
 from scalewise.datasets.tensors import TensorPairs
@@ -98,22 +104,12 @@ class TextClassification:
 class AgNews(TextClassification):
     """AG News (Zhang et al., 2015): class 1 to 4, title, description."""
 
-    layout = CsvLayout(
-        columns=("class", "title", "description"),
-        label="class",
-        classes={"1": 0, "2": 1, "3": 2, "4": 3},
-        header_labels=("class", "class index"),
-    )
+    layout = AG_NEWS
     hub = HubLayout("fancyzhx/ag_news", text="text", label="label", classes=4)
 
 
 class Imdb(TextClassification):
     """IMDB reviews (Maas et al., 2011) as a CSV: review, sentiment."""
 
-    layout = CsvLayout(
-        columns=("review", "sentiment"),
-        label="sentiment",
-        classes={"negative": 0, "positive": 1},
-        header_labels=("sentiment",),
-    )
+    layout = IMDB
     hub = HubLayout("stanfordnlp/imdb", text="text", label="label", classes=2)

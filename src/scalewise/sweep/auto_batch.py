@@ -15,7 +15,8 @@ from typing import Any
 from scalewise.config import ConfigError, build_cell
 from scalewise.records import RecordError, SweepFolder
 from scalewise.records.batch_search import BatchSearchRecord, load_batch_search
-from scalewise.sweep.plan import Cell, Request, check_samples, make_cell
+from scalewise.sweep.component_checks import check_samples
+from scalewise.sweep.plan import Cell, Request, make_cell
 from scalewise.sweep.resume import is_done, is_rerun
 
 _SETTLED: dict[str, Any] = {

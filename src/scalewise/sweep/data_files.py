@@ -1,8 +1,9 @@
 """The files of our own data sets, looked at before anything starts, and without torch.
 
 Missing and torn ones are refused here, batches larger than what they hold, and models that do not
-know all their tokens. Only what takes next to no time is read; the rest is found wanting by the
-ranks.
+know all their tokens. Only what takes next to no time is read. Left to the ranks: the rows of a CSV
+file past its first MiB, and so the number of rows of such a file; the sums of token shards; what
+lies in the files below a ``root``; and whatever the hub sends.
 """
 
 from __future__ import annotations
@@ -13,13 +14,19 @@ from typing import Any
 
 from scalewise.components import Component
 from scalewise.datasets.errors import DatasetError
+from scalewise.datasets.labelled_csv import AG_NEWS, IMDB, CsvLayout, look_at_csv
 from scalewise.datasets.token_index import check_sizes, load_index
 from scalewise.errors import ConfigError
 from scalewise.ranges import require
-from scalewise.sweep.plan import Request, check_samples, samples_are
+from scalewise.sweep.component_checks import check_samples, samples_are
+from scalewise.sweep.plan import Request
 
 _SHARDS = "scalewise.datasets.token_shards.TokenShards"
 _TEXT = "scalewise.datasets.text_file.TextFile"
+_CSV = {
+    "scalewise.datasets.text_classification.AgNews": AG_NEWS,
+    "scalewise.datasets.text_classification.Imdb": IMDB,
+}
 _GPT2 = "scalewise.models.gpt2.Gpt2"
 
 
@@ -70,13 +77,38 @@ def _check(dataset: Component) -> None:
                 f"dataset.{key}: {path} cannot be read: No such file or directory; allowed: "
                 f"{what} that is there (from {Path.cwd()})"
             )
-    count = {_SHARDS: _shard_windows, _TEXT: _byte_windows}.get(dataset.target)
-    if count is None or "path" not in dataset.arguments:
+    if not dataset.arguments.get("path"):
         return
     try:
-        samples_are(dataset, count(dataset.arguments))
+        samples = _training_samples(dataset)
     except DatasetError as error:
         raise ConfigError(str(error)) from error
+    if samples is not None:
+        samples_are(dataset, samples)
+
+
+def _training_samples(dataset: Component) -> int | None:
+    """Of the files of ``dataset``; None where only reading all of them would tell.
+
+    Raises :class:`DatasetError`.
+    """
+    if dataset.target == _SHARDS:
+        return _shard_windows(dataset.arguments)
+    if dataset.target == _TEXT:
+        return _byte_windows(dataset.arguments)
+    if dataset.target in _CSV:
+        return _csv_rows(dataset.arguments, _CSV[dataset.target])
+    return None
+
+
+def _csv_rows(arguments: Mapping[str, Any], layout: CsvLayout) -> int | None:
+    """Training samples of a short CSV file; of a long one, only its first rows are looked at."""
+    from scalewise.datasets.split import held_out_of  # it imports NumPy
+
+    rows = look_at_csv(Path(arguments["path"]), layout)
+    if rows is None:
+        return None
+    return rows - held_out_of(rows, arguments.get("validation_fraction", 0.2))
 
 
 def _shard_windows(arguments: Mapping[str, Any]) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from scalewise.config import CellConfig
-from scalewise.records import CellFolder
+from scalewise.data_identity import changes, data_identity
+from scalewise.records import CellFolder, Provenance, RecordError
 from scalewise.records.checkpoints import Checkpoint, drop_checkpoints, last_checkpoint
 from scalewise.sweep.job import Job
 from scalewise.working_tree import code_version
@@ -22,19 +23,32 @@ def prepare(folder: CellFolder, cell: CellConfig, job: Job) -> str | None:
     found = last_checkpoint(folder.path)
     if found is None:
         return None
-    why = _unfit(found[1], cell, job)
+    why = _unfit(found[1], folder, cell, job)
     if why is not None:
         drop_checkpoints(folder.path)
     return why
 
 
-def _unfit(checkpoint: Checkpoint, cell: CellConfig, job: Job) -> str | None:
+def _unfit(checkpoint: Checkpoint, folder: CellFolder, cell: CellConfig, job: Job) -> str | None:
     if checkpoint.world_size != job.world_size:
         return f"its checkpoint is of {checkpoint.world_size} ranks, this try has {job.world_size}"
     models = tuple(sorted({slot.name for slot in job.slots}))
     if not set(checkpoint.devices) <= set(models):
         return f"its checkpoint is from {', '.join(checkpoint.devices)}, this is {models[0]}"
+    provenance = _provenance(folder)
+    if provenance is not None and not cell.sweep.allow_mixed:
+        now = data_identity(cell.dataset.arguments, Path(job.cwd))
+        for argument, words in changes(provenance.data, now).items():
+            return f"its checkpoint is of other data: dataset.{argument}: {words}"
     code = code_version(Path(__file__).parent) or code_version(Path(job.cwd))
     if dict(checkpoint.code) != code and not cell.sweep.allow_mixed:
         return "its checkpoint is of another state of the code (sweep.allow_mixed=true uses it)"
     return None
+
+
+def _provenance(folder: CellFolder) -> Provenance | None:
+    """Of the try that left the checkpoint; None where it did not get so far as to record it."""
+    try:
+        return folder.load_provenance()
+    except RecordError:
+        return None

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.utils import JobReturn, JobStatus
+from hydra.core.utils import JobReturn
 from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf
 
@@ -21,17 +21,18 @@ from scalewise.sweep.compose import Composer, written_keys
 from scalewise.sweep.data_files import check_files
 from scalewise.sweep.display import make_display
 from scalewise.sweep.engine import Engine, SweepReport
+from scalewise.sweep.engines import engine_maker
 from scalewise.sweep.extras import wrapped
-from scalewise.sweep.job import CellFailed, Outcome
 from scalewise.sweep.left_behind import differences
 from scalewise.sweep.local import LocalConfig, local_config
 from scalewise.sweep.local_engine import LocalEngine
 from scalewise.sweep.own_code import check_own_code
-from scalewise.sweep.plan import Cell, Request, plan, request
+from scalewise.sweep.plan import Cell, Request, folded, plan, request
 from scalewise.sweep.preview import Cluster, ThisHost, preview
 from scalewise.sweep.resume import Selection, check_options, planned_repeats, refuse_mixing, select
+from scalewise.sweep.returns import job_return, objective_over, outcomes_of
+from scalewise.sweep.sweepers import is_basic
 from scalewise.sweep.warm_start import check_warm
-from scalewise.typed import DataError, check_finite
 
 ran: list[SweepReport] = []
 """Every sweep this process has run: the entry reports on them and derives its exit status."""
@@ -60,7 +61,7 @@ def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> 
         lambda f: LocalEngine(f, "exclusive", make_display(folder=f)),
         _left_open([one]),
     )
-    return _objective(_outcomes(report, report.cells_of(one.config_id)))
+    return objective_over(outcomes_of(report, report.cells_of(one.config_id)))
 
 
 def launch(
@@ -89,33 +90,8 @@ def launch_on_cluster(
     options: Mapping[str, Any],
 ) -> list[JobReturn]:
     """``hydra/launcher=slurm|ssh|ray``: the same, with ``options`` for its configuration."""
-    make_engine = _engine_maker(cluster, options)
+    make_engine = engine_maker(cluster, options)
     return _launch(master, context, job_overrides, initial_job_idx, make_engine)
-
-
-def _engine_maker(cluster: str, options: Mapping[str, Any]) -> Callable[[Path], Engine]:
-    """Imports one cluster's rooms alone. Raises :class:`ConfigError` for wrong options."""
-    try:
-        check_finite(options, "hydra.launcher")
-    except DataError as error:
-        raise ConfigError(str(error)) from None
-    if cluster == "slurm":
-        from scalewise.sweep.slurm import slurm_config
-        from scalewise.sweep.slurm_engine import SlurmEngine
-
-        slurm = slurm_config(options)
-        return lambda folder: SlurmEngine(folder, slurm, make_display(folder=folder))
-    if cluster == "ssh":
-        from scalewise.sweep.ssh import ssh_config
-        from scalewise.sweep.ssh_engine import SshEngine
-
-        ssh = ssh_config(options)
-        return lambda folder: SshEngine(folder, ssh, make_display(folder=folder))
-    from scalewise.sweep.ray import ray_config
-    from scalewise.sweep.ray_engine import RayEngine
-
-    ray = ray_config(options)
-    return lambda folder: RayEngine(folder, ray, make_display(folder=folder))
 
 
 def _launch(
@@ -133,7 +109,7 @@ def _launch(
     folder = Path(str(master.hydra.sweep.dir)).resolve()
     composer = Composer(master, context)
     sweeper = str(master.hydra.sweeper._target_)
-    basic = sweeper.endswith(("BasicSweeper", "MatrixSweeper"))
+    basic = is_basic(master) or sweeper.endswith(".MatrixSweeper")
     local = str(master.hydra.launcher._target_).endswith(".LocalLauncher")
     launcher = master.hydra.launcher
     wrap = _local(launcher).wrap if local else launcher.get("wrap")
@@ -161,13 +137,13 @@ def _launch(
         return []
     # Optuna asks in batches, and so does a sweeper with max_batch_size.
     whole = basic and master.hydra.sweeper.get("max_batch_size") is None
-    report = _run(folder, cells, host, make_engine, _left_open(requests), whole)
+    report = _run(folder, cells, host, make_engine, _left_open(requests), _folded(requests), whole)
     returns = []
     for i, (overrides, one) in enumerate(zip(job_overrides, requests, strict=True)):
-        outcomes = _outcomes(report, report.cells_of(one.config_id))
+        outcomes = outcomes_of(report, report.cells_of(one.config_id))
         # The basic sweeper looks at no configuration, and composing thousands takes minutes.
         config = None if basic else composer.compose(overrides, initial_job_idx + i)
-        returns.append(_job_return(list(overrides), config, folder, outcomes, basic))
+        returns.append(job_return(list(overrides), config, folder, outcomes, basic))
     return returns
 
 
@@ -202,14 +178,28 @@ def select_in(cells: Sequence[Cell], sweep: SweepFolder, left_open: Sequence[Req
 def _print_preview(
     folder: Path, cells: Sequence[Cell], host: ThisHost, packed: bool, requests: Sequence[Request]
 ) -> None:
+    """Raises :class:`ConfigError` for what a run would be refused for."""
     sweep = SweepFolder(folder)
     left_open = [f"the better of {one}" for one in auto.described(requests)]
     left_open += auto_batch.described(requests, sweep)
     selection = select_in(cells, sweep, _left_open(requests))
-    for line in preview(sweep, selection, host, packed, left_open):
-        sys.stdout.write(line + "\n")
-    for line in differences(sweep, cells, bool(_left_open(requests))):
-        sys.stdout.write(line + "\n")
+    lines = [*preview(sweep, selection, host, packed, left_open), *_folded(requests)]
+    lines += _mixed(sweep, selection, host)
+    lines += differences(sweep, cells, bool(_left_open(requests)))
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+def _folded(requests: Sequence[Request]) -> list[str]:
+    line = folded(requests)
+    return [] if line is None else [line]
+
+
+def _mixed(sweep: SweepFolder, selection: Selection, host: ThisHost) -> list[str]:
+    """What results of the folder differ in from those that would be added; refuses them first."""
+    on_this_host = not isinstance(host, Cluster)  # files may be others where the cells would run
+    again = selection.again
+    found = refuse_mixing(sweep, selection.cells, again, host.models(), on_this_host)
+    return [f"mixed: {difference}" for difference in found]
 
 
 def check_resumed(requests: Iterable[Request]) -> None:
@@ -229,18 +219,19 @@ def _run(
     host: ThisHost,
     make_engine: Callable[[Path], Engine],
     left_open: tuple[Request, ...],
+    remarks: Sequence[str] = (),
     whole: bool = True,
 ) -> SweepReport:
-    """``whole``: no further cells will be asked for by the sweeper."""
+    """``remarks`` are said first; ``whole``: no further cells will be asked for by the sweeper."""
     sweep = SweepFolder(folder)
     selection = select_in(cells, sweep, left_open)
     for cell in selection.cells:
         host(cell)
-    mixed = refuse_mixing(sweep, selection.cells, selection.again, host.models())
+    mixed = _mixed(sweep, selection, host)
     engine = make_engine(folder)
     engine.again = selection.again
     engine.left_open = left_open
-    engine.remarks = [f"mixed: {difference}" for difference in mixed]
+    engine.remarks = [*remarks, *mixed]
     if whole and cells[0].request.cell.sweep.resume is not None:
         engine.remarks += differences(sweep, cells, bool(left_open))
     try:
@@ -257,45 +248,3 @@ def _remember(report: SweepReport) -> None:
         # A sweeper that asks in batches fills one folder.
         earlier.outcomes.update(report.outcomes)
         earlier.cells += report.cells
-
-
-def _outcomes(report: SweepReport, cells: Sequence[Cell]) -> list[Outcome]:
-    return [report.outcomes[cell.planned.cell_id] for cell in cells]
-
-
-def _objective(outcomes: Sequence[Outcome]) -> float | None:
-    """The mean over repeats; None if any of them has none."""
-    values = [outcome.objective for outcome in outcomes]
-    present = [value for value in values if value is not None]
-    return sum(present) / len(present) if present and len(present) == len(values) else None
-
-
-def _job_return(
-    overrides: list[str],
-    config: DictConfig | None,
-    folder: Path,
-    outcomes: Sequence[Outcome],
-    basic_sweeper: bool,
-) -> JobReturn:
-    task_config: Any = None
-    hydra_config = None
-    if config is not None:
-        keys = [str(key) for key in config if key != "hydra"]
-        task_config = OmegaConf.masked_copy(config, keys)
-        hydra_config = OmegaConf.masked_copy(config, ["hydra"])
-    result = JobReturn(
-        overrides=overrides,
-        cfg=task_config,
-        hydra_cfg=hydra_config,
-        working_dir=str(folder),
-        task_name="scalewise",
-        status=JobStatus.COMPLETED,
-    )
-    result.return_value = _objective(outcomes)
-    if result.return_value is None and not basic_sweeper:
-        # Optuna and its like count failures themselves. The basic sweeper would stop at the
-        # first one; there, the exit status says it.
-        result.status = JobStatus.FAILED
-        why = next((o.message for o in outcomes if o.objective is None), "its first stage failed")
-        result.return_value = CellFailed(why)
-    return result

@@ -25,6 +25,8 @@ from scalewise.components import (
     load_target,
 )
 from scalewise.errors import ConfigError
+from scalewise.sweep.component_checks import check_samples, samples_are
+from scalewise.sweep.own_samples import samples_of
 from scalewise.sweep.plan import Request
 from scalewise.sweep.signature import Undecided, check_call
 from scalewise.typed import build, to_plain
@@ -34,7 +36,10 @@ _IMPORT_S = 120.0
 
 
 def check_own_code(requests: Iterable[Request]) -> None:
-    """Raises :class:`ConfigError` for the first class or argument that is not there."""
+    """Raises :class:`ConfigError` for the first class or argument that is not there.
+
+    And for a batch that is larger than a data set whose source says how large that is.
+    """
     undecided: dict[str, tuple[str, Component]] = {}
     sound: set[str] = set()
     for one in requests:
@@ -49,6 +54,8 @@ def check_own_code(requests: Iterable[Request]) -> None:
                 _check_source(key, component)
             except Undecided:
                 undecided[known] = (key, component)
+        if not one.cell.dataset.target.startswith("scalewise."):
+            check_samples(one.cell)
     if undecided:
         _check_by_import(list(undecided.values()))
 
@@ -67,6 +74,10 @@ def _check_source(key: str, component: Component) -> None:
         ) from None
     except (OSError, UnicodeDecodeError):
         raise Undecided from None
+    if key == "dataset":
+        samples = samples_of(name, tree, component.arguments)
+        if samples is not None:
+            samples_are(component, samples)
     given = OPTIMIZER_GIVEN if key == "optimizer" else ()
     check_call(key, component.target, name, tree, component.arguments, given)
     if key == "optimizer":

@@ -12,21 +12,17 @@ from typing import Any
 from scalewise.config import (
     FEWEST_ADAPTIVE_REPEATS,
     CellConfig,
-    Component,
     ConfigError,
     build_cell,
-    check_module,
     config_id,
-    instantiate,
     keep_own_arguments,
     repeat_id,
     without_absent_groups,
 )
 from scalewise.policies import MAX_CELLS, too_many_cells
 from scalewise.records import PlannedCell
+from scalewise.sweep.component_checks import check_components, check_fit, check_samples
 from scalewise.sweep.extras import examination
-from scalewise.sweep.shipped import is_shipped
-from scalewise.train.imports import import_for_building
 
 
 @dataclass(frozen=True)
@@ -60,8 +56,9 @@ def request(
     ``written`` are the keys that its experiment file sets: see :func:`keep_own_arguments`.
     """
     typed = tuple(overrides)
-    plain = without_absent_groups(keep_own_arguments(plain, typed, written))
-    cell = build_cell(plain)
+    whole = keep_own_arguments(plain, typed, written)
+    cell = build_cell(whole)  # what leaves no trace is wrong all the same if it is typed wrong
+    plain = without_absent_groups(whole)
     if not cell.is_timed:
         # Repeats are samples of a time, and here none is taken.
         plain = {**plain, "repeats": 1}
@@ -70,102 +67,6 @@ def request(
     check_fit(plain)
     check_samples(cell)
     return Request(typed, plain, cell)
-
-
-def check_components(cell: CellConfig) -> None:
-    """Build what costs nothing to build, so that wrong arguments are found before any start.
-
-    Our models are built without memory (on torch's ``meta`` device), our datasets read nothing
-    before they are asked for samples, and an optimizer is content with one parameter. A user's
-    own classes are only looked for, and our own options are known to build. Raises
-    :class:`ConfigError`.
-    """
-    for key in ("model", "dataset", "optimizer"):
-        component = getattr(cell, key)
-        known = f"{key} {component!r}"
-        if known not in _sound:
-            if not is_shipped(key, component):
-                _check_component(key, component, known)
-            _sound.add(known)
-
-
-def _check_component(key: str, component: Component, known: str) -> None:
-    if not component.target.startswith("scalewise."):
-        check_module(key, component)
-        return
-    import_for_building()
-    import torch
-
-    given: dict[str, Any] = {}
-    if key == "optimizer":
-        weight = torch.nn.Parameter(torch.zeros(2, 2))
-        given = {"params": [("weight", weight)], "device_kind": "cpu"}
-    with torch.device("meta" if key == "model" else "cpu"):
-        built = instantiate(key, component, **given)
-    samples = getattr(built, "train_samples", None) if key == "dataset" else None
-    if samples is not None:
-        _samples[known] = samples
-
-
-_sound: set[str] = set()
-"""Components that were built once: thousands of cells share a few."""
-_samples: dict[str, int] = {}
-"""Training samples of those datasets that know them without reading more than a size."""
-
-
-def samples_are(dataset: Component, samples: int) -> None:
-    """Remember how many training samples ``dataset`` has, for :func:`check_samples`."""
-    _samples[f"dataset {dataset!r}"] = samples
-
-
-def check_samples(cell: CellConfig) -> None:
-    """Refuse a batch that is larger than the training set, where that is known before reading it.
-
-    Raises :class:`ConfigError`. Any other data set is found wanting by the cell's ranks.
-    """
-    if cell.workload != "train":
-        return
-    size = 1 if cell.batch_size == "auto" else cell.batch_size
-    devices = cell.strategy.devices
-    shares = 1 if devices == "auto" or cell.scaling == "strong" else devices
-    batches = cell.accumulate_grad_batches
-    found = size * shares * batches
-    known = f"dataset {cell.dataset!r}"
-    if known not in _samples and _may_be_short(cell.dataset, found):
-        _check_component("dataset", cell.dataset, known)
-    samples = _samples.get(known)
-    if samples is None:
-        return
-    if found > samples:
-        parts = [f"{size} on each of {shares} devices"] if shares > 1 else []
-        parts += [f"accumulate_grad_batches={batches}"] if batches > 1 else []
-        each = f" ({', '.join(parts)})" if parts else ""
-        raise ConfigError(
-            f"batch_size: found {found} samples a step{each}, but the training "
-            f"set of dataset={cell.dataset.name} has {samples}; allowed: at most {samples}"
-        )
-
-
-def _may_be_short(dataset: Component, wanted: int) -> bool:
-    """Whether one of our own options, which nobody built, had better be asked for its size.
-
-    Half of what is asked for may be held out for validation; with less than that, torch need not
-    be imported to know that it is enough.
-    """
-    asked = dataset.arguments.get("train_samples", dataset.arguments.get("samples"))
-    ours = dataset.target.startswith("scalewise.")
-    return ours and isinstance(asked, int) and wanted > asked // 2
-
-
-def check_fit(plain: dict[str, Any]) -> None:
-    """Refuse a model and a dataset that say they do not fit. Raises :class:`ConfigError`."""
-    takes = plain["model"].get("takes")
-    gives = plain["dataset"].get("gives")
-    if takes is not None and gives is not None and takes != gives:
-        raise ConfigError(
-            f"dataset: found {plain['dataset'].get('name')!r}, which gives {gives}; model "
-            f"{plain['model'].get('name')!r} takes {takes}: choose a dataset that gives {takes}"
-        )
 
 
 def plan(
@@ -210,6 +111,23 @@ def _repeats(one: Request, planned: int) -> int:
     """Of a configuration of which ``planned`` repeats are in the folder already."""
     wanted = max(first_repeats(one.cell), planned)
     return max(wanted, planned + one.cell.sweep.extend) if planned else wanted
+
+
+def folded(requests: Sequence[Request]) -> str | None:
+    """A line about requests that ask for the same configuration, which runs once; None if none do.
+
+    A value that is given twice (``seed=1,1``) is meant otherwise, more often than not.
+    """
+    first: dict[str, Request] = {}
+    twice = [one for one in requests if first.setdefault(one.config_id, one) is not one]
+    if not twice:
+        return None
+    shared = set.intersection(*(set(one.overrides) for one in requests))
+    own = " ".join(word for word in twice[0].overrides if word not in shared)
+    return (
+        f"folded: {len(twice)} of {len(requests)} configurations are the same as another that is "
+        f"asked for{own and f' ({own})'} and run with it; to run one more than once, set repeats=N"
+    )
 
 
 def first_repeats(cell: CellConfig) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from scalewise.sweep.ports import free_port
 from scalewise.sweep.process_tree import ENV_SUPERVISOR, command_line, descendants, kill, reap
 from scalewise.sweep.rank_start import RankStart, Starter, spawn
 from scalewise.train.rank import across_hosts, rendezvous, scrubbed
+from scalewise.train.stacks import REQUEST
 from scalewise.typed import to_plain
 from scalewise.wrap import wrap_command
 
@@ -114,7 +114,7 @@ class Ranks:
     def dump_stacks(self) -> None:
         """Ask every living rank to write the stacks of its threads to its stderr log."""
         for pid in self.trainers().values():
-            kill(pid, signal.SIGUSR1)
+            kill(pid, REQUEST)
 
     def _environment(self, rank: int, local_rank: int, port: int) -> dict[str, str]:
         job, slot = self._job, self._job.slots[local_rank]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalewise.config import ConfigError, SweepConfig
+from scalewise.data_identity import changes, data_identity
 from scalewise.records import PlannedCell, Provenance, RecordError, SweepFolder
 from scalewise.sweep.plan import Cell
 from scalewise.working_tree import code_version
@@ -91,7 +92,11 @@ def check_options(sweep: SweepConfig) -> None:
 
 
 def differing(
-    folder: SweepFolder, kept: Iterable[PlannedCell], code: Mapping[str, object], gpus: set[str]
+    folder: SweepFolder,
+    kept: Iterable[PlannedCell],
+    code: Mapping[str, object],
+    gpus: set[str],
+    data: Mapping[str, Mapping[str, str]] | None = None,
 ) -> list[str]:
     """How this process differs from those that made the results of ``kept``, one line each.
 
@@ -100,6 +105,7 @@ def differing(
         kept: cells whose results stay.
         code: :func:`~scalewise.working_tree.code_version` of now; empty if unknown.
         gpus: models of the devices that cells would run on now; empty if unknown.
+        data: of each cell's id, the files it would learn from now; None if unknown.
     """
     found: dict[str, int] = {}
     for planned in kept:
@@ -107,13 +113,17 @@ def differing(
             provenance = folder.cell(planned.name).load_provenance()
         except RecordError:
             continue  # what nobody recorded cannot be compared
-        for line in _differences(provenance, code, gpus):
+        now = {} if data is None else data.get(planned.cell_id, {})
+        for line in _differences(provenance, code, gpus, now):
             found[line] = found.get(line, 0) + 1
     return [f"{line} (in {count} cells)" for line, count in found.items()]
 
 
 def _differences(
-    provenance: Provenance, code: Mapping[str, object], gpus: set[str]
+    provenance: Provenance,
+    code: Mapping[str, object],
+    gpus: set[str],
+    data: Mapping[str, str],
 ) -> Iterable[str]:
     was = provenance.code
     if was and code and was.get("commit") != code.get("commit"):
@@ -123,6 +133,8 @@ def _differences(
     models = {device.name for device in provenance.devices}
     if gpus and not models <= gpus:
         yield f"device: {', '.join(sorted(models))} there, {', '.join(sorted(gpus))} here"
+    for argument, words in changes(provenance.data, data).items():
+        yield f"data: dataset.{argument}: {words}"
 
 
 def _short(commit: object) -> str:
@@ -130,22 +142,45 @@ def _short(commit: object) -> str:
 
 
 def refuse_mixing(
-    folder: SweepFolder, cells: Sequence[Cell], again: Collection[str], gpus: set[str]
+    folder: SweepFolder,
+    cells: Sequence[Cell],
+    again: Collection[str],
+    gpus: set[str],
+    has_data: bool = True,
 ) -> list[str]:
     """Differences between the results that stay and those that would be added.
 
-    Empty where nothing stays or nothing is added. Raises :class:`ConfigError` for any difference
-    unless ``sweep.allow_mixed`` is set; each result carries its own provenance either way.
+    Empty where nothing stays or nothing is added. ``has_data``: cells would read their files on
+    this host. Raises :class:`ConfigError` for any difference unless ``sweep.allow_mixed`` is set;
+    each result carries its own provenance either way.
     """
-    done = [c.planned for c in cells if is_done(folder, c.planned)]
-    kept = [planned for planned in done if planned.cell_id not in again]
+    kept = [c for c in cells if is_done(folder, c.planned) and c.planned.cell_id not in again]
     if not kept or len(kept) == len(cells):
         return []
-    found = differing(folder, kept, code_version(Path.cwd()), gpus)
+    data = _files_of(kept, cells) if has_data else None
+    planned = [cell.planned for cell in kept]
+    found = differing(folder, planned, code_version(Path.cwd()), gpus, data)
     if found and not cells[0].request.cell.sweep.allow_mixed:
         raise ConfigError(
             f"sweep.resume: {folder.path} holds results of another state: {'; '.join(found)}; "
             "allowed: go back to that state, sweep.rerun=all, a new sweep, or "
             "sweep.allow_mixed=true"
         )
+    return found
+
+
+def _files_of(kept: Sequence[Cell], cells: Sequence[Cell]) -> dict[str, dict[str, str]]:
+    """By the id of each cell that stays: the files, as they are now, that added ones read too."""
+    stay = {cell.planned.cell_id for cell in kept}
+    added = [cell.request.cell.dataset for cell in cells if cell.planned.cell_id not in stay]
+    shared = {repr(value) for dataset in added for value in dataset.arguments.values()}
+    known: dict[str, dict[str, str]] = {}
+    found: dict[str, dict[str, str]] = {}
+    for cell in kept:
+        dataset = cell.request.cell.dataset
+        key = repr(dataset)
+        if key not in known:
+            told = {n: v for n, v in dataset.arguments.items() if repr(v) in shared}
+            known[key] = data_identity(told)
+        found[cell.planned.cell_id] = known[key]
     return found

@@ -32,6 +32,7 @@ from scalewise.sweep.going_on import prepare
 from scalewise.sweep.job import Job, Outcome
 from scalewise.sweep.liveness import Liveness
 from scalewise.sweep.measured import batch_sizes_of, objective_of, throughput_of
+from scalewise.sweep.memory_advice import advised
 from scalewise.sweep.memory_kills import MemoryKills
 from scalewise.sweep.nodes import conclude
 from scalewise.sweep.occupancy import foreign_processes
@@ -257,6 +258,7 @@ class Supervisor:
         state: Literal["failed", "interrupted"] = "failed"
         if verdict.cause == "interrupted":
             state = "interrupted"
+        verdict = advised(verdict, self.cell, self.job.world_size)
         self.folder.save_attempt(
             Attempt(
                 number=self.number,

@@ -24,6 +24,7 @@ from scalewise.records import CellFolder, DeviceInfo, RankError
 from scalewise.sweep.process_tree import ENV_SUPERVISOR
 from scalewise.sweep.ranks import ENV_WRAPPED
 from scalewise.train.failure import failure_kind, failure_line
+from scalewise.train.stacks import answer_requests
 
 if TYPE_CHECKING:
     from scalewise.train.rank import RankContext
@@ -46,7 +47,7 @@ def main() -> int:
     is_wrapped = os.environ.get(ENV_WRAPPED) == "1"
     die_with_parent(os.getppid() if is_wrapped else int(os.environ[ENV_SUPERVISOR]))
     faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1)  # the supervisor asks for stacks before it ends a hang
+    answer_requests()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the sweep's to handle
     folder = CellFolder(Path(sys.argv[1]))
     rank = int(os.environ["RANK"])
@@ -69,6 +70,7 @@ def _train(folder: CellFolder, rank: int, device: DeviceInfo, host_cores: int) -
     import torch
 
     from scalewise.config import build_cell
+    from scalewise.data_identity import data_identity
     from scalewise.train import experiment
     from scalewise.train.provenance import collect
     from scalewise.train.rank import RankContext
@@ -89,6 +91,7 @@ def _train(folder: CellFolder, rank: int, device: DeviceInfo, host_cores: int) -
                 json.loads(os.environ.get(ENV_TOPOLOGY, "{}")),
                 tuple(json.loads(os.environ.get("SCALEWISE_COMMAND", "[]"))),
                 host_cores,
+                {} if cell.workload == "doctor" else data_identity(cell.dataset.arguments),
             )
         )
     if cell.workload == "doctor":

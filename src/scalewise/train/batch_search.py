@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from scalewise.records.batch_search import BatchTrial
+from scalewise.train.failure import failure_kind
 from scalewise.train.trial_memory import TrialMemory
 
 TRIAL_STEPS = 3
@@ -130,17 +131,7 @@ def guarded(step: Callable[[int], None], memory: TrialMemory) -> Callable[[int],
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether a device or the host had no memory left, in the words of torch and its libraries."""
-    words = str(error).lower()
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(
-        text in words
-        for text in (
-            "can't allocate memory",
-            "bad_alloc",
-            "cuda error: out of memory",
-            "cublas_status_alloc_failed",
-            "cudnn_status_alloc_failed",
-        )
-    )
+    return failure_kind(error) == "oom"
 
 
 def reduction_buffer(parameters: list[Tensor], views: bool) -> list[Tensor]:

@@ -28,6 +28,7 @@ from scalewise.train.operation import OperationModule, run_forward_only
 from scalewise.train.precision import apply_precision
 from scalewise.train.rank import RankContext
 from scalewise.train.restart import Restarts
+from scalewise.train.stacks import keep_answering
 from scalewise.train.strategies import Setting
 
 
@@ -134,6 +135,7 @@ def build_trainer(
         # Our own samplers shard the data; a user's LightningDataModule gets Lightning's.
         use_distributed_sampler="datamodule" in data,
     )
+    keep_answering(trainer)
     if isinstance(module, OperationModule):
         run_forward_only(trainer, recorder)
     elif isinstance(module, ExperimentModule) and cell.strategy.LEAN_STEPS:

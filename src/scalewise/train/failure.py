@@ -6,15 +6,23 @@ import errno
 from typing import Literal
 
 _MESSAGE_LIMIT = 500
+_NO_MEMORY = (
+    "outofmemory",  # torch's class for it on GPUs
+    "can't allocate memory",  # torch on CPUs, in a RuntimeError
+    "bad_alloc",
+    "cuda error: out of memory",
+    "cublas_status_alloc_failed",
+    "cudnn_status_alloc_failed",
+)
+"""How torch and its libraries say it, in lower case."""
 
 
 def failure_kind(error: BaseException) -> Literal["exception", "oom", "disk"]:
     """Memory that ran out and disks that are full apart from all else."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "disk"
-    # torch says "can't allocate memory" in a RuntimeError on CPUs, OutOfMemoryError on GPUs.
     words = f"{type(error).__name__} {error}".lower()
-    if isinstance(error, MemoryError) or "outofmemory" in words or "can't allocate memory" in words:
+    if isinstance(error, MemoryError) or any(one in words for one in _NO_MEMORY):
         return "oom"
     return "exception"
 

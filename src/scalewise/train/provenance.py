@@ -39,10 +39,12 @@ def collect(
     topology: Mapping[str, str],
     command: tuple[str, ...] | None = None,
     host_cores: int | None = None,
+    data: Mapping[str, str] | None = None,
 ) -> Provenance:
     """Provenance of the cell this process is a rank of.
 
-    ``host_cores`` are the usable cores of the host, where this process is bound to some of them.
+    ``host_cores`` are the usable cores of the host, where this process is bound to some of them;
+    ``data`` are the files it learns from: :func:`scalewise.data_identity.data_identity`.
     """
     environment = {k: v for k, v in sorted(os.environ.items()) if k.startswith(_PREFIXES)}
     gpus = [device.name for device in devices if device.kind == "cuda"]
@@ -67,6 +69,7 @@ def collect(
         topology=dict(topology),
         peak_tflops=peak_tflops,
         peak_source=peak_source,
+        data=data or {},
         started="forked" if os.environ.get(ENV_STARTED) == "forked" else "fresh",
     )
 

@@ -12,7 +12,7 @@ from recorded import DDP, Spec, write_sweep
 
 from scalewise.analysis.diagnose import diagnose_run
 from scalewise.analysis.load import load_sweep
-from scalewise.analysis.runs import measure_run
+from scalewise.analysis.run import measure_run
 from scalewise.faults import NO_FAULT, FaultConfig
 from scalewise.faults.records import leave_records
 from scalewise.records import CellFolder

@@ -64,7 +64,10 @@ class Pretended(Engine):
         if self.folder.cell(cell.planned.name).is_done():
             self._end(report, cell, Outcome("done"), None)
         else:
-            self._queue.append(cell)
+            self._ask_for(cell)
+
+    def _ask_for(self, cell: Cell) -> None:
+        self._queue.append(cell)
 
     def _to_run(self) -> list[Cell]:
         return list(self._queue)

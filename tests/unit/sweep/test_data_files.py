@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from scalewise.config import Component, ConfigError
+from scalewise.datasets.labelled_csv import AG_NEWS, look_at_csv, read_labelled_csv
+from scalewise.datasets.text_classification import AgNews, Imdb
 from scalewise.datasets.text_file import TextFile
 from scalewise.datasets.token_index import Shard, TokenIndex, save_index
 from scalewise.datasets.token_shards import TokenShards
@@ -134,3 +136,62 @@ def test_a_text_file_is_judged_as_the_dataset_judges_it(
     check_files([request(TEXT, samples, **arguments)])
     with pytest.raises(ConfigError, match=rf"has {samples}; allowed: at most {samples}$"):
         check_files([request(TEXT, samples + 1, **arguments)])
+
+
+CSV = "scalewise.datasets.text_classification"
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        (b"1,a title,a text\n2,no text\n", "row 2: found 2 columns; allowed: 3"),
+        (b"Class,Title,Description\n5,a,b\n", "row 2: found class '5'; allowed: 1, 2, 3, 4"),
+        (b"1,a,b\n2, ,\n", "row 2: found no text"),
+        (b'1,a,b\n2,"a,b\n', "row 2: found malformed CSV"),
+        (b"1,a,b\n2,\xff,b\n", "found a byte that is not UTF-8"),
+        (b"", "found no rows"),
+        (b"class,title,description\n", "found no rows"),
+    ],
+)
+def test_a_csv_file_is_refused_in_the_words_of_the_rank(
+    tmp_path: Path, rows: bytes, found: str
+) -> None:
+    path = tmp_path / "news.csv"
+    path.write_bytes(rows)
+    with pytest.raises(ValueError) as by_rank:
+        read_labelled_csv(path, AG_NEWS)
+    with pytest.raises(ConfigError) as by_plan:
+        check_files([request(f"{CSV}.AgNews", path=str(path))])
+    assert str(by_plan.value) == str(by_rank.value)
+    assert found in str(by_plan.value)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.2, 0.9])
+@pytest.mark.parametrize("rows", [1, 2, 7])
+def test_the_rows_of_a_short_csv_file_are_counted_as_the_dataset_counts_them(
+    tmp_path: Path, rows: int, fraction: float
+) -> None:
+    path = tmp_path / "reviews.csv"
+    path.write_text("review,sentiment\n" + "so,positive\n" * rows)
+    samples = len(Imdb(str(path), validation_fraction=fraction).train)
+    given: dict[str, Any] = {"path": str(path), "validation_fraction": fraction}
+    check_files([request(f"{CSV}.Imdb", samples, **given)])
+    with pytest.raises(ConfigError, match=rf"has {samples}; allowed: at most {samples}$"):
+        check_files([request(f"{CSV}.Imdb", samples + 1, **given)])
+
+
+def test_what_the_plan_takes_for_granted_of_an_argument_is_its_default() -> None:
+    assert AgNews("x.csv").validation_fraction == 0.2
+
+
+def test_of_a_long_csv_file_only_the_beginning_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "long.csv"
+    sound, cell = b"1,a,b\n", b'2,"a text\nof ' + b"x" * 100 + b'",b\n'
+    path.write_bytes(sound * 10 + cell + b"wrong\n")
+    assert look_at_csv(path, AG_NEWS, most_bytes=60) is None, "ends between two rows"
+    assert look_at_csv(path, AG_NEWS, most_bytes=80) is None, "ends in the middle of a cell"
+    with pytest.raises(ValueError, match="row 12: found 1 columns"):
+        look_at_csv(path, AG_NEWS)
+    path.write_bytes(b"wrong\n" + sound * 100)
+    with pytest.raises(ValueError, match="row 1: found 1 columns"):
+        look_at_csv(path, AG_NEWS, most_bytes=60)

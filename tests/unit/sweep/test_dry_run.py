@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from omegaconf import DictConfig
 
 from fakes.recorded_cell import RecordedCell, plan_sweep
 from scalewise.config import ConfigError, SweepConfig, resolve
+from scalewise.data_identity import data_identity
 from scalewise.paths import conf_dir
 from scalewise.records import CellFolder, SweepFolder
 from scalewise.sweep.compose import Composer
@@ -210,6 +212,34 @@ def test_mixing_is_refused_unless_it_is_asked_for(
     allowed = plan([asked(composer, "repeats=3", "seed=1", "sweep.allow_mixed=true")], 0)
     assert any("NVIDIA H200 here" in line for line in refuse_mixing(
         folder, allowed, (), {"NVIDIA H200"}))  # fmt: skip
+
+
+def test_results_of_other_data_are_not_mixed_silently(composer: Composer, tmp_path: Path) -> None:
+    text, other = tmp_path / "t.txt", tmp_path / "other.txt"
+    for path in (text, other):
+        path.write_text("a" * 4000)
+
+    def reading(path: Path, *overrides: str) -> Any:
+        given = ("dataset=text_file", "model=gpt2_tiny", f"dataset.path={path}", *overrides)
+        return asked(composer, *given)
+
+    cells = plan([reading(text, "seed=1"), reading(text, "seed=2"), reading(other)], 0)
+    folder = plan_sweep(tmp_path / "sweep", [])
+    first = next(c for c in cells if "seed=1" in c.planned.overrides)
+    finish(folder, first)
+    recorded = folder.cell(first.planned.name)
+    data = data_identity(first.request.cell.dataset.arguments)
+    recorded.save_provenance(dataclasses.replace(recorded.load_provenance(), code={}, data=data))
+    gpus = {"NVIDIA A10G"}
+    assert refuse_mixing(folder, cells, (), gpus) == []
+
+    text.write_text("a" * 3000)
+    with pytest.raises(ConfigError, match=r"data: dataset\.path: 4000 bytes .* there, 3000 bytes"):
+        refuse_mixing(folder, cells, (), gpus)
+    assert refuse_mixing(folder, cells, {first.planned.cell_id}, gpus) == [], "it runs again"
+    assert refuse_mixing(folder, cells, (), gpus, has_data=False) == [], "another host's files"
+    elsewhere = [c for c in cells if c is first or "other.txt" in str(c.planned.overrides)]
+    assert refuse_mixing(folder, elsewhere, (), gpus) == [], "nothing is added from that file"
 
 
 @pytest.mark.parametrize(

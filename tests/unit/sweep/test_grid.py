@@ -8,8 +8,8 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from scalewise.config import ConfigError
-from scalewise.sweep import grid
-from scalewise.sweep.grid import Rules, combinations, rules
+from scalewise.sweep.grid import check_size, combinations
+from scalewise.sweep.grid_rules import Rules, rules
 
 
 def jobs(
@@ -88,7 +88,7 @@ def test_what_a_rule_forbids_is_not_multiplied_out(monkeypatch: pytest.MonkeyPat
         asked += 1
         return original(self, *given)
 
-    monkeypatch.setattr(grid.Rules, "forbid", counting)
+    monkeypatch.setattr(Rules, "forbid", counting)
     # Ten values for each of eight keys are a hundred million combinations.
     keys = " ".join(f"k{n}=0,1,2,3,4,5,6,7,8,9" for n in range(8))
     made = jobs(keys, only=[" ".join(f"k{n}=7" for n in range(8))])
@@ -151,6 +151,20 @@ def test_more_than_a_sweep_may_have_is_refused_before_it_is_multiplied_out(
         ConfigError, match=rf"^sweep\.max_cells: {found}.*; allowed: at most 100,000"
     ):
         jobs(typed)
+
+
+def test_a_value_given_twice_makes_two_jobs_for_the_launcher_to_fold() -> None:
+    assert jobs("a=1,1,2") == ["a=1", "a=1", "a=2"]
+    assert jobs(grids=("a=1,2,2", "a=2,3")) == ["a=1", "a=2", "a=2", "a=3"]
+
+
+def test_what_another_sweeper_would_write_down_is_counted_first() -> None:
+    parser = OverridesParser.create()
+    check_size({"a": "1,2"}, ["b=range(0,5)", "c=3"], parser, 10)
+    with pytest.raises(ConfigError, match=r"found 10 cells \(2 of a, 5 of b\); allowed: at most 9"):
+        check_size({"a": "1,2"}, ["b=range(0,5)", "c=3"], parser, 9)
+    with pytest.raises(ConfigError, match="found more cells"):
+        check_size({}, ["b=range(0,100000000)"], parser, 100_000)
 
 
 def test_only_what_the_rules_keep_counts_against_the_limit() -> None:

@@ -9,7 +9,7 @@ from hydra import compose, initialize_config_dir
 
 from scalewise.config import ConfigError, resolve
 from scalewise.paths import conf_dir
-from scalewise.sweep.plan import Request, plan, request
+from scalewise.sweep.plan import Request, folded, plan, request
 
 
 def asked(*overrides: str) -> Request:
@@ -52,6 +52,33 @@ def test_repeats_are_interleaved_in_rounds(requests: list[Request]) -> None:
 def test_a_configuration_asked_for_twice_runs_once() -> None:
     cells = plan([asked("seed=1"), asked("seed=1", "sweep.timeout_s=9")], 0)
     assert len(cells) == 1
+
+
+def test_what_is_asked_for_twice_is_said(requests: list[Request]) -> None:
+    assert folded(requests) is None
+    line = folded([*requests, asked("repeats=4", "seed=1"), asked("repeats=4", "seed=2")])
+    assert line is not None
+    assert line.startswith("folded: 2 of 5 configurations are the same as another that is asked ")
+    assert "(seed=1)" in line
+    assert line.endswith("set repeats=N")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [
+        ("batch_search.first=0", "batch_search.first: found 0; allowed: 1 to max, 65536"),
+        ("batch_search.margin=nan", "batch_search.margin: found nan; allowed: a finite number"),
+        ("batch_search.margin=-1", "batch_search.margin: found -1.0; allowed: 0 to 0.5"),
+        ("batch_search.max=0", "batch_search.max: found 0; allowed: 1 or more"),
+    ],
+)
+@pytest.mark.parametrize("size", ["8", "auto"])
+def test_a_search_that_is_typed_wrong_is_refused_whether_or_not_it_is_made(
+    wrong: str, line: str, size: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        asked(f"batch_size={size}", wrong)
+    assert str(refused.value) == line
 
 
 def test_of_the_same_configuration_the_most_repeats_count() -> None:

@@ -1,0 +1,114 @@
+"""What a command says at its end, and the exit status it comes to."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scalewise.streams import is_unread, say, silence_unread
+from scalewise.sweep.job import Outcome
+
+if TYPE_CHECKING:
+    from scalewise.sweep.engine import SweepReport
+
+EXIT_FAILED = 1
+EXIT_SKIPPED = 3
+EXIT_INTERRUPTED = 130
+
+
+def report() -> int:
+    """Say what the sweeps of this process came to, and return the exit status."""
+    sweeps = sweeps_of_this_process()
+    if not sweeps:
+        return 0
+    from scalewise.report import build
+
+    for sweep in sweeps:
+        if sweep.count("done"):
+            files = build(sweep.folder)
+            _print_table(sweep.folder)
+            say(f"report: {files.markdown}")
+            _say_where_runs_are(sweep.folder)
+        elif sweep.count("failed"):
+            _print_table(sweep.folder)  # of nothing, but it says where to look
+    say_how_to_finish()
+    left = [line for sweep in sweeps for line in _left_behind(sweep)]
+    for line in left:
+        say(line)
+    for state, status in (
+        ("failed", EXIT_FAILED),
+        ("interrupted", EXIT_INTERRUPTED),
+        ("skipped", EXIT_SKIPPED),
+        ("unstarted", EXIT_SKIPPED),
+    ):
+        if any(sweep.count(state) for sweep in sweeps):
+            return status
+    return EXIT_SKIPPED if left else 0
+
+
+def _left_behind(sweep: SweepReport) -> tuple[str, ...]:
+    """What a resumed folder still has to finish although this command did not ask for it."""
+    from scalewise.records import SweepFolder
+    from scalewise.sweep.left_behind import unfinished
+
+    asked = {*sweep.outcomes, *(cell.planned.cell_id for cell in sweep.cells)}
+    return unfinished(SweepFolder(sweep.folder), asked)
+
+
+def _print_table(folder: Path) -> None:
+    """To whoever still reads: the cells are done, and the files lie there."""
+    from scalewise.report import print_console
+    from scalewise.terminal import open_console
+
+    try:
+        print_console(folder, open_console())
+        sys.stdout.flush()
+    except (OSError, SystemExit) as error:
+        if not is_unread(error):
+            raise
+        silence_unread()
+
+
+def _say_where_runs_are(folder: Path) -> None:
+    """How to open what the trackers were given."""
+    from scalewise.records import SweepFolder
+
+    for _, cell in SweepFolder(folder).cells():
+        if not cell.is_done():
+            continue
+        config = cell.load_config()
+        if config.get("workload", "train") != "train":
+            continue  # of an examination or a search nothing is handed over
+        tracking = config.get("tracking", {})
+        trackers, project = tracking.get("trackers", ()), tracking.get("project")
+        if "trackio" in trackers:
+            say(f"Trackio: scalewise trackio-view --project {project}")
+        if "wandb" in trackers:
+            say(f"WandB:   scalewise wandb-sync {folder} (uploads what was recorded offline)")
+        return
+
+
+def say_how_to_finish() -> None:
+    """The command that finishes what of these sweeps another run may end better."""
+    for sweep in sweeps_of_this_process():
+        if any(_may_end_better(outcome) for outcome in sweep.outcomes.values()):
+            # Given again, these would select other cells, or add still more.
+            asked = [a.partition("=")[0].lstrip("+") for a in sys.argv]
+            once = [key for key in ("sweep.rerun", "sweep.extend") if key in asked]
+            without = f" without {' and '.join(once)}" if once else ""
+            more = " and a larger sweep.max_gpu_hours" if sweep.count("unstarted") else ""
+            say(f"finish it with the same command{without} and sweep.resume={sweep.folder}{more}")
+
+
+def _may_end_better(outcome: Outcome) -> bool:
+    """Whether the same command, given again, may finish the cell: wrong input stays wrong."""
+    if outcome.state == "failed":
+        return outcome.cause != "config"
+    return outcome.state in ("interrupted", "unstarted")
+
+
+def sweeps_of_this_process() -> list[SweepReport]:
+    """What this process ran; empty for --help, --cfg and completion, which run nothing."""
+    launcher = sys.modules.get("scalewise.sweep.launcher")
+    return [] if launcher is None else launcher.ran

@@ -1,0 +1,37 @@
+"""The engine for each kind of cluster, and only its own rooms loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from scalewise.config import ConfigError
+from scalewise.sweep.display import make_display
+from scalewise.sweep.engine import Engine
+from scalewise.typed import DataError, check_finite
+
+
+def engine_maker(cluster: str, options: Mapping[str, Any]) -> Callable[[Path], Engine]:
+    """Imports one cluster's rooms alone. Raises :class:`ConfigError` for wrong options."""
+    try:
+        check_finite(options, "hydra.launcher")
+    except DataError as error:
+        raise ConfigError(str(error)) from None
+    if cluster == "slurm":
+        from scalewise.sweep.slurm import slurm_config
+        from scalewise.sweep.slurm_engine import SlurmEngine
+
+        slurm = slurm_config(options)
+        return lambda folder: SlurmEngine(folder, slurm, make_display(folder=folder))
+    if cluster == "ssh":
+        from scalewise.sweep.ssh import ssh_config
+        from scalewise.sweep.ssh_engine import SshEngine
+
+        ssh = ssh_config(options)
+        return lambda folder: SshEngine(folder, ssh, make_display(folder=folder))
+    from scalewise.sweep.ray import ray_config
+    from scalewise.sweep.ray_engine import RayEngine
+
+    ray = ray_config(options)
+    return lambda folder: RayEngine(folder, ray, make_display(folder=folder))

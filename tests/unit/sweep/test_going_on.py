@@ -1,0 +1,56 @@
+"""A checkpoint is not gone on from with other data than it was made with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from scalewise.config import build_cell, without_absent_groups
+from scalewise.data_identity import data_identity
+from scalewise.records import CellFolder, DeviceInfo, PlannedCell, Provenance
+from scalewise.records.checkpoints import Checkpoint, last_checkpoint, part_path, seal
+from scalewise.sweep.compose import compose_cell
+from scalewise.sweep.going_on import prepare
+from scalewise.sweep.job import Job
+from scalewise.working_tree import code_version
+
+SLOT = DeviceInfo("cpu", "a processor")
+RECORDED = Provenance(
+    command=(), host="h", platform="p", python="3", packages={}, code={}, devices=(SLOT,),
+    driver=None, cuda=None, nccl=None, environment={}, usable_cores=1, memory_limit_mib=None,
+)  # fmt: skip
+
+
+def begun(folder: Path, cwd: Path) -> tuple[CellFolder, Job]:
+    """A cell with a checkpoint that this host may go on from."""
+    cell = CellFolder(folder)
+    part = part_path(folder, 10)
+    part.mkdir(parents=True)
+    code = code_version(Path(__file__).parent) or code_version(cwd)
+    seal(part, Checkpoint(10, 10, 1, (40,), (SLOT.name,), code, {}))
+    planned = PlannedCell("id", "config", folder.name, (), 0, 1)
+    return cell, Job(str(folder), planned, (SLOT,), str(cwd), (), ())
+
+
+def test_a_checkpoint_of_other_data_is_dropped(tmp_path: Path) -> None:
+    text = tmp_path / "t.txt"
+    text.write_text("a" * 1000)
+    plain = without_absent_groups(
+        compose_cell(["model=gpt2_tiny", "dataset=text_file", "dataset.path=t.txt",
+                      "checkpoint.every_n_steps=10"])
+    )  # fmt: skip
+    cell = build_cell(plain)
+    folder, job = begun(tmp_path / "cell", tmp_path)
+    now = data_identity(cell.dataset.arguments, tmp_path)
+    folder.save_provenance(replace(RECORDED, data=now))
+    assert prepare(folder, cell, job) is None
+    assert last_checkpoint(folder.path) is not None
+
+    text.write_text("a" * 900)
+    mixed = replace(cell, sweep=replace(cell.sweep, allow_mixed=True))
+    assert prepare(folder, mixed, job) is None, "as it was asked for"
+    why = prepare(folder, cell, job)
+    assert why is not None
+    assert why.startswith("its checkpoint is of other data: dataset.path: 1000 bytes (sha256 ")
+    assert "there, 900 bytes" in why
+    assert last_checkpoint(folder.path) is None

@@ -5,6 +5,7 @@ Their figures stand beside those of timed cells and are never mixed with them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from scalewise.analysis.identity import differences
 from scalewise.analysis.kinds import is_profiled, is_timed
 from scalewise.analysis.runs import Configuration
 from scalewise.records import StepSeries
+from scalewise.records.profile import WindowProfile
 
 
 def timed_only(configs: Iterable[Configuration]) -> tuple[Configuration, ...]:
@@ -41,11 +43,14 @@ class Window:
     overlapped_ms: float
     """The part of ``total_ms`` beside which something was computed."""
     least_total_ms: float
-    """Of the rank that waits least: the nearest to the transfer alone."""
+    """Of the rank that waits least."""
     on_ms: float | None
     """Median step with reduction, the profiler stopped; None where none was left out."""
     off_ms: float | None
     """Median step without (``no_sync``), in blocks between those."""
+    transfer_ms: float | None = None
+    """Communication without the waiting: each collective as long as it ran on the rank that came to
+    it last. None where ranks ran different ones, or the record is older than their durations."""
     slower_ms: float | None = None
     """How much later the last gradient of a step is there with reduction than without, median
     less median of the mean over ranks: computation beside collectives, and what DDP does to each
@@ -90,10 +95,19 @@ def _window(config: Configuration) -> Window | None:
         total_ms=_mean(totals),
         overlapped_ms=_mean([r.overlapped_ms or 0.0 for r in ranks]),
         least_total_ms=min(totals),
+        transfer_ms=_transfer_ms(ranks),
         on_ms=_median_step(cell.steps, ranks[0].reduced_steps),
         off_ms=_median_step(cell.steps, ranks[0].unreduced_steps),
         slower_ms=_later(cell.steps, ranks[0].reduced_steps, ranks[0].unreduced_steps),
     )
+
+
+def _transfer_ms(ranks: Sequence[WindowProfile]) -> float | None:
+    """A step. A collective begins where its rank is ready, and ends everywhere at once."""
+    durations = [rank.collectives_ms for rank in ranks]
+    if not durations[0] or len({len(each) for each in durations}) > 1:
+        return None
+    return math.fsum(min(each) for each in zip(*durations, strict=True)) / ranks[0].steps
 
 
 def _later(

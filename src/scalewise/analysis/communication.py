@@ -40,7 +40,8 @@ class Communication:
     expected_ms: float | None
     """All buckets one after another at the doctor's rate."""
     achieved_bus_gb_s: float | None
-    """Of the collectives of the rank that waits least, while they run beside computation."""
+    """Of the collectives beside computation, each on the rank that came to it last; in older
+    records, of all collectives of the rank that waits least."""
     doctor_bus_gb_s: float | None
     """The doctor's at the mean size of a bucket, nothing beside it."""
     compute_ms: float | None
@@ -165,9 +166,10 @@ def _expected_ms(
 
 
 def _achieved(window: Window | None, payload: float | None, ranks: int) -> float | None:
-    if window is None or payload is None or window.least_total_ms <= 0:
+    if window is None or payload is None:
         return None
-    return payload * bus_factor(ranks) / window.least_total_ms / 1e6
+    ms = window.least_total_ms if window.transfer_ms is None else window.transfer_ms
+    return payload * bus_factor(ranks) / ms / 1e6 if ms > 0 else None
 
 
 def _compute_ms(config: Configuration) -> float | None:

@@ -143,9 +143,15 @@ def summarise(
         communication_ms=covered_ns(talking) / per_step if has_talk else None,
         overlapped_ms=shared_ns(talking, computing) / per_step if has_talk else None,
         operations=_by_name(spans, per_step),
+        collectives_ms=_durations_ms(s for s in spans if s.communication),
         trace=trace,
         missing=missing,
     )
+
+
+def _durations_ms(spans: Iterable[Span]) -> tuple[float, ...]:
+    in_order = sorted(spans, key=lambda span: span.begin_ns)
+    return tuple((span.end_ns - span.begin_ns) / 1e6 for span in in_order)
 
 
 def _by_name(spans: Sequence[Span], per_step: float) -> tuple[OperationTime, ...]:

@@ -50,6 +50,9 @@ class WindowProfile:
     """The part of ``communication_ms`` during which something was computed, a step."""
     operations: tuple[OperationTime, ...]
     """Every collective, and the longest of the others, longest first."""
+    collectives_ms: tuple[float, ...] = ()
+    """How long each collective ran, in the order in which they began: the k-th is the same one on
+    every rank that runs as many. Empty in records from before it was kept."""
     reduced_steps: tuple[int, ...] = ()
     """Numbers of the steps after the window, without profiler, in which DDP reduced gradients."""
     unreduced_steps: tuple[int, ...] = ()

@@ -21,8 +21,9 @@ HOW_TO_READ = (
     "cell: the exposed part, and what comes *before the last gradient*: computation that runs "
     "slower beside a collective, and DDP's scaling and copying of gradients. *Expected* is "
     "what the doctor's all-reduce takes for the same buckets with nothing beside them. Bus "
-    "bandwidth is bytes * 2(n-1)/n over time: achieved by the rank that waits least, beside "
-    "computation; the doctor's at the mean size of a bucket, alone."
+    "bandwidth is bytes * 2(n-1)/n over time: achieved during the *transfer*, which is each "
+    "collective on the rank that came to it last (older records: all of the rank that waits "
+    "least), beside computation; the doctor's at the mean size of a bucket, alone."
 )
 SEED_NOTE = (
     "The rows of the TensorFlow study's communication table, and what exists of them in "
@@ -35,7 +36,8 @@ def communication_table(analysis: Analysis) -> Table:
     headers = (
         "configuration", "gradients (MiB)", "buckets", "exposed (ms)", "of it waiting (ms)",
         "on against off (ms)", "of it before the last gradient (ms)", "overlapped (ms)",
-        "total (ms)", "expected (ms)", "achieved bus (GB/s)", "doctor's bus (GB/s)",
+        "total (ms)", "transfer (ms)", "expected (ms)", "achieved bus (GB/s)",
+        "doctor's bus (GB/s)",
     )  # fmt: skip
     rows = tuple(_row(config, cost) for config, cost in _costs(analysis))
     return Table(headers, rows, frozenset(range(1, len(headers)))).without_empty_columns()
@@ -54,6 +56,7 @@ def _row(config: Configuration, cost: Communication) -> tuple[str, ...]:
         number(window.slower_ms if window else None),
         number(window.overlapped_ms if window else None),
         number(window.total_ms if window else None),
+        number(window.transfer_ms if window else None),
         number(cost.expected_ms),
         number(cost.achieved_bus_gb_s),
         number(cost.doctor_bus_gb_s),

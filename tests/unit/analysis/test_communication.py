@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scalewise.analysis.apart import Window, _later
+from scalewise.analysis.apart import Window, _later, _transfer_ms
 from scalewise.analysis.breakdown import ExposedCommunication
 from scalewise.analysis.collective_curve import AllReduceCurve, bus_factor
 from scalewise.analysis.communication import Communication, _achieved, serial_fraction
 from scalewise.analysis.kinds import is_examination, is_profiled, is_timed
 from scalewise.analysis.seed_breakdown import seed_rows
 from scalewise.records import STEP_DTYPE, StepSeries
+from scalewise.records.profile import WindowProfile
 
 CURVE = AllReduceCurve("nccl", 2, ((8, 0.02), (1_000_000, 0.05), (100_000_000, 0.5)))
 
@@ -47,8 +48,24 @@ def test_bus_bandwidth_counts_what_each_link_carries() -> None:
     assert [bus_factor(n) for n in (2, 4, 8)] == [1.0, 1.5, 1.75]
     # 400 MB in the 4 ms of the rank that waits least, on 2 devices.
     assert _achieved(window(), 4e8, 2) == pytest.approx(100.0)
+    # Better known: 2 ms of them without any waiting.
+    assert _achieved(window(transfer_ms=2.0), 4e8, 2) == pytest.approx(200.0)
     assert _achieved(None, 4e8, 2) is None
     assert _achieved(window(), None, 2) is None
+
+
+def seen_by(rank: int, *collectives_ms: float) -> WindowProfile:
+    return WindowProfile(
+        rank, 2, "device", 50.0, 40.0, sum(collectives_ms) / 2, 1.0, (), collectives_ms
+    )
+
+
+def test_a_transfer_is_each_collective_on_the_rank_that_came_last_to_it() -> None:
+    # Rank 0 waits in the first, rank 1 in the second and third; two steps.
+    ranks = (seen_by(0, 9.0, 1.0, 1.2), seen_by(1, 1.1, 7.0, 5.0))
+    assert _transfer_ms(ranks) == pytest.approx((1.1 + 1.0 + 1.2) / 2)
+    assert _transfer_ms((seen_by(0, 9.0, 1.0), seen_by(1, 1.1))) is None, "not the same ones"
+    assert _transfer_ms((seen_by(0), seen_by(1))) is None, "an older record"
 
 
 def test_amdahls_serial_fraction() -> None:

@@ -124,6 +124,15 @@ def test_no_collective_is_missing_and_not_zero() -> None:
         summarise(0, 0, "device", [])
 
 
+def test_collectives_are_kept_one_by_one_in_the_order_in_which_they_began() -> None:
+    spans = [
+        Span("ncclAllReduce", 20 * MS, 23 * MS, communication=True),
+        Span("gemm", 0, 30 * MS, communication=False),
+        Span("ncclAllReduce", 5 * MS, 12 * MS, communication=True),
+    ]
+    assert summarise(0, 1, "device", spans).collectives_ms == (7.0, 3.0)
+
+
 def test_the_real_profiler_sees_the_operators_of_a_step() -> None:
     window = ProfilerWindow(0, torch.device("cpu"))
     window.start()

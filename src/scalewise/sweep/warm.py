@@ -11,6 +11,7 @@ the supervisor stays their parent, and the sweep the supervisor's, as with fresh
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -21,6 +22,10 @@ from pathlib import Path
 from scalewise.lifetime import die_with_parent
 from scalewise.sweep import supervisor, worker  # noqa: F401 - what a fork needs is here already
 from scalewise.sweep.rank_start import fork, redirect
+
+
+_LONGEST_ANSWER = 200
+"""Bytes; the sweep reads no more than 256."""
 
 
 def main() -> int:
@@ -40,15 +45,22 @@ def main() -> int:
                 os.close(descriptor)
 
 
-def threads() -> int:
-    """Threads of this process, those of libraries included."""
-    return len(list(Path("/proc/self/task").iterdir()))
+def threads() -> list[str]:
+    """Names of the threads of this process, those of libraries included; this one's first."""
+    tasks = sorted(Path("/proc/self/task").iterdir(), key=lambda task: int(task.name))
+    names = []
+    for task in tasks:
+        with contextlib.suppress(OSError):  # it has just ended
+            names.append((task / "comm").read_text().strip())
+    return names
 
 
 def answer(channel: socket.socket, descriptors: list[int]) -> bytes:
     """The process id of a new supervisor, or why there is none."""
-    if threads() != 1:
-        return f"{threads()} threads run in the process to fork".encode()
+    running = threads()
+    if len(running) != 1:
+        told = f"{len(running)} threads run in the process to fork: {', '.join(running)}"
+        return told.encode()[:_LONGEST_ANSWER]
     read, write = os.pipe()
     between = os.fork()
     if between == 0:

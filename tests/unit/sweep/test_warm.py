@@ -68,12 +68,21 @@ def test_a_server_that_dies_is_said_and_leaves_nothing_open(
 
 
 def test_a_process_with_threads_is_not_forked() -> None:
-    stop = threading.Event()
-    thread = threading.Thread(target=stop.wait)
+    named, stop = threading.Event(), threading.Event()
+
+    def pool() -> None:
+        Path("/proc/thread-self/comm").write_text("library-pool")
+        named.set()
+        stop.wait()
+
+    thread = threading.Thread(target=pool)
     thread.start()
+    named.wait()
     ours, theirs = socket.socketpair()
     try:
-        assert b"threads run" in warm.answer(ours, [])
+        refusal = warm.answer(ours, []).decode()
+        assert refusal.startswith(f"{len(warm.threads())} threads run in the process to fork: ")
+        assert "library-pool" in refusal
     finally:
         stop.set()
         thread.join()

@@ -23,7 +23,6 @@ from scalewise.lifetime import die_with_parent
 from scalewise.sweep import supervisor, worker  # noqa: F401 - what a fork needs is here already
 from scalewise.sweep.rank_start import fork, redirect
 
-
 _LONGEST_ANSWER = 200
 """Bytes; the sweep reads no more than 256."""
 

@@ -43,18 +43,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from team import across_ranks, answer, devices, my_place, parts, run_team
+from workloads import WORKLOADS
 
-WORKLOADS = {
-    "gpt2": (
-        "model=gpt2", "dataset=stdlib", "optimizer=adamw", "precision=bf16-mixed", "batch_size=16",
-        "scaling=weak",
-    ),
-    "gpt2_short": (
-        "model=gpt2", "model.layers=2", "dataset=stdlib", "optimizer=adamw",
-        "precision=bf16-mixed", "batch_size=16", "scaling=weak",
-    ),
-    "large": ("model=large", "dataset=tabular", "batch_size=64", "scaling=weak"),
-}  # fmt: skip
 PHASES = ("data_wait", "h2d", "forward", "backward", "exposed_comm", "optimizer", "other")
 NAMES = (*PHASES, "step")
 ALL = -1

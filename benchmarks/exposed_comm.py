@@ -31,14 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from team import across_ranks, answer, compose, devices, my_place, parts, run_team
+from workloads import WORKLOADS
 
-WORKLOADS = {
-    "gpt2": (
-        "model=gpt2", "dataset=stdlib", "optimizer=adamw", "precision=bf16-mixed", "batch_size=32",
-    ),
-    "gpt2_tiny": ("model=gpt2_tiny", "dataset=stdlib", "optimizer=adamw", "batch_size=32"),
-    "large": ("model=large", "dataset=tabular", "batch_size=64"),
-}  # fmt: skip
 P2P_OFF = {"NCCL_P2P_DISABLE": "1"}
 AGREE_SHARE, AGREE_MS = 0.10, 0.3
 FIGURES = ("step", "arrival", "exposed_comm")

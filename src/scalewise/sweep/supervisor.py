@@ -99,6 +99,9 @@ class Supervisor:
             if self.is_first:
                 self._prepare_checkpoint()
             verdict = self._train()
+            if self.is_first and self._superseded():
+                message = f"{self.job.cell.name}: a later try has begun; this one records nothing"
+                return Outcome("interrupted", message)
             if self.job.nodes is not None:
                 verdict = conclude(self.folder, self.job.nodes, verdict)
                 if not self.is_first:
@@ -112,8 +115,15 @@ class Supervisor:
             return Outcome("failed", f"{self.job.cell.name}: {error}")
         finally:
             self.tenant.leave()
-            if self.is_first:
+            if self.is_first and not self._superseded():
                 self.folder.clear_running()
+
+    def _superseded(self) -> bool:
+        """Whether the sweep lost this host, tried again elsewhere, and here it is back."""
+        running = self.folder.load_running()
+        if running is None:
+            return True
+        return (running.number, running.started_at) != (self.number, self.started_at)
 
     def _prepare_checkpoint(self) -> None:
         why = prepare(self.folder, self.cell, self.job)

@@ -1,0 +1,55 @@
+"""A supervisor whose host was lost to the sweep, and came back after a later try had begun."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from scalewise.records import CellFolder, DeviceInfo, PlannedCell, RunningAttempt
+from scalewise.sweep.blame import Verdict
+from scalewise.sweep.compose import compose_cell
+from scalewise.sweep.job import Job
+from scalewise.sweep.supervisor import Supervisor
+
+SLOT = DeviceInfo("cpu", "a processor")
+LATER = RunningAttempt(2, 1.0, (SLOT,))
+FAILED = Verdict("exception", "rank 0 failed", 0, 1)
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path) -> Supervisor:
+    folder = CellFolder(tmp_path / "sweep" / "cell")
+    folder.path.mkdir(parents=True)
+    folder.save_config(compose_cell(["model=medium"]))
+    planned = PlannedCell("id", "config", "cell", (), 0, 1)
+    job = Job(str(folder.path), planned, (SLOT,), str(tmp_path), (), ())
+    return Supervisor(job, wakeup=cast(Any, None))
+
+
+@pytest.mark.parametrize("verdict", [None, FAILED])
+def test_it_records_nothing_and_leaves_the_later_try_alone(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, verdict: Verdict | None
+) -> None:
+    def train() -> Verdict | None:
+        supervisor.folder.save_running(LATER)
+        return verdict
+
+    monkeypatch.setattr(supervisor, "_train", train)
+    outcome = supervisor.run()
+    assert (outcome.state, outcome.message) == (
+        "interrupted", "cell: a later try has begun; this one records nothing",
+    )  # fmt: skip
+    assert list(supervisor.folder.attempts()) == []
+    assert not (supervisor.folder.path / "result.json").exists()
+    assert supervisor.folder.load_running() == LATER
+
+
+def test_the_try_that_is_under_way_is_recorded(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "_train", lambda: FAILED)
+    assert supervisor.run().state == "failed"
+    assert [one.message for one in supervisor.folder.attempts()] == ["rank 0 failed"]
+    assert supervisor.folder.load_running() is None

@@ -26,7 +26,7 @@ $(error GPU_MONITOR: found '$(GPU_MONITOR)'; allowed: y or n)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-fast cluster-test slurm-test check lint types test-matrix test_matrix trackio-view trackio-web \
+.PHONY: help setup train test test-fast cluster-test slurm-test gpu-test check lint types test-matrix test_matrix trackio-view trackio-web \
   wandb-sync report estimate soak overhead self-test wheelhouse install-offline clean
 
 help: ## List the targets, and the saved default configuration
@@ -45,7 +45,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 test: $(STAMP) ## Run every test
 	$(BIN)/python -m pytest tests/unit -n 2
-	$(BIN)/python -m pytest tests/integration
+	$(BIN)/python -m pytest tests/integration -n 2 --dist loadfile \
+	  -m 'not cluster and not alone and not timing'
+	$(BIN)/python -m pytest tests/integration -m 'not cluster and (alone or timing)'
 
 test-fast: $(STAMP) ## Run the unit tests
 	$(BIN)/python -m pytest tests/unit -n 2
@@ -54,6 +56,9 @@ cluster-test: $(STAMP) ## Test against a Ray cluster and two hosts with sshd, ma
 	$(BIN)/python tools/debian.py sshd
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,ray]'
 	$(BIN)/python -m pytest tests/integration -m cluster
+
+gpu-test: $(STAMP) ## Test on this host's NVIDIA GPUs: minutes; with fewer than two, what needs two skips
+	$(BIN)/python -m pytest tests/gpu -m gpu --durations=0 $(ARGS)
 
 slurm-test: $(STAMP) ## Install (Debian, root) and start a SLURM on this host, and test against it
 	$(BIN)/python tools/slurm_test.py $(ARGS)

@@ -86,6 +86,9 @@ PARTS: dict[str, Part] = {
         f"{TRAIN} experiment=gpt2_scaling strategy=single precision=bf16-mixed,fp8"
         " execution=eager,compile repeats=1",
     ),
+    "gpu_tests": Part(
+        2, 560, "-m pytest tests/gpu -m gpu -q --maxfail=4 --durations=0 --basetemp={out}/tmp"
+    ),
     "soak": Part(
         0, 590, "benchmarks/soak.py --kills 200 --soaks 8 --limit-s 540 --out {out}/soak.json"
     ),

@@ -1,8 +1,9 @@
 """Collect the wheels that a GPU host without internet lacks: ``make wheelhouse``.
 
 Such a host has its own torch, Lightning, NumPy, pandas, PyArrow and Matplotlib, built for its
-driver, and they are kept. What scalewise needs beside them is resolved against constraints.txt,
-downloaded for the host's Python and platform, and has to stay below 60 MiB.
+driver, and they are kept. What scalewise needs beside them, in fp8 too, and what pytest needs to
+run tests/gpu is resolved against constraints.txt, downloaded for the host's Python and platform,
+and has to stay below 60 MiB.
 """
 
 from __future__ import annotations
@@ -75,6 +76,9 @@ HOST_HAS = frozenset(
     }
 )
 """What a host with torch, Lightning, the scientific stack and huggingface-hub brings along."""
+EXTRAS = ("fp8",)
+TESTING = ("pytest", "pytest-rerunfailures", "pytest-timeout")
+"""What `pytest tests/gpu` needs: nothing there runs in parallel."""
 
 PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in (39, 35, 34, 31, 28, 27, 24, 17, 12, 5)]
 PLATFORMS += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64"]
@@ -102,20 +106,21 @@ def main() -> int:
 
 
 def resolve() -> list[dict[str, Any]]:
-    """Everything that installing scalewise would install, as pip's installation report."""
+    """All that scalewise, its extras and the tests would install, as pip's installation report."""
     report = pip(
         "install", "--dry-run", "--ignore-installed", "--report", "-",
-        "-c", str(ROOT / "constraints.txt"), str(ROOT),
+        "-c", str(ROOT / "constraints.txt"), f"{ROOT}[{','.join(EXTRAS)}]", *TESTING,
     )  # fmt: skip
     installs: list[dict[str, Any]] = json.loads(report)["install"]
     return [entry["metadata"] for entry in installs]
 
 
 def lacking(resolved: list[dict[str, Any]]) -> dict[str, str]:
-    """Name to version of what the host lacks: reachable from scalewise not through what it has."""
+    """Name to version of what the host lacks: reached from ours, not through what it has."""
     by_name = {canonicalize_name(meta["name"]): meta for meta in resolved}
-    pinned: dict[str, str] = {}
-    waiting: list[tuple[str, frozenset[str]]] = [("scalewise", frozenset())]
+    pinned = {name: by_name[canonicalize_name(name)]["version"] for name in TESTING}
+    waiting: list[tuple[str, frozenset[str]]] = [("scalewise", frozenset(EXTRAS))]
+    waiting += [(name, frozenset()) for name in TESTING]
     seen = set(waiting)
     while waiting:
         parent, extras = waiting.pop()

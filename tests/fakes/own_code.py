@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -15,6 +16,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
+
+from scalewise.models.mlp import Mlp
 
 FEATURES, CLASSES = 8, 4
 RANK = int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")))
@@ -161,33 +164,43 @@ class Module(pl.LightningDataModule):
 
 
 class Faulty(Net):
-    """Fails in the way ``fault`` says, on one rank, at the third step; or only takes its time.
+    """Fails in the way ``fault`` says, on one rank, at step ``at``; or only takes its time.
 
-    Every rank leaves a child in a session of its own, as careless code does.
+    With ``input_dropout`` its loss depends on random numbers. Every rank leaves a child in a
+    session of its own, as careless code does.
     """
 
-    def __init__(self, fault: str = "none", rank: int = 1, step_ms: float = 0) -> None:
+    def __init__(
+        self,
+        fault: str = "none",
+        rank: int = 1,
+        step_ms: float = 0,
+        at: int = 3,
+        input_dropout: float = 0.0,
+    ) -> None:
         super().__init__()
         self.fault = fault
         self.rank = rank
         self.step_ms = step_ms
+        self.at = at
+        self.input_dropout = input_dropout
         self.calls = 0
         subprocess.Popen(["sleep", "300"], start_new_session=True)
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += self.training
         time.sleep(self.step_ms / 1e3)
-        if self.calls == 3 and self.training and self.rank == RANK:
-            self.fail()
-        return super().forward(x)
+        if self.calls == self.at and self.training and self.rank == RANK:
+            self.fail(x.device)
+        return super().forward(nn.functional.dropout(x, self.input_dropout, self.training))
 
-    def fail(self) -> None:
+    def fail(self, device: torch.device) -> None:
         if self.fault == "exception":
             raise RuntimeError("a fault of my own, = 'quoted'")
         if self.fault == "memory":
             raise MemoryError
         if self.fault == "allocation":
-            torch.empty(2**50)
+            torch.empty(2**50, device=device)
         if self.fault == "sigkill":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.fault == "exit":
@@ -198,18 +211,25 @@ class Faulty(Net):
             Path(os.environ["FILL"]).write_bytes(bytes(2**30))
 
 
-class Dropping(Net):
-    """Its loss depends on random numbers. Rank 1 kills itself once, before step ``kill_at``."""
+class Witness(Mlp):
+    """Prints which GPUs and cores its rank has, as CUDA and the kernel tell it."""
 
-    def __init__(self, kill_at: int = 0) -> None:
-        super().__init__()
-        self.kill_at = kill_at
-        self.calls = 0
+    def __init__(self, step_ms: float = 0) -> None:
+        super().__init__(features=50, hidden_widths=[256, 128, 64], targets=3)
+        self.step_ms = step_ms
+        seen = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+        gpus = [f"GPU-{one.uuid}" for one in seen]
+        print(json.dumps({"gpus": gpus, "cores": sorted(os.sched_getaffinity(0))}), flush=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        self.calls += self.training
-        armed = Path("armed")
-        if RANK == 1 and self.calls == self.kill_at and armed.exists():
-            armed.unlink()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().forward(nn.functional.dropout(x, 0.3, self.training))
+        time.sleep(self.step_ms / 1e3)
+        return super().forward(x)
+
+
+class StuckWhenReplayed(Net):
+    """Computes as it should, but for replays of its captured step on rank 1: those never end."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if RANK == 1 and x.is_cuda and torch.cuda.is_current_stream_capturing():
+            torch.cuda._sleep(10**13)  # cycles: more than an hour
+        return super().forward(x)

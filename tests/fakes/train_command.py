@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,8 @@ class Train:
     script: tuple[str, ...] = (sys.executable, str(ROOT / "train.py"))
     always: tuple[str, ...] = ()
     """Arguments of every run, after its own."""
+    patience_s: float = 170
+    """How long a run may take."""
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def start(self, *arguments: str, cwd: Path | None = None, **env: str) -> subprocess.Popen[str]:
@@ -72,8 +75,16 @@ class Train:
 
     def __call__(self, *arguments: str, cwd: Path | None = None, **env: str) -> Finished:
         before = self.sweeps(cwd)
-        process = self.start(*arguments, cwd=cwd, **env)
-        out, err = process.communicate(timeout=170)
+        return self.finish(self.start(*arguments, cwd=cwd, **env), before, cwd)
+
+    def finish(
+        self,
+        process: subprocess.Popen[str],
+        before: AbstractSet[Path] = frozenset(),
+        cwd: Path | None = None,
+    ) -> Finished:
+        """Wait for a run that was started when ``before`` were its folder's sweeps."""
+        out, err = process.communicate(timeout=self.patience_s)
         new = self.sweeps(cwd) - before
         return Finished(process.returncode, out, err, new.pop() if len(new) == 1 else None)
 

@@ -10,6 +10,15 @@ import pytest
 from fakes.train_command import Train, copy_own_code, end, make_train
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Each worker leases devices, elects samplers and keeps trackers' records for itself."""
+    with pytest.MonkeyPatch.context() as environment:
+        for name in ("SCALEWISE_RUNTIME_DIR", "TRACKIO_DIR"):
+            environment.setenv(name, str(tmp_path_factory.mktemp(name.lower())))
+        yield
+
+
 @pytest.fixture
 def train(tmp_path: Path) -> Iterator[Train]:
     """A runner; whatever a test leaves running fails it."""

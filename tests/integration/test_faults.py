@@ -11,6 +11,9 @@ from scalewise.analysis.diagnose import diagnose
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.runs import Configuration, configurations
 
+# The diagnosis names a host that is shared with others before some of these faults.
+pytestmark = pytest.mark.alone
+
 WORKLOAD = (
     "max_steps=40", "warmup_steps=5", "tracking=none", "monitor.devices=false",
     "validation=never", "dataset.samples=1024", "batch_size=64",

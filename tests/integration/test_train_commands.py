@@ -257,20 +257,22 @@ def test_the_shipped_configuration_is_complete_beside_the_package(tmp_path: Path
         paths.__file__ = original
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-@pytest.mark.parametrize("what", ["single", "sweep", "dry_run"])
-def test_closed_streams_harm_nothing(train: Train, tmp_path: Path, what: str, closed: str) -> None:
+@pytest.mark.parametrize(
+    ("swept", "closed"),
+    [((), "<&- >&- 2>&-"), (("-m", "seed=1,2"), "<&- >&- 2>&-"), (("-m", "seed=1,2"), "2>&-")],
+    ids=["single-all", "sweep-all", "sweep-stderr"],
+)
+def test_closed_streams_harm_nothing(
+    train: Train, tmp_path: Path, swept: tuple[str, ...], closed: str
+) -> None:
+    """Each stream for itself: ``tests/unit/test_streams.py``."""
     shell = ("sh", "-c", f'exec "$0" "$@" {closed}')
     around = replace(train, script=(*shell, *train.script))
-    given = {"single": (), "sweep": ("-m", "seed=1,2"), "dry_run": ("sweep.dry_run=true",)}[what]
     folder = tmp_path / "closed"
-    cells = ("max_steps=4", f"hydra.run.dir={folder}", f"hydra.sweep.dir={folder}", *given)
-    assert around(*SMALL, *cells).status == 0
-    made = [cell.result_of(planned.cell_id) for planned, cell in SweepFolder(folder).cells()] if (
-        folder / "sweep.json").exists() else []  # fmt: skip
-    assert [result is not None for result in made] == [True] * {"single": 1, "sweep": 2}.get(
-        what, 0
-    )
+    places = (f"hydra.run.dir={folder}", f"hydra.sweep.dir={folder}")
+    assert around(*SMALL, "max_steps=4", *places, *swept).status == 0
+    made = [cell.result_of(planned.cell_id) for planned, cell in SweepFolder(folder).cells()]
+    assert [result is not None for result in made] == [True] * (2 if swept else 1)
 
 
 def test_a_file_that_changed_is_not_mixed_with_what_it_was(train: Train, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from scalewise.records import (
     SweepFolder,
     SweepPlan,
     read_device_series,
+    read_heartbeat,
 )
 from scalewise.sweep.job import Job, Outcome
 
@@ -113,7 +114,9 @@ def test_a_rank_that_never_enters_a_collective_is_named_by_those_that_wait(
     )
     assert "in fail" in fault.log_path(1, "err").read_text(), "where the absent rank is"
     assert f"{COLLECTIVE_S}000ms" in fault.load_rank_error(0).message
-    assert attempt.finished_at - attempt.started_at < COLLECTIVE_S + 25
+    last_step = read_heartbeat(fault.heartbeat_path(1))
+    assert last_step is not None and last_step.step == 2
+    assert attempt.finished_at - last_step.time < COLLECTIVE_S + 15
 
 
 def test_no_cell_left_a_process_behind(faults: Finished, shared_train: Train) -> None:
@@ -121,6 +124,7 @@ def test_no_cell_left_a_process_behind(faults: Finished, shared_train: Train) ->
     assert shared_train.processes() == {}
 
 
+@pytest.mark.alone  # processes have to end in time
 def test_a_time_out_ends_a_cell(train: Train, own_code: Path) -> None:
     run = train(*FAULTY, "+model.step_ms=1000", "sweep.timeout_s=7", cwd=own_code)
     assert run.status == 1
@@ -148,6 +152,7 @@ def test_a_hang_is_seen_and_every_ranks_stack_is_kept(train: Train, own_code: Pa
     assert all("most recent call first" in text for text in stacks)
 
 
+@pytest.mark.alone  # processes have to end in time
 def test_killing_the_supervisor_or_the_sweep_leaves_nothing(train: Train, own_code: Path) -> None:
     sweep = train.start(
         *FAULTY,
@@ -192,6 +197,7 @@ def running_cell(sweep: SweepFolder, known: set[str]) -> CellFolder:
     return cell
 
 
+@pytest.mark.alone  # processes have to end in time
 def test_ctrl_c_keeps_what_is_done_and_resume_runs_the_rest(train: Train, own_code: Path) -> None:
     command = (*FAULTY, "+model.step_ms=100", "repeats=3", "max_steps=8")
     sweep = train.start(*command, "-m", cwd=own_code)
@@ -327,6 +333,7 @@ ranks.free_port = lambda: taken_ports.pop() if taken_ports else free_port()
     assert list(folder.attempts()) == []
 
 
+@pytest.mark.alone  # the GPU has to be seen in the seconds before it goes
 def test_a_gpu_that_vanishes_is_noted_and_training_goes_on(train: Train, tmp_path: Path) -> None:
     """The rank computes on the CPU; the GPU it is said to have is a fake driver's."""
     scenario = nvml.Scenario().h200(1)

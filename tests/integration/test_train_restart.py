@@ -7,17 +7,9 @@ from typing import Any
 
 import torch
 
+from fakes.restart import RESTARTING, RESUMED_AT, check_resumed
 from fakes.train_command import Train
-from scalewise.records import CellFolder, read_metrics, read_steps
-
-STEPS, KILLED_AT, EVERY = 45, 37, 10
-"""Of 20 batches an epoch: the checkpoint due at step 20, an epoch's last, is made at 21."""
-RESUMED_AT = 31
-
-
-def curve(cell: CellFolder, rank: int) -> list[tuple[int, int, int, float | None]]:
-    rows = read_metrics(cell.metrics_path(rank))
-    return [(r.step, r.epoch, r.samples, r.values.get("train_loss")) for r in rows]
+from scalewise.records import CellFolder
 
 
 def pruning_state(cell: CellFolder) -> dict[str, Any]:
@@ -28,20 +20,10 @@ def pruning_state(cell: CellFolder) -> dict[str, Any]:
 
 
 def test_the_loss_curve_is_that_of_an_uninterrupted_run(train: Train, own_code: Path) -> None:
-    (own_code / "armed").touch()
     run = train(
-        "tracking=none",
+        *RESTARTING,
+        "+model.fault=none,sigkill",
         "monitor.devices=false",
-        "validation=never",
-        "strategy=ddp",
-        "model._target_=mine.Dropping",
-        f"+model.kill_at=0,{KILLED_AT}",
-        "dataset._target_=mine.Data",
-        "batch_size=16",
-        f"max_steps={STEPS}",
-        "warmup_steps=2",
-        "log_every_n_steps=1",
-        f"checkpoint.every_n_steps={EVERY}",
         "pruning=movement",
         "pruning.begin_step=4",
         "pruning.end_step=40",
@@ -53,23 +35,9 @@ def test_the_loss_curve_is_that_of_an_uninterrupted_run(train: Train, own_code: 
     assert run.status == 0, run.err
     assert "rank 1 was ended by SIGKILL" in run.err
     assert "retry 1 of 1" in run.err
-    cells = {cell.load_config()["model"].get("kill_at"): cell for _, cell in run.cells().values()}
-    whole, killed = cells[0], cells[KILLED_AT]
-
-    (attempt,) = killed.attempts()
-    result = killed.load_result()
-    assert (attempt.cause, attempt.rank, result.attempt) == ("signal", 1, 2)
-    assert result.started_at >= attempt.finished_at, "the interrupted part is no part of its time"
-    for rank in (0, 1):
-        assert curve(killed, rank) == curve(whole, rank)
-        summary = killed.load_rank(rank)
-        assert summary.resumed_at_step == RESUMED_AT
-        assert summary.steps_completed == whole.load_rank(rank).steps_completed == STEPS
-        assert summary.samples_fed == whole.load_rank(rank).samples_fed
-        steps = read_steps(killed.steps_path(rank), rank)
-        assert steps.rows["step"].tolist() == list(range(RESUMED_AT, STEPS))
-        assert len(steps.timed()) == STEPS - RESUMED_AT - 2, "it warms up anew"
-        assert whole.load_rank(rank).resumed_at_step is None
+    cells = {cell.load_config()["model"]["fault"]: cell for _, cell in run.cells().values()}
+    whole, killed = cells["none"], cells["sigkill"]
+    check_resumed(whole, killed, rel=0)
     for cell in (whole, killed):
         kept = [path.name for path in (cell.path / "checkpoints").iterdir()]
         assert len(kept) == 1, kept

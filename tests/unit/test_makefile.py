@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -31,3 +33,12 @@ def test_yes_and_no_are_what_they_say(typed: str, is_off: bool) -> None:
     ended = make("test-matrix", f"GPU_MONITOR={typed}")
     assert ended.returncode == 0, ended.stderr
     assert ("monitor.devices=false" in ended.stdout) == is_off
+
+
+def test_every_integration_test_runs_once_whatever_its_marks() -> None:
+    """``make test`` divides them by marks; those with a cluster have a target of their own."""
+    chosen = re.findall(r"-m '([^']+)'", make("test").stdout)
+    assert len(chosen) == 2, chosen
+    for cluster, alone, timing in itertools.product((False, True), repeat=3):
+        marks = {"cluster": cluster, "alone": alone, "timing": timing}
+        assert sum(eval(words, {}, marks) for words in chosen) == (not cluster), marks

@@ -9,6 +9,7 @@ Hydra, so that it costs nothing beside what it watches.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -36,7 +37,7 @@ from scalewise.sweep.memory_advice import advised
 from scalewise.sweep.memory_kills import MemoryKills
 from scalewise.sweep.nodes import conclude
 from scalewise.sweep.occupancy import foreign_processes
-from scalewise.sweep.process_tree import become_subreaper, end_descendants
+from scalewise.sweep.process_tree import become_subreaper, descendants, end_descendants
 from scalewise.sweep.rank_start import Starter, spawn
 from scalewise.sweep.ranks import Ranks
 from scalewise.sweep.tenants import Tenant
@@ -63,8 +64,6 @@ def main(starter: Starter = spawn) -> int:
 
 def read_line() -> tuple[bytes, bytes]:
     """The first line of standard input, and what has already come after it."""
-    import os
-
     read = b""
     while b"\n" not in read:
         part = os.read(0, 65536)
@@ -89,6 +88,8 @@ class Supervisor:
         self.liveness = Liveness(self.folder, self.cell.sweep)
         self.memory = MemoryKills()
         self.tenant = Tenant(str(self.folder.path.parent), job.cell.name)
+        self.workers: set[int] = set()
+        """Processes of the doctor's ranks, which are no strangers on its GPUs."""
 
     def run(self) -> Outcome:
         """Train the cell and record the result, or why there is none."""
@@ -187,6 +188,8 @@ class Supervisor:
             self.wakeup.wait(_POLL_S)
             self.folder.beat()
             self.tenant.look()
+            if self.cell.workload == "doctor":  # a pass over /proc: not beside what is timed
+                self.workers.update(descendants(os.getpid()))
             ranks.collect()
             if ranks.failed:
                 verdict = self.memory.name(blame(ranks, self.folder))
@@ -252,7 +255,8 @@ class Supervisor:
         self.wakeup.catch_up()
         self.tenant.look()
         told = (*self.job.co_tenants, *self.wakeup.neighbours, *self.tenant.neighbours)
-        others = foreign_processes(self.folder, {summary.pid for summary in summaries})
+        own = self.workers | {summary.pid for summary in summaries}
+        others = foreign_processes(self.folder, own)
         return tuple(dict.fromkeys((*told, *others)))
 
     def _unmeasured(self, objective: float | None, summary: RankSummary) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -20,9 +22,13 @@ FAILED = Verdict("exception", "rank 0 failed", 0, 1)
 
 @pytest.fixture
 def supervisor(tmp_path: Path) -> Supervisor:
+    return supervised(tmp_path, ["model=medium"])
+
+
+def supervised(tmp_path: Path, overrides: list[str]) -> Supervisor:
     folder = CellFolder(tmp_path / "sweep" / "cell")
     folder.path.mkdir(parents=True)
-    folder.save_config(compose_cell(["model=medium"]))
+    folder.save_config(compose_cell(overrides))
     planned = PlannedCell("id", "config", "cell", (), 0, 1)
     job = Job(str(folder.path), planned, (SLOT,), str(tmp_path), (), ())
     return Supervisor(job, wakeup=cast(Any, None))
@@ -53,3 +59,16 @@ def test_the_try_that_is_under_way_is_recorded(
     assert supervisor.run().state == "failed"
     assert [one.message for one in supervisor.folder.attempts()] == ["rank 0 failed"]
     assert supervisor.folder.load_running() is None
+
+
+@pytest.mark.parametrize(("overrides", "known"), [(["experiment=doctor"], True), ([], False)])
+def test_the_doctors_workers_are_no_strangers(
+    tmp_path: Path, overrides: list[str], known: bool
+) -> None:
+    one = supervised(tmp_path, overrides)
+    with subprocess.Popen(["sleep", "60"]) as worker:
+        ranks = SimpleNamespace(collect=worker.kill, failed=[], alive=[])
+        one.wakeup = cast(Any, SimpleNamespace(wait=lambda seconds: None))
+        one.folder.save_running(LATER)
+        one._watch(cast(Any, ranks))
+    assert (worker.pid in one.workers) is known

@@ -3,32 +3,43 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from scalewise.printing import (
+    EXIT_NOT_SHOWN,
+    NotShownError,
+    discard_output,
+    prepare_streams,
+    run_and_flush,
+)
+from scalewise.streams import say
 
 Command = Callable[[list[str]], int]
 _READER_IS_GONE = 128 + signal.SIGPIPE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a subcommand and return its exit status: 2 for wrong use."""
+    """Run a subcommand and return its exit status: 2 for wrong use, 74 for a full disk."""
     words = list(sys.argv[1:] if argv is None else argv)
+    prepare_streams()
     try:
-        status = _run(words)
-        sys.stdout.flush()
+        return run_and_flush(lambda: _run(words))
     except BrokenPipeError:
         # `| head -1` has read enough: as quiet, and with the status, as of other programs.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         return _READER_IS_GONE
+    except NotShownError as error:
+        discard_output()
+        say(f"{' '.join(['scalewise', *words[:1]])}: {error}")
+        return EXIT_NOT_SHOWN
     except SystemExit as error:
         # Rich's consoles turn it into an exit of their own.
         if isinstance(error.__context__, BrokenPipeError):
             return _READER_IS_GONE
         raise
-    return status
 
 
 def _run(words: list[str]) -> int:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scalewise.printing import EXIT_NOT_SHOWN, NotShownError, discard_output
 from scalewise.streams import is_unread, say, silence_unread
 from scalewise.sweep.job import Outcome
 
@@ -24,14 +25,16 @@ def report() -> int:
         return 0
     from scalewise.report import build
 
+    shown = True
     for sweep in sweeps:
         if sweep.count("done"):
             files = build(sweep.folder)
-            _print_table(sweep.folder)
+            shown = _print_table(sweep) and shown
             say(f"report: {files.markdown}")
             _say_where_runs_are(sweep.folder)
         elif sweep.count("failed"):
-            _print_table(sweep.folder)  # of nothing, but it says where to look
+            # Of nothing, but it says where to look.
+            shown = _print_table(sweep) and shown
     say_how_to_finish()
     left = [line for sweep in sweeps for line in _left_behind(sweep)]
     for line in left:
@@ -44,7 +47,9 @@ def report() -> int:
     ):
         if any(sweep.count(state) for sweep in sweeps):
             return status
-    return EXIT_SKIPPED if left else 0
+    if left:
+        return EXIT_SKIPPED
+    return 0 if shown else EXIT_NOT_SHOWN
 
 
 def _left_behind(sweep: SweepReport) -> tuple[str, ...]:
@@ -56,18 +61,28 @@ def _left_behind(sweep: SweepReport) -> tuple[str, ...]:
     return unfinished(SweepFolder(sweep.folder), asked)
 
 
-def _print_table(folder: Path) -> None:
-    """To whoever still reads: the cells are done, and the files lie there."""
+def _print_table(sweep: SweepReport) -> bool:
+    """To whoever still reads: the cells are done, and the files lie there.
+
+    False where standard output cannot be written, which it has said.
+    """
     from scalewise.report import print_console
     from scalewise.terminal import open_console
 
     try:
-        print_console(folder, open_console())
+        print_console(sweep.folder, open_console())
         sys.stdout.flush()
+    except NotShownError as error:
+        discard_output()
+        all_done = sweep.count("done") == len(sweep.outcomes)
+        rest = "all else is done" if all_done else "what was finished is kept"
+        say(f"error: {error}: the table is not shown, {rest} in {sweep.folder}")
+        return False
     except (OSError, SystemExit) as error:
         if not is_unread(error):
             raise
         silence_unread()
+    return True
 
 
 def _say_where_runs_are(folder: Path) -> None:

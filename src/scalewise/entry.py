@@ -19,10 +19,17 @@ from scalewise.ending import (
 from scalewise.errors import EXIT_CONFIG_ERROR
 from scalewise.explain import explain, is_the_hosts_fault
 from scalewise.paths import conf_dir, discard_unused_folder, sweep_folder
+from scalewise.printing import (
+    EXIT_NOT_SHOWN,
+    NotShownError,
+    discard_output,
+    prepare_streams,
+    run_and_flush,
+)
 from scalewise.streams import (
+    ignore_polite_signals,
     interrupt_on_polite_signals,
     is_unread,
-    open_closed_streams,
     say,
     silence_unread,
 )
@@ -40,9 +47,10 @@ def train() -> int:
 
     Exit status: 0 every cell is done, 1 a cell failed, 2 the input is wrong, 3 nothing failed
     but a cell was skipped because this host cannot run it or left because sweep.max_gpu_hours is
-    used up or a resumed sweep was given other choices, 130 interrupted.
+    used up or a resumed sweep was given other choices, 74 all is done but standard output could
+    not be written, 130 interrupted.
     """
-    open_closed_streams()
+    prepare_streams()
     launched = foreign_launch()
     if launched is not None and launched[1] != 0:
         launcher, rank, size = launched
@@ -58,8 +66,12 @@ def train() -> int:
     interrupt_on_polite_signals()
     try:
         sys.argv[1:] = overrides_last(with_defaults(sys.argv[1:]))
-        _run_hydra()
-        return report()
+        return run_and_flush(_run_and_report)
+    except NotShownError as error:
+        # Of what is only printed, such as --help or a preview; report() sees to its table itself.
+        discard_output()
+        say(f"error: {error}")
+        return EXIT_NOT_SHOWN
     except KeyboardInterrupt:
         return _interrupted("interrupted")
     except SystemExit as error:
@@ -93,7 +105,13 @@ def _unread() -> int:
 def _interrupted(what: str) -> int:
     say(f"{what}: what was finished is kept")
     say_how_to_finish()
+    ignore_polite_signals()
     return EXIT_INTERRUPTED
+
+
+def _run_and_report() -> int:
+    _run_hydra()
+    return report()
 
 
 def _run_hydra() -> None:

@@ -55,6 +55,18 @@ def _heed_no_more(_number: int, _frame: FrameType | None) -> None:
     """What the first signal began goes on."""
 
 
+def ignore_polite_signals() -> None:
+    """Let the status be what was decided: all is said, and the interpreter only winds down.
+
+    It puts the system's handlers back on its way out, and a second signal would end it there.
+    """
+    # Blocked meanwhile: Python writes an error for a signal that came before and is ignored now.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _POLITE)
+    for number in _POLITE:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def is_unread(error: BaseException) -> bool:
     """Whether it says that whoever read what is printed, or the terminal, is gone."""
     if isinstance(error, SystemExit):

@@ -57,6 +57,29 @@ def test_two_signals_at_once_interrupt_without_a_word() -> None:
     assert process.returncode == 130
 
 
+def test_a_second_signal_while_the_interpreter_ends_leaves_the_status() -> None:
+    """Modules are taken apart after Python has put the system's handlers back."""
+    code = """
+import os, signal
+from scalewise import entry
+
+class Late:
+    def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGTERM):
+        kill(pid, number)
+
+def interrupted():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+entry._run_hydra = interrupted
+late = Late()
+raise SystemExit(entry.train())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (130, "interrupted: what was finished is kept\n")
+
+
 def test_nohup_is_heeded() -> None:
     with subprocess.Popen(["nohup", *loop()], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

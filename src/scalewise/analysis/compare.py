@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from scalewise.analysis.identity import FACTORS, Difference, differences
-from scalewise.analysis.load import Sweep
+from scalewise.analysis.load import Cell, Sweep
 from scalewise.analysis.runs import Configuration, configurations
 from scalewise.analysis.significance import holm, minimum_detectable_effect
 from scalewise.analysis.statistics import RatioEstimate, estimate_ratio
@@ -47,6 +47,15 @@ class Unmatched:
 
 
 @dataclass(frozen=True)
+class LeftOut:
+    """A cell that ended but is not counted, for its records are damaged."""
+
+    side: Literal["A", "B"]
+    cell: str
+    fault: str
+
+
+@dataclass(frozen=True)
 class Gate:
     """The answer for CI."""
 
@@ -63,6 +72,8 @@ class Comparison:
     unmatched: tuple[Unmatched, ...]
     gate: Gate | None
     """None where no limit was asked for."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Cells of both sweeps that ended and whose figures are not in ``matches``."""
 
 
 def compare(a: Sweep, b: Sweep, factor: str, fail_if: str | None = None) -> Comparison:
@@ -74,10 +85,10 @@ def compare(a: Sweep, b: Sweep, factor: str, fail_if: str | None = None) -> Comp
     if factor not in FACTORS:
         raise ValueError(f"factor: found {factor!r}; allowed: {', '.join(FACTORS)}")
     limit = parse_limit(fail_if) if fail_if is not None else None
-    before = [c for c in configurations(a) if c.values("samples_per_s")]
+    before = [c for c in map(_sound, configurations(a)) if c.values("samples_per_s")]
     matches: list[Match] = []
     unmatched: list[Unmatched] = []
-    for config in configurations(b):
+    for config in map(_sound, configurations(b)):
         found = _match(config, before, factor)
         if isinstance(found, Match):
             matches.append(found)
@@ -85,16 +96,34 @@ def compare(a: Sweep, b: Sweep, factor: str, fail_if: str | None = None) -> Comp
             unmatched.append(found)
     judged = _adjusted(matches)
     gate = None if limit is None else _gate(judged, unmatched, limit)
-    return Comparison(factor, judged, tuple(unmatched), gate)
+    left_out = (*_left_out("A", a), *_left_out("B", b))
+    return Comparison(factor, judged, tuple(unmatched), gate, left_out)
 
 
 def parse_limit(text: str) -> float:
     """``slower=3%`` or ``slower=0.03`` to 0.03. Raises ValueError for anything else."""
-    found = re.fullmatch(r"slower=(\d+(?:\.\d+)?)(%?)", text.strip())
+    found = re.fullmatch(r"slower=([0-9]+(?:\.[0-9]+)?)(%?)", text.strip())
     value = float(found[1]) / (100 if found[2] else 1) if found else -1.0
     if not 0 <= value < 1:
         raise ValueError(f"fail-if: found {text!r}; allowed: slower=<percent>%, e.g. slower=3%")
     return value
+
+
+def _sound(config: Configuration) -> Configuration:
+    """Without the runs whose step records are damaged: what is left of them proves nothing."""
+    return replace(config, runs=tuple(r for r in config.runs if not r.cell.step_faults))
+
+
+def _left_out(side: Literal["A", "B"], sweep: Sweep) -> list[LeftOut]:
+    found = [(cell, _fault(cell)) for cell in sweep.cells]
+    return [LeftOut(side, cell.planned.name, fault) for cell, fault in found if fault]
+
+
+def _fault(cell: Cell) -> str:
+    """What is damaged of a result or of the times of a finished cell."""
+    if cell.result is None:
+        return cell.result_fault
+    return "; ".join(cell.step_faults)
 
 
 def _match(
@@ -102,7 +131,8 @@ def _match(
 ) -> Match | Unmatched:
     values = config.values("samples_per_s")
     if not values:
-        why = config.cells[-1].failure or "its throughput was not measured"
+        last = config.cells[-1]
+        why = last.failure or _fault(last) or "its throughput was not measured"
         return Unmatched(config.label, f"no run in B: {why}")
     if not before:
         return Unmatched(config.label, "no configuration of A has a run")

@@ -6,11 +6,13 @@ the speedup without widening its interval, and more than linear scaling is what 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from scalewise.analysis.diagnosis import Diagnosis
 from scalewise.analysis.figures import factor
+from scalewise.analysis.identity import DATA_FILE
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.scaling import Pair
 from scalewise.analysis.verdict import Judgement
@@ -39,6 +41,7 @@ def doubted(pair: Pair, diagnoses: Diagnoses) -> Pair:
     if disturbed:
         each = " and ".join(_disturbed(config, found) for config, found in disturbed)
         doubts.append(f"{each}: repeat on a quiet host")
+    doubts += _other_data(pair)
     if not doubts:
         return pair
     told = pair.judgement
@@ -46,6 +49,41 @@ def doubted(pair: Pair, diagnoses: Diagnoses) -> Pair:
     verdict = "inconclusive" if explained else told.verdict
     judgement = Judgement(verdict, "; ".join([told.reason, *doubts]))
     return replace(pair, judgement=judgement, doubts=tuple(doubts))
+
+
+def changed_files(configs: Sequence[Configuration]) -> list[str]:
+    """A line for each data file that was not the same for all cells of a sweep that name it."""
+    seen: dict[tuple[str, str], dict[str, None]] = {}
+    for config in configs:
+        for name, words in config.identity.items():
+            if not name.startswith(DATA_FILE):
+                continue
+            argument = f"dataset.{name.removeprefix(DATA_FILE)}"
+            value = os.path.normpath(config.identity.get(argument, "unknown"))
+            seen.setdefault((argument, value), {}).update(dict.fromkeys(words.split(" | ")))
+    return [
+        f"{argument}={value} changed between cells ({', '.join(sorted(told))}): their results "
+        "are of different data"
+        for (argument, value), told in seen.items()
+        if len(told) > 1
+    ]
+
+
+def _other_data(pair: Pair) -> list[str]:
+    """A line for each file that was not the same for all runs of a side.
+
+    Sides that differ from each other are refused before; their repeats are joined by `` | ``.
+    """
+    told = {
+        name.removeprefix(DATA_FILE): words
+        for config in (pair.single, pair.multi)
+        for name, words in config.identity.items()
+        if name.startswith(DATA_FILE) and " | " in words
+    }
+    return [
+        f"its runs read different data: dataset.{argument} was {words.replace(' | ', ' and ')}"
+        for argument, words in told.items()
+    ]
 
 
 def _crowded(config: Configuration, diagnoses: Diagnoses) -> Diagnosis | None:

@@ -37,7 +37,7 @@ FACTORS: Mapping[str, tuple[str, ...]] = {
     "code": ("code",),
     "versions": ("torch", "lightning", "driver", "cuda"),
     "model": ("model",),
-    "dataset": ("dataset",),
+    "dataset": ("dataset", "data_file"),
     "optimizer": ("optimizer",),
     "precision": ("precision",),
     "execution": ("execution",),
@@ -48,6 +48,8 @@ FACTORS: Mapping[str, tuple[str, ...]] = {
 """A factor a comparison may declare, and the fields (with all below them) that it frees."""
 
 UNKNOWN = "unknown"
+DATA_FILE = "data_file."
+"""Before the name of an argument of the data set: what the file was that it named."""
 _PROVENANCE = ("torch", "lightning", "driver", "cuda", "code.commit", "code.diff", "emulated")
 
 _RECORDED = frozenset(
@@ -105,6 +107,8 @@ def differences(left: Identity, right: Identity, factor: str = "devices") -> lis
         excused = any(name == field or name.startswith(field + ".") for field in freed)
         # A key that one side's code did not know yet differs because the code does.
         excused |= "code" in freed and name not in _RECORDED and "absent" in (a, b)
+        # Records older than this field, and data sets without files, have none.
+        excused |= name.startswith(DATA_FILE) and "absent" in (a, b)
         # What nobody recorded cannot be shown to be equal.
         if not excused and (a != b or UNKNOWN in (a, b)):
             found.append(Difference(name, a, b))
@@ -177,6 +181,7 @@ def _from_provenance(cell: Cell) -> dict[str, str]:
     )
     named = zip(_PROVENANCE, values, strict=True)
     fields = {name: "none" if value is None else str(value) for name, value in named}
+    fields |= {f"{DATA_FILE}{argument}": told for argument, told in provenance.data.items()}
     # Forks share what fresh processes draw anew: their times are none to compare with.
     return fields | ({} if provenance.started == "fresh" else {"started": provenance.started})
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from scalewise.analysis.readings import (
     attempt,
     read_attempts,
+    read_config,
     read_devices,
     read_rank_metrics,
     read_rank_shards,
@@ -83,12 +84,20 @@ class Cell:
     """What a profiler saw, one a rank, in cells made for it."""
     problems: tuple[str, ...] = ()
     """What is missing or damaged, one line each."""
+    result_fault: str = ""
+    """Which of ``problems`` keeps a result that is there from being used; else empty."""
+    step_faults: tuple[str, ...] = ()
+    """Those of ``problems`` that leave its times in doubt."""
+    metric_faults: tuple[str, ...] = ()
+    """Those of ``problems`` that leave its metrics in doubt."""
 
     @property
     def failure(self) -> str:
         """Why there is no result, in one line; empty for a cell that is done."""
         if self.state == "done":
             return ""
+        if self.result_fault:
+            return f"its result cannot be used: {self.result_fault}"
         if self.under_way:
             return self.under_way
         if self.attempts:
@@ -156,14 +165,22 @@ def load_sweep(path: Path | str) -> Sweep:
 def load_cell(folder: CellFolder, planned: PlannedCell | None) -> Cell:
     """Read one cell; ``planned`` is None where no plan tells what was asked for."""
     problems: list[str] = []
+    of_result: list[str] = []
+    of_steps: list[str] = []
+    of_metrics: list[str] = []
     attempts = read_attempts(folder, problems)
-    result: CellResult | None = None
-    if (folder.path / "result.json").exists():
-        result = attempt(problems, folder.load_result)
+    result = _read_result(folder, planned, of_result)
     state, under_way = _state(folder, result, attempts)
     started = (folder.path / "provenance.json").exists() or result is not None
-    config = attempt(problems, folder.load_config)
+    config = attempt(problems, read_config, folder)
     tracking = attempt(problems, folder.load_tracking)
+    steps = read_rank_steps(folder, result, of_steps)
+    metrics = read_rank_metrics(folder, result, of_metrics)
+
+    def told(found: Sequence[str]) -> tuple[str, ...]:
+        # By the cell's own paths: a report may travel, the machine's folders stay here.
+        return tuple(problem.replace(f"{folder.path}/", "") for problem in found)
+
     return Cell(
         planned=planned or _as_planned(folder, result),
         path=folder.path,
@@ -171,9 +188,9 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> Cell:
         config=config,
         result=result,
         provenance=attempt(problems, folder.load_provenance) if started else None,
-        steps=read_rank_steps(folder, result, problems),
+        steps=steps,
         devices=read_devices(folder, problems),
-        metrics=read_rank_metrics(folder, problems),
+        metrics=metrics,
         shards=read_rank_shards(folder, problems),
         attempts=attempts,
         under_way=under_way,
@@ -182,9 +199,22 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> Cell:
         decision=attempt(problems, load_decision, folder.path),
         batch_search=attempt(problems, load_batch_search, folder.path),
         profiles=attempt(problems, load_profiles, folder) or (),
-        # Told by the cell's own paths: a report may travel, the machine's folders stay here.
-        problems=tuple(problem.replace(f"{folder.path}/", "") for problem in problems),
+        problems=told([*of_result, *problems, *of_steps, *of_metrics]),
+        result_fault="".join(told(of_result)),
+        step_faults=told(of_steps),
+        metric_faults=told(of_metrics),
     )
+
+
+def _read_result(
+    folder: CellFolder, planned: PlannedCell | None, problems: list[str]
+) -> CellResult | None:
+    """The cell's own result: one that another cell left is nothing of this one's."""
+    if not folder.has_result_file():
+        return None
+    if planned is None:
+        return attempt(problems, folder.load_result)
+    return attempt(problems, folder.load_result_of, planned.cell_id)
 
 
 def _state(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ParamSpec, TypeVar
-
-import numpy as np
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from scalewise.records import (
     Attempt,
@@ -14,6 +12,7 @@ from scalewise.records import (
     CellResult,
     DeviceSeries,
     MetricRow,
+    RankSummary,
     RecordError,
     ShardIndices,
     StepSeries,
@@ -25,6 +24,10 @@ from scalewise.records import (
 
 P = ParamSpec("P")
 T = TypeVar("T")
+RowCount = Literal["step_rows", "metric_rows"]
+
+_IN_EVERY_CONFIG = ("model", "dataset", "strategy", "precision", "tracking")
+"""Groups that every recorded configuration has, in their order: half a file is valid YAML too."""
 
 
 def attempt(
@@ -49,6 +52,15 @@ def read_attempts(folder: CellFolder, problems: list[str]) -> tuple[Attempt, ...
     return tuple(attempts)
 
 
+def read_config(folder: CellFolder) -> dict[str, Any]:
+    """The resolved configuration. Raises :class:`RecordError` also for a part of one."""
+    config = folder.load_config()
+    absent = [key for key in _IN_EVERY_CONFIG if config.get(key) is None]
+    if absent:
+        raise RecordError(f"{folder.path / 'config.yaml'}: cut off: {', '.join(absent)} not there")
+    return config
+
+
 def read_rank_steps(
     folder: CellFolder, result: CellResult | None, problems: list[str]
 ) -> tuple[StepSeries, ...]:
@@ -62,12 +74,10 @@ def read_rank_steps(
             continue
         if one.torn_bytes:
             problems.append(f"{path}: a torn last row of {one.torn_bytes} bytes was dropped")
-        written = next((r.step_rows for r in result.ranks if r.rank == rank), 0) if result else 0
-        if len(one) < written:
-            problems.append(f"{path}: {len(one)} of {written} step rows are there")
-        if len(one) and (np.diff(one.rows["step"]) != 1).any():
-            problems.append(f"{path}: the steps do not follow one another; they are left out")
-            continue
+        written = rows_written(result.ranks, rank, "step_rows") if result else 0
+        fault = rows_fault(len(one), written, "step rows") if result else ""
+        if fault:
+            problems.append(f"{path}: {fault}")
         series.append(one)
     # Not of a cell that took no step at all: an examination of the devices.
     stepped = result is not None and any(rank.step_rows for rank in result.ranks)
@@ -75,6 +85,20 @@ def read_rank_steps(
     if absent:
         problems.append(f"no step records of rank {', '.join(map(str, absent))}")
     return tuple(series)
+
+
+def rows_fault(found: int, written: int, what: str) -> str:
+    """That rows are lost, or more than their rank wrote; empty where all are there."""
+    if found == written:
+        return ""
+    if found < written:
+        return f"{found} of {written} {what} are there"
+    return f"{found} {what} are there, of {written} that its rank wrote"
+
+
+def rows_written(ranks: Sequence[RankSummary], rank: int, count: RowCount) -> int:
+    """How many rows a rank says that it wrote."""
+    return next((getattr(r, count) for r in ranks if r.rank == rank), 0)
 
 
 def read_devices(folder: CellFolder, problems: list[str]) -> tuple[DeviceSeries, ...]:
@@ -88,13 +112,25 @@ def read_devices(folder: CellFolder, problems: list[str]) -> tuple[DeviceSeries,
     return tuple(series)
 
 
-def read_rank_metrics(folder: CellFolder, problems: list[str]) -> dict[int, tuple[MetricRow, ...]]:
-    """Rank to its rows."""
+def read_rank_metrics(
+    folder: CellFolder, result: CellResult | None, problems: list[str]
+) -> dict[int, tuple[MetricRow, ...]]:
+    """Rank to its rows; of a finished cell, rows that are lost are noted."""
     rows: dict[int, tuple[MetricRow, ...]] = {}
     for rank, path in _by_rank(folder.path / "metrics", "jsonl"):
         one = attempt(problems, read_metrics, path)
-        if one is not None:
-            rows[rank] = tuple(one)
+        if one is None:
+            continue
+        rows[rank] = tuple(one)
+        written = rows_written(result.ranks, rank, "metric_rows") if result else 0
+        fault = rows_fault(len(one), written, "rows") if result else ""
+        if fault:
+            problems.append(f"{path}: {fault}")
+    # Rank 0 speaks for all: of the others a file is no matter of course.
+    first = folder.metrics_path(0)
+    written = rows_written(result.ranks, 0, "metric_rows") if result else 0
+    if written and not first.exists():
+        problems.append(f"{first}: {rows_fault(0, written, 'rows')}")
     return rows
 
 

@@ -158,11 +158,18 @@ def measure_run(cell: Cell) -> Run:
         anatomy=take("anatomy", measure_anatomy, cell.steps, world_size),
         balance=take("balance", _measure_balance, cell, world_size),
         usage=take("usage", measure_usage, cell.devices, cell.steps),
-        loss=take("loss", loss_curve, cell.metrics.get(0, ())),
         loss_history=take("loss", longest_loss_curve, cell.metrics.get(0, ())),
+        loss=take("loss", _final_loss, cell),
         shards=audit_shards(cell.shards, world_size, batch) if world_size > 1 else None,
         missing=missing,
     )
+
+
+def _final_loss(cell: Cell) -> LossCurve:
+    """Not of damaged metrics: the last one they hold is not what the run reached."""
+    if cell.metric_faults:
+        raise NotMeasuredError(cell.metric_faults[0])
+    return loss_curve(cell.metrics.get(0, ()))
 
 
 def _measure_balance(cell: Cell, world_size: int) -> LoadBalance:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from scalewise.datasets.errors import DatasetError
+from scalewise.datasets.regular_file import check_regular
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,9 @@ IMDB = CsvLayout(
     header_labels=("sentiment",),
 )
 
+_ENCODING = "utf-8-sig"
+"""UTF-8 with or without the byte-order mark that Excel writes."""
+
 HEAD_BYTES = 1 << 20
 """What :func:`look_at_csv` reads at most: some milliseconds' worth."""
 
@@ -60,8 +64,9 @@ def read_labelled_csv(path: Path, layout: CsvLayout) -> LabelledTexts:
     texts: list[str] = []
     labels: list[int] = []
     label_at = layout.columns.index(layout.label)
+    check_regular(path, "a CSV file")
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding=_ENCODING, newline="") as file:
             for row in _rows(path, file, layout):
                 labels.append(layout.classes[row[label_at].strip()])
                 texts.append(" ".join(cell for i, cell in enumerate(row) if i != label_at))
@@ -79,6 +84,7 @@ def look_at_csv(path: Path, layout: CsvLayout, most_bytes: int = HEAD_BYTES) -> 
     later rows, and a row that ends after so many bytes, are left to whoever reads all of it.
     Raises :class:`DatasetError`.
     """
+    check_regular(path, "a CSV file")
     try:
         with path.open("rb") as file:
             head = file.read(most_bytes + 1)
@@ -87,7 +93,7 @@ def look_at_csv(path: Path, layout: CsvLayout, most_bytes: int = HEAD_BYTES) -> 
     is_whole = len(head) <= most_bytes
     if not is_whole:
         head = head[: head.rfind(b"\n") + 1]  # no line, and no character, is torn
-    lines = io.TextIOWrapper(io.BytesIO(head), encoding="utf-8", newline="")
+    lines = io.TextIOWrapper(io.BytesIO(head), encoding=_ENCODING, newline="")
     rows = sum(1 for _ in _rows(path, lines, layout, is_whole))
     if not is_whole:
         return None

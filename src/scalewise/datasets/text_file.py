@@ -8,6 +8,7 @@ from typing import Any
 
 from scalewise.datasets.byte_tokens import ByteParts, check_windows
 from scalewise.datasets.contract import DatasetError
+from scalewise.datasets.regular_file import check_not_empty, check_regular
 from scalewise.datasets.split import check_split
 from scalewise.datasets.tensors import TokenWindows
 from scalewise.ranges import require
@@ -38,12 +39,14 @@ class TextFile:
 
     @cached_property
     def _parts(self) -> ByteParts:
+        check_regular(self.path, "a text file")
         try:
             data = self.path.read_bytes()
         except OSError as error:
             raise DatasetError(
                 f"dataset.path: {self.path} cannot be read: {error.strerror}; give a text file"
             ) from error
+        check_not_empty(self.path, len(data))
         end = len(data) - round(len(data) * self.validation_fraction)
         return ByteParts(
             data[:end],

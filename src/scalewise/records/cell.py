@@ -143,6 +143,16 @@ class CellFolder:
     def load_result(self) -> CellResult:
         return load_json(self.path / "result.json", CellResult)
 
+    def load_result_of(self, cell_id: str) -> CellResult:
+        """The result of this cell. Raises :class:`RecordError` also for another cell's."""
+        result = self.load_result()
+        if result.cell_id != cell_id:
+            raise RecordError(
+                f"{self.path / 'result.json'}: result of cell {result.cell_id}; "
+                f"that of cell {cell_id} was expected"
+            )
+        return result
+
     def has_result_file(self) -> bool:
         """Whether a result was written, be it damaged since."""
         return (self.path / "result.json").exists()
@@ -158,10 +168,9 @@ class CellFolder:
     def result_of(self, cell_id: str) -> CellResult | None:
         """The result, if it is there, can be read and is that of this cell."""
         try:
-            result = self.load_result()
+            return self.load_result_of(cell_id)
         except RecordError:
             return None
-        return result if result.cell_id == cell_id else None
 
     def save_attempt(self, attempt: Attempt) -> None:
         save_json(self.path / "attempts" / f"{attempt.number}.json", attempt)

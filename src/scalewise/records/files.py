@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 from pathlib import Path
@@ -17,6 +18,18 @@ SCHEMA_VERSION = 1
 
 class RecordError(Exception):
     """A record that is absent, torn, or of a version this code does not read."""
+
+
+def parse_json(text: str | bytes) -> Any:
+    """JSON as records are written: a number that is not finite is damage, and a ValueError."""
+    return json.loads(text, parse_constant=_finite, parse_float=_finite)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"found {text}; allowed: finite numbers, and null for what is not known")
+    return number
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -44,7 +57,7 @@ def save_json(path: Path, record: object) -> None:
 def load_json(path: Path, cls: type[T]) -> T:
     """Read what :func:`save_json` wrote. Raises :class:`RecordError` naming the file."""
     try:
-        plain: Any = json.loads(path.read_text(encoding="utf-8"))
+        plain = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RecordError(f"{path}: no such record") from None
     except (OSError, ValueError) as error:

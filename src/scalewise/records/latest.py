@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from scalewise.records.device_series import DeviceSample, SampledDevice
-from scalewise.records.files import RecordError
+from scalewise.records.files import RecordError, parse_json
 from scalewise.typed import DataError, build
 
 _TAIL_BYTES = 64 * 1024
@@ -47,7 +46,7 @@ def read_latest_sample(path: Path) -> LatestSample | None:
     except FileNotFoundError:
         return None
     try:
-        named: list[dict[str, Any]] = json.loads(header)["devices"] if header else []
+        named: list[dict[str, Any]] = parse_json(header)["devices"] if header else []
         devices = {d.id: d for d in (build(SampledDevice, plain) for plain in named)}
         # The first line of the tail may be cut, and then is not the start of an object.
         whole = [line for line in lines if line.startswith(b'{"time"') and b'"devices"' in line]
@@ -70,6 +69,6 @@ def _last_memory(known: Iterable[str], lines: Sequence[bytes]) -> dict[str, floa
 
 
 def _sample(line: bytes) -> tuple[float, dict[str, DeviceSample]]:
-    plain = json.loads(line)
+    plain = parse_json(line)
     samples = [build(DeviceSample, one) for one in plain["devices"]]
     return plain["time"], {sample.id: sample for sample in samples}

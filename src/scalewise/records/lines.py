@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from scalewise.records.files import RecordError
+from scalewise.records.files import RecordError, parse_json
 
 
 def finite_or_none(value: float | None) -> float | None:
@@ -49,7 +49,7 @@ def whole_lines(path: Path, problems: list[str]) -> Iterator[tuple[int, dict[str
     torn = lines.pop()
     for number, line in enumerate(lines, start=1):
         try:
-            plain = json.loads(line)
+            plain = parse_json(line)
         except ValueError as error:
             raise RecordError(f"{path}, line {number}: not JSON: {error}") from error
         if not isinstance(plain, dict):

@@ -141,7 +141,11 @@ class StepSeries:
 
 
 def read_steps(path: Path, rank: int) -> StepSeries:
-    """Read the steps of a rank; a torn last row is dropped and counted in ``torn_bytes``."""
+    """Read the steps of a rank; a torn last row is dropped and counted in ``torn_bytes``.
+
+    Raises :class:`RecordError` for rows that no training writes: one of them tells nothing of how
+    many others are wrong.
+    """
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -161,7 +165,23 @@ def read_steps(path: Path, rank: int) -> StepSeries:
         )
     torn = len(body) % STEP_DTYPE.itemsize
     rows = np.frombuffer(body[: len(body) - torn], dtype=STEP_DTYPE)
+    fault = _fault(rows)
+    if fault:
+        raise RecordError(f"{path}: {fault}; they are left out")
     return StepSeries(rank, rows, offset, torn)
+
+
+def _fault(rows: npt.NDArray[np.void]) -> str:
+    """What cannot be true of the rows of a rank; empty for sound ones."""
+    if len(rows) and (np.diff(rows["step"]) != 1).any():
+        return "the steps do not follow one another"
+    if (rows["samples"] < 0).any():
+        return "steps fed less than no sample"
+    for name in (f"{line}_step_ms" for line in ("host", "device")):
+        # Absent times are NaN, and neither.
+        if (np.isinf(rows[name]) | (rows[name] < 0)).any():
+            return f"{name} is negative or infinite"
+    return ""
 
 
 def _layout(description: Sequence[Sequence[str]]) -> np.dtype[np.void]:

@@ -9,6 +9,7 @@ from pathlib import PurePath
 from scalewise.analysis.apart import timed_only
 from scalewise.analysis.balance import advice
 from scalewise.analysis.ceiling import under_ceiling
+from scalewise.analysis.doubts import changed_files
 from scalewise.analysis.figures import estimate, factor, number, ratio
 from scalewise.analysis.kinds import is_monitored
 from scalewise.analysis.pipeline import pipeline_of
@@ -112,6 +113,7 @@ def repeats(analysis: Analysis) -> list[str]:
 def warnings(analysis: Analysis) -> list[str]:
     """Doubts about the figures, one line each."""
     found = [f"quarantined: {device}" for device in analysis.sweep.quarantined]
+    found += changed_files(analysis.configurations)
     for config in analysis.measured:
         figure = config.estimate("samples_per_s")
         monitored = is_monitored(config.cells[0].config)

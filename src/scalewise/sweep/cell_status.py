@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from scalewise.analysis.blame import blame_last
+from scalewise.analysis.readings import read_rank_steps
 from scalewise.analysis.throughput import NotMeasuredError
 from scalewise.records import (
     CellFolder,
@@ -17,7 +18,7 @@ from scalewise.records import (
 )
 from scalewise.records.cell import ALIVE_S
 from scalewise.sweep.display import progress_of
-from scalewise.sweep.measured import read_throughput
+from scalewise.sweep.measured import throughput_from
 
 State = Literal["done", "running", "failed", "skipped", "interrupted", "waiting"]
 
@@ -57,7 +58,7 @@ class CellStatus:
     message: str = ""
     """Why there is no result."""
     problem: str = ""
-    """What the records of a done cell lack, and so is not shown."""
+    """What the step records of a done cell lack; its samples/s are in doubt, or not shown."""
     swept: str = ""
     """What tells it from cells of the same name but for the repeat, e.g. ``lr=0.1``."""
     raised_at: str | None = None
@@ -71,7 +72,7 @@ def read_cell(
 ) -> tuple[CellStatus, CellResult | None]:
     """The state of a cell at the Unix time ``now``, and its result where it is done."""
     try:
-        result = folder.load_result()
+        result = folder.load_result_of(planned.cell_id)
     except RecordError as error:
         return _without_result(planned, folder, now, str(error)), None
     return _with_result(planned, folder, result), result
@@ -97,13 +98,17 @@ def _with_result(planned: PlannedCell, folder: CellFolder, result: CellResult) -
 
 
 def _measured(folder: CellFolder, result: CellResult) -> tuple[float | None, str]:
-    """Global samples/s, and where a cell that took steps has none, why."""
+    """Global samples/s, and why a cell that took steps has none, or a doubtful one."""
+    # The same reading and the same words as those of a report.
+    faults: list[str] = []
+    series = read_rank_steps(folder, result, faults)
+    told = "; ".join(fault.replace(f"{folder.path}/", "") for fault in faults)
     try:
-        return read_throughput(folder, result.ranks), ""
-    except (RecordError, NotMeasuredError) as error:
+        rate = throughput_from(series, result.ranks)
+    except NotMeasuredError as error:
         stepped = any(rank.step_rows for rank in result.ranks)
-        why = str(error).removeprefix(f"{folder.path}/")
-        return None, f"samples/s are not known: {why}" if stepped else ""
+        return None, f"samples/s are not known: {told or error}" if stepped else told
+    return rate, f"samples/s are in doubt: {told}" if told else ""
 
 
 def _without_result(

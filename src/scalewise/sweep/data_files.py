@@ -15,6 +15,7 @@ from typing import Any
 from scalewise.components import Component
 from scalewise.datasets.errors import DatasetError
 from scalewise.datasets.labelled_csv import AG_NEWS, IMDB, CsvLayout, look_at_csv
+from scalewise.datasets.regular_file import check_not_empty, check_regular
 from scalewise.datasets.token_index import check_sizes, load_index
 from scalewise.errors import ConfigError
 from scalewise.ranges import require
@@ -72,19 +73,34 @@ def _check(dataset: Component) -> None:
     shards = dataset.target == _SHARDS  # whose own refusal names what writes them
     for key, what in (("path", "a file"), ("root", "a folder")):
         path = dataset.arguments.get(key)
-        if isinstance(path, str) and path and not shards and not Path(path).exists():
+        if not isinstance(path, str) or not path or shards:
+            continue
+        why = _unreachable(path)
+        if why is not None:
             raise ConfigError(
-                f"dataset.{key}: {path} cannot be read: No such file or directory; allowed: "
+                f"dataset.{key}: {path} cannot be read: {why}; allowed: "
                 f"{what} that is there (from {Path.cwd()})"
             )
     if not dataset.arguments.get("path"):
         return
     try:
+        check_regular(Path(dataset.arguments["path"]), "a file")
         samples = _training_samples(dataset)
     except DatasetError as error:
         raise ConfigError(str(error)) from error
     if samples is not None:
         samples_are(dataset, samples)
+
+
+def _unreachable(path: str) -> str | None:
+    """Why nothing can be found there, in the words of the system; None where something is."""
+    try:
+        Path(path).stat()
+    except OSError as error:  # a loop of symbolic links is no missing file
+        return error.strerror
+    except ValueError as error:  # a text with a NUL is no path
+        return str(error)
+    return None
 
 
 def _training_samples(dataset: Component) -> int | None:
@@ -137,6 +153,7 @@ def _byte_windows(arguments: Mapping[str, Any]) -> int:
         raise DatasetError(
             f"dataset.path: {path} cannot be read: {error.strerror}; give a text file"
         ) from error
+    check_not_empty(path, size)
     held_out: int = round(size * arguments.get("validation_fraction", 0.1))
     for part in (size - held_out, held_out):
         if part <= length and (part or size == held_out):

@@ -10,23 +10,23 @@ from scalewise.analysis.throughput import (
     measure_throughput,
     sum_over_shards,
 )
-from scalewise.records import CellFolder, RankSummary, RecordError, read_steps
+from scalewise.records import CellFolder, RankSummary, RecordError, StepSeries, read_steps
 
 
 def throughput_of(folder: CellFolder, ranks: Sequence[RankSummary]) -> float | None:
     """Global samples/s of a run; None where its records do not carry it."""
     try:
-        return read_throughput(folder, ranks)
+        series = [read_steps(folder.steps_path(rank), rank) for rank in range(len(ranks))]
+        return throughput_from(series, ranks)
     except (RecordError, NotMeasuredError):
         return None
 
 
-def read_throughput(folder: CellFolder, ranks: Sequence[RankSummary]) -> float:
-    """Global samples/s of a run.
+def throughput_from(series: Sequence[StepSeries], ranks: Sequence[RankSummary]) -> float:
+    """Global samples/s of a run, by the steps of its ranks.
 
-    Raises :class:`RecordError` or :class:`NotMeasuredError` where its records do not carry it.
+    Raises :class:`NotMeasuredError` where they do not carry it.
     """
-    series = [read_steps(folder.steps_path(rank), rank) for rank in range(len(ranks))]
     return measure_throughput(series, len(ranks), data_shards_of(ranks)).global_samples_per_s
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import fnmatch
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from scalewise.config import ConfigError, SweepConfig
 from scalewise.data_identity import changes, data_identity
@@ -150,37 +152,71 @@ def refuse_mixing(
 ) -> list[str]:
     """Differences between the results that stay and those that would be added.
 
-    Empty where nothing stays or nothing is added. ``has_data``: cells would read their files on
+    All done cells of the folder stay, but for those in ``again``: one report holds them and
+    ``cells``, whether or not this command names them. Empty where nothing stays or nothing is
+    added. ``has_data``: cells would read their files on
     this host. Raises :class:`ConfigError` for any difference unless ``sweep.allow_mixed`` is set;
     each result carries its own provenance either way.
     """
-    kept = [c for c in cells if is_done(folder, c.planned) and c.planned.cell_id not in again]
-    if not kept or len(kept) == len(cells):
+    kept = _kept(folder, cells, again)
+    stay = {planned.cell_id for planned in kept}
+    added = [cell for cell in cells if cell.planned.cell_id not in stay]
+    if not kept or not added:
         return []
-    data = _files_of(kept, cells) if has_data else None
-    planned = [cell.planned for cell in kept]
-    found = differing(folder, planned, code_version(Path.cwd()), gpus, data)
+    data = _files_of(folder, kept, cells, added) if has_data else None
+    found = differing(folder, kept, code_version(Path.cwd()), gpus, data)
     if found and not cells[0].request.cell.sweep.allow_mixed:
         raise ConfigError(
             f"sweep.resume: {folder.path} holds results of another state: {'; '.join(found)}; "
-            "allowed: go back to that state, sweep.rerun=all, a new sweep, or "
+            "allowed: go back to that state, sweep.rerun=all with all its cells, a new sweep, or "
             "sweep.allow_mixed=true"
         )
     return found
 
 
-def _files_of(kept: Sequence[Cell], cells: Sequence[Cell]) -> dict[str, dict[str, str]]:
+def _kept(folder: SweepFolder, cells: Sequence[Cell], again: Collection[str]) -> list[PlannedCell]:
+    """Every cell of the folder whose result stays, whether or not it is among ``cells``."""
+    known = {cell.planned.cell_id: cell.planned for cell in cells}
+    if folder.plan_path.exists():
+        known |= {planned.cell_id: planned for planned in folder.load_plan().cells}
+    return [one for one in known.values() if one.cell_id not in again and is_done(folder, one)]
+
+
+def _files_of(
+    folder: SweepFolder,
+    kept: Sequence[PlannedCell],
+    cells: Sequence[Cell],
+    added: Sequence[Cell],
+) -> dict[str, dict[str, str]]:
     """By the id of each cell that stays: the files, as they are now, that added ones read too."""
-    stay = {cell.planned.cell_id for cell in kept}
-    added = [cell.request.cell.dataset for cell in cells if cell.planned.cell_id not in stay]
-    shared = {repr(value) for dataset in added for value in dataset.arguments.values()}
-    known: dict[str, dict[str, str]] = {}
+    asked = {c.planned.cell_id: c.request.cell.dataset.arguments for c in cells}
+    shared = {path for c in added for path in _paths(c.request.cell.dataset.arguments).values()}
+    known: dict[frozenset[tuple[str, str]], dict[str, str]] = {}
     found: dict[str, dict[str, str]] = {}
-    for cell in kept:
-        dataset = cell.request.cell.dataset
-        key = repr(dataset)
+    for planned in kept:
+        arguments = asked.get(planned.cell_id)
+        paths = _paths(_recorded_arguments(folder, planned) if arguments is None else arguments)
+        told = {name: path for name, path in paths.items() if path in shared}
+        key = frozenset(told.items())
         if key not in known:
-            told = {n: v for n, v in dataset.arguments.items() if repr(v) in shared}
             known[key] = data_identity(told)
-        found[cell.planned.cell_id] = known[key]
+        found[planned.cell_id] = known[key]
     return found
+
+
+def _recorded_arguments(folder: SweepFolder, planned: PlannedCell) -> Mapping[str, Any]:
+    """Of the data set of a cell that this command does not name; empty where none is on record."""
+    try:
+        dataset = folder.cell(planned.name).load_config().get("dataset")
+    except RecordError:
+        return {}  # what nobody recorded cannot be compared
+    return dataset if isinstance(dataset, Mapping) else {}
+
+
+def _paths(arguments: Mapping[str, Any]) -> dict[str, str]:
+    """What each text among ``arguments`` would mean as a path, however it is spelt."""
+    return {
+        name: os.path.realpath(value)
+        for name, value in arguments.items()
+        if isinstance(value, str) and value and "\0" not in value
+    }

@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object a reading")
     arguments = parser.parse_args(argv)
     try:
-        reader = StatusReader(arguments.folder or newest_sweep(Path("multirun")))
+        reader = _reader(arguments.folder or newest_sweep(Path("multirun")))
         if arguments.json:
             return _print_json(reader, arguments.watch, arguments.every)
         return _show(reader, arguments.watch, arguments.every)
@@ -63,6 +63,19 @@ def main(argv: Sequence[str]) -> int:
         return 2
     except KeyboardInterrupt:
         return 0
+
+
+def _reader(folder: Path) -> StatusReader:
+    """Raises :class:`RecordError`, for a folder of no sweep in the words of the other commands."""
+    if not folder.is_dir():
+        raise RecordError(f"{folder}: no such folder; give the folder of a sweep")
+    cells = folder.glob("*/config.yaml")
+    if not (folder / "sweep.json").exists() and next(cells, None) is None:
+        raise RecordError(
+            f"{folder}: found neither sweep.json nor folders with a config.yaml; "
+            "give the folder of a sweep, e.g. multirun/<sweep>"
+        )
+    return StatusReader(folder)
 
 
 def newest_sweep(parent: Path) -> Path:

@@ -61,6 +61,7 @@ class Spec:
     co_tenants: tuple[str, ...] = ()
     emulated: tuple[str, ...] = ()
     final_loss: float = 0.25
+    data: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -181,6 +182,7 @@ def _provenance(spec: Spec) -> records.Provenance:
         usable_cores=8,
         memory_limit_mib=None,
         emulated=spec.emulated,
+        data=spec.data,
     )
 
 

@@ -8,6 +8,8 @@ from recorded import DDP, Spec, repeats, write_sweep
 
 from scalewise.analysis.compare import Comparison, compare, parse_limit
 from scalewise.analysis.load import Sweep, load_sweep
+from scalewise.records import STEP_DTYPE, SweepFolder
+from scalewise.report.comparison import as_text
 
 STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
 
@@ -84,7 +86,9 @@ def test_limits(text: str, value: float) -> None:
     assert parse_limit(text) == pytest.approx(value)
 
 
-@pytest.mark.parametrize("text", ["slower", "slower=-3%", "faster=3%", "slower=300%", ""])
+@pytest.mark.parametrize(
+    "text", ["slower", "slower=-3%", "faster=3%", "slower=300%", "slower=\u0663%", ""]
+)
 def test_limits_that_do_not_exist(text: str) -> None:
     with pytest.raises(ValueError, match="slower=3%"):
         parse_limit(text)
@@ -94,3 +98,30 @@ def test_a_factor_that_does_not_exist(tmp_path: Path) -> None:
     a = sweep(tmp_path, 1.0, Spec())
     with pytest.raises(ValueError, match="allowed: devices"):
         compare(a, a, "weather")
+
+
+def test_a_run_whose_steps_are_cut_off_is_named_and_not_counted(tmp_path: Path) -> None:
+    a = sweep(tmp_path / "a", 1.0, Spec(), DDP)
+    sweep(tmp_path / "b", 1.0, Spec(), DDP)
+    (planned, folder), *_ = SweepFolder(tmp_path / "b").cells()
+    path = folder.steps_path(0)
+    path.write_bytes(path.read_bytes()[: -40 * STEP_DTYPE.itemsize])
+    found = compare(a, load_sweep(tmp_path / "b"), "code")
+    assert [m.ratio.n for m in found.matches] == [(4, 5), (5, 5)]
+    (left_out,) = found.left_out
+    assert (left_out.side, left_out.cell) == ("B", planned.name)
+    assert left_out.fault == "steps/rank0.bin: 20 of 60 step rows are there"
+    assert f"B, {planned.name}: left out: {left_out.fault}\n" in as_text(found)
+    assert compare(load_sweep(tmp_path / "b"), a, "code").left_out[0].side == "A"
+
+
+def test_a_result_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    a = sweep(tmp_path / "a", 1.0, Spec(), runs=1)
+    sweep(tmp_path / "b", 1.0, Spec(), runs=1)
+    ((_, folder),) = SweepFolder(tmp_path / "b").cells()
+    (folder.path / "result.json").write_text("{")
+    found = compare(a, load_sweep(tmp_path / "b"), "code", "slower=3%")
+    assert found.left_out[0].fault.startswith("result.json: cannot be read as JSON")
+    assert found.gate is not None
+    assert found.gate.failed
+    assert "its result cannot be used: result.json" in found.gate.reason

@@ -1,16 +1,21 @@
 """A damaged record is a problem in words, never a crash."""
 
 import random
+import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from recorded import DDP, Spec, write_sweep
 
 from scalewise.analysis.load import load_sweep
+from scalewise.analysis.run import measure_run
 from scalewise.analysis.runs import configurations
 from scalewise.analysis.summary import analyse
 from scalewise.records import STEP_DTYPE, CellFolder, RecordError, SweepFolder
+from scalewise.report.tables import resource_table
 
 RECORDS = (
     "result.json",
@@ -144,3 +149,116 @@ def test_a_users_own_model_is_called_by_its_class(tmp_path: Path) -> None:
     specs = [Spec(config=own), Spec(seed=8, config=named), Spec(seed=9)]
     found = configurations(load_sweep(write_sweep(tmp_path, specs)))
     assert {c.label for c in found} == {"Net single x1", "my net single x1", "large single x1"}
+
+
+def cut_metrics(folder: CellFolder, rows: int) -> None:
+    path = folder.metrics_path(0)
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:rows]))
+
+
+def test_a_loss_of_metrics_that_are_cut_off_is_missing_and_its_reason_said(
+    tmp_path: Path,
+) -> None:
+    path = write_sweep(tmp_path, [Spec(), DDP])
+    (_, folder), _ = SweepFolder(path).cells()
+    whole = measure_run(load_sweep(path).cells[0])
+    assert whole.final_loss is not None
+    cut_metrics(folder, 2)
+    sweep = load_sweep(path)
+    said = "metrics/rank0.jsonl: 2 of 12 rows are there"
+    assert sweep.cells[0].problems == (said,)
+    run = measure_run(sweep.cells[0])
+    assert (run.final_loss, run.missing["loss"]) == (None, said)
+    assert run.samples_per_s == whole.samples_per_s
+    folder.metrics_path(0).unlink()
+    assert "0 of 12 rows are there" in load_sweep(path).cells[0].problems[0]
+
+
+def test_rows_that_no_rank_wrote_are_said(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path, [Spec()])
+    ((_, folder),) = SweepFolder(path).cells()
+    metrics = folder.metrics_path(0)
+    metrics.write_text(metrics.read_text() + metrics.read_text().splitlines()[0] + "\n")
+    (cell,) = load_sweep(path).cells
+    assert cell.problems == ("metrics/rank0.jsonl: 13 rows are there, of 12 that its rank wrote",)
+    assert measure_run(cell).final_loss is None
+
+
+def test_a_result_of_another_cell_is_a_fault_and_the_cell_not_done(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path, [Spec(), DDP])
+    (own, mine), (other, theirs) = SweepFolder(path).cells()
+    shutil.copy(theirs.path / "result.json", mine.path / "result.json")
+    shutil.copy(theirs.steps_path(0), mine.steps_path(0))
+    cell = load_sweep(path).cells[0]
+    fault = f"result.json: result of cell {other.cell_id}; that of cell {own.cell_id} was expected"
+    assert (cell.result, cell.state) == (None, "unfinished")
+    assert cell.problems == (fault,)
+    assert cell.failure == f"its result cannot be used: {fault}"
+    assert not mine.result_of(own.cell_id)
+
+
+LINE = '{"time": 1, "step": 70, "epoch": 0, "samples": 9, "values": {"train_loss": %s}}\n'
+
+
+@pytest.mark.parametrize("number", ["Infinity", "-Infinity", "NaN", "1e999"])
+def test_a_number_that_is_not_finite_is_a_fault_of_its_cell_alone(
+    tmp_path: Path, number: str
+) -> None:
+    path = write_sweep(tmp_path, [Spec(), DDP])
+    (_, first), (_, second) = SweepFolder(path).cells()
+    with first.metrics_path(0).open("a") as file:
+        file.write(LINE % number)
+    sampled = second.device_series_paths()[0]
+    sampled.write_text(
+        sampled.read_text().replace('"temperature_c": 55.0', f'"temperature_c": {number}')
+    )
+    sweep = load_sweep(path)
+    assert f"rank0.jsonl, line 13: not JSON: found {number}" in sweep.cells[0].problems[0]
+    assert f"found {number}; allowed: finite numbers" in sweep.cells[1].problems[0]
+    tables = resource_table(analyse(sweep)).rows
+    assert [row[0] for row in tables] == ["large single x1", "large ddp x2"]
+    result = first.path / "result.json"
+    for key in ("objective", "peak_rss_mib", "train_loss"):
+        whole = result.read_text()
+        result.write_text(re.sub(rf'("{key}": )[^,\n}}]+', rf"\g<1>{number}", whole))
+        cell = load_sweep(path).cells[0]
+        assert cell.result is None, key
+        assert f"found {number}" in cell.problems[0]
+        result.write_text(whole)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("device_step_ms", np.inf, "device_step_ms is negative or infinite"),
+        ("host_step_ms", -1.0, "host_step_ms is negative or infinite"),
+        ("samples", -32, "steps fed less than no sample"),
+        ("step", 7, "the steps do not follow one another"),
+    ],
+)
+def test_steps_that_cannot_be_true_are_left_out(
+    tmp_path: Path, column: str, value: float, said: str
+) -> None:
+    path = write_sweep(tmp_path, [Spec()])
+    ((_, folder),) = SweepFolder(path).cells()
+    head, _, body = folder.steps_path(0).read_bytes().partition(b"\n")
+    rows = np.frombuffer(body, dtype=STEP_DTYPE).copy()
+    rows[column][-1] = value
+    folder.steps_path(0).write_bytes(head + b"\n" + rows.tobytes())
+    sweep = load_sweep(path)
+    assert sweep.cells[0].problems == (f"steps/rank0.bin: {said}; they are left out",)
+    assert analyse(sweep).measured[0].values("samples_per_s") == []
+
+
+def test_half_a_configuration_is_a_fault_though_it_is_yaml(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path, [Spec(), DDP])
+    (_, folder), _ = SweepFolder(path).cells()
+    config = folder.path / "config.yaml"
+    text = config.read_text()
+    config.write_text(text[: text.index("strategy:")])
+    sweep = load_sweep(path)
+    assert sweep.cells[0].config is None
+    (said,) = sweep.cells[0].problems
+    assert said.startswith("config.yaml: cut off: strategy, ")
+    assert sweep.cells[1].problems == ()
+    analyse(sweep)

@@ -70,12 +70,13 @@ def test_one_run_each_gives_figures_without_intervals_and_no_verdict(tmp_path: P
         ("code.commit", {"commit": "ffffffffffff"}),
         ("co_tenancy", {"co_tenants": ("other-cell",)}),
         ("emulated", {"emulated": ("NCCL_P2P_DISABLE=1",)}),
+        ("data_file.path", {"data": {"path": "200 bytes"}}),
     ],
 )
 def test_a_pair_that_differs_in_anything_else_is_refused_with_the_field(
     tmp_path: Path, field: str, change: dict[str, Any]
 ) -> None:
-    found = analysed(tmp_path, Spec(), replace(DDP, **change))
+    found = analysed(tmp_path, Spec(data={"path": "100 bytes"}), replace(DDP, **change))
     assert found.pairs == ()
     (refused,) = found.refused
     assert field in refused.reason

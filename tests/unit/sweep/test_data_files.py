@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from scalewise.config import Component, ConfigError
+from scalewise.datasets.errors import DatasetError
 from scalewise.datasets.labelled_csv import AG_NEWS, look_at_csv, read_labelled_csv
 from scalewise.datasets.text_classification import AgNews, Imdb
 from scalewise.datasets.text_file import TextFile
@@ -18,6 +20,7 @@ from scalewise.models.gpt2 import Gpt2
 from scalewise.sweep.data_files import check_files
 
 SHARDS = "scalewise.datasets.token_shards.TokenShards"
+AG_NEWS_TARGET = "scalewise.datasets.text_classification.AgNews"
 TEXT = "scalewise.datasets.text_file.TextFile"
 
 
@@ -195,3 +198,52 @@ def test_of_a_long_csv_file_only_the_beginning_is_read(tmp_path: Path) -> None:
     path.write_bytes(b"wrong\n" + sound * 100)
     with pytest.raises(ValueError, match="row 1: found 1 columns"):
         look_at_csv(path, AG_NEWS, most_bytes=60)
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+@pytest.mark.parametrize(("target", "reader"), [(TEXT, TextFile), (AG_NEWS_TARGET, AgNews)])
+def test_a_pipe_is_refused_and_not_waited_for(
+    tmp_path: Path, target: str, reader: type[Any], is_link: bool
+) -> None:
+    path = tmp_path / "pipe.csv"
+    os.mkfifo(path)
+    if is_link:
+        (tmp_path / "link.csv").symlink_to(path)
+        path = tmp_path / "link.csv"
+    with pytest.raises(ConfigError, match=r"^dataset\.path: .* is no regular file but a FIFO; "):
+        check_files([request(target, path=str(path))])
+    with pytest.raises(DatasetError, match="is no regular file but a FIFO; give a "):
+        _ = reader(str(path)).train
+
+
+def test_a_device_is_no_regular_file() -> None:
+    with pytest.raises(ConfigError, match="is no regular file but a character device"):
+        check_files([request(TEXT, path="/dev/zero")])
+
+
+def test_an_empty_text_file_is_called_empty(tmp_path: Path) -> None:
+    path = tmp_path / "empty.csv"
+    path.touch()
+    with pytest.raises(ConfigError, match=r"^dataset\.path: .*empty\.csv is empty; ") as by_plan:
+        check_files([request(TEXT, path=str(path))])
+    with pytest.raises(DatasetError) as by_rank:
+        _ = TextFile(str(path)).train
+    assert str(by_rank.value) == str(by_plan.value)
+
+
+def test_a_loop_of_links_is_called_one(tmp_path: Path) -> None:
+    loop = tmp_path / "loop.csv"
+    loop.symlink_to(loop)
+    with pytest.raises(ConfigError, match="cannot be read: Too many levels of symbolic links"):
+        check_files([request(TEXT, path=str(loop))])
+
+
+@pytest.mark.parametrize("first", ['"1",', "class,"])
+def test_the_byte_order_mark_of_a_spreadsheet_is_no_part_of_the_first_cell(
+    tmp_path: Path, first: str
+) -> None:
+    path = tmp_path / "excel.csv"
+    path.write_text(f'{first}title,description\n"2",b,c\n', encoding="utf-8-sig")
+    rows = 1 if first == "class," else 2
+    assert look_at_csv(path, AG_NEWS) == rows
+    assert len(read_labelled_csv(path, AG_NEWS).texts) == rows

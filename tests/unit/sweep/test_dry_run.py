@@ -242,6 +242,39 @@ def test_results_of_other_data_are_not_mixed_silently(composer: Composer, tmp_pa
     assert refuse_mixing(folder, elsewhere, (), gpus) == [], "nothing is added from that file"
 
 
+def test_cells_that_a_command_does_not_name_are_not_mixed_with_either(
+    composer: Composer, tmp_path: Path
+) -> None:
+    text, other = tmp_path / "t.txt", tmp_path / "other.txt"
+    for path in (text, other):
+        path.write_text("a" * 4000)
+
+    def reading(path: str, *overrides: str) -> list[Cell]:
+        given = ("dataset=text_file", "model=gpt2_tiny", f"dataset.path={path}", *overrides)
+        return plan([asked(composer, *given)], 0)
+
+    (done,) = reading(str(text), "seed=1")
+    folder = plan_sweep(tmp_path / "sweep", [])
+    folder.save_plan(dataclasses.replace(folder.load_plan(), cells=(done.planned,)))
+    finish(folder, done)
+    recorded = folder.cell(done.planned.name)
+    data = data_identity(done.request.cell.dataset.arguments)
+    recorded.save_provenance(dataclasses.replace(recorded.load_provenance(), code={}, data=data))
+    recorded.save_config(done.request.plain)
+    gpus = {"NVIDIA A10G"}
+    new = reading(f"{tmp_path}/./t.txt", "seed=2")
+    assert refuse_mixing(folder, new, (), gpus) == []
+    with pytest.raises(ConfigError, match=r"device: NVIDIA A10G there, NVIDIA H200 here"):
+        refuse_mixing(folder, new, (), {"NVIDIA H200"})
+
+    text.write_text("a" * 3000)
+    with pytest.raises(ConfigError, match=r"data: dataset\.path: 4000 bytes .* there, 3000 bytes"):
+        refuse_mixing(folder, new, (), gpus)
+    assert refuse_mixing(folder, reading(str(other), "seed=2"), (), gpus) == []
+    allowed = reading(str(text), "seed=2", "sweep.allow_mixed=true")
+    assert len(refuse_mixing(folder, allowed, (), gpus)) == 1
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

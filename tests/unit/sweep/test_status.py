@@ -14,6 +14,7 @@ import pytest
 from fakes.recorded_cell import RecordedCell, plan_sweep
 from scalewise.cli import main
 from scalewise.records import (
+    STEP_DTYPE,
     DeviceSample,
     HeartbeatWriter,
     PlannedCell,
@@ -26,7 +27,7 @@ from scalewise.records import (
 )
 from scalewise.sweep.cell_status import CellStatus
 from scalewise.sweep.status import StatusReader
-from scalewise.sweep.status_view import estimate_line
+from scalewise.sweep.status_view import as_json, estimate_line
 
 
 @pytest.fixture
@@ -167,7 +168,12 @@ def test_where_there_is_no_sweep_the_command_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert main(["status", str(tmp_path)]) == 2
-    assert "sweep.json: no such record" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.endswith("; give the folder of a sweep, e.g. multirun/<sweep>\n")
+    assert main(["compare", str(tmp_path), str(tmp_path), "--factor", "code"]) == 2
+    assert said == capsys.readouterr().err.replace("scalewise compare:", "scalewise status:")
+    assert main(["status", str(tmp_path / "none")]) == 2
+    assert "none: no such folder; give the folder of a sweep\n" in capsys.readouterr().err
     monkeypatch.chdir(tmp_path)
     assert main(["status"]) == 2
     assert "multirun: no sweep here" in capsys.readouterr().err
@@ -257,3 +263,38 @@ def test_an_interrupted_cell_tells_how_far_it_came(sweep: SweepFolder) -> None:
     cell = states(sweep)["running"]
     assert (cell.state, cell.step, cell.total_steps) == ("interrupted", 30, 120)
     assert len(cell.memory) == 2
+
+
+def test_rows_that_are_lost_from_the_steps_are_said(sweep: SweepFolder) -> None:
+    path = sweep.cell("done").steps_path(1)
+    path.write_bytes(path.read_bytes()[: -40 * STEP_DTYPE.itemsize])
+    cell = states(sweep)["done"]
+    assert cell.global_samples_per_s == pytest.approx(2 * 16 / 0.1)
+    assert cell.problem == (
+        "samples/s are in doubt: steps/rank1.bin: 60 of 100 step rows are there"
+    )
+
+
+def test_steps_with_bytes_that_are_none_give_no_figure(sweep: SweepFolder) -> None:
+    path = sweep.cell("done").steps_path(1)
+    path.write_bytes(path.read_bytes() + b"\x5a" * 3 * STEP_DTYPE.itemsize)
+    cell = states(sweep)["done"]
+    assert (cell.state, cell.global_samples_per_s) == ("done", None)
+    said = "steps/rank1.bin: the steps do not follow one another"
+    assert cell.problem.startswith(f"samples/s are not known: {said}")
+
+
+def test_a_result_of_another_cell_is_not_this_ones(sweep: SweepFolder) -> None:
+    path = sweep.cell("done").path / "result.json"
+    path.write_text(path.read_text().replace("id-done", "id-other"))
+    cell = states(sweep)["done"]
+    assert cell.state == "interrupted"
+    assert "result of cell id-other; that of cell id-done was expected" in cell.message
+
+
+def test_memory_that_is_not_finite_is_not_shown(sweep: SweepFolder) -> None:
+    (path,) = sweep.cell("done").device_series_paths()
+    path.write_text(path.read_text().replace("12000.0", "Infinity"))
+    status = StatusReader(sweep.path).read()
+    assert {cell.name: cell.memory for cell in status.cells}["done"] == ()
+    assert json.loads(as_json(status))["count"]["done"] == 1

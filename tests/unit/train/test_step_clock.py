@@ -18,11 +18,11 @@ from scalewise.records import PHASES, StepWriter, read_steps
 MS = 1_000_000
 
 
-def marked_clock(writer: StepWriter, steps: int) -> StepClock:
-    """A clock without a device, with that many finished steps to write."""
+def marked_clock(writer: StepWriter, steps: int, first: int = 0) -> StepClock:
+    """A clock without a device, with that many finished steps to write, from ``first`` on."""
     clock = StepClock(writer, None)
     clock.begin()
-    for number in range(steps):
+    for number in range(first, first + steps):
         for mark in list(Mark)[: Mark.REPLAY_BEGIN]:
             clock.mark(mark)
         clock.finish_step(number, 0, 1, 0)
@@ -146,7 +146,7 @@ def test_the_recording_thread_lets_training_go_on_after_every_row(
         clock = marked_clock(writer, 5)
         clock.drain()
         assert len(pauses) == 4 and all(pause > 0 for pause in pauses)
-        clock = marked_clock(writer, 5)
+        clock = marked_clock(writer, 5, first=5)
         clock.drain(wait=True)  # training is over: nobody waits for the interpreter
         assert len(pauses) == 4
     assert len(read_steps(tmp_path / "steps.bin", 0)) == 10

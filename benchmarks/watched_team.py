@@ -7,10 +7,8 @@ fails or a task outlasts its limit all ranks are ended, and fresh ones go on wit
 
 from __future__ import annotations
 
-import faulthandler
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -70,12 +68,12 @@ def work_through(tasks: Sequence[str], do: Callable[[str], Any]) -> None:
 
     Without farewell: tearing down a process group whose peers are gone can hang.
     """
+    from scalewise.train.stacks import answer_requests
+
+    answer_requests()
     folder, rank = Path(os.environ["SCALEWISE_BENCHMARK_FOLDER"]), int(os.environ["RANK"])
     status = 0
     for number, task in enumerate(tasks):
-        # Anew: Lightning cannot see this handler and puts back the default when it has trained.
-        faulthandler.unregister(signal.SIGUSR1)
-        faulthandler.register(signal.SIGUSR1)
         try:
             _save(_answer_path(folder, rank, number), do(task))
         except BaseException as error:
@@ -135,8 +133,10 @@ def _wait(
         if any(ended[rank] is not None for rank in missing):
             return _first_error(folder, ended)
         if time.monotonic() > deadline:
+            from scalewise.train.stacks import REQUEST
+
             for process in processes:
-                process.send_signal(signal.SIGUSR1)
+                process.send_signal(REQUEST)
             time.sleep(_STACKS_S)
             who = ", ".join(map(str, missing))
             return f"no answer from rank {who} within {allowed_s:g} s"

@@ -35,19 +35,17 @@ class _Output(io.FileIO):
         except OSError as error:
             if error.errno in _READER_GONE:
                 raise
-            raise NotShownError(error.errno, error.strerror) from error
+            return self._without_room(data, error)
+
+    def _without_room(self, data: ReadableBuffer, error: OSError) -> int:
+        raise NotShownError(error.errno, error.strerror) from error
 
 
-class _Messages(io.FileIO):
+class _Messages(_Output):
     """Standard error, which stops nothing: there is nowhere left to say that it is full."""
 
-    def write(self, data: ReadableBuffer, /) -> int:
-        try:
-            return super().write(data)
-        except OSError as error:
-            if error.errno in _READER_GONE:
-                raise
-            return memoryview(data).nbytes  # lost; the next may find room again
+    def _without_room(self, data: ReadableBuffer, error: OSError) -> int:
+        return memoryview(data).nbytes  # lost; the next may find room again
 
 
 def prepare_streams() -> None:

@@ -124,6 +124,14 @@ class Sweep:
         return tuple(c for c in self.cells if c.state == state)
 
 
+def no_sweep(path: Path | str) -> str:
+    """What is said of a folder in which no sweep lies."""
+    return (
+        f"{path}: found neither sweep.json nor folders with a config.yaml; "
+        "give the folder of a sweep, e.g. multirun/<sweep>"
+    )
+
+
 def load_sweep(path: Path | str) -> Sweep:
     """Read the sweep (or the single cell) in the folder ``path``.
 
@@ -152,10 +160,7 @@ def load_sweep(path: Path | str) -> Sweep:
     if not found and folder.plan_path.exists():
         raise RecordError(f"{problems[0]}; and no cell lies beside it")
     if not found:
-        raise RecordError(
-            f"{path}: found neither sweep.json nor folders with a config.yaml; "
-            "give the folder of a sweep, e.g. multirun/<sweep>"
-        )
+        raise RecordError(no_sweep(path))
     problems.append("the plan is lost: cells that never started are not listed")
     cells = tuple(load_cell(CellFolder(p), None) for p in found)
     said = tuple(problem.replace(f"{folder.path}/", "") for problem in problems)

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scalewise.analysis.blame import Blame, Fate, fate_lines
+from scalewise.analysis.load import no_sweep
 from scalewise.records import RecordError
 from scalewise.sweep.cell_status import UNFINISHED, CellStatus
 from scalewise.sweep.display import duration
@@ -71,10 +72,7 @@ def _reader(folder: Path) -> StatusReader:
         raise RecordError(f"{folder}: no such folder; give the folder of a sweep")
     cells = folder.glob("*/config.yaml")
     if not (folder / "sweep.json").exists() and next(cells, None) is None:
-        raise RecordError(
-            f"{folder}: found neither sweep.json nor folders with a config.yaml; "
-            "give the folder of a sweep, e.g. multirun/<sweep>"
-        )
+        raise RecordError(no_sweep(folder))
     return StatusReader(folder)
 
 

@@ -18,6 +18,8 @@ from typing import Any
 from scalewise.records import CellFolder, PlannedCell, SweepFolder
 
 ROOT = Path(__file__).resolve().parents[2]
+INHERITED_PATH = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+"""On a rented host the packages may lie in a folder of their own."""
 LEAN = ("max_steps=12", "warmup_steps=2", "tracking=none", "monitor.devices=false")
 SMALL = (*LEAN, "dataset.samples=400", "batch_size=16")
 """For models on the shipped tabular data."""
@@ -134,7 +136,7 @@ def make_train(root: Path) -> Train:
             "HOME": str(root / "home"),
             "SCALEWISE_RUNTIME_DIR": str(root / "runtime"),
             "TRACKIO_DIR": str(root / "trackio"),
-            "PYTHONPATH": str(ROOT / "src"),
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), *filter(None, INHERITED_PATH)]),
             "COLUMNS": "200",
             # Its font cache takes seconds to make: once for all tests.
             "MPLCONFIGDIR": str(Path(tempfile.gettempdir()) / f"scalewise-tests-{os.getuid()}"),

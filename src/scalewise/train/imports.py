@@ -4,11 +4,12 @@ Most of a trivial cell's time is imports, and most of that is not what it needs:
 
 - Python's collector of cycles walks again and again through objects that stay for good. It is
   stopped meanwhile, and what was imported is then left out of its walks (``gc.freeze``).
-- torchmetrics loads scipy.signal and matplotlib wherever they are installed: for an old alias of
-  another package and for ``Metric.plot``. Both are optional to it, and no rank of ours plots.
+- torchmetrics loads every optional package that it finds: scipy.signal for an old alias, matplotlib
+  for ``Metric.plot``, transformers (and with it scikit-learn, pandas, and pyarrow with its thread)
+  for scores of texts. No metric of ours needs one of them.
 
 Neither changes what a step does. A user's own classes may well use what torchmetrics builds on
-scipy: with them it is imported as ever.
+such a package: with them it is imported as ever.
 """
 
 from __future__ import annotations
@@ -17,16 +18,21 @@ import contextlib
 import gc
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lightning_utilities.core.imports import RequirementCache
 
 _PACKAGE = "torchmetrics"
 _FLAGS = f"{_PACKAGE}.utilities.imports"
 """Where torchmetrics says, as boolean-like constants, which optional packages there are."""
-_OPTIONAL = ("_MATPLOTLIB_AVAILABLE", "_SCIPY_AVAILABLE", "_SCIPI_AVAILABLE")
+_NEEDED = ("multiprocessing", "torch", "torchmetrics")
+"""Packages that such a constant may speak of and that are not optional."""
 _BLOCKED = ("scipy", "matplotlib")
 _HEAVY = ("scipy.signal", "matplotlib")
 """Where they are loaded already, nothing is gained."""
@@ -58,15 +64,13 @@ def import_for_building() -> None:
 
 
 def import_lean_metrics() -> bool:
-    """Import torchmetrics as if scipy and matplotlib were not installed; False if it has to be
-    imported with them, because it has changed or is loaded already."""
+    """Import torchmetrics as if nothing optional were installed; False if it has to be imported
+    with all there is, because it has changed or is loaded already."""
     if any(name in sys.modules for name in (_PACKAGE, *_HEAVY)):
         return False
     try:
         with _absent(_BLOCKED):
-            flags = _load_flags()
-            for name in _OPTIONAL:
-                flag = getattr(flags, name)
+            for flag in _optional(_load_flags()):
                 flag.available, flag.message = False, "left out by scalewise to start faster"
             importlib.import_module(_PACKAGE)
     except (ImportError, AttributeError):
@@ -112,6 +116,22 @@ def _absent(names: tuple[str, ...]) -> Iterator[None]:
         # It remembers what it did not find; from here on it is there again.
         imports.package_available.cache_clear()
         imports.module_available.cache_clear()
+
+
+def _optional(flags: ModuleType) -> list[RequirementCache]:
+    """The constants that speak of packages which torchmetrics does without."""
+    from lightning_utilities.core.imports import RequirementCache
+
+    found = [flag for flag in vars(flags).values() if isinstance(flag, RequirementCache)]
+    optional = [flag for flag in found if _named(flag) not in _NEEDED]
+    if not optional:
+        raise ImportError(f"{_FLAGS} has no constants for optional packages")
+    return optional
+
+
+def _named(flag: RequirementCache) -> str:
+    """The package of ``torch>=2.1.0``, say."""
+    return re.split(r"[^\w.-]", flag.requirement or flag.module or "", maxsplit=1)[0]
 
 
 def _load_flags() -> ModuleType:

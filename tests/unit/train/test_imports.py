@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 from scalewise.train.imports import is_ours
 
@@ -12,7 +14,7 @@ PROBE = """
 import gc, json, sys
 from scalewise.train.imports import import_training
 import_training(None)
-left_out = [name for name in ("scipy.signal", "matplotlib") if name in sys.modules]
+left_out = [n for n in ("scipy.signal", "matplotlib", "transformers") if n in sys.modules]
 import torch
 from torchmetrics.classification import MulticlassAccuracy
 accuracy = MulticlassAccuracy(num_classes=3, average="micro")
@@ -30,10 +32,17 @@ print(json.dumps({
 """
 
 
-def test_leaves_out_what_nothing_trains_with_and_gives_it_back() -> None:
+def test_leaves_out_what_nothing_trains_with_and_gives_it_back(tmp_path: Path) -> None:
+    # torchmetrics looks for it by its metadata, and would import it for its scores of texts.
+    (tmp_path / "transformers.py").write_text("raise ImportError('scikit-learn wants scipy')\n")
+    metadata = tmp_path / "transformers-99.0.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text("Metadata-Version: 2.1\nName: transformers\nVersion: 99.0\n")
+    path = os.pathsep.join([str(tmp_path), *sys.path])
     answer = subprocess.run(
-        [sys.executable, "-c", PROBE], capture_output=True, text=True, check=True, timeout=120
-    )
+        [sys.executable, "-c", PROBE], capture_output=True, text=True, check=True, timeout=120,
+        env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
     found = json.loads(answer.stdout)
     assert found.pop("frozen") > 100_000
     assert found == {

@@ -57,7 +57,7 @@ PARTS: dict[str, Part] = {
     ),
     "measuring_1": Part(1, 200, "benchmarks/measuring_cost.py --out {out}/measuring.json"),
     "self_test": Part(
-        2, 480,
+        2, 530,
         "benchmarks/self_test.py --device cuda --warm --healthy 10 --records {out}/sweep"
         " --out {out}",
     ),

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from scalewise.analysis.activity import LAUNCH_BOUND_SM_PERCENT, sm_activity
+from scalewise.analysis.checks_host import input_bound, oversubscribed, stalls
+from scalewise.analysis.checks_ranks import straggler, uneven_shards
 from scalewise.analysis.diagnosis import Case, Diagnosis, median_compute_ms
 from scalewise.analysis.pipeline import shares_samples
 
@@ -35,10 +37,11 @@ def divided_too_far(case: Case) -> Iterator[Diagnosis]:
         return  # the step did get shorter, whatever became of its computing: a loader's share
     n = found.devices
     filled = ": undivided, it would fill the GPUs" if division_idles(case) else ""
+    turns = f"{found.turns_ms:.3g} ms of waiting for each other in turns and " if found.turns_ms else ""
     yield Diagnosis(
         "batch too small", found.lost_ms, case.step_ms,
         f"forward and backward take {found.compute_ms:.3g} ms with 1/{n} of the batch and "
-        f"{found.before_ms:.3g} ms with all of it, and {found.transfer_ms:.3g} ms of "
+        f"{found.before_ms:.3g} ms with all of it, and {turns}{found.transfer_ms:.3g} ms of "
         f"communication come on top: dividing it saves nothing{filled}",
         "scaling=weak, or a global batch several times larger, takes hardly longer a step",
     )  # fmt: skip
@@ -55,6 +58,8 @@ class Division:
     """On each of several, with its share."""
     transfer_ms: float
     """The reduction that comes on top."""
+    turns_ms: float = 0.0
+    """And the wait for whichever rank comes last, where no rank is the slow one."""
 
     @property
     def ideal_saving_ms(self) -> float:
@@ -62,8 +67,8 @@ class Division:
 
     @property
     def lost_ms(self) -> float:
-        """Of the ideal saving: what computing takes beyond its share, and the reduction."""
-        return self.compute_ms - self.before_ms / self.devices + self.transfer_ms
+        """Of the ideal saving: what computing takes beyond its share, waiting, the reduction."""
+        return self.compute_ms - self.before_ms / self.devices + self.turns_ms + self.transfer_ms
 
 
 def division(case: Case) -> Division | None:
@@ -73,7 +78,22 @@ def division(case: Case) -> Division | None:
     if compute is None or before is None or n < 2 or shares_samples(case.run.cell):
         return None
     split = case.run.anatomy.communication if case.run.anatomy else None
-    return Division(n, before, compute, split.transfer_ms if split else 0.0)
+    if split is None:
+        return Division(n, before, compute, 0.0)
+    turns_ms = split.wait_ms if _waits_in_turns(case) else 0.0
+    return Division(n, before, compute, split.transfer_ms, turns_ms)
+
+
+def _waits_in_turns(case: Case) -> bool:
+    """Whether GPUs wait for each other only because hosts set the pace.
+
+    Launching the kernels of a small batch takes the host as long as those of a large one, and a
+    GPU whose host leads for the moment is ready early, only to wait: the step is as long as
+    launching takes. A wait that has a cause of its own is named by that. On a CPU there is no
+    queue of kernels to run ahead in.
+    """
+    causes = (straggler, uneven_shards, stalls, input_bound, oversubscribed)
+    return case.device is not None and not any(list(cause(case)) for cause in causes)
 
 
 def division_idles(case: Case) -> bool:

@@ -328,6 +328,34 @@ def test_launching_is_the_limit_only_if_the_whole_batch_would_not_fill_the_gpu(
     assert [d.limit for d in in_order(found)] == named
 
 
+def in_turns(run: Run, ms: float) -> Run:
+    """Now one rank and now the other is late, and the other waits for it."""
+    rows = [one.rows.copy() for one in run.cell.steps]
+    for line in ("device", "host"):
+        for late, waits, turn in ((0, 1, slice(0, None, 2)), (1, 0, slice(1, None, 2))):
+            for phase in ("forward", "arrival", "step"):
+                rows[late][f"{line}_{phase}_ms"][turn] += ms
+            for phase in ("exposed_comm", "step"):
+                rows[waits][f"{line}_{phase}_ms"][turn] += ms
+    return with_steps(run, *rows)
+
+
+@pytest.mark.parametrize(("kind", "named"), [("cuda", ["batch too small"]), ("cpu", [])])
+@pytest.mark.parametrize("late_ms", [0.0, 6.0])
+def test_gpus_that_wait_in_turns_save_nothing_by_dividing(
+    tmp_path: Path, kind: str, named: list[str], late_ms: float
+) -> None:
+    """Recorded on two H200s: the host is the pace of a small batch, with half of it too."""
+    specs = [Spec(kind=kind), replace(DDP, kind=kind)]
+    (pair,) = analyse(load_sweep(write_sweep(tmp_path, specs))).pairs
+    found = diagnose_run(in_turns(pair.multi.runs[0], late_ms), pair.single)
+    assert [d.limit for d in found] == (named if late_ms else [])
+    if late_ms and named:
+        # 3 of computing, and each rank waits 6 in every other step, of 4.5 that dividing saves.
+        assert found[0].ms == pytest.approx(4.7 + 3.0 - 4.5 + 3.0 + 0.6, rel=0.03)
+        assert "3 ms of waiting for each other in turns" in found[0].evidence
+
+
 def test_a_gpu_that_waits_between_steps_is_not_launch_bound(tmp_path: Path) -> None:
     slow = replace(DDP, phases_ms={**DDP_MS, "data_wait": 10.0})
     run = with_activity(one_run(tmp_path, slow), 27.0)  # 4.3 of 16 ms, all of it computing

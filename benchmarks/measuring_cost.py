@@ -123,7 +123,7 @@ def rank_main(workload: str, turns: Turns) -> list[tuple[float, float]]:
 
 def take_turns(turns: Turns) -> None:
     """Switch the anatomy of every fit of this process between its steps."""
-    from scalewise.measure.step_clock import Mark
+    from scalewise.measure.step_phases import Mark
     from scalewise.train.callbacks.steps import StepTimer
 
     ended = StepTimer.on_train_batch_end

@@ -37,7 +37,8 @@ def divided_too_far(case: Case) -> Iterator[Diagnosis]:
         return  # the step did get shorter, whatever became of its computing: a loader's share
     n = found.devices
     filled = ": undivided, it would fill the GPUs" if division_idles(case) else ""
-    turns = f"{found.turns_ms:.3g} ms of waiting for each other in turns and " if found.turns_ms else ""
+    turns_ms = found.turns_ms
+    turns = f"{turns_ms:.3g} ms of waiting for each other in turns and " if turns_ms else ""
     yield Diagnosis(
         "batch too small", found.lost_ms, case.step_ms,
         f"forward and backward take {found.compute_ms:.3g} ms with 1/{n} of the batch and "

@@ -10,7 +10,8 @@ import platform
 from collections.abc import Mapping
 from pathlib import Path
 
-from scalewise.host import cpu_quota, host_id, memory_limit_mib, processor_name, usable_cores
+from scalewise.host import cpu_quota, memory_limit_mib, processor_name, usable_cores
+from scalewise.host_identity import host_id
 from scalewise.records.doctor import HostFacts, NumaNode
 
 _SHM = Path("/dev/shm")

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import torch
 
-from scalewise.measure.step_clock import Mark, StepClock
+from scalewise.measure.step_clock import StepClock
+from scalewise.measure.step_phases import Mark
 
 FOLLOWS: Final[Mapping[Mark, str | None]] = {
     Mark.FETCH_BEGIN: "data_wait",

@@ -10,55 +10,38 @@ a step add up to it on the host. On the device the same marks cut the stream's t
 
 from __future__ import annotations
 
-import enum
+import itertools
+import math
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from scalewise.measure.replays import Replays
-from scalewise.records import StepWriter
-
-
-class Mark(enum.IntEnum):
-    """The moments of one batch, in order."""
-
-    FETCH_BEGIN = 0
-    FETCH_END = 1
-    TRANSFER_END = 2
-    FORWARD_BEGIN = 3
-    FORWARD_END = 4
-    BACKWARD_BEGIN = 5
-    LAST_BUCKET = 6
-    BACKWARD_END = 7
-    OPTIMIZER_BEGIN = 8
-    OPTIMIZER_END = 9
-    REPLAY_BEGIN = 10
-    """In place of all from ``FORWARD_BEGIN`` on but the last: the step is one launch."""
-
-
-_DEVICE_MARKS = (
-    Mark.FETCH_BEGIN,
-    Mark.FETCH_END,
-    Mark.TRANSFER_END,
-    Mark.FORWARD_END,
-    Mark.LAST_BUCKET,
-    Mark.BACKWARD_END,
-    Mark.OPTIMIZER_END,
-)
-"""The marks that cut the device's time line. Between the others the host only does bookkeeping,
-which keeps no device busy, and an event costs more than a clock reading."""
+from scalewise.measure.step_phases import DEVICE_MARKS, Mark, device_phases_ms, host_phases_ms
+from scalewise.records import STEP_DTYPE, StepWriter
 
 # Looked up by number: asking an enumeration for its length or a tuple for a member is slower than
 # reading the clock, and this happens ten times a step.
 _MARKS = len(Mark)
-_CUTS = tuple(mark in _DEVICE_MARKS for mark in Mark)
+_CUTS = tuple(mark in DEVICE_MARKS for mark in Mark)
 _CUTS_NOTHING = (False,) * _MARKS
 
+_AT_ONCE = 32
+"""Rows that are made together: one by one, each would cost several times as much."""
 _GIVE_WAY_S = 5e-5
-"""Between two rows the recording thread lets go of the interpreter: training waits for the work
-of one row at most, and not for the 5 ms after which Python would make the thread let go."""
+"""After them the recording thread lets go of the interpreter: training waits for the work of so
+many rows at most, and not for the 5 ms after which Python would make the thread let go."""
+
+_UNKNOWN = np.zeros(1, dtype=STEP_DTYPE)
+"""A row before anything is known of it."""
+for _name in STEP_DTYPE.names or ():
+    if _name.endswith("_ms"):
+        _UNKNOWN[_name] = np.nan
 
 _Event = torch.cuda.Event
 
@@ -172,20 +155,34 @@ class StepClock:
         With ``wait`` the device is waited for: at the end of training only.
         """
         while self._finished:
-            step = self._finished[0]
-            end = step.batches[-1].events[Mark.OPTIMIZER_END]
-            if end is not None and not end.query():
-                if not wait:
-                    return
-                end.synchronize()
-            if isinstance(step, _Replayed):
-                self._write_replays(step)
+            first = self._finished[0]
+            ready: Sequence[_Step | _Replayed]
+            if isinstance(first, _Replayed):
+                ready = [first] if _is_over(first.batches, wait) else []
+                if ready:
+                    self._write_replays(first)
             else:
-                self._write(step)
-            self._finished.popleft()
+                ready = steps = self._ready(len(first.batches), wait)
+                if steps:
+                    self._write(steps)
+            if not ready:
+                break
+            for _ in ready:
+                self._finished.popleft()
             if not wait and self._finished:
                 time.sleep(_GIVE_WAY_S)
         self._writer.flush()
+
+    def _ready(self, batches: int, wait: bool) -> list[_Step]:
+        """The first finished steps of so many batches that the device has done, not too many."""
+        ready = []
+        for step in itertools.islice(self._finished, _AT_ONCE):
+            if isinstance(step, _Replayed) or len(step.batches) != batches:
+                break
+            if not _is_over(step.batches, wait):
+                break
+            ready.append(step)
+        return ready
 
     def _record(self) -> _Event | None:
         if self._device is None:
@@ -204,113 +201,69 @@ class StepClock:
         if self._anatomy:
             host_ns = list(batch.host_ns)
             host_ns[Mark.OPTIMIZER_END] = replays.ends_ns[0]
-            host = host_phases_ms(replays.start_ns, [host_ns])
+            starts = np.array([replays.start_ns])
+            host = _only(host_phases_ms(starts, np.array([[host_ns]])))
         if self._anatomy and replays.start_event is not None:
-            device = device_phases_ms(replays.start_event, [batch.events], replayed=True)
+            marks_ms = np.array([[_elapsed_ms(replays.start_event, batch)]])
+            device = _only(device_phases_ms(marks_ms, np.array([True])))
         self._writer.append_rows(replays.rows(host, device))
         if replays.start_event is not None:
             marked = [e for m, e in enumerate(batch.events) if e and m != Mark.OPTIMIZER_END]
             self._pool.extend([replays.start_event, *replays.ends[:-1], *marked])
 
-    def _write(self, step: _Step) -> None:
-        host = host_phases_ms(step.start_ns, [batch.host_ns for batch in step.batches])
-        device = None
-        if step.start_event is not None:
-            device = device_phases_ms(
-                step.start_event,
-                [batch.events for batch in step.batches],
-                replayed=step.batches[-1].host_ns[Mark.REPLAY_BEGIN] != 0,
-            )
-            # The start event is the last of the step before: nobody needs it any more. The last
-            # event of this step is the next one's start and goes back with that one.
-            self._pool.append(step.start_event)
-            for batch in step.batches:
-                for mark, event in enumerate(batch.events):
-                    final = batch is step.batches[-1] and mark == Mark.OPTIMIZER_END
-                    if event is not None and not final:
-                        self._pool.append(event)
-        if not self._anatomy:
-            host = {"step": host["step"]}
-            device = None if device is None else {"step": device["step"]}
-        self._writer.append(
-            step.number, step.start_ns, step.epoch, step.samples, step.flags, host, device
-        )
+    def _write(self, steps: Sequence[_Step]) -> None:
+        """One row for each of these steps, which have as many batches each."""
+        rows = np.repeat(_UNKNOWN, len(steps))
+        for column in ("number", "start_ns", "epoch", "samples", "flags"):
+            name = "step" if column == "number" else column
+            rows[name] = [getattr(step, column) for step in steps]
+        marks_ns = np.array([[batch.host_ns for batch in step.batches] for step in steps])
+        self._fill(rows, "host", host_phases_ms(rows["start_ns"], marks_ns))
+        if self._device is not None:
+            marks_ms = np.array([_marks_ms(step) for step in steps])
+            replayed = marks_ns[:, -1, Mark.REPLAY_BEGIN] != 0
+            self._fill(rows, "device", device_phases_ms(marks_ms, replayed))
+        self._writer.append_rows(rows)
+        for step in steps:
+            self._take_back(step)
+
+    def _fill(
+        self, rows: npt.NDArray[np.void], line: str, phases: dict[str, npt.NDArray[np.float64]]
+    ) -> None:
+        for name in phases if self._anatomy else ("step",):
+            rows[f"{line}_{name}_ms"] = phases[name]
+
+    def _take_back(self, step: _Step) -> None:
+        """Its events go back into the pool, but for the last: the next step starts with it."""
+        if step.start_event is None:
+            return
+        self._pool.append(step.start_event)
+        for batch in step.batches:
+            final = batch is step.batches[-1]
+            marked = batch.events[: Mark.OPTIMIZER_END] if final else batch.events
+            self._pool.extend(event for event in marked if event is not None)
 
 
-def host_phases_ms(start_ns: int, batches: list[list[int]]) -> dict[str, float | None]:
-    """Phases of one step on the host's time line.
-
-    ``start_ns`` is when the step began; ``batches`` holds, for each batch of the step, one
-    ``perf_counter_ns`` reading a :class:`Mark`, 0 where the moment did not occur. Phases of
-    several batches are added. What no phase covers is ``other``, so that all add up to ``step``.
-    """
-    ends = batches[-1]
-    total = ends[Mark.OPTIMIZER_END] - start_ns
-    phases = {
-        "data_wait": _sum(batches, Mark.FETCH_BEGIN, Mark.FETCH_END),
-        "h2d": _sum(batches, Mark.FETCH_END, Mark.TRANSFER_END),
-        "forward": _sum(batches, Mark.FORWARD_BEGIN, Mark.FORWARD_END),
-        "optimizer": _sum(batches, Mark.OPTIMIZER_BEGIN, Mark.OPTIMIZER_END),
-    }
-    reduced = ends[Mark.LAST_BUCKET] != 0
-    whole = _sum(batches, Mark.BACKWARD_BEGIN, Mark.BACKWARD_END)
-    exposed = _sum(batches, Mark.LAST_BUCKET, Mark.BACKWARD_END) if reduced else None
-    phases["exposed_comm"] = exposed
-    phases["backward"] = whole - exposed if whole is not None and exposed is not None else whole
-    replay = _sum(batches, Mark.REPLAY_BEGIN, Mark.OPTIMIZER_END)
-    if replay is not None:
-        # Its data came with an earlier step of the same batch: no time went into fetching any.
-        phases["data_wait"] = phases["data_wait"] or 0
-        phases["h2d"] = phases["h2d"] or 0
-    phases["other"] = total - (replay or 0) - sum(v for v in phases.values() if v is not None)
-    ready = ends[Mark.LAST_BUCKET] if reduced else ends[Mark.BACKWARD_END]
-    phases["arrival"] = ready - start_ns if ready else None
-    phases["step"] = total
-    return {name: None if ns is None else ns / 1e6 for name, ns in phases.items()}
+def _is_over(batches: Sequence[_Batch], wait: bool) -> bool:
+    """Whether the device has done a step; with ``wait``, once it has."""
+    end = batches[-1].events[Mark.OPTIMIZER_END]
+    if end is None or end.query():
+        return True
+    if wait:
+        end.synchronize()
+    return wait
 
 
-def _sum(batches: list[list[int]], begin: Mark, end: Mark) -> int | None:
-    spans = [b[end] - b[begin] for b in batches if b[begin] and b[end]]
-    return sum(spans) if spans else None
+def _marks_ms(step: _Step) -> list[list[float]]:
+    assert step.start_event is not None
+    return [_elapsed_ms(step.start_event, batch) for batch in step.batches]
 
 
-def device_phases_ms(
-    start: _Event, batches: list[list[_Event | None]], replayed: bool = False
-) -> dict[str, float | None]:
-    """Phases of one step on the device's time line, from completed events.
+def _elapsed_ms(start: _Event, batch: _Batch) -> list[float]:
+    """From ``start`` to each mark of ``batch``, from completed events; NaN without one."""
+    return [math.nan if event is None else start.elapsed_time(event) for event in batch.events]
 
-    Consecutive events cut the stream, so each phase runs from the event before it to its own:
-    ``other`` until the loader is asked, ``data_wait`` until the batch is there, ``h2d`` until it
-    is on the device, ``forward``, ``backward`` until the last bucket is ready (or its own end),
-    ``exposed_comm`` until backward ends, ``optimizer`` until it has stepped. What a replayed step
-    does after its data are there has no phases.
-    """
-    phases: dict[str, float] = {"data_wait": 0.0, "h2d": 0.0} if replayed else {}
-    arrival: float | None = None
-    at = start
-    closes = {
-        Mark.FETCH_BEGIN: "other",
-        Mark.FETCH_END: "data_wait",
-        Mark.TRANSFER_END: "h2d",
-        Mark.FORWARD_END: "forward",
-        Mark.LAST_BUCKET: "backward",
-        Mark.BACKWARD_END: "exposed_comm",
-        Mark.OPTIMIZER_END: "optimizer",
-    }
-    for events in batches:
-        reduced = events[Mark.LAST_BUCKET] is not None
-        for mark in _DEVICE_MARKS:
-            event = events[mark]
-            if event is None:
-                continue
-            if replayed and mark == Mark.OPTIMIZER_END:
-                at = event
-                continue
-            name = closes[mark]
-            if mark == Mark.BACKWARD_END and not reduced:
-                name = "backward"
-            phases[name] = phases.get(name, 0.0) + at.elapsed_time(event)
-            if mark == Mark.LAST_BUCKET or (mark == Mark.BACKWARD_END and not reduced):
-                arrival = start.elapsed_time(event)
-            at = event
-    return {**phases, "step": start.elapsed_time(at), "arrival": arrival}
+
+def _only(phases: dict[str, npt.NDArray[np.float64]]) -> dict[str, float | None]:
+    """The phases of a single step, None where there is none."""
+    return {name: None if np.isnan(ms[0]) else float(ms[0]) for name, ms in phases.items()}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scalewise.measure.nvtx import FOLLOWS, NvtxClock
-from scalewise.measure.step_clock import Mark
+from scalewise.measure.step_phases import Mark
 from scalewise.records import StepWriter
 
 

@@ -1,4 +1,4 @@
-"""Known marks in, known milliseconds out, on the host's time line."""
+"""Known marks in, known milliseconds out, on both time lines."""
 
 from __future__ import annotations
 
@@ -11,8 +11,16 @@ from types import FrameType
 
 import numpy as np
 import pytest
+import torch
 
-from scalewise.measure.step_clock import Mark, StepClock, host_phases_ms
+from scalewise.measure import step_clock
+from scalewise.measure.step_clock import StepClock
+from scalewise.measure.step_phases import (
+    DEVICE_MARKS,
+    Mark,
+    device_phases_ms,
+    host_phases_ms,
+)
 from scalewise.records import PHASES, StepWriter, read_steps
 
 MS = 1_000_000
@@ -22,11 +30,15 @@ def marked_clock(writer: StepWriter, steps: int, first: int = 0) -> StepClock:
     """A clock without a device, with that many finished steps to write, from ``first`` on."""
     clock = StepClock(writer, None)
     clock.begin()
+    mark_steps(clock, steps, first)
+    return clock
+
+
+def mark_steps(clock: StepClock, steps: int, first: int = 0) -> None:
     for number in range(first, first + steps):
         for mark in list(Mark)[: Mark.REPLAY_BEGIN]:
             clock.mark(mark)
         clock.finish_step(number, 0, 1, 0)
-    return clock
 
 
 def marks(**moments_ms: float) -> list[int]:
@@ -51,8 +63,28 @@ WHOLE = marks(
 )
 
 
+def host(*batches: list[int]) -> dict[str, float | None]:
+    """Phases of one step that began at 1 s, None where there is none."""
+    return only(host_phases_ms(np.array([1000 * MS]), np.array([batches])))
+
+
+def device(*batches: list[int]) -> dict[str, float | None]:
+    """The same from events that lie where the marks do."""
+    marks_ms = np.full((1, len(batches), len(Mark)), np.nan)
+    for i, batch in enumerate(batches):
+        for mark in DEVICE_MARKS:
+            if batch[mark]:
+                marks_ms[0, i, mark] = (batch[mark] - 1000 * MS) / MS
+    replayed = np.array([batches[-1][Mark.REPLAY_BEGIN] != 0])
+    return only(device_phases_ms(marks_ms, replayed))
+
+
+def only(phases: dict[str, np.ndarray]) -> dict[str, float | None]:
+    return {name: None if np.isnan(ms[0]) else float(ms[0]) for name, ms in phases.items()}
+
+
 def test_the_phases_of_a_reduced_step() -> None:
-    phases = host_phases_ms(1000 * MS, [WHOLE])
+    phases = host(WHOLE)
     assert phases == {
         "data_wait": 3,
         "h2d": 1,
@@ -66,10 +98,27 @@ def test_the_phases_of_a_reduced_step() -> None:
     }
 
 
+def test_the_same_marks_cut_the_stream_of_the_device() -> None:
+    assert device(WHOLE) == {
+        "other": 1,
+        "data_wait": 3,
+        "h2d": 1,
+        "forward": 11,
+        "backward": 21,
+        "exposed_comm": 5,
+        "optimizer": 8,
+        "step": 50,
+        "arrival": 37,
+    }
+
+
 def test_without_a_reduction_nothing_is_exposed_and_backward_is_whole() -> None:
     alone = list(WHOLE)
     alone[Mark.LAST_BUCKET] = 0
-    phases = host_phases_ms(1000 * MS, [alone])
+    assert device(alone)["exposed_comm"] is None
+    assert device(alone)["backward"] == 26
+    assert device(alone)["arrival"] == 42
+    phases = host(alone)
     assert phases["exposed_comm"] is None
     assert phases["backward"] == 25
     assert phases["arrival"] == 42
@@ -79,10 +128,10 @@ def test_without_a_reduction_nothing_is_exposed_and_backward_is_whole() -> None:
 def test_the_phases_add_up_whatever_was_not_marked(missing: Mark) -> None:
     partly = list(WHOLE)
     partly[missing] = 0
-    phases = host_phases_ms(1000 * MS, [partly])
-    present = [phases[name] for name in PHASES]
-    assert sum(v for v in present if v is not None) == pytest.approx(50)
-    assert all(v is None or v >= 0 for v in present)
+    for phases in (host(partly), device(partly)):
+        present = [phases[name] for name in PHASES]
+        assert sum(v for v in present if v is not None) == pytest.approx(50)
+        assert all(v is None or v >= 0 for v in present)
 
 
 def test_accumulated_batches_add_up_and_only_the_last_reduces() -> None:
@@ -97,13 +146,93 @@ def test_accumulated_batches_add_up_and_only_the_last_reduces() -> None:
         OPTIMIZER_END=24,
     )
     second = [ns + 24 * MS if ns else 0 for ns in WHOLE]
-    phases = host_phases_ms(1000 * MS, [first, second])
+    phases = host(first, second)
     assert phases["data_wait"] == 5
     assert phases["forward"] == 20
     assert phases["backward"] == 30
     assert phases["exposed_comm"] == 5
     assert phases["step"] == 74
     assert phases["arrival"] == 61
+    phases = device(first, second)
+    assert phases["data_wait"] == 5
+    assert phases["backward"] == 10 + 21
+    assert phases["exposed_comm"] == 5
+    assert phases["step"] == 74
+    assert phases["arrival"] == 61
+
+
+def test_a_replayed_step_fetches_nothing_and_is_one_launch() -> None:
+    replayed = marks(REPLAY_BEGIN=2, OPTIMIZER_END=9)
+    for phases in (host(replayed), device(replayed)):
+        assert phases["step"] == 9
+        assert phases["data_wait"] == phases["h2d"] == 0
+        assert phases["forward"] is phases["backward"] is phases["optimizer"] is None
+    assert host(replayed)["other"] == 2
+
+
+def test_steps_are_computed_together_as_one_by_one() -> None:
+    alone = list(WHOLE)
+    alone[Mark.LAST_BUCKET] = 0
+    later = [ns + 7 * MS for ns in WHOLE[:-1]] + [0]
+    rows = [WHOLE, alone, later]
+    starts = np.array([1000 * MS, 1000 * MS, 1007 * MS])
+    together = host_phases_ms(starts, np.array([[row] for row in rows]))
+    for i, row in enumerate(rows):
+        single = host_phases_ms(starts[i : i + 1], np.array([[row]]))
+        for name, ms in together.items():
+            assert ms[i] == single[name][0] or np.isnan([ms[i], single[name][0]]).all()
+
+
+class Event:
+    """A CUDA event that completes when it is told to."""
+
+    done = True
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        self.at_ms = 0.0
+
+    def record(self, stream: object) -> None:
+        self.at_ms = time.perf_counter() * 1e3
+
+    def query(self) -> bool:
+        return Event.done
+
+    def elapsed_time(self, end: Event) -> float:
+        return end.at_ms - self.at_ms
+
+
+def test_rows_wait_for_the_device_and_events_are_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Event] = []
+
+    def make(enable_timing: bool) -> Event:
+        made.append(Event())
+        return made[-1]
+
+    monkeypatch.setattr(torch.cuda, "Event", make)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    with closing(StepWriter(tmp_path / "rank0.bin")) as writer:
+        clock = StepClock(writer, torch.device("cuda", 0))
+        clock.begin()
+        monkeypatch.setattr(Event, "done", False)
+        mark_steps(clock, 3)
+        clock.drain()
+        assert writer.rows == 0, "the device is not there yet"
+        monkeypatch.setattr(Event, "done", True)
+        clock.drain()
+        assert writer.rows == 3
+        before = len(made)
+        mark_steps(clock, 3, first=3)
+        assert len(made) == before
+        clock.continue_step()  # a step of two batches cannot share its rows' making
+        mark_steps(clock, 1, first=6)
+        clock.drain()
+    rows = read_steps(tmp_path / "rank0.bin", 0).rows
+    assert list(rows["step"]) == list(range(7))
+    assert np.allclose(rows["device_step_ms"], rows["host_step_ms"], atol=1)
+    whole = sum(rows[f"device_{name}_ms"] for name in PHASES)
+    assert np.allclose(whole, rows["device_step_ms"], atol=1e-3)
 
 
 def test_a_clock_writes_what_it_was_told(tmp_path: Path) -> None:
@@ -137,18 +266,19 @@ def test_a_clock_writes_what_it_was_told(tmp_path: Path) -> None:
     assert np.isnan(series.column("step", "device")).all()
 
 
-def test_the_recording_thread_lets_training_go_on_after_every_row(
+def test_the_recording_thread_lets_training_go_on_after_a_few_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
+    monkeypatch.setattr(step_clock, "_AT_ONCE", 2)
     monkeypatch.setattr(time, "sleep", pauses.append)
     with closing(StepWriter(tmp_path / "steps.bin")) as writer:
         clock = marked_clock(writer, 5)
         clock.drain()
-        assert len(pauses) == 4 and all(pause > 0 for pause in pauses)
+        assert len(pauses) == 2 and all(pause > 0 for pause in pauses)
         clock = marked_clock(writer, 5, first=5)
         clock.drain(wait=True)  # training is over: nobody waits for the interpreter
-        assert len(pauses) == 4
+        assert len(pauses) == 2
     assert len(read_steps(tmp_path / "steps.bin", 0)) == 10
 
 

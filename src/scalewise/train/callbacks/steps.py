@@ -16,7 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from scalewise.measure.nvtx import NvtxClock
 from scalewise.measure.replays import Replays
-from scalewise.measure.step_clock import Mark, StepClock
+from scalewise.measure.step_clock import StepClock
+from scalewise.measure.step_phases import Mark
 from scalewise.records import WARMUP, CellFolder, CommunicationRecord, StepWriter
 from scalewise.train.callbacks.last_gradient import LastGradient
 from scalewise.train.callbacks.traffic import PLAIN, CommHook, GradientHook, GradientTraffic
@@ -50,7 +51,7 @@ class StepTimer(pl.Callback):
         self.traffic = GradientTraffic()
         self.missing: dict[str, str] = {}
         self.samples_per_step = 0
-        """Of the steps that were replayed last."""
+        """Of the step before, or of each that was replayed last."""
         self.listens = True
         """Whether DDP's gradients are watched from the start; :meth:`listen` does it later."""
         self._last_gradient: LastGradient | None = None
@@ -181,6 +182,7 @@ class StepTimer(pl.Callback):
         self._clock.finish_step(self.steps, trainer.current_epoch, self._step_samples, flags)
         self.steps += 1
         self.samples += self._step_samples
+        self.samples_per_step = self._step_samples
         self._step_samples = 0
         if self.own_steps == self.warmup_steps:
             self.traffic.begin()

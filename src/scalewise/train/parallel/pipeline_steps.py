@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytorch_lightning as pl
 from torch import Tensor
 
-from scalewise.measure.step_clock import Mark
+from scalewise.measure.step_phases import Mark
 from scalewise.train.lean import LeanSteps
 
 if TYPE_CHECKING:

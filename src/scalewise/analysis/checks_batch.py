@@ -93,16 +93,27 @@ def _waits_in_turns(case: Case) -> bool:
     launching takes. A wait that has a cause of its own is named by that. On a CPU there is no
     queue of kernels to run ahead in.
     """
+    if case.device is None or _idles_undivided(case):
+        return False
     causes = (straggler, uneven_shards, stalls, input_bound, oversubscribed)
-    return case.device is not None and not any(list(cause(case)) for cause in causes)
+    return not any(list(cause(case)) for cause in causes)
+
+
+def _idles_undivided(case: Case) -> bool:
+    """Whether not even all of the batch would keep one GPU busy: then launching is the cause.
+
+    With n times the samples, kernels take up to n times as long and fill the gaps between them.
+    """
+    activity = sm_activity(case)
+    whole_percent = None if activity is None else activity.busy_percent * case.run.world_size
+    return whole_percent is not None and whole_percent < LAUNCH_BOUND_SM_PERCENT
 
 
 def division_idles(case: Case) -> bool:
     """Whether GPUs idle between kernels only because the batch was divided too far.
 
-    With n times the samples, kernels take up to n times as long and fill the gaps between them:
-    where that would lift the SMs' share above the limit of launch-bound, the batch is the cause
-    and the idle GPU its consequence.
+    Where all of the batch would keep a GPU busy, the batch is the cause and the idle GPU its
+    consequence.
     """
     found, activity = division(case), sm_activity(case)
     return (
@@ -110,5 +121,5 @@ def division_idles(case: Case) -> bool:
         and activity is not None
         and found.lost_ms >= LOST_SAVING * found.ideal_saving_ms
         and activity.is_launch_bound
-        and activity.busy_percent * found.devices >= LAUNCH_BOUND_SM_PERCENT
+        and not _idles_undivided(case)
     )

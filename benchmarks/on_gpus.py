@@ -55,6 +55,7 @@ PARTS: dict[str, Part] = {
     "measuring": Part(
         2, 200, "benchmarks/measuring_cost.py --devices 2 --out {out}/measuring.json"
     ),
+    "marking": Part(1, 60, "benchmarks/marking_cost.py --out {out}/marking.json"),
     "measuring_1": Part(1, 200, "benchmarks/measuring_cost.py --out {out}/measuring.json"),
     "self_test": Part(
         2, 530,

@@ -40,6 +40,11 @@ def plan_sweep(folder: Path, names: Sequence[str]) -> SweepFolder:
     return sweep
 
 
+def own_loss(step: int, rank: int) -> float:
+    """What rank ``rank`` records after ``step`` steps: its samples are not the others'."""
+    return math.exp(-step / 50) * (1 + rank)
+
+
 class RecordedCell:
     """A cell of ``ranks`` ranks that can be written bit by bit.
 
@@ -95,7 +100,7 @@ class RecordedCell:
                 memory_limit_mib=None,
             )
         )
-        self._metrics = MetricsWriter(folder.metrics_path(0))
+        self._metrics = [MetricsWriter(folder.metrics_path(r)) for r in range(ranks)]
         self._steps = [StepWriter(folder.steps_path(r)) for r in range(ranks)]
         self._series = DeviceSeriesWriter(
             folder.device_series_path("0123456789ab"),
@@ -129,9 +134,10 @@ class RecordedCell:
                 begin = start_ns + int((step - 1) * STEP_MS * 1e6)
                 writer.append(step, begin, 0, BATCH, flags, times, None)
             if step % 10 == 0:
-                values = {"train_loss": math.exp(-step / 50), "learning_rate": 1e-3}
-                row = MetricRow(now, step, 0, step * BATCH * self.ranks, values)
-                self._metrics.append(row)
+                for rank, metrics in enumerate(self._metrics):
+                    values = {"train_loss": own_loss(step, rank), "learning_rate": 1e-3}
+                    samples = step * BATCH * self.ranks
+                    metrics.append(MetricRow(now, step, 0, samples, values, BATCH))
                 self._sample(now, step)
         self.steps += steps
         for writer in self._steps:
@@ -160,16 +166,18 @@ class RecordedCell:
     def expected_rows(self) -> int:
         """Rows a tracker must hold once the cell has ended with a result.
 
-        A metrics row and a device sample every 10 steps; windows of 10 steps (a second of
-        recorded time) but for the first, which warm-up shortens and which so takes 10 more, and
-        one for what is left; the summary.
+        A metrics row of each rank, one of what they come to together, and a device sample every 10
+        steps; windows of 10 steps (a second of recorded time) but for the first, which warm-up
+        shortens and which so takes 10 more, and one for what is left; the summary.
         """
         assert self.steps >= 20
         windows = math.ceil(self.steps / 10) - 1
-        return self.steps // 10 * 2 + windows + 1
+        metrics = self.ranks + 1 if self.ranks > 1 else 1
+        return self.steps // 10 * (metrics + 1) + windows + 1
 
     def close(self) -> None:
-        self._metrics.close()
+        for metrics in self._metrics:
+            metrics.close()
         self._series.close()
         for writer in self._steps:
             writer.close()

@@ -135,6 +135,7 @@ def test_an_accumulated_step_counts_all_of_its_samples(trained: Trained) -> None
     rows = read_metrics(cell / "metrics" / "rank0.jsonl")
     assert [row.step for row in rows] == list(range(1, 51))
     assert rows[-1].samples == 50 * 16
+    assert rows[-1].step_samples == 8
 
 
 def test_uneven_shares_are_whole_disjoint_and_counted(trained: Trained) -> None:
@@ -145,6 +146,7 @@ def test_uneven_shares_are_whole_disjoint_and_counted(trained: Trained) -> None:
     assert not first & second
     rows = [read_metrics(folder.path / "metrics" / f"rank{r}.jsonl")[-1] for r in range(RANKS)]
     assert [row.samples for row in rows] == [50 * 16] * RANKS
+    assert [row.step_samples for row in rows] == [11, 5]
 
 
 def test_measured_shares_fill_the_batch(trained: Trained) -> None:

@@ -96,9 +96,21 @@ def test_a_datamodule_of_ones_own_decides_on_its_batches(train: Train, own_code:
     )
     assert run.status == 0, run.err
     result = run.only_cell().load_result()
+    assert [rank.own_optimizer for rank in result.ranks] == ["SlowSgd"] * 2
+    assert "optimizer=the module's own (SlowSgd)" in (run.folder / "report/report.md").read_text()
     assert (result.per_device_batch_size, result.global_batch_size) == (10, 20)
     shards = [read_shard(run.only_cell().shard_path(rank), rank) for rank in range(2)]
     assert audit_shards(shards, 2, 20).verdict == "sharded"
+
+
+def test_an_optimizer_that_a_module_of_ones_own_would_not_use_is_refused(
+    train: Train, own_code: Path
+) -> None:
+    own = ("model._target_=mine.SlowModule", "dataset._target_=mine.Module")
+    run = train(*LEAN, *own, "optimizer=sgd", "optimizer.lr=0.5", cwd=own_code)
+    assert (run.status, run.folder) == (2, None)
+    (line,) = run.err.splitlines()
+    assert "optimizer: found optimizer=sgd beside model._target_=mine.SlowModule" in line
 
 
 def test_a_datamodule_without_a_whole_batch_trains_nothing_and_says_so(

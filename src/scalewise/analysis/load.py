@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from scalewise.analysis.own_optimizer import name_own_optimizers
 from scalewise.analysis.readings import (
     attempt,
     read_attempts,
@@ -124,6 +125,14 @@ class Sweep:
         return tuple(c for c in self.cells if c.state == state)
 
 
+def sweep_folder(path: Path | str) -> SweepFolder:
+    """The folder ``path``, whatever lies in it. Raises :class:`RecordError` where there is none."""
+    folder = SweepFolder(path)
+    if not folder.path.is_dir():
+        raise RecordError(f"{path}: no such folder; give the folder of a sweep")
+    return folder
+
+
 def no_sweep(path: Path | str) -> str:
     """What is said of a folder in which no sweep lies."""
     return (
@@ -137,15 +146,13 @@ def load_sweep(path: Path | str) -> Sweep:
 
     Raises :class:`RecordError` only where there is nothing to read at all.
     """
-    folder = SweepFolder(path)
-    if not folder.path.is_dir():
-        raise RecordError(f"{path}: no such folder; give the folder of a sweep")
+    folder = sweep_folder(path)
     problems: list[str] = []
     if not folder.plan_path.exists() and (folder.path / "config.yaml").exists():
         return _single_cell(CellFolder(folder.path))
     plan = attempt(problems, folder.load_plan)
     if plan is not None:
-        cells = tuple(load_cell(cell, planned) for planned, cell in folder.cells())
+        cells = name_own_optimizers(load_cell(cell, planned) for planned, cell in folder.cells())
         aside = attempt(problems, load_quarantine, folder.path) or Quarantine()
         return Sweep(
             folder.path,
@@ -162,7 +169,7 @@ def load_sweep(path: Path | str) -> Sweep:
     if not found:
         raise RecordError(no_sweep(path))
     problems.append("the plan is lost: cells that never started are not listed")
-    cells = tuple(load_cell(CellFolder(p), None) for p in found)
+    cells = name_own_optimizers(load_cell(CellFolder(p), None) for p in found)
     said = tuple(problem.replace(f"{folder.path}/", "") for problem in problems)
     return Sweep(folder.path, (), None, None, cells, said)
 
@@ -175,7 +182,7 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> Cell:
     of_metrics: list[str] = []
     attempts = read_attempts(folder, problems)
     result = _read_result(folder, planned, of_result)
-    state, under_way = _state(folder, result, attempts)
+    state, under_way = _state(folder, result, attempts, problems)
     started = (folder.path / "provenance.json").exists() or result is not None
     config = attempt(problems, read_config, folder)
     tracking = attempt(problems, folder.load_tracking)
@@ -223,16 +230,19 @@ def _read_result(
 
 
 def _state(
-    folder: CellFolder, result: CellResult | None, attempts: Sequence[Attempt]
+    folder: CellFolder,
+    result: CellResult | None,
+    attempts: Sequence[Attempt],
+    problems: list[str],
 ) -> tuple[CellState, str]:
     """The state, and of a try whose end nobody recorded what can be said of it now."""
     if result is not None:
         return "done", ""
-    running, beat = folder.load_running(), folder.last_beat()
+    running, beat = attempt(problems, folder.read_running), folder.last_beat()
     last = attempts[-1] if attempts else None
     if running is None or beat is None or (last is not None and last.number >= running.number):
         return (last.outcome if last is not None else "unfinished"), ""
-    heartbeat = read_heartbeat(folder.heartbeat_path(0))
+    heartbeat = attempt(problems, read_heartbeat, folder.heartbeat_path(0))
     steps = "" if heartbeat is None else f"; last seen after {heartbeat.step} steps"
     if time.time() - beat < ALIVE_S:
         return "unfinished", f"still running, or gone for less than {ALIVE_S:g} s{steps}"
@@ -241,7 +251,7 @@ def _state(
 
 
 def _single_cell(folder: CellFolder) -> Sweep:
-    cell = load_cell(folder, None)
+    (cell,) = name_own_optimizers([load_cell(folder, None)])
     command = cell.provenance.command if cell.provenance else ()
     return Sweep(folder.path, command, None, None, (cell,))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from scalewise.analysis.throughput import NotMeasuredError
@@ -15,7 +15,10 @@ _PREFERRED = ("val_loss", "train_loss", "loss")
 class LossCurve:
     """A loss over samples fed by all ranks together."""
 
+    metric: str
+    """Its name in the records."""
     name: str
+    """What it is called: the metric, and whose where that is not one model's over all ranks."""
     samples: tuple[int, ...]
     values: tuple[float, ...]
 
@@ -29,8 +32,12 @@ class LossCurve:
         return reached[-1] if reached else None
 
 
-def loss_curve(rows: Sequence[MetricRow], name: str | None = None) -> LossCurve:
+def loss_curve(
+    rows: Sequence[MetricRow], name: str | None = None, said: Mapping[str, str] | None = None
+) -> LossCurve:
     """The curve ``name``, or the first there is of val_loss, train_loss, any other loss.
+
+    ``rows`` and ``said``, what losses are called, as :mod:`scalewise.analysis.run_losses` has them.
 
     Raises :class:`NotMeasuredError` where no loss was recorded or the last one was not finite:
     what a diverged run had reached before is not what it reached.
@@ -50,7 +57,7 @@ def loss_curve(rows: Sequence[MetricRow], name: str | None = None) -> LossCurve:
         ]
         if points:
             samples, values = zip(*points, strict=True)
-            return LossCurve(candidate, samples, values)
+            return LossCurve(candidate, (said or {}).get(candidate, candidate), samples, values)
     raise NotMeasuredError(f"no {name or 'loss'} was recorded")
 
 
@@ -64,7 +71,9 @@ def _divergence(name: str, rows: Sequence[MetricRow]) -> str:
     return f"{name} was never a finite number: training diverged"
 
 
-def longest_loss_curve(rows: Sequence[MetricRow]) -> LossCurve:
+def longest_loss_curve(
+    rows: Sequence[MetricRow], said: Mapping[str, str] | None = None
+) -> LossCurve:
     """The loss with the most points, for a picture: validation may have been scored only once.
 
     Raises :class:`NotMeasuredError` like :func:`loss_curve`.
@@ -73,9 +82,9 @@ def longest_loss_curve(rows: Sequence[MetricRow]) -> LossCurve:
     found: list[LossCurve] = []
     for name in names:
         try:
-            found.append(loss_curve(rows, name))
+            found.append(loss_curve(rows, name, said))
         except NotMeasuredError:
             continue  # never finite: another one may be
     if not found:
-        return loss_curve(rows)
+        return loss_curve(rows, said=said)
     return max(found, key=lambda curve: len(curve.samples))

@@ -126,7 +126,7 @@ def read_rank_metrics(
         fault = rows_fault(len(one), written, "rows") if result else ""
         if fault:
             problems.append(f"{path}: {fault}")
-    # Rank 0 speaks for all: of the others a file is no matter of course.
+    # Of the others a file is no matter of course: a loss of rank 0 alone is called so.
     first = folder.metrics_path(0)
     written = rows_written(result.ranks, 0, "metric_rows") if result else 0
     if written and not first.exists():

@@ -10,6 +10,7 @@ from scalewise.analysis.balance import LoadBalance, measure_balance
 from scalewise.analysis.breakdown import Anatomy, measure_anatomy
 from scalewise.analysis.load import Cell
 from scalewise.analysis.loss import LossCurve, longest_loss_curve, loss_curve
+from scalewise.analysis.run_losses import RunLosses, run_losses
 from scalewise.analysis.shards import ShardAudit, audit_shards
 from scalewise.analysis.throughput import (
     NotMeasuredError,
@@ -144,7 +145,7 @@ def measure_run(cell: Cell) -> Run:
             missing[name] = str(reason)
             return None
 
-    batch = cell.result.global_batch_size
+    batch, losses = cell.result.global_batch_size, run_losses(cell)
     return Run(
         cell=cell,
         world_size=world_size,
@@ -158,18 +159,18 @@ def measure_run(cell: Cell) -> Run:
         anatomy=take("anatomy", measure_anatomy, cell.steps, world_size),
         balance=take("balance", _measure_balance, cell, world_size),
         usage=take("usage", measure_usage, cell.devices, cell.steps),
-        loss_history=take("loss", longest_loss_curve, cell.metrics.get(0, ())),
-        loss=take("loss", _final_loss, cell),
+        loss_history=take("loss", longest_loss_curve, losses.rows, losses.said),
+        loss=take("loss", _final_loss, cell, losses),
         shards=audit_shards(cell.shards, world_size, batch) if world_size > 1 else None,
         missing=missing,
     )
 
 
-def _final_loss(cell: Cell) -> LossCurve:
+def _final_loss(cell: Cell, losses: RunLosses) -> LossCurve:
     """Not of damaged metrics: the last one they hold is not what the run reached."""
     if cell.metric_faults:
         raise NotMeasuredError(cell.metric_faults[0])
-    return loss_curve(cell.metrics.get(0, ()))
+    return loss_curve(losses.rows, said=losses.said)
 
 
 def _measure_balance(cell: Cell, world_size: int) -> LoadBalance:

@@ -32,6 +32,7 @@ class LossAtEqualSamples:
     """The loss both sides have reached once they have fed the same number of samples."""
 
     name: str
+    """Of the side with several devices: whose loss it is stands there, where it is not plain."""
     samples: int
     single: float
     multi: float
@@ -198,10 +199,15 @@ def _adjusted(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
 
 
 def loss_at_equal_samples(multi: Configuration, single: Configuration) -> LossAtEqualSamples | None:
-    """Mean loss over runs at the largest number of samples that every run has fed."""
+    """Mean loss over runs at the largest number of samples that every run has fed.
+
+    None for models that never met: none of them has seen the samples of the others.
+    """
+    if is_ceiling(multi):
+        return None
     curves = [[r.loss for r in c.runs if r.loss is not None] for c in (single, multi)]
     everything = [curve for side in curves for curve in side]
-    if not all(curves) or len({curve.name for curve in everything}) != 1:
+    if not all(curves) or len({curve.metric for curve in everything}) != 1:
         return None
     samples = min(curve.samples[-1] for curve in everything)
     sides = [[curve.at(samples) for curve in side] for side in curves]
@@ -209,4 +215,5 @@ def loss_at_equal_samples(multi: Configuration, single: Configuration) -> LossAt
     if not all(known):
         return None
     means = [sum(side) / len(side) for side in known]
-    return LossAtEqualSamples(everything[0].name, samples, means[0], means[1])
+    name = " / ".join(dict.fromkeys(curve.name for curve in curves[1]))
+    return LossAtEqualSamples(name, samples, means[0], means[1])

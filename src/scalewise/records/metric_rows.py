@@ -25,6 +25,9 @@ class MetricRow:
     """Samples fed so far by all ranks together."""
     values: Mapping[str, float | None]
     """E.g. ``train_loss``, ``learning_rate``, ``val_accuracy``; None is "not a finite number"."""
+    step_samples: int | None = None
+    """Samples this rank fed in the step whose loss this is. None: a row of no one step (a
+    validation, an epoch), batches that could not be counted, records older than this field."""
 
 
 class MetricsWriter:

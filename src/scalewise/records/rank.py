@@ -63,6 +63,9 @@ class RankSummary:
     """Mean CPU ms a timed step of the rank's other threads: they may have held that core."""
     optimizer_state_bytes: int | None = None
     """Bytes of optimizer state on this rank after the last step; None where nothing optimizes."""
+    own_optimizer: str | None = None
+    """Class of the optimizer that a user's LightningModule built itself, several joined by ``+``,
+    ``none`` where it built none; None where the configuration's was used."""
     pruned_share: float | None = None
     """Share of the prunable weights that are 0 at the end, 0 to 1; None where nothing prunes."""
     pruning_state_bytes: int | None = None

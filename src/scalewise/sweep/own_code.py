@@ -26,11 +26,18 @@ from scalewise.components import (
 )
 from scalewise.errors import ConfigError
 from scalewise.sweep.component_checks import check_samples, samples_are
+from scalewise.sweep.own_optimizer import (
+    may_be_lightning,
+    refuse_beside_lightning,
+    typed_optimizer,
+)
 from scalewise.sweep.own_samples import samples_of
 from scalewise.sweep.plan import Request
 from scalewise.sweep.signature import Undecided, check_call
 from scalewise.typed import build, to_plain
 
+_Asked = tuple[str, Component, str]
+"""Group, what it names, and an optimizer that was typed beside a model that may not take it."""
 _IMPORT_S = 120.0
 """An import that takes longer than this is left for the cell itself to find wanting."""
 
@@ -38,9 +45,10 @@ _IMPORT_S = 120.0
 def check_own_code(requests: Iterable[Request]) -> None:
     """Raises :class:`ConfigError` for the first class or argument that is not there.
 
-    And for a batch that is larger than a data set whose source says how large that is.
+    And for a batch that is larger than a data set whose source says how large that is, and an
+    optimizer that is asked for beside a class that builds its own.
     """
-    undecided: dict[str, tuple[str, Component]] = {}
+    undecided: dict[str, _Asked] = {}
     sound: set[str] = set()
     for one in requests:
         for key in ("model", "dataset", "optimizer"):
@@ -53,27 +61,43 @@ def check_own_code(requests: Iterable[Request]) -> None:
             try:
                 _check_source(key, component)
             except Undecided:
-                undecided[known] = (key, component)
+                undecided[known] = (key, component, "")
+        typed, model = typed_optimizer(one.overrides), one.cell.model
+        if typed and not model.target.startswith("scalewise.") and _may_be_lightning(model):
+            undecided[f"model {model!r} {typed}"] = ("model", model, typed)
         if not one.cell.dataset.target.startswith("scalewise."):
             check_samples(one.cell)
     if undecided:
         _check_by_import(list(undecided.values()))
 
 
-def _check_source(key: str, component: Component) -> None:
-    module, _, name = component.target.rpartition(".")
+def _may_be_lightning(model: Component) -> bool:
+    module, _, name = model.target.rpartition(".")
+    try:
+        return may_be_lightning(name, _parse("model", module))
+    except Undecided:
+        return True
+
+
+def _parse(key: str, module: str) -> ast.Module:
+    """The source of a module. Raises :class:`Undecided` where there is none to read."""
     spec = importlib.util.find_spec(module)
     origin = None if spec is None else spec.origin
     if origin is None or not origin.endswith(".py"):
         raise Undecided
     try:
-        tree = ast.parse(Path(origin).read_text(encoding="utf-8"), origin)
+        return ast.parse(Path(origin).read_text(encoding="utf-8"), origin)
     except SyntaxError as error:
         raise ConfigError(
             f"{key}._target_: {Path(origin).name}, line {error.lineno}: {error.msg}"
         ) from None
     except (OSError, UnicodeDecodeError):
         raise Undecided from None
+
+
+def _check_source(key: str, component: Component) -> None:
+    module, _, name = component.target.rpartition(".")
+    tree = _parse(key, module)
     if key == "dataset":
         samples = samples_of(name, tree, component.arguments)
         if samples is not None:
@@ -84,13 +108,13 @@ def _check_source(key: str, component: Component) -> None:
         raise Undecided  # only the import tells whether it takes parameters
 
 
-def _check_by_import(components: Sequence[tuple[str, Component]]) -> None:
+def _check_by_import(asked: Sequence[_Asked]) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p or "." for p in sys.path)}
-    asked = json.dumps([[key, to_plain(component)] for key, component in components])
+    told = json.dumps([[key, to_plain(component), typed] for key, component, typed in asked])
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", "scalewise.sweep.own_code"],
-            input=asked,
+            input=told,
             env=environment,
             check=False,
             capture_output=True,
@@ -106,17 +130,17 @@ def _check_by_import(components: Sequence[tuple[str, Component]]) -> None:
 
 def main() -> int:
     """Import each component of standard input and bind its arguments; 2 and a line if one fails."""
-    for key, plain in json.load(sys.stdin):
+    for key, plain, typed in json.load(sys.stdin):
         component = build(Component, plain)
         try:
-            _look(key, component)
+            _look(key, component, typed)
         except ConfigError as error:
             sys.stdout.write(f"\n{error}\n")
             return 2
     return 0
 
 
-def _look(key: str, component: Component) -> None:
+def _look(key: str, component: Component, typed: str) -> None:
     try:
         target = load_target(key, component)
     except ConfigError:
@@ -130,6 +154,8 @@ def _look(key: str, component: Component) -> None:
         raise ConfigError(
             f"{key}._target_: found {component.target}, which is no class; allowed: a class"
         )
+    if typed:
+        refuse_beside_lightning(component, target, typed)
     if key == "optimizer":
         check_optimizer(component, target)
     bind(key, component, target, OPTIMIZER_GIVEN if key == "optimizer" else ())

@@ -18,6 +18,7 @@ from scalewise.tracking.describe import (
     log_every_n_steps,
     run_info,
     run_summary,
+    trains_one_model,
     world_size,
 )
 from scalewise.tracking.lane import Lane
@@ -101,6 +102,7 @@ class CellMirror:
             info.tracking.system_interval_s,
             # Until rank 0 opens them anew, the series of the try before lie there still.
             since_ns=0 if attempt.result is not None else attempt.stamp,
+            one_model=trains_one_model(config),
         )
         awaited = {lane.name for lane in lanes}
         book = _Book(self._cell, attempt.number, known, awaited, self._complain)

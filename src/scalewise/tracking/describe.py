@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewise.records import CellFolder, CellResult, PlannedCell, RecordError, finite_or_none
+from scalewise.records.rank_means import last_metrics
 from scalewise.tracking.attempt import CurrentAttempt
 from scalewise.tracking.base import RunInfo, RunSummary
 from scalewise.tracking.config import TrackingConfig
@@ -32,6 +33,13 @@ def tracking_config(config: Mapping[str, Any]) -> TrackingConfig:
 def log_every_n_steps(config: Mapping[str, Any]) -> int:
     value = config.get("log_every_n_steps")
     return value if isinstance(value, int) and value > 0 else _DEFAULT_LOG_EVERY_N_STEPS
+
+
+def trains_one_model(config: Mapping[str, Any]) -> bool:
+    """Whether the ranks of a cell have one model together, and not one each."""
+    strategy = config.get("strategy")
+    kind = strategy.get("kind") if isinstance(strategy, Mapping) else None
+    return kind != "task_parallel"
 
 
 def world_size(cell: CellFolder) -> int:
@@ -74,8 +82,10 @@ def run_summary(cell: CellFolder, attempt: CurrentAttempt, windows: StepWindows)
     if (throughput := windows.global_samples_per_s()) is not None:
         values["summary/global_samples_per_s"] = throughput
     outcome: dict[str, Any] = {"state": "incomplete"}
+    used: dict[str, Any] = {}
     if attempt.result is not None:
         values |= _result_values(attempt.result)
+        used = _optimizer(attempt.result)
         outcome = {
             "state": "finished",
             "attempts": attempt.result.attempt,
@@ -87,14 +97,14 @@ def run_summary(cell: CellFolder, attempt: CurrentAttempt, windows: StepWindows)
             **{k: getattr(attempt.failure, k) for k in ("outcome", "cause", "rank", "message")},
         }
     state = outcome["state"]
-    return RunSummary(state, values, {"outcome": outcome, **_provenance(cell)})
+    return RunSummary(state, values, {"outcome": outcome, **used, **_provenance(cell)})
 
 
 def _result_values(result: CellResult) -> dict[str, float]:
     lead = result.ranks[0]
     peaks = [r.peak_allocated_mib for r in result.ranks]
     values: dict[str, float | None] = {
-        **{k: finite_or_none(v) for k, v in lead.metrics.items()},
+        **_last_metrics(result),
         "parameters_total": lead.parameters_total,
         "parameters_trainable": lead.parameters_trainable,
         "world_size": result.world_size,
@@ -110,6 +120,19 @@ def _result_values(result: CellResult) -> dict[str, float]:
     return {f"summary/{name}": float(v) for name, v in values.items() if v is not None}
 
 
+def _optimizer(result: CellResult) -> dict[str, Any]:
+    """What stands in the configuration's place where a user's LightningModule built its own."""
+    own = result.ranks[0].own_optimizer
+    return {} if own is None else {"optimizer": {"name": f"the module's own ({own})"}}
+
+
+def _last_metrics(result: CellResult) -> dict[str, float | None]:
+    """The last values of metrics, of all ranks together; of models that never met, one by one."""
+    if result.models > 1:
+        return {f"rank_{r.rank}/{name}": v for r in result.ranks for name, v in r.metrics.items()}
+    return last_metrics(result.ranks)
+
+
 def _provenance(cell: CellFolder) -> dict[str, Any]:
     try:
         return {"provenance": to_plain(cell.load_provenance())}
@@ -120,6 +143,8 @@ def _provenance(cell: CellFolder) -> dict[str, Any]:
 def _tags(config: Mapping[str, Any], tracking: TrackingConfig) -> tuple[str, ...]:
     tags: list[str] = []
     for group in _TAG_GROUPS:
+        if group == "optimizer" and _may_bring_optimizer(config):
+            continue  # a tag cannot be taken back once the module has built another
         chosen = config.get(group)
         name = _name(chosen) if isinstance(chosen, Mapping) else chosen
         if isinstance(name, str):
@@ -127,6 +152,13 @@ def _tags(config: Mapping[str, Any], tracking: TrackingConfig) -> tuple[str, ...
     if isinstance(config.get("scaling"), str):
         tags.append(f"{config['scaling']} scaling")
     return tuple(dict.fromkeys([*tags, *tracking.tags]))
+
+
+def _may_bring_optimizer(config: Mapping[str, Any]) -> bool:
+    """Whether the model is a class of the user's, which may be a LightningModule."""
+    model = config.get("model")
+    target = model.get("_target_") if isinstance(model, Mapping) else None
+    return isinstance(target, str) and not target.startswith("scalewise.")
 
 
 def _name(chosen: Mapping[str, Any]) -> Any:

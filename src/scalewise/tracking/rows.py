@@ -10,6 +10,7 @@ from typing import Literal
 from scalewise.records import Alert, CellFolder, MetricRow, RecordError
 from scalewise.tracking.alerts import ImbalanceWatch, build_alert
 from scalewise.tracking.devices import DeviceRows
+from scalewise.tracking.rank_means import RankMeans
 from scalewise.tracking.tail import LineTail, StepTail
 from scalewise.tracking.windows import StepWindows
 from scalewise.typed import DataError, build
@@ -41,11 +42,18 @@ class CellRows:
         world_size: int,
         system_interval_s: float,
         since_ns: int = 0,
+        *,
+        one_model: bool = True,
     ) -> None:
-        """``since_ns``: files not written to since then belong to an earlier try."""
+        """``since_ns``: files not written to since then belong to an earlier try.
+
+        Without ``one_model`` the ranks never meet, and nothing is their mean.
+        """
         self._cell = cell
         self._since_ns = since_ns
         self._system_interval_s = system_interval_s
+        self._ranks = world_size
+        self._means = RankMeans(world_size) if one_model and world_size > 1 else None
         self._metrics: dict[int, LineTail] = {}
         self._steps: dict[int, StepTail] = {}
         self._devices: dict[str, tuple[LineTail, DeviceRows]] = {}
@@ -92,7 +100,8 @@ class CellRows:
                     row = build(MetricRow, line)
                 except DataError as error:
                     raise RecordError(f"{path}: {error}") from error
-                prefix = "" if rank == 0 else f"rank_{rank}/"
+                # Alone it speaks for the run; among several it has seen a part of each batch.
+                prefix = f"rank_{rank}/" if self._ranks > 1 or rank else ""
                 values = {f"{prefix}{k}": v for k, v in row.values.items() if v is not None}
                 if rank == 0:
                     values |= {
@@ -102,6 +111,13 @@ class CellRows:
                 if values:
                     name = self._number(f"metrics/rank{rank}")
                     yield Row("metrics", name, row.time, row.step, values)
+                yield from self._mean_row(rank, row)
+
+    def _mean_row(self, rank: int, row: MetricRow) -> Iterator[Row]:
+        """Once the last rank has come to a step: what holds for all of them."""
+        values = self._means.add(rank, row) if self._means is not None else {}
+        if values:
+            yield Row("metrics", self._number("metrics/all"), row.time, row.step, values)
 
     def _read_devices(self) -> Iterator[Row]:
         paths = self._cell.device_series_paths()

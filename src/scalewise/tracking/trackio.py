@@ -1,27 +1,17 @@
-"""Runs mirrored to a local Trackio project.
-
-Rows go through Trackio's storage layer rather than through ``trackio.init().log()``, for three
-reasons: a row may carry its true time and an id, so that mirroring it again changes nothing;
-a full disk or a read-only folder raises instead of being lost in silence; and any number of
-runs may be open at once.
-"""
+"""Runs mirrored to a local Trackio project."""
 
 from __future__ import annotations
 
-import json
 import os
-import sqlite3
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from trackio import alerts, fragments, utils
+from trackio import alerts, utils
 from trackio.sqlite_storage import SQLiteStorage
 
 from scalewise.records import Alert
 from scalewise.tracking.base import RunInfo, RunSummary, Values
+from scalewise.tracking.trackio_store import Rows, Store, open_store
 
 _FLUSH_ROWS = 500
 _RESERVED = frozenset(utils.RESERVED_KEYS)
@@ -32,31 +22,13 @@ class TrackioTracker:
 
     def start_run(self, info: RunInfo) -> TrackioRun:
         SQLiteStorage.validate_project_name(info.tracking.project)
-        store: _Store
-        if utils.get_storage_mode() == "jsonl":
-            store = _FragmentStore(info)
-        else:
-            store = _SqliteStore(info)
-        return TrackioRun(info, store)
-
-
-@dataclass
-class _Rows:
-    """Rows of one kind waiting to be written together."""
-
-    ids: list[str] = field(default_factory=list)
-    times: list[str] = field(default_factory=list)
-    steps: list[int] = field(default_factory=list)
-    values: list[dict[str, float]] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.ids)
+        return TrackioRun(info, open_store(info))
 
 
 class TrackioRun:
     """One run of a project."""
 
-    def __init__(self, info: RunInfo, store: _Store) -> None:
+    def __init__(self, info: RunInfo, store: Store) -> None:
         self._info = info
         self._store = store
         self._config: dict[str, Any] = {
@@ -67,8 +39,8 @@ class TrackioRun:
             "_Group": info.group,
         }
         self._config_is_new = True
-        self._metrics = _Rows()
-        self._system = _Rows()
+        self._metrics = Rows()
+        self._system = Rows()
         self._alerts: list[dict[str, Any]] = []
         self._last_step = 0
 
@@ -87,7 +59,7 @@ class TrackioRun:
     def log_system(self, row_id: str, time: float, values: Values) -> None:
         self._append(self._system, row_id, time, 0, values)
 
-    def _append(self, rows: _Rows, row_id: str, time: float, step: int, values: Values) -> None:
+    def _append(self, rows: Rows, row_id: str, time: float, step: int, values: Values) -> None:
         rows.ids.append(f"{self._info.run_id}:{row_id}")
         rows.times.append(_timestamp(time))
         rows.steps.append(step)
@@ -112,10 +84,10 @@ class TrackioRun:
         if self._metrics:
             config = self._config if self._config_is_new else None
             self._store.write_metrics(self._metrics, config)
-            self._metrics, self._config_is_new = _Rows(), False
+            self._metrics, self._config_is_new = Rows(), False
         if self._system:
             self._store.write_system(self._system)
-            self._system = _Rows()
+            self._system = Rows()
         if self._alerts:
             self._store.write_alerts(self._alerts)
             self._tell_webhook()
@@ -145,120 +117,6 @@ class TrackioRun:
 
     def read_back(self) -> int | None:
         return len(self._store.row_ids())
-
-
-class _Store:
-    """How rows reach the disk."""
-
-    def __init__(self, info: RunInfo) -> None:
-        self._project = info.tracking.project
-        self._run = info.name
-        self._run_id = info.run_id
-
-    def write_metrics(self, rows: _Rows, config: Mapping[str, Any] | None) -> None:
-        raise NotImplementedError
-
-    def write_system(self, rows: _Rows) -> None:
-        raise NotImplementedError
-
-    def write_alerts(self, entries: Sequence[Mapping[str, Any]]) -> None:
-        raise NotImplementedError
-
-    def row_ids(self) -> set[str]:
-        """Ids of this run's rows in the project's database, read with plain SQL."""
-        path = Path(SQLiteStorage.get_project_db_path(self._project))
-        if not path.exists():
-            return set()
-        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)
-        try:
-            return {
-                log_id
-                for table in ("metrics", "system_metrics")
-                for (log_id,) in connection.execute(
-                    f"SELECT log_id FROM {table} WHERE run_id = ?", (self._run_id,)
-                )
-            }
-        finally:
-            connection.close()
-
-
-class _SqliteStore(_Store):
-    """Straight into the project's database."""
-
-    def write_metrics(self, rows: _Rows, config: Mapping[str, Any] | None) -> None:
-        SQLiteStorage.bulk_log(
-            project=self._project,
-            run=self._run,
-            run_id=self._run_id,
-            metrics_list=rows.values,
-            steps=rows.steps,
-            timestamps=rows.times,
-            log_ids=rows.ids,
-            config=None if config is None else dict(config),
-        )
-
-    def write_system(self, rows: _Rows) -> None:
-        SQLiteStorage.bulk_log_system(
-            project=self._project,
-            run=self._run,
-            run_id=self._run_id,
-            metrics_list=rows.values,
-            timestamps=rows.times,
-            log_ids=rows.ids,
-        )
-
-    def write_alerts(self, entries: Sequence[Mapping[str, Any]]) -> None:
-        SQLiteStorage.bulk_alert(
-            project=self._project,
-            run=self._run,
-            run_id=self._run_id,
-            titles=[e["title"] for e in entries],
-            texts=[e["text"] for e in entries],
-            levels=[e["level"] for e in entries],
-            steps=[e["step"] for e in entries],
-            timestamps=[e["timestamp"] for e in entries],
-            alert_ids=[e["alert_id"] for e in entries],
-        )
-
-
-class _FragmentStore(_Store):
-    """Append-only JSON lines that the dashboard imports: what Trackio does on a network disk."""
-
-    def __init__(self, info: RunInfo) -> None:
-        super().__init__(info)
-        self._writer = fragments.FragmentWriter()
-
-    def write_metrics(self, rows: _Rows, config: Mapping[str, Any] | None) -> None:
-        records = [
-            fragments.metric_record({**entry, "step": step})
-            for entry, step in zip(self._entries(rows), rows.steps, strict=True)
-        ]
-        records[0]["config"] = None if config is None else dict(config)
-        self._writer.write_local(records)
-
-    def write_system(self, rows: _Rows) -> None:
-        self._writer.write_local([fragments.system_metric_record(e) for e in self._entries(rows)])
-
-    def write_alerts(self, entries: Sequence[Mapping[str, Any]]) -> None:
-        head = {"project": self._project, "run": self._run, "run_id": self._run_id}
-        self._writer.write_local([fragments.alert_record({**head, **e}) for e in entries])
-
-    def _entries(self, rows: _Rows) -> list[dict[str, Any]]:
-        columns = zip(rows.values, rows.times, rows.ids, strict=True)
-        head = {"project": self._project, "run": self._run, "run_id": self._run_id}
-        return [{**head, "metrics": v, "timestamp": t, "log_id": i} for v, t, i in columns]
-
-    def row_ids(self) -> set[str]:
-        """Rows imported by a dashboard already, and rows still waiting for one."""
-        found = super().row_ids()
-        for path in fragments.local_inbox_dir().glob("*/*.jsonl"):
-            for line in path.read_text(encoding="utf-8").splitlines():
-                record = json.loads(line)
-                if record["kind"] == fragments.ALERT_KIND:
-                    continue
-                if record["run_id"] == self._run_id:
-                    found.add(record["log_id"])
-        return found
 
 
 def _timestamp(unix_time: float) -> str:

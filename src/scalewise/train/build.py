@@ -65,6 +65,11 @@ def _lightning_module(cell: CellConfig, rank: RankContext) -> pl.LightningModule
         raise ConfigError(f"model.{error}") from error
 
 
+def brings_optimizer(module: pl.LightningModule) -> bool:
+    """Whether a module is trained with what its own ``configure_optimizers`` returns."""
+    return not isinstance(module, ExperimentModule | OperationModule)
+
+
 def data_share(cell: CellConfig, rank: RankContext) -> DataShare:
     """The part of the data this rank feeds under the cell's strategy."""
     world = rank.world_size

@@ -16,7 +16,14 @@ from scalewise.faults.plant import UnplantableError, planted
 from scalewise.faults.records import leave_records
 from scalewise.optimizers.pruning import UnprunableError
 from scalewise.records import CellFolder, RankSummary
-from scalewise.train.build import build_data, build_module, can_score, data_share, sampled_from
+from scalewise.train.build import (
+    brings_optimizer,
+    build_data,
+    build_module,
+    can_score,
+    data_share,
+    sampled_from,
+)
 from scalewise.train.callbacks.data_share import DataShare
 from scalewise.train.callbacks.pruning import Pruning
 from scalewise.train.callbacks.recorder import CellRecorder
@@ -54,6 +61,7 @@ def run(cell: CellConfig, folder: CellFolder, rank: RankContext) -> RankSummary:
         share,
         cell.profile,
     )
+    recorder.brings_optimizer = brings_optimizer(module)
     trainer = build_trainer(cell, rank, recorder, module, data, share)
     execution.attach(trainer, recorder)
     restarts = Restarts(cell.checkpoint, folder, rank, recorder)

@@ -61,6 +61,9 @@ class Spec:
     co_tenants: tuple[str, ...] = ()
     emulated: tuple[str, ...] = ()
     final_loss: float = 0.25
+    """Mean over the ranks."""
+    rank_losses: Mapping[int, float] = field(default_factory=dict)
+    """What the loss of a rank's own samples lies above that; add up to 0."""
     data: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
 
@@ -126,7 +129,7 @@ def write_cell(folder: records.CellFolder, planned: records.PlannedCell, spec: S
         _write_steps(folder, spec, rank)
         _write_shard(folder, spec, rank)
         folder.save_rank(_summary(spec, rank))
-    _write_metrics(folder, spec)
+        _write_metrics(folder, spec, rank)
     _write_devices(folder, spec)
     folder.save_tracking(_tracking())
     folder.save_result(_result(planned, spec))
@@ -227,13 +230,13 @@ def _write_shard(folder: records.CellFolder, spec: Spec, rank: int) -> None:
     records.write_shard(folder.shard_path(rank), shard)
 
 
-def _write_metrics(folder: records.CellFolder, spec: Spec) -> None:
-    writer = records.MetricsWriter(folder.metrics_path(0))
+def _write_metrics(folder: records.CellFolder, spec: Spec, rank: int) -> None:
+    writer = records.MetricsWriter(folder.metrics_path(rank))
     for step in range(5, spec.steps + 1, 5):
         loss = spec.final_loss + (1.2 - spec.final_loss) * np.exp(-step / 12.0)
-        row = {"train_loss": float(loss), "learning_rate": 1e-3}
-        samples = step * spec.global_batch
-        writer.append(records.MetricRow(START + step * 0.01, step, 0, samples, row))
+        row = {"train_loss": float(loss) + spec.rank_losses.get(rank, 0.0), "learning_rate": 1e-3}
+        samples, when = step * spec.global_batch, START + step * 0.01
+        writer.append(records.MetricRow(when, step, 0, samples, row, spec.per_device))
     writer.close()
 
 

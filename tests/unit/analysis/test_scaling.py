@@ -302,7 +302,8 @@ def test_more_than_linear_beside_a_disturbed_single_device_is_no_verdict(tmp_pat
     assert found.verdict == "inconclusive"
     assert (
         "; more than linear: efficiency 2.42; the step of one device was disturbed by other "
-        "processes for 4 of 9.9 ms: repeat on a quiet host" in found.reason
+        "processes for 4 of 9.9 ms a step in repeat 2: measure again on a quiet host"
+        in found.reason
     )
 
 
@@ -318,6 +319,7 @@ def test_a_disturbed_side_is_named_beside_the_verdict(tmp_path: Path) -> None:
     assert found.verdict == "beneficial"
     assert "more than linear" not in found.reason
     assert found.reason.endswith(
-        "the step of one device was disturbed by other processes for 4 of 9.9 ms and the step of 2 "
-        "devices was disturbed by other processes for 4 of 6.14 ms: repeat on a quiet host"
+        "the step of one device was disturbed by other processes for 4 of 9.9 ms a step in "
+        "repeat 2 and the step of 2 devices was disturbed by other processes for 4 of 6.14 ms a "
+        "step in repeat 2: measure again on a quiet host"
     )

@@ -186,6 +186,6 @@ def test_the_report_says_what_was_sent(tmp_path: Path) -> None:
     (line,) = traffic.lines(analyse(load_sweep(tmp_path)))
     assert line == (
         "large ddp x2: gradients averaged 1.00 times a step, 3.86 MiB a rank handed to the "
-        "all-reduce, which sends 3.86 MiB of it over a ring's links; compressed to 50% of the "
-        "gradients' 7.71 MiB"
+        "all-reduce, for which a ring sends as much over each of its links; compressed to 50% of "
+        "the gradients' 7.71 MiB"
     )

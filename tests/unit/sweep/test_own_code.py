@@ -85,7 +85,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def request_of(target: str, **arguments: Any) -> Any:
     ours = Component("scalewise.datasets.Any", "any", {})
     cell = SimpleNamespace(model=Component(target, "own", arguments), dataset=ours, optimizer=ours)
-    return cast(Any, SimpleNamespace(cell=cell))
+    return cast(Any, SimpleNamespace(cell=cell, overrides=()))
 
 
 def test_one_process_imports_what_the_source_does_not_tell(mine: Path) -> None:
@@ -110,9 +110,8 @@ def test_a_module_that_cannot_be_imported_is_one_line(mine: Path) -> None:
 def optimizer_of(target: str, **arguments: Any) -> Any:
     ours = Component("scalewise.models.Any", "any", {})
     optimizer = Component(target, "own", arguments)
-    return cast(
-        Any, SimpleNamespace(cell=SimpleNamespace(model=ours, dataset=ours, optimizer=optimizer))
-    )
+    cell = SimpleNamespace(model=ours, dataset=ours, optimizer=optimizer)
+    return cast(Any, SimpleNamespace(cell=cell, overrides=()))
 
 
 def test_an_optimizer_of_ones_own_is_given_its_parameters(mine: Path) -> None:

@@ -114,7 +114,7 @@ def test_a_batch_larger_than_a_data_set_of_ones_own_is_refused(
             strategy=SimpleNamespace(devices=1),
             accumulate_grad_batches=1,
         )
-        return cast(Any, SimpleNamespace(cell=cell))
+        return cast(Any, SimpleNamespace(cell=cell, overrides=()))
 
     check_own_code([asked(10)])
     with pytest.raises(ConfigError, match=r"^batch_size: found 11 samples .* dataset=own has 10; "):

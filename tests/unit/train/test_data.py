@@ -7,7 +7,6 @@ import torch
 from torch.utils.data import TensorDataset
 
 from scalewise.datasets.loader import LoaderConfig
-from scalewise.train.callbacks.steps import count_samples
 from scalewise.train.data import GlobalBatchSampler, ShardBatchSampler, train_loader
 
 SIZE, BATCH = 103, 12
@@ -90,19 +89,3 @@ def test_workers_feed_the_same_batches_as_none() -> None:
 
     assert fed(0) == fed(1)
     assert len(fed(0)) == 4
-
-
-@pytest.mark.parametrize(
-    ("batch", "samples"),
-    [
-        (torch.zeros(5, 2), 5),
-        ((torch.zeros(4, 1), torch.zeros(4)), 4),
-        ({"id": "x", "x": torch.zeros(3)}, 3),
-        ([["a", "b"], torch.zeros(2)], 2),
-        (torch.tensor(1.0), 1),
-        ("text", 0),
-        (None, 0),
-    ],
-)
-def test_samples_are_counted_from_the_batch(batch: object, samples: int) -> None:
-    assert count_samples(batch) == samples

@@ -160,7 +160,7 @@ def test_the_weights_and_losses_are_those_of_single_steps(
 ) -> None:
     replayed = Run(tmp_path / "a", HostCapture(), steps_per_batch, max_epochs=2)
     eager = Run(tmp_path / "b", None, max_epochs=2)
-    assert replayed.steps is not None and replayed.steps.graphs == 1
+    assert replayed.steps is not None and replayed.steps.preparation.captured is not None
     assert replayed.trainer.global_step == eager.trainer.global_step == 2 * STEPS_AN_EPOCH
     torch.testing.assert_close(replayed.weights, eager.weights)
     ours, theirs = (
@@ -169,6 +169,7 @@ def test_the_weights_and_losses_are_those_of_single_steps(
     )
     assert [step for step, _ in ours] == [5, 10, 12, 15, 20, 24]
     assert [step for step, _ in ours] == [step for step, _ in theirs]
+    assert {row.step_samples for row in read_metrics(replayed.folder.metrics_path(0))} == {BATCH}
     for (_, found), (_, expected) in zip(ours, theirs, strict=True):
         assert found == pytest.approx(expected, rel=1e-5)
 
@@ -303,9 +304,9 @@ def test_what_cannot_be_captured_runs_eagerly_and_says_why(
     arguments = {"device": HostCapture(), "max_steps": 9, **options}
     with pytest.warns(UserWarning, match="the steps run eagerly, because"):
         run = Run(tmp_path, **arguments)
-    assert run.steps is not None and run.steps.graphs == 0
-    assert run.steps.fell_back_because is not None
-    assert run.steps.fell_back_because.startswith(reason)
+    assert run.steps is not None and run.steps.preparation.captured is None
+    found = run.steps.preparation.fell_back_because
+    assert found is not None and found.startswith(reason)
     assert run.trainer.global_step == 9
     rows = read_steps(run.folder.steps_path(0), 0).rows
     assert not np.isnan(rows["host_forward_ms"]).any()
@@ -314,4 +315,4 @@ def test_what_cannot_be_captured_runs_eagerly_and_says_why(
 
 def test_sgd_without_a_schedule_is_captured(tmp_path: Path) -> None:
     run = Run(tmp_path, HostCapture(), optimizer=sgd, max_steps=6)
-    assert run.steps is not None and run.steps.graphs == 1
+    assert run.steps is not None and run.steps.preparation.captured is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,8 @@ class MetricsRecorder(pl.Callback):
     """Records ``train_loss`` and ``learning_rate`` every few steps, and all logged metrics.
 
     The loss stays on the device until the recording thread reads it, after its event: the
-    training thread never waits for it. ``train_loss`` is this rank's own.
+    training thread never waits for it. ``train_loss`` is this rank's own, of the samples that
+    its row counts: who reads the rows of all ranks takes their mean.
 
     Args:
         folder: where the records go.
@@ -81,8 +82,7 @@ class MetricsRecorder(pl.Callback):
             values = dict(pending.row.values)
             if pending.losses:
                 values["train_loss"] = sum(map(self._read, pending.losses))
-            row = pending.row
-            self._writer.append(MetricRow(row.time, row.step, row.epoch, row.samples, values))
+            self._writer.append(replace(pending.row, values=values))
             self.final.update({name: finite_or_none(value) for name, value in values.items()})
             self._pending.popleft()
 
@@ -109,17 +109,14 @@ class MetricsRecorder(pl.Callback):
             self._losses.append(loss.detach())
         if self._steps.inside_step:
             return
-        values: dict[str, float | None] = {}
-        if trainer.optimizers:
-            values["learning_rate"] = float(trainer.optimizers[0].param_groups[0]["lr"])
-        self._append(trainer, values, tuple(self._losses))
+        self._append(trainer, _learning_rate(trainer), tuple(self._losses))
         self._losses.clear()
 
     def on_replays(self, trainer: pl.Trainer, losses: Mapping[int, Tensor]) -> None:
         """Losses of replayed steps, each by the number of steps still to come when it was due."""
-        rate = float(trainer.optimizers[0].param_groups[0]["lr"])
+        rate = _learning_rate(trainer)
         for steps_back, loss in losses.items():
-            self._append(trainer, {"learning_rate": rate}, (loss,), steps_back)
+            self._append(trainer, dict(rate), (loss,), steps_back)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._append_logged(trainer)
@@ -156,7 +153,8 @@ class MetricsRecorder(pl.Callback):
         step = self._steps.steps - steps_back
         own = self._steps.samples - steps_back * self._steps.samples_per_step
         samples = self._data.global_samples(own, trainer.world_size)
-        row = MetricRow(time.time(), step, trainer.current_epoch, samples, values)
+        of_step = (self._steps.samples_per_step or None) if losses else None
+        row = MetricRow(time.time(), step, trainer.current_epoch, samples, values, of_step)
         self._pending.append(_Pending(row, losses, ready))
 
     def _read(self, loss: Tensor) -> float:
@@ -165,3 +163,12 @@ class MetricsRecorder(pl.Callback):
         # On the training stream this copy would queue behind steps that are still to come.
         with torch.cuda.stream(self._side_stream):
             return float(loss)
+
+
+def _learning_rate(trainer: pl.Trainer) -> dict[str, float | None]:
+    """Of the first optimizer's first group, as a metric; none where there is no such thing.
+
+    A user's module may return no optimizer, in whose place Lightning puts one without groups.
+    """
+    groups = trainer.optimizers[0].param_groups if trainer.optimizers else []
+    return {"learning_rate": float(groups[0]["lr"])} if groups and "lr" in groups[0] else {}

@@ -27,6 +27,7 @@ from scalewise.train.callbacks.background import BackgroundDrain
 from scalewise.train.callbacks.data_share import OWN_SHARE, DataShare
 from scalewise.train.callbacks.footprint import optimizer_state_bytes
 from scalewise.train.callbacks.metrics import MetricsRecorder
+from scalewise.train.callbacks.optimizer_names import class_names
 from scalewise.train.callbacks.profiled import ProfiledSteps
 from scalewise.train.callbacks.pruning import pruned_share, pruning_state_bytes
 from scalewise.train.callbacks.shards import ShardAudit
@@ -67,6 +68,8 @@ class CellRecorder(pl.Callback):
         self.shards = ShardAudit(folder, self.steps, data.shard)
         self.execution: Callable[[], ExecutionRecord] | None = None
         """Asked at the end how the steps were really executed."""
+        self.brings_optimizer = False
+        """Whether the module builds its own, so that the configuration's is not used."""
         self._run_queue = RunQueue()
         self._run_queue_ms: float | None = None
         self._other_threads_cpu_ms: float | None = None
@@ -240,6 +243,7 @@ class CellRecorder(pl.Callback):
             communication=self.steps.communication(trainer.strategy),
             probed_samples_per_s=getattr(trainer.strategy, "probed_samples_per_s", None),
             optimizer_state_bytes=optimizer_state_bytes(trainer.optimizers),
+            own_optimizer=class_names(trainer.optimizers) if self.brings_optimizer else None,
             pruned_share=pruned_share(trainer.optimizers),
             pruning_state_bytes=pruning_state_bytes(trainer.optimizers),
             fp8=fp8_record(module),

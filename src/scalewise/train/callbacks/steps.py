@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.strategies import DDPStrategy, Strategy
+from pytorch_lightning.strategies import Strategy
 from torch import Tensor
-from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from scalewise.measure.nvtx import NvtxClock
@@ -19,8 +18,12 @@ from scalewise.measure.replays import Replays
 from scalewise.measure.step_clock import StepClock
 from scalewise.measure.step_phases import Mark
 from scalewise.records import WARMUP, CellFolder, CommunicationRecord, StepWriter
+from scalewise.train.callbacks.bucket_watch import BucketWatch, hidden_reductions
+from scalewise.train.callbacks.epoch_guard import guard_epoch
 from scalewise.train.callbacks.last_gradient import LastGradient
-from scalewise.train.callbacks.traffic import PLAIN, CommHook, GradientHook, GradientTraffic
+from scalewise.train.callbacks.loop_marks import mark_loop
+from scalewise.train.callbacks.sample_count import count_samples
+from scalewise.train.callbacks.traffic import GradientTraffic
 from scalewise.train.profiling import DEFAULT_PROFILE, ProfileConfig
 
 
@@ -54,6 +57,8 @@ class StepTimer(pl.Callback):
         """Of the step before, or of each that was replayed last."""
         self.listens = True
         """Whether DDP's gradients are watched from the start; :meth:`listen` does it later."""
+        ready = functools.partial(self._mark, Mark.LAST_BUCKET)
+        self._buckets = BucketWatch(ready, self.traffic, profile.anatomy)
         self._last_gradient: LastGradient | None = None
         self._clock: StepClock | None = None
         self._writer: StepWriter | None = None
@@ -90,13 +95,8 @@ class StepTimer(pl.Callback):
     # Lightning's hooks, in the order in which they come
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        strategy = trainer.strategy
-        if stage == "fit" and isinstance(strategy, DDPStrategy):
-            user_hook = strategy._ddp_comm_hook
-            if user_hook is not None and self.profile.anatomy:
-                # Registered by Lightning when it wraps the model; DDP takes one hook only.
-                own = GradientHook(user_hook, None, PLAIN.payload_bytes)
-                strategy._ddp_comm_hook = self._listening(own)
+        if stage == "fit":
+            self._buckets.wrap_user_hook(trainer.strategy)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         device = trainer.strategy.root_device
@@ -104,9 +104,9 @@ class StepTimer(pl.Callback):
         clock = NvtxClock if self.profile.nvtx else StepClock
         timed = device if device.type == "cuda" else None
         self._clock = clock(self._writer, timed, self.profile.anatomy)
-        self._guard_epoch(trainer.strategy)
+        guard_epoch(trainer.strategy)
         if self.profile.anatomy:
-            self._instrument(trainer)
+            self.missing.update(mark_loop(trainer, self._clock))
         else:
             self.missing["phases"] = "profile.anatomy=false: only whole steps were timed"
         if self.listens:
@@ -117,32 +117,9 @@ class StepTimer(pl.Callback):
         """Watch DDP's gradient buckets, or say why that is not possible."""
         model = trainer.strategy.model
         if isinstance(model, DistributedDataParallel):
-            # Lightning hands a user's hook to DDP on GPUs only.
-            on_gpu = trainer.strategy.root_device.type == "cuda"
-            if getattr(trainer.strategy, "_ddp_comm_hook", None) is None or not on_gpu:
-                self._register(model, getattr(trainer.strategy, "gradient_hook", None))
-        elif trainer.world_size > 1 and not hasattr(trainer.strategy, "communication"):
-            # A strategy of ours that divides the model knows better.
-            reasons = getattr(trainer.strategy, "hidden", None)
-            if reasons is not None:
-                self.missing.update(reasons)
-                return
-            parameters = trainer.lightning_module.parameters()
-            learns = any(parameter.requires_grad for parameter in parameters)
-            self.missing["exposed_comm_ms"] = (
-                f"{type(trainer.strategy).__name__} reduces gradients where no hook can see it"
-                if learns
-                else "nothing has gradients, so none are reduced"
-            )
-
-    def _register(self, model: DistributedDataParallel, own: GradientHook | None) -> None:
-        """Hear of the last bucket; without anatomy only a hook that the strategy brings is used."""
-        if self.profile.anatomy and own is None:
-            ready = functools.partial(self._mark, Mark.LAST_BUCKET)
-            self._last_gradient = LastGradient(model, ready, self.traffic)
-        elif own is not None:
-            hook = self._listening(own) if self.profile.anatomy else own.hook
-            model.register_comm_hook(own.state, hook)
+            self._last_gradient = self._buckets.watch(model, trainer.strategy)
+        else:
+            self.missing.update(hidden_reductions(trainer))
 
     def on_before_backward(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor
@@ -256,55 +233,6 @@ class StepTimer(pl.Callback):
         if self.profile.anatomy:
             self._clock.mark(mark)
 
-    def _instrument(self, trainer: pl.Trainer) -> None:
-        """Mark what no hook tells: the loader, the transfer, and ``training_step`` itself."""
-        loop, strategy = trainer.fit_loop.epoch_loop, trainer.strategy
-        for owner, name, before, after in (
-            (loop, "_on_before_fetch", Mark.FETCH_BEGIN, None),
-            (loop, "_on_after_fetch", None, Mark.FETCH_END),
-            (strategy, "batch_to_device", None, Mark.TRANSFER_END),
-            (strategy, "training_step", Mark.FORWARD_BEGIN, Mark.FORWARD_END),
-        ):
-            inner = getattr(owner, name, None)
-            if inner is None:
-                self.missing[name] = f"this Lightning has no {type(owner).__name__}.{name}"
-                continue
-            setattr(owner, name, self._marking(inner, before, after))
-
-    def _marking(
-        self, inner: Callable[..., Any], before: Mark | None, after: Mark | None
-    ) -> Callable[..., Any]:
-        clock = self._clock
-        assert clock is not None
-
-        def marked(*args: Any, **kwargs: Any) -> Any:
-            if before is not None:
-                clock.mark(before)
-            result = inner(*args, **kwargs)
-            if after is not None:
-                clock.mark(after)
-            return result
-
-        return marked
-
-    @staticmethod
-    def _guard_epoch(strategy: Any) -> None:
-        """Let a step that raises StopIteration fail: Lightning would take it for the epoch's end.
-
-        That is what ``next()`` on an iterator of the user's own does when it runs dry.
-        """
-        inner = strategy.training_step
-
-        def guarded(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return inner(*args, **kwargs)
-            except StopIteration as error:
-                raise RuntimeError(
-                    "training_step raised StopIteration, which would have ended its epoch unseen"
-                ) from error
-
-        strategy.training_step = guarded
-
     def communication(self, strategy: Strategy) -> CommunicationRecord | None:
         """What this rank gave to collectives in the timed steps; call it after the last."""
         timed_steps = self.own_steps - self.warmup_steps
@@ -313,28 +241,3 @@ class StepTimer(pl.Callback):
             record: CommunicationRecord | None = own(timed_steps)
             return record
         return self.traffic.record(timed_steps)
-
-    def _listening(self, hook: GradientHook) -> CommHook:
-        """``hook``, counted, and a mark when the last bucket of a backward pass is ready."""
-
-        def listen(state: Any, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-            if bucket.is_last():
-                self._mark(Mark.LAST_BUCKET)
-            future = hook.hook(state, bucket)
-            self.traffic.count(bucket, hook.payload_bytes(bucket))
-            return future
-
-        # DDP compares annotations with its own classes, and ours are strings here.
-        listen.__annotations__.clear()
-        return listen
-
-
-def count_samples(batch: Any) -> int:
-    """Samples in a batch: the length of its first tensor. 0 for a batch without any."""
-    if isinstance(batch, Tensor):
-        return len(batch) if batch.ndim else 1
-    if isinstance(batch, Mapping):
-        return next((n for n in map(count_samples, batch.values()) if n), 0)
-    if isinstance(batch, Sequence) and not isinstance(batch, str):
-        return next((n for n in map(count_samples, batch) if n), 0)
-    return 0

@@ -80,27 +80,36 @@ def _train(argv: list[str]) -> int:
 def _report(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="scalewise report",
-        description="Write the report of a sweep and print its table.",
+        description="Print the tables and verdicts of a sweep, and write its report anew from its "
+        "records: Markdown, plots, JSON and CSV in FOLDER/report, over what is there, or in --out. "
+        "No record is changed.",
     )
     parser.add_argument("folder", type=Path, help="a sweep's folder, e.g. multirun/<sweep>")
     parser.add_argument(
-        "--study", action="store_true", help="also write report/study: plots, CSV and LaTeX"
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="write the report there, and nothing into the sweep's folder",
+    )
+    parser.add_argument(
+        "--study", action="store_true", help="also write study/ into it: plots, CSV and LaTeX"
     )
     parser.add_argument("--warmup-epochs", type=int, default=1, help="--study: epochs left out")
     parser.add_argument("--datasets", help="--study: only these, with commas between them")
     given = parser.parse_args(argv)
     folder = given.folder
     from scalewise.records import RecordError
-    from scalewise.report import build, print_console
+    from scalewise.report import ReportFolderError, build, print_console
     from scalewise.terminal import open_console
 
     try:
-        files = build(folder)
-    except RecordError as error:
+        files = build(folder, given.out)
+    except (RecordError, ReportFolderError) as error:
         sys.stderr.write(f"scalewise report: {error}\n")
         return 2
     print_console(folder, open_console())
-    sys.stdout.write(f"report: {files.markdown}\n")
+    done = "written over the earlier one" if files.replaced else "written"
+    sys.stdout.write(f"report: {files.markdown}, {done} with {len(files.plots)} plots beside it\n")
     return _study(folder, given) if given.study else 0
 
 
@@ -114,7 +123,7 @@ def _study(folder: Path, given: argparse.Namespace) -> int:
         return 2
     datasets = tuple(given.datasets.split(",")) if given.datasets else ()
     try:
-        files = study.build(folder, study.Selection(given.warmup_epochs, datasets))
+        files = study.build(folder, study.Selection(given.warmup_epochs, datasets), given.out)
     except ValueError as error:
         sys.stderr.write(f"scalewise report: {error}\n")
         return 2
@@ -153,11 +162,25 @@ def _compare(argv: list[str]) -> int:
     except (RecordError, ValueError) as error:
         sys.stderr.write(f"scalewise compare: {error}\n")
         return 2
-    sys.stdout.write(as_text(found))
-    if found.gate is not None and found.gate.failed:
-        sys.stderr.write(f"scalewise compare: {found.gate.reason}\n")
-        return 1
-    return 0
+    if found.gate is None or not found.gate.failed:
+        sys.stdout.write(as_text(found))
+        return 0
+    _print_before_gate(as_text(found))
+    say(f"scalewise compare: {found.gate.reason}")
+    return 1
+
+
+def _print_before_gate(text: str) -> None:
+    """Print what a failed gate rests on. That nobody gets it is said, and changes no status: what
+    was asked for is the gate's."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        discard_output()
+    except NotShownError as error:
+        discard_output()
+        say(f"scalewise compare: {error}")
 
 
 def _top(argv: list[str]) -> int:

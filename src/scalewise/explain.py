@@ -10,11 +10,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from scalewise.config import ConfigError
+from scalewise.errors import one_line
 from scalewise.paths import conf_dir
 from scalewise.records import RecordError
 
 _NO_NAME = re.compile(r"null|true|false|[-+.\d].*|\{.*", re.IGNORECASE)
 """What Hydra's grammar reads as anything but text."""
+_PARSERS_WORDS = re.compile(r" expecting \{[^}]*\}| See https://\S+ for details")
+"""A list of the grammar's tokens, and a page about the grammar: no help to who mistyped a word."""
 
 
 def options_of(group: str) -> list[str]:
@@ -23,7 +26,15 @@ def options_of(group: str) -> list[str]:
 
 
 def explain(error: BaseException) -> str | None:
-    """What is wrong with the input, in one line; None if the input is not to blame."""
+    """What is wrong with the input, in one line; None if the input is not to blame.
+
+    What of it the user typed, control characters too, is written so that it stays one.
+    """
+    text = _explanation(error)
+    return None if text is None else one_line(text)
+
+
+def _explanation(error: BaseException) -> str | None:
     from hydra.errors import HydraException, MissingConfigException, OverrideParseException
     from omegaconf.errors import OmegaConfBaseException
 
@@ -39,13 +50,14 @@ def explain(error: BaseException) -> str | None:
     if isinstance(error, MissingConfigException):
         return _explain_missing(error)
     if isinstance(error, OverrideParseException):
-        return f"{error.override}: not an override ({_flat(error)}); allowed: key=value"
+        why = _PARSERS_WORDS.sub("", _flat(error))
+        return f"{error.override}: not an override ({why}); allowed: key=value"
     if isinstance(error, (AttributeError, AssertionError)) and (line := _explain_unset(error)):
         return line
     if isinstance(error, (HydraException, OmegaConfBaseException)):
         for cause in _causes(error):
             if isinstance(cause, OmegaConfBaseException) and cause.full_key:
-                return _explain_key(cause)
+                return _explain_override(cause) or _explain_key(cause)
         return _flat(error)
     if isinstance(error, (ValueError, RuntimeError)) and _is_hydras(error):
         # Hydra refuses some input, such as model=3, with a bare ValueError.
@@ -150,6 +162,34 @@ def _explain_group() -> str | None:
         if options and _NO_NAME.fullmatch(value):
             return f"{key}: found {value}; allowed: {', '.join(options)}"
     return None
+
+
+def _explain_override(error: Any) -> str | None:
+    """The override whose ``${...}`` leads nowhere, where Hydra blames the folder for it.
+
+    ``conf/config.yaml`` derives the folder from the list of all overrides, so that resolving the
+    folder resolves each of them, before the keys that they set.
+    """
+    if error.full_key not in _FOLDERS:
+        return None
+    said = str(error).splitlines()[0]
+    references = {word: _REFERENCE.findall(word) for word in sys.argv[1:]}
+    suspects = [word for word, found in references.items() if found]
+    # Of several, one whose reference the error names.
+    named = set(_NAME.findall(said))
+    suspects.sort(key=lambda word: named.isdisjoint(_NAME.findall(" ".join(references[word]))))
+    if not suspects:
+        return None
+    key, _, value = suspects[0].partition("=")
+    return (
+        f"{key}: found {value!r}: {said}; allowed: the dotted name of a key that there is, such "
+        "as ${model.name}"
+    )
+
+
+_FOLDERS = ("hydra.run.dir", "hydra.sweep.dir")
+_REFERENCE = re.compile(r"\$\{([^}]*)")
+_NAME = re.compile(r"[\w.]+")
 
 
 def _explain_key(error: Any) -> str:

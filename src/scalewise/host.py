@@ -6,20 +6,13 @@ The host is what the process may use, not what the machine has: CPU affinity, cg
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import platform
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
-
-
-def host_id() -> str:
-    """A short hash of the host's name: tells hosts apart without naming them."""
-    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:12]
 
 
 def processor_name() -> str:

@@ -77,11 +77,7 @@ def test_memory_limit_of_both_versions(tmp_path: Path, member_of: object) -> Non
     assert host.memory_limit_mib(tmp_path) == 100
 
 
-def test_the_hosts_name_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = host.host_id()
-    monkeypatch.setattr(host.socket, "gethostname", lambda: "some-other-host")
-    assert host.host_id() != own
-    assert "some" not in host.host_id()
+def test_the_processor_has_a_name() -> None:
     assert host.processor_name()
 
 

@@ -4,21 +4,26 @@ Configurations are matched by identity; what differs beside the declared factor 
 (DESIGN, law 6). The gate for use in CI fails on what is shown, not on what is merely possible:
 only when the whole interval lies beyond the limit, after Holm's correction for the number of
 configurations compared.
+
+Repeats of one configuration may be of several states: ``sweep.allow_mixed`` lets a resumed sweep
+add results of other code or devices, and code is edited while a sweep runs. As in a report, such a
+mixture equals only the same mixture; one in the declared factor itself is said aloud.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from scalewise.analysis.identity import FACTORS, Difference, differences
+from scalewise.analysis.identity import FACTORS, Difference, differences, identity
 from scalewise.analysis.load import Cell, Sweep
 from scalewise.analysis.runs import Configuration, configurations
 from scalewise.analysis.significance import holm, minimum_detectable_effect
 from scalewise.analysis.statistics import RatioEstimate, estimate_ratio
 
+Side = Literal["A", "B"]
 Change = Literal["faster", "slower", "no difference shown"]
 SIGNIFICANT = 0.05
 
@@ -35,6 +40,8 @@ class Match:
     change: Change
     detectable: float | None
     """The smallest ratio above 1 that these runs would show four times in five."""
+    mixed: tuple[str, ...] = ()
+    """Fields of the declared factor in which repeats of one side differ, in words."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,7 @@ class Unmatched:
 class LeftOut:
     """A cell that ended but is not counted, for its records are damaged."""
 
-    side: Literal["A", "B"]
+    side: Side
     cell: str
     fault: str
 
@@ -114,7 +121,7 @@ def _sound(config: Configuration) -> Configuration:
     return replace(config, runs=tuple(r for r in config.runs if not r.cell.step_faults))
 
 
-def _left_out(side: Literal["A", "B"], sweep: Sweep) -> list[LeftOut]:
+def _left_out(side: Side, sweep: Sweep) -> list[LeftOut]:
     found = [(cell, _fault(cell)) for cell in sweep.cells]
     return [LeftOut(side, cell.planned.name, fault) for cell, fault in found if fault]
 
@@ -140,12 +147,36 @@ def _match(
     differing = tuple(differences(nearest.identity, config.identity, factor))
     if differing:
         words = "; ".join(map(str, differing[:4]))
-        return Unmatched(config.label, f"the nearest in A differs in {words}", differing)
+        fields = [difference.field for difference in differing]
+        mixtures = (*_mixtures("A", nearest, fields), *_mixtures("B", config, fields))
+        why = "".join(f"; {mixture}" for mixture in mixtures)
+        return Unmatched(config.label, f"the nearest in A differs in {words}{why}", differing)
     theirs = nearest.values("samples_per_s")
     ratio = estimate_ratio(values, theirs)
     cvs = [f.cv for c in (config, nearest) if (f := c.estimate("samples_per_s")) and f.cv]
     detectable = minimum_detectable_effect(max(cvs), *ratio.n) if cvs else None
-    return Match(config.label, ratio, None, "no difference shown", detectable)
+    freed = FACTORS[factor]
+    mixed = (*_mixtures("A", nearest, freed), *_mixtures("B", config, freed))
+    return Match(config.label, ratio, None, "no difference shown", detectable, mixed)
+
+
+def _mixtures(side: Side, config: Configuration, fields: Sequence[str]) -> list[str]:
+    """Those of ``fields``, and of what lies below them, in which the runs differ, in words."""
+    each = [identity([run.cell]) for run in config.runs]
+    found = []
+    for name in dict.fromkeys(name for one in each for name in one):
+        values = sorted({one.get(name, "absent") for one in each})
+        if len(values) > 1 and any(name == f or name.startswith(f"{f}.") for f in fields):
+            # Commits and sums by their beginnings.
+            told = " | ".join(v[:12] if name.startswith("code.") else v for v in values)
+            found.append(f"the repeats in {side} are of several {name}: {told}{_leave(config)}")
+    return found
+
+
+def _leave(config: Configuration) -> str:
+    sweeps = [(cell.config or {}).get("sweep") for cell in config.cells]
+    allowed = any(isinstance(s, Mapping) and s.get("allow_mixed") is True for s in sweeps)
+    return " (sweep.allow_mixed=true)" if allowed else ""
 
 
 def _adjusted(matches: Sequence[Match]) -> tuple[Match, ...]:

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import stat
 from pathlib import Path
 
 from scalewise.datasets.errors import DatasetError
-
-_KINDS = (
-    (stat.S_ISFIFO, "a FIFO"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a character device"),
-    (stat.S_ISBLK, "a block device"),
-)
+from scalewise.file_kind import irregular_kind
 
 
 def check_regular(path: Path, wanted: str) -> None:
@@ -21,13 +14,9 @@ def check_regular(path: Path, wanted: str) -> None:
     Folders, and what cannot be looked at, pass: opening them says what is wrong, at once.
     ``wanted`` is what to give instead, such as ``a CSV file``.
     """
-    try:
-        mode = path.stat().st_mode
-    except (OSError, ValueError):  # ValueError: a text with a NUL is no path
-        return
-    for is_kind, name in _KINDS:
-        if is_kind(mode):
-            raise DatasetError(f"dataset.path: {path} is no regular file but {name}; give {wanted}")
+    kind = irregular_kind(path)
+    if kind is not None:
+        raise DatasetError(f"dataset.path: {path} is no regular file but {kind}; give {wanted}")
 
 
 def check_not_empty(path: Path, size_bytes: int) -> None:

@@ -9,7 +9,7 @@ from typing import Literal
 from scalewise.gpu.alerts import DeviceAlerts
 from scalewise.gpu.events import DeviceEvent
 from scalewise.gpu.spool import Reading
-from scalewise.host import host_id
+from scalewise.host_identity import host_id
 from scalewise.records import DeviceSample, DeviceSeriesWriter, SampledDevice
 
 

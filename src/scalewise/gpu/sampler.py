@@ -22,7 +22,7 @@ from scalewise.gpu.reader import GpuReader
 from scalewise.gpu.recorder import SeriesRecorder
 from scalewise.gpu.spool import Reading, SpoolReader, SpoolWriter
 from scalewise.gpu.ticks import Ticks
-from scalewise.host import host_id
+from scalewise.host_identity import place_id
 from scalewise.records import CellFolder, SampledDevice
 
 MIN_INTERVAL_S = 0.1
@@ -55,7 +55,7 @@ class DeviceSampler:
         self._pids = pids
         self._interval_s = interval_s
         self._recorder = SeriesRecorder(
-            folder.device_series_path(host_id()), interval_s, self.problems
+            folder.device_series_path(place_id()), interval_s, self.problems
         )
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="scalewise-sampler", daemon=True)

@@ -68,8 +68,9 @@ class BatchSearchRecord:
         """What was found and why it was not more."""
         limit = {
             "memory": f"{self.largest_that_fits} still fit; {self.margin:.0%} of that is kept free",
-            "max_batch": "more was not tried: batch_search.max",
-            "data": "the data set has no more",
+            "max_batch": f"the largest tried, for batch_search.max={self.largest_that_fits}: more "
+            "may fit; raise it, in scalewise find-batch also by --most N",
+            "data": "the largest tried: the training set has no more for each device",
         }[self.limited_by]
         return (
             f"batch_size={self.batch_size(scaling)} with scaling={scaling} found, not chosen: "

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import yaml
 
-from scalewise.records.files import RecordError, load_json, save_json, write_atomically
+from scalewise.records.files import RecordError, load_json, read_record, save_json, write_atomically
 from scalewise.records.provenance import Provenance
 from scalewise.records.rank import RankError, RankSummary
 from scalewise.records.result import Attempt, CellResult, RunningAttempt, TrackingRecord
@@ -74,7 +74,7 @@ class CellFolder:
     def load_config(self) -> dict[str, Any]:
         path = self.path / "config.yaml"
         try:
-            config = yaml.safe_load(path.read_text(encoding="utf-8"))
+            config = yaml.safe_load(read_record(path).decode())
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise RecordError(f"{path}: cannot be read: {error}") from error
         if not isinstance(config, dict):
@@ -190,11 +190,20 @@ class CellFolder:
         save_json(self._running_path, running)
 
     def load_running(self) -> RunningAttempt | None:
-        """The try under way, or the last one that nobody lived to record."""
+        """The try under way, or the last one that nobody lived to record; None for none to read."""
+        try:
+            return self.read_running()
+        except RecordError:
+            return None
+
+    def read_running(self) -> RunningAttempt | None:
+        """As :meth:`load_running`, but raises :class:`RecordError` for one that is damaged."""
         try:
             return load_json(self._running_path, RunningAttempt)
         except RecordError:
-            return None
+            if not self._running_path.exists():
+                return None  # also where its try has ended in this moment
+            raise
 
     def beat(self) -> None:
         """Say that the try under way is alive."""

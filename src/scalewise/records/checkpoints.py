@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalewise.records.files import RecordError, load_json, save_json
+from scalewise.records.files import RecordError, load_json, open_record, save_json
 
 _META = "checkpoint.json"
 
@@ -83,7 +83,7 @@ def drop_checkpoints(cell: Path) -> None:
 
 def _sum(path: Path) -> str | None:
     try:
-        with path.open("rb") as file:
+        with open_record(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return None

@@ -59,7 +59,7 @@ class HostFacts:
     """What the host grants, read before anything was measured."""
 
     host: str
-    """Its name, hashed."""
+    """As in :attr:`Provenance.host <scalewise.records.Provenance.host>`."""
     platform: str
     processor: str
     usable_cores: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Writing a file so that a reader sees all of it or none of it."""
+"""Writing a file so that a reader sees all of it or none of it, and reading it without waiting."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import json
 import math
 import os
 import threading
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, TypeVar
 
+from scalewise.errors import one_line
+from scalewise.file_kind import irregular_kind
 from scalewise.typed import DataError, build, to_plain
 
 T = TypeVar("T")
@@ -17,7 +20,31 @@ SCHEMA_VERSION = 1
 
 
 class RecordError(Exception):
-    """A record that is absent, torn, or of a version this code does not read."""
+    """A record that is absent, torn, or of a version this code does not read: one line."""
+
+    def __str__(self) -> str:
+        return one_line(super().__str__())
+
+
+class IrregularFileError(OSError):
+    """Something that is no file stands where a record should."""
+
+
+def open_record(path: Path) -> BufferedReader:
+    """Open a record for reading, at once. Raises OSError, also for what is no regular file.
+
+    A pipe, to open which is to wait for a writer, could otherwise hold up whoever reads a folder.
+    """
+    kind = irregular_kind(path)
+    if kind is not None:
+        raise IrregularFileError(f"it is no regular file but {kind}; remove it")
+    return path.open("rb")
+
+
+def read_record(path: Path) -> bytes:
+    """All of a record; raises as :func:`open_record` does."""
+    with open_record(path) as file:
+        return file.read()
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -57,7 +84,7 @@ def save_json(path: Path, record: object) -> None:
 def load_json(path: Path, cls: type[T]) -> T:
     """Read what :func:`save_json` wrote. Raises :class:`RecordError` naming the file."""
     try:
-        plain = parse_json(path.read_text(encoding="utf-8"))
+        plain = parse_json(read_record(path).decode())
     except FileNotFoundError:
         raise RecordError(f"{path}: no such record") from None
     except (OSError, ValueError) as error:

@@ -12,6 +12,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from scalewise.records.files import RecordError, read_record
+
 _LAYOUT = struct.Struct("<qqqddqq")
 
 
@@ -66,9 +68,11 @@ class HeartbeatWriter:
 
 
 def read_heartbeat(path: Path) -> Heartbeat | None:
-    """The last beat, or None before the first."""
+    """The last beat, or None before the first. Raises RecordError for what is no heartbeat."""
     try:
-        data = path.read_bytes()
+        data = read_record(path)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be read: {error}") from error
     return Heartbeat(*_LAYOUT.unpack(data)) if len(data) == _LAYOUT.size else None

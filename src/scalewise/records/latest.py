@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewise.records.device_series import DeviceSample, SampledDevice
-from scalewise.records.files import RecordError, parse_json
+from scalewise.records.files import RecordError, open_record, parse_json
 from scalewise.typed import DataError, build
 
 _TAIL_BYTES = 64 * 1024
@@ -37,7 +37,7 @@ def read_latest_sample(path: Path) -> LatestSample | None:
     Raises :class:`RecordError` for a file that is no device series.
     """
     try:
-        with path.open("rb") as file:
+        with open_record(path) as file:
             header = file.readline()
             begin = file.tell()
             file.seek(0, 2)
@@ -45,6 +45,8 @@ def read_latest_sample(path: Path) -> LatestSample | None:
             lines = file.read().split(b"\n")[:-1]
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be read: {error}") from error
     try:
         named: list[dict[str, Any]] = parse_json(header)["devices"] if header else []
         devices = {d.id: d for d in (build(SampledDevice, plain) for plain in named)}

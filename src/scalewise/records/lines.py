@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from scalewise.records.files import RecordError, parse_json
+from scalewise.records.files import RecordError, open_record, parse_json, read_record
 
 
 def finite_or_none(value: float | None) -> float | None:
@@ -42,7 +42,7 @@ class Lines:
 def whole_lines(path: Path, problems: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Each whole line with its number from 1; a torn last one goes to ``problems``."""
     try:
-        data = path.read_bytes()
+        data = read_record(path)
     except OSError as error:
         raise RecordError(f"{path}: cannot be read: {error}") from error
     lines = data.split(b"\n")
@@ -65,7 +65,7 @@ def follow_lines(path: Path, stop: Callable[[], bool], poll_s: float = 0.5) -> I
     while True:
         stopping = stop()
         if path.exists():
-            with path.open("rb") as file:
+            with open_record(path) as file:
                 file.seek(position)
                 for line in file:
                     if not line.endswith(b"\n"):

@@ -31,7 +31,9 @@ class Provenance:
 
     command: tuple[str, ...]
     host: str
-    """The host name, hashed: enough to tell hosts apart, not enough to name them."""
+    """What tells the host apart without naming it: :mod:`scalewise.host_identity`. Twelve digits
+    without a kind before them are the hash of the host's name, from before there were kinds; beside
+    one with a kind it may be the same host."""
     platform: str
     python: str
     packages: Mapping[str, str]

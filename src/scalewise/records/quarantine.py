@@ -20,7 +20,7 @@ class QuarantinedDevice:
     """NVML's, on its host."""
     name: str
     host: str
-    """The host's hashed name."""
+    """As in :attr:`Provenance.host <scalewise.records.Provenance.host>`."""
     reason: Reason
     evidence: str
     """One line with the numbers."""

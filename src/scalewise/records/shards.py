@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from scalewise.records.files import RecordError
+from scalewise.records.files import RecordError, open_record
 
 # What numpy, zipfile and zlib raise for an archive that was cut off or garbled.
 _DAMAGED = (OSError, EOFError, KeyError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error)
@@ -50,7 +50,7 @@ def write_shard(path: Path, shard: ShardIndices) -> None:
 def read_shard(path: Path, rank: int) -> ShardIndices:
     try:
         # Opened here, because numpy leaves a file it cannot read open.
-        with path.open("rb") as file, np.load(file) as data:
+        with open_record(path) as file, np.load(file) as data:
             return ShardIndices(
                 rank,
                 data["indices"],

@@ -22,7 +22,7 @@ from typing import BinaryIO, Final
 import numpy as np
 import numpy.typing as npt
 
-from scalewise.records.files import SCHEMA_VERSION, RecordError
+from scalewise.records.files import SCHEMA_VERSION, RecordError, read_record
 
 PHASES: Final = (
     "data_wait",  # asking the loader until the batch is there
@@ -147,7 +147,7 @@ def read_steps(path: Path, rank: int) -> StepSeries:
     many others are wrong.
     """
     try:
-        data = path.read_bytes()
+        data = read_record(path)
     except OSError as error:
         raise RecordError(f"{path}: cannot be read: {error}") from error
     head, newline, body = data.partition(b"\n")

@@ -9,7 +9,8 @@ from scalewise.analysis.figures import factor, ratio
 def as_text(comparison: Comparison) -> str:
     """One line a configuration, what could not be compared and why, and the gate's answer."""
     lines = [f"global samples/s of B over A; what may differ: {comparison.factor}"]
-    lines += [_line(match) for match in comparison.matches]
+    for match in comparison.matches:
+        lines += [_line(match), *(f"{match.label}: {mixture}" for mixture in match.mixed)]
     lines += [f"{one.side}, {one.cell}: left out: {one.fault}" for one in comparison.left_out]
     lines += [f"{one.label}: not comparable: {one.reason}" for one in comparison.unmatched]
     if comparison.gate is not None:

@@ -58,7 +58,8 @@ class CellStatus:
     message: str = ""
     """Why there is no result."""
     problem: str = ""
-    """What the step records of a done cell lack; its samples/s are in doubt, or not shown."""
+    """What the step records of a done cell lack: its samples/s are in doubt, or not shown. Of a
+    cell that may run: why nobody can tell."""
     swept: str = ""
     """What tells it from cells of the same name but for the repeat, e.g. ``lr=0.1``."""
     raised_at: str | None = None
@@ -116,10 +117,21 @@ def _without_result(
 ) -> CellStatus:
     """``unread`` says why there is no result to read."""
     beat = folder.last_beat()
-    attempt = folder.load_running() if beat is not None else None
+    attempt, problem = None, ""
+    try:
+        attempt = folder.read_running() if beat is not None else None
+    except RecordError as error:
+        problem = str(error).removeprefix(f"{folder.path}/")
     if beat is not None and attempt is not None and now - beat < ALIVE_S:
         return _under_way(planned, folder, attempt, now)
-    cell = CellStatus(planned.name, planned.cell_id, planned.config_id, "waiting", planned.devices)
+    cell = CellStatus(
+        planned.name,
+        planned.cell_id,
+        planned.config_id,
+        "waiting",
+        planned.devices,
+        problem=problem,
+    )
     if attempt is not None:
         why = "its processes are gone, and nobody recorded why"
         return _as_far_as_it_came(replace(cell, message=why), folder, len(attempt.devices))

@@ -10,6 +10,9 @@ from scalewise.sweep.blame import Verdict
 _WHOLE_MODELS = ("single", "ddp")
 """Strategies under which every device holds the whole model."""
 
+MORE_FOR_THE_JOB = "to ask SLURM for more of the host's: a larger hydra.launcher.mem_gb_per_device"
+"""Of a job that ran out of its host's memory."""
+
 
 def advised(verdict: Verdict, cell: CellConfig, world_size: int) -> Verdict:
     """``verdict``; of memory that ran out, with what to do about it."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from scalewise.host import host_id
+from scalewise.host_identity import host_id
 from scalewise.records import CellFolder, DeviceInfo, RecordError, read_device_series
 from scalewise.records.quarantine import (
     Quarantine,

@@ -154,9 +154,12 @@ def refuse_mixing(
 
     All done cells of the folder stay, but for those in ``again``: one report holds them and
     ``cells``, whether or not this command names them. Empty where nothing stays or nothing is
-    added. ``has_data``: cells would read their files on
-    this host. Raises :class:`ConfigError` for any difference unless ``sweep.allow_mixed`` is set;
-    each result carries its own provenance either way.
+    added. ``has_data``: cells would read their files on this host.
+
+    Raises :class:`ConfigError` for any difference unless ``sweep.allow_mixed`` is set; each result
+    carries its own provenance either way. Where ``sweep.rerun`` names the cells, only repeats of
+    their own configurations are held against them: the others were left as they are on purpose,
+    and a report refuses to compare results of two states.
     """
     kept = _kept(folder, cells, again)
     stay = {planned.cell_id for planned in kept}
@@ -164,14 +167,25 @@ def refuse_mixing(
     if not kept or not added:
         return []
     data = _files_of(folder, kept, cells, added) if has_data else None
-    found = differing(folder, kept, code_version(Path.cwd()), gpus, data)
-    if found and not cells[0].request.cell.sweep.allow_mixed:
+    # As the ranks record it: of scalewise where it runs from a working tree, else of the user's.
+    code = code_version(Path(__file__).parent) or code_version(Path.cwd())
+    now = code, gpus, data
+    sweep = cells[0].request.cell.sweep
+    mixed_with = kept if sweep.rerun in (None, "failed") else _repeats_of(added, kept)
+    refused = [] if sweep.allow_mixed else differing(folder, mixed_with, *now)
+    if refused:
         raise ConfigError(
-            f"sweep.resume: {folder.path} holds results of another state: {'; '.join(found)}; "
-            "allowed: go back to that state, sweep.rerun=all with all its cells, a new sweep, or "
-            "sweep.allow_mixed=true"
+            f"sweep.resume: {folder.path} holds results of another state: {'; '.join(refused)}; "
+            "allowed: go back to that state, sweep.rerun=all with every repeat of what is to run "
+            "again, a new sweep, or sweep.allow_mixed=true"
         )
-    return found
+    return differing(folder, kept, *now)
+
+
+def _repeats_of(cells: Sequence[Cell], among: Iterable[PlannedCell]) -> list[PlannedCell]:
+    """Those of ``among`` that repeat the configuration of one of ``cells``."""
+    configs = {cell.planned.config_id for cell in cells}
+    return [planned for planned in among if planned.config_id in configs]
 
 
 def _kept(folder: SweepFolder, cells: Sequence[Cell], again: Collection[str]) -> list[PlannedCell]:

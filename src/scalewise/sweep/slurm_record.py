@@ -10,6 +10,7 @@ from scalewise.records import Attempt, CellFolder
 from scalewise.sweep.cluster import attempt_since
 from scalewise.sweep.demand import Demand
 from scalewise.sweep.job import Outcome
+from scalewise.sweep.memory_advice import MORE_FOR_THE_JOB, memory_advice
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.slurm_queue import JobState
 
@@ -63,9 +64,18 @@ class Sent:
         """Write SLURM's word into the job's attempt, and make one where it left none."""
         state, job = self.state.state, self.submission.job_id
         attempt = self.last_attempt()
+        # A supervisor that saw the kill, and lived, has said already what needs less.
+        advised = attempt is not None and attempt.cause == "oom"
         attempt = self._attempt_without() if attempt is None else _with_state(attempt, state, job)
+        if state == "OUT_OF_MEMORY":
+            attempt = replace(attempt, message=f"{attempt.message}; {self._memory_advice(advised)}")
         self.folder.save_attempt(attempt)
         return Outcome(attempt.outcome, attempt.message)
+
+    def _memory_advice(self, advised: bool) -> str:
+        """SLURM's word is of the host's memory, of which another job may be given more."""
+        less = memory_advice(self.cell.request.cell, self.submission.wanted.width)
+        return MORE_FOR_THE_JOB if advised or not less else f"{MORE_FOR_THE_JOB}; {less}"
 
     def _attempt_without(self) -> Attempt:
         """The attempt of a job that recorded none: all that is known is SLURM's word."""

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scalewise.analysis.blame import Blame, Fate, fate_lines
-from scalewise.analysis.load import no_sweep
+from scalewise.analysis.load import no_sweep, sweep_folder
 from scalewise.records import RecordError
 from scalewise.sweep.cell_status import UNFINISHED, CellStatus
 from scalewise.sweep.display import duration
@@ -68,10 +68,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _reader(folder: Path) -> StatusReader:
     """Raises :class:`RecordError`, for a folder of no sweep in the words of the other commands."""
-    if not folder.is_dir():
-        raise RecordError(f"{folder}: no such folder; give the folder of a sweep")
     cells = folder.glob("*/config.yaml")
-    if not (folder / "sweep.json").exists() and next(cells, None) is None:
+    if not sweep_folder(folder).plan_path.exists() and next(cells, None) is None:
         raise RecordError(no_sweep(folder))
     return StatusReader(folder)
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 
 from scalewise.hardware import data_sheet, load_profiles
-from scalewise.host import host_id, memory_limit_mib, shared_memory_mib, usable_cores
+from scalewise.host import memory_limit_mib, shared_memory_mib, usable_cores
+from scalewise.host_identity import host_id
 from scalewise.paths import conf_dir
 from scalewise.records import DeviceInfo, Provenance
 from scalewise.train.rank import ENV_STARTED

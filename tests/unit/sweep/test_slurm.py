@@ -9,15 +9,17 @@ from typing import Any
 
 import pytest
 
-from scalewise.config import CellConfig, ConfigError
+from scalewise.config import CellConfig, ConfigError, build_cell, without_absent_groups
 from scalewise.hardware import HardwareConfig
 from scalewise.records import Attempt, CellFolder, PlannedCell, RunningAttempt
 from scalewise.sweep import slurm_job
 from scalewise.sweep.blame import Verdict
+from scalewise.sweep.compose import compose_cell
 from scalewise.sweep.demand import Demand, demand
 from scalewise.sweep.hosted import granted
 from scalewise.sweep.job import Nodes
 from scalewise.sweep.lease import HostMismatch
+from scalewise.sweep.memory_advice import memory_advice
 from scalewise.sweep.nodes import announce, conclude, meet
 from scalewise.sweep.slurm import in_arrays, make_executor, script, slurm_config
 from scalewise.sweep.slurm_job import CellJob, refuse_other_tasks
@@ -225,6 +227,51 @@ def test_a_run_that_died_without_a_word_is_not_blamed_on_the_one_before(tmp_path
     assert not sent.preempted()
     assert sent.record_end().state == "failed"
     assert [attempt.cause for attempt in folder.attempts()] == ["preempted", "host"]
+
+
+@pytest.fixture(scope="module")
+def medium() -> CellConfig:
+    return build_cell(without_absent_groups(compose_cell(["model=medium"])))
+
+
+def ended_for_memory(path: Path, cell: CellConfig) -> Sent:
+    """A job of one device that SLURM ended because the host's memory ran out."""
+    asked: Any = SimpleNamespace(request=SimpleNamespace(cell=cell))
+    submission = Submission("5", 0.0, 1, Demand(1, 1, 0, 1), str(path / "log"))
+    return Sent(asked, CellFolder(path), submission, JobState("OUT_OF_MEMORY"))
+
+
+def test_who_ran_out_of_a_hosts_memory_reads_what_to_ask_for_and_what_needs_less(
+    tmp_path: Path, medium: CellConfig
+) -> None:
+    told = ended_for_memory(tmp_path / "silent", medium).record_end()
+    less = memory_advice(medium, 1)
+    assert less.startswith("what needs less memory: ")
+    assert told.state == "failed"
+    assert told.message.endswith(
+        f"/log; to ask SLURM for more of the host's: a larger hydra.launcher.mem_gb_per_device; "
+        f"{less}"
+    )
+
+    killed = ended_for_memory(tmp_path / "killed", medium)
+    message = "rank 0 was ended by SIGKILL"
+    killed.folder.save_attempt(Attempt(1, "failed", "signal", message, 0, -9, (), 0.0, 1.0))
+    told = killed.record_end()
+    assert told.message.startswith(f"{message} (SLURM job 5: OUT_OF_MEMORY); to ask SLURM for more")
+    assert told.message.endswith(less)
+    (attempt,) = killed.folder.attempts()
+    assert (attempt.cause, attempt.message) == ("oom", told.message)
+
+
+def test_what_its_supervisor_has_advised_is_not_said_twice(
+    tmp_path: Path, medium: CellConfig
+) -> None:
+    sent = ended_for_memory(tmp_path, medium)
+    message = f"rank 0 was ended; {memory_advice(medium, 1)}"
+    sent.folder.save_attempt(Attempt(1, "failed", "oom", message, 0, -9, (), 0.0, 1.0))
+    told = sent.record_end().message
+    assert told.count("what needs less memory") == 1
+    assert told.endswith("a larger hydra.launcher.mem_gb_per_device")
 
 
 def failed(cause: Any, at: float, rank: int | None = 0) -> Verdict:

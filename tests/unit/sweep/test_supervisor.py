@@ -61,6 +61,23 @@ def test_the_try_that_is_under_way_is_recorded(
     assert supervisor.folder.load_running() is None
 
 
+def test_whether_a_later_try_has_begun_is_looked_up_once(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is recorded and what is cleared go by one answer."""
+    read = supervisor.folder.load_running
+    found: list[RunningAttempt | None] = []
+
+    def load_running() -> RunningAttempt | None:
+        found.append(read())
+        return found[-1]
+
+    monkeypatch.setattr(supervisor, "_train", lambda: FAILED)
+    monkeypatch.setattr(supervisor.folder, "load_running", load_running)
+    supervisor.run()
+    assert len(found) == 1
+
+
 @pytest.mark.parametrize(("overrides", "known"), [(["experiment=doctor"], True), ([], False)])
 def test_the_doctors_workers_are_no_strangers(
     tmp_path: Path, overrides: list[str], known: bool

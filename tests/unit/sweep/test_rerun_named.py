@@ -1,0 +1,86 @@
+"""``sweep.rerun`` for some cells of a folder whose other results are of another state."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from fakes.recorded_cell import RecordedCell, plan_sweep
+from scalewise.config import ConfigError
+from scalewise.records import SweepFolder
+from scalewise.sweep import resume
+from scalewise.sweep.compose import compose_cell
+from scalewise.sweep.plan import Cell, plan, request
+from scalewise.sweep.resume import refuse_mixing, select
+
+THERE, HERE = "NVIDIA A10G", "NVIDIA H200"
+DIFFERENT = f"device: {THERE} there, {HERE} here"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> SweepFolder:
+    """Two configurations of two repeats, all done on another device."""
+    cells = asked("seed=1") + asked("seed=2")
+    sweep = plan_sweep(tmp_path / "sweep", [])
+    planned = tuple(cell.planned for cell in cells)
+    sweep.save_plan(dataclasses.replace(sweep.load_plan(), cells=planned))
+    for one in planned:
+        recorded = RecordedCell(sweep.cell(one.name))
+        recorded.train(20)
+        recorded.succeed()
+        result = recorded.folder.load_result()
+        own = {"cell_id": one.cell_id, "config_id": one.config_id}
+        recorded.folder.save_result(dataclasses.replace(result, **own))
+        provenance = recorded.folder.load_provenance()
+        recorded.folder.save_provenance(dataclasses.replace(provenance, code={}))
+    return sweep
+
+
+def asked(*overrides: str) -> list[Cell]:
+    given = ("repeats=2", *overrides)
+    return plan([request(given, compose_cell(list(given)))], 0)
+
+
+def mixed(folder: SweepFolder, *overrides: str) -> list[str]:
+    """What a command with these overrides says of the results that stay."""
+    cells = asked(*overrides)
+    rerun = cells[0].request.cell.sweep.rerun
+    selection = select(cells, folder, rerun)
+    return refuse_mixing(folder, selection.cells, selection.again, {HERE})
+
+
+def test_what_a_command_names_runs_again_and_the_rest_is_only_mentioned(
+    folder: SweepFolder,
+) -> None:
+    assert mixed(folder, "seed=1", "sweep.rerun=all") == [f"{DIFFERENT} (in 2 cells)"]
+
+
+def test_what_it_adds_without_running_again_is_refused_as_ever(folder: SweepFolder) -> None:
+    with pytest.raises(ConfigError, match=DIFFERENT):
+        mixed(folder, "seed=3")
+    assert mixed(folder, "seed=3", "sweep.allow_mixed=true") == [f"{DIFFERENT} (in 4 cells)"]
+
+
+def test_repeats_of_one_configuration_stay_of_one_state(folder: SweepFolder) -> None:
+    (name,) = (cell.planned.name for cell in asked("seed=1") if cell.planned.repeat == 0)
+    with pytest.raises(ConfigError, match=rf"{DIFFERENT} \(in 1 cells\).*with every repeat"):
+        mixed(folder, "seed=1", f"sweep.rerun={name}")
+    again = mixed(folder, "seed=1", f"sweep.rerun={name}", "sweep.allow_mixed=true")
+    assert again == [f"{DIFFERENT} (in 3 cells)"]
+
+
+def test_the_code_is_that_of_the_tree_whose_state_the_ranks_record(
+    folder: SweepFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Typed in a repository of the user's own, a resumed sweep was refused for its commit."""
+    for _, cell in folder.cells():
+        provenance = dataclasses.replace(cell.load_provenance(), code={"commit": "scalewise's"})
+        cell.save_provenance(provenance)
+    trees = {Path(resume.__file__).parent: {"commit": "scalewise's"}, Path.cwd(): {"commit": "own"}}
+    monkeypatch.setattr(resume, "code_version", lambda at: trees[at])
+    assert refuse_mixing(folder, asked("seed=3"), (), {THERE}) == []
+    trees[Path(resume.__file__).parent] = {}  # installed
+    with pytest.raises(ConfigError, match="code: commit scalewise' there, own here"):
+        refuse_mixing(folder, asked("seed=3"), (), {THERE})

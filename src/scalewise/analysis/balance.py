@@ -24,11 +24,23 @@ _WINDOWS = 20
 _MIN_WINDOW_STEPS = 10
 """A window of fewer steps shows their noise."""
 
-MEMORY_SAYS_NOTHING = (
+_MEMORY_SAYS_NOTHING = (
     "Memory balance says nothing about load under DDP: every replica holds the same parameters, "
     "gradients and optimizer state, so memory is equal even while one rank keeps the others "
-    "waiting. Utilisation does not show it either: a rank that waits in a collective reads 100 %."
+    "waiting. "
 )
+
+
+def what_says_nothing(*, on_cpu: bool) -> str:
+    """Why the CVs beside that of arrival do not judge load."""
+    if on_cpu:
+        return _MEMORY_SAYS_NOTHING + (
+            "Nor does CPU time: it is lower wherever a rank waits, be it for another rank, for "
+            "its loader or for a core."
+        )
+    return _MEMORY_SAYS_NOTHING + (
+        "Utilisation does not show it either: a rank that waits in a collective reads 100 %."
+    )
 
 
 @dataclass(frozen=True)
@@ -90,7 +102,10 @@ GRADES: Final[Mapping[Grade, float]] = {
     "fair": 20.0,
     "poor": math.inf,
 }
-"""The earlier GPU monitor's four grades, each with the CV in percent that it lies below."""
+"""The earlier GPU monitor's four grades, each with the CV in percent that it lies below.
+
+A grade is of the CV that it stands beside: a run's of the run's, a configuration's of the mean of
+its runs (the worst of many runs would be worse than that of few)."""
 
 
 def grade(cv: float) -> Grade:
@@ -156,13 +171,14 @@ def _history(
     return tuple(found)
 
 
-def advice(result: LoadBalance) -> str:
+def advice(graded: Grade, slowest_rank: int, *, on_cpu: bool) -> str:
     """What to do about a grade, in one line."""
+    compare = "waiting for cores" if on_cpu else "clocks and throttle reasons"
+    check = "what else its cores run" if on_cpu else "its device's clocks and throttling"
     return {
         "excellent": "nothing to do",
         "good": "nothing to do; watch it over longer runs",
-        "fair": f"compare rank {result.slowest_rank}'s data wait, clocks and throttle reasons "
-        "with the other ranks'",
-        "poor": f"rank {result.slowest_rank} holds the others back: check its device's clocks and "
-        "throttling, its loader, and uneven sequence lengths",
-    }[result.grade]
+        "fair": f"compare rank {slowest_rank}'s data wait and {compare} with the other ranks'",
+        "poor": f"rank {slowest_rank} holds the others back: check {check}, its loader, and "
+        "uneven sequence lengths",
+    }[graded]

@@ -14,6 +14,7 @@ from typing import Literal
 from scalewise.analysis.apart import Window
 from scalewise.analysis.breakdown import ExposedCommunication
 from scalewise.analysis.collective_curve import AllReduceCurve, all_reduce_curve, bus_factor
+from scalewise.analysis.figures import factor
 from scalewise.analysis.kinds import is_monitored
 from scalewise.analysis.limits import mean_anatomy
 from scalewise.analysis.runs import Configuration
@@ -99,14 +100,14 @@ def serial_fraction(speedup: float, devices: int) -> float:
     """Amdahl's serial fraction that explains a measured speedup of a fixed problem.
 
     ``(1/S - 1/N) / (1 - 1/N)``: Karp and Flatt, Measuring Parallel Processor Performance, 1990.
-    Below 0 where the speedup is more than the number of devices.
+    A fraction for speedups of 1 to ``devices``; more than 1 below, less than 0 above.
     """
     return (1 / speedup - 1 / devices) / (1 - 1 / devices)
 
 
 @dataclass(frozen=True)
 class SerialFraction:
-    """With the interval that the speedup's gives; it grows as the speedup falls."""
+    """With the interval that the speedup's gives, within 0 to 1; it grows as the speedup falls."""
 
     value: float
     low: float | None
@@ -118,11 +119,16 @@ def measured_serial_fraction(pair: Pair) -> SerialFraction | str:
     result = pair.multi.runs[0].cell.result
     if result is None or result.scaling != "strong":
         return "Amdahl's law is about a fixed batch: scaling=strong"
-    interval = pair.speedup.interval
+    interval, value = pair.speedup.interval, pair.speedup.value
+    if value < 1:
+        return f"not defined: slower than one device (speedup {factor(value)})"
+    if value > pair.devices:
+        return f"not defined: more than linear (speedup {factor(value)} on {pair.devices} devices)"
     of: Callable[[float], float] = lambda s: serial_fraction(s, pair.devices)  # noqa: E731
     if interval is None:
-        return SerialFraction(of(pair.speedup.value), None, None)
-    return SerialFraction(of(pair.speedup.value), of(interval.high), of(interval.low))
+        return SerialFraction(of(value), None, None)
+    # What lies beyond 0 and 1 cannot be true of a fraction, as an interval of a CV ends at 0.
+    return SerialFraction(of(value), max(0.0, of(interval.high)), min(1.0, of(interval.low)))
 
 
 def _payload(ranks: Sequence[RankSummary]) -> float | None:

@@ -23,10 +23,11 @@ WELL_SPENT = frozenset({"compute-bound", "memory-bound"})
 def diagnose(config: Configuration, twin: Configuration | None = None) -> tuple[Diagnosis, ...]:
     """The limits found in most runs of ``config``, largest first.
 
+    Each with the figures of the run in the middle, whose repeat it names: evidence is of one run.
     ``twin`` is its single-device twin, where there is one: what dividing the work did not shrink
     is seen only beside it.
     """
-    found = [diagnose_run(run, twin) for run in config.runs]
+    found = [_of_repeat(run, config, diagnose_run(run, twin)) for run in config.runs]
     kept: list[Diagnosis] = []
     for key in dict.fromkeys((d.limit, d.rank) for run in found for d in run):
         hits = [d for run in found for d in run if (d.limit, d.rank) == key]
@@ -35,6 +36,12 @@ def diagnose(config: Configuration, twin: Configuration | None = None) -> tuple[
             seen = f" (in {len(hits)} of {len(found)} runs)" if len(hits) < len(found) else ""
             kept.append(replace(middle, evidence=middle.evidence + seen))
     return in_order(kept)
+
+
+def _of_repeat(run: Run, config: Configuration, found: Iterable[Diagnosis]) -> list[Diagnosis]:
+    """One run needs no name: the tables' figures are its own."""
+    repeat = run.cell.planned.repeat if len(config.runs) > 1 else None
+    return [replace(diagnosis, repeat=repeat) for diagnosis in found]
 
 
 def in_order(found: Iterable[Diagnosis]) -> tuple[Diagnosis, ...]:

@@ -35,9 +35,17 @@ class Diagnosis:
     rank: int | None = None
     invalidates: bool = False
     """The run did something else than it says: its speedup means nothing."""
+    repeat: int | None = None
+    """Whose figures these are, where there are several runs: a table's step is their mean."""
+
+    @property
+    def cost(self) -> str:
+        """``3.54 of 32.2 ms a step``, with the repeat that it was taken from."""
+        whose = "" if self.repeat is None else f" in repeat {self.repeat}"
+        return f"{self.ms:.3g} of {self.step_ms:.3g} ms a step{whose}"
 
     def __str__(self) -> str:
-        return f"{self.limit} ({self.ms:.3g} of {self.step_ms:.3g} ms a step): {self.evidence}"
+        return f"{self.limit} ({self.cost}): {self.evidence}"
 
 
 @dataclass(frozen=True)

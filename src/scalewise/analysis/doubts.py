@@ -40,7 +40,7 @@ def doubted(pair: Pair, diagnoses: Diagnoses) -> Pair:
         doubts.append(f"more than linear: efficiency {factor(value)}")
     if disturbed:
         each = " and ".join(_disturbed(config, found) for config, found in disturbed)
-        doubts.append(f"{each}: repeat on a quiet host")
+        doubts.append(f"{each}: measure again on a quiet host")
     doubts += _other_data(pair)
     if not doubts:
         return pair
@@ -94,7 +94,4 @@ def _crowded(config: Configuration, diagnoses: Diagnoses) -> Diagnosis | None:
 
 def _disturbed(config: Configuration, found: Diagnosis) -> str:
     who = "one device" if config.devices == 1 else f"{config.devices} devices"
-    return (
-        f"the step of {who} was disturbed by other processes for {found.ms:.3g} of "
-        f"{found.step_ms:.3g} ms"
-    )
+    return f"the step of {who} was disturbed by other processes for {found.cost}"

@@ -16,6 +16,10 @@ UNBOUNDED = 1e4
 """Upper over lower end from which an interval says nothing: a hundredfold more, or less."""
 _LOPSIDED = 0.05
 """How far from the middle of its interval, in halves of it, a figure is still written with ±."""
+_EQUAL = 1e-9
+"""Half width, in parts of the figure, below which runs are called equal: rounding makes as much."""
+_MOST_DIGITS = 5
+"""Significant digits of a figure; a doubt below the last of them is called that."""
 
 
 def number(value: float | None) -> str:
@@ -40,7 +44,9 @@ def factor(value: float) -> str:
 def estimate(figure: Estimate | None) -> str:
     """``mean ± half width``, the half width to two digits; the mean alone for one run.
 
-    ``mean [low, high]`` where the halves differ by more than a tenth.
+    ``mean [low, high]`` where the halves differ by more than a tenth. Runs that agree to the last
+    bit, as repeats of one seed may, tell nothing of how far others would lie from them: they are
+    said to be equal, and not to be certain.
     """
     if figure is None:
         return MISSING
@@ -49,16 +55,36 @@ def estimate(figure: Estimate | None) -> str:
     if bounds_nothing(figure.interval):
         return f"{number(figure.value)} ({no_bound(figure.n)})"
     half = (figure.interval.high - figure.interval.low) / 2
+    if half <= _EQUAL * abs(figure.value):
+        which = "both" if figure.n == 2 else f"all {figure.n}"
+        return f"{number(figure.value)} (equal in {which} runs)"
     middle = (figure.interval.high + figure.interval.low) / 2
     if abs(middle - figure.value) > _LOPSIDED * half:
-        low, high = figure.interval.low, figure.interval.high
-        return f"{number(figure.value)} [{number(low)}, {number(high)}]"
-    if half < 1e-6 * max(abs(figure.value), 1e-9):
-        return f"{number(figure.value)} ± 0"
-    digits = max(0, 1 - math.floor(math.log10(half)))
-    if digits > 6:
-        return f"{number(figure.value)} ± {half:.1e}"
-    return f"{figure.value:,.{digits}f} ± {half:,.{digits}f}"
+        ends = (figure.value, figure.interval.low, figure.interval.high)
+        value, low, high = (number(float(f"{end:.3g}")) for end in ends)
+        return f"{value} [{low}, {high}]"
+    return _with_half_width(figure.value, half)
+
+
+def _with_half_width(value: float, half: float) -> str:
+    """Both to one place: of the second digit of ``half``, but of no digit of ``value`` beyond."""
+    first = _place(value) if value else _place(half)
+    place = min(max(_place(float(f"{half:.1e}")) - 1, first - _MOST_DIGITS + 1), first)
+    if place < -6:
+        return f"{number(value)} ± {half:.1e}"
+    doubt = _to_place(half, place)
+    if round(half, -place) == 0:
+        doubt = f"<{_to_place(10.0**place, place)}"
+    return f"{_to_place(value, place)} ± {doubt}"
+
+
+def _place(value: float) -> int:
+    """The power of ten of the first digit."""
+    return math.floor(math.log10(abs(value)))
+
+
+def _to_place(value: float, place: int) -> str:
+    return f"{round(value, -place):,.{max(0, -place)}f}"
 
 
 def ratio(figure: RatioEstimate) -> str:

@@ -40,7 +40,7 @@ def seed_rows(found: Communication) -> tuple[SeedRow, ...]:
             "all-reduce operation",
             total if total is not None else exposed.transfer_ms if exposed else None,
             True,
-            "all collectives of a step, from the profiler window"
+            "all collectives of a step, from the profiler window, waiting inside them included"
             if total is not None
             else "the exposed part only, without waiting: the rest needs profile.window=true",
         ),
@@ -61,7 +61,7 @@ def seed_rows(found: Communication) -> tuple[SeedRow, ...]:
             "buffer management",
             None,
             False,
-            "absent: buckets and NCCL's buffers are made once and kept; batch statistics, where a "
-            "model has them, are sent within forward",
+            "absent: buckets and the collectives' buffers are made once and kept; batch "
+            "statistics, where a model has them, are sent within forward",
         ),
     )

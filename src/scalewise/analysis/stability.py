@@ -53,7 +53,8 @@ def stability_warning(estimate: Estimate, monitored: bool = False) -> str | None
     ``monitored`` if a script of the user's own took it, which has no ``repeats``.
     """
     if estimate.n < 2:
-        return f"one run: its doubt is unknown, {for_more_runs(monitored, estimate.n)}"
+        more = for_more_runs(monitored, estimate.n)
+        return f"one run does not tell how far others would lie from it: {more}"
     if estimate.cv is not None and estimate.cv > UNSTABLE_CV:
         return f"unstable: runs vary by {estimate.cv:.0%} (CV of {estimate.n} runs)"
     if estimate.n == 2:

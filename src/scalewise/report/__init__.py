@@ -8,32 +8,54 @@ from pathlib import Path
 from rich.console import Console
 
 from scalewise.analysis.load import Sweep, load_sweep
-from scalewise.analysis.summary import analyse
+from scalewise.analysis.summary import Analysis, analyse
 from scalewise.records import SweepFolder
 from scalewise.report import balance_runs, device_memory, devices, export, markdown, plots, timeline
 from scalewise.report import console as _console
 
-__all__ = ["ReportFiles", "build", "print_console"]
+_RESULTS = "results.json"
+
+__all__ = ["ReportFiles", "ReportFolderError", "build", "print_console"]
+
+
+class ReportFolderError(ValueError):
+    """A folder that no report can be written into: one line."""
 
 
 @dataclass(frozen=True)
 class ReportFiles:
     """What :func:`build` wrote."""
 
+    replaced: bool
+    """Whether there was a report before."""
     markdown: Path
     json: Path
     csv: Path
     plots: tuple[Path, ...]
 
 
-def build(sweep_folder: Path | str) -> ReportFiles:
-    """Write ``<sweep>/report/``: report.md with its PNG plots, results.json and results.csv.
+def build(sweep_folder: Path | str, out: Path | None = None) -> ReportFiles:
+    """Write report.md with its PNG plots, results.json and results.csv into ``<sweep>/report/``.
 
-    Raises :class:`~scalewise.records.RecordError` where the folder holds no cell at all.
+    A report is worth what its records are: one that is there is replaced. ``out`` is another folder
+    for it. Raises :class:`~scalewise.records.RecordError` where the sweep holds no cell at all, and
+    :class:`ReportFolderError` where ``out`` holds other files, or nothing can be written.
     """
+    if out is not None:
+        _check_ours(out)
     analysis = analyse(load_sweep(sweep_folder))
-    folder = SweepFolder(sweep_folder).report_path
+    folder = out or SweepFolder(sweep_folder).report_path
+    try:
+        return _write(analysis, folder)
+    except OSError as error:
+        raise ReportFolderError(
+            f"cannot write into {folder}: {error.strerror}; give another folder: --out FOLDER"
+        ) from error
+
+
+def _write(analysis: Analysis, folder: Path) -> ReportFiles:
     folder.mkdir(parents=True, exist_ok=True)
+    replaced = (folder / _RESULTS).exists()
     drawn = plots.draw_all(analysis) | devices.draw_all(analysis)
     history = balance_runs.draw(analysis)
     if history is not None:
@@ -44,8 +66,9 @@ def build(sweep_folder: Path | str) -> ReportFiles:
     for name, figure in drawn.items():
         figure.savefig(folder / name)
     files = ReportFiles(
+        replaced,
         folder / "report.md",
-        folder / "results.json",
+        folder / _RESULTS,
         folder / "results.csv",
         tuple(folder / name for name in drawn),
     )
@@ -55,6 +78,18 @@ def build(sweep_folder: Path | str) -> ReportFiles:
     files.json.write_text(export.as_json(analysis), encoding="utf-8")
     files.csv.write_text(export.as_csv(analysis), encoding="utf-8")
     return files
+
+
+def _check_ours(folder: Path) -> None:
+    """Plots of an earlier report are removed: nothing else may lie there under their names."""
+    if not folder.exists() or (folder / _RESULTS).exists():
+        return
+    if not folder.is_dir() or any(folder.iterdir()):
+        what = "which holds other files" if folder.is_dir() else "which is no folder"
+        raise ReportFolderError(
+            f"--out: found {folder}, {what}; allowed: a new or an empty folder, or one with an "
+            "earlier report"
+        )
 
 
 def _write_or_remove(path: Path, text: str) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from matplotlib.figure import Figure
 
-from scalewise.analysis.balance import GRADES, LoadBalance, advice, cv_text
+from scalewise.analysis.balance import GRADES, LoadBalance, advice, cv_text, grade
 from scalewise.analysis.figures import number
 from scalewise.analysis.run import Run
 from scalewise.analysis.runs import Configuration
@@ -62,13 +62,15 @@ def balanced_runs(analysis: Analysis) -> list[tuple[Configuration, Run, LoadBala
 
 
 def advice_lines(analysis: Analysis) -> list[str]:
-    """What to do about each configuration, judged by its worst run."""
+    """What to do about each configuration's grade; the rank it names is that of its worst run."""
     lines = []
     for config in analysis.measured:
         balances = [run.balance for run in config.runs if run.balance]
-        if balances:
-            worst = max(balances, key=lambda b: b.cv_percent)
-            lines.append(f"{config.label} ({worst.grade}): {advice(worst)}")
+        arrival = config.estimate("arrival_cv_percent")
+        if balances and arrival is not None:
+            worst, graded = max(balances, key=lambda b: b.cv_percent), grade(arrival.value)
+            said = advice(graded, worst.slowest_rank, on_cpu=config.is_cpu)
+            lines.append(f"{config.label} ({graded}): {said}")
     return lines
 
 

@@ -13,18 +13,29 @@ from scalewise.report.findings import by_text
 from scalewise.report.table import Table
 from scalewise.typed import to_plain
 
-HOW_TO_READ = (
-    "*Exposed* is measured in every step of the timed cells; *total* and *overlapped* by a "
-    "profiler in a cell of its own, whose times are in no other table (intervals of collectives "
-    "merged, so that streams are not counted twice; waiting inside a collective included). *On "
-    "against off* is how much longer a step with reduction takes than one without, in that same "
-    "cell: the exposed part, and what comes *before the last gradient*: computation that runs "
-    "slower beside a collective, and DDP's scaling and copying of gradients. *Expected* is "
-    "what the doctor's all-reduce takes for the same buckets with nothing beside them. Bus "
-    "bandwidth is bytes * 2(n-1)/n over time: achieved during the *transfer*, which is each "
-    "collective on the rank that came to it last (older records: all of the rank that waits "
-    "least), beside computation; the doctor's at the mean size of a bucket, alone."
-)
+_EXPLAINED = {
+    "exposed (ms)": "*Exposed* is measured in every step of the timed cells: from the last "
+    "gradient bucket ready to the end of backward.",
+    "total (ms)": "*Total* and *overlapped* are measured by a profiler in a cell of its own, whose "
+    "times are in no other table (intervals of collectives merged, so that streams are not counted "
+    "twice; waiting inside a collective included).",
+    "on against off (ms)": "*On against off* is how much longer a step with reduction takes than "
+    "one without, in the profiled cell: the exposed part, and what comes *before the last "
+    "gradient*: computation that runs slower beside a collective, and DDP's scaling and copying of "
+    "gradients.",
+    "expected (ms)": "*Expected* is what the doctor's all-reduce takes for the same buckets with "
+    "nothing beside them.",
+    "achieved bus (GB/s)": "Bus bandwidth is bytes * 2(n-1)/n over time: achieved during the "
+    "*transfer*, which is each collective on the rank that came to it last (older records: all of "
+    "the rank that waits least), beside computation.",
+    "doctor's bus (GB/s)": "The *doctor's* is that of its all-reduce at the mean size of a bucket, "
+    "alone.",
+}
+_NAME = 60
+_WORTH_SAYING = 0.02
+"""Share of a profiled step below which nothing is said of it."""
+_HELD_BACK = 1.5
+"""What a window leaves uncovered, over what the timed steps expose, from which it is doubted."""
 SEED_NOTE = (
     "The rows of the TensorFlow study's communication table, and what exists of them in "
     "DistributedDataParallel:"
@@ -41,6 +52,11 @@ def communication_table(analysis: Analysis) -> Table:
     )  # fmt: skip
     rows = tuple(_row(config, cost) for config, cost in _costs(analysis))
     return Table(headers, rows, frozenset(range(1, len(headers)))).without_empty_columns()
+
+
+def how_to_read(table: Table) -> str:
+    """Of the columns that the table has."""
+    return " ".join(text for header, text in _EXPLAINED.items() if header in table.headers)
 
 
 def _row(config: Configuration, cost: Communication) -> tuple[str, ...]:
@@ -67,6 +83,7 @@ def ratio_lines(analysis: Analysis) -> Iterator[str]:
     """Compute-to-communication ratio and Amdahl's serial fraction, or why there are none."""
     for config, cost in _costs(analysis):
         yield from _ratio(config, cost)
+        yield from _held_back(config, cost)
         yield from _fraction(analysis, config)
     yield from by_text(
         [
@@ -94,6 +111,20 @@ def _ratio(config: Configuration, cost: Communication) -> Iterator[str]:
     )
 
 
+def _held_back(config: Configuration, cost: Communication) -> Iterator[str]:
+    """A profiler that delays one rank makes the others wait inside their collectives."""
+    window, exposed = cost.window, cost.exposed
+    if window is None or exposed is None:
+        return
+    if window.not_overlapped_ms > _HELD_BACK * max(exposed.mean_ms, _WORTH_SAYING * window.span_ms):
+        yield (
+            f"{config.label}: total, overlapped and this ratio are of a window in which ranks "
+            f"waited: {number(window.not_overlapped_ms)} ms of it are beside no computation, and "
+            f"the timed steps expose {number(exposed.mean_ms)}. The profiler holds ranks back: "
+            "read *exposed* and *on against off* for what communication costs"
+        )
+
+
 def _fraction(analysis: Analysis, config: Configuration) -> Iterator[str]:
     pair = analysis.pair(config)
     if pair is None:
@@ -110,13 +141,24 @@ def _fraction(analysis: Analysis, config: Configuration) -> Iterator[str]:
 
 
 def seed_table(analysis: Analysis) -> Table:
-    """The five rows of the study's table for every configuration."""
+    """The five rows of the study's table: those that DDP has for each configuration, the rest once.
+
+    Empty where no configuration averaged gradients in buckets: of no other strategy is it true.
+    """
+    ours = [(config, seed_rows(cost)) for config, cost in _costs(analysis) if _has_buckets(cost)]
     rows = [
-        (config.label, row.name, number(row.ms) if row.exists else "absent", row.meaning)
-        for config, cost in _costs(analysis)
-        for row in seed_rows(cost)
+        (config.label, row.name, number(row.ms), row.meaning)
+        for config, found in ours
+        for row in found
+        if row.exists
     ]
+    for _, found in ours[:1]:
+        rows += [("each", row.name, "absent", row.meaning) for row in found if not row.exists]
     return Table(("configuration", "row", "ms a step", "here"), tuple(rows), frozenset({2}))
+
+
+def _has_buckets(cost: Communication) -> bool:
+    return cost.buckets is not None or cost.exposed is not None
 
 
 def profile_lines(analysis: Analysis) -> Iterator[str]:
@@ -128,12 +170,17 @@ def profile_lines(analysis: Analysis) -> Iterator[str]:
             continue
         first = cell.profiles[0]
         longest = sorted(first.operations, key=lambda o: -o.ms_per_step)[:3]
-        names = ", ".join(f"{o.name[:60]} {number(o.ms_per_step)} ms" for o in longest)
+        names = ", ".join(f"{_cut(o.name)} {number(o.ms_per_step)} ms" for o in longest)
         trace = f"; trace: {cell.planned.name}/profile/{first.trace}" if first.trace else ""
         yield (
             f"{cell.planned.name}: {first.steps} steps, longest of rank 0 a step: {names}{trace}"
         )
         yield from (f"{cell.planned.name}: {name}: {why}" for name, why in first.missing.items())
+
+
+def _cut(name: str) -> str:
+    """A kernel's name may have hundreds of letters, most of them types of its arguments."""
+    return name if len(name) <= _NAME else f"{name[: _NAME - 3]}..."
 
 
 def as_plain(analysis: Analysis, config: Configuration) -> dict[str, object] | None:
@@ -145,7 +192,7 @@ def as_plain(analysis: Analysis, config: Configuration) -> dict[str, object] | N
     return {
         **to_plain(cost),
         "amdahl_serial_fraction": to_plain(measured_serial_fraction(pair)) if pair else None,
-        "seed_rows": to_plain(seed_rows(cost)),
+        "seed_rows": to_plain(seed_rows(cost)) if _has_buckets(cost) else [],
     }
 
 

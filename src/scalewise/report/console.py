@@ -12,6 +12,7 @@ from scalewise.report import (
     examined,
     findings,
     markdown,
+    provenance,
     swept,
     tables,
     trackers,
@@ -32,6 +33,8 @@ _COLOURS = {
 def show(analysis: Analysis, console: Console) -> None:
     """Tables, verdicts with their reasons, and whatever went wrong."""
     console.print(f"[bold]{findings.counts(analysis)}[/bold]")
+    for label in provenance.labels(analysis):
+        console.print(f"[red]{escape(label)}[/red]")
     if analysis.measured:
         constant = alike.same_in_every_row(analysis)
         if constant:

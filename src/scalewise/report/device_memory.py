@@ -9,6 +9,11 @@ from scalewise.analysis.runs import Configuration
 from scalewise.analysis.summary import Analysis
 from scalewise.analysis.usage import DeviceUsage
 
+NOTE = (
+    "MiB are means over the samples inside a run, and ± is their standard deviation there, both "
+    "means over runs; neither is a doubt over runs."
+)
+
 
 @dataclass(frozen=True)
 class DeviceMemory:
@@ -54,11 +59,11 @@ def summary_text(analysis: Analysis) -> str:
         lines.append(f"    Total:  {sum(d.mean_mib for d in devices):.1f} MiB")
         if len(devices) > 1:
             cv = cv_percent([d.mean_mib for d in devices])
-            lines.append(f"    Balance: CV {_equals(cv)}% ({grade(cv).capitalize()}) of memory")
+            lines.append(f"    Balance: CV {_equals(cv)}% ({grade(cv)}) of memory")
         arrival = config.estimate("arrival_cv_percent")
         if arrival:
-            graded = grade(arrival.value).capitalize()
-            lines.append(f"    Load:    CV {_equals(arrival.value)}% ({graded}) of arrival")
+            cv = arrival.value
+            lines.append(f"    Load:    CV {_equals(cv)}% ({grade(cv)}) of arrival")
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks) + ("\n" if blocks else "")
 

@@ -11,6 +11,10 @@ from scalewise.report import host_copies
 from scalewise.report.doctor import rate_text, size_text, spread_text
 from scalewise.report.table import Table
 
+SPREAD = (
+    "Times are medians over repetitions; *spread* is from the fastest to the slowest of them, in "
+    "percent of the median."
+)
 _GEMM = ("fp32", "tf32", "bf16", "fp16", "fp8")
 
 

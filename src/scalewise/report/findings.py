@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from scalewise.analysis.apart import timed_only
-from scalewise.analysis.balance import advice
+from scalewise.analysis.balance import LoadBalance, advice
 from scalewise.analysis.ceiling import under_ceiling
 from scalewise.analysis.doubts import changed_files
 from scalewise.analysis.figures import estimate, factor, number, ratio
@@ -114,12 +114,8 @@ def warnings(analysis: Analysis) -> list[str]:
     """Doubts about the figures, one line each."""
     found = [f"quarantined: {device}" for device in analysis.sweep.quarantined]
     found += changed_files(analysis.configurations)
+    found += by_text(list(_unstable(analysis)), "configuration")
     for config in analysis.measured:
-        figure = config.estimate("samples_per_s")
-        monitored = is_monitored(config.cells[0].config)
-        warning = stability_warning(figure, monitored) if figure else None
-        if warning:
-            found.append(f"{config.label}: {warning}")
         found += set_aside(config)
         found += [*fallbacks(config), *fp8_layers(config)]
         shortfall = pruning_shortfall(config)
@@ -153,11 +149,8 @@ def faults(analysis: Analysis) -> list[str]:
             if run.shards and run.shards.is_fault:
                 found.append((name, f"{run.shards.verdict}: {run.shards.explanation}"))
             if uneven and run.balance and run.balance.grade in ("fair", "poor"):
-                found.append((name, f"{run.balance.explanation}; {advice(run.balance)}"))
-            for device in run.usage.devices if run.usage else ():
-                if device.throttle_reasons:
-                    reasons = ", ".join(device.throttle_reasons)
-                    found.append((name, f"{device.label} was held back by {reasons}"))
+                found.append((name, f"{run.balance.explanation}; {_advice(config, run.balance)}"))
+        found += _held_back(config)
     for cell in analysis.sweep.cells:
         for series in cell.devices:
             # Throttling stands above, from the samples themselves.
@@ -165,6 +158,27 @@ def faults(analysis: Analysis) -> list[str]:
             found += [(cell.planned.name, alert.text) for alert in alerts]
         found += [(cell.planned.name, problem) for problem in cell.problems]
     return [*analysis.sweep.problems, *by_text(found)]
+
+
+def _held_back(config: Configuration) -> Iterator[tuple[str, str]]:
+    """Cells and what slowed a GPU of theirs, with how often over all runs of the configuration."""
+    seen: dict[str, list[tuple[str, float | None]]] = {}
+    for run in config.runs:
+        for device in run.usage.devices if run.usage else ():
+            if device.throttle_reasons:
+                text = f"{device.label} was held back by {', '.join(device.throttle_reasons)}"
+                seen.setdefault(text, []).append((run.cell.planned.name, device.throttled_share))
+    for text, cells in seen.items():
+        percents = sorted(
+            {f"{100 * share:.0f}" for _, share in cells if share is not None}, key=int
+        )
+        ends = " to ".join(dict.fromkeys((percents[0], percents[-1]))) if percents else ""
+        often = f" in {ends} % of its samples" if ends else ""
+        yield from ((name, f"{text}{often}") for name, _ in cells)
+
+
+def _advice(config: Configuration, balance: LoadBalance) -> str:
+    return advice(balance.grade, balance.slowest_rank, on_cpu=config.is_cpu)
 
 
 def by_text(found: Sequence[tuple[str, str]], noun: str = "cell") -> list[str]:
@@ -179,6 +193,15 @@ def by_text(found: Sequence[tuple[str, str]], noun: str = "cell") -> list[str]:
         others = f" and {more} more {noun}{'s' if more > 1 else ''}" if more > 0 else ""
         lines.append(f"{', '.join(distinct[:2])}{others}: {text}")
     return lines
+
+
+def _unstable(analysis: Analysis) -> Iterator[tuple[str, str]]:
+    for config in analysis.measured:
+        figure = config.estimate("samples_per_s")
+        monitored = is_monitored(config.cells[0].config)
+        warning = stability_warning(figure, monitored) if figure else None
+        if warning:
+            yield config.label, warning
 
 
 def set_aside(config: Configuration) -> Iterator[str]:
@@ -203,11 +226,11 @@ def _outlier_lines(config: Configuration) -> Iterator[str]:
 
 
 def _missing(config: Configuration) -> Iterator[str]:
-    reasons: dict[str, str] = {}
-    for run in config.runs:
-        reasons |= run.missing
     # One device has no balance, and that is no loss; nor have stages that take turns.
-    if config.devices == 1 or any(pipeline_of(run.cell) for run in config.runs):
-        reasons.pop("balance", None)
-    for name, reason in reasons.items():
-        yield f"{config.label}: {name} is missing: {reason}"
+    unequal = config.devices != 1 and not any(pipeline_of(run.cell) for run in config.runs)
+    for name in dict.fromkeys(name for run in config.runs for name in run.missing):
+        reasons = [run.missing[name] for run in config.runs if name in run.missing]
+        if name != "balance" or unequal:
+            some = len(reasons) < len(config.runs)
+            where = f" in {len(reasons)} of {len(config.runs)} runs" if some else ""
+            yield f"{config.label}: {name} is missing{where}: {reasons[-1]}"

@@ -16,6 +16,7 @@ _LEAST_FIRST = (
     "batch",
     "study's label",
     "used per device",
+    "mean RSS",
     "p50 / p99",
     "runs",
     "efficiency",

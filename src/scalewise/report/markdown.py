@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from scalewise.analysis.asking import for_several_devices
-from scalewise.analysis.balance import MEMORY_SAYS_NOTHING
+from scalewise.analysis.balance import GRADES, what_says_nothing
 from scalewise.analysis.kinds import is_monitored
 from scalewise.analysis.summary import Analysis
 from scalewise.report import (
@@ -55,6 +56,7 @@ def _lines(analysis: Analysis, plots: Sequence[str]) -> Iterator[str]:
     yield f"{findings.counts(analysis)}. {_when(analysis)}"
     if analysis.sweep.command:
         yield f"\n`{findings.command(analysis)}`"
+    yield from (f"\n**{label}.**" for label in provenance.labels(analysis))
     yield from _section("Answer", _answers(analysis))
     yield from _bullets("What limits them", findings.limits(analysis))
     yield from _bullets("Strategy chosen by measurement", findings.decisions(analysis))
@@ -82,13 +84,15 @@ def _lines(analysis: Analysis, plots: Sequence[str]) -> Iterator[str]:
     yield from _bullets("Model FLOPs utilisation", findings.mfu(analysis))
     balance = tables.balance_table(analysis)
     if balance.rows:
-        yield from _section("Load balance", [_table(balance), "", MEMORY_SAYS_NOTHING])
+        on_cpu = all(c.is_cpu for c in analysis.measured)
+        says_nothing = what_says_nothing(on_cpu=on_cpu)
+        yield from _section("Load balance", [_table(balance), "", f"{_GRADES} {says_nothing}"])
         yield from _pictures(("balance.png",), plots)
         yield from _balance_runs(analysis)
         yield from _pictures((balance_runs.NAME,), plots)
     memory = device_memory.summary_text(analysis)
     if memory:
-        yield from _section("Devices", ["```text", memory.rstrip(), "```"])
+        yield from _section("Devices", ["```text", memory.rstrip(), "```", "", device_memory.NOTE])
         yield from _pictures(devices.NAMES, plots)
     joules = energy.energy_table(analysis)
     if joules.rows:
@@ -106,7 +110,8 @@ def _lines(analysis: Analysis, plots: Sequence[str]) -> Iterator[str]:
 _HOW_TO_READ = (
     "Samples/s are global, over the time of the slowest rank, warm-up left out, the geometric "
     "mean of runs; ± is half the width of a 95 % interval over runs (Student's t on logarithms), "
-    "in brackets where its halves differ; those of ratios are Welch's, on logarithms too. "
+    "in brackets where its halves differ; those of ratios are Welch's, on logarithms too. Runs "
+    "that are *equal* may owe that to a shared seed, and bound nothing. "
     "*Beneficial* needs a lower bound of the speedup over 1.1 and an efficiency of at least 0.5; a "
     "verdict needs its whole interval. The *study's label*, of the published study that scalewise "
     "began with, looks at the point alone: beneficial from 1.1, marginal from 0.95, else single."
@@ -114,7 +119,13 @@ _HOW_TO_READ = (
 _ANATOMY = (
     "Exposed communication runs from the last gradient bucket ready to the end of backward, "
     "waiting for the slowest rank included. Host and device clocks are never added together. These "
-    "are arithmetic means, whose parts add up to the step."
+    "are arithmetic means over runs and ranks, whose parts add up to the step; *step (ms)* above "
+    "is of the slowest rank, and the geometric mean of runs."
+)
+_GRADES = (
+    "*Grade* is of the mean over runs ("
+    + ", ".join(f"{name} below {below:g} %" for name, below in GRADES.items() if below < math.inf)
+    + ", else poor); the slowest rank, and how far it is behind, are of the worst run."
 )
 
 
@@ -166,7 +177,8 @@ def _escape(cell: str) -> str:
 
 def _balance_runs(analysis: Analysis) -> Iterator[str]:
     """Every run in the order in which they began, then what to do."""
-    yield f"\nRun by run:\n\n{_table(balance_runs.runs_table(analysis))}"
+    runs = _table(balance_runs.runs_table(analysis))
+    yield f"\nRun by run, in the order in which they began:\n\n{runs}"
     more = balance_runs.left_out(analysis)
     if more:
         yield f"\n{more} more runs are in results.json."
@@ -178,15 +190,19 @@ def _communication(analysis: Analysis) -> Iterator[str]:
     costs = communication.communication_table(analysis)
     if not costs.rows:
         return
-    yield from _section("Communication", [_table(costs), "", communication.HOW_TO_READ, ""])
+    yield from _section("Communication", [_table(costs), "", communication.how_to_read(costs), ""])
     yield from (f"- {line}" for line in communication.ratio_lines(analysis))
-    yield f"\n{communication.SEED_NOTE}\n\n{_table(communication.seed_table(analysis))}"
+    seed = communication.seed_table(analysis)
+    if seed.rows:
+        yield f"\n{communication.SEED_NOTE}\n\n{_table(seed)}"
 
 
 def _examined(analysis: Analysis) -> Iterator[str]:
     yield from _bullets("What the doctor found", list(examined.doctor_lines(analysis)))
     for table in examined.examined_tables(analysis):
         yield f"\n{_table(table)}"
+        if "spread" in table.headers:
+            yield f"\n{examined.SPREAD}"
 
 
 def _memory(analysis: Analysis) -> Iterator[str]:

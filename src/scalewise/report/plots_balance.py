@@ -67,7 +67,7 @@ def _cv_bars(axes: Axes, configs: Sequence[Configuration]) -> None:
     metrics: dict[str, Metric] = {
         "arrival": "arrival_cv_percent",
         "memory": "memory_cv_percent",
-        "utilisation": "utilization_cv_percent",
+        "CPU time" if configs[0].is_cpu else "utilisation": "utilization_cv_percent",
         "power": "power_cv_percent",
     }
     highest = 0.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -51,8 +50,8 @@ def speedup_efficiency(analysis: Analysis) -> Figure | None:
     most = max(p.devices for p in analysis.pairs)
     for i, (name, pairs) in enumerate(curves.items()):
         shift = 0.03 * most * (i - (len(curves) - 1) / 2) / max(len(curves) - 1, 1)
-        _ratio_curve(left, pairs, lambda p: p.speedup, name, i, shift)
-        _ratio_curve(right, pairs, lambda p: p.efficiency, name, i, shift)
+        ratio_points(left, pairs, lambda p: p.speedup, name, i, shift, joined=True)
+        ratio_points(right, pairs, lambda p: p.efficiency, name, i, shift, joined=True)
     left.plot([1, most], [1, most], "--", color=style.GREY, label="ideal")
     right.axhline(1, ls="--", color=style.GREY)
     least = f"efficiency of {MIN_EFFICIENCY:g}: the least that is called beneficial"
@@ -113,21 +112,6 @@ def limit_ratios(axes: Axes, points: Sequence[tuple[int, RatioEstimate]], ideal:
     axes.set_ylim(0, limit)
 
 
-def _ratio_curve(
-    axes: Axes,
-    pairs: Sequence[Pair],
-    read: Callable[[Pair], RatioEstimate],
-    name: str,
-    index: int,
-    shift: float,
-) -> None:
-    ordered = sorted(pairs, key=lambda p: p.devices)
-    x = np.array([p.devices + shift for p in ordered])
-    y = np.array([read(p).value for p in ordered])
-    axes.plot([1, *x], [1, *y], color=style.colour(index), lw=1, alpha=0.6)
-    ratio_points(axes, ordered, read, name, index, shift)
-
-
 def ratio_points(
     axes: Axes,
     pairs: Sequence[Pair],
@@ -135,12 +119,21 @@ def ratio_points(
     name: str,
     index: int,
     shift: float,
+    *,
+    joined: bool = False,
 ) -> None:
-    """A marker a pair at its number of devices, moved by ``shift``, with its interval."""
-    ratios = [read(p) for p in pairs]
+    """A marker a pair at its number of devices, moved by ``shift``, with its interval.
+
+    ``joined`` draws a line through them that begins at one device, where the ratio is 1.
+    """
+    ordered = sorted(pairs, key=lambda p: p.devices)
+    ratios = [read(p) for p in ordered]
     low = [r.value - r.interval.low if r.interval else 0.0 for r in ratios]
     high = [r.interval.high - r.value if r.interval else 0.0 for r in ratios]
-    x = [p.devices + shift for p in pairs]
+    x = [p.devices + shift for p in ordered]
+    if joined:
+        values = [r.value for r in ratios]
+        axes.plot([1, *x], [1, *values], color=style.colour(index), lw=1, alpha=0.6)
     axes.errorbar(x, [r.value for r in ratios], yerr=[low, high], fmt=style.marker(index), ms=6,
                   capsize=3, color=style.colour(index), label=name)  # fmt: skip
 

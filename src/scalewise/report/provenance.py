@@ -6,6 +6,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scalewise.analysis.summary import Analysis
+from scalewise.records import Provenance
+
+
+def labels(analysis: Analysis) -> list[str]:
+    """What a reader has to know before the first figure: emulated hardware, planted faults."""
+    found = []
+    faults = [(c.config or {}).get("fault") for c in analysis.sweep.cells]
+    planted = dict.fromkeys(str(f.get("name")) for f in faults if isinstance(f, Mapping))
+    if planted:
+        found.append(f"PLANTED FAULTS: {', '.join(planted)}; those runs are spoiled on purpose")
+    records = [c.provenance for c in analysis.sweep.cells if c.provenance]
+    marks = ", ".join(dict.fromkeys(e for p in records for e in p.emulated))
+    if marks:
+        found.append(f"EMULATED: {marks}; these figures do not describe the bare hardware")
+    return found
 
 
 def provenance_lines(analysis: Analysis) -> list[str]:
@@ -16,7 +31,6 @@ def provenance_lines(analysis: Analysis) -> list[str]:
     devices = [d for p in records for d in p.devices]
     names = ("torch", "pytorch-lightning", "lightning", "hydra-core", "numpy")
     packages = [f"{n} {p.packages[n]}" for p in records for n in names if n in p.packages]
-    emulated = [e for p in records for e in p.emulated]
     facts: dict[str, Sequence[str | None]] = {
         "devices": [f"{d.name} ({d.kind})" for d in devices],
         "driver": [p.driver for p in records],
@@ -24,7 +38,7 @@ def provenance_lines(analysis: Analysis) -> list[str]:
         "NCCL": [p.nccl for p in records],
         "links": [f"{pair}: {link}" for p in records for pair, link in p.topology.items()],
         "cores bound per rank": [str(len(d.cores)) for d in devices if d.cores],
-        "usable cores of the host": [str(p.usable_cores) for p in records],
+        "usable cores of the host": _usable_cores(records),
         "software": [f"Python {p.python}" for p in records] + packages,
         "commit": [_commit(p.code) for p in records],
         "NCCL settings": [
@@ -34,16 +48,19 @@ def provenance_lines(analysis: Analysis) -> list[str]:
     }
     lines = [f"{name}: {', '.join(known)}" for name, values in facts.items()
              if (known := list(dict.fromkeys(v for v in values if v)))]  # fmt: skip
-    if emulated:
-        marks = ", ".join(dict.fromkeys(emulated))
-        lines.insert(0, f"EMULATED: {marks}; these figures do not describe the bare hardware")
-    faults = [(c.config or {}).get("fault") for c in analysis.sweep.cells]
-    planted = dict.fromkeys(str(f.get("name")) for f in faults if isinstance(f, Mapping))
-    if planted:
-        lines.insert(0, f"PLANTED FAULTS: {', '.join(planted)}; those runs are spoiled on purpose")
     if analysis.sweep.order_seed is not None:
         lines.append(f"order of cells: shuffled with seed {analysis.sweep.order_seed}")
-    return lines
+    return [*labels(analysis), *lines]
+
+
+def _usable_cores(records: Sequence[Provenance]) -> list[str]:
+    """Of the hosts; nothing where the ranks were bound to more, as older records have it.
+
+    Those were counted by a rank that was bound already.
+    """
+    bound = max(len({core for d in p.devices for core in d.cores}) for p in records)
+    known = [p.usable_cores for p in records]
+    return [str(cores) for cores in known] if min(known) >= bound else []
 
 
 def _commit(code: Mapping[str, Any]) -> str | None:

@@ -49,9 +49,10 @@ def _fastest_of(rows: Sequence[Configuration]) -> str:
     ordered = sorted(figures, key=lambda label: -figures[label].value)
     first = figures[ordered[0]].interval
     if first is None:
+        more = for_more_runs(is_monitored(rows[0].cells[0].config), 1)
         return (
-            f"fastest: not decided: {ordered[0]} has the highest samples/s, of one run, whose "
-            f"doubt is unknown: {for_more_runs(is_monitored(rows[0].cells[0].config), 1)}"
+            f"fastest: not decided: {ordered[0]} has the highest samples/s, of one run, which does "
+            f"not tell how far others would lie from it: {more}"
         )
     rivals = []
     for label in ordered[1:]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scalewise.analysis.balance import cv_text
+from scalewise.analysis.balance import cv_text, grade
 from scalewise.analysis.figures import MISSING, estimate, number, ratio
 from scalewise.analysis.limits import IDLE, PHASE_WORDS, mean_anatomy, phase_word
 from scalewise.analysis.runs import Configuration
@@ -53,11 +53,12 @@ def resource_table(analysis: Analysis) -> Table:
     kinds = {(True, False): "peak RSS per rank", (False, True): "peak allocated per GPU"}
     memory = kinds.get((cpu, gpu), "peak memory per device")
     utilisation = "CPU per rank" if cpu and not gpu else "utilisation per device"
+    used = "mean RSS per rank" if cpu and not gpu else "used per device"
     reached = losses.reached_header(analysis.measured)
     headers = (
         "configuration", "step (ms)", "p50 / p99 (ms)", f"{memory} (MiB)",
-        "used per device (MiB)", f"{utilisation} (%)", "arrival CV (%)", reached,
-        "energy (J per million samples)", "optimizer state per rank (MiB)", "pruned (%)",
+        f"{used} (MiB)", f"{utilisation} (%)", "arrival CV (%)", reached,
+        "energy (J per 1,000 samples)", "optimizer state per rank (MiB)", "pruned (%)",
     )  # fmt: skip
     compared = _optimizers_are_compared(analysis.measured)
     rows = tuple(
@@ -103,12 +104,14 @@ def anatomy_table(analysis: Analysis) -> Table:
 def balance_table(analysis: Analysis) -> Table:
     """CV across ranks of arrival, and beside it of memory, utilisation and power.
 
-    The first column is the mean over runs; the grade, the rank and how far it is behind are of
-    the worst run, whose own CV stands beside them.
+    The first column and its grade are of the mean over runs; the rank and how far it is behind
+    are of the worst run, whose own CV stands beside them.
     """
+    cpu = all(c.is_cpu for c in analysis.measured)
     headers = (
-        "configuration", "arrival CV (%)", "worst run (%)", "its grade", "slowest rank",
-        "behind (ms)", "memory CV (%)", "utilisation CV (%)", "power CV (%)",
+        "configuration", "arrival CV (%)", "grade", "worst run (%)", "its slowest rank",
+        "behind (ms)", "memory CV (%)", f"{'CPU time' if cpu else 'utilisation'} CV (%)",
+        "power CV (%)",
     )  # fmt: skip
     rows = []
     for config in analysis.measured:
@@ -116,12 +119,13 @@ def balance_table(analysis: Analysis) -> Table:
         if not balances:
             continue
         worst = max(balances, key=lambda b: b.cv_percent)
+        arrival = config.estimate("arrival_cv_percent")
         rows.append(
             (
                 config.label,
-                estimate(config.estimate("arrival_cv_percent")),
+                estimate(arrival),
+                MISSING if arrival is None else grade(arrival.value),
                 cv_text(worst.cv_percent),
-                worst.grade,
                 str(worst.slowest_rank),
                 number(worst.behind_ms),
                 estimate(config.estimate("memory_cv_percent")),
@@ -129,12 +133,13 @@ def balance_table(analysis: Analysis) -> Table:
                 estimate(config.estimate("power_cv_percent")),
             )
         )
-    return Table(headers, tuple(rows), frozenset({1, 2, 4, 5, 6, 7, 8})).without_empty_columns()
+    return Table(headers, tuple(rows), frozenset({1, 3, 4, 5, 6, 7, 8})).without_empty_columns()
 
 
 def _resource_row(config: Configuration, beside: Sequence[Configuration]) -> tuple[str, ...]:
     times = [run.throughput.step_time_ms for run in config.runs if run.throughput]
     arrival = config.estimate("arrival_cv_percent")
+    joules = _value(config.estimate("joules_per_million_samples"))
     p50, p99 = _mean([t.p50 for t in times]), _mean([t.p99 for t in times])
     return (
         config.label,
@@ -145,7 +150,7 @@ def _resource_row(config: Configuration, beside: Sequence[Configuration]) -> tup
         number(_value(config.estimate("utilization_percent"))),
         MISSING if arrival is None else cv_text(arrival.value),
         losses.told_apart(estimate(config.estimate("final_loss")), config, beside),
-        number(_value(config.estimate("joules_per_million_samples"))),
+        number(None if joules is None else joules / 1000),
     )
 
 

@@ -37,11 +37,13 @@ def _sentence(ranks: Sequence[RankSummary], devices: int) -> str:
     sent = busiest(ranks)
     assert sent is not None
     payload = sent.payload_bytes_per_step
+    # A ring sends each rank's part round twice; between two ranks that is what they handed over.
     wire = payload * 2 * (devices - 1) / devices
+    sends = "as much" if devices == 2 else f"{number(wire / _MIB)} MiB"
     text = (
         f"{sent.what} averaged {number(sent.rounds_per_step)} times a step, "
-        f"{number(payload / _MIB)} MiB a rank handed to the all-reduce, which sends "
-        f"{number(wire / _MIB)} MiB of it over a ring's links"
+        f"{number(payload / _MIB)} MiB a rank handed to the all-reduce, for which a ring sends "
+        f"{sends} over each of its links"
     )
     whole = next((r.gradient_bytes for r in ranks if r.gradient_bytes), None)
     if sent.what == "gradients" and whole and payload < whole * sent.rounds_per_step * 0.99:

@@ -30,7 +30,7 @@ def test_a_rank_sleeping_20_ms_a_step_is_named_although_all_steps_take_equally_l
     assert balance.slowest_rank == 1
     assert balance.behind_ms == pytest.approx(20.0, rel=0.01)
     assert balance.grade == "poor"
-    assert "rank 1" in advice(balance)
+    assert "rank 1" in advice(balance.grade, balance.slowest_rank, on_cpu=True)
     usage = measure_usage(cell.devices, cell.steps)
     memory_cv = usage.cv("memory_used_mib")
     assert memory_cv is not None

@@ -9,6 +9,8 @@ from scalewise.analysis.statistics import (
     Estimate,
     Interval,
     RatioEstimate,
+    estimate_mean,
+    estimate_not_negative,
     estimate_positive,
     estimate_ratio,
 )
@@ -45,7 +47,35 @@ def test_an_estimate_shows_its_doubt_to_two_digits() -> None:
     assert estimate(Estimate(106.62, 1, None, None)) == "107"
     assert estimate(None) == "-"
     assert estimate(Estimate(4.24, 2, 4.9, Interval(0.3, 598.0))) == "4.24 [0.300, 598]"
+    assert estimate(Estimate(55_464.0, 3, 4e3, Interval(40_495.0, 75_965.0))) == (
+        "55,500 [40,500, 76,000]"
+    )
     assert estimate(Estimate(100.0, 5, 4.0, Interval(95.2, 105.2))) == "100.0 ± 5.0"
+
+
+@pytest.mark.parametrize(
+    ("value", "half", "text"),
+    [
+        (75_794.0, 6_288.0, "75,800 ± 6,300"),  # nobody knows the 94 of it
+        (99.96, 0.0998, "99.96 ± 0.10"),
+        (1.244171, 0.000023, "1.2442 ± <0.0001"),
+        (1.244171, 0.00023, "1.2442 ± 0.0002"),
+        (12_345.6, 0.03, "12,346 ± <1"),
+        (3.0, 500.0, "3 ± 500"),
+        (0.0, 5.0, "0.0 ± 5.0"),
+        (1e-8, 1e-9, "1.00e-08 ± 1.0e-09"),
+    ],
+)
+def test_a_figure_and_its_doubt_end_at_one_place(value: float, half: float, text: str) -> None:
+    assert estimate(Estimate(value, 3, 1.0, Interval(value - half, value + half))) == text
+
+
+@pytest.mark.parametrize(("runs", "which"), [([1.27, 1.27], "both"), ([0.1 + 0.2] * 5, "all 5")])
+def test_runs_that_are_equal_are_not_said_to_be_certain(runs: list[float], which: str) -> None:
+    said = f"(equal in {which} runs)"
+    for found in (estimate_positive(runs), estimate_mean(runs)):
+        assert estimate(found) == f"{number(runs[0])} {said}"
+    assert estimate(estimate_not_negative([0.0, 0.0, 0.0])) == "0 (equal in all 3 runs)"
 
 
 def test_two_runs_that_differ_bound_nothing_and_nothing_reads_0_00() -> None:

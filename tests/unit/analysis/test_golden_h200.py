@@ -36,6 +36,15 @@ def test_two_gpus_pay(nvlink: Analysis) -> None:
     assert pair.judgement.verdict == "beneficial"
 
 
+def test_the_loss_is_that_of_all_samples(nvlink: Analysis) -> None:
+    """Rank 0's samples alone would have had 3.2156."""
+    (pair,) = nvlink.pairs
+    assert pair.loss is not None
+    assert (pair.loss.name, pair.loss.samples) == ("train_loss", 2560)
+    assert pair.loss.multi == pytest.approx(3.2083, abs=5e-5)
+    assert pair.loss.single == pytest.approx(3.2110, abs=5e-5)
+
+
 def test_every_gpu_computed_on_real_hardware(nvlink: Analysis) -> None:
     for configuration in nvlink.configurations:
         for run in configuration.runs:

@@ -68,7 +68,7 @@ def test_the_fastest_row_is_named_where_its_interval_lies_above_all_others(tmp_p
         (
             sized([1.0], 16, 64, 32),
             "fastest: not decided: large single x1 batch_size=64 has the highest samples/s, of one "
-            "run, whose doubt is unknown: repeat it (repeats=5)",
+            "run, which does not tell how far others would lie from it: repeat it (repeats=5)",
         ),
         # One run of the slower one: nothing shows that the others lie above it.
         (

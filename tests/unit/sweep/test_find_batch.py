@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,14 @@ def test_the_answer_says_what_to_type_and_who_ran_out_of_memory() -> None:
         "still fit; 5% of that is kept free); 32 took 900 of 1,000 MiB a device\n"
     )
     assert "batch_size=30 with scaling=weak" in as_text(found, "weak")
+
+
+def test_a_search_that_ended_at_its_bound_says_which_and_how_to_lift_it() -> None:
+    trials = (BatchTrial(64, "fits", (), 900.0, 12.5),)
+    found = BatchSearchRecord(64, 128, 64, "max_batch", 0.0, 2, "a GPU", trials, {}, 1000.0)
+    text = as_text(found, "strong")
+    assert "the largest tried, for batch_search.max=64: more may fit" in text
+    assert "by --most N" in text
+    ended = as_text(replace(found, limited_by="data"), "strong")
+    assert "the training set has no more for each device" in ended
+    assert "batch_search.max" not in ended

@@ -17,15 +17,18 @@ from scalewise.report.study.selection import Selection, select
 __all__ = ["Selection", "build"]
 
 
-def build(sweep_folder: Path | str, wanted: Selection | None = None) -> tuple[Path, ...]:
+def build(
+    sweep_folder: Path | str, wanted: Selection | None = None, report_folder: Path | None = None
+) -> tuple[Path, ...]:
     """Write every file that the sweep's records can fill, and return their paths.
 
-    Raises :class:`~scalewise.records.RecordError` where there is no cell at all, and ValueError
-    where ``wanted`` names a data set that the sweep does not have.
+    They lie in ``study`` of ``report_folder``, by default the sweep's own. Raises
+    :class:`~scalewise.records.RecordError` where there is no cell at all, and ValueError where
+    ``wanted`` names a data set that the sweep does not have.
     """
     chosen = wanted or Selection()
     analysis = select(analyse(load_sweep(sweep_folder)), chosen)
-    folder = SweepFolder(sweep_folder).report_path / "study"
+    folder = (report_folder or SweepFolder(sweep_folder).report_path) / "study"
     folder.mkdir(parents=True, exist_ok=True)
     for stale in folder.iterdir():
         # All of it is ours: a file of an earlier study would show what is no longer there.

@@ -90,7 +90,6 @@ def speedup_efficiency(dataset: str, pairs: Sequence[Pair]) -> Figure | None:
     left, right = made.subplots(1, 2)
     most = max(p.devices for p in pairs)
     for i, (name, members) in enumerate(curves.items()):
-        members.sort(key=lambda p: p.devices)
         shift = 0.03 * most * (i - (len(curves) - 1) / 2) / max(len(curves) - 1, 1)
         ratio_points(left, members, lambda p: p.speedup, name, i, shift)
         ratio_points(right, members, lambda p: p.efficiency, name, i, shift)

@@ -1,0 +1,288 @@
+"""What would make a sceptical reader of a report stumble: figures that contradict or mislead."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+from recorded import DDP, DDP_MS, Spec, repeats, write_sweep
+
+from scalewise import report
+from scalewise.analysis.apart import Window
+from scalewise.analysis.communication import SerialFraction, measured_serial_fraction
+from scalewise.analysis.load import load_sweep
+from scalewise.analysis.scaling import Pair
+from scalewise.analysis.statistics import Interval, RatioEstimate
+from scalewise.analysis.summary import Analysis, analyse
+from scalewise.cli import main
+from scalewise.report import allocator, balance_runs, communication, findings, tables
+from scalewise.report.plots_scaling import ratio_points
+
+RESULTS = Path(__file__).parents[3] / "docs" / "results"
+FACTORS = [1.0, 1.03, 0.96]
+
+
+def analysed(path: Path, *specs: Spec) -> Analysis:
+    return analyse(load_sweep(write_sweep(path, list(specs))))
+
+
+def page(path: Path, *specs: Spec) -> str:
+    return report.build(write_sweep(path, list(specs))).markdown.read_text()
+
+
+def column(table: tables.Table, header: str) -> list[str]:
+    return [row[table.headers.index(header)] for row in table.rows]
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
+    (found,) = analysed(tmp_path, Spec(), DDP).pairs
+    return found
+
+
+def with_speedup(pair: Pair, value: float, *interval: float) -> Pair:
+    bounds = Interval(*interval) if interval else None
+    return replace(pair, speedup=RatioEstimate(value, (3, 3), bounds, None))
+
+
+def test_a_serial_fraction_beyond_0_and_1_is_not_defined(pair: Pair) -> None:
+    slow = measured_serial_fraction(with_speedup(pair, 0.58, 0.55, 0.63))
+    assert slow == "not defined: slower than one device (speedup 0.58)"
+    fast = measured_serial_fraction(with_speedup(pair, 2.1, 2.0, 2.2))
+    assert fast == "not defined: more than linear (speedup 2.10 on 2 devices)"
+    wide = measured_serial_fraction(with_speedup(pair, 1.6, 0.8, 2.4))
+    assert wide == SerialFraction(pytest.approx(0.25), 0.0, 1.0)
+
+
+def test_a_report_of_a_slowdown_gives_the_reason_and_no_fraction(tmp_path: Path) -> None:
+    slow = {**DDP_MS, "exposed_comm": 9.0}
+    text = page(
+        tmp_path, *repeats(Spec(), FACTORS), *repeats(replace(DDP, phases_ms=slow), FACTORS)
+    )
+    assert "no serial fraction: not defined: slower than one device" in text
+    assert "Amdahl's serial fraction" not in text
+
+
+def test_every_step_time_is_that_of_the_table_or_names_its_repeat(tmp_path: Path) -> None:
+    slow = replace(DDP, phases_ms={**DDP_MS, "exposed_comm": 4.0})
+    found = analysed(tmp_path, *repeats(Spec(), FACTORS), *repeats(slow, [1.0, 1.5, 0.8]))
+    (pair,) = found.pairs
+    step = pair.multi.estimate("step_time_ms")
+    assert step is not None
+    assert f" of {step.value:.3g} ms a step" in pair.judgement.reason
+    limits = findings.limits(found)
+    assert limits
+    for line in limits:
+        for ms, repeat in re.findall(r" of ([\d.]+) ms a step in repeat (\d)", line):
+            run = pair.multi.runs[int(repeat)]
+            assert run.throughput is not None
+            assert float(ms) == pytest.approx(run.throughput.step_time_ms.mean, rel=0.005)
+        assert re.search(r"ms a step in repeat \d\)", line)
+
+
+def test_the_only_run_needs_no_name(tmp_path: Path) -> None:
+    slow = replace(DDP, phases_ms={**DDP_MS, "exposed_comm": 4.0})
+    (line, *_) = findings.limits(analysed(tmp_path, Spec(), slow))
+    assert "ms a step):" in line
+
+
+def test_a_balance_has_one_grade_wherever_it_stands(tmp_path: Path) -> None:
+    """The mean is good, the worst of its runs fair."""
+    specs = [replace(DDP, repeat=i, run_factor=f, slow_ranks_ms={1: ms})
+             for i, (f, ms) in enumerate([(1.0, 0.4), (1.0, 0.9), (1.01, 1.2)])]  # fmt: skip
+    found = analysed(tmp_path, *specs)
+    assert column(tables.balance_table(found), "grade") == ["good"]
+    (line,) = balance_runs.advice_lines(found)
+    assert line == "large ddp x2 (good): nothing to do; watch it over longer runs"
+    text = report.build(tmp_path).markdown.read_text()
+    assert "% (good) of arrival" in text
+    assert not re.search(r"\b(Excellent|Good|Fair|Poor)\b", text)
+    assert "excellent below 5 %, good below 10 %, fair below 20 %, else poor" in text
+
+
+def test_a_cpu_host_is_told_nothing_of_gpus(tmp_path: Path) -> None:
+    slow = replace(DDP, kind="cpu", device_name="a processor", slow_ranks_ms={1: 5.0})
+    specs = [*repeats(replace(Spec(), kind="cpu", device_name="a processor"), FACTORS),
+             *repeats(slow, FACTORS)]  # fmt: skip
+    text, _, provenance = page(tmp_path, *specs).partition("## Provenance")
+    assert provenance
+    assert "check what else its cores run" in text
+    assert "Nor does CPU time" in text
+    assert "| mean RSS per rank (MiB) |" in text
+    words = re.findall(r"\bGPUs?\b|NCCL|NVML|CUDA|throttl\w*|reads 100 %", text)
+    assert words == []
+
+
+def test_gpus_are_still_spoken_of_on_gpus(tmp_path: Path) -> None:
+    slow = replace(DDP, slow_ranks_ms={1: 5.0})
+    text = page(tmp_path, *repeats(Spec(), FACTORS), *repeats(slow, FACTORS))
+    assert "check its device's clocks and throttling" in text
+    assert "a rank that waits in a collective reads 100 %" in text
+
+
+def test_energy_has_one_unit_in_both_tables(tmp_path: Path) -> None:
+    found = analysed(tmp_path, Spec())
+    (config,) = found.measured
+    joules = config.estimate("joules_per_million_samples")
+    assert joules is not None
+    (shown,) = column(tables.resource_table(found), "energy (J per 1,000 samples)")
+    assert float(shown.replace(",", "")) == pytest.approx(joules.value / 1000, rel=0.01)
+
+
+def test_a_figure_that_only_some_runs_have_says_so(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path, repeats(Spec(), FACTORS))
+    next(path.glob("*-r1/gpu/*")).unlink()
+    (line,) = [w for w in findings.warnings(analyse(load_sweep(path))) if "is missing" in w]
+    assert line.startswith("large single x1: usage is missing in 1 of 3 runs: ")
+
+
+def test_peak_memory_is_the_same_in_both_tables(tmp_path: Path) -> None:
+    path = shutil.copytree(RESULTS / "h200x2_gpt2", tmp_path / "sweep")
+    found = analyse(load_sweep(path))
+    first = column(tables.resource_table(found), "peak allocated per GPU (MiB)")
+    assert column(allocator.allocator_table(found), "peak allocated (MiB)") == first
+    assert len(first) == 2
+
+
+def test_what_is_emulated_is_said_before_the_first_figure(tmp_path: Path) -> None:
+    marks = ("NCCL_P2P_DISABLE=1",)
+    text = page(tmp_path, Spec(emulated=marks), replace(DDP, emulated=marks))
+    before, _, _ = text.partition("## Answer")
+    assert "**EMULATED: NCCL_P2P_DISABLE=1; these figures do not describe" in before
+
+
+def test_cores_that_contradict_the_ranks_are_not_given(tmp_path: Path) -> None:
+    """Older records counted the cores of the host in a rank that was bound to its share."""
+    kept = RESULTS / "cpu2_matrix"
+    found = analyse(load_sweep(kept))
+    (bound,) = {
+        len(d.cores) for c in found.sweep.cells if c.provenance for d in c.provenance.devices
+    }
+    assert bound == 1
+    text = report.build(kept, tmp_path / "out").markdown.read_text()
+    assert "- cores bound per rank: 1" in text
+    assert "usable cores of the host" not in text
+
+
+def test_only_the_columns_of_the_table_are_explained(tmp_path: Path) -> None:
+    found = analysed(tmp_path, Spec(), DDP)
+    table = communication.communication_table(found)
+    said = communication.how_to_read(table)
+    assert "*Exposed*" in said
+    for absent in ("*Total*", "*Expected*", "Bus bandwidth"):
+        assert absent not in said
+
+
+@pytest.mark.parametrize(("overlapped_ms", "said"), [(11.6, True), (17.0, False)])
+def test_a_window_whose_ranks_waited_is_doubted(
+    tmp_path: Path, overlapped_ms: float, said: bool
+) -> None:
+    """The figures of two H200s: 0.64 ms exposed in the timed steps."""
+    window = Window(
+        cell="c", timeline="device", steps=5, ranks=2, span_ms=50.0, computation_ms=44.0,
+        total_ms=17.7, overlapped_ms=overlapped_ms, least_total_ms=10.7, on_ms=45.0, off_ms=43.3,
+    )  # fmt: skip
+    found = analysed(tmp_path, Spec(), DDP)
+    (multi,) = [c for c in found.measured if c.devices == 2]
+    cost = replace(found.communication[multi.config_id], window=window)
+    lines = communication.ratio_lines(replace(found, communication={multi.config_id: cost}))
+    doubts = [line for line in lines if "in which ranks waited" in line]
+    assert bool(doubts) is said
+    assert all("6.10 ms of it are beside no computation" in line for line in doubts)
+
+
+def test_what_holds_of_ddp_is_said_of_no_other_strategy() -> None:
+    """The sweep has FSDP, tensor parallelism and two pipelines beside DDP."""
+    found = analyse(load_sweep(RESULTS / "h200x2_strategies"))
+    table = communication.seed_table(found)
+    assert set(column(table, "configuration")) == {"gpt2 ddp x2", "each"}
+    assert len(table.rows) == len(set(column(table, "row"))) == 5
+    (ddp, *others) = sorted(found.measured, key=lambda c: c.name("strategy") != "ddp")
+    plain = [communication.as_plain(found, config) for config in (ddp, *others)]
+    rows = [one["seed_rows"] for one in plain if one is not None]
+    assert [len(each) for each in rows] == [5, 0, 0, 0, 0]  # type: ignore[arg-type]
+
+
+def test_throttling_is_told_with_how_often(tmp_path: Path) -> None:
+    """GPU 1 of the recording was at its power cap all the time; the other configuration's was 0."""
+    found = analyse(load_sweep(RESULTS / "h200x2_gpt2"))
+    lines = [line for line in findings.faults(found) if "held back" in line]
+    assert len(lines) == 2
+    for line, run in zip(lines, (c.runs[0] for c in found.measured), strict=True):
+        assert line.endswith(" was held back by power cap in 100 % of its samples")
+        assert run.usage is not None
+        (device,) = [d for d in run.usage.devices if d.throttle_reasons]
+        assert f": {device.label} was held back" in line
+        assert device.throttled_share == 1.0
+
+
+def test_the_spread_of_the_doctors_times_is_explained_where_it_stands(tmp_path: Path) -> None:
+    text = report.build(
+        RESULTS / "h200x2_anatomy" / "nvlink", tmp_path / "out"
+    ).markdown.read_text()
+    assert text.count("*spread* is from the fastest to the slowest") == 1
+    assert "ranks waited: 6.07 ms of it are beside no computation" in text
+
+
+def test_points_of_a_curve_are_joined_by_devices_from_one_on(pair: Pair) -> None:
+    wider = replace(with_speedup(pair, 3.0), devices=4)
+    axes = Figure().subplots()
+    given = [wider, with_speedup(pair, 1.6)]
+    ratio_points(axes, given, lambda p: p.speedup, "ddp", 0, 0.0, joined=True)
+    joined, points, *_caps = axes.get_lines()
+    assert [list(joined.get_xdata()), list(joined.get_ydata())] == [[1, 2, 4], [1, 1.6, 3.0]]
+    assert list(points.get_xdata()) == [2, 4]
+    bare = Figure().subplots()
+    ratio_points(bare, given, lambda p: p.speedup, "ddp", 0, 0.0)
+    assert [1, 2, 4] not in [list(line.get_xdata()) for line in bare.get_lines()]
+
+
+def listing(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_looking_at_kept_records_need_not_touch_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep, out = write_sweep(tmp_path / "sweep", [Spec(), DDP]), tmp_path / "out"
+    before = listing(sweep)
+    assert main(["report", str(sweep), "--out", str(out), "--study"]) == 0
+    assert listing(sweep) == before
+    assert {"report.md", "results.json", "throughput.png"} <= set(listing(out))
+    assert any(name.startswith("study/") for name in listing(out))
+    printed = capsys.readouterr().out
+    assert f"report: {out}/report.md, written with " in printed
+    assert main(["report", str(sweep), "--out", str(out)]) == 0
+    assert f"report: {out}/report.md, written over the earlier one with " in capsys.readouterr().out
+
+
+def test_a_report_is_not_mixed_with_other_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep, out = write_sweep(tmp_path / "sweep", [Spec(), DDP]), tmp_path / "out"
+    out.mkdir()
+    (out / "report.md").write_text("of a person")
+    assert main(["report", str(sweep), "--out", str(out)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(
+        f"scalewise report: --out: found {out}, which holds other files; allowed"
+    )
+    assert error.count("\n") == 1
+    assert listing(out) == {"report.md": b"of a person"}
+
+
+def test_a_folder_that_takes_no_report_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = write_sweep(tmp_path / "sweep", [Spec(), DDP])
+    (sweep / "report").write_text("a file where the folder should be")
+    assert main(["report", str(sweep)]) == 2
+    error = capsys.readouterr().err
+    assert error == (
+        f"scalewise report: cannot write into {sweep}/report: File exists; give another folder: "
+        "--out FOLDER\n"
+    )

@@ -24,6 +24,14 @@ OVERRIDES := $(if $(MAX_ITERS),max_steps=$(MAX_ITERS)) \
 ifneq ($(filter-out y yes true 1 n no false 0,$(GPU_MONITOR)),)
 $(error GPU_MONITOR: found '$(GPU_MONITOR)'; allowed: y or n)
 endif
+ifneq ($(filter-out y n,$(STUDY)),)
+$(error STUDY: found '$(STUDY)'; allowed: y or n)
+endif
+one_word = $(if $(word 2,$($1)),$(error $1: found '$($1)'; allowed: $2))
+$(call one_word,MAX_ITERS,one number)
+$(call one_word,TRACKER,one word: names with commas between them)
+no_folder = echo "FOLDER: found none; allowed: make $@ FOLDER=multirun/<sweep>" >&2; exit 2
+needs_folder = $(if $(FOLDER),,@$(no_folder))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup train test test-fast cluster-test slurm-test gpu-test check lint types test-matrix test_matrix trackio-view trackio-web \
@@ -87,6 +95,7 @@ defconfig-%: $(STAMP) ## Save an experiment as the default of the next runs (TRA
 	$(BIN)/scalewise defconfig $* $(if $(TRACKER),--trackers $(TRACKER))
 
 report: $(STAMP) ## Rebuild the report of a sweep (FOLDER=multirun/... STUDY=y for the study's files)
+	$(needs_folder)
 	$(BIN)/scalewise report $(FOLDER) $(if $(filter y,$(STUDY)),--study)
 
 estimate: $(STAMP) ## Say where the newest sweep stands and when it will have ended (FOLDER=)
@@ -96,12 +105,13 @@ soak: $(STAMP) ## Kill a sweep at random moments and resume it each time (KILLS=
 	$(BIN)/python benchmarks/soak.py --kills $(or $(KILLS),200)
 
 trackio-view: $(STAMP) ## Start Trackio's dashboard and print its URL (PROJECT=)
-	$(BIN)/scalewise trackio-view --project $(PROJECT)
+	$(BIN)/scalewise trackio-view $(if $(PROJECT),--project $(PROJECT))
 
 trackio-web: $(STAMP) ## Print the dashboard's URL without starting it (PROJECT=)
-	$(BIN)/scalewise trackio-view --project $(PROJECT) --url-only
+	$(BIN)/scalewise trackio-view $(if $(PROJECT),--project $(PROJECT)) --url-only
 
 wandb-sync: $(STAMP) ## Upload WandB runs recorded offline (FOLDER=multirun/...)
+	$(needs_folder)
 	$(BIN)/scalewise wandb-sync $(FOLDER)
 
 overhead: $(STAMP) ## Measure what scalewise costs over a bare PyTorch loop

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -20,28 +21,59 @@ def with_defaults(arguments: list[str]) -> list[str]:
     return [*defaults, *arguments]
 
 
+_DRY_RUN = ("--dry-run", "--dryrun")
+
+
 def overrides_last(arguments: list[str]) -> list[str]:
     """``a=1 -m b=2`` as ``-m a=1 b=2``: Hydra's parser takes the overrides in one piece only.
 
-    Raises ConfigError for an option that Hydra does not have, and for a launcher or sweeper that
-    is no choice of one.
+    ``--dry-run`` is ``sweep.dry_run=true`` by the name that other programs give it.
+
+    Raises ConfigError for an option that Hydra does not have, for two that exclude each other,
+    and for an override that would be misread.
     """
     from hydra._internal.utils import get_args_parser
 
     parser = get_args_parser()
+    parser.add_argument(*_DRY_RUN, action="store_true", dest="dry_run")
 
     def refuse(message: str) -> NoReturn:
         raise ConfigError(f"{message}; python {Path(sys.argv[0]).name} --hydra-help lists them")
 
     parser.error = refuse  # type: ignore[method-assign]
-    overrides = parser.parse_intermixed_args(arguments).overrides
+    given, unknown = parser.parse_known_intermixed_args(arguments)
+    if unknown:
+        refuse(f"unrecognized arguments: {' '.join(unknown)}{_without_dashes(unknown[0])}")
+    if given.multirun and given.cfg:
+        raise ConfigError(
+            f"--cfg {given.cfg}: found with -m; allowed: without -m, for one run, or -m with "
+            "--dry-run (sweep.dry_run=true), which lists the cells of a sweep"
+        )
+    overrides = given.overrides
     for override in overrides:
         _check_override(override)
     options = list(arguments)
     for override in reversed(overrides):
         # The last of its kind: an equal word before it is the value of an option.
         del options[len(options) - 1 - options[::-1].index(override)]
-    return [*options, *overrides]
+    options = [word for word in options if not word.startswith("--dry")]
+    asked = ["sweep.dry_run=true"] if given.dry_run else []
+    return [*options, *map(_as_shipped, overrides), *asked]
+
+
+def _without_dashes(word: str) -> str:
+    """What to type instead of ``--seed=3`` or ``--model``; nothing for other words."""
+    key, equals, value = word.lstrip("-").partition("=")
+    known = options_of(key) or equals
+    return f" (an override has no dashes: {key}={value if equals else 'VALUE'})" if known else ""
+
+
+def _as_shipped(override: str) -> str:
+    """``precision=bf16_mixed`` as the option is called, for those who type underscores."""
+    key, equals, value = override.partition("=")
+    if key.lstrip("+") != "precision":
+        return override
+    return f"{key}{equals}{value.replace('16_mixed', '16-mixed')}"
 
 
 def _check_override(override: str) -> None:
@@ -54,6 +86,8 @@ def _check_override(override: str) -> None:
     """
     key, _, value = override.partition("=")
     key = key.strip().lstrip("+~")
+    if not key:
+        raise ConfigError(f"found {override!r} among the overrides; allowed: KEY=VALUE in one word")
     if key in ("hydra.launcher", "hydra.sweeper"):
         raise ConfigError(
             f"{key}: found {value or override!r} in place of its settings; allowed: "
@@ -61,8 +95,32 @@ def _check_override(override: str) -> None:
         )
     if key in ("hydra/launcher", "hydra/sweeper") and (value == "null" or override[0] == "~"):
         raise ConfigError(f"{key}: found {override!r}; allowed: NAME of one, or leave it out")
-    if value.startswith("[") and (options := options_of(key)):
-        # Hydra would lay one over the other.
-        raise ConfigError(f"{key}: found the list {value}; allowed: one of {', '.join(options)}")
     if key in ("hydra.run.dir", "hydra.sweep.dir") and value.strip("'\"") == "":
         raise ConfigError(f"{key}: found {override!r}; allowed: a folder, {key}=FOLDER")
+    if _has_lost_comma(value):
+        raise ConfigError(f"{key}: found {value!r}, a comma without a value; allowed: VALUE,VALUE")
+    if options := options_of(key):
+        _check_choice(key, value, options)
+
+
+def _has_lost_comma(value: str) -> bool:
+    """``large,`` or ``1,,2``; what is quoted or in brackets is for Hydra to read."""
+    return "," in value and not set(value) & set("\"'()[]{}\\") and "" in value.split(",")
+
+
+def _check_choice(key: str, value: str, options: Sequence[str]) -> None:
+    """Refuse for the group ``key`` what is no name of an option. Raises ConfigError."""
+    if value.startswith("["):
+        # Hydra would lay one over the other.
+        raise ConfigError(f"{key}: found the list {value}; allowed: one of {', '.join(options)}")
+    if any(sign in value for sign in "*?") and "(" not in value:
+        bare = value.strip("'\"")
+        raise ConfigError(
+            f"{key}: found the pattern {bare!r}; allowed: \"{key}=glob('{bare}')\" with -m, or one "
+            f"of {', '.join(options)}"
+        )
+    if (key, value) == ("hydra/launcher", "basic"):
+        raise ConfigError(
+            f"{key}: found 'basic', which is Hydra's own and starts no cells; allowed: "
+            f"{', '.join(options)}"
+        )

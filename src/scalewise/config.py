@@ -101,6 +101,7 @@ def build_cell(plain: Mapping[str, Any]) -> CellConfig:
         ):
             data[key] = component_of(key, group)
         _check_finite(plain)
+        _check_mixed_up(plain)
         return build(CellConfig, {k: _shared(k, v) for k, v in data.items()})
     except ConfigError:
         raise
@@ -120,34 +121,73 @@ def _check_finite(plain: Mapping[str, Any]) -> None:
             continue
         if not isinstance(value, Mapping):
             check_finite(value, key)
-        elif _finite.get(key) is not value:
+        elif not _finite.holds(key, value):
             ours = str(value.get("_target_", "scalewise.")).startswith("scalewise.")
             check_finite(value if ours else {"loader": value.get("loader")}, key)
-            _finite[key] = value
-
-
-_finite: dict[str, Mapping[str, Any]] = {}
-"""The last of each group that was looked at: thousands of cells in a row share it."""
+            _finite.put(key, value, None)
 
 
 def _shared(key: str, value: Any) -> Any:
     """``value`` as its dataclass, built once for all cells of a sweep that have the same one."""
+    if value is None or isinstance(value, (int, float, str)):
+        return value
     cls = _field_types().get(key)
     if not isinstance(value, Mapping) or not isinstance(cls, type):
         return value
-    again = _latest.get(key)
-    if again is not None and again[0] is value:
-        return again[1]
+    if _shared_groups.holds(key, value):
+        return _shared_groups.of(key, value)
     known = f"{key} {value!r}"
     if known not in _built:
         _built[known] = strategy_config(value) if key == "strategy" else build(cls, value, key)
-    _latest[key] = (value, _built[known])
+    _shared_groups.put(key, value, _built[known])
     return _built[known]
 
 
+class _Seen:
+    """What was found out about groups of which thousands of cells share the very same mapping.
+
+    By identity, which costs nothing to compare; a mapping in here is alive, so that no other can
+    get its identity.
+    """
+
+    MOST = 10_000
+    """Groups kept: a sweep over a value within a group has a mapping for each cell."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, int], tuple[Mapping[str, Any], Any]] = {}
+
+    def holds(self, key: str, group: Mapping[str, Any]) -> bool:
+        return (key, id(group)) in self._kept
+
+    def of(self, key: str, group: Mapping[str, Any]) -> Any:
+        return self._kept[key, id(group)][1]
+
+    def put(self, key: str, group: Mapping[str, Any], found: Any) -> None:
+        if len(self._kept) >= self.MOST:
+            self._kept.clear()
+        self._kept[key, id(group)] = (group, found)
+
+
+def _check_mixed_up(plain: Mapping[str, Any]) -> None:
+    """Refuse what belongs into another key, and name that key. Raises :class:`DataError`."""
+    strategy, sweep = plain.get("strategy"), plain.get("sweep")
+    devices = strategy.get("devices") if isinstance(strategy, Mapping) else None
+    if isinstance(devices, list):
+        raise DataError(
+            f"strategy.devices: found {devices}; allowed: how many devices, or auto; "
+            f"hardware.gpus={str(devices).replace(' ', '')} says which"
+        )
+    extend = sweep.get("extend") if isinstance(sweep, Mapping) else None
+    if isinstance(extend, str):
+        raise DataError(
+            f"sweep.extend: found {extend!r}; allowed: the number of repeats to add: "
+            "sweep.resume=FOLDER sweep.extend=N, with the overrides of that sweep"
+        )
+
+
+_finite = _Seen()
+_shared_groups = _Seen()
 _built: dict[str, Any] = {}
-_latest: dict[str, tuple[Mapping[str, Any], Any]] = {}
-"""The last of each group: thousands of cells in a row share the very same mapping."""
 
 
 @functools.cache

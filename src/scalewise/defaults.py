@@ -11,7 +11,8 @@ from pathlib import Path
 
 from scalewise.errors import ConfigError
 from scalewise.paths import conf_dir
-from scalewise.typed import closest
+from scalewise.tracking.config import TrackingConfig
+from scalewise.typed import DataError, build, closest
 
 FILE = Path(".defconfig")
 NONE = "none"
@@ -21,7 +22,7 @@ NONE = "none"
 def save(name: str, trackers: Sequence[str] = ()) -> list[str]:
     """Make the experiment ``name`` (dashes or underscores) the default, and return its overrides.
 
-    Raises :class:`ConfigError` for a name that is no experiment.
+    Raises :class:`ConfigError` for a name that is no experiment, or a tracker that is none.
     """
     if name == NONE:
         FILE.unlink(missing_ok=True)
@@ -33,11 +34,21 @@ def save(name: str, trackers: Sequence[str] = ()) -> list[str]:
             f"found {name!r}{closest(wanted, known)}; allowed: {', '.join(known)}, or {NONE}"
         )
     lines = [f"experiment={wanted}"]
-    if trackers:
-        none = list(trackers) == [NONE]
-        lines.append("tracking=none" if none else f"tracking.trackers=[{','.join(trackers)}]")
+    if list(trackers) == [NONE]:
+        lines.append("tracking=none")
+    elif trackers:
+        _check_trackers(trackers)
+        lines.append(f"tracking.trackers=[{','.join(trackers)}]")
     FILE.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return lines
+
+
+def _check_trackers(trackers: Sequence[str]) -> None:
+    """Refuse now what every run to come would be refused for. Raises :class:`ConfigError`."""
+    try:
+        build(TrackingConfig, {"trackers": list(trackers)}, "tracking")
+    except DataError as error:
+        raise ConfigError(f"{error}, or {NONE} alone") from error
 
 
 def saved() -> list[str]:

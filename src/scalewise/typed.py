@@ -232,6 +232,7 @@ def _mismatch(hint: Any, value: Any, at: str) -> DataError:
     options: list[str] = []
     if typing.get_origin(hint) is Literal and isinstance(value, str):
         options = [str(a) for a in typing.get_args(hint)]
-    return DataError(
-        f"{at or 'value'}: found {found}{closest(str(value), options)}; allowed: {describe(hint)}"
-    )
+    meant = closest(str(value), options)
+    if isinstance(value, float) and value.is_integer() and int in (hint, *typing.get_args(hint)):
+        meant = f" (did you mean {int(value)}?)"  # 1e3 is a number with a fraction to YAML
+    return DataError(f"{at or 'value'}: found {found}{meant}; allowed: {describe(hint)}")

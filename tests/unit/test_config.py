@@ -16,6 +16,7 @@ from scalewise.config import (
     CellConfig,
     Component,
     ConfigError,
+    _Seen,
     bind,
     build_cell,
     cell_id,
@@ -275,6 +276,32 @@ def test_every_optimizer_that_is_allowed_keeps_a_second_moment_and_no_other() ->
         else:
             with pytest.raises(ConfigError, match=r"^pruning: found adamw_state"):
                 build_cell(plain)
+
+
+def test_groups_that_cells_share_are_built_once_however_they_take_turns() -> None:
+    written: list[str] = []
+
+    class Group(dict[str, Any]):
+        def __repr__(self) -> str:
+            written.append(self["name"])
+            return super().__repr__()
+
+    plain = composed()
+    kinds = [Group(composed(f"strategy={name}")["strategy"]) for name in ("single", "ddp")]
+    cells = [build_cell({**plain, "seed": n, "strategy": kinds[n % 2]}) for n in range(6)]
+    assert [cell.strategy.name for cell in cells] == ["single", "ddp"] * 3
+    assert written == ["single", "ddp"], "writing one out takes longer than all else"
+
+
+def test_what_is_kept_of_groups_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = _Seen()
+    monkeypatch.setattr(seen, "MOST", 2)
+    groups = [{"n": n} for n in range(3)]
+    for group in groups:
+        seen.put("model", group, group["n"])
+    assert [seen.holds("model", group) for group in groups] == [False, False, True]
+    assert seen.of("model", groups[2]) == 2
+    assert not seen.holds("dataset", groups[2])
 
 
 def test_a_class_of_ones_own_may_take_infinity() -> None:

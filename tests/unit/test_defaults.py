@@ -27,6 +27,13 @@ def test_trackers_are_kept_with_it() -> None:
     assert save("agnews-base", ["none"])[1] == "tracking=none"
 
 
+@pytest.mark.parametrize("wrong", [["nope"], ["wandb", "none"], ["wandb", "wandb"]])
+def test_trackers_that_every_run_would_be_refused_for_are_not_saved(wrong: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"^tracking\.trackers.*found .*, or none alone$"):
+        save("agnews-base", wrong)
+    assert not FILE.exists()
+
+
 def test_none_takes_it_away() -> None:
     save("agnews-base")
     assert save("none") == []

@@ -16,7 +16,8 @@ from hydra.core.global_hydra import GlobalHydra
 from scalewise import entry, paths
 from scalewise.command_line import overrides_last
 from scalewise.errors import ConfigError
-from scalewise.explain import explain
+from scalewise.explain import explain, options_of
+from scalewise.sweep import sweepers
 
 Train = Callable[..., tuple[int, str]]
 
@@ -69,6 +70,20 @@ WRONG = {
         ("-m", "model=[large,medium]"),
         "model: found the list [large,medium]; allowed: one of fusion, gpt2, ",
     ),
+    "a reference to nothing": (
+        ("tracking.project=${nope}", "model.name=${dataset.name}"),
+        "tracking.project: found '${nope}': Interpolation key 'nope' not found; allowed: the",
+    ),
+    "the second of two references, and of a sweep": (
+        ("-m", "model.name=${dataset.name}", "tracking.project=a-${nope.b}"),
+        "tracking.project: found 'a-${nope.b}': Interpolation key 'nope.b' not found; allowed:",
+    ),
+    "a folder named after nothing": (
+        ("-m", "hydra.sweep.dir=/tmp/${nope}"),
+        "hydra.sweep.dir: found '/tmp/${nope}': Interpolation key 'nope' not found; allowed:",
+    ),
+    "a newline": (("model=a\nb",), "model=a\\nb: not an override ("),
+    "an escape sequence": (("scaling=\x1b[31mred",), "scaling=\\x1b[31mred: not an override ("),
     "no folder": (("-m", "hydra.sweep.dir="), "hydra.sweep.dir: found 'hydra.sweep.dir='; allowed"),
     "a folder that cannot be made": (
         ("-m", "hydra.sweep.dir=/dev/null/x"),
@@ -121,7 +136,10 @@ WRONG = {
         "batch_size: found 128 on 3 devices with scaling=strong; allowed: a multiple of 3",
     ),
     "no value": (("batch_size",), "batch_size: not an override"),
-    "two values": (("a=b=c",), "a=b=c: not an override"),
+    "two values": (
+        ("a==b",),
+        "a==b: not an override (Error parsing override 'a==b' extraneous input '='); allowed: key",
+    ),
     "unknown config": (("--config-name=nope",), "Cannot find primary config 'nope'"),
     "nothing to resume": (("sweep.resume=nowhere",), "sweep.resume: found 'nowhere', which holds"),
     "a file that is not given": (
@@ -156,6 +174,47 @@ WRONG = {
     "a search that is not made": (
         ("batch_search.first=0",),
         "batch_search.first: found 0; allowed: 1 to max, 65536",
+    ),
+    "a list of devices": (
+        ("-m", "strategy=ddp", "strategy.devices=[0,1]"),
+        "strategy.devices: found [0, 1]; allowed: how many devices, or auto; hardware.gpus=[0,1] ",
+    ),
+    "a folder to extend": (
+        ("-m", "sweep.extend=multirun/mine"),
+        "sweep.extend: found 'multirun/mine'; allowed: the number of repeats to add: "
+        "sweep.resume=FOLDER sweep.extend=N",
+    ),
+    "a whole number with an exponent": (
+        ("max_steps=1e3",),
+        "max_steps: found 1000.0 (did you mean 1000?); allowed: an integer or null",
+    ),
+    "a comma at the end": (
+        ("-m", "model=large,"),
+        "model: found 'large,', a comma without a value; allowed: VALUE,VALUE",
+    ),
+    "two commas": (("-m", "seed=1,,2"), "seed: found '1,,2', a comma without a value"),
+    "a pattern outside of glob": (
+        ("-m", "model='m*'"),
+        "model: found the pattern 'm*'; allowed: \"model=glob('m*')\" with -m, or one of fusion, ",
+    ),
+    "an empty word": (("",), "found '' among the overrides; allowed: KEY=VALUE in one word"),
+    "a lone sign": (("model", "=", "large"), "found '=' among the overrides; allowed: KEY=VALUE"),
+    "an override with dashes": (
+        ("--seed=3",),
+        "unrecognized arguments: --seed=3 (an override has no dashes: seed=3); python train.py",
+    ),
+    "a group with dashes": (
+        ("--model", "large"),
+        "unrecognized arguments: --model (an override has no dashes: model=VALUE); python train.py",
+    ),
+    "the configuration of a sweep": (
+        ("-m", "--cfg", "job"),
+        "--cfg job: found with -m; allowed: without -m, for one run, or -m with --dry-run "
+        "(sweep.dry_run=true)",
+    ),
+    "a launcher of Hydra's own": (
+        ("-m", "hydra/launcher=basic"),
+        "hydra/launcher: found 'basic', which is Hydra's own and starts no cells; allowed: local, ",
     ),
     "one wrong cell of two": (("-m", "batch_size=64,0"), "batch_size: found 0; allowed: 1 or more"),
 }
@@ -262,11 +321,71 @@ def test_a_traceback_is_there_for_who_asks(train: Train, monkeypatch: pytest.Mon
         ("a=1 --config-dir b=2 b=2 --cfg job", "--config-dir b=2 --cfg job a=1 b=2"),
         ("-m a=1 a=1", "-m a=1 a=1"),
         ("~a +b=-1 -cn x", "-cn x ~a +b=-1"),
+        ("--dry-run -m a=1", "-m a=1 sweep.dry_run=true"),
+        ("sweep.dry_run=false --dryrun", "sweep.dry_run=false sweep.dry_run=true"),
+        ("precision=fp32,bf16_mixed a=16_mixed", "precision=fp32,bf16-mixed a=16_mixed"),
         ("", ""),
     ],
 )
 def test_options_may_stand_between_overrides(typed: str, understood: str) -> None:
     assert overrides_last(typed.split()) == understood.split()
+
+
+def test_a_launcher_that_knows_no_cells_is_refused(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", io.StringIO())  # Hydra's launcher announces its jobs
+    file = tmp_path / "mine/hydra/launcher/theirs.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text("_target_: hydra._internal.core_plugins.basic_launcher.BasicLauncher\n")
+    status, errors = train("-m", "--config-dir", "mine", "hydra/launcher=theirs", "seed=1,2")
+    assert status == 2
+    assert errors == (
+        "error: hydra/launcher: found BasicLauncher, which knows nothing of cells; allowed: "
+        "local, ray, slurm, ssh\n"
+    )
+
+
+def test_what_is_given_twice_is_said_and_the_last_counts(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    typed = ("seed=1,2", "seed=3", "repeats=2", "repeats=2", "--dry-run")
+    assert train("-m", *typed) == (0, "")
+    said = sys.stdout.getvalue()  # type: ignore[attr-defined]
+    assert "2 cells: 0 done, 2 to run" in said
+    assert said.endswith("\nseed: given 2 times; seed=3 counts, not seed=1,2\n")
+
+
+def test_help_names_the_launchers_and_sweepers_there_are(
+    train: Train, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        train("--help")
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    for group in ("hydra/launcher", "hydra/sweeper"):
+        (line,) = [line for line in said.splitlines() if line.startswith(f"{group}: ")]
+        named = line.partition(": ")[2].partition(" (")[0].split(", ")
+        assert set(options_of(group)) <= set(named)
+    assert "--dry-run (sweep.dry_run=true)" in said
+
+
+def test_the_precisions_are_offered_under_one_name_each() -> None:
+    assert options_of("precision") == ["bf16-mixed", "fp16-mixed", "fp32", "fp8", "tf32"]
+
+
+def test_many_cells_of_hydras_sweeper_are_announced_as_slow(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweepers, "_MANY", 3)
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    typed = ("-m", "hydra/sweeper=basic", "--dry-run")
+    assert train(*typed, "seed=1,2") == (0, "")
+    status, errors = train(*typed, "seed=1,2,3")
+    assert status == 0
+    assert errors.count("\n") == 1
+    assert errors.startswith("hydra/sweeper=basic composes each of the 3 configurations before")
 
 
 def test_a_bug_is_not_taken_for_wrong_input() -> None:

@@ -28,6 +28,27 @@ def test_a_word_that_is_neither_yes_nor_no_is_refused(typed: str) -> None:
     assert f"GPU_MONITOR: found '{typed}'; allowed: y or n" in line
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("test-matrix", "MAX_ITERS=3 4"), "MAX_ITERS: found '3 4'; allowed: one number"),
+        (("test-matrix", "TRACKER=wandb trackio"), "TRACKER: found 'wandb trackio'; allowed: one"),
+        (("report", "STUDY=maybe", "FOLDER=x"), "STUDY: found 'maybe'; allowed: y or n"),
+    ],
+)
+def test_a_value_that_would_be_misread_is_refused(words: tuple[str, ...], message: str) -> None:
+    ended = make(*words)
+    assert ended.returncode == 2
+    (line,) = ended.stderr.splitlines()
+    assert message in line
+
+
+@pytest.mark.parametrize("target", ["report", "wandb-sync"])
+def test_a_target_that_needs_a_folder_asks_for_it(target: str) -> None:
+    assert f"make {target} FOLDER=multirun/<sweep>" in make(target).stdout
+    assert "allowed: make" not in make(target, "FOLDER=multirun/x").stdout
+
+
 @pytest.mark.parametrize(("typed", "is_off"), [("y", False), ("n", True), ("false", True)])
 def test_yes_and_no_are_what_they_say(typed: str, is_off: bool) -> None:
     ended = make("test-matrix", f"GPU_MONITOR={typed}")

@@ -73,7 +73,12 @@ def test_defaults_stand_where_nothing_is_given() -> None:
         ({"colour": "reed"}, "colour: found 'reed' (did you mean 'red'?); allowed: red | blue"),
         ({"doors": "many"}, "doors: found 'many'; allowed: an integer or auto"),
         ({"doors": True}, "doors: found True; allowed: an integer or auto"),
-        ({"doors": 2.0}, "doors: found 2.0; allowed: an integer or auto"),
+        ({"doors": 2.0}, "doors: found 2.0 (did you mean 2?); allowed: an integer or auto"),
+        ({"doors": 2.5}, "doors: found 2.5; allowed: an integer or auto"),
+        (
+            {"engine": {"cylinders": 1e3}},
+            "engine.cylinders: found 1000.0 (did you mean 1000?); allowed: an integer",
+        ),
         ({"fast": 1}, "fast: found 1; allowed: true or false"),
         ({"name": None}, "name: found null; allowed: text"),
         ({"name": 3}, "name: found 3; allowed: text"),

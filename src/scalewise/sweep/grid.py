@@ -76,13 +76,16 @@ def combinations(
 
 def check_size(
     params: Mapping[str, object], typed: Sequence[str], parser: OverridesParser, max_cells: int
-) -> None:
-    """Refuse, before it is multiplied out, what another sweeper makes of the same words.
+) -> int:
+    """How many combinations another sweeper makes of the same words, before it does.
 
-    ``params`` and ``typed`` are as for :func:`combinations`. Raises :class:`ConfigError`.
+    ``params`` and ``typed`` are as for :func:`combinations`. Raises :class:`ConfigError` for more
+    than ``max_cells``.
     """
     words = [*(f"{k}={v}" for k, v in params.items()), *typed]
-    _check_number([_options(parser.parse_overrides(words), max_cells)], max_cells)
+    options = _options(parser.parse_overrides(words), max_cells)
+    _check_number([options], max_cells)
+    return _number(options)
 
 
 def _check_named(who: str, key: str, wanted: Sequence[str], known: Mapping[str, set[str]]) -> None:
@@ -103,10 +106,14 @@ def _check_named(who: str, key: str, wanted: Sequence[str], known: Mapping[str, 
 def _check_number(every: Sequence[Options], max_cells: int) -> None:
     """Refuse a grid that nothing is dropped from and that alone has too many combinations."""
     for options in every:
-        found = math.prod(len(values) for values in options.values())
+        found = _number(options)
         if found > max_cells:
             sizes = ", ".join(f"{len(v)} of {k}" for k, v in options.items() if len(v) > 1)
             raise ConfigError(too_many_cells(f"{found:,}", max_cells, sizes))
+
+
+def _number(options: Options) -> int:
+    return math.prod(len(values) for values in options.values())
 
 
 def _check_range(key: str, values: RangeSweep, max_cells: int) -> None:

@@ -11,10 +11,11 @@ from typing import Any, Literal
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn
-from hydra.types import HydraContext
+from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from scalewise.config import ConfigError, resolve
+from scalewise.explain import options_of
 from scalewise.records import SweepFolder
 from scalewise.sweep import auto, auto_batch
 from scalewise.sweep.compose import Composer, written_keys
@@ -27,7 +28,7 @@ from scalewise.sweep.left_behind import differences
 from scalewise.sweep.local import LocalConfig, local_config
 from scalewise.sweep.local_engine import LocalEngine
 from scalewise.sweep.own_code import check_own_code
-from scalewise.sweep.plan import Cell, Request, folded, plan, request
+from scalewise.sweep.plan import Cell, Request, folded, given_twice, plan, request
 from scalewise.sweep.preview import Cluster, ThisHost, preview
 from scalewise.sweep.resume import Selection, check_options, planned_repeats, refuse_mixing, select
 from scalewise.sweep.returns import job_return, objective_over, outcomes_of
@@ -42,9 +43,12 @@ def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> 
     """``python train.py`` without ``-m``: the composed configuration, alone in ``folder``."""
     launcher = str(HydraConfig.get().launcher._target_)
     if not launcher.endswith(".LocalLauncher"):
+        found = f"hydra/launcher: found {launcher.rpartition('.')[2]}, which"
+        if HydraConfig.get().mode is RunMode.MULTIRUN:
+            ours = ", ".join(options_of("hydra/launcher"))
+            raise ConfigError(f"{found} knows nothing of cells; allowed: {ours}")
         raise ConfigError(
-            f"hydra/launcher: found {launcher.rpartition('.')[2]}, which Hydra asks only for "
-            "sweeps; add -m, or leave it out to run here"
+            f"{found} Hydra asks only for sweeps; add -m, or leave it out to run here"
         )
     wrap = _local(HydraConfig.get().launcher).wrap
     written = written_keys(GlobalHydra.instance().config_loader(), HydraConfig.get().runtime)
@@ -52,7 +56,7 @@ def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> 
     cells = plan_in(folder, [one])
     check_files([one])
     if one.cell.sweep.dry_run:
-        _print_preview(folder, cells, ThisHost(), False, [one])
+        _print_preview(folder, cells, ThisHost(), False, [one], overrides)
         return None
     report = _run(
         folder,
@@ -60,6 +64,7 @@ def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> 
         ThisHost(),
         lambda f: LocalEngine(f, "exclusive", make_display(folder=f)),
         _left_open([one]),
+        given_twice(overrides),
     )
     return objective_over(outcomes_of(report, report.cells_of(one.config_id)))
 
@@ -127,17 +132,20 @@ def _launch(
     if local:  # other hosts may have files that this one has not
         check_files(requests)
     host = ThisHost() if local else Cluster()
+    typed = [] if initial_job_idx else list(master.hydra.overrides.task)  # said once
     if any(one.cell.sweep.dry_run for one in requests):
         if not basic:
             raise ConfigError(
                 f"sweep.dry_run: found true with {sweeper.rpartition('.')[2]}, which chooses "
                 "cells by the results of others; allowed: with hydra/sweeper=matrix"
             )
-        _print_preview(folder, cells, host, launcher.get("policy") == "packed", requests)
+        packed = launcher.get("policy") == "packed"
+        _print_preview(folder, cells, host, packed, requests, typed)
         return []
     # Optuna asks in batches, and so does a sweeper with max_batch_size.
     whole = basic and master.hydra.sweeper.get("max_batch_size") is None
-    report = _run(folder, cells, host, make_engine, _left_open(requests), _folded(requests), whole)
+    remarks = _remarks(requests, typed)
+    report = _run(folder, cells, host, make_engine, _left_open(requests), remarks, whole)
     returns = []
     for i, (overrides, one) in enumerate(zip(job_overrides, requests, strict=True)):
         outcomes = outcomes_of(report, report.cells_of(one.config_id))
@@ -176,22 +184,28 @@ def select_in(cells: Sequence[Cell], sweep: SweepFolder, left_open: Sequence[Req
 
 
 def _print_preview(
-    folder: Path, cells: Sequence[Cell], host: ThisHost, packed: bool, requests: Sequence[Request]
+    folder: Path,
+    cells: Sequence[Cell],
+    host: ThisHost,
+    packed: bool,
+    requests: Sequence[Request],
+    typed: Sequence[str],
 ) -> None:
     """Raises :class:`ConfigError` for what a run would be refused for."""
     sweep = SweepFolder(folder)
     left_open = [f"the better of {one}" for one in auto.described(requests)]
     left_open += auto_batch.described(requests, sweep)
     selection = select_in(cells, sweep, _left_open(requests))
-    lines = [*preview(sweep, selection, host, packed, left_open), *_folded(requests)]
+    lines = [*preview(sweep, selection, host, packed, left_open), *_remarks(requests, typed)]
     lines += _mixed(sweep, selection, host)
     lines += differences(sweep, cells, bool(_left_open(requests)))
     sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
-def _folded(requests: Sequence[Request]) -> list[str]:
+def _remarks(requests: Sequence[Request], typed: Sequence[str]) -> list[str]:
+    """What a user may have meant otherwise."""
     line = folded(requests)
-    return [] if line is None else [line]
+    return [*given_twice(typed), *([] if line is None else [line])]
 
 
 def _mixed(sweep: SweepFolder, selection: Selection, host: ThisHost) -> list[str]:

@@ -19,6 +19,7 @@ from scalewise.config import (
     repeat_id,
     without_absent_groups,
 )
+from scalewise.errors import one_line
 from scalewise.policies import MAX_CELLS, too_many_cells
 from scalewise.records import PlannedCell
 from scalewise.sweep.component_checks import check_components, check_fit, check_samples
@@ -128,6 +129,24 @@ def folded(requests: Sequence[Request]) -> str | None:
         f"folded: {len(twice)} of {len(requests)} configurations are the same as another that is "
         f"asked for{own and f' ({own})'} and run with it; to run one more than once, set repeats=N"
     )
+
+
+def given_twice(typed: Sequence[str]) -> list[str]:
+    """A line for each key that was typed with several values apart (``seed=1,2 seed=3``).
+
+    Hydra takes the last of them, so that scripts can add to what they were given.
+    """
+    given: dict[str, list[str]] = {}
+    for override in typed:
+        if not override.startswith("~"):
+            given.setdefault(override.partition("=")[0].lstrip("+"), []).append(override)
+    lines = []
+    for key, words in given.items():
+        lost = [word for word in words if word != words[-1]]
+        if lost:
+            found = f"{key}: given {len(words)} times; {words[-1]} counts, not {' '.join(lost)}"
+            lines.append(one_line(found))
+    return lines
 
 
 def first_repeats(cell: CellConfig) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from scalewise.records import CellResult, SweepFolder
+from scalewise.hardware import HardwareConfig
+from scalewise.records import CellResult, PlannedCell, SweepFolder
 from scalewise.sweep.display import duration
 from scalewise.sweep.estimate import Durations, Estimate, Measured, Remaining, estimate
 from scalewise.sweep.lease import Host, HostMismatch, discover, width
@@ -29,22 +30,29 @@ class ThisHost:
 
     def __init__(self) -> None:
         self._hosts: dict[str, Host | HostMismatch] = {}
+        self._asked: dict[int, tuple[HardwareConfig, Host | HostMismatch]] = {}
+        """By identity: thousands of cells share one, and to write it out takes its time."""
 
     def __call__(self, cell: Cell) -> Place:
         hardware = cell.request.cell.hardware
-        key = repr(hardware)
-        if key not in self._hosts:
-            try:
-                self._hosts[key] = discover(hardware)
-            except HostMismatch as mismatch:
-                self._hosts[key] = mismatch
-        host = self._hosts[key]
+        if id(hardware) not in self._asked:
+            self._asked[id(hardware)] = (hardware, self._discovered(hardware))
+        host = self._asked[id(hardware)][1]
         if isinstance(host, HostMismatch):
             return Place(None, str(host))
         try:
             return Place(width(cell.request.cell, len(host.slots)))
         except HostMismatch as mismatch:
             return Place(None, str(mismatch))
+
+    def _discovered(self, hardware: HardwareConfig) -> Host | HostMismatch:
+        key = repr(hardware)
+        if key not in self._hosts:
+            try:
+                self._hosts[key] = discover(hardware)
+            except HostMismatch as mismatch:
+                self._hosts[key] = mismatch
+        return self._hosts[key]
 
     def slots(self) -> int:
         """The most devices that any cell asked about so far could get."""
@@ -70,7 +78,7 @@ def preview(
     packed: bool,
     left_open: Sequence[str] = (),
 ) -> Iterator[str]:
-    """Lines: one a cell in the order of the plan, then the sums.
+    """Lines: one a cell in the order of the plan, with what varies among them, then the sums.
 
     ``left_open`` is what these cells decide, in words.
     """
@@ -88,12 +96,15 @@ def preview(
         for r in results.values()
     ]
     known = Durations(measured)
-    yield f"{'id':12}  {'devices':>7}  {'expected':>10}  {'state':8}  cell"
+    varying = varying_overrides([cell.planned for cell in selection.cells])
+    width = max(map(len, varying.values()), default=0)
+    width = max(width, len("varies")) if width else 0
+    yield _row("id", "devices", "expected", "state", "varies" if width else "", width, "cell")
     for cell in selection.cells:
         where = places.get(cell.planned.cell_id)
-        yield _line(cell, where, known)
+        yield _line(cell, where, known, varying[cell.planned.cell_id], width)
     for later in left_open:
-        yield f"{'':12}  {'?':>7}  {'?':>10}  {'later':8}  {later}"
+        yield _row("", "?", "?", "later", "", width, later)
     able = [cell for cell in to_run if not places[cell.planned.cell_id].refusal]
     skipped = len(to_run) - len(able)
     done = len(selection.cells) - len(to_run)
@@ -121,7 +132,27 @@ def _results(folder: SweepFolder, cells: Sequence[Cell]) -> dict[str, CellResult
     return found
 
 
-def _line(cell: Cell, where: Place | None, known: Durations) -> str:
+def varying_overrides(planned: Sequence[PlannedCell]) -> dict[str, str]:
+    """By each cell's id those of its overrides that other cells do not have, as typed.
+
+    A key that some cell lacks varies too. Empty where all cells have the same.
+    """
+    common = set.intersection(*(set(cell.overrides) for cell in planned)) if planned else set()
+    return {
+        cell.cell_id: " ".join(word for word in cell.overrides if word not in common)
+        for cell in planned
+    }
+
+
+def _row(
+    cell_id: str, devices: str, expected: str, state: str, varies: str, width: int, name: str
+) -> str:
+    """``width`` is that of the column of what varies; without one there is no such column."""
+    middle = f"{varies:{width}}  " if width else ""
+    return f"{cell_id:12}  {devices:>7}  {expected:>10}  {state:8}  {middle}{name}"
+
+
+def _line(cell: Cell, where: Place | None, known: Durations, varies: str, width: int) -> str:
     planned = cell.planned
     devices, takes, state, name = "", "", "done", planned.name
     if where is not None and where.refusal:
@@ -131,7 +162,7 @@ def _line(cell: Cell, where: Place | None, known: Durations) -> str:
         state = "to run"
         devices = "?" if where.width is None else str(where.width)
         takes = "?" if expected is None else duration(expected.seconds)
-    return f"{planned.cell_id:12}  {devices:>7}  {takes:>10}  {state:8}  {name}"
+    return _row(planned.cell_id, devices, takes, state, varies, width, name)
 
 
 def _expectation(found: Estimate | None, able: Sequence[Cell]) -> str:

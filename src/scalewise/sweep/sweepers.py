@@ -14,8 +14,11 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig
 
 from scalewise.config import ConfigError, most_cells
+from scalewise.streams import say
 from scalewise.sweep.grid import check_size
 
+_MANY = 300
+"""Configurations from which on the composing by Hydra's basic sweeper takes half a minute."""
 _DIRECTIONS = ("minimize", "maximize")
 
 
@@ -38,7 +41,13 @@ def check_sweeper(master: DictConfig, context: HydraContext) -> None:
         params = master.hydra.sweeper.get("params") or {}
         typed = list(master.hydra.overrides.task)
         parser = OverridesParser.create(config_loader=context.config_loader)
-        check_size(params, typed, parser, most_cells(master))
+        cells = check_size(params, typed, parser, most_cells(master))
+        if cells >= _MANY:
+            say(
+                f"hydra/sweeper=basic composes each of the {cells:,} configurations before the "
+                "first starts, some ten a second; hydra/sweeper=matrix, the default, makes the "
+                "same cells in seconds"
+            )
     if is_optuna(master):
         _check_optuna(master.hydra.sweeper)
 

@@ -13,6 +13,7 @@ import pytest
 from hydra._internal.callbacks import Callbacks
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.utils import create_config_search_path
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.singleton import Singleton
 from hydra.errors import HydraException
 from hydra.types import HydraContext, RunMode
@@ -84,7 +85,8 @@ def test_what_hydra_refuses_is_refused(composer: Composer, wrong: str) -> None:
 @pytest.mark.timing
 def test_ten_thousand_cells_are_planned_in_five_seconds(composer: Composer, tmp_path: Path) -> None:
     choices = (("model=medium", "model=large"), ("strategy=single", "strategy=ddp"))
-    jobs = list(itertools.product(*choices, [f"seed={seed}" for seed in range(2500)]))
+    # Seeds first: each cell then has other groups than the one before.
+    jobs = list(itertools.product([f"seed={seed}" for seed in range(2500)], *choices))
     asked(composer, "model=large")  # imports torch, which is not planning
     began = time.process_time()
     cells = plan([request(job, composer.plain(job, 0)) for job in jobs], 0)
@@ -95,6 +97,22 @@ def test_ten_thousand_cells_are_planned_in_five_seconds(composer: Composer, tmp_
     assert lines[-2] == "10000 cells: 0 done, 10000 to run"
     assert len({cell.planned.cell_id for cell in cells}) == 10_000
     assert seconds < 5
+
+
+@pytest.mark.parametrize(
+    "text", ["seed=3", "optimizer.lr=0", "sweep.order_seed=-12", "model=3", "seed=" + "9" * 30]
+)
+def test_an_integer_is_read_as_hydras_grammar_reads_it(composer: Composer, text: str) -> None:
+    read = composer._integer(text)
+    assert read is not None
+    assert read == OverridesParser.create(composer._loader).parse_override(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["seed=03", "+seed=3", "seed=1_0", "seed=+3", "seed=-0", "seed=1e3", "a@b=3", "seed=٣"]
+)
+def test_what_is_no_plain_integer_is_left_to_the_grammar(composer: Composer, text: str) -> None:
+    assert composer._integer(text) is None
 
 
 def asked(composer: Composer, *overrides: str) -> Any:
@@ -138,6 +156,28 @@ def test_a_preview_tells_what_is_done_and_what_will_run(
     assert lines[-1].startswith("expected time: 40.")
     assert lines[-1].endswith("from 2 cells done in this folder")
     assert all(cell.planned.cell_id in line for cell, line in zip(cells, lines[1:7], strict=True))
+
+
+def test_a_preview_shows_what_varies_among_its_cells(composer: Composer, tmp_path: Path) -> None:
+    typed = [("seed=1", "repeats=2"), ("seed=2", "repeats=2", "batch_size=64")]
+    cells = plan([asked(composer, *overrides) for overrides in typed], 0)
+    expected = {"seed=1": "seed=1", "seed=2": "seed=2 batch_size=64"}
+    lines = list(preview(SweepFolder(tmp_path), Selection(tuple(cells), frozenset()), Cluster(),
+                         False, ["a later one"]))  # fmt: skip
+    at = lines[0].index("varies")
+    end = lines[0].index("  cell")
+    for cell, line in zip(cells, lines[1:5], strict=True):
+        assert line[at:end].rstrip() == expected[cell.planned.overrides[0]]
+        assert line[end:].strip() == cell.planned.name
+    assert lines[5][end:].strip() == "a later one"
+
+
+def test_a_preview_of_like_cells_has_no_column_of_what_varies(
+    composer: Composer, tmp_path: Path
+) -> None:
+    cells = plan([asked(composer, "repeats=2")], 0)
+    lines = preview(SweepFolder(tmp_path), Selection(tuple(cells), frozenset()), Cluster(), False)
+    assert next(iter(lines)).split() == ["id", "devices", "expected", "state", "cell"]
 
 
 def test_rerun_selects_failed_cells_or_those_whose_name_fits(

@@ -189,6 +189,7 @@ def choose_gpus(
 ) -> tuple[tuple[DeviceInfo, ...], HardwareConfig]:
     """The GPUs to use, in the order the profile names them, and the profile that holds for them.
 
+    On a host with GPUs of several kinds, a profile that names none of them has those it describes.
     Raises ValueError for a GPU that is not there and for one the profile does not describe, unless
     ``allow_mismatch``: then the profile comes back without its figures.
     """
@@ -196,6 +197,9 @@ def choose_gpus(
     strangers = sorted({gpu.name for gpu in chosen if not describes(config, gpu.name)})
     if not strangers:
         return chosen, config
+    described = tuple(gpu for gpu in chosen if describes(config, gpu.name))
+    if described and config.gpus == "all" and not config.allow_mismatch:
+        return described, config
     if config.allow_mismatch:
         return chosen, config.without_figures()
     without = f" without {', '.join(config.match_not)}" if config.match_not else ""

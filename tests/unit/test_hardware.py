@@ -54,6 +54,15 @@ def test_a_matching_gpu_keeps_the_profile() -> None:
     assert choose_gpus(H100, present) == (tuple(present), H100)
 
 
+def test_on_a_host_of_several_kinds_a_profile_has_its_own() -> None:
+    own = gpus(2, "NVIDIA H100 80GB HBM3")
+    present = [*own, DeviceInfo("cuda", "NVIDIA A10G", uuid="GPU-other", index=2)]
+    assert choose_gpus(H100, present) == (tuple(own), H100)
+    named = HardwareConfig(**{**vars(H100), "gpus": (0, 2)})
+    with pytest.raises(ValueError, match="hardware=h100: found NVIDIA A10G"):
+        choose_gpus(named, present)
+
+
 def test_sister_products_are_told_apart() -> None:
     config = HardwareConfig("h200", match=("H200",), match_not=("NVL",))
     assert describes(config, "NVIDIA H200")

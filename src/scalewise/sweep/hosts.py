@@ -24,7 +24,10 @@ class Hosts:
         key = repr(hardware)
         if key not in self._found:
             try:
-                self._found[key] = discover(hardware)
+                self._found[key] = host = discover(hardware)
+                others = [f"GPU {gpu.index} ({gpu.name})" for gpu in host.left_out]
+                if others:
+                    self._note(f"hardware={hardware.name} leaves out {', '.join(others)}")
             except HostMismatch as mismatch:
                 self._found[key] = mismatch
             for warning in hardware.warnings():

@@ -39,6 +39,8 @@ class Host:
     """Why there is no GPU; None where there are some."""
     capabilities: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """CUDA compute capability of each GPU by UUID, where NVML tells."""
+    left_out: tuple[DeviceInfo, ...] = ()
+    """GPUs of another kind than the profile's, on a host that has some of its kind."""
 
 
 def discover(hardware: HardwareConfig) -> Host:
@@ -57,7 +59,8 @@ def discover(hardware: HardwareConfig) -> Host:
     try:
         if device_kind(hardware, present) == "cuda":
             chosen, _ = choose_gpus(hardware, present)
-            return Host(chosen, driver, topology, None, capabilities)
+            others = () if hardware.gpus != "all" else tuple(g for g in present if g not in chosen)
+            return Host(chosen, driver, topology, None, capabilities, others)
         if hardware.gpus != "all":
             raise ValueError(f"hardware.gpus: found {list(hardware.gpus)}; allowed: all")
         shares = cpu_devices(hardware, cores)
@@ -180,6 +183,11 @@ class Leases:
         self.foreign_lasts = False
         """Whether all of them have been there longer than a process takes to vanish."""
 
+    @property
+    def foreign_settles(self) -> bool:
+        """Whether those devices may be free in a moment."""
+        return bool(self.foreign) and not self.foreign_lasts
+
     def try_lease(self, slots: Sequence[DeviceInfo], count: int) -> Lease | None:
         """``count`` slots that nobody else uses, or None while there are not as many."""
         taken: list[DeviceInfo] = []
@@ -207,6 +215,8 @@ class Leases:
     def release(self, lease: Lease) -> None:
         lease.release()
         self._held -= {unit for slot in lease.slots for unit in units(slot)}
+        if self._occupancy is not None:
+            self._occupancy.forget()
 
     def _is_foreign(self, slot: DeviceInfo) -> bool:
         """Whether somebody computes on a device that we have just locked."""

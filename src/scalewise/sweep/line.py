@@ -1,14 +1,18 @@
-"""The cells of this host that wait for their turn, and whose turn it is."""
+"""The cells of this host that wait for their turn, and whose turn it is.
+
+Cells that could want the same devices stand in one queue. Those of other devices, of another kind
+of GPU say, stand in another, and none waits for the other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from scalewise.records import CellFolder
+from scalewise.records import CellFolder, DeviceInfo
 from scalewise.sweep.display import progress_of
 from scalewise.sweep.estimate import Durations, Measured, Remaining
-from scalewise.sweep.lease import Host
+from scalewise.sweep.lease import Host, units
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.running import RunningCell
 from scalewise.sweep.schedule import Busy, Waiting, starts_now
@@ -23,6 +27,38 @@ class Turn:
     host: Host
 
 
+@dataclass(frozen=True)
+class Queue:
+    """Cells that could want the same devices."""
+
+    turns: tuple[Turn, ...]
+    """In the order of the plan."""
+    units: frozenset[str]
+    """What the devices of any of them are made of."""
+    slots: int
+    """Devices of all of them together."""
+
+
+def queues(turns: Sequence[Turn], usable: Callable[[Turn], Sequence[DeviceInfo]]) -> list[Queue]:
+    """Turns whose devices touch, directly or by a third, are in one queue."""
+    of_devices: dict[tuple[DeviceInfo, ...], list[Turn]] = {}
+    for turn in turns:
+        of_devices.setdefault(tuple(usable(turn)), []).append(turn)
+    place = {id(turn): i for i, turn in enumerate(turns)}
+    found: list[Queue] = []
+    for devices, own in of_devices.items():
+        gpus = frozenset(unit for device in devices for unit in units(device))
+        touching = [queue for queue in found if queue.units & gpus]
+        together = [*own, *(turn for queue in touching for turn in queue.turns)]
+        everything = gpus.union(*(queue.units for queue in touching))
+        # Each GPU is one unit. Of a CPU, profiles may make devices of other sizes.
+        count = max([len(devices), *(queue.slots for queue in touching)])
+        slots = len(everything) if any(device.uuid for device in devices) else count
+        ordered = tuple(sorted(together, key=lambda turn: place[id(turn)]))
+        found = [q for q in found if q not in touching] + [Queue(ordered, everything, slots)]
+    return found
+
+
 class Line:
     """Waiting cells in the order of the plan.
 
@@ -35,38 +71,43 @@ class Line:
         self.waiting: list[Turn] = []
         self.measured: list[Measured] = []
         """Durations of the folder's done cells, earlier ones first."""
-        self._chosen: list[str] | None = None
+        self._chosen: list[list[str]] | None = None
 
     def forget_choice(self) -> None:
         """Something has ended, or devices have gone: what is to start next is decided anew."""
         self._chosen = None
 
-    def next_up(self, running: Sequence[RunningCell], slots: int) -> list[Turn]:
-        """The cells that are to start now, as soon as their devices can be leased."""
+    def next_up(
+        self, running: Sequence[RunningCell], usable: Callable[[Turn], Sequence[DeviceInfo]]
+    ) -> list[list[Turn]]:
+        """The cells of each queue that are to start now, as soon as their devices can be leased.
+
+        ``usable``: the devices that a cell may have, of which it takes as many as it is wide.
+        """
         if not self.packed:
-            return [] if running else self.waiting[:1]
+            return [] if running else [self.waiting[:1]]
         if self._chosen is None:
-            self._chosen = self._choose(running, slots)
+            found = queues(self.waiting, usable)
+            self._chosen = [self._choose(queue, running) for queue in found]
         turns = {turn.cell.planned.cell_id: turn for turn in self.waiting}
-        return [turns[key] for key in self._chosen if key in turns]
+        return [[turns[key] for key in keys if key in turns] for keys in self._chosen]
 
     def expected_s(self, cell: Cell) -> float | None:
         """How long a cell will take, by those that have ended; None while nothing tells."""
         expected = Durations(self.measured).of(cell.planned.config_id, cell.planned.workload)
         return None if expected is None else expected.seconds
 
-    def _choose(self, running: Sequence[RunningCell], slots: int) -> list[str]:
-        if not self.waiting:
-            return []
+    def _choose(self, queue: Queue, running: Sequence[RunningCell]) -> list[str]:
         known = Durations(self.measured)
         waiting = []
-        for turn in self.waiting:
+        for turn in queue.turns:
             planned = turn.cell.planned
             expected = known.of(planned.config_id, planned.workload)
             seconds = None if expected is None else expected.seconds
             waiting.append(Waiting(planned.cell_id, turn.width, seconds))
-        slots = max(slots, sum(r.width for r in running))
-        return starts_now(waiting, [_busy(r, known) for r in running], slots)
+        ahead = [r for r in running if any(queue.units & {*units(slot)} for slot in r.lease.slots)]
+        slots = max(queue.slots, sum(r.width for r in ahead))
+        return starts_now(waiting, [_busy(r, known) for r in ahead], slots)
 
     def remaining(self, running: Sequence[RunningCell]) -> list[Remaining]:
         """Everything without a result that waits or runs, for an estimate."""

@@ -1,0 +1,125 @@
+"""A host with GPUs of several kinds: each cell has the kind it names, and waits for no other."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from rich.console import Console
+
+from fakes.nvml.fixture import fake_nvml  # noqa: F401 - a fixture
+from fakes.nvml.scenario import Scenario, gpu_uuid
+from scalewise.config import resolve
+from scalewise.paths import conf_dir
+from scalewise.records import CellFolder, DeviceInfo
+from scalewise.sweep.display import LineDisplay
+from scalewise.sweep.job import Outcome
+from scalewise.sweep.lease import Host, Lease
+from scalewise.sweep.line import Queue, Turn, queues
+from scalewise.sweep.local_engine import LocalEngine
+from scalewise.sweep.occupancy import Occupancy
+from scalewise.sweep.plan import Request, plan, request
+from scalewise.sweep.running import RunningCell
+
+H100, A10G = "NVIDIA H100 80GB HBM3", "NVIDIA A10G"
+
+
+def mixed() -> Scenario:
+    """GPUs 0 and 1 are H100, 2 and 3 A10G."""
+    scenario = Scenario()
+    for index, name in enumerate((H100, H100, A10G, A10G)):
+        scenario.device(str(index), gpu_uuid(index), 81920, name)
+    return scenario
+
+
+def asked(*overrides: str) -> Request:
+    typed = ["tracking=none", *overrides]
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        return request(typed, resolve(compose(config_name="config", overrides=typed)))
+
+
+@dataclass
+class TogetherOnly:
+    """Stands in for supervisors: a cell is done once ``count`` of them have begun."""
+
+    folder: Path
+    count: int
+    had: dict[str, tuple[str | None, ...]] = field(default_factory=dict)
+    """Which GPUs each hardware profile was given."""
+
+    def prepare(self, cells: int) -> None:
+        """Nothing is forked."""
+
+    def stop(self) -> None:
+        """Nothing runs."""
+
+    def start(
+        self, cell: object, folder: CellFolder, lease: Lease, host: Host, others: Sequence[str]
+    ) -> RunningCell:
+        self.had[cell.request.cell.hardware.name] = tuple(s.uuid for s in lease.slots)  # type: ignore[attr-defined]
+        (self.folder / f"{len(self.had)}").touch()
+        waits = 'for i in $(seq 200); do [ -e "$1" ] && printf "%s" "$2" && exit; sleep 0.1; done'
+        done = Outcome("done").to_line()
+        process = subprocess.Popen(
+            ["sh", "-c", waits, "_", str(self.folder / f"{self.count}"), done],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        return RunningCell(cell, folder, lease, process)  # type: ignore[arg-type]
+
+
+def test_each_kind_of_gpu_has_its_own_task_at_the_same_time(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fake_nvml: Callable[[Scenario], Path],  # noqa: F811
+) -> None:
+    fake_nvml(mixed())
+    cells = plan(
+        [asked("hardware=h100", "strategy=ddp"), asked("hardware=a10g", "strategy=ddp")], 0
+    )
+    with (tmp_path / "said").open("w") as file:
+        display = LineDisplay(Console(file=file, width=200))
+        engine = LocalEngine(tmp_path / "sweep", "packed", display, Occupancy(read=dict))
+        supervisors = TogetherOnly(tmp_path, count=2)
+        monkeypatch.setattr(engine, "supervisors", supervisors)
+        report = engine.run(cells)
+    assert [outcome.state for outcome in report.outcomes.values()] == ["done", "done"]
+    assert supervisors.had == {
+        "h100": (gpu_uuid(0), gpu_uuid(1)),
+        "a10g": (gpu_uuid(2), gpu_uuid(3)),
+    }
+    said = (tmp_path / "said").read_text()
+    assert f"hardware=a10g leaves out GPU 0 ({H100}), GPU 1 ({H100})" in said
+
+
+def turn(width: int, *devices: DeviceInfo) -> Turn:
+    (cell,) = plan([asked()], 0)
+    return Turn(cell, width, Host(devices, None, {}))
+
+
+def test_cells_that_could_want_the_same_device_stand_in_one_queue() -> None:
+    a, b, c, d = (DeviceInfo("cuda", "a GPU", gpu_uuid(i), i) for i in range(4))
+    apart = [turn(1, a), turn(1, c, d), turn(2, a, b)]
+    found = queues(apart, lambda one: one.host.slots)
+    assert [(queue.turns, queue.slots) for queue in found] == [
+        ((apart[1],), 2),
+        ((apart[0], apart[2]), 2),
+    ]
+    # What takes any GPU joins them, in the order of the plan.
+    joined = [turn(1, a, b), turn(1, c, d), turn(4, a, b, c, d)]
+    (everything,) = queues(joined, lambda one: one.host.slots)
+    assert everything.turns == tuple(joined)
+    assert everything.slots == 4
+
+
+def test_devices_of_a_cpu_are_counted_as_the_largest_profile_counts_them() -> None:
+    halves = [DeviceInfo("cpu", "a CPU", cores=cores) for cores in ((0, 1), (2, 3))]
+    quarters = [DeviceInfo("cpu", "a CPU", cores=(core,)) for core in range(4)]
+    found = queues([turn(1, *halves), turn(1, *quarters)], lambda one: one.host.slots)
+    assert [type(queue) for queue in found] == [Queue]
+    assert found[0].slots == 4

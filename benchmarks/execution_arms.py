@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from scalewise.config import CellConfig, build_cell
 from scalewise.records import CellFolder, DeviceInfo, read_steps
 from scalewise.train import build, experiment
-from scalewise.train.callbacks.monitor import live_device
+from scalewise.train.callbacks.live_device import live_device
 from scalewise.train.precision import apply_precision
 from scalewise.train.provenance import code_version, package_versions
 from scalewise.train.rank import RankContext

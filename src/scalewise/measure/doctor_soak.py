@@ -10,8 +10,8 @@ from typing import Literal
 
 import torch
 
-from scalewise.measure.ceilings import gemm, gemm_tflops
 from scalewise.measure.doctor_timing import DeviceStopwatch
+from scalewise.measure.gemm_rates import gemm, gemm_tflops
 from scalewise.records import DeviceSample
 from scalewise.records.doctor import Soak, SoakWindow
 

@@ -28,11 +28,6 @@ from scalewise.typed import build
 if TYPE_CHECKING:
     import torch
 
-    from scalewise.measure import ceilings
-
-_PCIE_S = 0.05
-"""Copies under way while the PCIe link is read."""
-
 
 def main() -> int:
     """Examine this rank's device and return the exit status: 0, or 1 if ranks lost each other."""
@@ -94,90 +89,40 @@ class Examination:
     # Stages
 
     def _gemm(self) -> None:
-        from scalewise.measure import ceilings
+        from scalewise.measure.gemm_rates import gemm_rate, precisions
 
-        for precision in ceilings.precisions(self.device):
+        for precision in precisions(self.device):
             self.team.barrier()  # all at once, as in training
             rate = self.record.attempt(
-                f"gemm {precision}",
-                partial(ceilings.gemm_rate, self.device, precision, self.plan.gemm_s),
+                f"gemm {precision}", partial(gemm_rate, self.device, precision, self.plan.gemm_s)
             )
             if rate is not None:
                 self.record.note(gemm=(*self.record.found.gemm, rate))
 
     def _launches(self) -> None:
-        from scalewise.measure import ceilings
+        from scalewise.measure.launch_costs import launch_costs
 
         launch = self.record.attempt(
-            "launches", lambda: ceilings.launch_costs(self.device, self.plan.launch_s)
+            "launches", lambda: launch_costs(self.device, self.plan.launch_s)
         )
         self.record.note(launch=launch or ())
 
     def _copies(self) -> None:
-        from scalewise.measure import ceilings
+        from scalewise.measure.copy_rates import memory_copy
 
         plan = self.plan
         self.team.barrier()
         copy = self.record.attempt(
             "copy in memory",
-            lambda: ceilings.memory_copy(
-                self.device, plan.memory_bytes(self.device.type), plan.copy_s
-            ),
+            lambda: memory_copy(self.device, plan.memory_bytes(self.device.type), plan.copy_s),
         )
         if copy is not None:
             self.record.note(copies=(*self.record.found.copies, copy))
         if self.device.type == "cuda":
+            from scalewise.measure.doctor_host_copies import HostCopies
+
             self.record.release()
-            self._staging()
-
-    def _staging(self) -> None:
-        from scalewise.measure import ceilings
-
-        staging = self.record.attempt(
-            "host staging", lambda: ceilings.HostStaging(self.device, self.plan.staging_bytes)
-        )
-
-        for turn in range(self.team.size):
-            if turn == self.team.rank and staging is not None:
-                for kind in ceilings.STAGING:
-                    if self._prepare(staging, kind):
-                        self._stage_through(staging, kind, together=False)
-                self.record.attempt("PCIe link", partial(self._read_pcie, staging))
-            self.team.barrier()
-        if self.team.size < 2:
-            return
-        for kind in ceilings.STAGING[:2]:  # pinned
-            ready = staging is not None and self._prepare(staging, kind)
-            self.team.barrier()
-            if ready and staging is not None:
-                self._stage_through(staging, kind, together=True)
-
-    def _prepare(self, staging: ceilings.HostStaging, kind: ceilings.Staging) -> bool:
-        def prepared() -> bool:
-            staging.prepare(kind)
-            return True
-
-        return self.record.attempt(kind, prepared) is True
-
-    def _stage_through(
-        self, staging: ceilings.HostStaging, kind: ceilings.Staging, *, together: bool
-    ) -> None:
-        rate = self.record.attempt(
-            f"{kind} {'together' if together else 'alone'}",
-            lambda: staging.measure(kind, self.plan.staging_s, together=together),
-        )
-        if rate is not None:
-            self.record.note(copies=(*self.record.found.copies, rate))
-
-    def _read_pcie(self, staging: ceilings.HostStaging) -> None:
-        from scalewise.gpu.nvml import open_nvml
-        from scalewise.measure.doctor_devices import pcie_link
-
-        uuid = self.info.uuid
-        if uuid is None:
-            return
-        with open_nvml() as nvml:  # takes longer than the copies, so it comes first
-            staging.while_copying(lambda: self.record.note(pcie=pcie_link(nvml, uuid)), _PCIE_S)
+            HostCopies(self.record, self.team, self.plan, self.info, self.device).run()
 
     def _pairs(self) -> None:
         from itertools import combinations
@@ -214,7 +159,7 @@ class Examination:
         return True
 
     def _series(self, backend: Backend, device: torch.device) -> bool:
-        from scalewise.measure.collectives import measure_all
+        from scalewise.measure.collective_series import measure_all
 
         plan, team = self.plan, self.team
         group = team.gloo if backend == "gloo" else team.nccl()

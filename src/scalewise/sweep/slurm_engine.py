@@ -26,6 +26,7 @@ from scalewise.sweep.lease import HostMismatch
 from scalewise.sweep.line import remaining_of, waiting_of
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.slurm import SlurmConfig, in_arrays
+from scalewise.sweep.slurm_interrupt import interrupt
 from scalewise.sweep.slurm_queue import JobState, QueueUnreachable, cancel, require_slurm, states
 from scalewise.sweep.slurm_record import Sent, Submission
 from scalewise.sweep.slurm_submission import print_scripts, send
@@ -251,36 +252,9 @@ class SlurmEngine(ClusterEngine):
         """Cancel every job; their supervisors record it, until ``deadline``."""
         previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
-            cancelled = self._cancel_all(deadline)
-            for sent in self._sent:
-                if sent.folder.result_of(sent.cell.planned.cell_id) is not None:
-                    result = sent.folder.load_result()
-                    outcome = Outcome("done", objective=result.objective)
-                else:
-                    outcome = Outcome("interrupted")
-                    if cancelled:
-                        sent.record_end()
-                report.outcomes[sent.cell.planned.cell_id] = outcome
+            report.outcomes.update(interrupt(self._sent, deadline, self.display.note))
             for cells in self._demands.values():
                 for cell in cells:
                     report.outcomes[cell.planned.cell_id] = Outcome("interrupted")
         finally:
             signal.signal(signal.SIGINT, previous)
-
-    def _cancel_all(self, deadline: float) -> bool:
-        """Whether SLURM took the order; a job may need longer than ``deadline`` to follow it."""
-        try:
-            cancel(sent.submission.job_id for sent in self._sent)
-            while time.monotonic() < deadline:
-                answer = states([sent.submission.job_id for sent in self._sent])
-                for sent in self._sent:
-                    state = answer[sent.submission.job_id]
-                    sent.state = state if state.ended else JobState("CANCELLED")
-                if all(state.ended for state in answer.values()):
-                    break
-                time.sleep(_LOOK_S)
-        except QueueUnreachable as error:
-            ids = " ".join(sent.submission.job_id for sent in self._sent)
-            self.display.note(f"the jobs may go on, SLURM does not answer ({error}): scancel {ids}")
-            return False
-        return True

@@ -24,10 +24,11 @@ from scalewise.tracking.base import RunInfo
 
 @dataclass
 class Rows:
-    """Rows of one kind waiting to be written together."""
+    """Rows of one kind waiting to be written together, column by column."""
 
     ids: list[str] = field(default_factory=list)
     times: list[str] = field(default_factory=list)
+    """ISO 8601, in UTC."""
     steps: list[int] = field(default_factory=list)
     values: list[dict[str, float]] = field(default_factory=list)
 
@@ -36,7 +37,7 @@ class Rows:
 
 
 class Store(ABC):
-    """How rows reach the disk."""
+    """Keeps the rows of one run. A row whose id it holds already changes nothing."""
 
     def __init__(self, info: RunInfo) -> None:
         self._project = info.tracking.project
@@ -44,13 +45,16 @@ class Store(ABC):
         self._run_id = info.run_id
 
     @abstractmethod
-    def write_metrics(self, rows: Rows, config: Mapping[str, Any] | None) -> None: ...
+    def write_metrics(self, rows: Rows, config: Mapping[str, Any] | None) -> None:
+        """Write rows that have steps; with ``config``, the run's configuration too."""
 
     @abstractmethod
-    def write_system(self, rows: Rows) -> None: ...
+    def write_system(self, rows: Rows) -> None:
+        """Write readings of devices, which have no steps."""
 
     @abstractmethod
-    def write_alerts(self, entries: Sequence[Mapping[str, Any]]) -> None: ...
+    def write_alerts(self, entries: Sequence[Mapping[str, Any]]) -> None:
+        """Write alerts, each with the keys of ``trackio.alert`` and an ``alert_id``."""
 
     def row_ids(self) -> set[str]:
         """Ids of this run's rows in the project's database, read with plain SQL."""

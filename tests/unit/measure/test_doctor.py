@@ -15,7 +15,7 @@ from rich.console import Console
 from fakes.nvml.fixture import fake_nvml
 from fakes.nvml.scenario import Scenario, gpu_uuid
 from scalewise.gpu.nvml import NvmlError, open_nvml
-from scalewise.measure import ceilings, doctor
+from scalewise.measure import doctor, gemm_rates
 from scalewise.measure.doctor_advice import advise
 from scalewise.measure.doctor_devices import examine, pcie_link
 from scalewise.measure.doctor_links import expected_gb_s, pcie_gb_s
@@ -352,14 +352,14 @@ def test_the_parent_needs_neither_torch_nor_hydra_nor_trackers() -> None:
 def test_one_measurement_that_fails_is_missing_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = ceilings.gemm_rate
+    real = gemm_rates.gemm_rate
 
     def fails_for_bf16(device: object, precision: str, budget_s: float) -> GemmRate:
         if precision == "bf16":
             raise RuntimeError("cuBLAS has no opinion\nand a stack")
         return real(device, precision, 0.01)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ceilings, "gemm_rate", fails_for_bf16)
+    monkeypatch.setattr(gemm_rates, "gemm_rate", fails_for_bf16)
     device = DeviceInfo("cpu", "Xeon")
     examination = Examination(Plan(quick=True), tmp_path, 0, 1, device)
     assert examination.run() == 0

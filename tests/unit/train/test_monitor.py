@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -99,24 +98,3 @@ def test_data_and_optimizer_are_described_by_what_determines_a_result() -> None:
     }
     assert (config["optimizer"]["name"], config["optimizer"]["lr"]) == ("SGD", 0.1)
     assert config["model"]["parameters"] == 6
-
-
-@pytest.mark.parametrize("warmup", [0, 1, 3, 10, 100])
-@pytest.mark.parametrize("planned", range(1, 40))
-def test_the_advice_to_a_short_fit_silences_the_warning(
-    caplog: pytest.LogCaptureFixture, warmup: int, planned: int
-) -> None:
-    Monitor(warmup_steps=warmup)._say_begin(planned)
-    said = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
-    assert bool(said) is (planned < warmup + 10)
-    if not said:
-        return
-    advised = re.search(r"train longer, or set Monitor\(warmup_steps=(\d+)\)$", said[0])
-    if advised is None:
-        assert said[0].endswith("train longer")
-        assert planned <= 10 or warmup == 0, "a shorter warm-up would have done"
-        return
-    assert 1 <= int(advised[1]) < warmup
-    caplog.clear()
-    Monitor(warmup_steps=int(advised[1]))._say_begin(planned)
-    assert not [r for r in caplog.records if r.levelname == "WARNING"]

@@ -24,7 +24,8 @@ from scalewise.datasets.loader import LoaderConfig
 from scalewise.datasets.tensors import TensorPairs
 from scalewise.models.mlp import Mlp
 from scalewise.records import CellFolder, DeviceInfo, read_metrics, read_shard, read_steps
-from scalewise.train.callbacks.recorder import CellRecorder, planned_steps
+from scalewise.train.callbacks.planned_steps import planned_steps
+from scalewise.train.callbacks.recorder import CellRecorder
 from scalewise.train.data import train_loader
 from scalewise.train.execution.captured import CaptureError, Graph, Marker
 from scalewise.train.execution.replay import ReplayedSteps

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 import secrets
 import time
@@ -11,23 +10,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytorch_lightning as pl
-from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
+from pytorch_lightning.utilities import rank_zero_warn
 
 from scalewise.gpu.sampler import MIN_INTERVAL_S, DeviceSampler
 from scalewise.records import CellFolder, DeviceInfo
 from scalewise.tracking.config import TrackerName
+from scalewise.train.callbacks.fit_messages import say_begin, say_broken_off, say_end
 from scalewise.train.callbacks.fit_records import FitRecords
 from scalewise.train.callbacks.live_device import driver_and_links, gathered, live_device
 from scalewise.train.callbacks.mirror_process import MirrorProcess
 from scalewise.train.callbacks.monitored import config_id, describe_fit
-from scalewise.train.callbacks.recorder import CellRecorder, planned_steps
+from scalewise.train.callbacks.planned_steps import planned_steps
+from scalewise.train.callbacks.recorder import CellRecorder
 from scalewise.train.provenance import collect
 from scalewise.working_tree import code_version
 
 _TRACKERS = ("trackio", "wandb")
-_FEW_STEPS = 10
-"""Fewer timed steps say little of how long one takes."""
-_log = logging.getLogger(__name__)
 
 
 class Monitor(CellRecorder):
@@ -128,7 +126,7 @@ class Monitor(CellRecorder):
         if trainer.is_global_zero:
             self._describe(trainer, pl_module, devices)
             self._mirror = MirrorProcess(self.sweep_folder) if self._trackers else None
-            self._say_begin(planned_steps(trainer))
+            say_begin(self.folder.path, self.steps.warmup_steps, planned_steps(trainer))
         if trainer.local_rank == 0 and self._sample_devices:
             self._sampler = DeviceSampler(
                 self.folder,
@@ -150,7 +148,7 @@ class Monitor(CellRecorder):
             self._records.finish(ranks, type(trainer.strategy).__name__)
             if self._mirror is not None and not self._mirror.finish():
                 rank_zero_warn(f"not all of {self.sweep_folder} reached the trackers in time")
-            self._say_where()
+            say_end(self.sweep_folder, self.steps.warmup_steps, self.steps.steps)
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
@@ -171,11 +169,7 @@ class Monitor(CellRecorder):
         except OSError as failure:  # the user's own exception must come through
             message = f"the reason could not be recorded ({failure})"
         if message is not None:
-            _log.warning(
-                "scalewise: no result: %s. What was recorded: scalewise report %s",
-                message,
-                _shown(self.sweep_folder),
-            )
+            say_broken_off(self.sweep_folder, message)
 
     def _bind_folder(self, folder: CellFolder) -> None:
         for part in (self, self.steps, self.metrics, self.shards):
@@ -198,31 +192,6 @@ class Monitor(CellRecorder):
         ours = code_version(Path(__file__).parent)
         self.folder.save_provenance(dataclasses.replace(provenance, code=ours))
 
-    def _say_begin(self, planned: int | None) -> None:
-        warmup = self.steps.warmup_steps
-        rank_zero_info(
-            f"scalewise: records go to {_shown(self.folder.path)}; the first "
-            f"{warmup} steps are warm-up and not timed"
-        )
-        enough = warmup + _FEW_STEPS
-        if planned is not None and planned < enough:
-            fewer = _shorter_warmup(planned)
-            _log.warning(
-                "scalewise: found a fit of %d steps, of which %d will be timed; allowed: %d or "
-                "more, for a figure to rely on; train longer%s",
-                planned,
-                max(0, planned - warmup),
-                enough,
-                f", or set Monitor(warmup_steps={fewer})" if fewer else "",
-            )
-
-    def _say_where(self) -> None:
-        timed = max(0, self.steps.steps - self.steps.warmup_steps)
-        rank_zero_info(
-            f"scalewise: {timed} of {self.steps.steps} steps were timed: "
-            f"scalewise report {_shown(self.sweep_folder)}"
-        )
-
 
 def own_folder(folder: Path, name: str) -> str:
     """Make ``name`` in ``folder``, or with a number where another run has it; returns its name."""
@@ -236,18 +205,3 @@ def own_folder(folder: Path, name: str) -> str:
             found = f"{name}-{number}"
         else:
             return found
-
-
-def _shorter_warmup(planned: int) -> int:
-    """Warm-up steps that leave enough of ``planned`` steps to be timed; 0 where none do.
-
-    A quarter of the fit, or less so that the rest is enough. Never no warm-up at all: the first
-    step pays for what the others find ready.
-    """
-    return max(0, min(planned // 4, planned - _FEW_STEPS))
-
-
-def _shown(path: Path) -> str:
-    """A path as somebody who stands here would type it."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)

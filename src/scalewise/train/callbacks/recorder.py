@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-import os
-import resource
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ from torch import Tensor
 
 from scalewise.measure.replays import Replays
 from scalewise.measure.run_queue import RunQueue
-from scalewise.operations.contract import Operation
 from scalewise.records import (
     CellFolder,
     DeviceInfo,
@@ -25,14 +22,13 @@ from scalewise.records import (
 )
 from scalewise.train.callbacks.background import BackgroundDrain
 from scalewise.train.callbacks.data_share import OWN_SHARE, DataShare
-from scalewise.train.callbacks.footprint import optimizer_state_bytes
 from scalewise.train.callbacks.metrics import MetricsRecorder
 from scalewise.train.callbacks.optimizer_names import class_names
+from scalewise.train.callbacks.planned_steps import planned_steps
 from scalewise.train.callbacks.profiled import ProfiledSteps
-from scalewise.train.callbacks.pruning import pruned_share, pruning_state_bytes
+from scalewise.train.callbacks.rank_summary import summarise
 from scalewise.train.callbacks.shards import ShardAudit
 from scalewise.train.callbacks.steps import StepTimer
-from scalewise.train.float8 import fp8_record
 from scalewise.train.profiling import DEFAULT_PROFILE, ProfileConfig
 
 
@@ -208,76 +204,15 @@ class CellRecorder(pl.Callback):
             self._heartbeat.close()
 
     def _summarise(self, trainer: pl.Trainer, module: pl.LightningModule) -> RankSummary:
-        on_gpu = self.device.kind == "cuda"
-        statistics = torch.cuda.memory_stats() if on_gpu else {}
-        # ru_maxrss is in KiB on Linux.
-        peak_rss_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        parameters = list(module.parameters())
-        return RankSummary(
-            rank=trainer.global_rank,
-            local_rank=trainer.local_rank,
-            pid=os.getpid(),
-            device=self.device,
-            parameters_total=sum(p.numel() for p in parameters),
-            parameters_trainable=sum(p.numel() for p in parameters if p.requires_grad),
-            steps_completed=self.steps.steps,
-            samples_fed=self.steps.samples,
-            epochs_completed=trainer.fit_loop.epoch_progress.current.completed,
-            gradient_bytes=self.steps.traffic.bucket_bytes,
-            gradient_buckets=self.steps.traffic.buckets,
-            flops_per_sample=_declared_flops(module),
-            peak_allocated_mib=torch.cuda.max_memory_allocated() / 2**20 if on_gpu else None,
-            peak_reserved_mib=torch.cuda.max_memory_reserved() / 2**20 if on_gpu else None,
-            allocation_retries=int(statistics.get("num_alloc_retries", 0)) if on_gpu else None,
-            peak_rss_mib=peak_rss_kib / 1024,
-            metrics={**self.metrics.final, **_counted(module)},
-            resumed_at_step=self.steps.first_step or None,
-            step_rows=self.steps.rows,
-            metric_rows=self.metrics.rows,
-            missing=self._missing(),
+        summary = summarise(trainer, module, self.device, self.steps, self.metrics, self.shards)
+        missing = dict(summary.missing)
+        if self._run_queue.missing is not None:
+            missing["run_queue_ms_per_step"] = self._run_queue.missing
+        return replace(
+            summary,
+            missing=missing,
             run_queue_ms_per_step=self._run_queue_ms,
             other_threads_cpu_ms_per_step=self._other_threads_cpu_ms,
             execution=self.execution() if self.execution is not None else None,
-            data_shard=self.shards.data_shard,
-            pipeline=getattr(trainer.strategy, "pipeline_record", None),
-            communication=self.steps.communication(trainer.strategy),
-            probed_samples_per_s=getattr(trainer.strategy, "probed_samples_per_s", None),
-            optimizer_state_bytes=optimizer_state_bytes(trainer.optimizers),
             own_optimizer=class_names(trainer.optimizers) if self.brings_optimizer else None,
-            pruned_share=pruned_share(trainer.optimizers),
-            pruning_state_bytes=pruning_state_bytes(trainer.optimizers),
-            fp8=fp8_record(module),
         )
-
-    def _missing(self) -> dict[str, str]:
-        missing = {**self.steps.missing, **self.shards.missing}
-        if self._run_queue.missing is not None:
-            missing["run_queue_ms_per_step"] = self._run_queue.missing
-        return missing
-
-
-def planned_steps(trainer: pl.Trainer) -> int | None:
-    """Optimizer steps this fit means to take; None where nothing bounds it."""
-    total = trainer.estimated_stepping_batches
-    sampler = getattr(trainer.train_dataloader, "batch_sampler", None)
-    if sampler is not None and getattr(sampler, "steps_per_batch", 1) > 1:
-        # Lightning counts batches, and these hold several steps each.
-        epochs = trainer.max_epochs if trainer.max_epochs not in (None, -1) else math.inf
-        limit = trainer.max_steps if trainer.max_steps != -1 else math.inf
-        total = min(sampler.steps * epochs, limit)
-    return int(total) if math.isfinite(total) and total >= 0 else None
-
-
-def _counted(module: pl.LightningModule) -> dict[str, float]:
-    """What a forward-only operation counted while it ran."""
-    network = getattr(module, "network", None)
-    return network.counts() if isinstance(network, Operation) else {}
-
-
-def _declared_flops(module: pl.LightningModule) -> float | None:
-    for candidate in (module, getattr(module, "network", None)):
-        declared = getattr(candidate, "flops_per_sample", None)
-        if callable(declared):
-            value = declared()
-            return None if value is None else float(value)
-    return None

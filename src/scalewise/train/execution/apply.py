@@ -111,12 +111,14 @@ class Execution:
         if replayed is None:
             ran = "eager" if config.kind == "cudagraph" else config.kind
             return ExecutionRecord(config.kind, ran, self._obstacle, details=self._details)
-        reason = replayed.fell_back_because
-        if reason is None and not replayed.graphs:
+        prepared = replayed.preparation
+        graphs = 0 if prepared.captured is None else 1
+        reason = prepared.fell_back_because
+        if reason is None and not graphs:
             reason = "training ended before a step was captured"
         return ExecutionRecord(
-            config.kind, "eager" if reason else config.kind, reason, replayed.prepare_s,
-            replayed.prepare_steps, replayed.steps_per_batch, replayed.graphs,
+            config.kind, "eager" if reason else config.kind, reason, prepared.seconds,
+            prepared.steps, replayed.steps_per_batch, graphs,
             None if compiled is None else graph_breaks(), self._details,
         )  # fmt: skip
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import math
-import time
 from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -13,17 +13,15 @@ import torch
 from pytorch_lightning.trainer import call
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 
-from scalewise.train.execution.capturable import HostState, known_obstacle, make_capturable
 from scalewise.train.execution.captured import (
     Batch,
     CaptureDevice,
     CapturedStep,
-    CaptureError,
     CudaCapture,
     Marker,
 )
+from scalewise.train.execution.preparation import Preparation
 from scalewise.train.lean import LeanSteps
 
 if TYPE_CHECKING:
@@ -33,11 +31,6 @@ RUN_AHEAD_STEPS = 64
 """Steps the host may be ahead of the device. Enough to keep it busy; few enough that a device
 that hangs stops the host, and with it the heartbeat, at once."""
 
-NOT_SEEN_INSIDE = (
-    "a replayed step is one launch, so the moments inside it are not seen: forward, backward, "
-    "communication and optimizer are measured with execution=eager"
-)
-
 
 class ReplayedSteps(LeanSteps):
     """Steps of a batch that holds several, eager first and replayed as soon as one is captured.
@@ -45,7 +38,7 @@ class ReplayedSteps(LeanSteps):
     Every step keeps what a step has: an optimizer step in ``global_step``, a row in the records,
     ``on_train_batch_end`` of every callback, a step of each schedule. A stop (``max_steps``,
     ``should_stop``) takes effect after the step that caused it, also amid a batch. Where nothing
-    can be captured, the same loop goes on eagerly, and ``fell_back_because`` says why.
+    can be captured, the same loop goes on eagerly, and ``preparation`` says why.
 
     Args:
         trainer, recorder: as in :class:`LeanSteps`.
@@ -64,20 +57,14 @@ class ReplayedSteps(LeanSteps):
     ) -> None:
         super().__init__(trainer, recorder)
         self.steps_per_batch = steps_per_batch
-        self.fell_back_because: str | None = None
-        self.prepare_s = 0.0
-        self.prepare_steps = 0
-        self.graphs = 0
-        self._eager_steps = eager_steps
         self._device = CudaCapture() if device is None else device
+        self.preparation = Preparation(trainer, recorder, eager_steps, self._device)
         self._captured: CapturedStep | None = None
         self._ahead: deque[Marker] = deque()
         self._others: list[pl.Callback] = []
         self._samples_per_step = 0
         self._fed = 0
         """Steps taken of the batch that came last."""
-
-    # The epoch loop
 
     def advance(self, data_fetcher: Iterator[tuple[Any, int, int]]) -> None:
         """One batch of the loader: as many steps as it holds."""
@@ -154,7 +141,7 @@ class ReplayedSteps(LeanSteps):
                 break
 
     def _begin(self, batch: Batch) -> None:
-        trainer, module = self.trainer, self.trainer.lightning_module
+        trainer = self.trainer
         self._others = [
             callback
             for callback in trainer.callbacks  # type: ignore[attr-defined]
@@ -165,11 +152,7 @@ class ReplayedSteps(LeanSteps):
         if self.steps_per_batch > 1:
             loader = trainer.train_dataloader
             self._samples_per_step = loader.batch_sampler.per_rank  # type: ignore[union-attr]
-        reason = known_obstacle(trainer, module, self._device.kind)
-        if reason is None:
-            schedules = len(trainer.lr_scheduler_configs)
-            reason = make_capturable(trainer.optimizers[0], schedules)
-        self._agree(reason)
+        self.preparation.begin()
 
     def _divide(self, batch: Batch) -> list[tuple[Tensor, ...]]:
         if self.steps_per_batch == 1:
@@ -189,8 +172,10 @@ class ReplayedSteps(LeanSteps):
             if self._is_read(recorder.steps.steps + 1):
                 loss = loss.clone()
             output: dict[str, Any] = {"loss": loss}
-        elif self._captured is None and self.fell_back_because is None:
-            output = self._prepare(part, number)
+        elif self.preparation.goes_on:
+            eager = functools.partial(self.step, part, number)
+            output = self.preparation.step(eager, self._whole_step, part)
+            self._captured = self.preparation.captured
         else:
             output = self.step(part, number)
         module = trainer.lightning_module
@@ -223,47 +208,6 @@ class ReplayedSteps(LeanSteps):
         if len(self._ahead) > math.ceil(RUN_AHEAD_STEPS / self.steps_per_batch):
             self._ahead.popleft().synchronize()
 
-    # Until a step is captured
-
-    def _prepare(self, part: tuple[Tensor, ...], number: int) -> dict[str, Any]:
-        """An eager step on the way to a captured one; the last of them also captures."""
-        began = time.perf_counter()
-        trainer, optimizer = self.trainer, self.trainer.optimizers[0]
-        self.prepare_steps += 1
-        is_last = self.prepare_steps == self._eager_steps
-        before = HostState(trainer.lightning_module, optimizer) if is_last else None
-        output: dict[str, Any] = {}
-
-        def step() -> Tensor:
-            output.update(self.step(part, number))
-            loss: Tensor = output["loss"]
-            return loss
-
-        if before is None:
-            step()
-        else:
-            _, reason = self._device.watch(step)
-            self._agree(reason or before.change())
-            self._count_gradients()
-            if self.fell_back_because is None:
-                self._capture(part)
-        self.prepare_s += time.perf_counter() - began
-        return output
-
-    def _capture(self, part: tuple[Tensor, ...]) -> None:
-        captured, reason = None, None
-        try:
-            with self._recorder.steps.unseen():
-                captured = CapturedStep(self._whole_step, part, self._device.graph())
-        except CaptureError as error:
-            reason = f"the capture failed: {error}"
-        self._agree(reason)
-        if self.fell_back_because is None:
-            self._captured = captured
-            self.graphs = 1
-            for name in ("phases", "arrival"):
-                self._recorder.steps.missing[name] = NOT_SEEN_INSIDE
-
     def _whole_step(self, batch: Batch) -> Tensor:
         """What :meth:`LeanSteps.run` does, without a word to anybody."""
         trainer = self.trainer
@@ -275,36 +219,3 @@ class ReplayedSteps(LeanSteps):
         self.clip(module)
         optimizer.step()
         return loss
-
-    def _agree(self, reason: str | None) -> None:
-        """All ranks replay or none does: a graph holds its half of every all-reduce."""
-        trainer = self.trainer
-        reasons: list[str | None] = [reason]
-        if trainer.world_size > 1:
-            reasons = [None] * trainer.world_size
-            torch.distributed.all_gather_object(reasons, reason)
-        for rank, found in enumerate(reasons):
-            if found is not None:
-                where = f"on rank {rank}: " if any(r != found for r in reasons) else ""
-                self._fall_back(where + found)
-                return
-
-    def _fall_back(self, reason: str) -> None:
-        self.fell_back_because = reason
-        self._captured = None
-        if self.trainer.world_size > 1:
-            self._recorder.steps.listen(self.trainer)
-        if self.trainer.is_global_zero:
-            pl.utilities.rank_zero_warn(
-                f"execution=cudagraph: the steps run eagerly, because {reason}"
-            )
-
-    def _count_gradients(self) -> None:
-        """Bytes and buckets that DDP reduces: no hook of ours listens inside a graph."""
-        model, steps = self.trainer.strategy.model, self._recorder.steps
-        if isinstance(model, DistributedDataParallel):
-            seen = model._get_ddp_logging_data()  # type: ignore[no-untyped-call]
-            sizes = str(seen.get("rebuilt_bucket_sizes", ""))
-            buckets = [int(size) for size in sizes.split(",") if size.strip()]
-            if buckets:
-                steps.traffic.bucket_bytes, steps.traffic.buckets = sum(buckets), len(buckets)

@@ -1,0 +1,31 @@
+"""What a monitored fit is told of itself."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from scalewise.train.callbacks.fit_messages import say_begin
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 3, 10, 100])
+@pytest.mark.parametrize("planned", range(1, 40))
+def test_the_advice_to_a_short_fit_silences_the_warning(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path, warmup: int, planned: int
+) -> None:
+    say_begin(tmp_path, warmup, planned)
+    said = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert bool(said) is (planned < warmup + 10)
+    if not said:
+        return
+    advised = re.search(r"train longer, or set Monitor\(warmup_steps=(\d+)\)$", said[0])
+    if advised is None:
+        assert said[0].endswith("train longer")
+        assert planned <= 10 or warmup == 0, "a shorter warm-up would have done"
+        return
+    assert 1 <= int(advised[1]) < warmup
+    caplog.clear()
+    say_begin(tmp_path, int(advised[1]), planned)
+    assert not [r for r in caplog.records if r.levelname == "WARNING"]

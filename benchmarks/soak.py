@@ -146,14 +146,14 @@ class Soak:
 
     def _kill_one(self, sweep: subprocess.Popen[str], folder: Path, began: float) -> bool:
         """SIGKILL to one process, at a moment that may be in any phase of a cell."""
-        target = self.rng.choice(_TARGETS)
+        target = self._next_target()
         moment = time.monotonic() + self.rng.uniform(_FIRST_S, self.last_s)
         while time.monotonic() < moment:
             if sweep.poll() is not None:
                 return False
             time.sleep(0.02)
         if target != "sweep":
-            wanted = "scalewise.sweep.supervisor" if target == "supervisor" else ".sweep.worker"
+            wanted = "supervisor " if target == "supervisor" else ".sweep.worker"
             deadline = time.monotonic() + 20
             while sweep.poll() is None and time.monotonic() < deadline:
                 pids = [pid for pid, line in self.processes() if wanted in line]
@@ -161,6 +161,11 @@ class Soak:
                     return self._kill(self.rng.choice(pids), target, folder, began)
                 time.sleep(0.05)
         return sweep.poll() is None and self._kill(sweep.pid, "sweep", folder, began)
+
+    def _next_target(self) -> str:
+        """At random among those hit least: each has its share however far the cells come."""
+        fewest = min(self.targets[name] for name in _TARGETS)
+        return self.rng.choice([name for name in _TARGETS if self.targets[name] == fewest])
 
     def _kill(self, pid: int, target: str, folder: Path, began: float) -> bool:
         try:
@@ -172,13 +177,16 @@ class Soak:
         return True
 
     def processes(self) -> Iterator[tuple[int, str]]:
-        """Every living process of these sweeps, known by a variable in its environment."""
+        """Every living process of these sweeps, known by a variable in its environment.
+
+        With its name and its command line: a supervisor that was forked shows by its name alone.
+        """
         mark = f"SCALEWISE_RUNTIME_DIR={self.root / 'runtime'}".encode()
         for entry in Path("/proc").iterdir():
             try:
                 if entry.name.isdecimal() and mark in (entry / "environ").read_bytes().split(b"\0"):
-                    line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                    yield int(entry.name), line
+                    command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                    yield int(entry.name), f"{(entry / 'comm').read_text().strip()} {command}"
             except OSError:
                 continue
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fakes.nvml import scenario as nvml
@@ -124,7 +125,6 @@ def test_no_cell_left_a_process_behind(faults: Finished, shared_train: Train) ->
     assert shared_train.processes() == {}
 
 
-@pytest.mark.alone  # processes have to end in time
 def test_a_time_out_ends_a_cell(train: Train, own_code: Path) -> None:
     run = train(*FAULTY, "+model.step_ms=1000", "sweep.timeout_s=7", cwd=own_code)
     assert run.status == 1
@@ -152,7 +152,6 @@ def test_a_hang_is_seen_and_every_ranks_stack_is_kept(train: Train, own_code: Pa
     assert all("most recent call first" in text for text in stacks)
 
 
-@pytest.mark.alone  # processes have to end in time
 def test_killing_the_supervisor_or_the_sweep_leaves_nothing(train: Train, own_code: Path) -> None:
     sweep = train.start(
         *FAULTY,
@@ -166,7 +165,7 @@ def test_killing_the_supervisor_or_the_sweep_leaves_nothing(train: Train, own_co
     )
     folder = SweepFolder(wait_for(lambda: train.sweeps(own_code), "the sweep's folder").pop())
     started = running_cell(folder, set())
-    os.kill(train.find("scalewise.sweep.supervisor"), signal.SIGKILL)
+    os.kill(psutil.Process(train.find("scalewise.sweep.worker")).ppid(), signal.SIGKILL)
 
     attempt = wait_for(lambda: next(started.attempts(), None), "the attempt", 15)
     assert (attempt.cause, attempt.message) == (
@@ -197,7 +196,6 @@ def running_cell(sweep: SweepFolder, known: set[str]) -> CellFolder:
     return cell
 
 
-@pytest.mark.alone  # processes have to end in time
 def test_ctrl_c_keeps_what_is_done_and_resume_runs_the_rest(train: Train, own_code: Path) -> None:
     command = (*FAULTY, "+model.step_ms=100", "repeats=3", "max_steps=8")
     sweep = train.start(*command, "-m", cwd=own_code)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import selectors
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from scalewise.records import CellFolder, DeviceInfo
+from scalewise.records import DeviceInfo
 from scalewise.sweep.display import Display, progress_of
 from scalewise.sweep.engine import Engine, Policy, SweepReport
+from scalewise.sweep.host_notes import differs_here
 from scalewise.sweep.hosts import Hosts
 from scalewise.sweep.job import Outcome
 from scalewise.sweep.lease import (
-    Host,
     HostMismatch,
     Lease,
     Leases,
@@ -29,14 +29,20 @@ from scalewise.sweep.occupancy import Occupancy
 from scalewise.sweep.patience import Patience
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.quarantine import Ward
-from scalewise.sweep.running import RunningCell, start
-from scalewise.sweep.warm_start import NotWarmError, WarmServer, may_fork
+from scalewise.sweep.running import RunningCell
+from scalewise.sweep.supervisors import Supervisors
 
 _POLL_S = 0.5
+_SETTLING_POLL_S = 0.1
 
 
 class LocalEngine(Engine):
-    """One sweep on this host: see :class:`Engine`."""
+    """One sweep on this host: see :class:`Engine`.
+
+    Args:
+        occupancy: who else uses its GPUs.
+        warm: fork the cells that may be from one process, instead of starting each freshly.
+    """
 
     def __init__(
         self,
@@ -54,16 +60,16 @@ class LocalEngine(Engine):
         self._patience = Patience(display.note)
         self._ward = Ward(folder)
         self._running: list[RunningCell] = []
-        self.warm = warm
-        """Fork the cells that may be from one process, instead of starting each freshly."""
-        self._warm = WarmServer(folder)
+        self.supervisors = Supervisors(folder, warm, display.note)
+        self._settling = False
+        """Whether a cell waits for devices only until a process has vanished from there."""
         self._said: set[str] = set()
 
     def run(self, cells: Sequence[Cell]) -> SweepReport:
         try:
             return super().run(cells)
         finally:
-            self._warm.stop()
+            self.supervisors.stop()
 
     def _to_run(self) -> list[Cell]:
         return [turn.cell for turn in self._line.waiting]
@@ -84,26 +90,13 @@ class LocalEngine(Engine):
         check_instruments(cell.request.cell, host)
         check_execution(cell.request.cell, host)
         wanted = width(cell.request.cell, len(host.slots))
-        self._say_what_differs(cell, wanted, host)
+        self._say_once(differs_here(cell.request.cell, wanted, host))
         refusal = self._ward.refusal(wanted, host.slots) if self._quarantines(cell) else None
         if refusal is not None:
             raise HostMismatch(refusal)
         return Turn(cell, wanted, host)
 
-    def _say_what_differs(self, cell: Cell, devices: int, host: Host) -> None:
-        """Name, once, what this host does otherwise than the configuration means."""
-        asked = cell.request.cell
-        notes = []
-        expected = asked.sweep.expected_devices
-        if asked.strategy.devices == "auto" and expected not in (None, devices):
-            notes.append(f"made for {expected} devices; this host has {devices}, and all take part")
-        if asked.precision.name == "tf32" and all(slot.kind == "cpu" for slot in host.slots):
-            notes.append("precision=tf32: a CPU has no TF32 and computes in full fp32")
-        if asked.precision.fp8 and not asked.execution.compiles:
-            notes.append(
-                "precision=fp8: every cast to fp8 is kernels of its own in eager steps, which can "
-                "cost more than fp8 saves; execution=compile fuses them"
-            )
+    def _say_once(self, notes: Iterable[str]) -> None:
         for note in notes:
             if note not in self._said:
                 self._said.add(note)
@@ -112,11 +105,12 @@ class LocalEngine(Engine):
     # While cells run
 
     def _loop(self, report: SweepReport) -> None:
+        self.supervisors.prepare(len(self._line.waiting))
         with selectors.DefaultSelector() as selector:
             while self._line.waiting or self._running:
                 while self._start_what_fits(selector, report):
                     continue  # a cell has left without a try: the next one's turn
-                for key, _ in selector.select(_POLL_S):
+                for key, _ in selector.select(_SETTLING_POLL_S if self._settling else _POLL_S):
                     running: RunningCell = key.data
                     selector.unregister(key.fileobj)
                     self._take_answer(running, report)
@@ -125,46 +119,42 @@ class LocalEngine(Engine):
     def _start_what_fits(self, selector: selectors.BaseSelector, report: SweepReport) -> bool:
         """Start cells; True if one left the line without a try, so that others may go."""
         before = len(report.outcomes)
-        for turn in self._line.next_up(self._running, self._usable_slots()):
-            if self._is_too_dear(turn):
-                self._leave(turn)
-                self._end(report, turn.cell, Outcome("unstarted", str(self.budget)), None)
-                continue
-            lease = self._leases.try_lease(self._usable(turn), turn.width)
-            if lease is None:
-                if self._wait(turn, report):
+        self._settling = False
+        for queue in self._line.next_up(self._running, self._usable):
+            for turn in queue:
+                if not self._try_to_start(turn, selector, report):
                     # A wide cell is not overtaken for ever: what comes after it waits with it.
                     break
-                continue
-            self._patience.end()
-            self._line.waiting.remove(turn)
-            self._start(turn, lease, selector)
         return len(report.outcomes) > before
+
+    def _try_to_start(
+        self, turn: Turn, selector: selectors.BaseSelector, report: SweepReport
+    ) -> bool:
+        """False for a cell that goes on waiting for its devices."""
+        if self._is_too_dear(turn):
+            self._leave(turn)
+            self._end(report, turn.cell, Outcome("unstarted", str(self.budget)), None)
+            return True
+        lease = self._leases.try_lease(self._usable(turn), turn.width)
+        if lease is None:
+            waits = self._wait(turn, report)
+            self._settling = self._settling or (waits and self._leases.foreign_settles)
+            return not waits
+        self._patience.end()
+        self._line.waiting.remove(turn)
+        self._start(turn, lease, selector)
+        return True
 
     def _start(self, turn: Turn, lease: Lease, selector: selectors.BaseSelector) -> None:
         neighbours = tuple(r.name for r in self._running)
         folder = self.folder.cell(turn.cell.planned.name)
-        running = self._started(turn, folder, lease, neighbours)
+        running = self.supervisors.start(turn.cell, folder, lease, turn.host, neighbours)
         for neighbour in self._running:
             neighbour.tell(running.name)
         self._running.append(running)
         self.display.started(turn.cell, running.width)
         assert running.process.stdout is not None
         selector.register(running.process.stdout, selectors.EVENT_READ, running)
-
-    def _started(
-        self, turn: Turn, folder: CellFolder, lease: Lease, neighbours: tuple[str, ...]
-    ) -> RunningCell:
-        """The cell's supervisor: a fork of the warm server where that is wanted and can be."""
-        cell, request = turn.cell, turn.cell.request
-        if self.warm and may_fork(request.plain, request.cell):
-            try:
-                return start(cell, folder, lease, turn.host, neighbours, self._warm)
-            except NotWarmError as error:
-                self.display.note(f"warm     {error}; from here on, cells start freshly")
-                self._warm.stop()
-                self.warm = False
-        return start(cell, folder, lease, turn.host, neighbours)
 
     def _wait(self, turn: Turn, report: SweepReport) -> bool:
         """Whether a cell whose devices cannot be leased goes on waiting for them."""
@@ -220,9 +210,6 @@ class LocalEngine(Engine):
     def _usable(self, turn: Turn) -> Sequence[DeviceInfo]:
         slots = turn.host.slots
         return self._ward.usable(slots) if self._quarantines(turn.cell) else slots
-
-    def _usable_slots(self) -> int:
-        return max((len(self._usable(turn)) for turn in self._line.waiting), default=0)
 
     def _examine(self, running: RunningCell, outcome: Outcome, report: SweepReport) -> None:
         """Put aside the devices that the cell's records speak against, and what needs them."""

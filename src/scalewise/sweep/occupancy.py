@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from scalewise.gpu.nvml import NvmlUnavailable, open_nvml
@@ -26,13 +26,21 @@ UNSEEN_MIB = 2048.0
 SETTLE_S = 5.0
 """The driver lists a process for a moment after its end."""
 _LOOK_EVERY_S = 1.0
+_LOOK_AGAIN_S = 0.1
+"""While somebody may be just about to vanish: devices lie idle meanwhile."""
 
 
 def read_gpus() -> Mapping[str, DeviceSample]:
-    """Memory and processes of every GPU, by UUID; empty where there is no driver."""
+    """Memory and processes of every GPU, by UUID; empty where there is no driver.
+
+    Nothing else: devices lie idle meanwhile, and the slow lane takes milliseconds a GPU.
+    """
     try:
         with open_nvml() as nvml:
-            return {gpu.uuid: nvml.sample(gpu, slow=True) for gpu in nvml.all_devices()}
+            return {
+                gpu.uuid: replace(nvml.read_core(gpu), processes=nvml.processes(gpu))
+                for gpu in nvml.all_devices()
+            }
     except NvmlUnavailable:
         return {}
 
@@ -50,7 +58,7 @@ def occupants(sample: DeviceSample) -> str | None:
 
 @dataclass
 class Occupancy:
-    """Which free devices others use, looked up at most once a second."""
+    """Which free devices others use, looked up once a second at most where that lasts."""
 
     read: Callable[[], Mapping[str, DeviceSample]] = read_gpus
     clock: Callable[[], float] = time.monotonic
@@ -63,7 +71,7 @@ class Occupancy:
         if slot.kind != "cuda" or slot.uuid is None:
             return None
         now = self.clock()
-        if self._read_at is None or now - self._read_at >= _LOOK_EVERY_S:
+        if self._read_at is None or now - self._read_at >= self._look_every_s(now):
             self._samples, self._read_at = self.read(), now
         sample = self._samples.get(slot.uuid)
         who = None if sample is None else occupants(sample)
@@ -72,6 +80,14 @@ class Occupancy:
             return None
         self._since.setdefault(slot.uuid, now)
         return f"GPU {slot.index} has {who}"
+
+    def forget(self) -> None:
+        """A device was given back: its last sample may show the cell that has just ended there."""
+        self._read_at = None
+
+    def _look_every_s(self, now: float) -> float:
+        settling = any(now - since < SETTLE_S for since in self._since.values())
+        return _LOOK_AGAIN_S if settling else _LOOK_EVERY_S
 
     def lasts(self, slot: DeviceInfo) -> bool:
         """Whether others have been seen there for longer than a process takes to vanish."""

@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 _TRIES = 500
+_PLACINGS = 12_000
+"""Cells placed in all tries of a decision together: devices lie idle while it is taken."""
 _SEARCHED = 64
 """Longer queues are ordered by rule alone: a search over them gains nothing and costs time."""
 _SHORTEST_S = 1e-3
@@ -114,7 +116,7 @@ def _best_order(
     best = orders[spans.index(span)]
     if len(jobs) > _SEARCHED:
         return best
-    for _ in range(_TRIES):
+    for _ in range(min(_TRIES, _PLACINGS // max(1, len(jobs)))):
         if span <= bound * 1.001:
             break
         order = _changed(best, rng)

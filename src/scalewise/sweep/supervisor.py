@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -27,6 +28,7 @@ from scalewise.records import (
     RunningAttempt,
 )
 from scalewise.records.checkpoints import drop_checkpoints
+from scalewise.records.rank_means import last_metrics
 from scalewise.sweep.absence import name_absent
 from scalewise.sweep.blame import Verdict, blame, last_lines, port_was_taken
 from scalewise.sweep.going_on import prepare
@@ -100,7 +102,7 @@ class Supervisor:
             if self.is_first:
                 self._prepare_checkpoint()
             verdict = self._train()
-            if self.is_first and self._superseded():
+            if self.is_first and self._superseded:
                 message = f"{self.job.cell.name}: a later try has begun; this one records nothing"
                 return Outcome("interrupted", message)
             if self.job.nodes is not None:
@@ -116,11 +118,15 @@ class Supervisor:
             return Outcome("failed", f"{self.job.cell.name}: {error}")
         finally:
             self.tenant.leave()
-            if self.is_first and not self._superseded():
+            if self.is_first and not self._superseded:
                 self.folder.clear_running()
 
+    @cached_property
     def _superseded(self) -> bool:
-        """Whether the sweep lost this host, tried again elsewhere, and here it is back."""
+        """Whether the sweep lost this host, tried again elsewhere, and here it is back.
+
+        Looked up once, when the ranks have ended: what is recorded and what is cleared agree.
+        """
         running = self.folder.load_running()
         if running is None:
             return True
@@ -225,7 +231,7 @@ class Supervisor:
             cell.per_device_batch_size(world),
             cell.global_batch_size(world),
         )
-        objective = objective_of(cell.sweep.objective, summaries[0].metrics, throughput)
+        objective = objective_of(cell.sweep.objective, last_metrics(summaries), throughput)
         self.folder.save_result(
             CellResult(
                 cell_id=job.cell.cell_id,

@@ -1,12 +1,17 @@
-"""A process that has imported torch and Lightning, and becomes supervisors of cells by forking.
+"""A process that has imported what supervisors need, and becomes supervisors of cells by forking.
 
-    python -m scalewise.sweep.warm <descriptor of a socket> <process id of the sweep>
+    python -m scalewise.sweep.warm <descriptor of a socket> <process id of the sweep> fresh|forked
 
-For cells whose times do not matter. It trains nothing: it never computes on a tensor nor asks for
-a GPU, because a fork of a process that ever ran a parallel region hangs in its first matrix
-product, and one that touched CUDA cannot use it. Before every fork it counts its own threads, and
-refuses if there is more than one. Of each cell it forks the supervisor, which forks the ranks:
-the supervisor stays their parent, and the sweep the supervisor's, as with fresh processes.
+It sleeps until the sweep asks for a supervisor, so that devices do not lie idle while each cell's
+supervisor starts an interpreter. The supervisor starts its ranks freshly, as ever.
+
+With ``forked``, for cells whose times do not matter, torch and Lightning are imported too, and the
+ranks are forks as well. It trains nothing: it never computes on a tensor nor asks for a GPU,
+because a fork of a process that ever ran a parallel region hangs in its first matrix product, and
+one that touched CUDA cannot use it.
+
+Before every fork it counts its own threads, and refuses if there is more than one. The supervisor
+is the parent of its ranks, and the sweep the supervisor's, as with fresh processes.
 """
 
 from __future__ import annotations
@@ -17,11 +22,20 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from scalewise.lifetime import die_with_parent
-from scalewise.sweep import supervisor, worker  # noqa: F401 - what a fork needs is here already
-from scalewise.sweep.rank_start import fork, redirect
+
+if TYPE_CHECKING:
+    from scalewise.sweep.rank_start import Starter
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""A pool of threads must not begin with an import: forks would wait for it for ever."""
+
+SUPERVISOR_NAME = "supervisor"
+"""What ``ps -o comm`` shows of a fork, whose command line is this process's."""
 
 _LONGEST_ANSWER = 200
 """Bytes; the sweep reads no more than 256."""
@@ -31,17 +45,41 @@ def main() -> int:
     """Fork supervisors until the sweep closes its end of the socket."""
     die_with_parent(int(sys.argv[2]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the sweep's to handle
-    from scalewise.train.imports import import_for_forks
-
-    import_for_forks()
+    starter = _ready(sys.argv[3])
     with socket.socket(fileno=int(sys.argv[1])) as channel:
         while True:
             request, descriptors, _, _ = socket.recv_fds(channel, 16, 3)
             if not request:
                 return 0
-            channel.send(answer(channel, descriptors))
+            channel.send(answer(channel, descriptors, starter))
             for descriptor in descriptors:
                 os.close(descriptor)
+
+
+def _ready(ranks: str) -> Starter:
+    """Import everything that a fork will need; how its supervisors start ranks."""
+    with _one_thread():
+        from scalewise.sweep import rank_start, supervisor, worker  # noqa: F401
+
+        if ranks == "fresh":
+            return rank_start.spawn
+        from scalewise.train.imports import import_for_forks
+
+        import_for_forks()
+        return rank_start.fork
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Libraries that are loaded in here start no threads; ranks inherit what was there before."""
+    before = dict(os.environ)
+    os.environ.update(ONE_THREAD)
+    try:
+        yield
+    finally:
+        for name in ONE_THREAD.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
 
 
 def threads() -> list[str]:
@@ -54,7 +92,7 @@ def threads() -> list[str]:
     return names
 
 
-def answer(channel: socket.socket, descriptors: list[int]) -> bytes:
+def answer(channel: socket.socket, descriptors: list[int], starter: Starter) -> bytes:
     """The process id of a new supervisor, or why there is none."""
     running = threads()
     if len(running) != 1:
@@ -71,7 +109,7 @@ def answer(channel: socket.socket, descriptors: list[int]) -> bytes:
         os.close(read)
         os.close(write)
         channel.close()
-        _supervise_and_exit(descriptors)
+        _supervise_and_exit(descriptors, starter)
     os.close(write)
     os.waitpid(between, 0)
     pid_text = os.read(read, 16)
@@ -79,12 +117,15 @@ def answer(channel: socket.socket, descriptors: list[int]) -> bytes:
     return pid_text
 
 
-def _supervise_and_exit(descriptors: list[int]) -> None:
+def _supervise_and_exit(descriptors: list[int], starter: Starter) -> None:
     status = 1
     try:
+        from scalewise.sweep import rank_start, supervisor
+
         os.setsid()
-        redirect(*descriptors)
-        status = supervisor.main(fork)
+        Path("/proc/self/comm").write_text(SUPERVISOR_NAME)
+        rank_start.redirect(*descriptors)
+        status = supervisor.main(starter)
     except BaseException:
         traceback.print_exc()
     finally:

@@ -1,4 +1,4 @@
-"""The sweep's side of the warm server: ``hydra.launcher.warm=true``."""
+"""The sweep's side of a warm server, which has imported already what it forks processes for."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from scalewise.config import CellConfig, ConfigError
+from scalewise.sweep.warm import ONE_THREAD
 from scalewise.train.imports import is_ours
 from scalewise.train.rank import scrubbed
 
@@ -57,21 +58,30 @@ class ForkedSupervisor:
 
 
 class WarmServer:
-    """One for a sweep; started when the first cell asks for it.
+    """Forks supervisors; one for a sweep.
 
     Args:
-        folder: where its errors go, ``warm.err``.
+        folder: where its errors go, ``warm.err`` or ``supervisors.err``; a file that stays empty
+            is removed.
+        ranks: ``forked`` where they too are forks of it, which no timed run may be
+            (``hydra.launcher.warm=true``); ``fresh`` where a supervisor starts an interpreter for
+            each, as one that was started freshly does.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._log = folder / "warm.err"
+    def __init__(self, folder: Path, ranks: Literal["fresh", "forked"]) -> None:
+        self._log = folder / ("warm.err" if ranks == "forked" else "supervisors.err")
+        self._ranks = ranks
         self._channel: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
+    def begin(self) -> None:
+        """Let it import what it needs, without waiting for that; else the first cell does."""
+        if self._channel is None:
+            self._channel = self._begun()
+
     def supervisor(self, errors: Path) -> ForkedSupervisor:
         """A new supervisor that waits for its job. Raises :class:`NotWarmError`."""
-        if self._channel is None:
-            self._channel = self._begin()
+        self.begin()
         job_read, job_write = os.pipe()
         answer_read, answer_write = os.pipe()
         error_write = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -99,18 +109,17 @@ class WarmServer:
                 self._process.kill()
                 self._process.wait()
             self._process = None
+            if self._log.exists() and not self._log.stat().st_size:
+                self._log.unlink()
 
-    def _begin(self) -> socket.socket:
+    def _begun(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(_ANSWER_S)
-        path = os.pathsep.join(str(Path(p or ".").resolve()) for p in sys.path)
-        # A pool of threads must not begin with the import: forks would wait for it for ever.
-        one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         with theirs, self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "scalewise.sweep.warm",
-                 str(theirs.fileno()), str(os.getpid())],
-                env={**scrubbed(os.environ), **one_thread, "PYTHONPATH": path},
+                 str(theirs.fileno()), str(os.getpid()), self._ranks],
+                env=self._environment(),
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -118,6 +127,12 @@ class WarmServer:
                 start_new_session=True,
             )  # fmt: skip
         return ours
+
+    def _environment(self) -> Mapping[str, str]:
+        if self._ranks == "fresh":
+            return os.environ  # what its supervisors are to hand on to the ranks, unchanged
+        path = os.pathsep.join(str(Path(p or ".").resolve()) for p in sys.path)
+        return {**scrubbed(os.environ), **ONE_THREAD, "PYTHONPATH": path}
 
     def _ask(self, descriptors: list[int]) -> int:
         assert self._channel is not None

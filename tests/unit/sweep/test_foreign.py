@@ -11,6 +11,8 @@ from typing import Any, cast
 
 import pytest
 
+from fakes.nvml.fixture import fake_nvml  # noqa: F401 - a fixture
+from fakes.nvml.scenario import Scenario
 from scalewise.gpu.election import FileLock
 from scalewise.policies import SweepConfig
 from scalewise.records import (
@@ -23,7 +25,7 @@ from scalewise.records import (
 )
 from scalewise.sweep.job import Outcome
 from scalewise.sweep.lease import Leases
-from scalewise.sweep.occupancy import Occupancy, foreign_processes, occupants
+from scalewise.sweep.occupancy import Occupancy, foreign_processes, occupants, read_gpus
 from scalewise.sweep.patience import Patience
 from scalewise.sweep.tenants import Tenant
 
@@ -81,6 +83,52 @@ def test_a_gpu_that_others_use_is_passed_over(gpus: Gpus) -> None:
     assert gpus.leases.foreign == {"GPU-0": "GPU 0 has process 4711 of others"}
     gpus.samples["GPU-0"] = replace(BUSY, processes=())
     assert gpus.lease(2) is not None
+
+
+def test_what_ran_on_a_device_until_it_was_given_back_does_not_count(gpus: Gpus) -> None:
+    """Two cells end within a second: the look for the first's devices has seen the second."""
+    gpus.samples["GPU-0"] = FREE
+    first, second = (gpus.leases.try_lease([gpu], 1) for gpu in GPUS)
+    assert first is not None
+    assert second is not None
+    gpus.samples["GPU-1"] = replace(BUSY, id="GPU-1")
+    gpus.clock.now += 60
+    gpus.leases.release(first)
+    assert gpus.leases.try_lease(GPUS, 1) is not None
+    gpus.samples["GPU-1"] = FREE
+    gpus.leases.release(second)
+    assert gpus.leases.try_lease(GPUS, 1) is not None
+
+
+def test_a_process_that_is_about_to_vanish_is_looked_at_ten_times_a_second(gpus: Gpus) -> None:
+    assert gpus.lease(2) is None
+    assert gpus.leases.foreign_settles
+    gpus.samples["GPU-0"] = replace(BUSY, processes=())
+    gpus.clock.now += 0.05
+    assert gpus.leases.try_lease(GPUS, 2) is None
+    gpus.clock.now += 0.06
+    assert gpus.leases.try_lease(GPUS, 2) is not None
+    assert not gpus.leases.foreign_settles
+
+
+def test_one_that_is_there_to_stay_is_looked_at_once_a_second(gpus: Gpus) -> None:
+    for _ in range(4):
+        assert gpus.lease(2) is None
+    assert not gpus.leases.foreign_settles
+    gpus.samples["GPU-0"] = replace(BUSY, processes=())
+    gpus.clock.now += 0.9
+    assert gpus.leases.try_lease(GPUS, 2) is None
+
+
+def test_only_what_tells_of_others_is_read(
+    fake_nvml: Callable[[Scenario], Path],  # noqa: F811
+) -> None:
+    """Counters take milliseconds a GPU, and a look is taken between any two cells."""
+    fake_nvml(Scenario().h200(1).add("process 0 4711 900"))
+    (sample,) = read_gpus().values()
+    assert sample.processes == (DeviceProcess(4711, 900.0),)
+    assert sample.memory_used_mib is not None
+    assert sample.energy_j is None
 
 
 def test_in_a_container_memory_is_the_only_sign_of_others() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,14 +20,15 @@ from scalewise.records import (
     Cause,
     CellFolder,
     DeviceInfo,
+    DeviceProcess,
+    DeviceSample,
     DeviceSeriesWriter,
     SampledDevice,
 )
-from scalewise.sweep import local_engine
 from scalewise.sweep.display import LineDisplay
 from scalewise.sweep.engine import SweepReport
 from scalewise.sweep.job import Outcome
-from scalewise.sweep.lease import Host, Lease
+from scalewise.sweep.lease import Host, Lease, Leases
 from scalewise.sweep.local_engine import LocalEngine
 from scalewise.sweep.occupancy import Occupancy
 from scalewise.sweep.plan import Cell, plan, request
@@ -48,7 +50,13 @@ class Supervisors:
     """The GPU that reports an XID while it is used."""
     started: list[tuple[str, tuple[str | None, ...]]] = field(default_factory=list)
 
-    def __call__(
+    def prepare(self, cells: int) -> None:
+        """Nothing is forked."""
+
+    def stop(self) -> None:
+        """Nothing runs."""
+
+    def start(
         self, cell: Cell, folder: CellFolder, lease: Lease, host: Host, others: Sequence[str]
     ) -> RunningCell:
         uuids = tuple(slot.uuid for slot in lease.slots)
@@ -95,7 +103,7 @@ def run(
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         plain = resolve(compose(config_name="config", overrides=typed))
     cells = plan([request(typed, plain)], 0)
-    monkeypatch.setattr(local_engine, "start", supervisors)
+    monkeypatch.setattr(engine, "supervisors", supervisors)
     report = engine.run(cells)
     assert engine.display._console.file is not None  # type: ignore[attr-defined]
     engine.display._console.file.close()  # type: ignore[attr-defined]
@@ -184,3 +192,20 @@ def test_a_budget_ends_the_sweep_before_the_cell_that_would_exceed_it(
     status = StatusReader(engine.folder.path).read()
     assert "waiting" in status.count(), "no try was made: resumed, they run"
     assert "to do" in estimate_line(status)
+
+
+def test_a_process_that_vanishes_holds_a_cell_up_for_a_moment_only(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver still lists a process of the last cell when the next one's turn comes."""
+    looked: list[float] = []
+
+    def read() -> dict[str, DeviceSample]:
+        looked.append(time.monotonic())
+        left = (DeviceProcess(4711, 900.0),) if len(looked) == 1 else ()
+        return {str(gpu.uuid): DeviceSample(str(gpu.uuid), processes=left) for gpu in GPUS}
+
+    monkeypatch.setattr(engine, "_leases", Leases(Occupancy(read)))
+    report = run(engine, monkeypatch, Supervisors([DONE]))
+    assert report.count("done") == 1
+    assert 0.1 <= looked[1] - looked[0] < 0.45

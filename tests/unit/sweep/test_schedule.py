@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from scalewise.sweep import schedule
 from scalewise.sweep.schedule import Busy, Waiting, makespan, starts_now
 
 
@@ -11,6 +14,22 @@ def test_a_host_is_filled_with_what_fits() -> None:
     waiting = [Waiting("wide", 4, 10.0), Waiting("a", 2, 10.0), Waiting("b", 2, 10.0)]
     assert set(starts_now(waiting, [], 8)) == {"wide", "a", "b"}
     assert starts_now(waiting, [Busy(4, 10.0), Busy(3, 5.0)], 8) == []
+
+
+def test_a_long_queue_takes_no_longer_to_decide_than_a_short_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Devices lie idle meanwhile, so what counts is how many cells all tries place together."""
+    placed = []
+    simulate = schedule._simulate
+
+    def counted(order: Any, *rest: Any) -> Any:
+        placed.append(len(order))
+        return simulate(order, *rest)
+
+    monkeypatch.setattr(schedule, "_simulate", counted)
+    starts_now([Waiting(str(i), 1 + i % 4, 10.0 + i % 7) for i in range(60)], [Busy(1, 5.0)], 8)
+    assert 5_000 < sum(placed) < 13_000
 
 
 def test_the_longest_starts_first_where_all_are_alike() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -11,13 +12,21 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from fakes.train_command import wait_for
 from scalewise.analysis.identity import differences
 from scalewise.config import ConfigError, build_cell
+from scalewise.records import CellFolder
+from scalewise.sweep import supervisors as supervisors_module
 from scalewise.sweep import warm
 from scalewise.sweep.compose import compose_cell
+from scalewise.sweep.lease import Host, Lease
+from scalewise.sweep.process_tree import become_subreaper
+from scalewise.sweep.rank_start import spawn
+from scalewise.sweep.supervisors import Supervisors
 from scalewise.sweep.warm_start import (
     ForkedSupervisor,
     NotWarmError,
@@ -59,12 +68,101 @@ def test_a_server_that_dies_is_said_and_leaves_nothing_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    server = WarmServer(tmp_path)
+    server = WarmServer(tmp_path, "forked")
     before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(NotWarmError, match=r"warm\.err"):
         server.supervisor(tmp_path / "supervisor.err")
     server.stop()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_supervisor_that_was_forked_ends_with_its_sweep(tmp_path: Path) -> None:
+    become_subreaper()  # as every sweep is
+    server = WarmServer(tmp_path, "fresh")
+    forked = server.supervisor(tmp_path / "supervisor.err")
+    try:
+        name = Path(f"/proc/{forked.pid}/comm")
+        wait_for(lambda: name.read_text().strip() == warm.SUPERVISOR_NAME, "its name", 10)
+        assert os.getsid(forked.pid) == forked.pid, "what is left of its cell is found by it"
+        server.stop()
+        with pytest.raises(subprocess.TimeoutExpired):
+            forked.wait(0.1)
+    finally:
+        close(forked)
+    assert forked.wait(30) == 1
+    assert "closed before the job was read" in (tmp_path / "supervisor.err").read_text()
+    assert not (tmp_path / "supervisors.err").exists(), "it had nothing to say"
+
+
+def test_a_server_ends_with_the_sweep_that_started_it(tmp_path: Path) -> None:
+    """However that ended: nothing tells the server but the kernel."""
+    become_subreaper()  # the orphan comes to us
+    sweep = (
+        "import sys, time; from pathlib import Path; "
+        "from scalewise.sweep.warm_start import WarmServer; "
+        "server = WarmServer(Path(sys.argv[1]), 'fresh'); server.begin(); "
+        "print(server._process.pid, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", sweep, str(tmp_path)], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        server = int(process.stdout.readline())
+        ended = os.pidfd_open(server)
+        process.kill()
+    try:
+        assert select.select([ended], [], [], 30)[0]
+        assert os.waitpid(server, 0)[0] == server
+    finally:
+        os.close(ended)
+
+
+def test_what_is_imported_for_supervisors_leaves_the_ranks_their_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    before = dict(os.environ)
+    with warm._one_thread():
+        assert (os.environ["OPENBLAS_NUM_THREADS"], os.environ["OMP_NUM_THREADS"]) == ("1", "1")
+    assert dict(os.environ) == before
+    assert warm._ready("fresh") is spawn
+
+
+def test_a_sweep_goes_on_without_a_server_that_was_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    started: list[str] = []
+
+    def start(*cell: Any) -> Any:
+        started.append("forked" if isinstance(cell[-1], WarmServer) else "fresh")
+        if started[-1] == "forked":
+            raise NotWarmError("it ended")
+
+    monkeypatch.setattr(supervisors_module, "start", start)
+    monkeypatch.setattr(WarmServer, "begin", lambda server: None)
+    supervisors = Supervisors(tmp_path, warm=False, note=said.append)
+    cell: Any = None
+    supervisors.prepare(2)
+    for _ in range(2):
+        supervisors.start(cell, CellFolder(tmp_path), Lease((), ()), Host((), None, {}), ())
+    assert started == ["forked", "fresh", "fresh"]
+    assert said == ["warm     it ended; from here on, cells start without it"]
+
+
+def test_one_cell_is_started_without_a_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[WarmServer] = []
+    monkeypatch.setattr(WarmServer, "begin", begun.append)
+    monkeypatch.setattr(supervisors_module, "start", lambda *cell: cell)
+    supervisors = Supervisors(tmp_path, warm=False, note=lambda text: None)
+    supervisors.prepare(1)
+    cell: Any = None
+    answer = supervisors.start(cell, CellFolder(tmp_path), Lease((), ()), Host((), None, {}), ())
+    assert not any(isinstance(part, WarmServer) for part in cast(Any, answer))
+    assert not begun
 
 
 def test_a_process_with_threads_is_not_forked() -> None:
@@ -80,7 +178,7 @@ def test_a_process_with_threads_is_not_forked() -> None:
     named.wait()
     ours, theirs = socket.socketpair()
     try:
-        refusal = warm.answer(ours, []).decode()
+        refusal = warm.answer(ours, [], spawn).decode()
         assert refusal.startswith(f"{len(warm.threads())} threads run in the process to fork: ")
         assert "library-pool" in refusal
     finally:

@@ -8,8 +8,6 @@ from fakes.train_command import LEAN, Train
 from scalewise.host import usable_cores
 from scalewise.records import CellResult
 
-pytestmark = pytest.mark.timing
-
 
 def overlap(a: CellResult, b: CellResult) -> bool:
     return a.started_at < b.finished_at and b.started_at < a.finished_at

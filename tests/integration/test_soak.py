@@ -26,7 +26,6 @@ def benchmark() -> ModuleType:
 
 
 @pytest.mark.slow
-@pytest.mark.alone  # what each kill hits depends on how far the cells have come
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(len(usable_cores()) < 2, reason="a cell of two devices needs two cores")
 def test_every_cell_is_there_exactly_once_after_kills_at_random(

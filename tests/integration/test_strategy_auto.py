@@ -10,7 +10,6 @@ from scalewise.host import usable_cores
 
 
 @pytest.mark.slow
-@pytest.mark.alone  # it decides by what it measures
 @pytest.mark.skipif(len(usable_cores()) < 2, reason="needs two cores")
 def test_the_better_strategy_is_trained_and_says_why(train: Train) -> None:
     check_decision(train(*AUTO_STRATEGY, "hardware=cpu"))

@@ -31,12 +31,14 @@ for _name in STEP_DTYPE.names or ():
 class MarkedBatch:
     """Marks of one batch, by number. Several make a step where gradients are accumulated."""
 
-    __slots__ = ("events", "host_ns")
+    __slots__ = ("events", "host_ns", "resumed")
 
     def __init__(self) -> None:
         self.host_ns = [0] * _MARKS
         """Readings of ``perf_counter_ns``, 0 where the moment did not occur."""
         self.events: list[torch.cuda.Event | None] = [None] * _MARKS
+        self.resumed: torch.cuda.Event | None = None
+        """When the step went on with this batch, if something else came before it."""
 
 
 class _Marked:
@@ -76,6 +78,7 @@ class MarkedStep(_Marked):
         for batch in self.batches:
             final = batch is self.batches[-1]
             spent += batch.events[: Mark.OPTIMIZER_END] if final else batch.events
+            spent.append(batch.resumed)
         return [event for event in spent if event is not None]
 
 
@@ -145,8 +148,16 @@ def _fill(
 
 
 def _marks_ms(step: MarkedStep) -> list[list[float]]:
+    """From the start of the step to each mark, without what came between two of its batches."""
     assert step.start_event is not None
-    return [_elapsed_ms(step.start_event, batch) for batch in step.batches]
+    marks_ms, left_out_ms, before = [], 0.0, step.start_event
+    for batch in step.batches:
+        if batch.resumed is not None:
+            left_out_ms += before.elapsed_time(batch.resumed)
+        elapsed_ms = _elapsed_ms(step.start_event, batch)
+        marks_ms.append([ms - left_out_ms for ms in elapsed_ms])
+        before = batch.events[Mark.OPTIMIZER_END] or before
+    return marks_ms
 
 
 def _elapsed_ms(start: torch.cuda.Event, batch: MarkedBatch) -> list[float]:

@@ -87,6 +87,19 @@ class StepClock:
         self._batch = MarkedBatch()
         self._batches.append(self._batch)
 
+    def resume_step(self) -> None:
+        """What passed since the batch before, of a step that goes on, belongs to no step.
+
+        On the host its batches so far move up to now, and its start with them, so that its phases
+        still add up to it. On the device the gap is taken off when the events are read.
+        """
+        before = self._batches[-2]
+        gap_ns = time.perf_counter_ns() - before.host_ns[Mark.OPTIMIZER_END]
+        self._start_ns += gap_ns
+        for batch in self._batches[:-1]:
+            batch.host_ns = [moment and moment + gap_ns for moment in batch.host_ns]
+        self._batch.resumed = self._record()
+
     def finish_step(self, number: int, epoch: int, samples: int, flags: int) -> None:
         """The optimizer has stepped; the last mark of this step is the start of the next."""
         step = MarkedStep(

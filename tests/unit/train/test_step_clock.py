@@ -302,3 +302,57 @@ def test_a_mark_is_one_call_of_python(tmp_path: Path) -> None:
             sys.setprofile(None)
     # Made anew: the finished step, and the batch that comes.
     assert called == {"mark": len(moments), "finish_step": 1, "__init__": 2}
+
+
+def test_what_interrupts_a_step_of_several_batches_belongs_to_none_on_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0]
+    monkeypatch.setattr(step_clock.time, "perf_counter_ns", lambda: now[0])
+    with closing(StepWriter(tmp_path / "rank0.bin")) as writer:
+        interrupted_step(StepClock(writer, None), now)
+    (row,) = read_steps(tmp_path / "rank0.bin", 0).rows
+    assert [row[f"host_{name}_ms"] for name in ("step", "data_wait", "other")] == [60, 20, 40]
+    assert row["start_ns"] == 1000 * MS, "its batches so far moved to where it went on"
+
+
+def test_what_interrupts_a_step_of_several_batches_belongs_to_none_on_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, made = [0], []
+
+    class At(Event):
+        def record(self, stream: object) -> None:
+            self.at_ms = now[0] / MS
+
+    def make(enable_timing: bool) -> Event:
+        made.append(At())
+        return made[-1]
+
+    monkeypatch.setattr(step_clock.time, "perf_counter_ns", lambda: now[0])
+    monkeypatch.setattr(torch.cuda, "Event", make)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    with closing(StepWriter(tmp_path / "rank0.bin")) as writer:
+        clock = StepClock(writer, torch.device("cuda", 0))
+        interrupted_step(clock, now)
+        pooled = len(clock._pool)
+    (row,) = read_steps(tmp_path / "rank0.bin", 0).rows
+    assert [row[f"device_{name}_ms"] for name in ("step", "data_wait", "other")] == [60, 20, 2]
+    assert pooled == len(made) - 1, "all are used again but the last, with which the next begins"
+
+
+def interrupted_step(clock: StepClock, now: list[int]) -> None:
+    """Two batches of 30 ms, 10 ms of which waiting for data, with 1 s between them."""
+    clock.begin()
+    for batch in range(2):
+        if batch:
+            clock.continue_step()
+            now[0] += 1000 * MS
+            clock.resume_step()
+        for mark, after_ms in ((Mark.FETCH_BEGIN, 1), (Mark.FETCH_END, 10)):
+            now[0] += after_ms * MS
+            clock.mark(mark)
+        now[0] += 19 * MS
+        clock.mark(Mark.OPTIMIZER_END)
+    clock.finish_step(0, 0, 2, 0)
+    clock.drain(wait=True)

@@ -14,15 +14,22 @@ import torch
 from torch import Tensor
 
 from scalewise.records import CellFolder, MetricRow, MetricsWriter, finite_or_none
+from scalewise.train.callbacks.batch_loss import loss_of, loss_weights
 from scalewise.train.callbacks.data_share import OWN_SHARE, DataShare
 from scalewise.train.callbacks.steps import StepTimer
+
+_OWN = frozenset({"train_loss", "learning_rate"})
+_LOGGED = "logged/"
+"""Before the name of a user's metric that is called like one of the recorder's own."""
 
 
 @dataclass
 class _Pending:
     row: MetricRow
     losses: tuple[Tensor, ...]
-    """One a batch of the step, each already divided by their number, as Lightning gives them."""
+    """One a batch of the step, as Lightning gives them."""
+    weights: tuple[float, ...]
+    """One a loss: the weighted losses add up to the step's mean."""
     ready: torch.cuda.Event | None
 
 
@@ -31,7 +38,9 @@ class MetricsRecorder(pl.Callback):
 
     The loss stays on the device until the recording thread reads it, after its event: the
     training thread never waits for it. ``train_loss`` is this rank's own, of the samples that
-    its row counts: who reads the rows of all ranks takes their mean.
+    its row counts: who reads the rows of all ranks takes their mean. Where a user's module logs
+    a metric under one of these two names, that is ``logged/train_loss`` or
+    ``logged/learning_rate``: a curve is of one quantity.
 
     Args:
         folder: where the records go.
@@ -53,7 +62,8 @@ class MetricsRecorder(pl.Callback):
         self.final: dict[str, float | None] = {}
         self._steps = steps
         self._pending: deque[_Pending] = deque()
-        self._losses: list[Tensor] = []
+        self._losses: list[tuple[Tensor, int]] = []
+        """Of the step's batches so far, each with the samples it is the mean of."""
         self._writer: MetricsWriter | None = None
         self._earlier: Path | None = None
         self._side_stream: torch.cuda.Stream | None = None
@@ -81,7 +91,8 @@ class MetricsRecorder(pl.Callback):
                 pending.ready.synchronize()
             values = dict(pending.row.values)
             if pending.losses:
-                values["train_loss"] = sum(map(self._read, pending.losses))
+                weighted = zip(pending.weights, pending.losses, strict=True)
+                values["train_loss"] = sum(weight * self._read(loss) for weight, loss in weighted)
             self._writer.append(replace(pending.row, values=values))
             self.final.update({name: finite_or_none(value) for name, value in values.items()})
             self._pending.popleft()
@@ -101,22 +112,24 @@ class MetricsRecorder(pl.Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        due = (self._steps.steps + self._steps.inside_step) % self.every_n_steps == 0
-        if not due and not trainer.is_last_batch:
-            return
-        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-        if isinstance(loss, Tensor):
-            self._losses.append(loss.detach())
+        # Of every step: which of them ends the epoch, and so has a row, is known only at its end.
+        loss = loss_of(outputs)
+        if loss is not None:
+            self._losses.append((loss.detach(), self._steps.batch_samples))
         if self._steps.inside_step:
             return
-        self._append(trainer, _learning_rate(trainer), tuple(self._losses))
+        if self._steps.steps % self.every_n_steps == 0 or trainer.is_last_batch:
+            losses = tuple(loss for loss, _ in self._losses)
+            samples = [samples for _, samples in self._losses]
+            weights = loss_weights(samples, trainer.accumulate_grad_batches)
+            self._append(trainer, _learning_rate(trainer), losses, weights)
         self._losses.clear()
 
     def on_replays(self, trainer: pl.Trainer, losses: Mapping[int, Tensor]) -> None:
         """Losses of replayed steps, each by the number of steps still to come when it was due."""
         rate = _learning_rate(trainer)
         for steps_back, loss in losses.items():
-            self._append(trainer, dict(rate), (loss,), steps_back)
+            self._append(trainer, dict(rate), (loss,), (1.0,), steps_back)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._append_logged(trainer)
@@ -135,15 +148,19 @@ class MetricsRecorder(pl.Callback):
                 self._side_stream = torch.cuda.Stream(device)
 
     def _append_logged(self, trainer: pl.Trainer) -> None:
-        values = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        values: dict[str, float | None] = {
+            _LOGGED + name if name in _OWN else name: float(value)
+            for name, value in trainer.callback_metrics.items()
+        }
         if values:
-            self._append(trainer, dict(values), ())
+            self._append(trainer, values)
 
     def _append(
         self,
         trainer: pl.Trainer,
         values: dict[str, float | None],
-        losses: tuple[Tensor, ...],
+        losses: tuple[Tensor, ...] = (),
+        weights: tuple[float, ...] = (),
         steps_back: int = 0,
     ) -> None:
         ready = None
@@ -155,7 +172,7 @@ class MetricsRecorder(pl.Callback):
         samples = self._data.global_samples(own, trainer.world_size)
         of_step = (self._steps.samples_per_step or None) if losses else None
         row = MetricRow(time.time(), step, trainer.current_epoch, samples, values, of_step)
-        self._pending.append(_Pending(row, losses, ready))
+        self._pending.append(_Pending(row, losses, weights, ready))
 
     def _read(self, loss: Tensor) -> float:
         if self._side_stream is None:

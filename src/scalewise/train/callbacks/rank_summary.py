@@ -51,6 +51,7 @@ def summarise(
         peak_rss_mib=peak_rss_kib / 1024,
         metrics={**metrics.final, **_counted(module)},
         resumed_at_step=steps.first_step or None,
+        steps_without_loss=steps.steps_without_loss,
         step_rows=steps.rows,
         metric_rows=metrics.rows,
         missing={**steps.missing, **shards.missing},

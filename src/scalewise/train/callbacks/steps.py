@@ -18,6 +18,7 @@ from scalewise.measure.replays import Replays
 from scalewise.measure.step_clock import StepClock
 from scalewise.measure.step_phases import Mark
 from scalewise.records import WARMUP, CellFolder, CommunicationRecord, StepWriter
+from scalewise.train.callbacks.batch_loss import loss_of
 from scalewise.train.callbacks.bucket_watch import BucketWatch, hidden_reductions
 from scalewise.train.callbacks.epoch_guard import guard_epoch
 from scalewise.train.callbacks.last_gradient import LastGradient
@@ -53,6 +54,10 @@ class StepTimer(pl.Callback):
         """Steps that an earlier try had done when this one went on from its checkpoint."""
         self.traffic = GradientTraffic()
         self.missing: dict[str, str] = {}
+        self.steps_without_loss: int | None = None
+        """Steps of this try that left no gradient; None where a step owes nobody a loss."""
+        self.batch_samples = 0
+        """Of the batch before; 0 where they could not be counted."""
         self.samples_per_step = 0
         """Of the step before, or of each that was replayed last."""
         self.listens = True
@@ -63,6 +68,8 @@ class StepTimer(pl.Callback):
         self._clock: StepClock | None = None
         self._writer: StepWriter | None = None
         self._step_samples = 0
+        self._step_has_loss = False
+        self._inside_step = False
 
     @property
     def rows(self) -> int:
@@ -81,7 +88,7 @@ class StepTimer(pl.Callback):
     @property
     def inside_step(self) -> bool:
         """Whether batches were fed for whose gradients no optimizer step was taken yet."""
-        return self._step_samples > 0
+        return self._inside_step
 
     def drain(self, wait: bool) -> None:
         """Write the steps that are ready. Called from the recording thread."""
@@ -111,6 +118,9 @@ class StepTimer(pl.Callback):
             self.missing["phases"] = "profile.anatomy=false: only whole steps were timed"
         if self.listens:
             self.listen(trainer)
+        # Who optimizes by hand returns a loss or not; a forward pass alone has no optimizer.
+        if pl_module.automatic_optimization and trainer.optimizers:
+            self.steps_without_loss = 0
         self._clock.begin()
 
     def listen(self, trainer: pl.Trainer) -> None:
@@ -149,9 +159,12 @@ class StepTimer(pl.Callback):
     ) -> None:
         assert self._clock is not None
         self._clock.mark(Mark.OPTIMIZER_END)
-        self._step_samples += count_samples(batch)
+        self.batch_samples = count_samples(batch)
+        self._step_samples += self.batch_samples
+        self._step_has_loss |= loss_of(outputs) is not None
         accumulate = trainer.accumulate_grad_batches
-        if (batch_idx + 1) % accumulate and not trainer.is_last_batch:
+        self._inside_step = (batch_idx + 1) % accumulate != 0 and not trainer.is_last_batch
+        if self._inside_step:
             self._clock.continue_step()
             return
         excluded = self.own_steps < self.warmup_steps or self.profile.profiles
@@ -161,6 +174,9 @@ class StepTimer(pl.Callback):
         self.samples += self._step_samples
         self.samples_per_step = self._step_samples
         self._step_samples = 0
+        if self.steps_without_loss is not None and not self._step_has_loss:
+            self.steps_without_loss += 1
+        self._step_has_loss = False
         if self.own_steps == self.warmup_steps:
             self.traffic.begin()
 
@@ -224,8 +240,12 @@ class StepTimer(pl.Callback):
             self._clock.paused = False
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        # Scoring is no part of a training step: the next one begins after it.
-        if self._clock is not None and not trainer.sanity_checking:
+        # Scoring is no part of a training step: the next one begins after it, or goes on.
+        if self._clock is None or trainer.sanity_checking:
+            return
+        if self._inside_step:
+            self._clock.resume_step()
+        else:
             self._clock.begin()
 
     def _mark(self, mark: Mark) -> None:

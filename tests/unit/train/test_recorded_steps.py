@@ -1,0 +1,196 @@
+"""What a fit of Lightning's own leaves: every step's loss, samples and time are the step's."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from lightning_fabric.utilities.warnings import PossibleUserWarning
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from scalewise.records import (
+    CellFolder,
+    DeviceInfo,
+    MetricRow,
+    RankSummary,
+    StepSeries,
+    read_metrics,
+    read_steps,
+)
+from scalewise.train.callbacks import steps as step_timer
+from scalewise.train.callbacks.recorder import CellRecorder
+
+
+class Numbers(pl.LightningModule):
+    """The loss of a batch is the mean of its numbers, whatever was learnt."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        numbers = batch if isinstance(batch, Tensor) else batch.numbers
+        return numbers.mean() + 0 * self.weight
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), 0.25)
+
+
+class Silent(Numbers):
+    """Has no loss in its odd batches."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        return None if batch_idx % 2 else super().training_step(batch, batch_idx)
+
+
+class ByHand(Numbers):
+    """Trains in every step, and returns nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        optimizer = self.optimizers()
+        self.manual_backward(super().training_step(batch, batch_idx))
+        optimizer.step()
+
+
+class Logging(Numbers):
+    """Logs under the names of the recorder's own metrics, and under one of its own."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        for name in ("train_loss", "learning_rate", "mine"):
+            self.log(name, 123.0, on_step=False, on_epoch=True)
+        return super().training_step(batch, batch_idx)
+
+
+class Scored(Numbers):
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        pass
+
+
+class Opaque:
+    """A batch of which nobody can tell how many samples it holds."""
+
+    def __init__(self, numbers: list[float]) -> None:
+        self.numbers = torch.stack([torch.tensor(n) for n in numbers])
+
+    def to(self, device: torch.device, **_: Any) -> Opaque:
+        return self
+
+
+class Fit:
+    """One fit over these numbers, and what it recorded."""
+
+    def __init__(
+        self,
+        folder: Path,
+        module: pl.LightningModule,
+        numbers: list[float],
+        accumulate: int = 1,
+        every_n_steps: int = 1,
+        batch_size: int = 1,
+        collate: Any = torch.tensor,
+        **limits: Any,
+    ) -> None:
+        recorder = CellRecorder(CellFolder(folder), DeviceInfo("cpu", "cpu"), 0, every_n_steps)
+        trainer = pl.Trainer(
+            accelerator="cpu", devices=1, logger=False, enable_progress_bar=False,
+            enable_model_summary=False, enable_checkpointing=False, default_root_dir=folder,
+            callbacks=[recorder], accumulate_grad_batches=accumulate, num_sanity_val_steps=0,
+            **{"max_epochs": 1, **limits},
+        )  # fmt: skip
+        loader: Any = DataLoader(numbers, batch_size, collate_fn=collate)  # type: ignore[arg-type]
+        scored = loader if isinstance(module, Scored) else None
+        trainer.fit(module, loader, scored)
+        self.summary: RankSummary = recorder.close(trainer, module)
+        self.rows: list[MetricRow] = list(read_metrics(recorder.folder.metrics_path(0)))
+        self.steps: StepSeries = read_steps(recorder.folder.steps_path(0), 0)
+
+    @property
+    def losses(self) -> list[tuple[int, float | None]]:
+        return [(r.step, r.values["train_loss"]) for r in self.rows if "train_loss" in r.values]
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        # Lightning's advice: workers, srun, a validation set, a batch whose size it cannot tell.
+        warnings.simplefilter("ignore", PossibleUserWarning)
+        warnings.filterwarnings("ignore", message=".*isinstance.treespec.*")
+        warnings.filterwarnings("ignore", message=".*returned `None`.*")
+        yield
+
+
+def test_an_epochs_last_loss_is_of_its_whole_step_however_often_losses_are_read(
+    tmp_path: Path,
+) -> None:
+    numbers = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
+    often = Fit(tmp_path / "a", Numbers(), numbers, accumulate=4)
+    seldom = Fit(tmp_path / "b", Numbers(), numbers, accumulate=4, every_n_steps=10)
+    assert often.losses == [(1, 2.5), (2, 6.5)]
+    assert seldom.losses == [(2, 6.5)]
+
+
+def test_a_step_of_fewer_batches_has_the_mean_of_those_it_has(tmp_path: Path) -> None:
+    fit = Fit(tmp_path, Numbers(), [1.0, 1.0, 1.0, 2.0, 4.0], accumulate=3)
+    assert fit.losses == [(1, pytest.approx(1.0)), (2, pytest.approx(3.0))]
+
+
+def test_a_batch_counts_by_its_samples(tmp_path: Path) -> None:
+    fit = Fit(tmp_path, Numbers(), [1.0, 1.0, 1.0, 5.0], accumulate=2, batch_size=3)
+    assert fit.losses == [(1, pytest.approx(2.0))]
+    assert [row.step_samples for row in fit.rows] == [4]
+
+
+def test_batches_that_cannot_be_counted_make_steps_all_the_same(tmp_path: Path) -> None:
+    fit = Fit(tmp_path, Numbers(), [10.0] * 8, accumulate=4, collate=Opaque)
+    assert fit.losses == [(1, 10.0), (2, 10.0)]
+    assert [row.step_samples for row in fit.rows] == [None, None]
+    assert fit.summary.steps_completed == 2
+
+
+def test_metrics_of_the_users_own_are_kept_apart(tmp_path: Path) -> None:
+    fit = Fit(tmp_path, Logging(), [1.0, 1.0])
+    assert fit.losses == [(1, 1.0), (2, 1.0)]
+    of_epoch = {"logged/train_loss": 123.0, "logged/learning_rate": 123.0, "mine": 123.0}
+    assert fit.rows[-1].values == of_epoch
+    assert fit.summary.metrics == {"train_loss": 1.0, "learning_rate": 0.25, **of_epoch}
+
+
+@pytest.mark.parametrize(
+    ("module", "accumulate", "without"), [(Silent, 1, 2), (Silent, 2, 0), (Numbers, 1, 0)]
+)
+def test_steps_that_trained_nothing_are_counted(
+    tmp_path: Path, module: type[Numbers], accumulate: int, without: int
+) -> None:
+    fit = Fit(tmp_path, module(), [1.0] * 4, accumulate=accumulate)
+    assert fit.summary.steps_without_loss == without
+
+
+def test_who_optimizes_by_hand_owes_no_loss(tmp_path: Path) -> None:
+    assert Fit(tmp_path, ByHand(), [1.0] * 4).summary.steps_without_loss is None
+
+
+def test_validation_amid_a_step_leaves_it_going_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[int] = []
+
+    class Watched(step_timer.StepClock):
+        def begin(self) -> None:
+            begun.append(len(self._batches))
+            super().begin()
+
+    monkeypatch.setattr(step_timer, "StepClock", Watched)
+    fit = Fit(tmp_path, Scored(), [1.0] * 4, accumulate=2, val_check_interval=1)
+    assert list(fit.steps.rows["samples"]) == [2, 2]
+    # At the start of training and after validations between steps: none drops a batch.
+    assert begun == [1, 1, 1]

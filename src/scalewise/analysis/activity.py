@@ -66,3 +66,8 @@ def crowded_out_ms(run: Run) -> dict[int, float]:
             own = (rank.other_threads_cpu_ms_per_step or 0.0) / max(1, len(rank.device.cores))
             found[rank.rank] = max(0.0, rank.run_queue_ms_per_step - own)
     return found
+
+
+def crowd_ms(run: Run) -> float:
+    """Of :func:`crowded_out_ms`, the worst rank's: the others wait for it. 0 where not counted."""
+    return max(crowded_out_ms(run).values(), default=0.0)

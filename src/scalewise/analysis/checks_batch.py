@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from scalewise.analysis.activity import LAUNCH_BOUND_SM_PERCENT, sm_activity
+import numpy as np
+
+from scalewise.analysis.activity import LAUNCH_BOUND_SM_PERCENT, crowd_ms, sm_activity
+from scalewise.analysis.breakdown import ExposedCommunication
 from scalewise.analysis.checks_host import input_bound, oversubscribed, stalls
 from scalewise.analysis.checks_ranks import straggler, uneven_shards
 from scalewise.analysis.diagnosis import Case, Diagnosis, median_compute_ms
 from scalewise.analysis.pipeline import shares_samples
+from scalewise.analysis.throughput import common_steps
 
 SHARE = 0.10
 """Share of a step from which communication is a limit."""
 LOST_SAVING = 1.0
 """Share of what dividing the batch should save that is lost, from which the batch is too small to
 be divided: at 1 all of it is."""
+UNEVEN_TRANSFER = 1 / 3
+"""Share of the mean by which the median transfer differs where both are told: few long ones make
+the mean then."""
 
 
 def communication(case: Case) -> Iterator[Diagnosis]:
@@ -23,10 +30,21 @@ def communication(case: Case) -> Iterator[Diagnosis]:
     if split is not None and split.transfer_ms > SHARE * case.step_ms:
         yield Diagnosis(
             "communication-bound", split.transfer_ms, case.step_ms,
-            f"{split.transfer_ms:.3g} ms of every step pass between the last gradient bucket and "
-            "the end of the reduction even on the rank that waits for nobody",
+            f"on average {split.transfer_ms:.3g} ms a step{_median_too(case, split)} pass between "
+            "the last gradient bucket and the end of the reduction even on the rank that waits for "
+            "nobody",
             "with a larger batch a device this time stays the same and its share falls",
         )  # fmt: skip
+
+
+def _median_too(case: Case, split: ExposedCommunication) -> str:
+    """The median of the same, where the mean is no typical step's."""
+    ranks = common_steps(case.run.cell.steps, case.run.world_size)
+    exposed = np.stack([one.column("exposed_comm", split.timeline) for one in ranks])
+    median = float(np.median(exposed[:, ~np.isnan(exposed).any(axis=0)].min(axis=0)))
+    if abs(median - split.transfer_ms) <= UNEVEN_TRANSFER * split.transfer_ms:
+        return ""
+    return f" (median {median:.3g})"
 
 
 def divided_too_far(case: Case) -> Iterator[Diagnosis]:
@@ -39,11 +57,12 @@ def divided_too_far(case: Case) -> Iterator[Diagnosis]:
     filled = ": undivided, it would fill the GPUs" if division_idles(case) else ""
     turns_ms = found.turns_ms
     turns = f"{turns_ms:.3g} ms of waiting for each other in turns and " if turns_ms else ""
+    less = f" (less {found.crowd_ms:.3g} ms without a core)" if found.crowd_ms else ""
     yield Diagnosis(
         "batch too small", found.lost_ms, case.step_ms,
         f"forward and backward take {found.compute_ms:.3g} ms with 1/{n} of the batch and "
         f"{found.before_ms:.3g} ms with all of it, and {turns}{found.transfer_ms:.3g} ms of "
-        f"communication come on top: dividing it saves nothing{filled}",
+        f"communication come on top{less}: dividing it saves nothing{filled}",
         "scaling=weak, or a global batch several times larger, takes hardly longer a step",
     )  # fmt: skip
 
@@ -61,6 +80,8 @@ class Division:
     """The reduction that comes on top."""
     turns_ms: float = 0.0
     """And the wait for whichever rank comes last, where no rank is the slow one."""
+    crowd_ms: float = 0.0
+    """What of all this other processes caused by holding the cores: named as such, not here."""
 
     @property
     def ideal_saving_ms(self) -> float:
@@ -68,8 +89,12 @@ class Division:
 
     @property
     def lost_ms(self) -> float:
-        """Of the ideal saving: what computing takes beyond its share, waiting, the reduction."""
-        return self.compute_ms - self.before_ms / self.devices + self.turns_ms + self.transfer_ms
+        """Of the ideal saving: what computing takes beyond its share, waiting, the reduction.
+
+        Without what the crowd had of it.
+        """
+        beyond = self.compute_ms - self.before_ms / self.devices
+        return beyond + self.turns_ms + self.transfer_ms - self.crowd_ms
 
 
 def division(case: Case) -> Division | None:
@@ -79,10 +104,12 @@ def division(case: Case) -> Division | None:
     if compute is None or before is None or n < 2 or shares_samples(case.run.cell):
         return None
     split = case.run.anatomy.communication if case.run.anatomy else None
+    # A GPU computes on while its host has no core; on a CPU that delay is in these very times.
+    crowd = 0.0 if case.device else crowd_ms(case.run)
     if split is None:
-        return Division(n, before, compute, 0.0)
+        return Division(n, before, compute, 0.0, crowd_ms=crowd)
     turns_ms = split.wait_ms if _waits_in_turns(case) else 0.0
-    return Division(n, before, compute, split.transfer_ms, turns_ms)
+    return Division(n, before, compute, split.transfer_ms, turns_ms, crowd)
 
 
 def _waits_in_turns(case: Case) -> bool:

@@ -16,6 +16,9 @@ DRAM_BOUND_PERCENT = 60.0
 most of the time."""
 COMPUTE_BOUND_PERCENT = 80.0
 """A GEMM on an H200 reads 96 %, GPT-2 124M 84 to 89 %."""
+WELL_SPENT_SHARE = 0.75
+"""Share of a step that a GPU's SMs must work before computing is called its limit: where more is
+lost, something else is worth mending first, named or not."""
 THROTTLED_SAMPLES = 0.2
 """Share of the samples with a reason; a single one may be of the moment a job begins."""
 THROTTLE_LOSS = 0.03
@@ -47,7 +50,7 @@ def activity(case: Case) -> Iterator[Diagnosis]:
             "lower precision or fused kernels shorten the step; a lower SM clock does not "
             "lengthen it",
         )  # fmt: skip
-    elif sm > COMPUTE_BOUND_PERCENT:
+    elif sm > COMPUTE_BOUND_PERCENT and compute * sm / 100 > WELL_SPENT_SHARE * case.step_ms:
         yield Diagnosis(
             "compute-bound", compute * sm / 100, case.step_ms,
             f"the SMs have work in {sm:.0f} % of the {compute:.3g} ms it computes",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from scalewise.analysis.activity import crowd_ms
 from scalewise.analysis.checks import CHECKS
 from scalewise.analysis.diagnosis import Case, Diagnosis, median_compute_ms
 from scalewise.analysis.imported import check_imported
@@ -85,5 +86,17 @@ def _twin_compute(run: Run, twin: Configuration | None) -> float | None:
     result = run.cell.result
     if twin is None or result is None or result.scaling != "strong":
         return None
-    known = [ms for r in twin.runs if (ms := median_compute_ms(r)) is not None]
+    known = [ms for r in twin.runs if (ms := _own_compute_ms(r)) is not None]
     return sum(known) / len(known) if known else None
+
+
+def _own_compute_ms(run: Run) -> float | None:
+    """Forward and backward, on a CPU without what other processes that held its cores had of it.
+
+    None where they may have had all of it: nothing is known then of what the batch takes.
+    """
+    compute = median_compute_ms(run)
+    if compute is None or run.anatomy is None or run.anatomy.mean("device") is not None:
+        return compute
+    own_ms = compute - crowd_ms(run)
+    return own_ms if own_ms > 0 else None

@@ -13,8 +13,11 @@ from dataclasses import replace
 from scalewise.analysis.diagnosis import Diagnosis
 from scalewise.analysis.figures import factor
 from scalewise.analysis.identity import DATA_FILE
+from scalewise.analysis.lost_time import hiccup_clause, hiccup_line, wait_clause
+from scalewise.analysis.own_code import mixed_own_code
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.scaling import Pair
+from scalewise.analysis.untrained import untrained_steps
 from scalewise.analysis.verdict import Judgement
 
 LINEAR_UP_TO = 1.02
@@ -26,7 +29,7 @@ Diagnoses = Mapping[str, Sequence[Diagnosis]]
 
 
 def doubted(pair: Pair, diagnoses: Diagnoses) -> Pair:
-    """The pair with the doubts about its verdict in its reason.
+    """The pair with what its ranks wait and the doubts about its verdict in its reason.
 
     A whole interval beyond linear beside a disturbed single device is *inconclusive*: the
     disturbance explains it, and what the devices gain is not known.
@@ -41,14 +44,34 @@ def doubted(pair: Pair, diagnoses: Diagnoses) -> Pair:
     if disturbed:
         each = " and ".join(_disturbed(config, found) for config, found in disturbed)
         doubts.append(f"{each}: measure again on a quiet host")
+    sides = [(config, untrained_steps(config)) for config in (pair.single, pair.multi)]
+    doubts += [f"{_side(config)}: {without}" for config, without in sides if without]
+    doubts += [c for side in (pair.single, pair.multi) if (c := _long_steps(side, diagnoses))]
     doubts += _other_data(pair)
-    if not doubts:
+    doubts += mixed_own_code((pair.single, pair.multi))
+    waits = wait_clause(pair.multi)
+    said = [*([waits] if waits else []), *doubts]
+    if not said:
         return pair
     told = pair.judgement
     explained = beyond and any(config is pair.single for config, _ in disturbed)
     verdict = "inconclusive" if explained else told.verdict
-    judgement = Judgement(verdict, "; ".join([told.reason, *doubts]))
+    judgement = Judgement(verdict, "; ".join([told.reason, *said]))
     return replace(pair, judgement=judgement, doubts=tuple(doubts))
+
+
+def hiccup_lines(configs: Sequence[Configuration], diagnoses: Diagnoses) -> list[str]:
+    """A line for each configuration of which long steps took much, unless named as stalls."""
+    found = ((c.label, hiccup_line(c)) for c in configs if not _stalls(c, diagnoses))
+    return [f"{label}: {line}" for label, line in found if line]
+
+
+def _long_steps(config: Configuration, diagnoses: Diagnoses) -> str | None:
+    return None if _stalls(config, diagnoses) else hiccup_clause(config)
+
+
+def _stalls(config: Configuration, diagnoses: Diagnoses) -> bool:
+    return any(d.limit == "stalls" for d in diagnoses.get(config.config_id, ()))
 
 
 def changed_files(configs: Sequence[Configuration]) -> list[str]:
@@ -93,5 +116,8 @@ def _crowded(config: Configuration, diagnoses: Diagnoses) -> Diagnosis | None:
 
 
 def _disturbed(config: Configuration, found: Diagnosis) -> str:
-    who = "one device" if config.devices == 1 else f"{config.devices} devices"
-    return f"the step of {who} was disturbed by other processes for {found.cost}"
+    return f"the step of {_side(config)} was disturbed by other processes for {found.cost}"
+
+
+def _side(config: Configuration) -> str:
+    return "one device" if config.devices == 1 else f"{config.devices} devices"

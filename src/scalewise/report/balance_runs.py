@@ -7,7 +7,7 @@ from typing import Final
 
 from matplotlib.figure import Figure
 
-from scalewise.analysis.balance import GRADES, LoadBalance, advice, cv_text, grade
+from scalewise.analysis.balance import GRADES, LoadBalance, advice, cv_text, grade, worse
 from scalewise.analysis.figures import number
 from scalewise.analysis.run import Run
 from scalewise.analysis.runs import Configuration
@@ -62,15 +62,20 @@ def balanced_runs(analysis: Analysis) -> list[tuple[Configuration, Run, LoadBala
 
 
 def advice_lines(analysis: Analysis) -> list[str]:
-    """What to do about each configuration's grade; the rank it names is that of its worst run."""
+    """What to do about each configuration: about its worst run where that is graded worse.
+
+    The rank that is named is that of its worst run.
+    """
     lines = []
     for config in analysis.measured:
         balances = [run.balance for run in config.runs if run.balance]
         arrival = config.estimate("arrival_cv_percent")
         if balances and arrival is not None:
             worst, graded = max(balances, key=lambda b: b.cv_percent), grade(arrival.value)
-            said = advice(graded, worst.slowest_rank, on_cpu=config.is_cpu)
-            lines.append(f"{config.label} ({graded}): {said}")
+            acted_on = worse(graded, worst.grade)
+            said = advice(acted_on, worst.slowest_rank, on_cpu=config.is_cpu)
+            told = graded if acted_on == graded else f"{graded}, its worst run {acted_on}"
+            lines.append(f"{config.label} ({told}): {said}")
     return lines
 
 

@@ -12,6 +12,7 @@ from scalewise.analysis.diagnose import diagnose, diagnose_run, in_order
 from scalewise.analysis.diagnosis import Diagnosis
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.run import Run, measure_run
+from scalewise.analysis.runs import Configuration
 from scalewise.analysis.summary import analyse
 from scalewise.records import STEP_DTYPE, StepSeries
 
@@ -370,6 +371,75 @@ def test_allocator_retries_cost_what_long_steps_take_beyond_the_median(tmp_path:
     (found,) = [d for d in diagnose_run(run) if d.limit == "allocator thrash"]
     assert found.rank == 1
     assert found.ms == pytest.approx(5.0 / 50, abs=0.05)
+
+
+@pytest.mark.parametrize(("lost_ms", "named"), [(0.0, ["compute-bound"]), (3.0, [])])
+def test_a_gpu_that_waits_for_a_quarter_of_the_step_is_not_compute_bound(
+    tmp_path: Path, lost_ms: float, named: list[str]
+) -> None:
+    run = one_run(tmp_path, Spec())
+    rows = run.cell.steps[0].rows.copy()
+    rows["device_step_ms"] += lost_ms  # nobody knows of what
+    lost = with_activity(with_steps(run, rows), 95.0 * 10 / (10 + lost_ms))
+    assert [d.limit for d in diagnose_run(lost)] == named
+
+
+def with_crowd(config: Configuration, ms: float) -> Configuration:
+    return replace(config, runs=tuple(with_run_queue(r, *[ms] * r.world_size) for r in config.runs))
+
+
+@pytest.mark.parametrize(
+    ("crowds_ms", "named"),
+    [
+        ((0.0, 0.0), {"batch too small": 5.1}),
+        # Crowded, the share of the batch takes as long as all of it alone.
+        ((5.0, 0.0), {"host oversubscribed": 5.0}),
+        # Both were: less their delays, 7 and 6 ms of computing still save nothing.
+        ((2.0, 3.0), {"batch too small": 4.6, "host oversubscribed": 2.0}),
+        # The single device may have computed for no time at all: there is nothing to compare with.
+        ((0.0, 9.5), {}),
+    ],
+)
+def test_the_delay_of_a_crowd_is_no_fixed_cost_of_a_batch(
+    tmp_path: Path, crowds_ms: tuple[float, float], named: dict[str, float]
+) -> None:
+    divided = replace(DDP, kind="cpu", phases_ms={**DDP_MS, "forward": 3.0, "backward": 6.0})
+    specs = [Spec(kind="cpu"), divided]
+    (pair,) = analyse(load_sweep(write_sweep(tmp_path, specs))).pairs
+    multi, single = with_crowd(pair.multi, crowds_ms[0]), with_crowd(pair.single, crowds_ms[1])
+    found = in_order(diagnose_run(multi.runs[0], single))
+    assert {d.limit: d.ms for d in found} == pytest.approx(named, rel=0.03)
+    assert [d.limit for d in found] == list(named)
+
+
+@pytest.mark.parametrize(
+    ("crowd_ms", "named"),
+    [
+        (0.0, {"input-bound": 3.0}),
+        (1.5, {"input-bound": 1.5, "host oversubscribed": 1.5}),
+        (3.2, {"host oversubscribed": 3.2}),
+    ],
+)
+def test_what_a_loader_waits_for_a_core_is_counted_once(
+    tmp_path: Path, crowd_ms: float, named: dict[str, float]
+) -> None:
+    run = one_run(tmp_path, Spec(kind="cpu", phases_ms={**SINGLE_MS, "data_wait": 3.0}))
+    found = diagnose_run(with_run_queue(run, crowd_ms))
+    assert {d.limit: d.ms for d in found} == pytest.approx(named, rel=0.03)
+
+
+@pytest.mark.parametrize("is_rare", [False, True])
+def test_a_transfer_that_few_steps_make_is_told_with_its_median(
+    tmp_path: Path, is_rare: bool
+) -> None:
+    run = one_run(tmp_path, replace(DDP, kind="cpu"))
+    rows = [one.rows.copy() for one in run.cell.steps]
+    for one in rows:
+        for name in ("host_exposed_comm_ms", "host_step_ms"):
+            one[name][:: 10 if is_rare else 1] += 10.0 if is_rare else 1.0
+    (found,) = [d for d in diagnose_run(with_steps(run, *rows)) if d.limit == "communication-bound"]
+    assert found.evidence.startswith("on average 1.6 ms a step")
+    assert ("(median 0.6" in found.evidence) == is_rare
 
 
 def test_what_can_be_mended_stands_before_what_is_well_spent() -> None:

@@ -13,6 +13,8 @@ import pytest
 from scalewise.analysis.load import Sweep, load_sweep
 from scalewise.analysis.summary import Analysis, analyse
 from scalewise.records import PHASES, read_steps
+from scalewise.report.balance_runs import advice_lines
+from scalewise.report.findings import warnings
 
 DATA = Path(__file__).parents[2] / "data"
 
@@ -93,3 +95,29 @@ def test_small_models_are_launch_bound_and_no_rank_is_blamed_for_it() -> None:
         found = analysis.diagnoses[configuration.config_id]
         assert found[0].limit == "launch-bound"
         assert "straggler" not in {diagnosis.limit for diagnosis in found}
+
+
+def test_four_gpus_that_lose_a_third_of_the_step_are_not_called_compute_bound() -> None:
+    """Two freezes after warm-up, and waits for rank 2: said with what they took, nobody accused."""
+    analysis = analyse(load_sweep(Path(__file__).parents[3] / "docs/results/h200x4_gpt2"))
+    (pair,) = analysis.pairs
+    assert analysis.diagnoses[pair.multi.config_id] == ()
+    assert [d.limit for d in analysis.diagnoses[pair.single.config_id]] == ["compute-bound"]
+    reason = pair.judgement.reason
+    assert "ranks wait 6.94 of 38 ms a step for the last of them (rank 0: 10.3, " in reason
+    assert "rank 2 is last in most steps in 2 of 3 runs" in reason
+    assert "long steps took 20 to 26 % of the time of gpt2 ddp x4 in 2 of 3 runs" in reason
+    (line,) = [line for line in warnings(analysis) if "hiccups" in line]
+    assert "2 of 60 steps took 26% of the time in repeat 1 (the first at step 20; mean" in line
+    assert "2 of 60 steps took 20% of the time in repeat 2 (the first at step 23; mean" in line
+    assert line.endswith("more warm-up (warmup_steps) or a longer run makes less of them")
+    (advised,) = advice_lines(analysis)
+    assert advised.startswith("gpt2 ddp x4 (good, its worst run fair): compare rank 2's")
+
+
+def test_two_gpus_that_lose_little_have_no_such_doubts(nvlink: Analysis) -> None:
+    (pair,) = nvlink.pairs
+    assert pair.doubts == ()
+    assert "ranks wait" not in pair.judgement.reason
+    assert [d.limit for d in nvlink.diagnoses[pair.multi.config_id]] == ["compute-bound"]
+    assert not [line for line in warnings(nvlink) if "hiccups" in line]

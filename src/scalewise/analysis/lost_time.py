@@ -1,0 +1,180 @@
+"""Time of a run that no limit explains: long steps, and ranks that wait for the last one.
+
+Neither is a fault of anything: one freeze of a host strikes healthy runs too, and a rank may be
+last without being slow. Both can be a quarter of all time, so the answer says what they took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from scalewise.analysis.run import Run
+from scalewise.analysis.runs import Configuration
+from scalewise.analysis.throughput import NotMeasuredError, common_steps, timeline
+
+LONG_FACTOR = 3.0
+"""A step beyond this many medians is long: noise of single steps stays below it."""
+EVENT_STEPS = 5
+"""Long steps no farther apart than this are one event: a freeze of the host shows in several
+steps, and on each rank in another (recorded on four H200: steps 20, 22 and 24)."""
+WORTH_SAYING = 0.10
+"""Share of all time from which long steps, or waiting for the last rank, stand in the answer."""
+LATE_MOSTLY = 0.5
+"""Share of the steps from which a rank that is last is named as the one waited for."""
+_MOST_RUNS = 3
+"""Runs whose long steps are told one by one."""
+
+
+@dataclass(frozen=True)
+class LongSteps:
+    """The steps of one run that take more than three medians of it."""
+
+    count: int
+    steps: int
+    """All timed steps."""
+    events: int
+    """Separate occasions."""
+    first_step: int
+    last_step: int
+    half_step: int
+    """The step in the middle of the run."""
+    excess_ms: float
+    """What they take beyond the median, in ms a step of all steps."""
+    mean_ms: float
+    median_ms: float
+    longest_ms: float
+    share: float
+    """Of all timed time, whole."""
+
+    @property
+    def excess_share(self) -> float:
+        """Of all timed time, what they take beyond the median."""
+        return self.excess_ms / self.mean_ms
+
+    @property
+    def are_early(self) -> bool:
+        """Whether all lie in the first half: then a longer run, or warm-up, makes less of them."""
+        return self.last_step <= self.half_step
+
+
+def long_steps(run: Run) -> LongSteps | None:
+    """Long steps of the slowest rank in each step; None where there are none, or no step."""
+    try:
+        ranks = common_steps(run.cell.steps, run.world_size)
+    except NotMeasuredError:
+        return None
+    times = np.max([s.column("step", timeline(ranks)) for s in ranks], axis=0)
+    numbers, median = ranks[0].rows["step"], float(np.median(times))
+    long = times > LONG_FACTOR * median
+    if not long.any():
+        return None
+    return LongSteps(
+        count=int(long.sum()),
+        steps=len(times),
+        events=1 + int((np.diff(numbers[long]) > EVENT_STEPS).sum()),
+        first_step=int(numbers[long][0]),
+        last_step=int(numbers[long][-1]),
+        half_step=int(numbers[len(numbers) // 2]),
+        excess_ms=float((times[long] - median).sum()) / len(times),
+        mean_ms=float(times.mean()),
+        median_ms=median,
+        longest_ms=float(times.max()),
+        share=float(times[long].sum() / times.sum()),
+    )
+
+
+def hiccups(config: Configuration) -> tuple[tuple[Run, LongSteps], ...]:
+    """Runs in which long steps take a tenth of all time beyond the median, in order."""
+    each = ((run, long_steps(run)) for run in config.runs)
+    return tuple((run, one) for run, one in each if one and one.excess_share > WORTH_SAYING)
+
+
+def hiccup_line(config: Configuration) -> str | None:
+    """What long steps took in each run, and what makes less of them; None where it is little."""
+    found = hiccups(config)
+    if not found:
+        return None
+    told = [_told(run, one, len(config.runs)) for run, one in found[:_MOST_RUNS]]
+    more = len(found) - len(told)
+    told += [f"and so in {more} more run{'s' if more > 1 else ''}"] if more else []
+    early = all(one.are_early for _, one in found)
+    way = (
+        "more warm-up (warmup_steps) or a longer run makes less of them"
+        if early
+        else "the mean is no typical step; what interrupts the host in between has to be found"
+    )
+    return f"hiccups: {'; '.join(told)}: {way}"
+
+
+def hiccup_clause(config: Configuration) -> str | None:
+    """The same for an answer, in few words."""
+    found = hiccups(config)
+    if not found:
+        return None
+    shares = sorted(100 * one.share for _, one in found)
+    ends = " to ".join(dict.fromkeys(f"{share:.0f}" for share in (shares[0], shares[-1])))
+    runs = f" in {len(found)} of {len(config.runs)} runs" if len(config.runs) > 1 else ""
+    return f"long steps took {ends} % of the time of {config.label}{runs}"
+
+
+def _told(run: Run, one: LongSteps, runs: int) -> str:
+    where = f" in repeat {run.cell.planned.repeat}" if runs > 1 else ""
+    # The step of the tables, which is that of the slowest rank over the run.
+    times = run.throughput.step_time_ms if run.throughput else None
+    typical = f"; mean step {times.mean:.3g} ms, median {times.p50:.3g} ms" if times else ""
+    return (
+        f"{one.count} of {one.steps} steps took {one.share:.0%} of the time{where} (the first at "
+        f"step {one.first_step}{typical})"
+    )
+
+
+def wait_clause(config: Configuration) -> str | None:
+    """What each rank waits for the last one, where the mean is a tenth of the step; else None."""
+    waits = [w for run in config.runs if (w := rank_waits_ms(run)) is not None]
+    step = config.estimate("step_time_ms")
+    if not waits or step is None or len({len(w) for w in waits}) > 1:
+        return None
+    each: npt.NDArray[np.float64] = np.mean(waits, axis=0)
+    if not float(each.mean()) > WORTH_SAYING * step.value:
+        return None
+    told = ", ".join(f"rank {rank}: {ms:.3g}" for rank, ms in enumerate(each))
+    return (
+        f"ranks wait {float(each.mean()):.3g} of {step.value:.3g} ms a step for the last of them "
+        f"({told}{_mostly_last(config.runs)})"
+    )
+
+
+def rank_waits_ms(run: Run) -> npt.NDArray[np.float64] | None:
+    """Mean ms a step that each rank waits at the end of backward for the last, shape ``[ranks]``.
+
+    Exposed communication beyond that of the rank that waits for nobody (DESIGN, law 5). None for
+    one rank, and where it was not timed.
+    """
+    try:
+        ranks = common_steps(run.cell.steps, run.world_size)
+    except NotMeasuredError:
+        return None
+    exposed = np.stack([one.column("exposed_comm", timeline(ranks)) for one in ranks])
+    exposed = exposed[:, ~np.isnan(exposed).any(axis=0)]
+    if len(ranks) < 2 or exposed.size == 0:
+        return None
+    waits: npt.NDArray[np.float64] = (exposed - exposed.min(axis=0)).mean(axis=1)
+    return waits
+
+
+def _mostly_last(runs: Sequence[Run]) -> str:
+    """The rank that is last in most steps, if it is the same one in most runs."""
+    last = [
+        run.balance.slowest_rank
+        for run in runs
+        if run.balance is not None and run.balance.slowest_share > LATE_MOSTLY
+    ]
+    rank = max(last, key=last.count, default=None)
+    if rank is None or 2 * last.count(rank) <= len(runs):
+        return ""
+    often = f" in {last.count(rank)} of {len(runs)} runs" if len(runs) > 1 else ""
+    return f"; rank {rank} is last in most steps{often}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,18 +24,12 @@ def report() -> int:
     sweeps = sweeps_of_this_process()
     if not sweeps:
         return 0
-    from scalewise.report import build
-
-    shown = True
-    for sweep in sweeps:
-        if sweep.count("done"):
-            files = build(sweep.folder)
-            shown = _print_table(sweep) and shown
-            say(f"report: {files.markdown}")
-            _say_where_runs_are(sweep.folder)
-        elif sweep.count("failed"):
-            # Of nothing, but it says where to look.
-            shown = _print_table(sweep) and shown
+    try:
+        shown = [_show(sweep) for sweep in sweeps]
+    finally:
+        # A disk that took no record may take no report either.
+        for line in _unrecorded(sweeps):
+            say(line)
     say_how_to_finish()
     left = [line for sweep in sweeps for line in _left_behind(sweep)]
     for line in left:
@@ -49,7 +44,34 @@ def report() -> int:
             return status
     if left:
         return EXIT_SKIPPED
-    return 0 if shown else EXIT_NOT_SHOWN
+    return 0 if all(shown) else EXIT_NOT_SHOWN
+
+
+def _show(sweep: SweepReport) -> bool:
+    """Write the report and print its table; False where standard output cannot be written."""
+    from scalewise.report import build
+
+    shown = True
+    if sweep.count("done"):
+        files = build(sweep.folder)
+        shown = _print_table(sweep)
+        say(f"report: {files.markdown}")
+        _say_where_runs_are(sweep.folder)
+    elif sweep.count("failed"):
+        # Of nothing, but it says where to look.
+        shown = _print_table(sweep)
+    return shown
+
+
+def _unrecorded(sweeps: Sequence[SweepReport]) -> list[str]:
+    """Why cells failed whose folders could not take it, so that no table tells."""
+    lines = (
+        f"failed: {cell.planned.name}: {outcome.message} (of which nothing could be written)"
+        for sweep in sweeps
+        for cell in sweep.cells
+        if (outcome := sweep.outcomes.get(cell.planned.cell_id)) and not outcome.is_recorded
+    )
+    return list(dict.fromkeys(lines))  # a sweeper may ask for a cell more than once
 
 
 def _left_behind(sweep: SweepReport) -> tuple[str, ...]:

@@ -72,7 +72,7 @@ def check_found_batch(run: Finished, ranks: int) -> tuple[BatchSearchRecord, Cel
     assert search.load_result().ranks[-1].steps_completed == 0
     said = [line for line in run.err.splitlines() if line.startswith("batch ")]
     assert len(said) == 2
-    assert f"batch_size={together} with scaling=strong found, not chosen" in said[0]
+    assert f"batch_size={together} with scaling=strong was found by the search" in said[0]
     assert str(search.path / "find_batch.json") in said[1]
     assert "Batch size found by search" in (run.sweep.report_path / "report.md").read_text()
     return record, trained

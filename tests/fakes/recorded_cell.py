@@ -132,7 +132,7 @@ class RecordedCell:
                 }
                 flags = 1 if step <= WARMUP_STEPS else 0
                 begin = start_ns + int((step - 1) * STEP_MS * 1e6)
-                writer.append(step, begin, 0, BATCH, flags, times, None)
+                writer.append(step - 1, begin, 0, BATCH, flags, times, None)
             if step % 10 == 0:
                 for rank, metrics in enumerate(self._metrics):
                     values = {"train_loss": own_loss(step, rank), "learning_rate": 1e-3}

@@ -59,6 +59,9 @@ def test_a_model_and_data_of_ones_own_train_with_full_records(own: dict[str, Cel
     assert result.ranks[0].gradient_bytes == 4 * result.ranks[0].parameters_total
     config = own["ddp"].load_config()
     assert config["model"] == {"_target_": "mine.Net", "width": 12}
+    own_code = own["ddp"].load_provenance().own_code
+    assert set(own_code) == {"mine.Data", "mine.Net"}
+    assert all(" bytes (sha256 " in told for told in own_code.values())
     shards = [read_shard(own["ddp"].shard_path(rank), rank) for rank in range(2)]
     assert audit_shards(shards, 2, 16).verdict == "sharded"
     assert not load_sweep(own["ddp"].path.parent).problems

@@ -34,7 +34,7 @@ FACTORS: Mapping[str, tuple[str, ...]] = {
     "devices": ("devices", "strategy"),
     "strategy": ("strategy",),
     "gpu": ("device_model", "hardware", "driver", "host"),
-    "code": ("code",),
+    "code": ("code", "own_code"),
     "versions": ("torch", "lightning", "driver", "cuda"),
     "model": ("model",),
     "dataset": ("dataset", "data_file"),
@@ -50,6 +50,8 @@ FACTORS: Mapping[str, tuple[str, ...]] = {
 UNKNOWN = "unknown"
 DATA_FILE = "data_file."
 """Before the name of an argument of the data set: what the file was that it named."""
+OWN_CODE = "own_code."
+"""Before the dotted name of a class of the user's own: what its source was."""
 _PROVENANCE = ("torch", "lightning", "driver", "cuda", "code.commit", "code.diff", "emulated")
 
 _RECORDED = frozenset(
@@ -107,8 +109,9 @@ def differences(left: Identity, right: Identity, factor: str = "devices") -> lis
         excused = any(name == field or name.startswith(field + ".") for field in freed)
         # A key that one side's code did not know yet differs because the code does.
         excused |= "code" in freed and name not in _RECORDED and "absent" in (a, b)
-        # Records older than this field, and data sets without files, have none.
-        excused |= name.startswith(DATA_FILE) and "absent" in (a, b)
+        # Records older than these fields, data sets without files and cells without classes of
+        # the user's own have none.
+        excused |= name.startswith((DATA_FILE, OWN_CODE)) and "absent" in (a, b)
         # What nobody recorded cannot be shown to be equal.
         if not excused and (a != b or UNKNOWN in (a, b)):
             found.append(Difference(name, a, b))
@@ -182,6 +185,7 @@ def _from_provenance(cell: Cell) -> dict[str, str]:
     named = zip(_PROVENANCE, values, strict=True)
     fields = {name: "none" if value is None else str(value) for name, value in named}
     fields |= {f"{DATA_FILE}{argument}": told for argument, told in provenance.data.items()}
+    fields |= {f"{OWN_CODE}{target}": told for target, told in provenance.own_code.items()}
     # Forks share what fresh processes draw anew: their times are none to compare with.
     return fields | ({} if provenance.started == "fresh" else {"started": provenance.started})
 

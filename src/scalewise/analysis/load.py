@@ -15,9 +15,11 @@ from typing import Any, Literal
 from scalewise.analysis.own_optimizer import name_own_optimizers
 from scalewise.analysis.readings import (
     attempt,
+    other_ranks_metrics_absent,
     read_attempts,
     read_config,
     read_devices,
+    read_provenance,
     read_rank_metrics,
     read_rank_shards,
     read_rank_steps,
@@ -184,10 +186,11 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> Cell:
     result = _read_result(folder, planned, of_result)
     state, under_way = _state(folder, result, attempts, problems)
     started = (folder.path / "provenance.json").exists() or result is not None
-    config = attempt(problems, read_config, folder)
+    config = attempt(problems, read_config, folder, result)
     tracking = attempt(problems, folder.load_tracking)
     steps = read_rank_steps(folder, result, of_steps)
     metrics = read_rank_metrics(folder, result, of_metrics)
+    problems += other_ranks_metrics_absent(folder, result)
 
     def told(found: Sequence[str]) -> tuple[str, ...]:
         # By the cell's own paths: a report may travel, the machine's folders stay here.
@@ -199,7 +202,7 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> Cell:
         state=state,
         config=config,
         result=result,
-        provenance=attempt(problems, folder.load_provenance) if started else None,
+        provenance=attempt(problems, read_provenance, folder, result) if started else None,
         steps=steps,
         devices=read_devices(folder, problems),
         metrics=metrics,

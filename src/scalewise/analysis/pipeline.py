@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from scalewise.analysis.breakdown import Anatomy
 from scalewise.analysis.load import Cell
-from scalewise.analysis.throughput import data_shards_of
 from scalewise.records import PipelineRecord
+from scalewise.records.fed import data_shards_of
 
 
 @dataclass(frozen=True)

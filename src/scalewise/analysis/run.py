@@ -15,10 +15,10 @@ from scalewise.analysis.shards import ShardAudit, audit_shards
 from scalewise.analysis.throughput import (
     NotMeasuredError,
     Throughput,
-    data_shards_of,
     measure_throughput,
 )
 from scalewise.analysis.usage import Usage, joules_per_million_samples, measure_usage
+from scalewise.records.fed import data_shards_of
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from scalewise.analysis.labels import named
 from scalewise.analysis.load import Cell
-from scalewise.analysis.throughput import data_shards_of
 from scalewise.records import CellResult, MetricRow
+from scalewise.records.fed import data_shards_of
 from scalewise.records.rank_means import keyed, mean_over_ranks, weights_of
 
 

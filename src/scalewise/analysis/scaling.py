@@ -78,12 +78,22 @@ def pair_all(
     for multi in configs:
         if multi.devices == 1 or not multi.runs:
             continue
-        found = _pair(multi, singles, min_efficiency)
+        found = _pair_or_reason(multi, singles, min_efficiency)
         if isinstance(found, Pair):
             pairs.append(found)
         else:
             refused.append(found)
     return _adjusted(pairs), tuple(refused)
+
+
+def _pair_or_reason(
+    multi: Configuration, singles: Sequence[Configuration], min_efficiency: float
+) -> Pair | Refused:
+    """As :func:`_pair`; figures that no ratio can be taken of refuse this pair, not the report."""
+    try:
+        return _pair(multi, singles, min_efficiency)
+    except (ArithmeticError, ValueError) as error:
+        return Refused(multi, f"its speedup cannot be computed: {error}")
 
 
 def _pair(

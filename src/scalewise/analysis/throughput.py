@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from scalewise.records import RankSummary, StepSeries
+from scalewise.records import StepSeries
+from scalewise.records.fed import sum_over_shards
 
 
 class NotMeasuredError(Exception):
@@ -95,6 +96,8 @@ def measure_throughput(
     samples = sum_over_shards(fed, data_shards)
     if seconds <= 0:
         raise NotMeasuredError("the timed steps took no time at all: the step clock did not run")
+    if samples <= 0:
+        raise NotMeasuredError("no sample could be counted: no tensor was found in any batch")
     return Throughput(
         global_samples_per_s=samples / seconds,
         samples=samples,
@@ -104,17 +107,6 @@ def measure_throughput(
         timeline=line,
         step_time_ms=describe_steps(times[slowest]),
     )
-
-
-def sum_over_shards(fed: Sequence[int], data_shards: Sequence[int] | None) -> int:
-    """Samples fed by all ranks, those of ranks that share a part of the data once."""
-    return sum(dict(zip(data_shards or range(len(fed)), fed, strict=True)).values())
-
-
-def data_shards_of(ranks: Sequence[RankSummary]) -> tuple[int, ...]:
-    """The part of the data each rank fed, in the order of ranks."""
-    ordered = sorted(ranks, key=lambda r: r.rank)
-    return tuple(r.rank if r.data_shard is None else r.data_shard for r in ordered)
 
 
 def describe_steps(times_ms: npt.NDArray[np.float64]) -> StepTimes:

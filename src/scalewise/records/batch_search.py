@@ -72,11 +72,9 @@ class BatchSearchRecord:
             "may fit; raise it, in scalewise find-batch also by --most N",
             "data": "the largest tried: the training set has no more for each device",
         }[self.limited_by]
-        return (
-            f"batch_size={self.batch_size(scaling)} with scaling={scaling} found, not chosen: "
-            f"{self.per_device_batch_size} samples on each of {self.world_size} x {self.device} "
-            f"({limit}){self._memory()}"
-        )
+        found = f"batch_size={self.batch_size(scaling)} with scaling={scaling}"
+        each = f"{self.per_device_batch_size} samples on each of {self.world_size} x {self.device}"
+        return f"{found} was found by the search: {each} ({limit}){self._memory()}"
 
     def _memory(self) -> str:
         if self.peak_mib is None:

@@ -63,5 +63,8 @@ class Provenance:
     """The document and date those rates are from."""
     data: Mapping[str, str] = field(default_factory=dict)
     """Argument of the data set to the size and sum of the file it named; empty where none did."""
+    own_code: Mapping[str, str] = field(default_factory=dict)
+    """Class of the user's own to the size and sum of its source; empty where none was named, and in
+    records from before it was looked at."""
     started: Literal["fresh", "forked"] = "fresh"
     """``forked``: the ranks are forks of a process that had imported everything already."""

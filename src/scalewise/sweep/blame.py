@@ -13,11 +13,15 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 
 from scalewise.records import Cause, CellFolder, RankError, RecordError
+from scalewise.records.heartbeat import read_heartbeat
 from scalewise.sweep.ranks import RankProcess, Ranks
+from scalewise.sweep.retry import EPOCHS_DIFFER, NO_PEER, transient
 
 _SETTLE_S = 0.3
 _LAST_LINES = 20
 _LINE_LIMIT = 500
+_IN_A_STEP = "loops/optimization/"
+"""In the traceback of a rank that trained: Lightning validates and ends a fit elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,43 @@ def blame(ranks: Ranks, folder: CellFolder) -> Verdict:
         elif process.ended_at is not None and not _finished(process, folder):
             candidates.append((not _was_killed(process), process.ended_at, process))
     _, at, first = min(candidates, key=lambda candidate: candidate[:2])
-    return replace(_verdict(first, errors[first.rank]), at=at)
+    error = errors[first.rank]
+    uneven = "" if error is None else _uneven_epochs(error, ranks, folder)
+    verdict = _verdict(first, error)
+    return replace(verdict, at=at, message=uneven or verdict.message)
+
+
+def _uneven_epochs(error: RankError, ranks: Ranks, folder: CellFolder) -> str:
+    """That a rank missed a peer in a step which that peer did not have; empty for any other end."""
+    if transient(error.message) != NO_PEER or _IN_A_STEP not in error.traceback:
+        return ""
+    reached = _steps_reached(error.rank, folder)
+    for process in ranks.processes:
+        steps = _steps_at_a_good_end(process, folder)
+        if steps is not None and reached is not None and steps <= reached:
+            return (
+                f"rank {process.rank} had ended its epoch after {steps:,} steps while rank "
+                f"{error.rank} went on: {EPOCHS_DIFFER}; give every rank as many batches"
+            )
+    return ""
+
+
+def _steps_reached(rank: int, folder: CellFolder) -> int | None:
+    try:
+        heartbeat = read_heartbeat(folder.heartbeat_path(rank))
+    except RecordError:
+        return None
+    return None if heartbeat is None else heartbeat.step
+
+
+def _steps_at_a_good_end(process: RankProcess, folder: CellFolder) -> int | None:
+    """Steps of a rank whose fit ended as it should, though its process may still be closing."""
+    if process.exit_code not in (None, 0):
+        return None
+    try:
+        return folder.load_rank(process.rank).steps_completed
+    except RecordError:
+        return None
 
 
 def _finished(process: RankProcess, folder: CellFolder) -> bool:

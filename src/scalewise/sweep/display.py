@@ -146,7 +146,7 @@ class LineDisplay:
         if time.monotonic() - self._last_tick < _LINE_EVERY_S:
             return
         self._last_tick = time.monotonic()
-        left = f", about {duration(seconds_left)} left" if seconds_left is not None else ""
+        left = "" if seconds_left is None else f", {left_words(seconds_left)}"
         cells = "; ".join(f"{p.name} {_step(p)}{_rate(p)}" for p in running)
         self._say(f"         {tally}{left}{': ' + cells if cells else ''}")
 
@@ -190,7 +190,7 @@ class LiveDisplay:
                 _step(progress),
                 _rate(progress).strip(),
             )
-        left = f"; about {duration(seconds_left)} left" if seconds_left is not None else ""
+        left = "" if seconds_left is None else f"; {left_words(seconds_left)}"
         self._live.update(Group(table, Text(f"{tally}{left}", style="bold")))
 
     def note(self, text: str) -> None:
@@ -211,8 +211,15 @@ def ended_line(name: str, outcome: Outcome, seconds: float | None) -> str:
     return f"done     {name}{took}" + ("" if rate is None else f", {rate:,.0f} samples/s")
 
 
+def left_words(seconds: float) -> str:
+    """``about 4.2 s left``; no figure for less than a second, which no estimate tells."""
+    return "nearly done" if seconds < 1 else f"about {duration(seconds)} left"
+
+
 def duration(seconds: float) -> str:
-    """``4.2 s``, ``3 min 20 s`` or ``2 h 05 min``."""
+    """``4.2 s``, ``3 min 20 s`` or ``2 h 05 min``; never ``0.0 s``."""
+    if seconds < 0.05:
+        return "under 0.1 s"
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

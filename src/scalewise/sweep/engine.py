@@ -16,10 +16,11 @@ from typing import Literal
 
 from scalewise.config import ConfigError
 from scalewise.gpu.election import FileLock
-from scalewise.records import Attempt, CellFolder, SweepFolder
+from scalewise.records import Attempt, CellFolder, RecordError, SweepFolder
 from scalewise.sweep.budget import Budget, budget_of
 from scalewise.sweep.display import Display, Progress, Tally
 from scalewise.sweep.estimate import Measured, Outlook, Remaining
+from scalewise.sweep.finished_times import duration_of
 from scalewise.sweep.job import Outcome
 from scalewise.sweep.lease import HostMismatch
 from scalewise.sweep.mirror import Mirror
@@ -30,10 +31,13 @@ from scalewise.sweep.repeats import adaptive_requests, next_rounds
 from scalewise.sweep.resume import is_done, is_rerun, planned_repeats
 from scalewise.sweep.retry import Retries
 from scalewise.sweep.stages import Stages, interleaved, split
+from scalewise.sweep.unrecorded import gone, is_gone, record_failure
 
 Policy = Literal["exclusive", "packed"]
 
 _END_S = 9.0
+_ASK_S = 0.2
+"""Whoever asks for the status of a sweep has its lock for far less than this."""
 
 
 class SweepBusy(ConfigError):  # noqa: N818 - it says what is wrong
@@ -93,7 +97,7 @@ class Engine(ABC):
     def run(self, cells: Sequence[Cell]) -> SweepReport:
         """Run every cell that is not done. Raises KeyboardInterrupt after ending all of them."""
         lock = FileLock(self._prepared_lock())
-        if not lock.try_acquire():
+        if not _acquired(lock):
             raise SweepBusy(
                 f"sweep.resume: another process is running a sweep in {self.folder.path}; "
                 "wait for it or choose another folder"
@@ -121,13 +125,17 @@ class Engine(ABC):
             self._repeat_until_decided(report)
             if mirror is not None:
                 mirror.finish()
-        except BaseException:
+            if is_gone(self.folder):
+                raise gone(self.folder)
+        except BaseException as error:
             deadline = time.monotonic() + _END_S
             if mirror is not None:
                 mirror.let_go()
             self._end_all(report, deadline)
             if mirror is not None:
                 mirror.abandon(deadline)
+            if isinstance(error, (OSError, RecordError)) and is_gone(self.folder):
+                raise gone(self.folder) from error
             raise
         finally:
             self.display.close()
@@ -213,8 +221,8 @@ class Engine(ABC):
         if result is None:
             return False
         self._tally.already_done += 1
-        seconds = result.finished_at - result.started_at
-        self._measured.append(Measured(result.config_id, seconds, cell.planned.workload))
+        folder = self.folder.cell(cell.planned.name)
+        self._measured.append(duration_of(folder, result, cell.planned.workload))
         self._end(report, cell, Outcome("done", objective=result.objective), None)
         return True
 
@@ -275,11 +283,20 @@ class Engine(ABC):
                 self.display.note(f"again    {cell.planned.name}: {outcome.message} ({retry})")
                 return
         if outcome.state == "done" and seconds is not None:
-            planned = cell.planned
-            self._measured.append(Measured(planned.config_id, seconds, planned.workload))
+            self._measured.append(self._taken(cell, seconds))
+        if not outcome.is_recorded:
+            outcome = record_failure(self.folder, cell, outcome, seconds)
         report.outcomes[cell.planned.cell_id] = outcome
         self._tally.count(outcome)
         self.display.ended(cell, outcome, seconds)
+
+    def _taken(self, cell: Cell, seconds: float) -> Measured:
+        planned = cell.planned
+        folder = self.folder.cell(planned.name)
+        result = folder.result_of(planned.cell_id)
+        if result is None:
+            return Measured(planned.config_id, seconds, planned.workload)
+        return duration_of(folder, result, planned.workload)
 
     def _skip(self, cells: Sequence[Cell], report: SweepReport, why: str) -> None:
         for cell in cells:
@@ -310,3 +327,13 @@ class Engine(ABC):
             self._measured, remaining, self._slots(), self.policy == "packed"
         )
         self.display.tick(self._tally, progress, left)
+
+
+def _acquired(lock: FileLock) -> bool:
+    """Whether the lock is ours, after waiting for those who only ask whether somebody has it."""
+    deadline = time.monotonic() + _ASK_S
+    while not lock.try_acquire():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_ASK_S / 10)
+    return True

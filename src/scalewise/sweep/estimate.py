@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scalewise.sweep.schedule import Busy, Waiting, makespan
 
+_Kind = tuple[str, int | None]
+"""A workload and the devices it runs on; None for any number of them."""
 _UNKNOWN_CV = 0.25
 """Relative spread assumed of repeats while no configuration has been measured twice."""
 _UNLIKE_SIGMA = 0.7
@@ -27,6 +29,12 @@ class Measured:
     config_id: str
     seconds: float
     workload: str = "train"
+    width: int | None = None
+    """Devices it ran on; None if that is not known."""
+    start_s: float | None = None
+    """Of ``seconds``, until training began; None if its heartbeats do not tell."""
+    end_s: float | None = None
+    """Of ``seconds``, after the last step; None if its heartbeats do not tell."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +79,8 @@ class Durations:
     A cell is expected to take the mean of the finished cells of its configuration. The spread of
     repeats is pooled over all configurations, as a share of the mean. A configuration that has
     no finished cell is expected to take the geometric mean of those of its workload that have: how
-    long a search for the batch size takes says nothing of training.
+    long a search for the batch size takes says nothing of training. Of those, only the ones on as
+    many devices where there are any: more ranks take longer to start and to meet.
     """
 
     def __init__(self, measured: Sequence[Measured]) -> None:
@@ -81,21 +90,24 @@ class Durations:
         self._by_config = by_config
         self.count = len(measured)
         self._cv = _pooled_cv(list(by_config.values()))
-        workloads = {one.config_id: one.workload for one in measured}
-        logs: dict[str, list[float]] = {}
+        kinds = {one.config_id: (one.workload, one.width) for one in measured}
+        logs: dict[_Kind, list[float]] = {}
         for config_id, seconds in by_config.items():
             mean = max(statistics.fmean(seconds), 1e-3)
-            logs.setdefault(workloads[config_id], []).append(math.log(mean))
+            for kind in {kinds[config_id], (kinds[config_id][0], None)}:
+                logs.setdefault(kind, []).append(math.log(mean))
         self._logs = logs
+        self._starts_s = _by_kind(measured, lambda one: one.start_s)
+        self._ends_s = _by_kind(measured, lambda one: one.end_s)
 
-    def of(self, config_id: str, workload: str) -> Expected | None:
-        """None while nothing like it has been measured."""
+    def of(self, config_id: str, workload: str, width: int | None = None) -> Expected | None:
+        """On ``width`` devices; None while nothing like it has been measured."""
         own = self._by_config.get(config_id)
         if own:
             mean = statistics.fmean(own)
             spread = mean * self._cv
             return Expected(mean, spread, spread / math.sqrt(len(own)))
-        logs = self._logs.get(workload)
+        logs = self._logs.get((workload, width)) or self._logs.get((workload, None))
         if logs is None:
             return None
         typical = math.exp(statistics.fmean(logs))
@@ -104,19 +116,56 @@ class Durations:
 
     def left_of(self, cell: Remaining) -> Expected | None:
         """What is left of a cell that runs, or all of one that does not."""
-        expected = self.of(cell.config_id, cell.workload)
+        expected = self.of(cell.config_id, cell.workload, cell.width)
         if cell.elapsed_s is None:
             return expected
-        by_steps = cell.steps_left_s
+        if cell.steps_left_s is None:
+            return None if expected is None else self._left_of_starting(cell, expected)
+        by_steps = cell.steps_left_s + (_typical(self._ends_s, cell) or 0.0)
         if expected is None:
-            return None if by_steps is None else Expected(by_steps, by_steps * self._cv, 0.0)
-        if by_steps is None:
-            return _rest(expected, cell.elapsed_s)
+            return Expected(by_steps, by_steps * self._cv, 0.0)
         by_cells = max(expected.seconds - cell.elapsed_s, 0.0)
         if cell.config_id in self._by_config:
             # Steps know this run's pace, finished cells what comes after the last step.
             return Expected(max(by_cells, by_steps), expected.spread_s, expected.error_s)
         return Expected(by_steps, by_steps * self._cv, 0.0)
+
+    def _left_of_starting(self, cell: Remaining, expected: Expected) -> Expected:
+        """Of a cell that has not taken a step: all its training is still to come.
+
+        How long one of a configuration that nobody has measured will yet start is not known: no
+        shorter than a start takes.
+        """
+        assert cell.elapsed_s is not None
+        rest = _rest(expected, cell.elapsed_s)
+        start_s = _typical(self._starts_s, cell)
+        if start_s is None:
+            return rest
+        training_s = max(expected.seconds - start_s, 0.0)
+        # A start that is late may as well be late by as much again.
+        seconds = max(rest.seconds, abs(start_s - cell.elapsed_s) + training_s)
+        if cell.config_id not in self._by_config:
+            seconds = max(seconds, start_s)
+        return Expected(seconds, rest.spread_s, rest.error_s)
+
+
+def _by_kind(
+    measured: Sequence[Measured], part: Callable[[Measured], float | None]
+) -> dict[_Kind, list[float]]:
+    """A part of the time of each cell that tells it, by workload and devices, and by workload."""
+    found: dict[_Kind, list[float]] = {}
+    for one in measured:
+        seconds = part(one)
+        if seconds is not None:
+            for kind in {(one.workload, one.width), (one.workload, None)}:
+                found.setdefault(kind, []).append(seconds)
+    return found
+
+
+def _typical(parts: Mapping[_Kind, Sequence[float]], cell: Remaining) -> float | None:
+    """The median of cells like this one; None where there are none."""
+    known = parts.get((cell.workload, cell.width)) or parts.get((cell.workload, None))
+    return statistics.median(known) if known else None
 
 
 def _rest(expected: Expected, elapsed_s: float) -> Expected:
@@ -176,7 +225,7 @@ def estimate(
 @dataclass
 class Outlook:
     """A sweep's own look at its estimate: anew when something ended, every few seconds, and when
-    all the time that was left has passed."""
+    half the time that was left has passed: a cell that is late must not count down to nothing."""
 
     every_s: float = 5.0
     _asked_at: float = -math.inf
@@ -192,7 +241,7 @@ class Outlook:
     ) -> float | None:
         """As :func:`estimate`; between two looks the time that passed is taken off."""
         now = time.monotonic()
-        valid_s = self.every_s if self._answer is None else min(self.every_s, self._answer)
+        valid_s = self.every_s if self._answer is None else min(self.every_s, self._answer / 2)
         if len(measured) != self._asked_of or now - self._asked_at >= valid_s:
             cells = remaining()
             found = estimate(measured, cells, *places(cells, slots, packed))
@@ -217,7 +266,7 @@ def _running_totals(measured: Sequence[Measured], remaining: Sequence[Remaining]
     """What running cells of configurations without a finished one will take, by their steps."""
     finished = {one.config_id for one in measured}
     return [
-        Measured(cell.config_id, cell.elapsed_s + cell.steps_left_s, cell.workload)
+        Measured(cell.config_id, cell.elapsed_s + cell.steps_left_s, cell.workload, cell.width)
         for cell in remaining
         if cell.elapsed_s is not None
         and cell.steps_left_s is not None

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from scalewise.config import CellConfig
 from scalewise.data_identity import changes, data_identity
+from scalewise.own_code_identity import own_code_identity
 from scalewise.records import CellFolder, Provenance, RecordError
 from scalewise.records.checkpoints import Checkpoint, drop_checkpoints, last_checkpoint
 from scalewise.sweep.job import Job
@@ -40,6 +41,9 @@ def _unfit(checkpoint: Checkpoint, folder: CellFolder, cell: CellConfig, job: Jo
         now = data_identity(cell.dataset.arguments, Path(job.cwd))
         for argument, words in changes(provenance.data, now).items():
             return f"its checkpoint is of other data: dataset.{argument}: {words}"
+        sources = own_code_identity(provenance.own_code, job.python_path)
+        for target, words in changes(provenance.own_code, sources).items():
+            return f"its checkpoint is of other code: your {target}: {words}"
     code = code_version(Path(__file__).parent) or code_version(Path(job.cwd))
     if dict(checkpoint.code) != code and not cell.sweep.allow_mixed:
         return "its checkpoint is of another state of the code (sweep.allow_mixed=true uses it)"

@@ -93,6 +93,8 @@ class Outcome:
     global_samples_per_s: float | None = None
     cause: Cause | None = None
     """Of a try that failed; None where nobody could tell."""
+    is_recorded: bool = True
+    """False where the cell's folder could not take how it ended."""
 
     def to_line(self) -> bytes:
         return json.dumps(to_plain(self)).encode() + b"\n"

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from scalewise.analysis.throughput import (
-    NotMeasuredError,
-    data_shards_of,
-    measure_throughput,
-    sum_over_shards,
-)
+from scalewise.analysis.throughput import NotMeasuredError, measure_throughput
 from scalewise.records import CellFolder, RankSummary, RecordError, StepSeries, read_steps
+from scalewise.records.fed import data_shards_of
 
 
 def throughput_of(folder: CellFolder, ranks: Sequence[RankSummary]) -> float | None:
@@ -28,19 +24,6 @@ def throughput_from(series: Sequence[StepSeries], ranks: Sequence[RankSummary]) 
     Raises :class:`NotMeasuredError` where they do not carry it.
     """
     return measure_throughput(series, len(ranks), data_shards_of(ranks)).global_samples_per_s
-
-
-def batch_sizes_of(folder: CellFolder, ranks: Sequence[RankSummary]) -> tuple[int, int] | None:
-    """Samples of the largest step, of the largest rank and of all ranks, as they were fed.
-
-    None where the step records do not tell. A user's LightningDataModule decides on its own.
-    """
-    try:
-        series = [read_steps(folder.steps_path(rank), rank) for rank in range(len(ranks))]
-    except RecordError:
-        return None
-    fed = [int(one.rows["samples"].max(initial=0)) for one in series]
-    return (max(fed), sum_over_shards(fed, data_shards_of(ranks))) if all(fed) else None
 
 
 def objective_of(

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from scalewise.hardware import HardwareConfig
 from scalewise.records import CellResult, PlannedCell, SweepFolder
 from scalewise.sweep.display import duration
-from scalewise.sweep.estimate import Durations, Estimate, Measured, Remaining, estimate
+from scalewise.sweep.estimate import Durations, Estimate, Remaining, estimate
+from scalewise.sweep.finished_times import duration_of
 from scalewise.sweep.lease import Host, HostMismatch, discover, width
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.resume import Selection
@@ -91,10 +92,7 @@ def preview(
     places = {cell.planned.cell_id: host(cell) for cell in to_run}
     slots = host.slots()
     workloads = {cell.planned.cell_id: cell.planned.workload for cell in selection.cells}
-    measured = [
-        Measured(r.config_id, r.finished_at - r.started_at, workloads[r.cell_id])
-        for r in results.values()
-    ]
+    measured = [duration_of(folder.cell(r.name), r, workloads[r.cell_id]) for r in results.values()]
     known = Durations(measured)
     varying = varying_overrides([cell.planned for cell in selection.cells])
     width = max(map(len, varying.values()), default=0)
@@ -158,7 +156,7 @@ def _line(cell: Cell, where: Place | None, known: Durations, varies: str, width:
     if where is not None and where.refusal:
         state, name = "cannot", f"{planned.name}: {where.refusal}"
     elif where is not None:
-        expected = known.of(planned.config_id, planned.workload)
+        expected = known.of(planned.config_id, planned.workload, where.width)
         state = "to run"
         devices = "?" if where.width is None else str(where.width)
         takes = "?" if expected is None else duration(expected.seconds)

@@ -11,6 +11,7 @@ from typing import Any
 
 from scalewise.config import ConfigError, SweepConfig
 from scalewise.data_identity import changes, data_identity
+from scalewise.own_code_identity import own_code_identity, own_targets
 from scalewise.records import PlannedCell, Provenance, RecordError, SweepFolder
 from scalewise.sweep.plan import Cell
 from scalewise.working_tree import code_version
@@ -99,6 +100,7 @@ def differing(
     code: Mapping[str, object],
     gpus: set[str],
     data: Mapping[str, Mapping[str, str]] | None = None,
+    own_code: Mapping[str, str] | None = None,
 ) -> list[str]:
     """How this process differs from those that made the results of ``kept``, one line each.
 
@@ -108,6 +110,7 @@ def differing(
         code: :func:`~scalewise.working_tree.code_version` of now; empty if unknown.
         gpus: models of the devices that cells would run on now; empty if unknown.
         data: of each cell's id, the files it would learn from now; None if unknown.
+        own_code: sources of the user's own classes that added cells name; None if unknown.
     """
     found: dict[str, int] = {}
     for planned in kept:
@@ -116,7 +119,7 @@ def differing(
         except RecordError:
             continue  # what nobody recorded cannot be compared
         now = {} if data is None else data.get(planned.cell_id, {})
-        for line in _differences(provenance, code, gpus, now):
+        for line in _differences(provenance, code, gpus, now, own_code or {}):
             found[line] = found.get(line, 0) + 1
     return [f"{line} (in {count} cells)" for line, count in found.items()]
 
@@ -126,12 +129,15 @@ def _differences(
     code: Mapping[str, object],
     gpus: set[str],
     data: Mapping[str, str],
+    own_code: Mapping[str, str],
 ) -> Iterable[str]:
     was = provenance.code
     if was and code and was.get("commit") != code.get("commit"):
         yield f"code: commit {_short(was.get('commit'))} there, {_short(code.get('commit'))} here"
     elif was and code and was.get("diff_sha256") != code.get("diff_sha256"):
         yield "code: the same commit with other changes on top"
+    for target, words in changes(provenance.own_code, own_code).items():
+        yield f"code: your {target}: {words}"
     models = {device.name for device in provenance.devices}
     if gpus and not models <= gpus:
         yield f"device: {', '.join(sorted(models))} there, {', '.join(sorted(gpus))} here"
@@ -169,7 +175,8 @@ def refuse_mixing(
     data = _files_of(folder, kept, cells, added) if has_data else None
     # As the ranks record it: of scalewise where it runs from a working tree, else of the user's.
     code = code_version(Path(__file__).parent) or code_version(Path.cwd())
-    now = code, gpus, data
+    targets = {target for cell in added for target in own_targets(cell.request.plain)}
+    now = code, gpus, data, own_code_identity(sorted(targets))
     sweep = cells[0].request.cell.sweep
     mixed_with = kept if sweep.rerun in (None, "failed") else _repeats_of(added, kept)
     refused = [] if sweep.allow_mixed else differing(folder, mixed_with, *now)

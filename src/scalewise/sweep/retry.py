@@ -16,9 +16,13 @@ from scalewise.records import Attempt, CellFolder, RecordError
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGPWR})
 """Others, SIGSEGV and SIGABRT among them, are faults of the program: they come back."""
 
-_NO_PEER = "a peer could not be reached"
+NO_PEER = "a peer could not be reached"
+EPOCHS_DIFFER = "epochs differ in length"
+"""In the message of a try whose ranks had unequal numbers of batches: peers that ended well are
+gone too, but come and go the same way again."""
+
 _TRANSIENT = {
-    _NO_PEER: re.compile(
+    NO_PEER: re.compile(
         r"connection (reset|closed|refused)|broken pipe|socket timeout|ncclRemoteError"
         r"|ncclSystemError|DistNetworkError|no route to host",
         re.IGNORECASE,
@@ -51,7 +55,7 @@ def mendable(attempt: Attempt) -> str | None:
         return "the supervisor was lost" if lost else None
     if attempt.cause == "host":
         return "a host was lost"
-    if attempt.cause == "exception":
+    if attempt.cause == "exception" and EPOCHS_DIFFER not in attempt.message:
         return transient("\n".join((attempt.message, *attempt.last_lines)))
     return None
 
@@ -63,7 +67,7 @@ def transient(text: str) -> str | None:
 
 def misses_a_peer(attempt: Attempt) -> bool:
     """Whether a try only tells of a rank of another host that is gone."""
-    return attempt.cause == "exception" and transient(attempt.message) == _NO_PEER
+    return attempt.cause == "exception" and transient(attempt.message) == NO_PEER
 
 
 class Retries:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
+import os
 import statistics
 import time
 from collections import Counter
@@ -14,7 +16,8 @@ from scalewise.analysis.labels import swept_words
 from scalewise.records import CellResult, PlannedCell, SweepFolder
 from scalewise.records.quarantine import QuarantinedDevice, load_quarantine
 from scalewise.sweep.cell_status import UNFINISHED, CellStatus, read_cell
-from scalewise.sweep.estimate import Estimate, Measured, Remaining, estimate, places
+from scalewise.sweep.estimate import Estimate, Remaining, estimate, places
+from scalewise.sweep.finished_times import duration_of
 
 _GAP_LIMIT_S = 10.0
 """A longer pause between two cells was not the engine's."""
@@ -35,9 +38,12 @@ class SweepStatus:
     quarantined: tuple[QuarantinedDevice, ...] = ()
     """Devices that get no more cells of this sweep."""
 
+    held: bool = False
+    """Whether a process of this host runs the sweep, be it between two cells."""
+
     @property
     def running(self) -> bool:
-        return any(cell.state == "running" for cell in self.cells)
+        return self.held or any(cell.state == "running" for cell in self.cells)
 
     def count(self) -> dict[str, int]:
         """Cells by state."""
@@ -73,7 +79,7 @@ class StatusReader:
         slots, packed = places(left, plan.slots, plan.policy == "packed")
         expected = estimate(
             [
-                Measured(r.config_id, r.finished_at - r.started_at, workloads[cell_id])
+                duration_of(self.sweep.cell(r.name), r, workloads[cell_id])
                 for cell_id, r in zip(done, results, strict=True)
             ],
             left,
@@ -88,6 +94,7 @@ class StatusReader:
             cells,
             expected,
             load_quarantine(self.sweep.path).devices,
+            is_held(self.sweep.lock_path),
         )
 
     def _cell(self, planned: PlannedCell, now: float) -> CellStatus:
@@ -97,6 +104,26 @@ class StatusReader:
         if result is not None:
             self._done[planned.cell_id] = (status, result)
         return status
+
+
+def is_held(lock: Path) -> bool:
+    """Whether a process has the lock of a sweep's folder; False where that cannot be asked.
+
+    To ask is to share it for an instant, which the engine allows for.
+    """
+    try:
+        descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _remaining(cell: CellStatus, slots: int, workload: str) -> Remaining:

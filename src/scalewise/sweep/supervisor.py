@@ -28,13 +28,14 @@ from scalewise.records import (
     RunningAttempt,
 )
 from scalewise.records.checkpoints import drop_checkpoints
+from scalewise.records.fed import batch_sizes_of
 from scalewise.records.rank_means import last_metrics
 from scalewise.sweep.absence import name_absent
 from scalewise.sweep.blame import Verdict, blame, last_lines, port_was_taken
 from scalewise.sweep.going_on import prepare
 from scalewise.sweep.job import Job, Outcome
 from scalewise.sweep.liveness import Liveness
-from scalewise.sweep.measured import batch_sizes_of, objective_of, throughput_of
+from scalewise.sweep.measured import objective_of, throughput_of
 from scalewise.sweep.memory_advice import advised
 from scalewise.sweep.memory_kills import MemoryKills
 from scalewise.sweep.nodes import conclude
@@ -115,7 +116,9 @@ class Supervisor:
         except OSError as error:
             # A full disk takes neither result nor attempt; the sweep still hears of it.
             end_descendants(0.0)
-            return Outcome("failed", f"{self.job.cell.name}: {error}")
+            gone = "the cell's folder is gone: deleted or moved while it ran"
+            message = str(error) if self.folder.path.exists() else gone
+            return Outcome("failed", message, is_recorded=False)
         finally:
             self.tenant.leave()
             if self.is_first and not self._superseded:

@@ -23,7 +23,7 @@ from scalewise.lifetime import die_with_parent
 from scalewise.records import CellFolder, DeviceInfo, RankError
 from scalewise.sweep.process_tree import ENV_SUPERVISOR
 from scalewise.sweep.ranks import ENV_WRAPPED
-from scalewise.train.failure import failure_kind, failure_line
+from scalewise.train.failure import cause_of, failure_kind, failure_line
 from scalewise.train.stacks import answer_requests
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ def _train(folder: CellFolder, rank: int, device: DeviceInfo, host_cores: int) -
 
     from scalewise.config import build_cell
     from scalewise.data_identity import data_identity
+    from scalewise.own_code_identity import own_code_identity, own_targets
     from scalewise.train import experiment
     from scalewise.train.provenance import collect
     from scalewise.train.rank import RankContext
@@ -92,6 +93,7 @@ def _train(folder: CellFolder, rank: int, device: DeviceInfo, host_cores: int) -
                 tuple(json.loads(os.environ.get("SCALEWISE_COMMAND", "[]"))),
                 host_cores,
                 {} if cell.workload == "doctor" else data_identity(cell.dataset.arguments),
+                {} if cell.workload == "doctor" else own_code_identity(own_targets(plain)),
             )
         )
     if cell.workload == "doctor":
@@ -129,6 +131,7 @@ def _hosts() -> int:
 def _report(folder: CellFolder, rank: int, error: BaseException) -> int:
     """Record what this rank dies of, at once: the supervisor blames the earliest."""
     when = time.time()
+    error = cause_of(error)
     text = "".join(traceback.format_exception(error))
     kind = _kind(error)
     message = failure_line(error, with_type=kind not in ("config", "disk"))

@@ -17,6 +17,16 @@ _NO_MEMORY = (
 """How torch and its libraries say it, in lower case."""
 
 
+def cause_of(error: BaseException) -> BaseException:
+    """What a rank died of, where Lightning ends the process with an exit status of its own.
+
+    A KeyboardInterrupt in a training step leaves ``Trainer.fit`` as ``SystemExit(1)``.
+    """
+    interrupt = error.__context__
+    is_exit = isinstance(error, SystemExit)
+    return interrupt if is_exit and isinstance(interrupt, KeyboardInterrupt) else error
+
+
 def failure_kind(error: BaseException) -> Literal["exception", "oom", "disk"]:
     """Memory that ran out and disks that are full apart from all else."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -41,11 +41,13 @@ def collect(
     command: tuple[str, ...] | None = None,
     host_cores: int | None = None,
     data: Mapping[str, str] | None = None,
+    own_code: Mapping[str, str] | None = None,
 ) -> Provenance:
     """Provenance of the cell this process is a rank of.
 
     ``host_cores`` are the usable cores of the host, where this process is bound to some of them;
-    ``data`` are the files it learns from: :func:`scalewise.data_identity.data_identity`.
+    ``data`` are the files it learns from: :func:`scalewise.data_identity.data_identity`;
+    ``own_code`` is of the user's classes: :func:`scalewise.own_code_identity.own_code_identity`.
     """
     environment = {k: v for k, v in sorted(os.environ.items()) if k.startswith(_PREFIXES)}
     gpus = [device.name for device in devices if device.kind == "cuda"]
@@ -71,6 +73,7 @@ def collect(
         peak_tflops=peak_tflops,
         peak_source=peak_source,
         data=data or {},
+        own_code=own_code or {},
         started="forked" if os.environ.get(ENV_STARTED) == "forked" else "fresh",
     )
 

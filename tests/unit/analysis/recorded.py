@@ -65,6 +65,7 @@ class Spec:
     rank_losses: Mapping[int, float] = field(default_factory=dict)
     """What the loss of a rank's own samples lies above that; add up to 0."""
     data: Mapping[str, str] = field(default_factory=dict)
+    own_code: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -186,6 +187,7 @@ def _provenance(spec: Spec) -> records.Provenance:
         memory_limit_mib=None,
         emulated=spec.emulated,
         data=spec.data,
+        own_code=spec.own_code,
     )
 
 
@@ -199,7 +201,7 @@ def _write_steps(folder: records.CellFolder, spec: Spec, rank: int) -> None:
         phases["exposed_comm"] += delay - own
     noise = np.random.default_rng(spec.repeat).normal(1.0, 0.01, spec.steps)
     noise += 1.0 - noise[spec.warmup :].mean()  # the mean of the timed steps is known exactly
-    clock = int(START * 1e9)
+    clock = int(START * 1e9) + 1_000 * rank  # no two processes begin in the same nanosecond
     for step in range(spec.steps):
         # Warm-up steps are ten times slower: counting one of them would be seen at once.
         factor = spec.run_factor * noise[step] * (10.0 if step < spec.warmup else 1.0)
@@ -230,11 +232,15 @@ def _write_shard(folder: records.CellFolder, spec: Spec, rank: int) -> None:
     records.write_shard(folder.shard_path(rank), shard)
 
 
+def _values(spec: Spec, rank: int, step: int) -> dict[str, float]:
+    loss = spec.final_loss + (1.2 - spec.final_loss) * np.exp(-step / 12.0)
+    return {"train_loss": float(loss) + spec.rank_losses.get(rank, 0.0), "learning_rate": 1e-3}
+
+
 def _write_metrics(folder: records.CellFolder, spec: Spec, rank: int) -> None:
     writer = records.MetricsWriter(folder.metrics_path(rank))
     for step in range(5, spec.steps + 1, 5):
-        loss = spec.final_loss + (1.2 - spec.final_loss) * np.exp(-step / 12.0)
-        row = {"train_loss": float(loss) + spec.rank_losses.get(rank, 0.0), "learning_rate": 1e-3}
+        row = _values(spec, rank, step)
         samples, when = step * spec.global_batch, START + step * 0.01
         writer.append(records.MetricRow(when, step, 0, samples, row, spec.per_device))
     writer.close()
@@ -293,7 +299,10 @@ def _summary(spec: Spec, rank: int) -> records.RankSummary:
         peak_reserved_mib=512.0 if gpu else None,
         allocation_retries=0 if gpu else None,
         peak_rss_mib=640.0,
-        metrics={"train_loss": records.finite_or_none(spec.final_loss)},
+        metrics={
+            name: records.finite_or_none(value)
+            for name, value in _values(spec, rank, spec.steps // 5 * 5).items()
+        },
         step_rows=spec.steps,
         metric_rows=spec.steps // 5,
     )

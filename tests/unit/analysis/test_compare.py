@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 from recorded import DDP, Spec, repeats, write_sweep
 
-from scalewise.analysis.compare import Comparison, compare, parse_limit
+from scalewise.analysis.compare import Comparison, compare
+from scalewise.analysis.gate import parse_limit
 from scalewise.analysis.load import Sweep, load_sweep
+from scalewise.analysis.statistics import estimate_ratio
 from scalewise.records import STEP_DTYPE, SweepFolder
 from scalewise.report.comparison import as_text
 
@@ -55,6 +57,7 @@ def test_one_run_a_side_shows_nothing_and_says_that_it_excludes_nothing(tmp_path
     assert found.matches[0].change == "no difference shown"
     assert found.gate is not None
     assert not found.gate.failed
+    assert "large single x1 slower by any amount is not excluded" in found.gate.reason
     assert "add repeats" in found.gate.reason
 
 
@@ -107,6 +110,56 @@ def test_a_mixture_equals_only_the_same_mixture(tmp_path: Path) -> None:
     same = compare(a, mixture(tmp_path / "c", "y", "x", "x", allowed=True), "gpu")
     assert len(same.matches) == 1
     assert same.matches[0].mixed == ()
+
+
+def test_an_interval_excludes_1_where_a_change_is_shown_and_only_there(tmp_path: Path) -> None:
+    """0.45 [0.25, 0.80] stood under "no difference shown": corrected was the p-value alone."""
+    models = [Spec(model=f"m{i}") for i in range(6)]
+    runs = {"a": [1.0, 1.02], "b": [1.15, 1.18]}
+    for name, factors in runs.items():
+        specs = [replace(m, commit=name * 12) for m in models]
+        write_sweep(tmp_path / name, [one for s in specs for one in repeats(s, factors)])
+    # One of them is far off, so that something is shown beside what is not.
+    plain = [one for s in models for one in repeats(replace(s, commit="c" * 12), [1.15, 1.18])]
+    steady = repeats(Spec(model="m0", commit="c" * 12), [3.0, 3.0001])
+    write_sweep(tmp_path / "c", [*steady, *(s for s in plain if s.model != "m0")])
+    for other in ("b", "c"):
+        found = compare(load_sweep(tmp_path / "a"), load_sweep(tmp_path / other), "code")
+        for match in found.matches:
+            interval = match.ratio.interval
+            assert interval is not None
+            assert (interval.low <= 1 <= interval.high) == (match.change == "no difference shown")
+            assert match.detectable is not None
+            if match.change == "no difference shown":
+                assert max(match.ratio.value, 1 / match.ratio.value) < match.detectable
+    uncorrected = estimate_ratio([1 / 1.15, 1 / 1.18], [1.0, 1 / 1.02]).interval
+    assert uncorrected is not None
+    assert uncorrected.high < 1, "without correction a change would stand there"
+    assert {m.change for m in found.matches} == {"slower", "no difference shown"}
+
+
+def test_the_level_is_the_one_that_the_correction_left(tmp_path: Path) -> None:
+    one = compare(sweep(tmp_path / "a", 1.0, Spec()), sweep(tmp_path / "b", 1.0, Spec()), "code")
+    assert [m.ratio.interval.confidence for m in one.matches if m.ratio.interval] == [0.95]
+    two = code(tmp_path / "two", 1.0)
+    levels = [m.ratio.interval.confidence for m in two.matches if m.ratio.interval]
+    assert levels == pytest.approx([0.975, 0.975])
+
+
+def test_a_pass_names_what_it_does_not_exclude_the_worst_first(tmp_path: Path) -> None:
+    models = [Spec(model=f"m{i}") for i in range(6)]
+    for name, factors in (("a", [1.0, 1.02]), ("b", [1.0, 1.03])):
+        specs = [replace(m, commit=name * 12) for m in models]
+        write_sweep(tmp_path / name, [one for s in specs for one in repeats(s, factors)])
+    found = compare(load_sweep(tmp_path / "a"), load_sweep(tmp_path / "b"), "code", "slower=3%")
+    assert found.gate is not None
+    assert (found.gate.failed, found.gate.blind) == (False, True)
+    assert "none is excluded either for 6 of 6 configurations" in found.gate.reason
+    assert found.gate.reason.count("is not excluded") == 4
+    assert found.gate.reason.endswith("; and 2 more: add repeats")
+    sure = code(tmp_path / "sure", 1.0, "slower=5%")
+    assert sure.gate is not None
+    assert not sure.gate.blind
 
 
 def test_what_failed_in_b_is_said(tmp_path: Path) -> None:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from scalewise.analysis.figures import estimate, factor, interval_words, number, ratio
+from scalewise.analysis.figures import (
+    confidence,
+    estimate,
+    factor,
+    interval_words,
+    number,
+    ratio,
+)
 from scalewise.analysis.statistics import (
     Estimate,
     Interval,
@@ -112,3 +119,10 @@ def test_a_wide_interval_that_still_bounds_keeps_its_digits() -> None:
 def test_a_candidate_of_strategy_auto_ends_at_no_zero_either() -> None:
     found = CandidateEvidence("ddp", 2, 2, 91.7, 0.0026, 3_244_567.0)
     assert found.doubt == " [0.0026, 3,244,567]"
+
+
+@pytest.mark.parametrize(
+    ("level", "words"), [(0.95, "95 %"), (1 - 0.05 / 3, "98.3 %"), (1 - 0.05 / 1000, "99.995 %")]
+)
+def test_a_corrected_level_is_never_rounded_to_certainty(level: float, words: str) -> None:
+    assert confidence(Interval(0.9, 1.1, level)) == words

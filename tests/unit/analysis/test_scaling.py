@@ -8,6 +8,8 @@ import pytest
 from recorded import DDP, DDP_MS, SINGLE_MS, Spec, crowd, repeats, write_sweep
 
 from scalewise.analysis.load import load_sweep
+from scalewise.analysis.runs import Configuration, configurations
+from scalewise.analysis.scaling import pair_all
 from scalewise.analysis.statistics import Interval, RatioEstimate
 from scalewise.analysis.summary import Analysis, analyse
 from scalewise.analysis.verdict import Judgement, judge, seed_label
@@ -322,4 +324,23 @@ def test_a_disturbed_side_is_named_beside_the_verdict(tmp_path: Path) -> None:
         "the step of one device was disturbed by other processes for 4 of 9.9 ms a step in "
         "repeat 2 and the step of 2 devices was disturbed by other processes for 4 of 6.14 ms a "
         "step in repeat 2: measure again on a quiet host"
+    )
+
+
+def of_no_speed(config: Configuration) -> Configuration:
+    (run,) = config.runs
+    assert run.throughput is not None
+    stood_still = replace(run.throughput, global_samples_per_s=0.0)
+    return replace(config, runs=(replace(run, throughput=stood_still),))
+
+
+def test_a_pair_that_cannot_be_computed_is_refused_and_the_others_compared(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path, [Spec(), DDP, replace(DDP, devices=4)])
+    single, two, four = configurations(load_sweep(path))
+    pairs, refused = pair_all([single, of_no_speed(two), four])
+    assert [pair.devices for pair in pairs] == [4]
+    (no_pair,) = refused
+    assert no_pair.multi.devices == 2
+    assert no_pair.reason == (
+        "its speedup cannot be computed: a ratio interval needs positive values on both sides"
     )

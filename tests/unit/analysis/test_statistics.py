@@ -11,6 +11,7 @@ from scalewise.analysis import statistics as st
 from scalewise.analysis.significance import (
     effect_size,
     holm,
+    holm_levels,
     minimum_detectable_effect,
     permutation_test,
     welch_test,
@@ -194,15 +195,63 @@ def test_modified_z_score_where_most_runs_are_equal() -> None:
     assert stability.outliers([5.0] * 12) == ()
 
 
-def test_minimum_detectable_effect_is_found_four_times_in_five() -> None:
-    ratio = minimum_detectable_effect(0.1, 5, 5)
+@pytest.mark.parametrize("alpha", [0.05, 0.05 / 6])
+def test_minimum_detectable_effect_is_found_four_times_in_five(alpha: float) -> None:
+    """By Welch's test of runs that scatter so, one side three times as far as the other."""
+    rng = np.random.default_rng(11)
+    above, below = (np.exp(_scatter(sd, n)) for sd, n in ((0.1, 12), (0.3, 8)))
+    ratio = minimum_detectable_effect(above, below, alpha)
     assert ratio is not None
-    rng, sigma = np.random.default_rng(11), math.sqrt(math.log1p(0.01))
-    a = rng.normal(math.log(ratio), sigma, (4000, 5))
-    b = rng.normal(0, sigma, (4000, 5))
-    power = float((stats.ttest_ind(a, b, axis=1).pvalue < 0.05).mean())
-    assert power == pytest.approx(0.8, abs=0.02)
-    assert minimum_detectable_effect(0.1, 1, 5) is None
+    a = rng.normal(math.log(ratio), 0.1, (20_000, 12))
+    b = rng.normal(0, 0.3, (20_000, 8))
+    p_values = stats.ttest_ind(a, b, axis=1, equal_var=False).pvalue
+    assert float((p_values < alpha).mean()) == pytest.approx(0.8, abs=0.02)
+
+
+def _scatter(sd: float, runs: int) -> np.ndarray:
+    """Logarithms of runs whose sample standard deviation is ``sd``."""
+    steps = np.arange(runs) - (runs - 1) / 2
+    return sd * steps / steps.std(ddof=1)
+
+
+def test_what_is_detectable_lies_beyond_the_interval_of_the_same_level() -> None:
+    """Two runs of 84 % and two of 100 %: 1.19 was not seen, and 1.08 was said to be."""
+    above, below = [0.8401, 0.8399], [1.02, 0.98]
+    for level in (0.05, 0.05 / 3, 0.05 / 1000):
+        ratio = st.estimate_ratio(above, below, 1 - level)
+        least = minimum_detectable_effect(above, below, level)
+        assert ratio.interval is not None
+        assert least is not None
+        assert least > math.sqrt(ratio.interval.high / ratio.interval.low)
+        assert (least < 1 / ratio.value) <= (ratio.interval.high < 1)
+
+
+def test_what_cannot_be_detected_has_no_number() -> None:
+    assert minimum_detectable_effect([1.0], [1.0, 2.0]) is None
+    assert minimum_detectable_effect([1.0, 1.0], [2.0, 2.0]) is None
+    # Beyond what a float holds: the interval and the effect end before it.
+    wild, steady = [1.0, 9.0], [1.0, 1.0001]
+    ratio = st.estimate_ratio(wild, steady, 1 - 0.05 / 1000)
+    least = minimum_detectable_effect(wild, steady, 0.05 / 1000)
+    assert ratio.interval is not None
+    assert least is not None
+    assert 0 < ratio.interval.low < ratio.interval.high < math.inf
+    assert 1e300 < least < math.inf
+
+
+@pytest.mark.parametrize("p_values", [[0.02, 0.9, 0.01, 0.03], [0.001, 0.012, 0.02, 0.2], [0.04]])
+def test_the_levels_of_holm_decide_as_his_adjusted_p_values_do(p_values: list[float]) -> None:
+    levels = holm_levels(p_values)
+    for p, adjusted, level in zip(p_values, holm(p_values), levels, strict=True):
+        assert (p < level) == (adjusted < 0.05)
+
+
+def test_levels_of_holm_worked_by_hand() -> None:
+    # 0.001 < 0.05/4; 0.02 > 0.05/3, and there it ends.
+    assert holm_levels([0.2, 0.001, 0.02, 0.021]) == pytest.approx(
+        [0.05 / 3, 0.05 / 4, 0.05 / 3, 0.05 / 3]
+    )
+    assert holm_levels([]) == []
 
 
 def test_noisy_runs_carry_a_warning_and_steady_ones_do_not() -> None:

@@ -115,3 +115,8 @@ def test_waiting_is_separated_from_the_transfer_by_comparing_ranks(tmp_path: Pat
     assert communication is not None
     assert communication.transfer_ms == pytest.approx(0.6, rel=1e-5)
     assert communication.wait_ms == pytest.approx(2.0, rel=1e-5)  # 4 ms on one rank of two
+
+
+def test_samples_that_nobody_could_count_are_no_throughput_of_0() -> None:
+    with pytest.raises(NotMeasuredError, match="no sample could be counted"):
+        measure_throughput([series(0, [10.0] * 5, samples=0)], 1)

@@ -159,7 +159,7 @@ def test_it_is_searched_once_and_trained_as_if_the_size_had_been_typed(
         for cell in cells:
             assert load_batch_search(done.folder.cell(cell.planned.name).path) == found(world=2)
     assert len(done.said) == 2, "once for both seeds"
-    assert f"batch_size={size} with scaling={scaling} found, not chosen" in done.said[0]
+    assert f"batch_size={size} with scaling={scaling} was found by the search" in done.said[0]
     assert "50 took 900 of 1,024 MiB a device" in done.said[0]
 
 
@@ -237,7 +237,8 @@ def test_a_search_is_no_measurement_and_the_report_says_what_it_found(tmp_path: 
     assert sorted(labels) == ["find batch medium single x1", "medium single x1"]
     assert [config.label for config in analysis.measured] == ["medium single x1"]
     (line,) = batch_sizes(analysis)
-    assert line.startswith("medium single x1: batch_size=48 with scaling=strong found, not chosen")
+    found = "batch_size=48 with scaling=strong was found by the search"
+    assert line.startswith(f"medium single x1: {found}")
 
 
 @pytest.mark.parametrize(

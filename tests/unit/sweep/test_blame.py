@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from scalewise.records import CellFolder, RankError
+from scalewise.measure.untrained import untrained_summary
+from scalewise.records import CellFolder, DeviceInfo, HeartbeatWriter, RankError
 from scalewise.sweep import blame as blaming
 from scalewise.sweep.blame import Verdict, blame, last_lines, port_was_taken
 from scalewise.sweep.ranks import RankProcess
@@ -91,3 +95,54 @@ def test_a_rank_that_leaves_early_with_status_0_is_the_culprit(folder: CellFolde
     found = verdict(folder, RankProcess(0, 10, 1, 12.1), RankProcess(1, 11, 0, 11.0))
     assert found.rank == 1
     assert "exited with status 0 before it had finished" in found.message
+
+
+IN_A_STEP = 'File ".../pytorch_lightning/loops/optimization/automatic.py", line 241, in backward_fn'
+PEER_GONE = "RuntimeError: Connection closed by peer [127.0.0.1]:65221"
+
+
+def rank_0_ended_after(steps: int, folder: CellFolder) -> None:
+    rank: Any = SimpleNamespace(rank=0, local_rank=0, device=DeviceInfo("cpu", "Example CPU"))
+    folder.save_rank(replace(untrained_summary(rank, {}, ""), steps_completed=steps))
+
+
+def rank_1_misses_a_peer(folder: CellFolder, at_step: int, traceback: str = IN_A_STEP) -> None:
+    folder.save_rank_error(RankError(1, 12.0, "exception", PEER_GONE, traceback))
+    heartbeat = HeartbeatWriter(folder.heartbeat_path(1))
+    heartbeat.begin(40, 0, 0)
+    heartbeat.beat(at_step, 16 * at_step)
+    heartbeat.close()
+
+
+@pytest.mark.parametrize("peer", [RankProcess(0, 10, 0, 11.9), RankProcess(0, 10)])
+def test_a_peer_that_had_no_more_batches_is_told_from_one_that_was_lost(
+    folder: CellFolder, peer: RankProcess
+) -> None:
+    rank_0_ended_after(20, folder)
+    rank_1_misses_a_peer(folder, at_step=20)
+    found = verdict(folder, peer, RankProcess(1, 11, 1, 12.1))
+    assert (found.cause, found.rank) == ("exception", 1)
+    assert found.message == (
+        "rank 0 had ended its epoch after 20 steps while rank 1 went on: epochs differ in length; "
+        "give every rank as many batches"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ended", "at_step", "traceback", "exit_code"),
+    [
+        (20, 19, IN_A_STEP, 0),
+        (20, 20, "File .../loops/evaluation_loop.py", 0),
+        (20, 20, IN_A_STEP, -9),
+        (None, 20, IN_A_STEP, 0),
+    ],
+    ids=["a step that both had", "after training", "killed", "left early"],
+)
+def test_other_lost_peers_are_not(
+    folder: CellFolder, ended: int | None, at_step: int, traceback: str, exit_code: int
+) -> None:
+    if ended is not None:
+        rank_0_ended_after(ended, folder)
+    rank_1_misses_a_peer(folder, at_step, traceback)
+    found = verdict(folder, RankProcess(0, 10, exit_code, 11.9), RankProcess(1, 11, 1, 12.1))
+    assert "epochs differ" not in found.message

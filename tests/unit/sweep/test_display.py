@@ -7,8 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from scalewise.records import PlannedCell, SweepFolder, SweepPlan
-from scalewise.sweep.display import Tally, make_display
+from scalewise.sweep.display import Tally, duration, make_display
 from scalewise.sweep.job import Outcome
 
 
@@ -37,3 +39,21 @@ def test_cells_are_named_with_what_was_swept(tmp_path: Path) -> None:
 def test_one_cell_is_one_cell() -> None:
     assert str(Tally(1, done=1)) == "1/1 cell, 1 done"
     assert str(Tally(2, failed=1)) == "1/2 cells, 0 done, 1 failed"
+
+
+def test_no_figure_is_given_for_time_that_no_estimate_tells(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("scalewise.sweep.display.time.monotonic", lambda: now)
+    said = io.StringIO()
+    display = make_display(said)
+    for seconds_left in (42.0, 0.9, 0.0):
+        now += 10.0
+        display.tick(Tally(2, done=1), (), seconds_left)
+    assert [line.strip() for line in said.getvalue().splitlines()] == [
+        "1/2 cells, 1 done, about 42.0 s left",
+        "1/2 cells, 1 done, nearly done",
+        "1/2 cells, 1 done, nearly done",
+    ]
+    assert (duration(0.0), duration(0.06)) == ("under 0.1 s", "0.1 s")

@@ -49,8 +49,8 @@ def test_the_answer_says_what_to_type_and_who_ran_out_of_memory() -> None:
     text = as_text(found, "strong")
     assert "64 oom rank 1" in text
     assert text.endswith(
-        "batch_size=60 with scaling=strong found, not chosen: 30 samples on each of 2 x a GPU (32 "
-        "still fit; 5% of that is kept free); 32 took 900 of 1,000 MiB a device\n"
+        "batch_size=60 with scaling=strong was found by the search: 30 samples on each of 2 x a "
+        "GPU (32 still fit; 5% of that is kept free); 32 took 900 of 1,000 MiB a device\n"
     )
     assert "batch_size=30 with scaling=weak" in as_text(found, "weak")
 

@@ -1,4 +1,4 @@
-"""A checkpoint is not gone on from with other data than it was made with."""
+"""A checkpoint is not gone on from with other data or code than it was made with."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from scalewise.config import build_cell, without_absent_groups
 from scalewise.data_identity import data_identity
+from scalewise.own_code_identity import own_code_identity
 from scalewise.records import CellFolder, DeviceInfo, PlannedCell, Provenance
 from scalewise.records.checkpoints import Checkpoint, last_checkpoint, part_path, seal
 from scalewise.sweep.compose import compose_cell
@@ -53,4 +54,25 @@ def test_a_checkpoint_of_other_data_is_dropped(tmp_path: Path) -> None:
     assert why is not None
     assert why.startswith("its checkpoint is of other data: dataset.path: 1000 bytes (sha256 ")
     assert "there, 900 bytes" in why
+    assert last_checkpoint(folder.path) is None
+
+
+def test_a_checkpoint_of_other_own_code_is_dropped(tmp_path: Path) -> None:
+    """Its module lies outside of every repository: no commit tells that it changed."""
+    module = tmp_path / "brought_along.py"
+    module.write_text("FACTOR = 1\n")
+    cell = build_cell(
+        without_absent_groups(compose_cell(["model=medium", "checkpoint.every_n_steps=10"]))
+    )
+    folder, job = begun(tmp_path / "cell", tmp_path)
+    job = replace(job, python_path=(str(tmp_path),))
+    own_code = own_code_identity(["brought_along.Net"], job.python_path)
+    folder.save_provenance(replace(RECORDED, own_code=own_code))
+    assert prepare(folder, cell, job) is None
+    module.write_text("FACTOR = 100\n")
+    mixed = replace(cell, sweep=replace(cell.sweep, allow_mixed=True))
+    assert prepare(folder, mixed, job) is None, "as it was asked for"
+    why = prepare(folder, cell, job)
+    assert why is not None
+    assert why.startswith("its checkpoint is of other code: your brought_along.Net: 11 bytes")
     assert last_checkpoint(folder.path) is None

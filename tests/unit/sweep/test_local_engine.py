@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +14,10 @@ import pytest
 from hydra import compose, initialize_config_dir
 from rich.console import Console
 
+from scalewise import ending
 from scalewise.config import resolve
+from scalewise.explain import explain
+from scalewise.gpu.election import FileLock
 from scalewise.paths import conf_dir
 from scalewise.records import (
     Alert,
@@ -49,6 +54,8 @@ class Supervisors:
     bad: str | None = None
     """The GPU that reports an XID while it is used."""
     started: list[tuple[str, tuple[str | None, ...]]] = field(default_factory=list)
+    meanwhile: Callable[[CellFolder], object] = lambda folder: None
+    """What happens while a cell runs."""
 
     def prepare(self, cells: int) -> None:
         """Nothing is forked."""
@@ -75,6 +82,7 @@ class Supervisors:
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
+        self.meanwhile(folder)
         return RunningCell(cell, folder, lease, process)
 
     def _report_xid(self, folder: CellFolder, uuid: str) -> None:
@@ -104,10 +112,10 @@ def run(
         plain = resolve(compose(config_name="config", overrides=typed))
     cells = plan([request(typed, plain)], 0)
     monkeypatch.setattr(engine, "supervisors", supervisors)
-    report = engine.run(cells)
-    assert engine.display._console.file is not None  # type: ignore[attr-defined]
-    engine.display._console.file.close()  # type: ignore[attr-defined]
-    return report
+    try:
+        return engine.run(cells)
+    finally:
+        engine.display._console.file.close()  # type: ignore[attr-defined]
 
 
 def said(engine: LocalEngine) -> str:
@@ -209,3 +217,65 @@ def test_a_process_that_vanishes_holds_a_cell_up_for_a_moment_only(
     report = run(engine, monkeypatch, Supervisors([DONE]))
     assert report.count("done") == 1
     assert 0.1 <= looked[1] - looked[0] < 0.45
+
+
+UNRECORDED = Outcome("failed", "[Errno 28] No space left on device", is_recorded=False)
+
+
+def test_the_end_of_a_cell_whose_folder_was_deleted_is_recorded(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisors = Supervisors(
+        [UNRECORDED], meanwhile=lambda folder: shutil.rmtree(folder.path)
+    )  # fmt: skip
+    report = run(engine, monkeypatch, supervisors)
+    (cell,) = report.cells
+    folder = engine.folder.cell(cell.planned.name)
+    assert [(a.outcome, a.message) for a in folder.attempts()] == [("failed", UNRECORDED.message)]
+    assert folder.load_config() == cell.request.plain
+    assert [o.is_recorded for o in report.outcomes.values()] == [True]
+
+
+def test_what_a_full_disk_takes_no_record_of_is_said_at_the_end(
+    engine: LocalEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def save(folder: CellFolder, attempt: Attempt) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(CellFolder, "save_attempt", save)
+    report = run(engine, monkeypatch, Supervisors([UNRECORDED]))
+    monkeypatch.setattr(ending, "sweeps_of_this_process", lambda: [report])
+    assert ending.report() == 1
+    (cell,) = report.cells
+    assert (
+        f"failed: {cell.planned.name}: {UNRECORDED.message} (of which nothing could be written)"
+    ) in capsys.readouterr().err.splitlines()
+
+
+@pytest.mark.parametrize("answer", [UNRECORDED, DONE])
+def test_a_sweep_whose_folder_is_deleted_says_so(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch, answer: Outcome
+) -> None:
+    deleted = Supervisors([answer, DONE], meanwhile=lambda _: shutil.rmtree(engine.folder.path))
+    with pytest.raises(FileNotFoundError, match=r"the sweep's folder is gone: .*/sweep'") as raised:
+        run(engine, monkeypatch, deleted)
+    assert explain(raised.value) == (
+        f"{engine.folder.path}: the sweep's folder is gone: deleted or moved while the sweep ran"
+    )
+
+
+def test_whoever_asks_whether_a_sweep_runs_keeps_none_from_starting(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.folder.path.mkdir()
+    asking = FileLock(engine.folder.lock_path)
+    assert asking.try_acquire()
+
+    def about_to_lock() -> Path:
+        threading.Timer(0.05, asking.release).start()
+        return engine.folder.lock_path
+
+    monkeypatch.setattr(engine, "_prepared_lock", about_to_lock)
+    assert run(engine, monkeypatch, Supervisors([DONE])).count("done") == 1

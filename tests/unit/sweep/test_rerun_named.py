@@ -9,6 +9,7 @@ import pytest
 
 from fakes.recorded_cell import RecordedCell, plan_sweep
 from scalewise.config import ConfigError
+from scalewise.own_code_identity import own_code_identity
 from scalewise.records import SweepFolder
 from scalewise.sweep import resume
 from scalewise.sweep.compose import compose_cell
@@ -84,3 +85,28 @@ def test_the_code_is_that_of_the_tree_whose_state_the_ranks_record(
     trees[Path(resume.__file__).parent] = {}  # installed
     with pytest.raises(ConfigError, match="code: commit scalewise' there, own here"):
         refuse_mixing(folder, asked("seed=3"), (), {THERE})
+
+
+def test_results_of_other_own_code_are_not_mixed_silently(
+    folder: SweepFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The class lies on PYTHONPATH, outside of every repository."""
+    module = tmp_path / "brought_on_path.py"
+    module.write_text("FACTOR = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    target = "brought_on_path.Net"
+    new = ("seed=1", "repeats=3", f"model._target_={target}")
+    (_, cell), *_ = folder.cells()
+    cell.save_provenance(
+        dataclasses.replace(cell.load_provenance(), own_code=own_code_identity([target]))
+    )
+
+    def found() -> list[str]:
+        return refuse_mixing(folder, asked(*new), (), {THERE})
+
+    assert found() == [], "the other cell's code is unknown, and not different"
+    module.write_text("FACTOR = 100\n")
+    differs = rf"code: your {target}: 11 bytes .* there, 13 bytes .* here \(in 1 cells\)"
+    with pytest.raises(ConfigError, match=differs):
+        found()
+    assert refuse_mixing(folder, asked("seed=3"), (), {THERE}) == [], "nothing of it is added"

@@ -52,6 +52,11 @@ def test_what_came_from_outside_is_tried_again(changes: dict[str, Any]) -> None:
         {"cause": "signal", "exit_code": -signal.SIGABRT},
         {"cause": "supervisor", "message": "the supervisor exited with 1; see supervisor.err"},
         {"message": "rank 0: CUDA error: an illegal memory access was encountered"},
+        {
+            "message": "rank 0 had ended its epoch after 20 steps while rank 1 went on: epochs "
+            "differ in length",
+            "last_lines": ("RuntimeError: ... Connection closed by peer",),
+        },
         {"outcome": "skipped", "cause": "host"},
         {"outcome": "interrupted", "cause": "interrupted"},
     ],

@@ -13,6 +13,7 @@ import pytest
 
 from fakes.recorded_cell import RecordedCell, plan_sweep
 from scalewise.cli import main
+from scalewise.gpu.election import FileLock
 from scalewise.records import (
     STEP_DTYPE,
     DeviceSample,
@@ -298,3 +299,21 @@ def test_memory_that_is_not_finite_is_not_shown(sweep: SweepFolder) -> None:
     status = StatusReader(sweep.path).read()
     assert {cell.name: cell.memory for cell in status.cells}["done"] == ()
     assert json.loads(as_json(status))["count"]["done"] == 1
+
+
+def test_a_sweep_between_two_cells_runs_while_somebody_has_its_lock(sweep: SweepFolder) -> None:
+    """A resume that had just begun was called "not running; finish it with sweep.resume"."""
+    shutil.rmtree(sweep.cell("running").path)
+    reader = StatusReader(sweep.path)
+    assert not reader.read().running, "there is no lock yet"
+    lock = FileLock(sweep.lock_path)
+    assert lock.try_acquire()
+    try:
+        held = reader.read()
+    finally:
+        lock.release()
+    assert held.running
+    assert "finish it with" not in estimate_line(held)
+    ended = reader.read()
+    assert not ended.running
+    assert "finish it with" in estimate_line(ended)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -89,3 +90,19 @@ def test_the_doctors_workers_are_no_strangers(
         one.folder.save_running(LATER)
         one._watch(cast(Any, ranks))
     assert (worker.pid in one.workers) is known
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_an_end_that_could_not_be_written_is_told_with_its_reason(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, is_deleted: bool
+) -> None:
+    def train() -> Verdict | None:
+        if is_deleted:
+            shutil.rmtree(supervisor.folder.path)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(supervisor, "_train", train)
+    outcome = supervisor.run()
+    assert (outcome.state, outcome.is_recorded) == ("failed", False)
+    gone = "the cell's folder is gone: deleted or moved while it ran"
+    assert outcome.message == (gone if is_deleted else "[Errno 28] No space left on device")

@@ -113,7 +113,7 @@ class Fragile(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def fit(folder: Path, raises_at: int | None) -> None:
+def fit(folder: Path, raises_at: int | None = None, samples: int = 40, batch_size: int = 2) -> None:
     pl.Trainer(
         accelerator="cpu",
         max_steps=12,
@@ -122,7 +122,10 @@ def fit(folder: Path, raises_at: int | None) -> None:
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-    ).fit(Fragile(raises_at), DataLoader(TensorDataset(torch.zeros(40, 2)), batch_size=2))
+    ).fit(
+        Fragile(raises_at),
+        DataLoader(TensorDataset(torch.zeros(samples, 2)), batch_size=batch_size),
+    )
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -171,3 +174,11 @@ def test_a_fit_too_short_to_be_timed_says_what_to_set(
     assert read(tmp_path).state == "done"
     assert "found a fit of 12 steps, of which 2 will be timed; allowed: 20 or more" in caplog.text
     assert "train longer, or set Monitor(warmup_steps=2)" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_short_batch_that_ends_an_epoch_does_not_lower_the_batch_size(tmp_path: Path) -> None:
+    fit(tmp_path, samples=9, batch_size=4)  # 4, 4, 1, and again: 3 a step on average
+    result = read(tmp_path).result
+    assert result is not None
+    assert (result.per_device_batch_size, result.global_batch_size) == (4, 4)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import pytorch_lightning as pl
+import torch
+from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import nn, optim
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -45,11 +48,9 @@ class _Fit:
     """What is asked of a Trainer once a fit is set up."""
 
     def __init__(self, module: nn.Module, lr: float = 0.1) -> None:
-        import torch
-
         self.optimizers = [optim.SGD(module.parameters(), lr=lr)]
         self.train_dataloader = DataLoader(TensorDataset(torch.zeros(8, 2)), batch_size=2)
-        self.strategy = self
+        self.strategy: Any = SingleDeviceStrategy(torch.device("cpu"))
         self.precision = "32-true"
         self.max_steps, self.max_epochs = 10, -1
         self.accumulate_grad_batches = 1
@@ -98,3 +99,34 @@ def test_data_and_optimizer_are_described_by_what_determines_a_result() -> None:
     }
     assert (config["optimizer"]["name"], config["optimizer"]["lr"]) == ("SGD", 0.1)
     assert config["model"]["parameters"] == 6
+
+
+@pytest.fixture
+def tf32_is_on() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+class _MyOwn(DDPStrategy):
+    """A strategy of the user's own, whatever it derives from."""
+
+
+@pytest.mark.parametrize(
+    ("strategy", "precision", "named"),
+    [
+        (SingleDeviceStrategy(torch.device("cpu")), "32-true", ("single", "fp32")),
+        (SingleDeviceStrategy(torch.device("cuda", 0)), "32-true", ("single", "tf32")),
+        (DDPStrategy(parallel_devices=[torch.device("cpu")]), "16-mixed", ("ddp", "fp16-mixed")),
+        (_MyOwn(parallel_devices=[torch.device("cpu")]), "bf16-true", ("_MyOwn", "bf16-true")),
+    ],
+)
+def test_strategy_and_precision_are_named_as_those_of_cells(
+    tf32_is_on: None, strategy: Any, precision: str, named: tuple[str, str]
+) -> None:
+    module = Small()
+    fit: Any = _Fit(module)
+    fit.strategy, fit.precision = strategy, precision
+    config = describe_fit(fit, module, 5, ())
+    assert (config["strategy"]["name"], config["precision"]["name"]) == named

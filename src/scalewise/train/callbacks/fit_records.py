@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
+import math
 import re
 import sys
 import time
@@ -29,6 +30,7 @@ from scalewise.records import (
     SweepFolder,
     SweepPlan,
 )
+from scalewise.records.fed import batch_sizes_of, data_shards_of, sum_over_shards
 from scalewise.train.callbacks.background import BackgroundDrain
 from scalewise.train.failure import failure_kind, failure_line
 
@@ -79,7 +81,7 @@ class FitRecords:
     def finish(self, ranks: tuple[RankSummary, ...], strategy: str) -> None:
         """Save the result: the fit ended as it should."""
         assert self._planned is not None
-        per_device = round(ranks[0].samples_fed / max(1, ranks[0].steps_completed))
+        per_device, together = self._batch_sizes(ranks)
         self._folder.save_result(
             CellResult(
                 cell_id=self._planned.cell_id,
@@ -93,7 +95,7 @@ class FitRecords:
                 strategy=strategy,
                 # Lightning's batch is per process, whatever the number of processes.
                 scaling="weak",
-                global_batch_size=per_device * len(ranks),
+                global_batch_size=together,
                 per_device_batch_size=per_device,
                 objective=None,
                 co_tenants=(),
@@ -101,6 +103,18 @@ class FitRecords:
             )
         )
         self.end()
+
+    def _batch_sizes(self, ranks: tuple[RankSummary, ...]) -> tuple[int, int]:
+        """Samples of a step, of one rank and of all.
+
+        Of the largest step: where the data is no multiple of the batch, the last step of an epoch
+        is smaller, and a mean over the steps would differ between fits that ask for the same.
+        """
+        found = batch_sizes_of(self._folder, ranks)
+        if found is not None:
+            return found
+        mean = math.ceil(ranks[0].samples_fed / max(1, ranks[0].steps_completed))
+        return mean, sum_over_shards([mean] * len(ranks), data_shards_of(ranks))
 
     def end(self) -> None:
         """No more signs of life: it has a result, or a record of why not."""

@@ -19,7 +19,7 @@ from scalewise.train.callbacks.fit_messages import say_begin, say_broken_off, sa
 from scalewise.train.callbacks.fit_records import FitRecords
 from scalewise.train.callbacks.live_device import driver_and_links, gathered, live_device
 from scalewise.train.callbacks.mirror_process import MirrorProcess
-from scalewise.train.callbacks.monitored import config_id, describe_fit
+from scalewise.train.callbacks.monitored import config_id, describe_fit, strategy_name
 from scalewise.train.callbacks.planned_steps import planned_steps
 from scalewise.train.callbacks.recorder import CellRecorder
 from scalewise.train.provenance import collect
@@ -145,7 +145,7 @@ class Monitor(CellRecorder):
         if trainer.is_global_zero:
             assert self._records is not None
             ranks = tuple(self.folder.load_rank(rank) for rank in range(trainer.world_size))
-            self._records.finish(ranks, type(trainer.strategy).__name__)
+            self._records.finish(ranks, strategy_name(trainer))
             if self._mirror is not None and not self._mirror.finish():
                 rank_zero_warn(f"not all of {self.sweep_folder} reached the trackers in time")
             say_end(self.sweep_folder, self.steps.warmup_steps, self.steps.steps)

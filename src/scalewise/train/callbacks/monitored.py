@@ -16,7 +16,15 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, SingleDeviceStrategy
 
+_STRATEGIES: Mapping[type, str] = {
+    SingleDeviceStrategy: "single",
+    DDPStrategy: "ddp",
+    FSDPStrategy: "fsdp",
+}
+_PRECISIONS: Mapping[str, str] = {"32-true": "fp32", "16-mixed": "fp16-mixed"}
+"""Lightning's names that differ from scalewise's; the others are the same, or are only its own."""
 _LIBRARIES = frozenset({"torch", "pytorch_lightning", "lightning", "lightning_fabric", "builtins"})
 
 
@@ -32,10 +40,10 @@ def describe_fit(
             "parameters": sum(p.numel() for p in module.parameters()),
         },
         "dataset": _describe_data(trainer),
-        "strategy": {"name": type(trainer.strategy).__name__},
+        "strategy": {"name": strategy_name(trainer)},
         "hardware": {"name": "auto"},
         "optimizer": _describe_optimizers(trainer.optimizers),
-        "precision": {"name": str(trainer.precision)},
+        "precision": {"name": _precision_name(trainer)},
         "execution": {"name": "eager"},
         "batch_size": _batch_size(trainer),
         "max_steps": _limit(trainer.max_steps),
@@ -45,6 +53,29 @@ def describe_fit(
         "warmup_steps": warmup_steps,
         "tracking": {"name": "monitor", "trackers": list(trackers)},
     }
+
+
+def strategy_name(trainer: pl.Trainer) -> str:
+    """As scalewise names it where it is Lightning's own, else the name of its class.
+
+    A class of the user's own keeps its name, also where it derives from one of Lightning's.
+    """
+    cls = type(trainer.strategy)
+    return _STRATEGIES.get(cls, cls.__name__)
+
+
+def _precision_name(trainer: pl.Trainer) -> str:
+    """As scalewise names it: Lightning's ``32-true`` is tf32 where fp32 products may use it."""
+    name = str(trainer.precision)
+    if name == "32-true" and trainer.strategy.root_device.type == "cuda" and _tf32_is_on():
+        return "tf32"
+    return _PRECISIONS.get(name, name)
+
+
+def _tf32_is_on() -> bool:
+    """Of matrix products. Once a script has used torch's newer switch, reading the older raises."""
+    newer = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
+    return bool(torch.backends.cuda.matmul.allow_tf32) if newer is None else newer == "tf32"
 
 
 def config_id(config: Mapping[str, Any], world_size: int) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sized
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytorch_lightning as pl
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from scalewise.records import CellFolder, ShardIndices, write_shard
 from scalewise.train.callbacks.steps import StepTimer
@@ -70,7 +70,7 @@ class ShardAudit(pl.Callback):
         def listening(loader: object) -> object:
             processed = process(loader)
             if trainer.training and self._listening is None:
-                self._listen(processed)
+                self._try_to_listen(processed)
             return processed
 
         strategy.process_dataloader = listening
@@ -79,19 +79,27 @@ class ShardAudit(pl.Callback):
         """Record no indices, for a reason that is said instead."""
         self.missing["shard_audit"] = reason
 
-    def _listen(self, loader: object) -> None:
+    def _try_to_listen(self, loader: object) -> None:
+        """Listen to the loader; where that fails, the fit goes on and the reason is recorded."""
         if "shard_audit" in self.missing:
             return
-        sampler = getattr(loader, "batch_sampler", None)
-        dataset = getattr(loader, "dataset", None)
-        if not isinstance(loader, DataLoader) or not isinstance(sampler, Iterable):
-            self.missing["shard_audit"] = (
-                f"the training data comes from {type(loader).__name__} without a batch sampler, "
+        try:
+            self._listen(loader)
+        except Exception as error:  # a user's loader and dataset may raise anything
+            self._listening = None
+            self.leave_out(f"the training data could not be looked at: {_in_one_line(error)}")
+
+    def _listen(self, loader: object) -> None:
+        source = _not_by_index(loader)
+        if source:
+            self.leave_out(
+                f"the training data comes from {source}, "
                 "so which samples a rank fed is not known by index"
             )
             return
-        self._dataset_size = len(cast(Sized, dataset))
-        self._listening = _Listening(sampler)
+        assert isinstance(loader, DataLoader) and isinstance(loader.dataset, Sized)
+        self._dataset_size = len(loader.dataset)
+        self._listening = _Listening(loader.batch_sampler)
         # DataLoader refuses a new sampler after construction; this one draws the same batches.
         object.__setattr__(loader, "batch_sampler", self._listening)
 
@@ -100,14 +108,37 @@ class ShardAudit(pl.Callback):
             self._fed_first_epoch = self._steps.samples
 
     def save(self, rank: int) -> None:
-        """Write the record, if there is anything to say."""
+        """Write the record, if there is anything to say.
+
+        A fit that has ended well is not lost for its audit: what cannot be written is missing.
+        """
         if self._listening is None:
             return
+        try:
+            write_shard(self.folder.shard_path(rank), self._shard(rank, self._listening))
+        except Exception as error:  # a user's batch sampler may have drawn anything
+            self.leave_out(f"what the batch sampler drew is no record: {_in_one_line(error)}")
+
+    def _shard(self, rank: int, heard: _Listening) -> ShardIndices:
         fed = self._fed_first_epoch if self._fed_first_epoch is not None else self._steps.samples
-        flat = [index for batch in self._listening.drawn for index in batch][:fed]
-        complete = self._listening.first_epoch_complete and self._fed_first_epoch is not None
+        flat = [index for batch in heard.drawn for index in batch][:fed]
+        complete = heard.first_epoch_complete and self._fed_first_epoch is not None
         indices = np.asarray(flat, dtype=np.int64)
-        write_shard(
-            self.folder.shard_path(rank),
-            ShardIndices(rank, indices, self._dataset_size, complete, self.data_shard),
-        )
+        return ShardIndices(rank, indices, self._dataset_size, complete, self.data_shard)
+
+
+def _not_by_index(loader: object) -> str:
+    """Words for a loader whose samples have no index that one could record; else empty."""
+    if not isinstance(loader, DataLoader):
+        return f"{type(loader).__name__} without a batch sampler"
+    dataset = loader.dataset
+    if isinstance(dataset, IterableDataset):
+        return f"{type(dataset).__name__}, an IterableDataset"
+    if not isinstance(loader.batch_sampler, Iterable):
+        return f"{type(loader).__name__} without a batch sampler"
+    return "" if isinstance(dataset, Sized) else f"{type(dataset).__name__}, which has no length"
+
+
+def _in_one_line(error: Exception) -> str:
+    said = " ".join(str(error).split())[:200]
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__

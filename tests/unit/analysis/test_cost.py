@@ -1,0 +1,178 @@
+"""Known prices and times in, known cost out; a price that is not known has its reason."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recorded import DDP, Spec, repeats, step_ms, write_sweep
+
+from scalewise.analysis.cost import Cost, cost_ratio, measure_cost, usd_per_million_samples
+from scalewise.analysis.load import load_sweep
+from scalewise.analysis.runs import Configuration
+from scalewise.analysis.summary import analyse
+from scalewise.hardware import HardwareConfig, Price
+
+LIST = Price(5.0, "a seller's list", "2026-01")
+OWN = {"usd_per_hour": 2.5, "source": "invoice", "date": "2026-11"}
+H200 = HardwareConfig("h200", "cuda", match=("H200",), price=LIST)
+UNPRICED = HardwareConfig("l4", "cuda", match=("L4",))
+PROFILES = (H200, UNPRICED)
+STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
+
+
+def configured(**hardware: Any) -> dict[str, Any]:
+    return {"hardware": {"name": "auto", **hardware}}
+
+
+def one(path: Path, *specs: Spec) -> Configuration:
+    (config,) = analyse(load_sweep(write_sweep(path, specs))).measured
+    return config
+
+
+def cost_of(path: Path, *specs: Spec) -> Cost:
+    return measure_cost(one(path, *specs), PROFILES)
+
+
+def expected_usd(spec: Spec, usd_per_hour: float) -> float:
+    """By hours: how many a million samples take, on how many devices."""
+    hours: float = 1e6 / spec.global_batch * step_ms(spec) / 1e3 / 3600
+    return spec.devices * hours * usd_per_hour
+
+
+def test_a_million_samples_by_hand() -> None:
+    # 500 samples/s: 2,000 s, which are 5/9 h; two devices at 9 USD an hour.
+    assert usd_per_million_samples(2, 9.0, 500.0) == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize("spec", [Spec(), DDP, replace(DDP, scaling="weak")])
+def test_devices_times_price_over_what_they_get_done(tmp_path: Path, spec: Spec) -> None:
+    found = cost_of(tmp_path, spec)
+    assert (found.price, found.missing) == (LIST, None)
+    assert found.usd_per_million_samples is not None
+    assert found.usd_per_million_samples.value == pytest.approx(expected_usd(spec, 5.0), rel=1e-3)
+    assert found.usd_per_million_samples.interval is None
+
+
+def test_its_interval_is_that_of_the_throughput_turned_over(tmp_path: Path) -> None:
+    config = one(tmp_path, *repeats(DDP, STEADY))
+    usd = measure_cost(config, PROFILES).usd_per_million_samples
+    rate = config.estimate("samples_per_s")
+    assert usd is not None and usd.interval is not None
+    assert rate is not None and rate.interval is not None
+    assert usd.interval.low < usd.value < usd.interval.high
+    assert usd.interval.low == pytest.approx(usd_per_million_samples(2, 5.0, rate.interval.high))
+    assert usd.interval.high == pytest.approx(usd_per_million_samples(2, 5.0, rate.interval.low))
+
+
+@pytest.mark.parametrize("mismatch", [False, True])
+def test_a_users_own_price_wins(tmp_path: Path, mismatch: bool) -> None:
+    hardware = configured(price=OWN, allow_mismatch=mismatch)
+    found = cost_of(tmp_path, replace(DDP, config=hardware))
+    assert found.price == Price(2.5, "invoice", "2026-11")
+    assert found.usd_per_million_samples is not None
+    assert found.usd_per_million_samples.value == pytest.approx(expected_usd(DDP, 2.5), rel=1e-3)
+
+
+def test_the_price_recorded_with_a_chosen_profile_is_not_replaced_by_todays(tmp_path: Path) -> None:
+    then = {"usd_per_hour": 4.0, "source": "a seller's list", "date": "2025-01"}
+    found = cost_of(tmp_path, Spec(config=configured(name="h200", price=then)))
+    assert found.price == Price(4.0, "a seller's list", "2025-01")
+
+
+def test_a_cpu_has_the_price_its_user_gives_it(tmp_path: Path) -> None:
+    found = cost_of(tmp_path, Spec(kind="cpu", config=configured(price=OWN)))
+    assert found.usd_per_million_samples is not None
+    assert found.usd_per_million_samples.value == pytest.approx(expected_usd(Spec(), 2.5), rel=1e-3)
+
+
+LISTED = {"usd_per_hour": 5.0, "source": "a seller's list", "date": "2026-01"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        (Spec(kind="cpu"), "a share of a CPU host has no list price"),
+        (Spec(device_name="Some GPU"), "no hardware profile describes Some GPU"),
+        (Spec(device_name="NVIDIA L4"), "hardware profile l4 gives no price"),
+        (
+            # The profile of another GPU, run with allow_mismatch: its price is not this GPU's.
+            Spec(device_name="Some GPU", config=configured(allow_mismatch=True, price=LISTED)),
+            "no hardware profile describes Some GPU",
+        ),
+        (
+            replace(DDP, emulated=("NCCL_P2P_DISABLE=1",), config=configured(price=OWN)),
+            "no price is known of the host that is emulated (NCCL_P2P_DISABLE=1)",
+        ),
+        (
+            Spec(config=configured(price={**OWN, "usd_per_hour": 0.0})),
+            "the price given is 0 USD per hour (invoice, 2026-11)",
+        ),
+        (
+            Spec(config=configured(price={"usd_per_hour": 2.5})),
+            "the recorded price cannot be read: hardware.price",
+        ),
+    ],
+)
+def test_a_price_that_is_not_known_is_missing_and_no_zero(
+    tmp_path: Path, spec: Spec, reason: str
+) -> None:
+    found = cost_of(tmp_path, spec)
+    assert (found.price, found.usd_per_million_samples) == (None, None)
+    assert found.missing is not None and found.missing.startswith(reason)
+
+
+def test_gpus_of_several_kinds_have_no_one_price(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path, [DDP])
+    (rank,) = path.glob("*/result.json")
+    text = rank.read_text()
+    assert text.count('"NVIDIA H200"') == 2
+    rank.write_text(text.replace('"NVIDIA H200"', '"NVIDIA L4"', 1))
+    (config,) = analyse(load_sweep(path)).measured
+    assert measure_cost(config, PROFILES).missing == (
+        "no one price holds for GPUs of several kinds (NVIDIA H200, NVIDIA L4)"
+    )
+
+
+def compared(path: Path, *specs: Spec) -> tuple[Any, Any]:
+    """The one pair of a sweep, and its costs by today's profiles of the tests."""
+    found = analyse(load_sweep(write_sweep(path, specs)))
+    (pair,) = found.pairs
+    return pair, {c.config_id: measure_cost(c, PROFILES) for c in found.measured}
+
+
+def test_beside_one_device_a_sample_costs_one_over_the_efficiency(tmp_path: Path) -> None:
+    pair, costs = compared(tmp_path, *repeats(Spec(), STEADY), *repeats(DDP, STEADY))
+    found = cost_ratio(pair, costs)
+    assert found is not None and found.interval is not None
+    usd = [costs[c.config_id].usd_per_million_samples.value for c in (pair.multi, pair.single)]
+    assert found.value == pytest.approx(usd[0] / usd[1])
+    assert found.value == pytest.approx(1 / pair.efficiency.value)
+    ends = (1 / pair.efficiency.interval.high, 1 / pair.efficiency.interval.low)
+    assert (found.interval.low, found.interval.high) == pytest.approx(ends)
+    assert found.interval.low < found.value < found.interval.high
+
+
+def test_the_ratio_needs_no_price_but_knows_two_unequal_ones(tmp_path: Path) -> None:
+    pair, costs = compared(tmp_path, Spec(), DDP)
+    unpriced = dict.fromkeys(costs, Cost(None, None, "not known"))
+    plain = cost_ratio(pair, unpriced)
+    assert plain is not None
+    assert plain.value == pytest.approx(1 / pair.efficiency.value)
+    dear = replace(costs[pair.multi.config_id], price=replace(LIST, usd_per_hour=7.5))
+    unequal = cost_ratio(pair, {**costs, pair.multi.config_id: dear})
+    assert unequal is not None
+    assert unequal.value == pytest.approx(1.5 * plain.value)
+    assert cost_ratio(pair, {**costs, pair.multi.config_id: Cost(None, None, "?")}) is None
+
+
+def test_the_shipped_profile_prices_a_run_on_auto(tmp_path: Path) -> None:
+    found = analyse(load_sweep(write_sweep(tmp_path, [Spec()])))
+    (cost,) = found.costs.values()
+    assert cost.price is not None and cost.usd_per_million_samples is not None
+    value = expected_usd(Spec(), cost.price.usd_per_hour)
+    assert cost.usd_per_million_samples.value == pytest.approx(value, rel=1e-3)
+    assert math.isfinite(value) and value > 0

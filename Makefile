@@ -82,8 +82,16 @@ types: $(STAMP)
 
 MATRIX_small := experiment=matrix_medium,matrix_gpt2_tiny strategy=single,ddp
 MATRIX_full := experiment=full_matrix
-test-matrix: $(STAMP) ## Train a matrix and print the verdict (MATRIX=small|full MAX_ITERS= TRACKER= GPU_MONITOR=y|n)
+# Steps that warm up are not timed: a matrix needs more than the longest warm-up of its experiments.
+comma := ,
+MATRIX_FILES = $(patsubst %,conf/experiment/%.yaml,$(subst $(comma), ,\
+  $(patsubst experiment=%,%,$(filter experiment=%,$(MATRIX_$(MATRIX))))))
+LEAST_ITERS = $(shell sed -n 's/^warmup_steps: *\([0-9]*\).*/\1/p' $(MATRIX_FILES) /dev/null | sort -n | awk 'END {print $$1 + 1}')
+too_few = test "$(MAX_ITERS)" -ge $(LEAST_ITERS) 2>/dev/null || { echo "MAX_ITERS: found '$(MAX_ITERS)'; \
+  allowed: $(LEAST_ITERS) or more (max_steps; the first $$(($(LEAST_ITERS) - 1)) warm up), or fewer with ARGS=warmup_steps=N" >&2; exit 2; }
+test-matrix: $(STAMP) ## Train a matrix and print the verdict (MATRIX=small|full MAX_ITERS=<more than its warm-up> TRACKER= GPU_MONITOR=y|n)
 	$(if $(MATRIX_$(MATRIX)),,@echo "MATRIX: found '$(MATRIX)'; allowed: small, full" >&2; exit 2)
+	$(if $(MAX_ITERS),$(if $(filter warmup_steps=%,$(ARGS)),,@$(too_few)))
 	$(BIN)/python train.py -m $(MATRIX_$(MATRIX)) $(OVERRIDES) $(ARGS)
 
 test_matrix: test-matrix

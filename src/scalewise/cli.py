@@ -144,6 +144,7 @@ def _compare(argv: list[str]) -> int:
         prog="scalewise compare",
         description="Compare sweep B with sweep A, which may differ in one declared factor only. "
         "Exit status: 0, or 1 if --fail-if holds or nothing could be compared under it.",
+        epilog="Example: scalewise compare A B --factor code --fail-if slower=3%",
     )
     parser.add_argument("a", type=Path, help="the folder of the sweep to compare with")
     parser.add_argument("b", type=Path, help="the folder of the newer sweep")
@@ -304,7 +305,7 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "train": (_train, "one cell or, with -m, a sweep: what train.py does, from anywhere"),
     "report": (_report, "the report of a sweep: table, Markdown, plots, JSON, CSV"),
     "status": (_status, "where a sweep stands, and when it will have ended"),
-    "compare": (_compare, "sweep B against sweep A, and a gate for CI: --fail-if slower=3%"),
+    "compare": (_compare, "sweep B against A; a gate for CI: --factor code --fail-if slower=3%"),
     "top": (_top, "all GPUs of this host, live"),
     "doctor": (_doctor, "topology, links, collectives, GEMM and copy rates of this host"),
     "find-batch": (_find_batch, "the largest batch that fits, the same on every device"),

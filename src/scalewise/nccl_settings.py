@@ -13,6 +13,8 @@ from typing import Final
 from scalewise.ranges import require
 from scalewise.typed import closest
 
+_IMAGE_LABELS: Final = ("NCCL_VERSION",)
+"""What NVIDIA's container images put into the environment beside settings: NCCL reads none."""
 _SWITCH: Final = ("0", "1")
 _DISTANCE: Final = ("LOC", "NVL", "PIX", "PXB", "PHB", "SYS", "0", "1", "2", "3", "4", "5")
 
@@ -68,6 +70,15 @@ def check_nccl(settings: Mapping[str, str | int]) -> None:
     if low is not None and high is not None:
         allowed = f"at most NCCL_MAX_NCHANNELS ({high})"
         require("nccl.NCCL_MIN_NCHANNELS", low, int(low) <= int(high), allowed)
+
+
+def set_in(environment: Mapping[str, str]) -> dict[str, str]:
+    """NCCL's settings among the variables of an environment."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith("NCCL_") and name not in _IMAGE_LABELS
+    }
 
 
 def nccl_warnings(settings: Mapping[str, str | int]) -> list[str]:

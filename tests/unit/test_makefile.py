@@ -43,6 +43,21 @@ def test_a_value_that_would_be_misread_is_refused(words: tuple[str, ...], messag
     assert message in line
 
 
+def test_a_matrix_shorter_than_its_warm_up_is_refused_by_the_name_that_was_typed() -> None:
+    for matrix, warmup_steps in (("small", 40), ("full", 20)):
+        longest = f"MATRIX={matrix}", f"MAX_ITERS={warmup_steps}"
+        recipe = make("test-matrix", *longest).stdout.splitlines()[0]
+        ended = subprocess.run(["bash", "-c", recipe], capture_output=True, text=True, check=False)
+        assert ended.returncode == 2
+        assert f"MAX_ITERS: found '{warmup_steps}'; allowed: {warmup_steps + 1} or more" in (
+            ended.stderr
+        )
+        enough = make("test-matrix", f"MATRIX={matrix}", f"MAX_ITERS={warmup_steps + 1}").stdout
+        subprocess.run(["bash", "-c", enough.splitlines()[0]], check=True)
+    shorter = make("test-matrix", "MAX_ITERS=12", "ARGS=warmup_steps=2").stdout
+    assert "MAX_ITERS" not in shorter
+
+
 @pytest.mark.parametrize("target", ["report", "wandb-sync"])
 def test_a_target_that_needs_a_folder_asks_for_it(target: str) -> None:
     assert f"make {target} FOLDER=multirun/<sweep>" in make(target).stdout

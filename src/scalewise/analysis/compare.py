@@ -1,9 +1,10 @@
 """Two sweeps side by side under one declared factor: is B faster or slower than A, and by how much?
 
 Configurations are matched by identity; what differs beside the declared factor refuses the match
-(DESIGN, law 6). The gate for use in CI fails on what is shown, not on what is merely possible:
-only when the whole interval lies beyond the limit, after Holm's correction for the number of
-configurations compared.
+(DESIGN, law 6). Every decision, interval and detectable change is at the level of Holm's correction
+for the number of configurations compared, so that they agree. The gate for use in CI fails on what
+is shown, not on what is merely possible: only when the whole interval, so corrected, lies beyond
+the limit. A pass that excludes nothing says so.
 
 Repeats of one configuration may be of several states: ``sweep.allow_mixed`` lets a resumed sweep
 add results of other code or devices, and code is edited while a sweep runs. As in a report, such a
@@ -12,45 +13,21 @@ mixture equals only the same mixture; one in the declared factor itself is said 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from scalewise.analysis.identity import FACTORS, Difference, differences, identity
+from scalewise.analysis.gate import Gate, judge_gate, parse_limit
+from scalewise.analysis.identity import FACTORS, differences, identity
 from scalewise.analysis.load import Cell, Sweep
+from scalewise.analysis.matches import Change, Match, Unmatched
+from scalewise.analysis.replaced import replaced_runs
 from scalewise.analysis.runs import Configuration, configurations
-from scalewise.analysis.significance import holm, minimum_detectable_effect
-from scalewise.analysis.statistics import RatioEstimate, estimate_ratio
+from scalewise.analysis.significance import holm, holm_levels, minimum_detectable_effect
+from scalewise.analysis.statistics import estimate_ratio
 
 Side = Literal["A", "B"]
-Change = Literal["faster", "slower", "no difference shown"]
 SIGNIFICANT = 0.05
-
-
-@dataclass(frozen=True)
-class Match:
-    """The same configuration in both sweeps."""
-
-    label: str
-    ratio: RatioEstimate
-    """Global samples/s of B over A."""
-    p_value_holm: float | None
-    """That the ratio is 1, adjusted for all matches; None with one run on a side."""
-    change: Change
-    detectable: float | None
-    """The smallest ratio above 1 that these runs would show four times in five."""
-    mixed: tuple[str, ...] = ()
-    """Fields of the declared factor in which repeats of one side differ, in words."""
-
-
-@dataclass(frozen=True)
-class Unmatched:
-    """A configuration of B with no counterpart in A."""
-
-    label: str
-    reason: str
-    differing: tuple[Difference, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,14 +37,6 @@ class LeftOut:
     side: Side
     cell: str
     fault: str
-
-
-@dataclass(frozen=True)
-class Gate:
-    """The answer for CI."""
-
-    failed: bool
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -81,6 +50,19 @@ class Comparison:
     """None where no limit was asked for."""
     left_out: tuple[LeftOut, ...] = ()
     """Cells of both sweeps that ended and whose figures are not in ``matches``."""
+    replaced: tuple[tuple[Side, str], ...] = ()
+    """Of each side, what is to be known of runs whose earlier results were set aside."""
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A match that is not judged yet, for the level depends on all the others."""
+
+    label: str
+    above: Sequence[float]
+    """Global samples/s of the runs in B."""
+    below: Sequence[float]
+    mixed: tuple[str, ...]
 
 
 def compare(a: Sweep, b: Sweep, factor: str, fail_if: str | None = None) -> Comparison:
@@ -93,27 +75,20 @@ def compare(a: Sweep, b: Sweep, factor: str, fail_if: str | None = None) -> Comp
         raise ValueError(f"factor: found {factor!r}; allowed: {', '.join(FACTORS)}")
     limit = parse_limit(fail_if) if fail_if is not None else None
     before = [c for c in map(_sound, configurations(a)) if c.values("samples_per_s")]
-    matches: list[Match] = []
+    paired: list[_Found] = []
     unmatched: list[Unmatched] = []
     for config in map(_sound, configurations(b)):
         found = _match(config, before, factor)
-        if isinstance(found, Match):
-            matches.append(found)
+        if isinstance(found, _Found):
+            paired.append(found)
         else:
             unmatched.append(found)
-    judged = _adjusted(matches)
-    gate = None if limit is None else _gate(judged, unmatched, limit)
+    judged = _judged(paired)
+    gate = None if limit is None else judge_gate(judged, unmatched, limit)
     left_out = (*_left_out("A", a), *_left_out("B", b))
-    return Comparison(factor, judged, tuple(unmatched), gate, left_out)
-
-
-def parse_limit(text: str) -> float:
-    """``slower=3%`` or ``slower=0.03`` to 0.03. Raises ValueError for anything else."""
-    found = re.fullmatch(r"slower=([0-9]+(?:\.[0-9]+)?)(%?)", text.strip())
-    value = float(found[1]) / (100 if found[2] else 1) if found else -1.0
-    if not 0 <= value < 1:
-        raise ValueError(f"fail-if: found {text!r}; allowed: slower=<percent>%, e.g. slower=3%")
-    return value
+    sides: tuple[tuple[Side, Sweep], ...] = (("A", a), ("B", b))
+    replaced = tuple((side, line) for side, sweep in sides for line in replaced_runs(sweep))
+    return Comparison(factor, judged, tuple(unmatched), gate, left_out, replaced)
 
 
 def _sound(config: Configuration) -> Configuration:
@@ -135,7 +110,7 @@ def _fault(cell: Cell) -> str:
 
 def _match(
     config: Configuration, before: Sequence[Configuration], factor: str
-) -> Match | Unmatched:
+) -> _Found | Unmatched:
     values = config.values("samples_per_s")
     if not values:
         last = config.cells[-1]
@@ -151,13 +126,9 @@ def _match(
         mixtures = (*_mixtures("A", nearest, fields), *_mixtures("B", config, fields))
         why = "".join(f"; {mixture}" for mixture in mixtures)
         return Unmatched(config.label, f"the nearest in A differs in {words}{why}", differing)
-    theirs = nearest.values("samples_per_s")
-    ratio = estimate_ratio(values, theirs)
-    cvs = [f.cv for c in (config, nearest) if (f := c.estimate("samples_per_s")) and f.cv]
-    detectable = minimum_detectable_effect(max(cvs), *ratio.n) if cvs else None
     freed = FACTORS[factor]
     mixed = (*_mixtures("A", nearest, freed), *_mixtures("B", config, freed))
-    return Match(config.label, ratio, None, "no difference shown", detectable, mixed)
+    return _Found(config.label, values, nearest.values("samples_per_s"), mixed)
 
 
 def _mixtures(side: Side, config: Configuration, fields: Sequence[str]) -> list[str]:
@@ -179,41 +150,26 @@ def _leave(config: Configuration) -> str:
     return " (sweep.allow_mixed=true)" if allowed else ""
 
 
-def _adjusted(matches: Sequence[Match]) -> tuple[Match, ...]:
-    p_values = [m.ratio.p_value for m in matches]
-    adjusted = iter(holm([p for p in p_values if p is not None]))
-    judged = []
-    for match, p in zip(matches, p_values, strict=True):
-        corrected = None if p is None else next(adjusted)
-        change: Change = "no difference shown"
-        if corrected is not None and corrected < SIGNIFICANT:
-            change = "faster" if match.ratio.value > 1 else "slower"
-        judged.append(replace(match, p_value_holm=corrected, change=change))
-    return tuple(judged)
+def _judged(paired: Sequence[_Found]) -> tuple[Match, ...]:
+    p_values = [estimate_ratio(one.above, one.below).p_value for one in paired]
+    tested = [p for p in p_values if p is not None]
+    adjusted, levels = iter(holm(tested)), iter(holm_levels(tested, SIGNIFICANT))
+    return tuple(
+        _alone(one) if p is None else _tested(one, next(adjusted), next(levels))
+        for one, p in zip(paired, p_values, strict=True)
+    )
 
 
-def _gate(matches: Sequence[Match], unmatched: Sequence[Unmatched], limit: float) -> Gate:
-    if not matches:
-        why = unmatched[0].reason if unmatched else "B has no configuration"
-        return Gate(True, f"nothing could be compared: {why}")
-    slower = [
-        m for m in matches
-        if m.change == "slower" and m.ratio.interval and m.ratio.interval.high < 1 - limit
-    ]  # fmt: skip
-    if slower:
-        worst = min(slower, key=lambda m: m.ratio.value)
-        assert worst.ratio.interval is not None
-        return Gate(
-            True,
-            f"{worst.label} is slower by {1 - worst.ratio.value:.1%} (95 % interval "
-            f"{1 - worst.ratio.interval.high:.1%} to {1 - worst.ratio.interval.low:.1%}), beyond "
-            f"the limit of {limit:.1%}{f'; {len(slower) - 1} more' if slower[1:] else ''}",
-        )
-    blind = [m for m in matches if m.ratio.interval is None or m.ratio.interval.low < 1 - limit]
-    if blind:
-        return Gate(
-            False,
-            f"no slowdown beyond {limit:.1%} shown, but for {', '.join(m.label for m in blind)} "
-            "none is excluded either: add repeats",
-        )
-    return Gate(False, f"no configuration is slower by {limit:.1%} or more")
+def _alone(one: _Found) -> Match:
+    """One run on a side: a ratio, and nothing to judge it by."""
+    ratio = estimate_ratio(one.above, one.below)
+    return Match(one.label, ratio, None, "no difference shown", None, one.mixed)
+
+
+def _tested(one: _Found, corrected: float, level: float) -> Match:
+    ratio = estimate_ratio(one.above, one.below, 1 - level)
+    change: Change = "no difference shown"
+    if corrected < SIGNIFICANT:
+        change = "faster" if ratio.value > 1 else "slower"
+    detectable = minimum_detectable_effect(one.above, one.below, level)
+    return Match(one.label, ratio, corrected, change, detectable, one.mixed)

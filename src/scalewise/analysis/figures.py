@@ -102,8 +102,14 @@ def interval_words(figure: RatioEstimate) -> str:
         raise ValueError("a ratio of single runs has no interval")
     if bounds_nothing(figure.interval):
         return no_bound(*figure.n)
-    confidence = f"{100 * figure.interval.confidence:g} %"
-    return f"{confidence} interval {factor(figure.interval.low)}-{factor(figure.interval.high)}"
+    ends = f"{factor(figure.interval.low)}-{factor(figure.interval.high)}"
+    return f"{confidence(figure.interval)} interval {ends}"
+
+
+def confidence(interval: Interval) -> str:
+    """``95 %``; of a corrected level, two digits of what is missing from 100: ``98.3 %``."""
+    missing = float(f"{100 * (1 - interval.confidence):.2g}")
+    return f"{100 - missing:.10g} %"
 
 
 def bounds_nothing(interval: Interval) -> bool:

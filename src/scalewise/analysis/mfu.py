@@ -11,12 +11,13 @@ disagree with one another.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from scalewise.analysis.run import Run
+from scalewise.hardware import HardwareConfig, data_sheet, profile_of
 from scalewise.records import DeviceInfo, RecordError
 from scalewise.records.doctor import DOCTOR_FILE, DoctorReport, load_doctor
 
@@ -52,14 +53,22 @@ class MfuResult:
     """Why there is no figure against a peak."""
 
 
-def measure_mfu(run: Run, doctor: DoctorReport | None = None) -> MfuResult:
-    """MFU of a run against every peak that is known for its devices and precision."""
+def measure_mfu(
+    run: Run,
+    doctor: DoctorReport | None = None,
+    profiles: Sequence[HardwareConfig] = (),
+) -> MfuResult:
+    """MFU of a run against every peak that is known for its devices and precision.
+
+    ``profiles`` are those of today: one of them gives the data sheet of a run whose own records
+    name none, being older than the profile.
+    """
     achieved = _achieved_tflops(run)
     number_format = _number_format(run.cell.config)
     found: list[Mfu] = []
     missing: dict[Peak, str] = {}
     peaks: tuple[tuple[Peak, tuple[float, str] | str], ...] = (
-        ("data sheet", _data_sheet(run, number_format)),
+        ("data sheet", _data_sheet(run, number_format, profiles)),
         ("measured GEMM", _measured(run, number_format, doctor)),
     )
     for against, peak in peaks:
@@ -116,7 +125,9 @@ def _mixture(run: Run) -> str:
     )
 
 
-def _data_sheet(run: Run, number_format: str | None) -> tuple[float, str] | str:
+def _data_sheet(
+    run: Run, number_format: str | None, profiles: Sequence[HardwareConfig]
+) -> tuple[float, str] | str:
     hardware: Any = (run.cell.config or {}).get("hardware") or {}
     if number_format is None:
         return "the precision has no peak of its own"
@@ -130,7 +141,24 @@ def _data_sheet(run: Run, number_format: str | None) -> tuple[float, str] | str:
     if provenance is not None and number_format in provenance.peak_tflops:
         source = provenance.peak_source or "data sheet"
         return provenance.peak_tflops[number_format], source
-    return f"no hardware profile gives the {number_format} rate of {_names(_devices(run))}"
+    return _present_data_sheet(run, number_format, profiles) or (
+        f"no hardware profile gives the {number_format} rate of {_names(_devices(run))}"
+    )
+
+
+def _present_data_sheet(
+    run: Run, number_format: str, profiles: Sequence[HardwareConfig]
+) -> tuple[float, str] | None:
+    """By the profile that describes the run's GPUs today, saying that the records do not."""
+    gpus = [device.name for device in _devices(run) if device.kind == "cuda"]
+    rates, source = data_sheet(gpus, profiles)
+    profile = profile_of(gpus[0], profiles) if gpus else None
+    if profile is None or number_format not in rates:
+        return None
+    return rates[number_format], (
+        f"{source}, by conf/hardware/{profile.name}.yaml as it is now: the records, made before, "
+        "name no such rate"
+    )
 
 
 def _measured(

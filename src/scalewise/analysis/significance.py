@@ -10,7 +10,13 @@ from itertools import combinations
 import numpy as np
 import scipy  # its parts load when they are first asked for: half a second that few need
 
-from scalewise.analysis.statistics import Values, checked_runs, two_sided_p, welch_error
+from scalewise.analysis.statistics import (
+    Values,
+    checked_runs,
+    finite_exp,
+    two_sided_p,
+    welch_error,
+)
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,23 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
+def holm_levels(p_values: Sequence[float], alpha: float = 0.05) -> list[float]:
+    """The level at which Holm's procedure decided on each p-value, in the order given.
+
+    Step down from ``alpha / m`` for the smallest; where the first is not rejected, none after it
+    is, and all of them stand at its level. So an interval of ``1 - level`` excludes what is tested
+    if and only if the adjusted p-value lies below ``alpha``.
+    """
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    levels = [alpha] * len(p_values)
+    stopped_at: float | None = None
+    for position, i in enumerate(order):
+        levels[i] = stopped_at or alpha / (len(p_values) - position)
+        if p_values[i] >= levels[i]:
+            stopped_at = levels[i]
+    return levels
+
+
 def effect_size(a: Values, b: Values) -> float | None:
     """Hedges' g: difference of means in pooled standard deviations, corrected for few runs.
 
@@ -87,23 +110,30 @@ def effect_size(a: Values, b: Values) -> float | None:
 
 
 def minimum_detectable_effect(
-    cv: float, n_a: int, n_b: int, power: float = 0.8, alpha: float = 0.05
+    above: Values, below: Values, alpha: float = 0.05, power: float = 0.8
 ) -> float | None:
-    """The smallest true ratio above 1 that these runs would find different from 1.
+    """The smallest true ratio above 1 that as many runs would show, if they scatter as these do.
 
-    ``cv`` is the run-to-run CV of both sides (a fraction; near enough the standard deviation of
-    the logs). From the noncentral t distribution. None with one run on a side.
+    Of Welch's test on logarithms, as :func:`~scalewise.analysis.statistics.estimate_ratio` makes
+    it: with its standard error and its degrees of freedom (Welch and Satterthwaite), at the
+    two-sided level ``alpha``, which is the corrected one where the test is; from the noncentral t
+    distribution. So it lies beyond the half width of the interval of ``1 - alpha``. The scatter is
+    itself an estimate: from two or three runs a side this is the right order, not more.
+
+    None with one run on a side, and for runs that are all equal: they bound nothing.
     """
-    if min(n_a, n_b) < 2:
+    x, y = np.log(checked_runs(above, "above")), np.log(checked_runs(below, "below"))
+    if min(len(x), len(y)) < 2:
         return None
-    sigma = math.sqrt(math.log1p(cv**2))
-    error, df = sigma * math.sqrt(1 / n_a + 1 / n_b), n_a + n_b - 2
+    error, df = welch_error(x, y)
     if error == 0:
-        return 1.0
+        return None
     critical = float(scipy.stats.t.ppf(1 - alpha / 2, df))
 
     def lack(noncentrality: float) -> float:
         found = scipy.stats.nct.sf(critical, df, noncentrality)
         return float(found) - power
 
-    return math.exp(float(scipy.optimize.brentq(lack, 0.0, critical + 20.0)) * error)
+    # With one degree of freedom and small levels the power reaches 0.95 at twice the critical t.
+    noncentrality = float(scipy.optimize.brentq(lack, 0.0, 2 * critical + 20.0))
+    return finite_exp(noncentrality * error)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import scipy  # its parts load when they are first asked for: half a second that few need
 
 Values = Sequence[float] | npt.NDArray[np.float64]
+_LARGEST_LOG = 700.0
 
 
 @dataclass(frozen=True)
@@ -132,8 +133,15 @@ def estimate_ratio(above: Values, below: Values, confidence: float = 0.95) -> Ra
         return RatioEstimate(value, n, None, None)
     error, df = welch_error(log_a, log_b)
     half = float(scipy.stats.t.ppf(0.5 + confidence / 2, df)) * error
-    interval = Interval(math.exp(difference - half), math.exp(difference + half), confidence)
+    low, high = finite_exp(difference - half), finite_exp(difference + half)
+    interval = Interval(low, high, confidence)
     return RatioEstimate(value, n, interval, two_sided_p(difference, error, df))
+
+
+def finite_exp(logarithm: float) -> float:
+    """``exp``, held between 1e-304 and 1e304: two runs a side at a level corrected for many tests
+    have intervals that no number holds, and either end of them bounds nothing."""
+    return math.exp(min(max(logarithm, -_LARGEST_LOG), _LARGEST_LOG))
 
 
 def checked_runs(values: Values, name: str, at_least: int = 1) -> npt.NDArray[np.float64]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from scalewise.analysis.apart import timed_only, windows
 from scalewise.analysis.communication import Communication, measure_communication
+from scalewise.analysis.cost import Cost, measure_cost
 from scalewise.analysis.diagnosis import Diagnosis
 from scalewise.analysis.kinds import is_profiled
 from scalewise.analysis.load import Cell, Sweep
@@ -16,6 +17,8 @@ from scalewise.analysis.runs import Configuration
 from scalewise.analysis.scaling import Pair, Refused
 from scalewise.analysis.verdict import MIN_EFFICIENCY
 from scalewise.analysis.verdicts import reach_verdicts
+from scalewise.hardware import load_profiles
+from scalewise.paths import conf_dir
 from scalewise.records.doctor import DoctorReport
 
 
@@ -38,6 +41,8 @@ class Analysis:
     """``config_id`` to what its gradients cost, of multi-device configurations."""
     doctor: DoctorReport | None = None
     """The examination of the devices that lies beside the cells."""
+    costs: Mapping[str, Cost] = field(default_factory=dict)
+    """``config_id`` to what a sample costs, of timed configurations that ran."""
 
     @property
     def measured(self) -> tuple[Configuration, ...]:
@@ -66,9 +71,12 @@ def analyse(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Analysis:
     found = reach_verdicts(sweep, min_efficiency)
     configs = found.configurations
     doctor = find_doctor(sweep.path)
-    mfu = {c.config_id: tuple(measure_mfu(run, doctor) for run in c.runs) for c in configs}
+    profiles = load_profiles(conf_dir() / "hardware")
+    mfu = {
+        c.config_id: tuple(measure_mfu(run, doctor, profiles) for run in c.runs) for c in configs
+    }
     seen = windows(configs)
-    costs = {
+    communication = {
         c.config_id: cost
         for c in timed_only(configs)
         if (cost := measure_communication(c, seen.get(c.config_id), doctor)) is not None
@@ -81,6 +89,7 @@ def analyse(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Analysis:
         found.diagnoses,
         found.repeats,
         mfu,
-        costs,
+        communication,
         doctor,
+        {c.config_id: measure_cost(c, profiles) for c in timed_only(configs) if c.runs},
     )

@@ -34,8 +34,9 @@ class DeviceUsage:
     top_sm_clock_mhz: float | None = None
     """The highest clock sampled on this device in the whole run."""
     sm_activity_percent: float | None = None
-    """GPM, as both below, over readings that lie at least half in the window: None before Hopper,
-    and where the window is shorter than that."""
+    """Time in which an SM had work, also while that waited for memory: busy, not efficient. GPM,
+    as both below, over readings that lie at least half in the window: None before Hopper, and
+    where the window is shorter than that."""
     tensor_activity_percent: float | None = None
     dram_activity_percent: float | None = None
     energy: DeviceEnergy | None = None

@@ -9,6 +9,7 @@ from rich.text import Text
 from scalewise.analysis.summary import Analysis
 from scalewise.report import (
     alike,
+    cost,
     examined,
     findings,
     markdown,
@@ -44,6 +45,7 @@ def show(analysis: Analysis, console: Console) -> None:
                 console.print(part)
         for line in swept.fastest(analysis):
             console.print(f"[bold]{escape(line)}[/bold]")
+        _show_cost(analysis, console)
     answers = findings.answers(analysis)
     for label, verdict, reason in answers:
         colour = _COLOURS[verdict]
@@ -71,3 +73,14 @@ def show(analysis: Analysis, console: Console) -> None:
     for kind, found in lines.items():
         for line in found:
             console.print(f"[yellow]{kind}:[/yellow] {escape(line)}")
+
+
+def _show_cost(analysis: Analysis, console: Console) -> None:
+    """Above the answers, which name the prices; nothing where none is known."""
+    costs = cost.cost_table(analysis)
+    if not costs.rows:
+        return
+    for part in fitted(costs, console):
+        console.print(part)
+    for line in (*cost.price_lines(analysis), f"USD are {cost.EXCLUDED}"):
+        console.print(f"[dim]{escape(line)}[/dim]")

@@ -7,6 +7,7 @@ import io
 import json
 from typing import Any
 
+from scalewise.analysis.cost import cost_ratio
 from scalewise.analysis.kinds import is_timed
 from scalewise.analysis.limits import mean_anatomy
 from scalewise.analysis.run import Run
@@ -16,7 +17,16 @@ from scalewise.analysis.stability import outliers
 from scalewise.analysis.statistics import Estimate, RatioEstimate
 from scalewise.analysis.summary import Analysis
 from scalewise.records import PHASES
-from scalewise.report import communication, findings, losses, provenance, tables, trackers, traffic
+from scalewise.report import (
+    communication,
+    cost,
+    findings,
+    losses,
+    provenance,
+    tables,
+    trackers,
+    traffic,
+)
 from scalewise.typed import to_plain
 
 FORMAT_VERSION = 1
@@ -80,6 +90,7 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         "energy_j_per_million_samples": to_plain(config.estimate("joules_per_million_samples")),
         "energy_j_per_step": to_plain(config.estimate("joules_per_step")),
         "energy_j_per_run": to_plain(config.estimate("energy_j")),
+        **cost.as_plain(analysis, config),
         "outlier_runs": to_plain(outliers(config.values("samples_per_s"))),
         "verdict": tables.verdict(analysis, config) if is_timed(config.cells[0].config) else None,
         "comparison": _pair(pair) if pair else None,
@@ -168,6 +179,7 @@ def _csv_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         "energy_j_per_million_samples": _value(config.estimate("joules_per_million_samples")),
         "energy_j_per_step": _value(config.estimate("joules_per_step")),
         "energy_j_per_run": _value(config.estimate("energy_j")),
+        **_cost_row(analysis, config),
         **{f"{phase}_ms": phases.get(phase) for phase in PHASES},
         "timeline": anatomy[2] if anatomy else None,
         "main_limit": diagnoses[0].limit if diagnoses else None,
@@ -175,6 +187,17 @@ def _csv_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         "verdict": tables.verdict(analysis, config) if is_timed(config.cells[0].config) else None,
         "seed_label": pair.seed_label if pair else None,
         "reason": _reason(analysis, config),
+    }
+
+
+def _cost_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
+    found, pair = analysis.costs.get(config.config_id), analysis.pair(config)
+    price = found.price if found else None
+    return {
+        "usd_per_device_hour": price.usd_per_hour if price else None,
+        "price_source": f"{price.source}, {price.date}" if price else None,
+        **_figure("usd_per_million_samples", found.usd_per_million_samples if found else None),
+        **_figure("sample_cost_ratio", cost_ratio(pair, analysis.costs) if pair else None),
     }
 
 

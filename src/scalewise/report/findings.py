@@ -9,18 +9,25 @@ from pathlib import PurePath
 from scalewise.analysis.apart import timed_only
 from scalewise.analysis.balance import LoadBalance, advice
 from scalewise.analysis.ceiling import under_ceiling
-from scalewise.analysis.doubts import changed_files
+from scalewise.analysis.doubts import changed_files, hiccup_lines
 from scalewise.analysis.figures import estimate, factor, number, ratio
 from scalewise.analysis.kinds import is_monitored
+from scalewise.analysis.own_code import changed_own_code
 from scalewise.analysis.pipeline import pipeline_of
 from scalewise.analysis.pruned import pruning_shortfall
+from scalewise.analysis.replaced import replaced_runs
+from scalewise.analysis.resolution import detectable_speedup
 from scalewise.analysis.runs import Configuration
-from scalewise.analysis.significance import minimum_detectable_effect
 from scalewise.analysis.stability import estimate_without_outliers, outliers, stability_warning
 from scalewise.analysis.statistics import estimate_positive
 from scalewise.analysis.summary import Analysis
+from scalewise.analysis.untrained import untrained_steps
+from scalewise.report import cost
 from scalewise.report.execution import fallbacks, fp8_layers
 from scalewise.report.swept import unequal_samples
+
+_POWER_CAP = "power cap"
+"""As the device series name it."""
 
 
 def answers(analysis: Analysis) -> list[tuple[str, str, str]]:
@@ -38,6 +45,8 @@ def answers(analysis: Analysis) -> list[tuple[str, str, str]]:
             near = under_ceiling(config, analysis.measured)
             if near:
                 reason += f"; {ratio(near.share)} of the ceiling, {near.ceiling.label}"
+            costs = cost.sentence(analysis, pair)
+            reason += f"; {costs}" if costs else ""
             found.append((config.label, pair.judgement.verdict, reason))
         elif refused:
             found.append((config.label, "not comparable", refused.reason))
@@ -114,22 +123,28 @@ def warnings(analysis: Analysis) -> list[str]:
     """Doubts about the figures, one line each."""
     found = [f"quarantined: {device}" for device in analysis.sweep.quarantined]
     found += changed_files(analysis.configurations)
+    found += changed_own_code(analysis.configurations)
+    found += replaced_runs(analysis.sweep)
     found += by_text(list(_unstable(analysis)), "configuration")
+    found += hiccup_lines(analysis.measured, analysis.diagnoses)
     for config in analysis.measured:
         found += set_aside(config)
         found += [*fallbacks(config), *fp8_layers(config)]
         shortfall = pruning_shortfall(config)
         if shortfall:
             found.append(f"{config.label}: {shortfall}")
+        untrained = untrained_steps(config)
+        if untrained:
+            found.append(f"{config.label}: {untrained}")
         found += _outlier_lines(config)
         found += _missing(config)
+    capped = [one for config in analysis.measured for one in _held_back(config, at_power_cap=True)]
+    found += by_text(capped)
     found += unequal_samples(analysis)
     for pair in analysis.pairs:
-        cvs = [c.estimate("samples_per_s") for c in (pair.single, pair.multi)]
-        known = [f.cv for f in cvs if f and f.cv is not None]
-        if len(known) == 2 and pair.judgement.verdict == "inconclusive":
-            least = minimum_detectable_effect(max(known), *pair.speedup.n)
-            if least:
+        if pair.judgement.verdict == "inconclusive":
+            least = detectable_speedup(pair)
+            if least is not None:
                 found.append(
                     f"{pair.multi.label}: with these runs only a speedup beyond {factor(least)} "
                     f"(or below {factor(1 / least)}) would be seen four times in five"
@@ -138,7 +153,10 @@ def warnings(analysis: Analysis) -> list[str]:
 
 
 def faults(analysis: Analysis) -> list[str]:
-    """What was wrong with runs that finished: shards, balance, throttling, damaged records."""
+    """What was wrong with runs that finished: shards, balance, throttling, damaged records.
+
+    A power cap is no fault: it stands among the doubts.
+    """
     found = []
     for config in analysis.measured:
         limits = {found.limit for found in analysis.diagnoses.get(config.config_id, ())}
@@ -150,7 +168,7 @@ def faults(analysis: Analysis) -> list[str]:
                 found.append((name, f"{run.shards.verdict}: {run.shards.explanation}"))
             if uneven and run.balance and run.balance.grade in ("fair", "poor"):
                 found.append((name, f"{run.balance.explanation}; {_advice(config, run.balance)}"))
-        found += _held_back(config)
+        found += _held_back(config, at_power_cap=False)
     for cell in analysis.sweep.cells:
         for series in cell.devices:
             # Throttling stands above, from the samples themselves.
@@ -160,13 +178,18 @@ def faults(analysis: Analysis) -> list[str]:
     return [*analysis.sweep.problems, *by_text(found)]
 
 
-def _held_back(config: Configuration) -> Iterator[tuple[str, str]]:
-    """Cells and what slowed a GPU of theirs, with how often over all runs of the configuration."""
+def _held_back(config: Configuration, *, at_power_cap: bool) -> Iterator[tuple[str, str]]:
+    """Cells and what slowed a GPU of theirs, with how often over all runs of the configuration.
+
+    Either what the power cap alone slowed, which is where a GPU that works hard is to be, or what
+    anything else did.
+    """
     seen: dict[str, list[tuple[str, float | None]]] = {}
     for run in config.runs:
         for device in run.usage.devices if run.usage else ():
-            if device.throttle_reasons:
-                text = f"{device.label} was held back by {', '.join(device.throttle_reasons)}"
+            reasons = device.throttle_reasons
+            if reasons and (set(reasons) == {_POWER_CAP}) == at_power_cap:
+                text = f"{device.label} was held back by {', '.join(reasons)}"
                 seen.setdefault(text, []).append((run.cell.planned.name, device.throttled_share))
     for text, cells in seen.items():
         percents = sorted(
@@ -174,7 +197,8 @@ def _held_back(config: Configuration) -> Iterator[tuple[str, str]]:
         )
         ends = " to ".join(dict.fromkeys((percents[0], percents[-1]))) if percents else ""
         often = f" in {ends} % of its samples" if ends else ""
-        yield from ((name, f"{text}{often}") for name, _ in cells)
+        no_fault = ", no fault in a GPU that works hard" if at_power_cap else ""
+        yield from ((name, f"{text}{often}{no_fault}") for name, _ in cells)
 
 
 def _advice(config: Configuration, balance: LoadBalance) -> str:

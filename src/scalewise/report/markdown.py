@@ -15,6 +15,7 @@ from scalewise.report import (
     allocator,
     balance_runs,
     communication,
+    cost,
     device_memory,
     devices,
     energy,
@@ -58,7 +59,11 @@ def _lines(analysis: Analysis, plots: Sequence[str]) -> Iterator[str]:
         yield f"\n`{findings.command(analysis)}`"
     yield from (f"\n**{label}.**" for label in provenance.labels(analysis))
     yield from _section("Answer", _answers(analysis))
-    yield from _bullets("What limits them", findings.limits(analysis))
+    yield from _cost(analysis)
+    limits = findings.limits(analysis)
+    yield from _bullets("What limits them", limits)
+    if any(": compute-bound (" in line for line in limits):
+        yield f"\n{_BUSY}"
     yield from _bullets("Strategy chosen by measurement", findings.decisions(analysis))
     yield from _bullets("Batch size found by search", findings.batch_sizes(analysis))
     yield from _bullets("Repeats", findings.repeats(analysis))
@@ -115,6 +120,10 @@ _HOW_TO_READ = (
     "*Beneficial* needs a lower bound of the speedup over 1.1 and an efficiency of at least 0.5; a "
     "verdict needs its whole interval. The *study's label*, of the published study that scalewise "
     "began with, looks at the point alone: beneficial from 1.1, marginal from 0.95, else single."
+)
+_BUSY = (
+    "*Compute-bound* is a GPU that is busy, not one that is efficient: its SMs have work also "
+    "while their kernels wait for memory. MFU says how much of the peak is reached."
 )
 _ANATOMY = (
     "Exposed communication runs from the last gradient bucket ready to the end of backward, "
@@ -195,6 +204,14 @@ def _communication(analysis: Analysis) -> Iterator[str]:
     seed = communication.seed_table(analysis)
     if seed.rows:
         yield f"\n{communication.SEED_NOTE}\n\n{_table(seed)}"
+
+
+def _cost(analysis: Analysis) -> Iterator[str]:
+    """The reasons alone where no price is known."""
+    costs = cost.cost_table(analysis)
+    yield from _bullets("Cost", cost.price_lines(analysis))
+    if costs.rows:
+        yield from ("", _table(costs), "", cost.HOW_TO_READ)
 
 
 def _examined(analysis: Analysis) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scalewise.analysis.summary import Analysis
+from scalewise.nccl_settings import set_in
 from scalewise.records import Provenance
 
 
@@ -41,9 +42,8 @@ def provenance_lines(analysis: Analysis) -> list[str]:
         "usable cores of the host": _usable_cores(records),
         "software": [f"Python {p.python}" for p in records] + packages,
         "commit": [_commit(p.code) for p in records],
-        "NCCL settings": [
-            f"{k}={v}" for p in records for k, v in p.environment.items() if k.startswith("NCCL")
-        ],
+        "code": [_without_commit(records)],
+        "NCCL settings": [f"{k}={v}" for p in records for k, v in set_in(p.environment).items()],
         "hosts (hashed)": [p.host for p in records],
     }
     lines = [f"{name}: {', '.join(known)}" for name, values in facts.items()
@@ -67,3 +67,12 @@ def _commit(code: Mapping[str, Any]) -> str | None:
     if not code.get("commit"):
         return None
     return f"{code['commit'][:12]}{' with uncommitted changes' if code.get('dirty') else ''}"
+
+
+def _without_commit(records: Sequence[Provenance]) -> str | None:
+    """That nobody can tell which code some of the cells ran; None where all have a commit."""
+    unknown = sum(not p.code.get("commit") for p in records)
+    if not unknown:
+        return None
+    some = f" for {unknown} of {len(records)} cells" if unknown < len(records) else ""
+    return f"commit unknown{some} (not a git checkout)"

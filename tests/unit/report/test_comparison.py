@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -35,7 +36,10 @@ def test_a_slowdown_beyond_the_limit_exits_with_1_and_the_reason(
     assert main(["compare", before, after, "--factor", "code", "--fail-if", "slower=3%"]) == 1
     said = capsys.readouterr()
     assert "slower by 9.1%" in said.err
-    assert "large single x1: slower: 0.91 [0.90, 0.92] from 5 and 5 runs, p = " in said.out
+    assert (
+        "large single x1: slower: 0.91 [0.90, 0.92] (97.5 % interval) from 5 and 5 runs, p = "
+        in said.out
+    )
     assert "gate failed" in said.out
 
 
@@ -80,6 +84,58 @@ def test_within_the_limit_and_without_a_gate_it_exits_with_0(
     assert "gate passed" in capsys.readouterr().out
     assert main(["compare", before, after, "--factor", "code"]) == 0
     assert "gate" not in capsys.readouterr().out
+
+
+def test_a_pass_that_excludes_nothing_warns_and_keeps_the_status_of_a_pass(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two runs a side, 2.2 times as slow: "gate passed", and no word of what it had not seen."""
+    for name, factors in (("a", [1.0, 1.06]), ("b", [2.1, 2.5])):
+        commit = name * 12
+        specs = [replace(s, commit=commit) for s in (Spec(), DDP)]
+        write_sweep(tmp_path / name, [one for spec in specs for one in repeats(spec, factors)])
+    words = ["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--factor", "code"]
+    assert main([*words, "--fail-if", "slower=3%"]) == 0
+    first, *_, gate = capsys.readouterr().out.splitlines()[1:]
+    found = re.search(
+        r"no difference shown: 0\.45 \[(.*), (.*)\] \(97\.5 % interval\) from 2 and 2 runs, p = "
+        r".* \(Holm\); a change beyond (.*) would be seen",
+        first,
+    )
+    assert found, first
+    low, high, seen = map(float, found.groups())
+    assert low < 1 < high
+    assert seen > 1 / 0.45
+    assert gate.startswith("gate passed, WARNING: no slowdown beyond 3.0% is shown, and none is ")
+    told = re.search(r"large single x1 slower by up to (.*)% is not excluded", gate)
+    assert told
+    assert float(told[1]) == pytest.approx(100 * (1 - low), abs=0.6)
+
+
+def test_a_replaced_run_is_told_beside_the_figures_it_is_in(
+    tmp_path: Path, before: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    after = sweep(tmp_path / "b", 1.0, "bbbbbbbbbbbb")
+    cell = next(Path(after).glob("*-single-r1"))
+    (cell / "earlier" / "1").mkdir(parents=True)
+    (cell / "earlier" / "1" / "result.json").write_text("{}")
+    assert main(["compare", before, after, "--factor", "code"]) == 0
+    said = capsys.readouterr().out
+    assert f"\nB: 1 run replaced a finished one (sweep.rerun): {cell.name}; " in said
+    assert "\nA: " not in said
+
+
+@pytest.mark.parametrize("words", [["--help"], ["compare", "--help"]])
+def test_the_example_of_a_gate_can_be_typed_as_it_stands(
+    words: list[str], before: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It left out --factor, which is required, and the help doubles a % where it may."""
+    try:
+        main(words)
+    except SystemExit as ended:
+        assert ended.code == 0
+    (example,) = re.findall(r"--factor code --fail-if slower=.*", capsys.readouterr().out)
+    assert main(["compare", before, before, *example.split()]) == 0
 
 
 def test_nothing_to_compare_fails_the_gate(tmp_path: Path, before: str) -> None:

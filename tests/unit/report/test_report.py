@@ -100,8 +100,8 @@ def test_json_holds_every_run_and_the_ratios_follow_from_them(files: report.Repo
 def test_the_loss_reached_says_which_loss_it_is(tmp_path: Path) -> None:
     scored = write_sweep(tmp_path, [Spec(), DDP])
     assert "train_loss reached" in tables.resource_table(analyse(load_sweep(scored))).headers
-    for rows in scored.glob("*-ddp-*/metrics/*"):
-        rows.write_text(rows.read_text().replace("train_loss", "val_loss"))
+    for record in (*scored.glob("*-ddp-*/metrics/*"), *scored.glob("*-ddp-*/result.json")):
+        record.write_text(record.read_text().replace("train_loss", "val_loss"))
     found = analyse(load_sweep(scored))
     table = tables.resource_table(found)
     column = table.headers.index("loss reached")
@@ -189,7 +189,7 @@ def test_a_narrow_terminal_still_shows_the_verdicts(whole: Path) -> None:
     assert row.rstrip().endswith("beneficial")
     lines = printed(whole, width=400).splitlines()
     wide = [line for line in lines if line.startswith(" large ddp x2 ")]
-    assert len(wide) == 2
+    assert len(wide) == 3  # scaling, resources and cost
     assert words_of(wide) <= words_of(rows)
     tables_end = text.index("large ddp x2: beneficial")
     assert max(len(line) for line in text[:tables_end].splitlines()) <= 80

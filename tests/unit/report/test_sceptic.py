@@ -19,7 +19,7 @@ from scalewise.analysis.scaling import Pair
 from scalewise.analysis.statistics import Interval, RatioEstimate
 from scalewise.analysis.summary import Analysis, analyse
 from scalewise.cli import main
-from scalewise.report import allocator, balance_runs, communication, findings, tables
+from scalewise.report import allocator, balance_runs, communication, findings, provenance, tables
 from scalewise.report.plots_scaling import ratio_points
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
@@ -97,7 +97,7 @@ def test_a_balance_has_one_grade_wherever_it_stands(tmp_path: Path) -> None:
     found = analysed(tmp_path, *specs)
     assert column(tables.balance_table(found), "grade") == ["good"]
     (line,) = balance_runs.advice_lines(found)
-    assert line == "large ddp x2 (good): nothing to do; watch it over longer runs"
+    assert line.startswith("large ddp x2 (good, its worst run fair): compare rank 1's data wait")
     text = report.build(tmp_path).markdown.read_text()
     assert "% (good) of arrival" in text
     assert not re.search(r"\b(Excellent|Good|Fair|Poor)\b", text)
@@ -210,14 +210,60 @@ def test_what_holds_of_ddp_is_said_of_no_other_strategy() -> None:
 def test_throttling_is_told_with_how_often(tmp_path: Path) -> None:
     """GPU 1 of the recording was at its power cap all the time; the other configuration's was 0."""
     found = analyse(load_sweep(RESULTS / "h200x2_gpt2"))
-    lines = [line for line in findings.faults(found) if "held back" in line]
+    assert not [line for line in findings.faults(found) if "held back" in line]
+    lines = [line for line in findings.warnings(found) if "held back" in line]
     assert len(lines) == 2
     for line, run in zip(lines, (c.runs[0] for c in found.measured), strict=True):
-        assert line.endswith(" was held back by power cap in 100 % of its samples")
+        assert line.endswith(
+            " was held back by power cap in 100 % of its samples, no fault in a GPU that works hard"
+        )
         assert run.usage is not None
         (device,) = [d for d in run.usage.devices if d.throttle_reasons]
         assert f": {device.label} was held back" in line
         assert device.throttled_share == 1.0
+
+
+def test_heat_beside_a_power_cap_is_a_fault() -> None:
+    found = analyse(load_sweep(RESULTS / "h200x2_gpt2"))
+    (config, *_) = found.measured
+    run = config.runs[0]
+    assert run.usage is not None
+    reasons = ("power cap", "thermal slowdown (hardware)")
+    hot = tuple(
+        replace(device, throttle_reasons=reasons if device.throttle_reasons else ())
+        for device in run.usage.devices
+    )
+    heated = replace(config, runs=(replace(run, usage=replace(run.usage, devices=hot)),))
+    found = replace(found, configurations=(heated,))
+    (line,) = [line for line in findings.faults(found) if "held back" in line]
+    assert line.endswith(
+        "held back by power cap, thermal slowdown (hardware) in 100 % of its samples"
+    )
+    assert not [line for line in findings.warnings(found) if "held back" in line]
+
+
+def test_a_gpu_older_than_its_profile_gets_an_mfu_that_names_the_present_one() -> None:
+    found = analyse(load_sweep(RESULTS / "h200x2_gpt2"))
+    lines = findings.mfu(found)
+    assert [line.partition(": ")[0] for line in lines] == [c.label for c in found.measured]
+    for line in lines:
+        assert "% of the data sheet (" in line
+        assert "by conf/hardware/h200.yaml as it is now: the records, made before, name no" in line
+
+
+def test_what_an_image_is_labelled_with_is_no_setting_of_nccl() -> None:
+    found = analyse(load_sweep(RESULTS / "h200x2_gpt2"))
+    records = [cell.provenance for cell in found.sweep.cells]
+    assert all(one and "NCCL_VERSION" in one.environment for one in records)
+    lines = [line for line in provenance.provenance_lines(found) if "NCCL settings" in line]
+    assert lines == ["NCCL settings: NCCL_NVLS_ENABLE=0"]
+
+
+def test_compute_bound_is_explained_where_it_stands(tmp_path: Path) -> None:
+    for name, times in (("h200x2_gpt2", 1), ("h200x2_small", 0)):
+        text = report.build(RESULTS / name, tmp_path / name).markdown.read_text()
+        assert (": compute-bound (" in text) is bool(times)
+        assert text.count("*Compute-bound* is a GPU that is busy") == times
 
 
 def test_the_spread_of_the_doctors_times_is_explained_where_it_stands(tmp_path: Path) -> None:

@@ -1,0 +1,136 @@
+"""What a sample costs: the price of the devices over what they get done.
+
+    USD per million samples = devices * USD per device and hour / 3600 * 10^6
+                              / (global samples per second)
+
+It is taken run by run, so its interval over runs is that of the throughput, turned over. Beside a
+single device at the same price a sample costs ``1 / efficiency`` times as much, which needs no
+price at all. Start-up, warm-up, devices that stand idle and storage are not in it. A price that
+is not known is missing, with its reason, and never a zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scalewise.analysis.runs import Configuration
+from scalewise.analysis.scaling import Pair
+from scalewise.analysis.statistics import Estimate, Interval, RatioEstimate, estimate_positive
+from scalewise.hardware import HardwareConfig, Price, profile_of
+from scalewise.typed import DataError, build
+
+_SECONDS_PER_HOUR = 3600.0
+_MILLION = 1e6
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One configuration; what is None has its reason in ``missing``."""
+
+    price: Price | None
+    """Of one device."""
+    usd_per_million_samples: Estimate | None
+    """Of all devices together, over the timed steps."""
+    missing: str | None = None
+
+
+def measure_cost(config: Configuration, profiles: Sequence[HardwareConfig]) -> Cost:
+    """What a million samples cost at the price of its devices.
+
+    The price is the one that the runs recorded with their configuration, the user's own above
+    all; else that of the profile made for their GPU.
+    """
+    price = _price(config, profiles)
+    if isinstance(price, str):
+        return Cost(None, None, price)
+    rates = [(run.world_size, run.samples_per_s) for run in config.runs]
+    known = [(devices, rate) for devices, rate in rates if rate]
+    if not known:
+        why = config.runs[0].missing.get("throughput", "no throughput") if config.runs else "no run"
+        return Cost(price, None, why)
+    usd = [usd_per_million_samples(devices, price.usd_per_hour, rate) for devices, rate in known]
+    return Cost(price, estimate_positive(usd))
+
+
+def usd_per_million_samples(devices: int, usd_per_hour: float, samples_per_s: float) -> float:
+    """The formula above; ``usd_per_hour`` is of one device, ``samples_per_s`` of all together."""
+    return devices * usd_per_hour / _SECONDS_PER_HOUR / samples_per_s * _MILLION
+
+
+def cost_ratio(pair: Pair, costs: Mapping[str, Cost]) -> RatioEstimate | None:
+    """A sample's cost over that on the single device: ``1 / efficiency`` where prices are equal.
+
+    Two unknown prices are taken to be equal; None where the price of one side alone is known. The
+    interval is that of the efficiency turned over, so that it says what the verdict was judged on.
+    """
+    multi, single = (costs.get(c.config_id) for c in (pair.multi, pair.single))
+    prices = (multi.price if multi else None, single.price if single else None)
+    if prices == (None, None):
+        return _turned_over(pair.efficiency, 1.0)
+    if prices[0] is None or prices[1] is None:
+        return None
+    return _turned_over(pair.efficiency, prices[0].usd_per_hour / prices[1].usd_per_hour)
+
+
+def _turned_over(efficiency: RatioEstimate, prices: float) -> RatioEstimate:
+    """``prices / efficiency``, the ends of its interval in order again."""
+    found = efficiency.interval
+    interval = found and Interval(prices / found.high, prices / found.low, found.confidence)
+    return RatioEstimate(prices / efficiency.value, efficiency.n[::-1], interval, None)
+
+
+def _price(config: Configuration, profiles: Sequence[HardwareConfig]) -> Price | str:
+    """Of one device of a configuration, or why it is not known."""
+    if not config.runs:
+        return "no run"
+    emulated = _emulated(config)
+    if emulated:
+        return f"no price is known of the host that is emulated ({emulated})"
+    try:
+        recorded = {_recorded(run.cell.config, profiles) for run in config.runs}
+    except DataError as error:
+        return f"the recorded price cannot be read: {error}"
+    if len(recorded) > 1:
+        return "its runs recorded different prices"
+    (price,) = recorded
+    found = price if price is not None else _of_profile(config, profiles)
+    if isinstance(found, Price) and found.usd_per_hour == 0:
+        return f"the price given is 0 USD per hour ({found.source}, {found.date})"
+    return found
+
+
+def _emulated(config: Configuration) -> str:
+    marks = [p.emulated for run in config.runs if (p := run.cell.provenance) is not None]
+    return ", ".join(dict.fromkeys(mark for each in marks for mark in each))
+
+
+def _recorded(config: Mapping[str, Any] | None, profiles: Sequence[HardwareConfig]) -> Price | None:
+    """The price in a run's configuration. Raises DataError for one that is none."""
+    hardware: Any = (config or {}).get("hardware") or {}
+    plain = hardware.get("price")
+    if plain is None:
+        return None
+    price = build(Price, plain, "hardware.price")
+    # A profile that was allowed not to describe the device has no say; the user's own price has.
+    if hardware.get("allow_mismatch") and any(profile.price == price for profile in profiles):
+        return None
+    return price
+
+
+def _of_profile(config: Configuration, profiles: Sequence[HardwareConfig]) -> Price | str:
+    """Of the one kind of GPU that all runs used."""
+    results = [run.cell.result for run in config.runs]
+    devices = [rank.device for result in results if result for rank in result.ranks]
+    names = sorted({device.name for device in devices})
+    if not devices:
+        return "its devices are not known"
+    if any(device.kind == "cpu" for device in devices):
+        return "a share of a CPU host has no list price"
+    if len(names) > 1:
+        return f"no one price holds for GPUs of several kinds ({', '.join(names)})"
+    profile = profile_of(names[0], profiles)
+    if profile is None:
+        return f"no hardware profile describes {names[0]}"
+    return profile.price or f"hardware profile {profile.name} gives no price"

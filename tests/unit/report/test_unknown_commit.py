@@ -1,0 +1,40 @@
+"""Records of a tree that is no git checkout say that nobody knows which code they are of."""
+
+import dataclasses
+from pathlib import Path
+
+from recorded import Spec, repeats, write_sweep
+
+from scalewise.analysis.load import load_sweep
+from scalewise.analysis.summary import analyse
+from scalewise.records import SweepFolder
+from scalewise.report import build
+from scalewise.report.provenance import provenance_lines
+
+
+def without_commit(path: Path, *which: int) -> Path:
+    write_sweep(path, repeats(Spec(), [1.0, 1.01, 0.99]))
+    for index, (_, folder) in enumerate(SweepFolder(path).cells()):
+        if index in which:
+            folder.save_provenance(dataclasses.replace(folder.load_provenance(), code={}))
+    return path
+
+
+def lines(path: Path) -> list[str]:
+    found = provenance_lines(analyse(load_sweep(path)))
+    return [line for line in found if line.startswith(("code:", "commit:"))]
+
+
+def test_a_commit_that_nobody_knows_is_said(tmp_path: Path) -> None:
+    path = without_commit(tmp_path, 0, 1, 2)
+    assert lines(path) == ["code: commit unknown (not a git checkout)"]
+    said = build(path).markdown.read_text()
+    assert "- code: commit unknown (not a git checkout)\n" in said
+
+
+def test_one_of_some_cells_stands_beside_the_others(tmp_path: Path) -> None:
+    assert lines(without_commit(tmp_path / "some", 1)) == [
+        "commit: a1b2c3d4e5f6",
+        "code: commit unknown for 1 of 3 cells (not a git checkout)",
+    ]
+    assert lines(without_commit(tmp_path / "none")) == ["commit: a1b2c3d4e5f6"]

@@ -1,4 +1,4 @@
-"""A delay put into a phase appears in that phase, and nowhere else (DESIGN, law 3)."""
+"""A delay put into a phase appears in that phase, and nowhere else."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_phases_add_up_to_the_step(delayed: StepSeries) -> None:
 
 
 def test_a_slow_rank_is_found_by_its_arrival(train: Train, own_code: Path) -> None:
-    """Both ranks' steps are equally long, and backward blames the healthy one (law 11)."""
+    """Both ranks' steps are equally long, and backward blames the healthy one."""
     run = train(
         *LEAN,
         "strategy=ddp",

@@ -2,7 +2,7 @@
 
 Balance is judged by *arrival*, the time from the start of a step until the last gradient bucket
 is ready. Nothing else shows a straggler: synchronous data parallelism makes every rank's step
-equally long, and a rank that waits reads 100 % utilisation (DESIGN, law 11).
+equally long, and a rank that waits reads 100 % utilisation.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def exposed_communication(ranks: Sequence[StepSeries], line: str) -> ExposedComm
     """Exposed communication split into transfer and waiting by comparing aligned ranks.
 
     In a synchronous all-reduce the rank that arrives last waits for nobody, so its exposed time
-    is the transfer; what the other ranks spend beyond it is waiting (DESIGN, law 5).
+    is the transfer; what the other ranks spend beyond it is waiting (docs/method.md).
     """
     exposed = np.stack([one.column("exposed_comm", line) for one in ranks])
     exposed = exposed[:, ~np.isnan(exposed).any(axis=0)]

@@ -1,10 +1,10 @@
 """Two sweeps side by side under one declared factor: is B faster or slower than A, and by how much?
 
-Configurations are matched by identity; what differs beside the declared factor refuses the match
-(DESIGN, law 6). Every decision, interval and detectable change is at the level of Holm's correction
-for the number of configurations compared, so that they agree. The gate for use in CI fails on what
-is shown, not on what is merely possible: only when the whole interval, so corrected, lies beyond
-the limit. A pass that excludes nothing says so.
+Configurations are matched by identity; what differs beside the declared factor refuses the match.
+Every decision, interval and detectable change is at the level of Holm's correction for the number
+of configurations compared, so that they agree. The gate for use in CI fails on what is shown, not
+on what is merely possible: only when the whole interval, so corrected, lies beyond the limit. A
+pass that excludes nothing says so.
 
 Repeats of one configuration may be of several states: ``sweep.allow_mixed`` lets a resumed sweep
 add results of other code or devices, and code is edited while a sweep runs. As in a report, such a

@@ -151,7 +151,7 @@ def wait_clause(config: Configuration) -> str | None:
 def rank_waits_ms(run: Run) -> npt.NDArray[np.float64] | None:
     """Mean ms a step that each rank waits at the end of backward for the last, shape ``[ranks]``.
 
-    Exposed communication beyond that of the rank that waits for nobody (DESIGN, law 5). None for
+    Exposed communication beyond that of the rank that waits for nobody (docs/method.md). None for
     one rank, and where it was not timed.
     """
     try:

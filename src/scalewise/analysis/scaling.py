@@ -2,7 +2,7 @@
 
 A multi-device configuration is compared with the one single-device configuration of the same
 sweep that equals it in every field of identity but devices and strategy; else the comparison is
-refused, with the fields that differ (DESIGN, law 6). Speedup is the ratio of global samples/s,
+refused, with the fields that differ (docs/method.md). Speedup is the ratio of global samples/s,
 under strong scaling (same global batch) and weak scaling (same batch a device) alike;
 ``efficiency = speedup / devices``.
 """

@@ -30,7 +30,7 @@ def modified_z_scores(values: Values) -> npt.NDArray[np.float64]:
 
 
 def outliers(values: Values) -> tuple[int, ...] | None:
-    """Positions of runs with a modified Z-score beyond 3.5; None below ten runs (law 4)."""
+    """Positions of runs with a modified Z-score beyond 3.5; None below ten runs."""
     if len(values) < MIN_RUNS_FOR_OUTLIERS:
         return None
     return tuple(int(i) for i in np.flatnonzero(np.abs(modified_z_scores(values)) > OUTLIER_SCORE))

@@ -1,7 +1,7 @@
 """Doubt beside the number: means and ratios over runs, with their intervals.
 
 The samples are always runs (freshly started process sets), never the steps inside one: steps are
-correlated, and an interval over them would be far too narrow (DESIGN, law 4).
+correlated, and an interval over them would be far too narrow (docs/method.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a speedup means: the verdict of law 12, and the published study's label apart."""
+"""What a speedup means: the verdict, and the published study's label apart."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def judge(
     *,
     monitored: bool = False,
 ) -> Judgement:
-    """The verdict of law 12, which needs the whole interval inside one band.
+    """The verdict, which needs the whole interval inside one band.
 
     Bands of the speedup: *prefer single* below 0.95; *marginal* from there to 1.1, and beyond
     while the efficiency stays under ``min_efficiency``; *beneficial* above both. What to do about

@@ -90,7 +90,7 @@ def package_versions() -> dict[str, str]:
 
 
 def emulations(environment: Mapping[str, str], topology: Mapping[str, str]) -> tuple[str, ...]:
-    """What was made to look different from what it is: law 10.
+    """What was made to look different from what it is.
 
     Peer-to-peer switched off where the GPUs have NVLink is an emulation of PCIe.
     """

@@ -167,11 +167,11 @@ class RecordedCell:
         """Rows a tracker must hold once the cell has ended with a result.
 
         A metrics row of each rank, one of what they come to together, and a device sample every 10
-        steps; windows of 10 steps (a second of recorded time) but for the first, which warm-up
-        shortens and which so takes 10 more, and one for what is left; the summary.
+        steps; windows of 10 steps (a second of recorded time), the first shortened by warm-up, and
+        one for what is left, which end at steps 10, 20 and so on; the summary.
         """
         assert self.steps >= 20
-        windows = math.ceil(self.steps / 10) - 1
+        windows = math.ceil((self.steps - 1) / 10)
         metrics = self.ranks + 1 if self.ranks > 1 else 1
         return self.steps // 10 * (metrics + 1) + windows + 1
 

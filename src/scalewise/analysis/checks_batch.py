@@ -54,7 +54,7 @@ def divided_too_far(case: Case) -> Iterator[Diagnosis]:
     if case.twin_step_ms is not None and case.step_ms < (1 - SHARE) * case.twin_step_ms:
         return  # the step did get shorter, whatever became of its computing: a loader's share
     n = found.devices
-    filled = ": undivided, it would fill the GPUs" if division_idles(case) else ""
+    filled = ": undivided, it would fill the GPUs" if _makes_idle(found, case) else ""
     turns_ms = found.turns_ms
     turns = f"{turns_ms:.3g} ms of waiting for each other in turns and " if turns_ms else ""
     less = f" (less {found.crowd_ms:.3g} ms without a core)" if found.crowd_ms else ""
@@ -142,10 +142,14 @@ def division_idles(case: Case) -> bool:
     Where all of the batch would keep a GPU busy, the batch is the cause and the idle GPU its
     consequence.
     """
-    found, activity = division(case), sm_activity(case)
+    found = division(case)
+    return found is not None and _makes_idle(found, case)
+
+
+def _makes_idle(found: Division, case: Case) -> bool:
+    activity = sm_activity(case)
     return (
-        found is not None
-        and activity is not None
+        activity is not None
         and found.lost_ms >= LOST_SAVING * found.ideal_saving_ms
         and activity.is_launch_bound
         and not _idles_undivided(case)

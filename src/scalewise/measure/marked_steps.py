@@ -109,9 +109,9 @@ def step_rows(steps: Sequence[MarkedStep], on_device: bool, anatomy: bool) -> np
         anatomy: whether phases were marked; without, only whole steps are known.
     """
     rows = np.repeat(_UNKNOWN, len(steps))
-    for column in ("number", "start_ns", "epoch", "samples", "flags"):
-        name = "step" if column == "number" else column
-        rows[name] = [getattr(step, column) for step in steps]
+    rows["step"] = [step.number for step in steps]
+    for name in ("start_ns", "epoch", "samples", "flags"):
+        rows[name] = [getattr(step, name) for step in steps]
     marks_ns = np.array([[batch.host_ns for batch in step.batches] for step in steps])
     _fill(rows, "host", host_phases_ms(rows["start_ns"], marks_ns), anatomy)
     if on_device:

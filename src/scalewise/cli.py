@@ -98,7 +98,7 @@ def _report(argv: list[str]) -> int:
     parser.add_argument("--datasets", help="--study: only these, with commas between them")
     given = parser.parse_args(argv)
     folder = given.folder
-    from scalewise.records import RecordError
+    from scalewise.records import RecordError, SweepFolder
     from scalewise.report import ReportFolderError, build, print_console
     from scalewise.terminal import open_console
 
@@ -106,6 +106,13 @@ def _report(argv: list[str]) -> int:
         files = build(folder, given.out)
     except (RecordError, ReportFolderError) as error:
         sys.stderr.write(f"scalewise report: {error}\n")
+        return 2
+    except OSError as error:
+        target = given.out or SweepFolder(folder).report_path
+        sys.stderr.write(
+            f"scalewise report: cannot write into {target}: {error.strerror}; give another "
+            "folder: --out FOLDER\n"
+        )
         return 2
     print_console(folder, open_console())
     done = "written over the earlier one" if files.replaced else "written"

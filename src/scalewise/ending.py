@@ -53,8 +53,9 @@ def _show(sweep: SweepReport) -> bool:
 
     shown = True
     if sweep.count("done"):
-        files = build(sweep.folder)
+        # First: it needs no room on the disk, which the report may not find.
         shown = _print_table(sweep)
+        files = build(sweep.folder)
         say(f"report: {files.markdown}")
         _say_where_runs_are(sweep.folder)
     elif sweep.count("failed"):

@@ -38,19 +38,14 @@ def build(sweep_folder: Path | str, out: Path | None = None) -> ReportFiles:
     """Write report.md with its PNG plots, results.json and results.csv into ``<sweep>/report/``.
 
     A report is worth what its records are: one that is there is replaced. ``out`` is another folder
-    for it. Raises :class:`~scalewise.records.RecordError` where the sweep holds no cell at all, and
-    :class:`ReportFolderError` where ``out`` holds other files, or nothing can be written.
+    for it. Raises :class:`~scalewise.records.RecordError` where the sweep holds no cell at all,
+    :class:`ReportFolderError` where ``out`` holds other files, and OSError where nothing can be
+    written.
     """
     if out is not None:
         _check_ours(out)
     analysis = analyse(load_sweep(sweep_folder))
-    folder = out or SweepFolder(sweep_folder).report_path
-    try:
-        return _write(analysis, folder)
-    except OSError as error:
-        raise ReportFolderError(
-            f"cannot write into {folder}: {error.strerror}; give another folder: --out FOLDER"
-        ) from error
+    return _write(analysis, out or SweepFolder(sweep_folder).report_path)
 
 
 def _write(analysis: Analysis, folder: Path) -> ReportFiles:

@@ -1,6 +1,7 @@
 """Reports of whole, poor and broken sweeps: every figure traced back to what was recorded."""
 
 import csv
+import errno
 import json
 import re
 import shutil
@@ -18,6 +19,7 @@ from scalewise import report
 from scalewise.analysis.balance import grade
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.summary import analyse
+from scalewise.explain import explain, is_the_hosts_fault
 from scalewise.records import CellFolder, RankError, RecordError
 from scalewise.report import tables
 from scalewise.report.devices import NAMES as DEVICE_PLOTS
@@ -436,3 +438,18 @@ def test_an_interval_of_two_wild_runs_does_not_dwarf_the_speedups(tmp_path: Path
     figure = speedup_efficiency(found)
     assert figure is not None
     assert [axes.get_ylim()[1] for axes in figure.axes] == pytest.approx([3.2, 1.6])
+
+
+def test_a_disk_without_room_for_the_report_is_the_hosts_fault_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = write_sweep(tmp_path, [Spec()])
+
+    def full(path: Path, *args: object, **named: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", path.name)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space left on device") as raised:
+        report.build(sweep)
+    assert is_the_hosts_fault(raised.value)
+    assert explain(raised.value) == "report.md: No space left on device"

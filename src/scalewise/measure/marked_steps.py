@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +17,13 @@ import torch
 
 from scalewise.measure.replays import Replays
 from scalewise.measure.step_phases import Mark, device_phases_ms, host_phases_ms
-from scalewise.records import STEP_DTYPE
+from scalewise.records import STEP_DTYPE, WARMUP
 
 # Asking an enumeration for its length is slower than reading the clock.
 _MARKS = len(Mark)
 
+_UNDIVIDED = ("data_wait", "h2d", "other")
+"""Phases of which a step that launches straight after another has none."""
 _UNKNOWN = np.zeros(1, dtype=STEP_DTYPE)
 """A row before anything is known of it."""
 for _name in STEP_DTYPE.names or ():
@@ -56,6 +59,10 @@ class _Marked:
             end.synchronize()
         return wait
 
+    def is_like(self, other: _Marked) -> bool:
+        """Whether their rows can be made together."""
+        return type(self) is type(other) and len(self.batches) == len(other.batches)
+
 
 @dataclass(slots=True)
 class MarkedStep(_Marked):
@@ -69,6 +76,7 @@ class MarkedStep(_Marked):
     start_event: torch.cuda.Event | None
     """The end of the step before; None where there is no device to time."""
     batches: list[MarkedBatch]
+    steps: ClassVar[int] = 1
 
     def spent_events(self) -> list[torch.cuda.Event]:
         """Events nobody needs any more: all but the last, with which the next step starts."""
@@ -89,6 +97,10 @@ class MarkedReplays(_Marked):
     replays: Replays
     batches: list[MarkedBatch]
     """One: the marks around the batch that all of the steps share."""
+
+    @property
+    def steps(self) -> int:
+        return len(self.replays.ends_ns)
 
     def spent_events(self) -> list[torch.cuda.Event]:
         """As :meth:`MarkedStep.spent_events`."""
@@ -121,20 +133,58 @@ def step_rows(steps: Sequence[MarkedStep], on_device: bool, anatomy: bool) -> np
     return rows
 
 
-def replay_rows(replayed: MarkedReplays, anatomy: bool) -> npt.NDArray[np.void]:
-    """One row for each of the steps, which are over; the first of them fetched the batch."""
-    replays, batch = replayed.replays, replayed.batches[-1]
-    host: dict[str, float | None] = {}
-    device: dict[str, float | None] = {}
-    if anatomy:
-        host_ns = list(batch.host_ns)
-        host_ns[Mark.OPTIMIZER_END] = replays.ends_ns[0]
-        starts = np.array([replays.start_ns])
-        host = _only(host_phases_ms(starts, np.array([[host_ns]])))
-    if anatomy and replays.start_event is not None:
-        marks_ms = np.array([[_elapsed_ms(replays.start_event, batch)]])
-        device = _only(device_phases_ms(marks_ms, np.array([True])))
-    return replays.rows(host, device)
+def replay_rows(replayed: Sequence[MarkedReplays], anatomy: bool) -> npt.NDArray[np.void]:
+    """One row for each of the steps in all of these, which are over.
+
+    The first step of each fetched the batch, so only that one has phases.
+    """
+    all_replays = [one.replays for one in replayed]
+    counts = [len(replays.ends_ns) for replays in all_replays]
+    firsts = np.cumsum([0, *counts[:-1]])
+    rows = np.repeat(_UNKNOWN, sum(counts))
+    within = np.arange(len(rows)) - np.repeat(firsts, counts)
+    rows["step"] = within + np.repeat([replays.first_step for replays in all_replays], counts)
+    untimed = np.repeat([replays.untimed for replays in all_replays], counts)
+    rows["flags"] = np.where(within < untimed, WARMUP, 0)
+    for name in ("epoch", "samples"):
+        rows[name] = np.repeat([getattr(replays, name) for replays in all_replays], counts)
+    edges_ns = [(replays.start_ns, *replays.ends_ns) for replays in all_replays]
+    rows["start_ns"] = [moment for edges in edges_ns for moment in edges[:-1]]
+    rows["host_step_ms"] = np.concatenate([np.diff(edges) for edges in edges_ns]) / 1e6
+    _fill_first(rows, "host", firsts, _host_phases(replayed) if anatomy else None)
+    steps_ms = [ms for replays in all_replays for ms in replays.device_steps_ms()]
+    if steps_ms:
+        rows["device_step_ms"] = steps_ms
+        _fill_first(rows, "device", firsts, _device_phases(replayed) if anatomy else None)
+    return rows
+
+
+def _host_phases(replayed: Sequence[MarkedReplays]) -> dict[str, npt.NDArray[np.float64]]:
+    """Of the first step of each."""
+    marks_ns = np.array([one.batches[-1].host_ns for one in replayed])
+    marks_ns[:, Mark.OPTIMIZER_END] = [one.replays.ends_ns[0] for one in replayed]
+    starts_ns = np.array([one.replays.start_ns for one in replayed])
+    return host_phases_ms(starts_ns, marks_ns[:, None])
+
+
+def _device_phases(replayed: Sequence[MarkedReplays]) -> dict[str, npt.NDArray[np.float64]]:
+    """Of the first step of each."""
+    marks_ms = []
+    for one in replayed:
+        assert one.replays.start_event is not None
+        marks_ms.append([_elapsed_ms(one.replays.start_event, one.batches[-1])])
+    return device_phases_ms(np.array(marks_ms), np.ones(len(replayed), dtype=bool))
+
+
+def _fill_first(
+    rows: npt.NDArray[np.void],
+    line: str,
+    firsts: npt.NDArray[np.int_],
+    phases: dict[str, npt.NDArray[np.float64]] | None,
+) -> None:
+    for phase in _UNDIVIDED:
+        rows[f"{line}_{phase}_ms"] = 0.0
+        rows[f"{line}_{phase}_ms"][firsts] = np.nan if phases is None else phases[phase]
 
 
 def _fill(
@@ -163,8 +213,3 @@ def _marks_ms(step: MarkedStep) -> list[list[float]]:
 def _elapsed_ms(start: torch.cuda.Event, batch: MarkedBatch) -> list[float]:
     """From ``start`` to each mark of ``batch``, from completed events; NaN without one."""
     return [math.nan if event is None else start.elapsed_time(event) for event in batch.events]
-
-
-def _only(phases: dict[str, npt.NDArray[np.float64]]) -> dict[str, float | None]:
-    """The phases of a single step, None where there is none."""
-    return {name: None if np.isnan(ms[0]) else float(ms[0]) for name, ms in phases.items()}

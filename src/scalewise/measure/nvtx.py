@@ -65,9 +65,9 @@ class NvtxClock(StepClock):
         self._close()
         self._whole = self.open_range(f"step {self._number}")
 
-    def drain(self, wait: bool = False) -> None:
+    def drain(self, wait: bool = False, give_way: Callable[[], None] | None = None) -> None:
         """As the clock's; at the end of training the open ranges are closed."""
-        super().drain(wait)
+        super().drain(wait, give_way)
         if wait:
             self._close()
 

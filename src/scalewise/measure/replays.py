@@ -9,17 +9,9 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
 import torch
-
-from scalewise.records import STEP_DTYPE, WARMUP
-
-_UNDIVIDED = ("data_wait", "h2d", "other")
-"""Phases of which a step that launches straight after another has none."""
 
 
 @dataclass
@@ -50,37 +42,9 @@ class Replays:
             self.ends.append(event)
         self.ends_ns.append(time.perf_counter_ns())
 
-    def rows(
-        self, host: Mapping[str, float | None], device: Mapping[str, float | None]
-    ) -> npt.NDArray[np.void]:
-        """One row a step, from completed events.
-
-        ``host`` and ``device`` are phases of the first step in ms, in which the batch was fetched.
-        """
-        count = len(self.ends_ns)
-        rows = np.zeros(count, dtype=STEP_DTYPE)
-        for name in STEP_DTYPE.names or ():
-            if name.endswith("_ms"):
-                rows[name] = np.nan
-        starts = np.array([self.start_ns, *self.ends_ns], dtype=np.int64)
-        rows["step"] = np.arange(self.first_step, self.first_step + count)
-        rows["start_ns"] = starts[:-1]
-        rows["epoch"], rows["samples"] = self.epoch, self.samples
-        rows["flags"][: self.untimed] = WARMUP
-        rows["host_step_ms"] = np.diff(starts) / 1e6
-        self._fill(rows, "host", host)
-        if self.start_event is not None:
-            edges = [self.start_event, *self.ends]
-            rows["device_step_ms"] = [
-                begin.elapsed_time(end) for begin, end in itertools.pairwise(edges)
-            ]
-            self._fill(rows, "device", device)
-        return rows
-
-    def _fill(
-        self, rows: npt.NDArray[np.void], line: str, first: Mapping[str, float | None]
-    ) -> None:
-        for phase in _UNDIVIDED:
-            value = first.get(phase)
-            rows[f"{line}_{phase}_ms"] = 0.0
-            rows[f"{line}_{phase}_ms"][0] = np.nan if value is None else value
+    def device_steps_ms(self) -> list[float]:
+        """How long each took on the device, from completed events; none where there is no GPU."""
+        if self.start_event is None:
+            return []
+        edges = [self.start_event, *self.ends]
+        return [begin.elapsed_time(end) for begin, end in itertools.pairwise(edges)]

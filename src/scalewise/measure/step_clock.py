@@ -10,11 +10,12 @@ a step add up to it on the host. On the device the same marks cut the stream's t
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from scalewise.measure.marked_steps import (
@@ -34,10 +35,7 @@ _CUTS = tuple(mark in DEVICE_MARKS for mark in Mark)
 _CUTS_NOTHING = (False,) * len(Mark)
 
 _AT_ONCE = 32
-"""Rows that are made together: one by one, each would cost several times as much."""
-_GIVE_WAY_S = 5e-5
-"""After them the recording thread lets go of the interpreter: training waits for the work of so
-many rows at most, and not for the 5 ms after which Python would make the thread let go."""
+"""Rows that are made together, or a few more: one by one, each would cost several times as much."""
 
 
 class StepClock:
@@ -128,43 +126,40 @@ class StepClock:
         self._batch = MarkedBatch()
         self._batches = [self._batch]
 
-    def drain(self, wait: bool = False) -> None:
+    def drain(self, wait: bool = False, give_way: Callable[[], None] | None = None) -> None:
         """Write every finished step whose events have completed. Not for the training thread.
 
-        With ``wait`` the device is waited for: at the end of training only.
+        With ``wait`` the device is waited for: at the end of training only. ``give_way`` is called
+        between two pieces of the work, each of which keeps the interpreter from training.
         """
-        while self._finished:
-            first = self._finished[0]
-            ready: Sequence[MarkedStep | MarkedReplays]
-            if isinstance(first, MarkedReplays):
-                ready = [first] if first.is_over(wait) else []
-                if ready:
-                    self._writer.append_rows(replay_rows(first, self._anatomy))
-            else:
-                ready = steps = self._ready(len(first.batches), wait)
-                if steps:
-                    self._writer.append_rows(
-                        step_rows(steps, self._device is not None, self._anatomy)
-                    )
-            if not ready:
-                break
+        while ready := self._ready(wait):
+            self._writer.append_rows(self._rows(ready))
             for step in ready:
                 self._pool.extend(step.spent_events())
                 self._finished.popleft()
-            if not wait and self._finished:
-                time.sleep(_GIVE_WAY_S)
+            if give_way is not None and self._finished:
+                give_way()
         self._writer.flush()
 
-    def _ready(self, batches: int, wait: bool) -> list[MarkedStep]:
-        """The first finished steps of so many batches that the device has done, not too many."""
-        ready = []
-        for step in itertools.islice(self._finished, _AT_ONCE):
-            if isinstance(step, MarkedReplays) or len(step.batches) != batches:
-                break
-            if not step.is_over(wait):
+    def _ready(self, wait: bool) -> list[MarkedStep | MarkedReplays]:
+        """The first finished ones that the device has done and whose rows are made together."""
+        ready: list[MarkedStep | MarkedReplays] = []
+        rows = 0
+        # By number: the training thread appends meanwhile, under which an iterator would break.
+        for i in range(len(self._finished)):
+            step = self._finished[i]
+            if rows >= _AT_ONCE or not (step.is_like(self._finished[0]) and step.is_over(wait)):
                 break
             ready.append(step)
+            rows += step.steps
         return ready
+
+    def _rows(self, ready: Sequence[MarkedStep | MarkedReplays]) -> npt.NDArray[np.void]:
+        replays = [one for one in ready if isinstance(one, MarkedReplays)]
+        if replays:
+            return replay_rows(replays, self._anatomy)
+        steps = [one for one in ready if isinstance(one, MarkedStep)]
+        return step_rows(steps, self._device is not None, self._anatomy)
 
     def _record(self) -> torch.cuda.Event | None:
         if self._device is None:

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from scalewise.measure import step_clock
+from scalewise.measure.marked_steps import MarkedReplays, replay_rows
 from scalewise.measure.step_clock import StepClock
 from scalewise.measure.step_phases import (
     DEVICE_MARKS,
@@ -21,7 +22,7 @@ from scalewise.measure.step_phases import (
     device_phases_ms,
     host_phases_ms,
 )
-from scalewise.records import PHASES, StepWriter, read_steps
+from scalewise.records import PHASES, WARMUP, StepWriter, read_steps
 
 MS = 1_000_000
 
@@ -235,6 +236,38 @@ def test_rows_wait_for_the_device_and_events_are_used_again(
     assert np.allclose(whole, rows["device_step_ms"], atol=1e-3)
 
 
+@pytest.mark.parametrize("anatomy", [True, False])
+def test_rows_of_several_batches_of_replays_are_made_together_as_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, anatomy: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: Event())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: object())
+    with closing(StepWriter(tmp_path / "rank0.bin")) as writer:
+        clock = StepClock(writer, torch.device("cuda", 0), anatomy)
+        clock.begin()
+        for first, count in ((0, 3), (3, 1), (4, 5)):
+            for mark in (Mark.FETCH_BEGIN, Mark.FETCH_END, Mark.TRANSFER_END):
+                clock.mark(mark)
+            replays = clock.begin_replays()
+            for _ in range(count):
+                replays.tick()
+            replays.first_step, replays.epoch, replays.samples = first, first // 3, 8 + first
+            replays.untimed = max(0, 4 - first)
+            clock.finish_replays(replays)
+        replayed = [one for one in clock._finished if isinstance(one, MarkedReplays)]
+        together = replay_rows(replayed, anatomy)
+        one_by_one = np.concatenate([replay_rows([one], anatomy) for one in replayed])
+        assert together.tobytes() == one_by_one.tobytes()
+        assert list(together["step"]) == list(range(9))
+        assert list(together["flags"]) == [WARMUP] * 4 + [0] * 5
+        assert list(together["samples"]) == [8] * 3 + [11] + [12] * 5
+        fetching = np.isin(together["step"], (0, 3, 4))
+        assert (together["device_data_wait_ms"][~fetching] == 0).all()
+        assert (np.isnan(together["host_other_ms"][fetching]) == (not anatomy)).all()
+        assert (together["host_step_ms"] > 0).all() and (together["device_step_ms"] > 0).all()
+        assert np.isnan(together["host_forward_ms"]).all()
+
+
 def test_a_clock_writes_what_it_was_told(tmp_path: Path) -> None:
     path = tmp_path / "rank0.bin"
     writer = StepWriter(path)
@@ -266,20 +299,37 @@ def test_a_clock_writes_what_it_was_told(tmp_path: Path) -> None:
     assert np.isnan(series.column("step", "device")).all()
 
 
-def test_the_recording_thread_lets_training_go_on_after_a_few_rows(
+def test_training_may_go_on_between_two_pieces_of_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pauses: list[float] = []
+    pauses: list[int] = []
     monkeypatch.setattr(step_clock, "_AT_ONCE", 2)
-    monkeypatch.setattr(time, "sleep", pauses.append)
     with closing(StepWriter(tmp_path / "steps.bin")) as writer:
         clock = marked_clock(writer, 5)
+        clock.drain(give_way=lambda: pauses.append(writer.rows))
+        assert pauses == [2, 4]
+        assert writer.rows == 5
+
+
+def test_training_may_finish_a_step_while_rows_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: Event())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    late = iter(range(3, 6))
+    with closing(StepWriter(tmp_path / "steps.bin")) as writer:
+        clock = StepClock(writer, torch.device("cuda", 0))
+
+        def query(event: Event) -> bool:
+            if (number := next(late, None)) is not None:
+                mark_steps(clock, 1, first=number)
+            return True
+
+        monkeypatch.setattr(Event, "query", query)
+        clock.begin()
+        mark_steps(clock, 3)
         clock.drain()
-        assert len(pauses) == 2 and all(pause > 0 for pause in pauses)
-        clock = marked_clock(writer, 5, first=5)
-        clock.drain(wait=True)  # training is over: nobody waits for the interpreter
-        assert len(pauses) == 2
-    assert len(read_steps(tmp_path / "steps.bin", 0)) == 10
+    assert list(read_steps(tmp_path / "steps.bin", 0).rows["step"]) == list(range(6))
 
 
 def test_a_mark_is_one_call_of_python(tmp_path: Path) -> None:

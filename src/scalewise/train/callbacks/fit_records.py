@@ -65,7 +65,7 @@ class FitRecords:
         planned = PlannedCell(name, name, name, (), 0, len(devices))
         self._put_into_plan(lambda _: planned)
         self._folder.save_running(RunningAttempt(1, self._started_at, tuple(devices)))
-        self._beats = BackgroundDrain([lambda _: self._folder.beat()], _BEAT_S)
+        self._beats = BackgroundDrain([lambda *_: self._folder.beat()], _BEAT_S)
 
     def repeat_of(self, config_id: str) -> None:
         """Plan it as one more run of the configuration ``config_id``."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from scalewise.records import CellFolder, MetricRow, MetricsWriter, finite_or_none
+from scalewise.train.callbacks.background import GiveWay
 from scalewise.train.callbacks.batch_loss import loss_of, loss_weights
 from scalewise.train.callbacks.data_share import OWN_SHARE, DataShare
 from scalewise.train.callbacks.steps import StepTimer
@@ -81,7 +82,7 @@ class MetricsRecorder(pl.Callback):
         """Begin with the rows of an earlier try, in the file ``rows``, if it had any."""
         self._earlier = rows
 
-    def drain(self, wait: bool) -> None:
+    def drain(self, wait: bool, give_way: GiveWay | None = None) -> None:
         """Write the rows that are ready. Called from the recording thread."""
         while self._pending and self._writer is not None:
             pending = self._pending[0]
@@ -96,6 +97,8 @@ class MetricsRecorder(pl.Callback):
             self._writer.append(replace(pending.row, values=values))
             self.final.update({name: finite_or_none(value) for name, value in values.items()})
             self._pending.popleft()
+            if give_way is not None and self._pending:
+                give_way()
 
     def close(self) -> None:
         if self._writer is not None:

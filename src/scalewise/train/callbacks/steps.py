@@ -18,6 +18,7 @@ from scalewise.measure.replays import Replays
 from scalewise.measure.step_clock import StepClock
 from scalewise.measure.step_phases import Mark
 from scalewise.records import WARMUP, CellFolder, CommunicationRecord, StepWriter
+from scalewise.train.callbacks.background import GiveWay
 from scalewise.train.callbacks.batch_loss import loss_of
 from scalewise.train.callbacks.bucket_watch import BucketWatch, hidden_reductions
 from scalewise.train.callbacks.epoch_guard import guard_epoch
@@ -90,10 +91,10 @@ class StepTimer(pl.Callback):
         """Whether batches were fed for whose gradients no optimizer step was taken yet."""
         return self._inside_step
 
-    def drain(self, wait: bool) -> None:
+    def drain(self, wait: bool, give_way: GiveWay | None = None) -> None:
         """Write the steps that are ready. Called from the recording thread."""
         if self._clock is not None:
-            self._clock.drain(wait)
+            self._clock.drain(wait, give_way)
 
     def close(self) -> None:
         if self._writer is not None:

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from scalewise.train.callbacks import background
 from scalewise.train.callbacks.background import BackgroundDrain, GiveWay
 
 PIECE_S = 0.02
@@ -40,29 +41,47 @@ class Pieces:
 
 def test_it_rests_three_times_as_long_as_each_piece_took() -> None:
     pieces = Pieces()
-    background = BackgroundDrain([pieces], interval_s=0.01)
-    assert pieces.done.wait(10)
-    background.stop()
+    drain = BackgroundDrain([pieces], interval_s=0.01)
+    assert pieces.done.wait(30)
+    drain.stop()
     rests = [began - ended for ended, began in zip(pieces.ended, pieces.began[1:], strict=False)]
     assert all(rest >= 2.9 * PIECE_S for rest in rests), rests
 
 
+@pytest.fixture
+def long_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "_REST", 60 / PIECE_S)
+
+
+@pytest.mark.usefixtures("long_rests")
 def test_it_does_not_rest_once_training_is_over() -> None:
     pieces = Pieces()
-    background = BackgroundDrain([pieces], interval_s=60)
-    background.stop()
+    drain = BackgroundDrain([pieces], interval_s=60)
+    drain.stop()
     assert pieces.done.is_set()
-    assert pieces.ended[-1] - pieces.began[0] < 5 * PIECE_S, "a rest of 3 pieces was not taken"
+    assert pieces.ended[-1] - pieces.began[0] < 60, "there was a rest"
+
+
+@pytest.mark.usefixtures("long_rests")
+def test_it_does_not_rest_while_training_waits_for_the_records() -> None:
+    pieces = Pieces()
+    drain = BackgroundDrain([pieces], interval_s=0.001)
+    while not pieces.ended:
+        time.sleep(0.001)
+    drain.flush()
+    assert pieces.done.is_set()
+    assert pieces.ended[-1] - pieces.began[0] < 60, "there was a rest"
+    drain.stop()
 
 
 def test_what_goes_wrong_between_two_pieces_reaches_training() -> None:
     def fails(wait: bool, give_way: GiveWay | None) -> None:
         raise OSError(28, "No space left on device")
 
-    background = BackgroundDrain([fails], interval_s=0.001)
+    drain = BackgroundDrain([fails], interval_s=0.001)
     deadline = time.monotonic() + 10
     with pytest.raises(OSError, match="No space"):
         while time.monotonic() < deadline:
-            background.check()
+            drain.check()
             time.sleep(0.001)
-    background.abandon()
+    drain.abandon()

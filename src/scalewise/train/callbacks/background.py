@@ -29,6 +29,8 @@ class BackgroundDrain:
         self._drains = drains
         self._interval_s = interval_s
         self._stopping = threading.Event()
+        self._hurry = threading.Event()
+        """Somebody waits for the records: no rests now."""
         self._draining = threading.Lock()
         self._error: BaseException | None = None
         self._worked_s = 0.0
@@ -44,20 +46,25 @@ class BackgroundDrain:
     def flush(self) -> None:
         """Write everything there is by now, and raise what went wrong."""
         self.check()
+        self._hurry.set()
         with self._draining:
+            self._hurry.clear()
             for drain in self._drains:
                 drain(True, None)
 
     def stop(self) -> None:
         """Write everything that is left and raise what went wrong."""
-        self._stopping.set()
-        self._thread.join()
+        self._end()
         self.check()
         for drain in self._drains:
             drain(True, None)
 
     def abandon(self) -> None:
         """Write what is ready and wait for nothing: training ended by an error of its own."""
+        self._end()
+
+    def _end(self) -> None:
+        self._hurry.set()
         self._stopping.set()
         self._thread.join()
 
@@ -75,7 +82,7 @@ class BackgroundDrain:
                 return
 
     def _give_way(self) -> None:
-        """Leave the interpreter to training for a while; not once it is over."""
+        """Leave the interpreter to training for a while, unless it waits for the records."""
         piece_s = time.thread_time() - self._worked_s
-        self._stopping.wait(max(_LEAST_REST_S, _REST * piece_s))
+        self._hurry.wait(max(_LEAST_REST_S, _REST * piece_s))
         self._worked_s = time.thread_time()

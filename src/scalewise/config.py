@@ -22,7 +22,7 @@ from scalewise.components import (
     keep_own_arguments,
     load_target,
 )
-from scalewise.errors import EXIT_CONFIG_ERROR, ConfigError
+from scalewise.errors import EXIT_CONFIG_ERROR, ConfigError, in_one_line
 from scalewise.identity import cell_id, config_id, repeat_id, without_absent_groups
 from scalewise.policies import MonitorConfig, SweepConfig
 from scalewise.train.strategies import strategy_config
@@ -62,7 +62,7 @@ def resolve(composed: DictConfig) -> dict[str, Any]:
         # One key at a time: the node `hydra` may hold values that are missing on purpose.
         plain = {str(key): _plain_value(composed, str(key)) for key in composed if key != "hydra"}
     except OmegaConfBaseException as error:
-        raise ConfigError(" ".join(str(error).split())) from error
+        raise ConfigError(in_one_line(error)) from error
     return plain
 
 

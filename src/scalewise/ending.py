@@ -5,14 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from scalewise.printing import EXIT_NOT_SHOWN, NotShownError, discard_output
 from scalewise.streams import is_unread, say, silence_unread
 from scalewise.sweep.job import Outcome
-
-if TYPE_CHECKING:
-    from scalewise.sweep.engine import SweepReport
+from scalewise.sweep.sweep_report import SweepReport, sweeps_run
 
 EXIT_FAILED = 1
 EXIT_SKIPPED = 3
@@ -21,17 +18,16 @@ EXIT_INTERRUPTED = 130
 
 def report() -> int:
     """Say what the sweeps of this process came to, and return the exit status."""
-    sweeps = sweeps_of_this_process()
-    if not sweeps:
-        return 0
+    if not sweeps_run:
+        return 0  # --help, --cfg and completion run nothing
     try:
-        shown = [_show(sweep) for sweep in sweeps]
+        shown = [_show(sweep) for sweep in sweeps_run]
     finally:
         # A disk that took no record may take no report either.
-        for line in _unrecorded(sweeps):
+        for line in _unrecorded(sweeps_run):
             say(line)
     say_how_to_finish()
-    left = [line for sweep in sweeps for line in _left_behind(sweep)]
+    left = [line for sweep in sweeps_run for line in _left_behind(sweep)]
     for line in left:
         say(line)
     for state, status in (
@@ -40,7 +36,7 @@ def report() -> int:
         ("skipped", EXIT_SKIPPED),
         ("unstarted", EXIT_SKIPPED),
     ):
-        if any(sweep.count(state) for sweep in sweeps):
+        if any(sweep.count(state) for sweep in sweeps_run):
             return status
     if left:
         return EXIT_SKIPPED
@@ -129,7 +125,7 @@ def _say_where_runs_are(folder: Path) -> None:
 
 def say_how_to_finish() -> None:
     """The command that finishes what of these sweeps another run may end better."""
-    for sweep in sweeps_of_this_process():
+    for sweep in sweeps_run:
         if any(_may_end_better(outcome) for outcome in sweep.outcomes.values()):
             # Given again, these would select other cells, or add still more.
             asked = [a.partition("=")[0].lstrip("+") for a in sys.argv]
@@ -144,9 +140,3 @@ def _may_end_better(outcome: Outcome) -> bool:
     if outcome.state == "failed":
         return outcome.cause != "config"
     return outcome.state in ("interrupted", "unstarted")
-
-
-def sweeps_of_this_process() -> list[SweepReport]:
-    """What this process ran; empty for --help, --cfg and completion, which run nothing."""
-    launcher = sys.modules.get("scalewise.sweep.launcher")
-    return [] if launcher is None else launcher.ran

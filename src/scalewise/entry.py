@@ -9,13 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scalewise.command_line import overrides_last, with_defaults
-from scalewise.ending import (
-    EXIT_FAILED,
-    EXIT_INTERRUPTED,
-    report,
-    say_how_to_finish,
-    sweeps_of_this_process,
-)
+from scalewise.ending import EXIT_FAILED, EXIT_INTERRUPTED, report, say_how_to_finish
 from scalewise.errors import EXIT_CONFIG_ERROR
 from scalewise.explain import explain, is_the_hosts_fault
 from scalewise.paths import conf_dir, discard_unused_folder, sweep_folder
@@ -34,6 +28,7 @@ from scalewise.streams import (
     silence_unread,
 )
 from scalewise.sweep.job import CellFailed
+from scalewise.sweep.sweep_report import sweeps_run
 from scalewise.train.rank import foreign_launch
 
 if TYPE_CHECKING:
@@ -97,7 +92,7 @@ def train() -> int:
 def _unread() -> int:
     """Nobody reads on: a sweep is interrupted, and what is only printed, such as --help, ends."""
     silence_unread()
-    if not sweeps_of_this_process():
+    if not sweeps_run:
         return EXIT_UNREAD
     return _interrupted("interrupted, because nobody reads this any longer")
 

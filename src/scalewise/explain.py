@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from scalewise.config import ConfigError
-from scalewise.errors import one_line
+from scalewise.errors import escaped, first_line, in_one_line
 from scalewise.paths import conf_dir
 from scalewise.records import RecordError
 
@@ -31,7 +31,7 @@ def explain(error: BaseException) -> str | None:
     What of it the user typed, control characters too, is written so that it stays one.
     """
     text = _explanation(error)
-    return None if text is None else one_line(text)
+    return None if text is None else escaped(text)
 
 
 def _explanation(error: BaseException) -> str | None:
@@ -50,7 +50,7 @@ def _explanation(error: BaseException) -> str | None:
     if isinstance(error, MissingConfigException):
         return _explain_missing(error)
     if isinstance(error, OverrideParseException):
-        why = _PARSERS_WORDS.sub("", _flat(error))
+        why = _PARSERS_WORDS.sub("", in_one_line(error))
         return f"{error.override}: not an override ({why}); allowed: key=value"
     if isinstance(error, (AttributeError, AssertionError)) and (line := _explain_unset(error)):
         return line
@@ -58,12 +58,12 @@ def _explanation(error: BaseException) -> str | None:
         for cause in _causes(error):
             if isinstance(cause, OmegaConfBaseException) and cause.full_key:
                 return _explain_override(cause) or _explain_key(cause)
-        return _flat(error)
+        return in_one_line(error)
     if isinstance(error, (ValueError, RuntimeError)) and _is_hydras(error):
         # Hydra refuses some input, such as model=3, with a bare ValueError.
-        return _explain_group() or _flat(error)
+        return _explain_group() or in_one_line(error)
     if isinstance(error, (ValueError, TypeError, AssertionError)) and _is_optunas(error):
-        return f"hydra/sweeper=optuna: {_flat(error) or type(error).__name__}"
+        return f"hydra/sweeper=optuna: {in_one_line(error)}"
     return None
 
 
@@ -148,7 +148,7 @@ def _explain_missing(error: Any) -> str:
     group, _, option = missing.rpartition("/")
     options = sorted(o for o in (error.options or []))
     if not group or not options:
-        return _flat(error)
+        return in_one_line(error)
     from scalewise.typed import closest
 
     return f"{group}: found {option!r}{closest(option, options)}; allowed: {', '.join(options)}"
@@ -172,7 +172,7 @@ def _explain_override(error: Any) -> str | None:
     """
     if error.full_key not in _FOLDERS:
         return None
-    said = str(error).splitlines()[0]
+    said = first_line(error, with_class=False)
     references = {word: _REFERENCE.findall(word) for word in sys.argv[1:]}
     suspects = [word for word, found in references.items() if found]
     # Of several, one whose reference the error names.
@@ -205,8 +205,4 @@ def _explain_key(error: Any) -> str:
         name = key.rpartition(".")[2]
         hint = f"; allowed: {', '.join(allowed)}" if allowed else ""
         return f"{key}: unknown key{closest(name, allowed)}{hint}"
-    return f"{key}: {_flat(error)}"
-
-
-def _flat(error: BaseException) -> str:
-    return " ".join(str(error).split())
+    return f"{key}: {in_one_line(error)}"

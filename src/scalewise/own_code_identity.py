@@ -11,9 +11,12 @@ import hashlib
 import importlib.util
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
+
+from scalewise.imported_beside import imported_files
 
 _RECORDED_OTHERWISE = ("scalewise.", "torch.")
 """Classes whose state a commit or a version tells."""
@@ -21,6 +24,20 @@ _MOST_ENTRIES = 2000
 """Files and folders of a package that is looked at as a whole."""
 _MOST_BYTES = 4 << 20
 """Of source, likewise."""
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+"""Folders of libraries, whose versions are on record."""
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What a class is made of first of all."""
+
+    path: Path
+    """The folder of a small package around its module, else the file of the module itself."""
+    name: str
+    """Dotted, of the package or the module."""
+    folder: Path | None
+    """That holds the outermost of its packages; None of what is installed as a library."""
 
 
 def own_targets(plain: Mapping[str, Any]) -> tuple[str, ...]:
@@ -38,18 +55,20 @@ def own_code_identity(
         search: folders to look for them in; ``sys.path`` where it is None.
 
     All Python files of the package around a class count, or its module's alone where there is no
-    package, or one as large as an installed library. What a module imports from beside it is not
-    followed. Nothing is imported; a source that cannot be found or read is left out: whoever needs
-    it says so.
+    package, or one as large as an installed library; and whatever of the user's own those files
+    import that lies beside the package or module, or below there. The imports are read from the
+    source, so that a rank that has imported it all and a resumed sweep that has not say the same.
+    Nothing is imported; a source that cannot be found or read is left out: whoever needs it says
+    so.
     """
-    known: dict[Path, str | None] = {}
+    known: dict[_Source, str | None] = {}
     found: dict[str, str] = {}
     for target in targets:
         source = _source(target.rpartition(".")[0], search)
         if source is None:
             continue
         if source not in known:
-            known[source] = _told(source)
+            known[source] = _told(source, search)
         told = known[source]
         if told is not None:
             found[target] = told
@@ -68,23 +87,47 @@ def _targets(plain: object) -> Iterator[str]:
             yield from _targets(value)
 
 
-def _source(module: str, search: Sequence[str] | None) -> Path | None:
-    """The folder of a small package around ``module``, else the file of the module itself."""
-    top, *below = module.split(".")
-    spec = outermost = _outermost(top, search)
-    name = top
-    for part in below:
-        if spec is None or spec.submodule_search_locations is None:
-            return None
-        name = f"{name}.{part}"
-        spec = PathFinder.find_spec(name, list(spec.submodule_search_locations))
+def _source(module: str, search: Sequence[str] | None) -> _Source | None:
+    outermost = _outermost(module.partition(".")[0], search)
+    folder = None if outermost is None else _folder(outermost)
     if outermost is not None and Path(outermost.origin or "").name == "__init__.py":
-        package = Path(str(outermost.origin)).parent
+        package = Path(str(outermost.origin)).absolute().parent
         if _python_files(package) is not None:
-            return package
-    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+            return _Source(package, outermost.name, folder)
+    file = _file(module, search)
+    return None if file is None else _Source(file, module, folder)
+
+
+def _folder(outermost: ModuleSpec) -> Path | None:
+    """What lies beside a module or package; None beside an installed one, where libraries lie."""
+    places = outermost.submodule_search_locations
+    if places is None and (outermost.origin is None or not outermost.origin.endswith(".py")):
         return None
-    return Path(spec.origin)
+    at = next(iter(places), None) if places is not None else outermost.origin
+    folder = None if at is None else Path(at).absolute().parent
+    return None if folder is None or _INSTALLED.intersection(folder.parts) else folder
+
+
+def _file(module: str, search: Sequence[str] | None) -> Path | None:
+    """The source of a module, found without importing a package around it.
+
+    Below the outermost by the names of files: the import system looks for a package without an
+    ``__init__.py`` among what is imported.
+    """
+    top, *below = module.split(".")
+    spec = _outermost(top, search)
+    if spec is None:
+        return None
+    found = Path(spec.origin).absolute() if spec.origin else None
+    places = [Path(place).absolute() for place in spec.submodule_search_locations or ()]
+    for part in below:
+        sources = (f for at in places for f in (at / part / "__init__.py", at / f"{part}.py"))
+        found = next((source for source in sources if source.is_file()), None)
+        if found is None:
+            places = [at / part for at in places if (at / part).is_dir()]
+        else:
+            places = [found.parent] if found.name == "__init__.py" else []
+    return found if found is not None and found.suffix == ".py" else None
 
 
 def _outermost(name: str, search: Sequence[str] | None) -> ModuleSpec | None:
@@ -114,18 +157,52 @@ def _python_files(package: Path) -> list[Path] | None:
     return sorted(found)
 
 
-def _told(source: Path) -> str | None:
-    """Size and sum of a module, or of all modules of a package with their names."""
+def _told(source: _Source, search: Sequence[str] | None) -> str | None:
+    """Size and sum of all files of a source, those but a module's own with their names."""
     digest = hashlib.sha256()
     size = 0
     try:
-        files = _python_files(source) if source.is_dir() else [source]
-        for path in files or ():
+        for path, name in _files(source, search):
             content = path.read_bytes()
             size += len(content)
-            if path != source:
-                digest.update(f"{path.relative_to(source).as_posix()}\0{len(content)}\0".encode())
+            if name:
+                digest.update(f"{name}\0{len(content)}\0".encode())
             digest.update(content)
     except OSError:
         return None
-    return f"{size} bytes (sha256 {digest.hexdigest()[:12]})" if files else None
+    return f"{size} bytes (sha256 {digest.hexdigest()[:12]})"
+
+
+def _files(source: _Source, search: Sequence[str] | None) -> Iterator[tuple[Path, str]]:
+    """Each file with its name below the package, or below the folder if it lies beside; a module
+    goes without."""
+    own = _modules(source)
+    for path in own:
+        is_package = path != source.path
+        yield path, path.relative_to(source.path).as_posix() if is_package else ""
+    if source.folder is None:
+        return
+    folder = source.folder
+    for path in imported_files(own, lambda name: _beside(name, folder, search)) or ():
+        yield path, path.relative_to(folder).as_posix()
+
+
+def _modules(source: _Source) -> dict[Path, str]:
+    """The files of the source itself to their dotted names, in order."""
+    if not source.path.is_dir():
+        return {source.path: source.name}
+    named = {}
+    for path in _python_files(source.path) or ():
+        parts = path.relative_to(source.path).with_suffix("").parts
+        named[path] = ".".join([source.name, *(p for p in parts if p != "__init__")])
+    return named
+
+
+def _beside(module: str, folder: Path, search: Sequence[str] | None) -> Path | None:
+    """The source of a module that is the user's own and lies in ``folder`` or below it."""
+    if f"{module}.".startswith(_RECORDED_OTHERWISE):
+        return None
+    found = _file(module, search)
+    if found is None or not found.is_relative_to(folder):
+        return None
+    return None if _INSTALLED.intersection(found.relative_to(folder).parts) else found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from typing import TextIO
 
@@ -16,10 +17,11 @@ def open_console(stream: TextIO | None = None) -> Console:
     """A console as wide as the terminal behind ``stream`` (standard output), or without limit.
 
     rich takes a pipe to be 80 columns wide and would break or cut what is longer. Whoever sets
-    ``COLUMNS`` has said how wide it is.
+    ``COLUMNS`` has said how wide it is; 0, as some shells and containers say, is no width.
     """
     console = Console(file=stream or sys.stdout, highlight=False)
-    if console.is_terminal or os.environ.get("COLUMNS", "").isdecimal():
-        return console
-    console.width = _NO_WIDTH
+    if console.is_terminal:
+        console.width = console.width or shutil.get_terminal_size().columns
+    elif not os.environ.get("COLUMNS", "").isdecimal() or not console.width:
+        console.width = _NO_WIDTH
     return console

@@ -26,20 +26,21 @@ ALLOWED = {
     "analysis": {"hardware", "paths", "records", "typed"},
     "report": {"analysis", "nccl_settings", "records", "typed"},
     "models": {"ranges"},
-    "datasets": {"file_kind", "ranges", "typed"},
+    "datasets": {"errors", "file_kind", "ranges", "typed"},
     "optimizers": {"ranges"},
 }
 """Rooms whose whole list of neighbours is short enough to be written down."""
 
 FORBIDDEN = {
-    "gpu": {"train", "sweep", "tracking", "report", "cli", "entry", "config"},
-    "measure": {"tracking", "cli", "entry", "config"},  # `doctor` leases devices and starts ranks
-    "tracking": {"train", "sweep", "analysis", "report", "cli", "entry", "config"},
-    "train": {"analysis", "sweep", "report", "cli", "entry"},
-    "config": {"sweep", "report", "cli", "entry"},
-    "sweep": {"report", "cli", "entry"},
-    "explain": {"sweep", "train", "report", "cli", "entry"},
-    "entry": {"cli"},
+    "gpu": {"train", "sweep", "tracking", "report", "cli", "commands", "entry", "config"},
+    # It leases devices and starts ranks, for the doctor.
+    "measure": {"tracking", "cli", "commands", "entry", "config"},
+    "tracking": {"train", "sweep", "analysis", "report", "cli", "commands", "entry", "config"},
+    "train": {"analysis", "sweep", "report", "cli", "commands", "entry"},
+    "config": {"sweep", "report", "cli", "commands", "entry"},
+    "sweep": {"report", "cli", "commands", "entry"},
+    "explain": {"sweep", "train", "report", "cli", "commands", "entry"},
+    "entry": {"cli", "commands"},
 }
 
 

@@ -90,6 +90,16 @@ def test_the_command_runs_as_a_module(module: str) -> None:
     assert done.stderr.startswith("scalewise report: /nonexist: no such folder")
 
 
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if name == "train":
+        assert callable(cli.COMMANDS[name].load())  # Hydra's --help is a process's own affair
+        return
+    with pytest.raises(SystemExit, match="0"):
+        cli.main([name, "--help"])
+    assert capsys.readouterr().out.startswith(f"usage: scalewise {name} ")
+
+
 def test_a_torn_plan_without_cells_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from scalewise.cli import main
-from scalewise.errors import ConfigError, one_line
+from scalewise.errors import ConfigError, escaped, first_line, in_one_line
 from scalewise.records import RecordError
 
 
@@ -20,7 +21,28 @@ def test_what_ends_a_line_is_written_as_an_escape(kind: type[Exception]) -> None
 
 def test_what_is_only_text_stays_as_it_is() -> None:
     text = "Größe — 幅\u3000\\n 'x'"
-    assert one_line(text) == text
+    assert escaped(text) == text
+
+
+def test_what_another_library_says_in_lines_is_put_on_one() -> None:
+    error = ValueError("  found 1\n\n   allowed:\t2 ")
+    assert in_one_line(error) == "found 1 allowed: 2"
+    assert in_one_line(error, at_most=7) == "found 1"
+    assert in_one_line(error, at_most=7, with_class=True) == "ValueError: found 1"
+
+
+def test_of_a_page_of_calls_the_first_line_is_kept() -> None:
+    error = RuntimeError("\nCUDA error: out of memory\nCUDA kernel errors might be reported late")
+    assert first_line(error) == "RuntimeError: CUDA error: out of memory"
+    assert first_line(error, with_class=False) == "CUDA error: out of memory"
+
+
+@pytest.mark.parametrize("words", [in_one_line, first_line])
+@pytest.mark.parametrize("with_class", [True, False])
+def test_an_error_that_says_nothing_is_called_by_its_class(
+    words: Callable[..., str], with_class: bool
+) -> None:
+    assert words(TimeoutError(" \n"), with_class=with_class) == "TimeoutError"
 
 
 def test_a_path_with_a_newline_is_named_in_one_line(

@@ -68,3 +68,96 @@ def test_of_a_large_package_the_module_alone_counts(
 def test_what_is_not_found_is_left_out(tmp_path: Path) -> None:
     assert identified(tmp_path, "no_such_module.Net", "no.such.Net", "sys.Net") == {}
     assert "no" not in sys.modules
+
+
+def written(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("imported", "by"),
+    [
+        ("layers.py", "import layers"),
+        ("layers.py", "def build():\n    from layers import A\n"),
+        ("parts/layers.py", "from parts.layers import A"),
+        ("parts/layers.py", "from parts import layers"),
+        ("parts/__init__.py", "import parts.layers"),
+    ],
+)
+def test_what_a_module_imports_from_beside_it_counts(
+    tmp_path: Path, imported: str, by: str
+) -> None:
+    files = {"mine.py": by, "layers.py": "A = 1", "parts/__init__.py": "", "parts/layers.py": ""}
+    written(tmp_path, files)
+    before = identified(tmp_path, "mine.Net")
+    (tmp_path / imported).write_text("A = 2")
+    assert identified(tmp_path, "mine.Net") != before
+    assert "layers" not in sys.modules
+
+
+def test_what_imports_import_counts_and_what_nobody_imports_does_not(tmp_path: Path) -> None:
+    files = {"mine.py": "import one", "one.py": "import two, mine", "two.py": "", "other.py": ""}
+    written(tmp_path, files)
+    before = identified(tmp_path, "mine.Net")
+    assert before["mine.Net"].startswith("26 bytes (sha256 ")
+    (tmp_path / "other.py").write_text("A = 2")
+    assert identified(tmp_path, "mine.Net") == before
+    (tmp_path / "two.py").write_text("A = 2")
+    assert identified(tmp_path, "mine.Net") != before
+
+
+def test_relative_imports_are_followed_where_packages_have_no_init(tmp_path: Path) -> None:
+    files = {"exp/nets/mine.py": "from .layers import A\nfrom ..data import B", "exp/data.py": "B"}
+    written(tmp_path, {**files, "exp/nets/layers.py": "A = 1"})
+    for imported in ("exp/data.py", "exp/nets/layers.py"):
+        before = identified(tmp_path, "exp.nets.mine.Net")
+        (tmp_path / imported).write_text("B = A = 2")
+        assert identified(tmp_path, "exp.nets.mine.Net") != before
+
+
+def test_what_a_package_imports_from_beside_it_counts(tmp_path: Path) -> None:
+    files = {"nets/__init__.py": "", "nets/mine.py": "import shared", "shared.py": "A = 1"}
+    written(tmp_path, files)
+    before = identified(tmp_path, "nets.mine.Net")
+    (tmp_path / "shared.py").write_text("A = 2")
+    assert identified(tmp_path, "nets.mine.Net") != before
+
+
+@pytest.mark.parametrize(
+    "elsewhere", [".venv/lib/site-packages/layers.py", "../beyond/layers.py", "scalewise/layers.py"]
+)
+def test_libraries_and_what_lies_elsewhere_do_not_count(tmp_path: Path, elsewhere: str) -> None:
+    mine = tmp_path / "mine"
+    imports = "import scalewise.layers" if "scalewise" in elsewhere else "import layers, json"
+    written(mine, {"net.py": imports, elsewhere: "A = 1"})
+    search = [str(mine), str((mine / elsewhere).resolve().parent)]
+    before = own_code_identity(["net.Net"], search)
+    assert before["net.Net"].startswith(f"{len(imports)} bytes (sha256 ")
+    (mine / elsewhere).write_text("A = 2")
+    assert own_code_identity(["net.Net"], search) == before
+
+
+def test_beside_an_installed_module_lie_libraries(tmp_path: Path) -> None:
+    installed = tmp_path / "site-packages"
+    written(installed, {"net.py": "import layers", "layers.py": "A = 1"})
+    before = identified(installed, "net.Net")
+    (installed / "layers.py").write_text("A = 2")
+    assert identified(installed, "net.Net") == before != {}
+
+
+def test_of_very_many_imports_the_module_alone_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scalewise.imported_beside._MOST_FILES", 2)
+    written(tmp_path, {"mine.py": "import one", "one.py": "import two", "two.py": "A = 1"})
+    assert identified(tmp_path, "mine.Net")["mine.Net"].startswith("10 bytes (sha256 ")
+
+
+def test_a_source_that_is_no_python_is_known_all_the_same(tmp_path: Path) -> None:
+    written(tmp_path, {"mine.py": "import layers (", "layers.py": "A = 1"})
+    assert identified(tmp_path, "mine.Net")["mine.Net"].startswith("15 bytes (sha256 ")
+    (tmp_path / "mine.py").write_bytes(b"\0")
+    assert identified(tmp_path, "mine.Net")["mine.Net"].startswith("1 bytes (sha256 ")

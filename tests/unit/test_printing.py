@@ -14,16 +14,16 @@ ENDING = """
 import sys
 from pathlib import Path
 from scalewise import entry
-from scalewise.sweep import launcher
-from scalewise.sweep.engine import SweepReport
 from scalewise.sweep.job import Outcome
+from scalewise.sweep.sweep_report import SweepReport, sweeps_run
 
 folder = Path(sys.argv.pop())
 
 def run():
     for _ in range(3):
         sys.stderr.write("a cell\\n")
-    launcher.ran.append(SweepReport(folder, {{"a": Outcome("done"), "b": Outcome("{state}")}}))
+    outcomes = {{"a": Outcome("done"), "b": Outcome("{state}")}}
+    sweeps_run.append(SweepReport(folder, outcomes))
 
 entry._run_hydra = run
 sys.exit(entry.train())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from io import StringIO
 
 import pytest
+from rich.console import Console
 from rich.table import Table
 
 from scalewise.terminal import open_console
@@ -28,3 +29,14 @@ def test_nothing_is_cut_or_broken_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_given_width_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     assert open_console(StringIO()).width == 100
+
+
+def test_no_columns_at_all_are_no_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "0")
+    pipe = StringIO()
+    open_console(pipe).print("word " * 100)
+    assert len(pipe.getvalue()) >= 499
+    monkeypatch.setattr(Console, "is_terminal", True)
+    terminal = StringIO()
+    open_console(terminal).print("a word")
+    assert terminal.getvalue().startswith("a word")

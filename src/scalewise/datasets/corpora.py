@@ -17,6 +17,7 @@ from scalewise.datasets.text_lines import (
     json_line,
     plain_line,
 )
+from scalewise.errors import in_one_line
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class HubStream:
                 # Torn files, a hub that is gone, or a place to go on that is none.
                 raise DatasetError(
                     f"{self.source}: cannot be read after {number} documents of this run: "
-                    f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+                    f"{in_one_line(error, 200, with_class=True)}"
                 ) from error
             if row is None:
                 return
@@ -159,6 +160,7 @@ def _open(source: str, column: str, skip_bad: bool, remedy: str, **what: Any) ->
     try:
         stream = datasets.load_dataset(**what, split="train", streaming=True)
     except (OSError, ValueError, RuntimeError) as error:  # StopIteration comes as a RuntimeError
-        problem = " ".join(str(error).split())[:200] or type(error).__name__
-        raise DatasetError(f"{source} cannot be opened: {problem}; {remedy}") from error
+        raise DatasetError(
+            f"{source} cannot be opened: {in_one_line(error, 200)}; {remedy}"
+        ) from error
     return HubStream(stream, column, source, skip_bad)

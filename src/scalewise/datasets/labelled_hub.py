@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from scalewise.datasets.contract import DatasetError
 from scalewise.datasets.labelled_csv import LabelledTexts
+from scalewise.errors import in_one_line
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def read_labelled_hub(layout: HubLayout, split: str = "train") -> LabelledTexts:
     except (OSError, ValueError, RuntimeError) as error:
         raise DatasetError(
             f"dataset.path: found null, and {layout.repository} cannot be fetched: "
-            f"{' '.join(str(error).split())[:200]}; give a CSV file, dataset.path=FILE, or a hub "
+            f"{in_one_line(error, 200)}; give a CSV file, dataset.path=FILE, or a hub "
             "(HF_ENDPOINT)"
         ) from error
     missing = [name for name in (layout.text, layout.label) if name not in rows.column_names]

@@ -6,6 +6,7 @@ and no stale pid to misread. Everything lies in a folder that only this user can
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -23,7 +24,8 @@ def runtime_folder() -> Path:
     """This user's folder for what lives as long as a process does; created if need be.
 
     ``$SCALEWISE_RUNTIME_DIR``, else ``$XDG_RUNTIME_DIR/scalewise``, else
-    ``/tmp/scalewise-<uid>``. Raises OSError, also where the folder belongs to someone else.
+    ``/tmp/scalewise-<uid>``. Raises OSError, also where the folder belongs to someone else: with
+    its name and what to do.
     """
     own = os.environ.get("SCALEWISE_RUNTIME_DIR")
     session = os.environ.get("XDG_RUNTIME_DIR")
@@ -33,11 +35,24 @@ def runtime_folder() -> Path:
         folder = Path(session) / "scalewise"
     else:
         folder = Path(tempfile.gettempdir()) / f"scalewise-{os.getuid()}"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    owner = folder.lstat()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        owner = folder.lstat()
+    except FileExistsError:
+        raise _unusable(folder, errno.ENOTDIR, "it is no folder") from None
+    except OSError as error:
+        raise _unusable(folder, error.errno, f"it cannot be made ({error.strerror})") from None
     if not stat.S_ISDIR(owner.st_mode) or owner.st_uid != os.getuid():
-        raise PermissionError(f"{folder} belongs to another user; set SCALEWISE_RUNTIME_DIR")
+        raise _unusable(folder, errno.EACCES, "it belongs to another user")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise _unusable(folder, errno.EACCES, "it cannot be written")
     return folder
+
+
+def _unusable(folder: Path, number: int | None, why: str) -> OSError:
+    """``OSError`` itself chooses the class that belongs to the error number."""
+    said = f"{why}; locks of this host lie there: set SCALEWISE_RUNTIME_DIR to a folder of yours"
+    return OSError(number or errno.EIO, said, str(folder))
 
 
 class FileLock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from scalewise.analysis.timeline import TIMELINE_COLUMNS, timeline_rows
@@ -12,13 +13,24 @@ from scalewise.gpu.seed_format import multi_entry, multi_gpu_path, single_entry
 from scalewise.records import CellFolder, DeviceSeries, RecordError, read_device_series
 
 
-def export_folder(path: Path, target: Path | None) -> list[Path]:
-    """Export the cell in ``path``, or every cell of the sweep there; returns the files written.
+@dataclass(frozen=True)
+class Exported:
+    """What became of the cells of a folder."""
+
+    written: tuple[Path, ...]
+    problems: tuple[str, ...]
+    """Of cells that were left out, in a line each: a series of theirs cannot be read."""
+
+
+def export_folder(path: Path, target: Path | None) -> Exported:
+    """Export the cell in ``path``, or every cell of the sweep there.
 
     A cell is exported into its own folder, or with ``target`` into that folder, where the cells of
     a sweep get a folder each. Cells without GPUs are passed over. Raises
     :class:`~scalewise.records.RecordError` where no GPU was sampled at all.
     """
+    written: list[Path] = []
+    problems: list[str] = []
     cells = [path]
     if (path / "config.yaml").exists():
         written = export_cell(CellFolder(path), target or path)
@@ -29,14 +41,14 @@ def export_folder(path: Path, target: Path | None) -> list[Path]:
                 f"{path}: found no cell and no sweep; give the folder of either, "
                 "e.g. multirun/<sweep>"
             )
-        written = [
-            file
-            for cell in cells
-            for file in export_cell(CellFolder(cell), target / cell.name if target else cell)
-        ]
-    if not written:
+        for cell in cells:
+            try:
+                written += export_cell(CellFolder(cell), target / cell.name if target else cell)
+            except RecordError as error:
+                problems.append(str(error))
+    if not written and not problems:
         raise RecordError(f"{path}: {_why_nothing(cells)}; nothing was written")
-    return written
+    return Exported(tuple(written), tuple(problems))
 
 
 def _why_nothing(cells: Sequence[Path]) -> str:

@@ -13,6 +13,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from scalewise.file_kind import irregular_kind
+
 _EMPTY = b"[\n]\n"
 _END = b"\n]\n"
 
@@ -48,13 +50,16 @@ class JsonArrayFile:
             copy.unlink(missing_ok=True)
 
     def _existing(self) -> bytes:
+        kind = irregular_kind(self.path)
+        if kind is not None:
+            raise ValueError(f"{self.path}: no regular file but {kind}; name another file")
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:
             return _EMPTY
         try:
             entries = json.loads(content)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{self.path}: not JSON ({error}); name another file") from None
         if not isinstance(entries, list):
             raise ValueError(f"{self.path}: not a JSON array; name another file")

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from scalewise.errors import in_one_line
 from scalewise.gpu.election import Wish, runtime_folder
 from scalewise.gpu.nvml import NvmlUnavailable, open_nvml
 from scalewise.gpu.peers import Peers, patience_s
@@ -85,7 +86,7 @@ class DeviceSampler:
         try:
             self._sample()
         except Exception as error:  # the border to the training, which must not end with it
-            self._recorder.note(f"sampling ended early: {type(error).__name__}: {error}")
+            self._recorder.note(f"sampling ended early: {in_one_line(error, with_class=True)}")
         finally:
             self._recorder.close()
 

@@ -8,7 +8,6 @@ could not be read is null; totals and means are over the GPUs that could be.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -23,6 +22,7 @@ from scalewise.records import (
     RecordError,
     SampledDevice,
 )
+from scalewise.records.files import parse_json, read_record
 
 Entry = dict[str, Any]
 
@@ -106,7 +106,7 @@ def read_seed_file(path: Path) -> DeviceSeries:
             when = datetime.fromisoformat(str(entry["timestamp"])).timestamp()
             data = entry.get("multi_gpu_data", [entry])
             samples = [_parse_gpu(row, devices) for row in data]
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             what = f"no {error}" if isinstance(error, KeyError) else str(error)
             raise RecordError(
                 f"{path}, entry {number}: {what}; an entry of either gpu_stats format was expected"
@@ -150,14 +150,14 @@ def import_seed_file(path: Path, folder: CellFolder) -> Path:
 
 def _load(path: Path) -> list[Any]:
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
+        text = read_record(path).decode()
+    except (OSError, UnicodeDecodeError) as error:
         raise RecordError(f"{path}: cannot be read: {error}") from error
     try:
-        plain = json.loads(text)
+        plain = parse_json(text)
     except ValueError as whole:
         try:
-            plain = [json.loads(line) for line in text.splitlines() if line.strip()]
+            plain = [parse_json(line) for line in text.splitlines() if line.strip()]
         except ValueError:
             raise RecordError(f"{path}: not JSON: {whole}") from None
     entries = plain if isinstance(plain, list) else [plain]

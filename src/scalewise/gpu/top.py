@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import signal
 import sys
 import time
@@ -26,6 +27,7 @@ from scalewise.gpu.ticks import Ticks
 from scalewise.gpu.top_picture import save_picture
 from scalewise.gpu.top_view import TopState, balance_of, render
 from scalewise.records import RecordError
+from scalewise.terminal import open_console
 from scalewise.typed import to_plain
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
@@ -137,6 +139,7 @@ def _show_once(
         save_picture(state, picture)
         return EXIT_OK
     console = Console()
+    console.width = console.width or shutil.get_terminal_size().columns  # COLUMNS=0 is no width
     console.print(render(state, console.width, 10_000))
     return EXIT_OK
 
@@ -214,7 +217,7 @@ def _sleep(seconds: float, ended: _Ended) -> None:
 
 
 def _run_screen(source: FrameSource, state: TopState, log: StatsLog | None, ended: _Ended) -> None:
-    console = Console()
+    console = open_console()
     with Keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
         due = time.monotonic()
         while not ended.by_signal:

@@ -14,7 +14,7 @@ from typing import Any, get_args
 import torch
 import torch.distributed as dist
 
-from scalewise.records.doctor import Collective
+from scalewise.records.doctor_rates import Collective
 
 COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 

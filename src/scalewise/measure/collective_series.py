@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
+from scalewise.errors import first_line
 from scalewise.measure.collective_exercise import COLLECTIVES
 from scalewise.measure.collectives import NoMemoryError, measure_collective
 from scalewise.measure.doctor_team import Team
-from scalewise.measure.doctor_timing import one_line
-from scalewise.records.doctor import Backend, CollectiveRate
+from scalewise.records.doctor_rates import Backend, CollectiveRate
 
 _BYTES_COUNT_FROM = 2**17
 """Smaller messages take their latency, and hardly anything beyond."""
@@ -65,8 +65,8 @@ def measure_all(
                 series.missing[f"{backend} {collective} from {size} bytes"] = str(error)
                 break
             except RuntimeError as error:
-                series.broken = f"{collective} of {size} bytes: {one_line(error)}"
-                series.missing[f"{backend} from {collective} of {size} bytes"] = one_line(error)
+                series.broken = f"{collective} of {size} bytes: {first_line(error)}"
+                series.missing[f"{backend} from {collective} of {size} bytes"] = first_line(error)
                 return series
             series.rates.append(done[-1])
     return series

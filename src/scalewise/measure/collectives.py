@@ -19,7 +19,7 @@ import torch.distributed as dist
 from scalewise.measure.collective_exercise import Exercise, exercise, most_iterations
 from scalewise.measure.doctor_team import Team
 from scalewise.measure.doctor_timing import Stopwatch, repetitions, stopwatch, to_timing
-from scalewise.records.doctor import Backend, Collective, CollectiveRate
+from scalewise.records.doctor_rates import Backend, Collective, CollectiveRate
 
 _LEAST_REPETITIONS = 3
 

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 
 from scalewise.measure.doctor_timing import DeviceStopwatch, Work, gb_per_s, measure, stopwatch
-from scalewise.records.doctor import CopyRate
+from scalewise.records.doctor_rates import CopyRate
 
 Staging = Literal["h2d_pinned", "d2h_pinned", "h2d_pageable", "d2h_pageable"]
 STAGING: tuple[Staging, ...] = ("h2d_pinned", "d2h_pinned", "h2d_pageable", "d2h_pageable")

@@ -9,7 +9,7 @@ from typing import Any
 
 from scalewise.gpu.nvml import GpuDevice, Nvml, NvmlError, NvmlUnavailable, open_nvml
 from scalewise.records import DeviceInfo
-from scalewise.records.doctor import DeviceFacts, PairLink, PcieLink
+from scalewise.records.doctor_host import DeviceFacts, PairLink, PcieLink
 
 
 def examine(slots: Sequence[DeviceInfo]) -> tuple[tuple[DeviceFacts, ...], tuple[PairLink, ...]]:

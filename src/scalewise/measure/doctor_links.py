@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from scalewise.records.doctor import DoctorReport, PairRate
+from scalewise.records.doctor import DoctorReport
+from scalewise.records.doctor_rates import PairRate
 
 _NVLINK_GB_S = 25.0
 """One NVLink, one direction: NVLink 2 to 4 alike (NVIDIA's V100, A100 and H100 data sheets give

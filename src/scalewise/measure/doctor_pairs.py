@@ -22,7 +22,7 @@ from scalewise.measure.doctor_timing import (
     repetitions,
     to_timing,
 )
-from scalewise.records.doctor import PairRate, Timing
+from scalewise.records.doctor_rates import PairRate, Timing
 
 _PINGS = 50
 

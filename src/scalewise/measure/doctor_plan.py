@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from scalewise.records.doctor import Backend
+from scalewise.records.doctor_rates import Backend
 from scalewise.records.files import load_json, save_json
 
 ENV_DEVICE = "SCALEWISE_DEVICE"

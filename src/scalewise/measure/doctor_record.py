@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from scalewise.errors import first_line
 from scalewise.records.doctor import RankMeasurements
 from scalewise.records.files import save_json
 
@@ -67,7 +68,5 @@ class RankRecord:
             torch.cuda.empty_cache()
 
     def _fail(self, name: str, error: Exception) -> None:
-        from scalewise.measure.doctor_timing import one_line
-
         traceback.print_exception(error)
-        self.miss(name, one_line(error))
+        self.miss(name, first_line(error))

@@ -8,7 +8,8 @@ from itertools import groupby
 
 from scalewise.measure.doctor_links import pcie_gb_s, rank_names
 from scalewise.measure.doctor_rules_links import FAR_BELOW
-from scalewise.records.doctor import DoctorReport, Finding, Soak
+from scalewise.records.doctor import DoctorReport, Finding
+from scalewise.records.doctor_rates import Soak
 
 _Times = tuple[float, float, float]
 """Median, fastest and slowest repetition in microseconds."""

@@ -13,7 +13,7 @@ import torch
 from scalewise.measure.doctor_timing import DeviceStopwatch
 from scalewise.measure.gemm_rates import gemm, gemm_tflops
 from scalewise.records import DeviceSample
-from scalewise.records.doctor import Soak, SoakWindow
+from scalewise.records.doctor_rates import Soak, SoakWindow
 
 _GPU_SIZE, _CPU_SIZE = 8192, 512
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 
-from scalewise.records.doctor import Timing
+from scalewise.records.doctor_rates import Timing
 
 Work = Callable[[], object]
 
@@ -99,9 +99,3 @@ def to_timing(samples_s: list[float], iterations: int) -> Timing:
 def gb_per_s(byte_count: float, timing: Timing) -> float:
     """10^9 bytes a second at the median."""
     return byte_count / timing.median_us / 1e3
-
-
-def one_line(error: BaseException) -> str:
-    """What an error says, without its stack: the reason why a figure is missing."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -22,7 +22,7 @@ from scalewise.lifetime import die_with_parent
 from scalewise.measure.doctor_plan import ENV_DEVICE, ENV_PARENT, Plan, load_plan
 from scalewise.measure.doctor_record import RankRecord
 from scalewise.records import DeviceInfo, DeviceSample
-from scalewise.records.doctor import Backend
+from scalewise.records.doctor_rates import Backend
 from scalewise.typed import build
 
 if TYPE_CHECKING:

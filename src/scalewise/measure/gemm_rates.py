@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 
 from scalewise.measure.doctor_timing import Stopwatch, Work, measure, stopwatch
-from scalewise.records.doctor import GemmRate
+from scalewise.records.doctor_rates import GemmRate
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from scalewise.host import cpu_quota, memory_limit_mib, processor_name, usable_cores
 from scalewise.host_identity import host_id
-from scalewise.records.doctor import HostFacts, NumaNode
+from scalewise.records.doctor_host import HostFacts, NumaNode
 
 _SHM = Path("/dev/shm")
 _RECORDED = ("NCCL_", "GLOO_", "CUDA_", "NVIDIA_", "TORCH_", "OMP_", "MKL_", "PYTORCH_")

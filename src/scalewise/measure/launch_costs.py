@@ -13,7 +13,7 @@ from scalewise.measure.doctor_timing import (
     measure,
     to_timing,
 )
-from scalewise.records.doctor import LaunchCost
+from scalewise.records.doctor_rates import LaunchCost
 
 _CHAIN = 200
 """Kernels in the CUDA graph of many."""

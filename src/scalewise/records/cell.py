@@ -61,9 +61,11 @@ class CellFolder:
 
     def ranks_with_steps(self) -> list[int]:
         """Ranks that left step records, in order."""
-        return sorted(
-            int(p.stem.removeprefix("rank")) for p in (self.path / "steps").glob("rank*.bin")
-        )
+        return [rank for rank, _ in _numbered(self.path / "steps", "rank", ".bin")]
+
+    def ranks_with_metrics(self) -> list[int]:
+        """Ranks that left metrics, in order."""
+        return [rank for rank, _ in _numbered(self.path / "metrics", "rank", ".jsonl")]
 
     # Configuration and provenance
 
@@ -77,6 +79,8 @@ class CellFolder:
             config = yaml.safe_load(read_record(path).decode())
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise RecordError(f"{path}: cannot be read: {error}") from error
+        except RecursionError:
+            raise RecordError(f"{path}: its brackets are nested too deeply for a record") from None
         if not isinstance(config, dict):
             raise RecordError(f"{path}: found {type(config).__name__}; a mapping was expected")
         return config
@@ -177,11 +181,11 @@ class CellFolder:
 
     def attempts(self) -> Iterator[Attempt]:
         """Tries that failed, oldest first."""
-        for path in sorted((self.path / "attempts").glob("*.json"), key=lambda p: int(p.stem)):
+        for _, path in _numbered(self.path / "attempts", "", ".json"):
             yield load_json(path, Attempt)
 
     def next_attempt_number(self) -> int:
-        numbers = [int(p.stem) for p in (self.path / "attempts").glob("*.json")]
+        numbers = [number for number, _ in _numbered(self.path / "attempts", "", ".json")]
         return max(numbers, default=0) + 1
 
     # While it runs
@@ -229,3 +233,14 @@ class CellFolder:
     def load_tracking(self) -> TrackingRecord | None:
         path = self.path / "tracking.json"
         return load_json(path, TrackingRecord) if path.exists() else None
+
+
+def _numbered(folder: Path, prefix: str, suffix: str) -> list[tuple[int, Path]]:
+    """Files called ``<prefix><number><suffix>``, in order: a copy beside them is no record."""
+    named = ((p.stem.removeprefix(prefix), p) for p in folder.glob(f"{prefix}*{suffix}"))
+    return sorted((int(number), path) for number, path in named if _is_number(number))
+
+
+def _is_number(text: str) -> bool:
+    # As it is written: neither "01", beside "1", nor the digits of other scripts.
+    return text.isascii() and text.isdecimal() and str(int(text)) == text

@@ -188,10 +188,10 @@ def read_device_series(path: Path) -> DeviceSeries:
     times: list[float] = []
     samples: list[dict[str, DeviceSample]] = []
     costs: list[float | None] = []
-    unavailable = dict(header.pop("unavailable", {}))
-    devices = list(header.pop("devices", []))
     alerts: list[Any] = []
     try:
+        unavailable = dict(header.pop("unavailable", {}))
+        devices = list(header.pop("devices", []))
         for number, plain in lines:
             if "problem" in plain:
                 problems.append(str(plain["problem"]))
@@ -219,5 +219,5 @@ def read_device_series(path: Path) -> DeviceSeries:
                 "alerts": alerts,
             },
         )
-    except (DataError, KeyError, TypeError) as error:
-        raise RecordError(f"{path}: {error}") from error
+    except (DataError, KeyError, TypeError, ValueError) as error:
+        raise RecordError(f"{path}: not a device series: {error}") from error

@@ -10,7 +10,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, TypeVar
 
-from scalewise.errors import one_line
+from scalewise.errors import escaped
 from scalewise.file_kind import irregular_kind
 from scalewise.typed import DataError, build, to_plain
 
@@ -23,7 +23,7 @@ class RecordError(Exception):
     """A record that is absent, torn, or of a version this code does not read: one line."""
 
     def __str__(self) -> str:
-        return one_line(super().__str__())
+        return escaped(super().__str__())
 
 
 class IrregularFileError(OSError):
@@ -48,8 +48,11 @@ def read_record(path: Path) -> bytes:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """JSON as records are written: a number that is not finite is damage, and a ValueError."""
-    return json.loads(text, parse_constant=_finite, parse_float=_finite)
+    """JSON as records are written. Raises ValueError, also for a number that is not finite."""
+    try:
+        return json.loads(text, parse_constant=_finite, parse_float=_finite)
+    except RecursionError:
+        raise ValueError("its brackets are nested too deeply for a record") from None
 
 
 def _finite(text: str) -> float:

@@ -30,7 +30,7 @@ class Heartbeat:
     started_at: float
     """Unix time training began; 0 before it does."""
     time: float
-    """Unix time of this beat."""
+    """Unix time of this beat, as the clock stood when the rank began."""
     first_step: int = 0
     """Steps that an earlier try had done when this one went on from its checkpoint."""
     first_samples: int = 0
@@ -47,20 +47,25 @@ class HeartbeatWriter:
         self._map = mmap.mmap(self._file.fileno(), _LAYOUT.size)
         self._total = -1
         self._started = 0.0
+        # A clock set during training would make a rate of a step, and a time left, of nothing.
+        self._epoch_offset_s = time.time() - time.monotonic()
         self._first = (0, 0)
 
     def begin(self, total_steps: int | None, step: int = 0, samples: int = 0) -> None:
         """Training starts now, after ``step`` steps, and means to take ``total_steps`` in all."""
         self._total = -1 if total_steps is None else total_steps
-        self._started = time.time()
+        self._started = self._now()
         self._first = (step, samples)
         self.beat(step, samples)
 
     def beat(self, step: int, samples: int) -> None:
-        now = time.time()
+        now = self._now()
         _LAYOUT.pack_into(
             self._map, 0, step, self._total, samples, self._started, now, *self._first
         )
+
+    def _now(self) -> float:
+        return self._epoch_offset_s + time.monotonic()
 
     def close(self) -> None:
         self._map.close()

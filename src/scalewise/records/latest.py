@@ -56,7 +56,7 @@ def read_latest_sample(path: Path) -> LatestSample | None:
             return None
         when, samples = _sample(whole[-1])
         return LatestSample(when, devices, samples, _last_memory(devices, whole))
-    except (DataError, ValueError, KeyError) as error:
+    except (DataError, ValueError, KeyError, TypeError) as error:
         raise RecordError(f"{path}: not a device series: {error}") from error
 
 
@@ -73,4 +73,4 @@ def _last_memory(known: Iterable[str], lines: Sequence[bytes]) -> dict[str, floa
 def _sample(line: bytes) -> tuple[float, dict[str, DeviceSample]]:
     plain = parse_json(line)
     samples = [build(DeviceSample, one) for one in plain["devices"]]
-    return plain["time"], {sample.id: sample for sample in samples}
+    return float(plain["time"]), {sample.id: sample for sample in samples}

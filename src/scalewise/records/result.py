@@ -56,6 +56,14 @@ class Attempt:
     """The end of that rank's stderr."""
     started_at: float
     finished_at: float
+    elapsed_s: float | None = None
+    """From start to end by a clock that nobody sets; None where nobody saw both, and in older
+    records."""
+
+    @property
+    def took_s(self) -> float:
+        """Seconds from start to end; by the time of day where nothing better is known."""
+        return _seconds(self.started_at, self.finished_at, self.elapsed_s)
 
 
 @dataclass(frozen=True)
@@ -85,6 +93,18 @@ class CellResult:
     ranks: tuple[RankSummary, ...]
     models: int = 1
     """Models that were trained: above 1, ranks that never met, a ceiling and no training job."""
+    elapsed_s: float | None = None
+    """From start to end by a clock that nobody sets; None in older records."""
+
+    @property
+    def took_s(self) -> float:
+        """Seconds from start to end; by the time of day where nothing better is known."""
+        return _seconds(self.started_at, self.finished_at, self.elapsed_s)
+
+
+def _seconds(started_at: float, finished_at: float, elapsed_s: float | None) -> float:
+    # Between two times of day the clock may have been set, even back to before the start.
+    return max(0.0, finished_at - started_at) if elapsed_s is None else elapsed_s
 
 
 @dataclass(frozen=True)

@@ -109,10 +109,10 @@ def used_device_s(folder: SweepFolder) -> float:
 
 def _used_by(cell: CellFolder, planned_width: int) -> float:
     results = [*_results(cell.path), *_results(*cell.path.glob("earlier/*"))]
-    used = sum(r.world_size * (r.finished_at - r.started_at) for r in results)
+    used = sum(r.world_size * r.took_s for r in results)
     width = results[0].world_size if results else planned_width
     try:
-        failed = sum(a.finished_at - a.started_at for a in cell.attempts())
+        failed = sum(a.took_s for a in cell.attempts())
     except RecordError:
         failed = 0.0  # torn by a crash: the report names the file
     return used + width * failed

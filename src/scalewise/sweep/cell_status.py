@@ -91,7 +91,7 @@ def _with_result(planned: PlannedCell, folder: CellFolder, result: CellResult) -
         step=steps,
         total_steps=steps,
         global_samples_per_s=rate,
-        elapsed_s=result.finished_at - result.started_at,
+        elapsed_s=result.took_s,
         seconds_left=0.0,
         memory=_memory(folder),
         problem=problem,

@@ -22,6 +22,7 @@ from omegaconf import AnyNode, Container, DictConfig, ListConfig, OmegaConf, ope
 from omegaconf.errors import OmegaConfBaseException
 
 from scalewise.config import ConfigError, resolve
+from scalewise.errors import in_one_line
 from scalewise.paths import conf_dir, sweep_folder
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -143,7 +144,7 @@ def compose_cell(overrides: Sequence[str]) -> dict[str, Any]:
         with initialize_config_dir(str(conf_dir()), version_base="1.3"):
             return resolve(compose("config", overrides=list(overrides)))
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(" ".join(str(error).split())) from error
+        raise ConfigError(in_one_line(error)) from error
 
 
 def written_keys(loader: Any, runtime: Any) -> tuple[str, ...]:

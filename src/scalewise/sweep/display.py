@@ -19,6 +19,7 @@ from scalewise.analysis.labels import swept_words
 from scalewise.records import CellFolder, Heartbeat, RecordError, SweepFolder, read_heartbeat
 from scalewise.sweep.job import Outcome
 from scalewise.sweep.plan import Cell
+from scalewise.terminal import open_console
 
 _LINE_EVERY_S = 10.0
 
@@ -123,7 +124,7 @@ class Names:
 
 def make_display(stream: TextIO | None = None, folder: Path | None = None) -> Display:
     """A live table on a terminal, plain lines anywhere else, for the sweep in ``folder``."""
-    console = Console(file=stream or sys.stderr, highlight=False)
+    console = open_console(stream or sys.stderr)
     names = Names(folder)
     return LiveDisplay(console, names) if console.is_terminal else LineDisplay(console, names)
 

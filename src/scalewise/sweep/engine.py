@@ -7,62 +7,35 @@ never touches a GPU and never trains: whatever happens to a cell happens to othe
 
 from __future__ import annotations
 
+import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
 from scalewise.config import ConfigError
-from scalewise.gpu.election import FileLock
-from scalewise.records import Attempt, CellFolder, RecordError, SweepFolder
+from scalewise.records import CellFolder, RecordError, SweepFolder
 from scalewise.sweep.budget import Budget, budget_of
-from scalewise.sweep.display import Display, Progress, Tally
-from scalewise.sweep.estimate import Measured, Outlook, Remaining
-from scalewise.sweep.finished_times import duration_of
+from scalewise.sweep.display import Display, Progress
+from scalewise.sweep.durations import Remaining
+from scalewise.sweep.folder_lock import held
 from scalewise.sweep.job import Outcome
 from scalewise.sweep.lease import HostMismatch
 from scalewise.sweep.mirror import Mirror
-from scalewise.sweep.plan import Cell, Request, plan
+from scalewise.sweep.plan import Cell, Request
 from scalewise.sweep.plan_file import add_to_plan
 from scalewise.sweep.process_tree import become_subreaper
 from scalewise.sweep.repeats import adaptive_requests, next_rounds
-from scalewise.sweep.resume import is_done, is_rerun, planned_repeats
 from scalewise.sweep.retry import Retries
-from scalewise.sweep.stages import Stages, interleaved, split
-from scalewise.sweep.unrecorded import gone, is_gone, record_failure
+from scalewise.sweep.stages import Stages, interleaved, later_cells, reruns, split
+from scalewise.sweep.standing import Standing
+from scalewise.sweep.sweep_report import SweepReport
+from scalewise.sweep.unrecorded import attempt_until_now, gone, is_gone
 
 Policy = Literal["exclusive", "packed"]
 
 _END_S = 9.0
-_ASK_S = 0.2
-"""Whoever asks for the status of a sweep has its lock for far less than this."""
-
-
-class SweepBusy(ConfigError):  # noqa: N818 - it says what is wrong
-    """Another process is running a sweep in this folder."""
-
-
-@dataclass
-class SweepReport:
-    """What became of a sweep."""
-
-    folder: Path
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
-    """By cell id."""
-    cells: list[Cell] = field(default_factory=list)
-    """Those asked for, and those that ``repeats``, ``strategy`` and ``batch_size=auto`` added."""
-    chosen: dict[str, str] = field(default_factory=dict)
-    """``config_id`` of a request that a first stage decided to that of what was trained for it."""
-
-    def cells_of(self, config_id: str) -> list[Cell]:
-        """The cells that answer a request."""
-        answered_by = self.chosen.get(config_id, config_id)
-        return [cell for cell in self.cells if cell.planned.config_id == answered_by]
-
-    def count(self, state: str) -> int:
-        return sum(o.state == state for o in self.outcomes.values())
 
 
 class Engine(ABC):
@@ -89,58 +62,73 @@ class Engine(ABC):
         among the cells to run."""
         self.budget = Budget(None)
         self._stages = Stages(self.folder, display.note)
-        self._measured: list[Measured] = []
-        """Durations of the folder's done cells, earlier ones first."""
+        self._standing = Standing(self.folder)
         self._retries = Retries()
-        self._outlook = Outlook()
 
     def run(self, cells: Sequence[Cell]) -> SweepReport:
         """Run every cell that is not done. Raises KeyboardInterrupt after ending all of them."""
-        lock = FileLock(self._prepared_lock())
-        if not _acquired(lock):
-            raise SweepBusy(
-                f"sweep.resume: another process is running a sweep in {self.folder.path}; "
-                "wait for it or choose another folder"
-            )
-        for line in self.remarks:
-            self.display.note(line)
-        become_subreaper()
-        report = self.report
+        with held(self.folder):
+            for line in self.remarks:
+                self.display.note(line)
+            become_subreaper()
+            try:
+                self._run_mirrored(cells)
+            finally:
+                self.display.close()
+        return self.report
+
+    def _run_mirrored(self, cells: Sequence[Cell]) -> None:
+        """Run all stages, beside a mirror if a tracker is to hear of them."""
         mirror = None
         try:
-            self._tally = Tally(total=len(cells))
-            report.cells += cells
-            self.budget = budget_of(self.folder, [c.request.cell.sweep for c in cells])
-            first, waiting = split(cells)
-            self._admit_all(first, report, alone=len(cells) == 1)
-            add_to_plan(self.folder, cells, self.policy, self._slots())
-            pending = [*self._to_run(), *waiting]
-            pending += [c for c in cells if c.request.cell.repeats == "auto"]
-            later = [c.request for c in pending] + list(self.left_open)
-            if any(one.cell.tracking.trackers for one in later):
+            waiting = self._begin(cells)
+            if self._has_trackers(cells, waiting):
                 mirror = Mirror(self.folder.path, self.display.note)
-            self._loop(report)
-            self._second_stage(self._stages.batch_sizes(self.left_open), waiting, report)
-            self._second_stage(self._stages.strategies(self.left_open), (), report)
-            self._repeat_until_decided(report)
+            self._loop(self.report)
+            self._second_stage(self._stages.batch_sizes(self.left_open), waiting)
+            self._second_stage(self._stages.strategies(self.left_open), ())
+            self._repeat_until_decided()
             if mirror is not None:
                 mirror.finish()
             if is_gone(self.folder):
                 raise gone(self.folder)
         except BaseException as error:
-            deadline = time.monotonic() + _END_S
-            if mirror is not None:
-                mirror.let_go()
-            self._end_all(report, deadline)
-            if mirror is not None:
-                mirror.abandon(deadline)
+            self._break_off(mirror)
             if isinstance(error, (OSError, RecordError)) and is_gone(self.folder):
                 raise gone(self.folder) from error
             raise
+
+    def _begin(self, cells: Sequence[Cell]) -> Sequence[Cell]:
+        """Queue the cells of the first stage, and return those that wait for it."""
+        self._standing.tally.total = len(cells)
+        self.report.cells += cells
+        self.budget = budget_of(self.folder, [c.request.cell.sweep for c in cells])
+        first, waiting = split(cells)
+        self._admit_all(first, alone=len(cells) == 1)
+        # After they were admitted: only then does an engine know its host's slots.
+        add_to_plan(self.folder, cells, self.policy, self._slots())
+        return waiting
+
+    def _has_trackers(self, cells: Sequence[Cell], waiting: Sequence[Cell]) -> bool:
+        """Whether anything of what is still to run is handed to a tracker."""
+        pending = [*self._to_run(), *waiting]
+        pending += [c for c in cells if c.request.cell.repeats == "auto"]
+        later = [c.request for c in pending] + list(self.left_open)
+        return any(one.cell.tracking.trackers for one in later)
+
+    def _break_off(self, mirror: Mirror | None) -> None:
+        """End whatever runs, within :data:`_END_S` s: an interrupt, or an error of our own."""
+        deadline = time.monotonic() + _END_S
+        if mirror is not None:
+            mirror.let_go()
+        # A second Ctrl-C must not leave processes behind.
+        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            self._end_all(self.report, deadline)
         finally:
-            self.display.close()
-            lock.release()
-        return report
+            signal.signal(signal.SIGINT, previous)
+        if mirror is not None:
+            mirror.abandon(deadline)
 
     # What each engine does in its own way
 
@@ -162,7 +150,10 @@ class Engine(ABC):
 
     @abstractmethod
     def _end_all(self, report: SweepReport, deadline: float) -> None:
-        """End every running cell: they record themselves as interrupted, until ``deadline``."""
+        """End every running cell: they record themselves as interrupted.
+
+        They have until ``deadline`` of ``time.monotonic``; SIGINT is ignored meanwhile.
+        """
 
     def _slots(self) -> int | None:
         """Devices of the host that runs the cells; None where that is not one host."""
@@ -170,30 +161,23 @@ class Engine(ABC):
 
     # The plan
 
-    def _prepared_lock(self) -> Path:
-        try:
-            self.folder.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(
-                f"hydra.sweep.dir: {self.folder.path} cannot be made: {error}"
-            ) from error
-        return self.folder.lock_path
-
-    def _admit_all(self, cells: Sequence[Cell], report: SweepReport, alone: bool = False) -> None:
+    def _admit_all(self, cells: Sequence[Cell], alone: bool = False) -> None:
         """Queue cells; what is to run once more is set aside first."""
         for cell in cells:
             if cell.planned.cell_id in self.again:
                 self.folder.cell(cell.planned.name).set_aside()
             self._stages.write_evidence(cell)
-            self._admit(cell, report, alone)
+            self._admit(cell, alone)
 
-    def _admit(self, cell: Cell, report: SweepReport, alone: bool) -> None:
+    def _admit(self, cell: Cell, alone: bool) -> None:
         """Queue a cell, unless it is done, runs already, or cannot be run.
 
         Raises :class:`ConfigError` for the last, where it is the only one.
         """
         folder = self.folder.cell(cell.planned.name)
-        if self._was_done(cell, report):
+        before = self._standing.done_before(cell)
+        if before is not None:
+            self._end(self.report, cell, before, None)
             return
         try:
             if self._take_over(cell, folder):
@@ -203,7 +187,7 @@ class Engine(ABC):
             if alone:
                 raise ConfigError(str(mismatch)) from None
             folder.save_config(cell.request.plain)
-            self._skip([cell], report, str(mismatch))
+            self._skip([cell], self.report, str(mismatch))
             return
         folder.save_config(cell.request.plain)
 
@@ -215,55 +199,59 @@ class Engine(ABC):
             return False
         return True
 
-    def _was_done(self, cell: Cell, report: SweepReport) -> bool:
-        """Whether the folder holds the cell's result; then that is its outcome."""
-        result = self.folder.cell(cell.planned.name).result_of(cell.planned.cell_id)
-        if result is None:
-            return False
-        self._tally.already_done += 1
-        folder = self.folder.cell(cell.planned.name)
-        self._measured.append(duration_of(folder, result, cell.planned.workload))
-        self._end(report, cell, Outcome("done", objective=result.objective), None)
-        return True
+    # Later stages
 
-    def _second_stage(
-        self, requests: Sequence[Request], waiting: Sequence[Cell], report: SweepReport
-    ) -> None:
+    def _second_stage(self, requests: Sequence[Request], waiting: Sequence[Cell]) -> None:
         """Run what a first stage has decided, its repeats interleaved with those of ``waiting``."""
-        report.chosen.update(self._stages.chosen)
-        known = {cell.planned.config_id for cell in report.cells}
-        decided = [one for one in requests if one.config_id not in known]
-        seed = decided[0].cell.sweep.order_seed if decided else 0
-        planned = plan(decided, seed, planned_repeats(self.folder))
-        # The devices were examined with the first stage.
-        new = [cell for cell in planned if cell.request.cell.workload == "train"]
-        for cell in new:
-            again = is_rerun(cell.planned, cell.request.cell.sweep.rerun)
-            if again and is_done(self.folder, cell.planned):
-                self.again |= {cell.planned.cell_id}
-        report.cells += new
-        self._tally.total += len(new)
+        self.report.chosen.update(self._stages.chosen)
+        known = {cell.planned.config_id for cell in self.report.cells}
+        new = later_cells(self.folder, requests, known)
+        self.again |= reruns(self.folder, new)
         if new:
-            add_to_plan(self.folder, new, self.policy, self._slots())
+            self._join(new)
         if new or waiting:
-            self._admit_all(interleaved([*waiting, *new]), report)
-            self._loop(report)
+            self._admit_all(interleaved([*waiting, *new]))
+            self._loop(self.report)
 
-    def _repeat_until_decided(self, report: SweepReport) -> None:
+    def _repeat_until_decided(self) -> None:
         """Stage two of ``repeats=auto``: rounds are added as long as the records are undecided."""
-        requests = adaptive_requests(report.cells)
+        requests = adaptive_requests(self.report.cells)
         while requests:
-            step = next_rounds(self.folder, requests, report.outcomes.keys())
+            step = next_rounds(self.folder, requests, self.report.outcomes.keys())
             for repeats in step.repeats:
                 self.display.note(f"repeats  {repeats}")
             if not step.cells:
                 return
-            report.cells += step.cells
-            self._tally.total += len(step.cells)
-            # Before they run, so that a sweep that is resumed knows of them.
-            add_to_plan(self.folder, step.cells, self.policy, self._slots())
-            self._admit_all(step.cells, report)
-            self._loop(report)
+            self._join(step.cells)
+            self._admit_all(step.cells)
+            self._loop(self.report)
+
+    def _join(self, cells: Sequence[Cell]) -> None:
+        """Count cells of a later stage among the sweep's.
+
+        Before they run, so that a sweep that is resumed knows of them.
+        """
+        self.report.cells += cells
+        self._standing.tally.total += len(cells)
+        add_to_plan(self.folder, cells, self.policy, self._slots())
+
+    # What may start
+
+    def _expected_s(self, cell: Cell) -> float | None:
+        """How long a cell will take, by those that have ended; None while nothing tells."""
+        return self._standing.expected_s(cell)
+
+    def _affords(self, cell: Cell, width: int, beside: Iterable[tuple[Cell, int, float]]) -> bool:
+        """Whether ``sweep.max_gpu_hours`` lets a cell start now on ``width`` devices.
+
+        ``beside``: each running cell, its devices, and for how many seconds it has run.
+        """
+        running = [(w, max(age_s, self._expected_s(c) or 0.0)) for c, w, age_s in beside]
+        return self.budget.allows(width, self._expected_s(cell), running)
+
+    def _leave_out(self, cell: Cell, report: SweepReport) -> None:
+        """``sweep.max_gpu_hours`` has no room for a cell: it keeps its place for a larger one."""
+        self._end(report, cell, Outcome("unstarted", str(self.budget)), None)
 
     # How cells end
 
@@ -282,58 +270,20 @@ class Engine(ABC):
             if retry is not None and self._requeue(cell):
                 self.display.note(f"again    {cell.planned.name}: {outcome.message} ({retry})")
                 return
-        if outcome.state == "done" and seconds is not None:
-            self._measured.append(self._taken(cell, seconds))
-        if not outcome.is_recorded:
-            outcome = record_failure(self.folder, cell, outcome, seconds)
+        outcome = self._standing.ended(cell, outcome, seconds)
         report.outcomes[cell.planned.cell_id] = outcome
-        self._tally.count(outcome)
         self.display.ended(cell, outcome, seconds)
-
-    def _taken(self, cell: Cell, seconds: float) -> Measured:
-        planned = cell.planned
-        folder = self.folder.cell(planned.name)
-        result = folder.result_of(planned.cell_id)
-        if result is None:
-            return Measured(planned.config_id, seconds, planned.workload)
-        return duration_of(folder, result, planned.workload)
 
     def _skip(self, cells: Sequence[Cell], report: SweepReport, why: str) -> None:
         for cell in cells:
-            self._record(self.folder.cell(cell.planned.name), "skipped", "host", why)
+            folder = self.folder.cell(cell.planned.name)
+            folder.save_attempt(attempt_until_now(folder, "skipped", "host", why))
             self._end(report, cell, Outcome("skipped", why), None)
-
-    def _record(
-        self,
-        folder: CellFolder,
-        outcome: Literal["failed", "skipped", "interrupted"],
-        cause: Literal["host", "supervisor", "interrupted"],
-        message: str,
-        lines: Sequence[str] = (),
-        started_at: float | None = None,
-    ) -> None:
-        now = time.time()
-        number = folder.next_attempt_number()
-        begin = now if started_at is None else started_at
-        folder.save_attempt(
-            Attempt(number, outcome, cause, message, None, None, tuple(lines), begin, now)
-        )
 
     def _tick(
         self, progress: Sequence[Progress], remaining: Callable[[], Sequence[Remaining]]
     ) -> None:
         """Say how far the sweep is; ``remaining`` is what runs and what waits."""
-        left = self._outlook.seconds_left(
-            self._measured, remaining, self._slots(), self.policy == "packed"
-        )
-        self.display.tick(self._tally, progress, left)
-
-
-def _acquired(lock: FileLock) -> bool:
-    """Whether the lock is ours, after waiting for those who only ask whether somebody has it."""
-    deadline = time.monotonic() + _ASK_S
-    while not lock.try_acquire():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_ASK_S / 10)
-    return True
+        packed = self.policy == "packed"
+        left_s = self._standing.seconds_left(remaining, self._slots(), packed)
+        self.display.tick(self._standing.tally, progress, left_s)

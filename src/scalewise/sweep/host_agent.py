@@ -24,8 +24,8 @@ from scalewise.sweep.nodes import NodesApart, announce, meet
 from scalewise.sweep.order import MARK, Offer, Order, Question, from_line, to_line
 from scalewise.sweep.ports import free_port
 from scalewise.sweep.process_tree import become_subreaper
-from scalewise.sweep.supervisor import Supervisor, read_line
-from scalewise.sweep.wakeup import Wakeup
+from scalewise.sweep.supervisor import Supervisor
+from scalewise.sweep.wakeup import Wakeup, read_line
 
 SILENCE_S = 30.0
 """The sweep says something at least every few seconds. A connection that was cut may never close:

@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import Literal
 
 from scalewise.config import CellConfig
-from scalewise.records import Attempt, CellFolder
+from scalewise.records import CellFolder
 from scalewise.sweep.demand import Demand
 from scalewise.sweep.lease import Host, HostMismatch, Lease, Leases, discover
+from scalewise.sweep.unrecorded import attempt_until_now
 
 _LEASE_S = 60.0
 """How long a device may stay locked by an earlier job that is just ending."""
@@ -72,8 +73,7 @@ def record(
     cause: Literal["host", "supervisor", "interrupted", "preempted"] = "host",
 ) -> None:
     """Record that this job never got as far as to train, or lost its supervisor."""
-    now, number = time.time(), folder.next_attempt_number()
     outcome: Literal["failed", "interrupted"] = (
         "interrupted" if cause in ("interrupted", "preempted") else "failed"
     )
-    folder.save_attempt(Attempt(number, outcome, cause, message, None, None, (), now, now))
+    folder.save_attempt(attempt_until_now(folder, outcome, cause, message))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from scalewise.records import CellFolder, DeviceInfo
 from scalewise.sweep.display import progress_of
-from scalewise.sweep.estimate import Durations, Measured, Remaining
+from scalewise.sweep.durations import Durations, Measured, Remaining
 from scalewise.sweep.lease import Host, units
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.running import RunningCell
@@ -92,19 +92,12 @@ class Line:
         turns = {turn.cell.planned.cell_id: turn for turn in self.waiting}
         return [[turns[key] for key in keys if key in turns] for keys in self._chosen]
 
-    def expected_s(self, cell: Cell) -> float | None:
-        """How long a cell will take, by those that have ended; None while nothing tells."""
-        expected = Durations(self.measured).of(cell.planned.config_id, cell.planned.workload)
-        return None if expected is None else expected.seconds
-
     def _choose(self, queue: Queue, running: Sequence[RunningCell]) -> list[str]:
         known = Durations(self.measured)
-        waiting = []
-        for turn in queue.turns:
-            planned = turn.cell.planned
-            expected = known.of(planned.config_id, planned.workload)
-            seconds = None if expected is None else expected.seconds
-            waiting.append(Waiting(planned.cell_id, turn.width, seconds))
+        waiting = [
+            Waiting(turn.cell.planned.cell_id, turn.width, known.seconds_of(turn.cell.planned))
+            for turn in queue.turns
+        ]
         ahead = [r for r in running if any(queue.units & {*units(slot)} for slot in r.lease.slots)]
         slots = max(queue.slots, sum(r.width for r in ahead))
         return starts_now(waiting, [_busy(r, known) for r in ahead], slots)

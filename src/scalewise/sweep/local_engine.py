@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import selectors
-import signal
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Literal
 
 from scalewise.records import DeviceInfo
 from scalewise.sweep.display import Display, progress_of
-from scalewise.sweep.engine import Engine, Policy, SweepReport
+from scalewise.sweep.engine import Engine, Policy
 from scalewise.sweep.host_notes import differs_here
 from scalewise.sweep.hosts import Hosts
 from scalewise.sweep.job import Outcome
@@ -31,6 +30,8 @@ from scalewise.sweep.plan import Cell
 from scalewise.sweep.quarantine import Ward
 from scalewise.sweep.running import RunningCell
 from scalewise.sweep.supervisors import Supervisors
+from scalewise.sweep.sweep_report import SweepReport
+from scalewise.sweep.unrecorded import attempt_until_now
 
 _POLL_S = 0.5
 _SETTLING_POLL_S = 0.1
@@ -56,7 +57,7 @@ class LocalEngine(Engine):
         self._hosts = Hosts(display.note)
         self._leases = Leases(occupancy or Occupancy())
         self._line = Line(policy == "packed")
-        self._line.measured = self._measured
+        self._line.measured = self._standing.measured
         self._patience = Patience(display.note)
         self._ward = Ward(folder)
         self._running: list[RunningCell] = []
@@ -133,7 +134,7 @@ class LocalEngine(Engine):
         """False for a cell that goes on waiting for its devices."""
         if self._is_too_dear(turn):
             self._leave(turn)
-            self._end(report, turn.cell, Outcome("unstarted", str(self.budget)), None)
+            self._leave_out(turn.cell, report)
             return True
         lease = self._leases.try_lease(self._usable(turn), turn.width)
         if lease is None:
@@ -165,7 +166,7 @@ class LocalEngine(Engine):
         folder = self.folder.cell(turn.cell.planned.name)
         assert verdict.state in ("failed", "skipped")
         state: Literal["failed", "skipped"] = "failed" if verdict.state == "failed" else "skipped"
-        self._record(folder, state, "host", verdict.message)
+        folder.save_attempt(attempt_until_now(folder, state, "host", verdict.message))
         self._end(report, turn.cell, verdict, None, final=True)
         return False
 
@@ -174,19 +175,19 @@ class LocalEngine(Engine):
         self._line.forget_choice()
 
     def _is_too_dear(self, turn: Turn) -> bool:
-        running = []
-        for one in self._running:
-            expected = self._line.expected_s(one.cell)
-            running.append((one.width, max(one.age_s, expected or 0.0)))
-        return not self.budget.allows(turn.width, self._line.expected_s(turn.cell), running)
+        beside = [(one.cell, one.width, one.age_s) for one in self._running]
+        return not self._affords(turn.cell, turn.width, beside)
 
     def _take_answer(self, running: RunningCell, report: SweepReport) -> None:
         """The supervisor has answered or died; either way its try is over."""
         outcome = running.take_answer()
         if outcome is None:
             message, lines = running.how_it_died()
-            began = time.time() - running.age_s
-            self._record(running.folder, "failed", "supervisor", message, lines, began)
+            began_at = time.time() - running.age_s
+            tried = attempt_until_now(
+                running.folder, "failed", "supervisor", message, lines, began_at
+            )
+            running.folder.save_attempt(tried)
             running.folder.clear_running()
             outcome = Outcome("failed", message)
         self._leases.release(running.lease)
@@ -226,17 +227,12 @@ class LocalEngine(Engine):
 
     def _end_all(self, report: SweepReport, deadline: float) -> None:
         """End every running cell: they record themselves as interrupted, until ``deadline``."""
-        # A second Ctrl-C must not leave processes behind.
-        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            for running in self._running:
-                running.process.terminate()
-            for running in self._running:
-                running.end(deadline)
-                self._leases.release(running.lease)
-                report.outcomes[running.cell.planned.cell_id] = Outcome("interrupted")
-            self._running.clear()
-            for turn in self._line.waiting:
-                report.outcomes[turn.cell.planned.cell_id] = Outcome("interrupted")
-        finally:
-            signal.signal(signal.SIGINT, previous)
+        for running in self._running:
+            running.process.terminate()
+        for running in self._running:
+            running.end(deadline)
+            self._leases.release(running.lease)
+            report.outcomes[running.cell.planned.cell_id] = Outcome("interrupted")
+        self._running.clear()
+        for turn in self._line.waiting:
+            report.outcomes[turn.cell.planned.cell_id] = Outcome("interrupted")

@@ -24,7 +24,7 @@ from scalewise.components import (
     check_optimizer,
     load_target,
 )
-from scalewise.errors import ConfigError
+from scalewise.errors import ConfigError, in_one_line
 from scalewise.sweep.component_checks import check_samples, samples_are
 from scalewise.sweep.own_optimizer import (
     may_be_lightning,
@@ -146,7 +146,7 @@ def _look(key: str, component: Component, typed: str) -> None:
     except ConfigError:
         raise
     except (Exception, SystemExit) as error:  # whatever the user's module raises, it is his to mend
-        text = " ".join(f"{type(error).__name__}: {error}".split())
+        text = in_one_line(error, with_class=True)
         raise ConfigError(
             f"{key}._target_: importing {component.target.rpartition('.')[0]} failed: {text}"
         ) from error

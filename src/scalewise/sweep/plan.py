@@ -19,7 +19,7 @@ from scalewise.config import (
     repeat_id,
     without_absent_groups,
 )
-from scalewise.errors import one_line
+from scalewise.errors import escaped
 from scalewise.policies import MAX_CELLS, too_many_cells
 from scalewise.records import PlannedCell
 from scalewise.sweep.component_checks import check_components, check_fit, check_samples
@@ -145,7 +145,7 @@ def given_twice(typed: Sequence[str]) -> list[str]:
         lost = [word for word in words if word != words[-1]]
         if lost:
             found = f"{key}: given {len(words)} times; {words[-1]} counts, not {' '.join(lost)}"
-            lines.append(one_line(found))
+            lines.append(escaped(found))
     return lines
 
 

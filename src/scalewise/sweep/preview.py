@@ -2,74 +2,42 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 
-from scalewise.hardware import HardwareConfig
 from scalewise.records import CellResult, PlannedCell, SweepFolder
+from scalewise.sweep import auto, auto_batch
+from scalewise.sweep.asked import left_open, mixed, remarks, select_in
 from scalewise.sweep.display import duration
-from scalewise.sweep.estimate import Durations, Estimate, Remaining, estimate
+from scalewise.sweep.durations import Durations, Remaining
+from scalewise.sweep.estimate import Estimate, estimate
 from scalewise.sweep.finished_times import duration_of
-from scalewise.sweep.lease import Host, HostMismatch, discover, width
-from scalewise.sweep.plan import Cell
+from scalewise.sweep.left_behind import differences
+from scalewise.sweep.places import Place, ThisHost
+from scalewise.sweep.plan import Cell, Request
 from scalewise.sweep.resume import Selection
 from scalewise.sweep.status import between_cells_s
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a cell would run."""
-
-    width: int | None
-    """Devices; None where only the host that runs it will tell."""
-    refusal: str = ""
-    """Why it cannot run here; empty if it can."""
-
-
-class ThisHost:
-    """Where cells would run here."""
-
-    def __init__(self) -> None:
-        self._hosts: dict[str, Host | HostMismatch] = {}
-        self._asked: dict[int, tuple[HardwareConfig, Host | HostMismatch]] = {}
-        """By identity: thousands of cells share one, and to write it out takes its time."""
-
-    def __call__(self, cell: Cell) -> Place:
-        hardware = cell.request.cell.hardware
-        if id(hardware) not in self._asked:
-            self._asked[id(hardware)] = (hardware, self._discovered(hardware))
-        host = self._asked[id(hardware)][1]
-        if isinstance(host, HostMismatch):
-            return Place(None, str(host))
-        try:
-            return Place(width(cell.request.cell, len(host.slots)))
-        except HostMismatch as mismatch:
-            return Place(None, str(mismatch))
-
-    def _discovered(self, hardware: HardwareConfig) -> Host | HostMismatch:
-        key = repr(hardware)
-        if key not in self._hosts:
-            try:
-                self._hosts[key] = discover(hardware)
-            except HostMismatch as mismatch:
-                self._hosts[key] = mismatch
-        return self._hosts[key]
-
-    def slots(self) -> int:
-        """The most devices that any cell asked about so far could get."""
-        return max((len(h.slots) for h in self._hosts.values() if isinstance(h, Host)), default=1)
-
-    def models(self) -> set[str]:
-        """The devices of those hosts."""
-        hosts = [host for host in self._hosts.values() if isinstance(host, Host)]
-        return {slot.name for host in hosts for slot in host.slots}
-
-
-class Cluster(ThisHost):
-    """Where cells would run on a cluster: what they ask for."""
-
-    def __call__(self, cell: Cell) -> Place:
-        return Place(cell.planned.devices)
+def print_preview(
+    folder: Path,
+    cells: Sequence[Cell],
+    host: ThisHost,
+    packed: bool,
+    requests: Sequence[Request],
+    typed: Sequence[str],
+) -> None:
+    """Print what a run would do. Raises :class:`ConfigError` for what it would be refused for."""
+    sweep = SweepFolder(folder)
+    undecided = left_open(requests)
+    later = [f"the better of {one}" for one in auto.described(requests)]
+    later += auto_batch.described(requests, sweep)
+    selection = select_in(cells, sweep, undecided)
+    lines = [*preview(sweep, selection, host, packed, later), *remarks(requests, typed)]
+    lines += mixed(sweep, selection, host)
+    lines += differences(sweep, cells, bool(undecided))
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
 def preview(
@@ -77,11 +45,11 @@ def preview(
     selection: Selection,
     host: ThisHost,
     packed: bool,
-    left_open: Sequence[str] = (),
+    later: Sequence[str] = (),
 ) -> Iterator[str]:
     """Lines: one a cell in the order of the plan, with what varies among them, then the sums.
 
-    ``left_open`` is what these cells decide, in words.
+    ``later`` is what these cells decide, in words.
     """
     results = _results(folder, selection.cells)
     to_run = [
@@ -101,8 +69,8 @@ def preview(
     for cell in selection.cells:
         where = places.get(cell.planned.cell_id)
         yield _line(cell, where, known, varying[cell.planned.cell_id], width)
-    for later in left_open:
-        yield _row("", "?", "?", "later", "", width, later)
+    for one in later:
+        yield _row("", "?", "?", "later", "", width, one)
     able = [cell for cell in to_run if not places[cell.planned.cell_id].refusal]
     skipped = len(to_run) - len(able)
     done = len(selection.cells) - len(to_run)

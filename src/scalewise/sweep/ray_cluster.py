@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from scalewise.config import ConfigError
+from scalewise.errors import ConfigError, in_one_line
 from scalewise.host import usable_cores
 from scalewise.sweep.demand import Demand
 from scalewise.sweep.display import Display
@@ -96,7 +96,7 @@ class RayCluster:
                 return False
             raise ConfigError(
                 f"hydra.launcher.address: found {address!r}, where no Ray cluster answers "
-                f"({' '.join(str(error).split())[:200]})"
+                f"({in_one_line(error, 200)})"
             ) from None
         return True
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from scalewise.sweep.demand import Demand, demand, per_device
 from scalewise.sweep.display import Display
-from scalewise.sweep.engine import SweepReport
 from scalewise.sweep.lease import HostMismatch
 from scalewise.sweep.order import Order
 from scalewise.sweep.plan import Cell
@@ -19,6 +18,7 @@ from scalewise.sweep.ray_cluster import Node, RayCluster, Reservation, require_r
 from scalewise.sweep.ray_link import ActorLink
 from scalewise.sweep.remote import RemoteEngine
 from scalewise.sweep.remote_cell import Link
+from scalewise.sweep.sweep_report import SweepReport
 
 _ADDRESS_S = 20.0
 """Less than the hosts of other cells may hear nothing from the sweep."""

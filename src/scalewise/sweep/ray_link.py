@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from scalewise.errors import in_one_line
 from scalewise.sweep.folder_sync import apply, contents
 from scalewise.sweep.job import Outcome
 from scalewise.sweep.order import Order, answer_in, from_line
@@ -58,7 +59,7 @@ class ActorLink:
                 apply(self._folder, self._cluster.get(last, _LAST_COPY_S))
                 return _outcome(answer, self._node.address)
             except self._cluster.errors as error:
-                self._broken = (time.monotonic(), " ".join(str(error).split())[:300])
+                self._broken = (time.monotonic(), in_one_line(error, 300))
         return self._loss(*self._broken)
 
     def _copy_back(self) -> None:

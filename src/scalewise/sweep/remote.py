@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import time
 import uuid
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
-from scalewise.sweep.cluster import ClusterEngine, result_of
 from scalewise.sweep.demand import Demand
 from scalewise.sweep.display import Display, progress_of
-from scalewise.sweep.engine import Policy, SweepReport
-from scalewise.sweep.estimate import Remaining
+from scalewise.sweep.durations import Remaining
+from scalewise.sweep.ended_elsewhere import result_of
+from scalewise.sweep.engine import Engine, Policy
 from scalewise.sweep.host_agent import SILENCE_S
 from scalewise.sweep.job import Origin, Outcome
 from scalewise.sweep.lease import HostMismatch
@@ -27,6 +26,7 @@ from scalewise.sweep.line import remaining_of, waiting_of
 from scalewise.sweep.order import Order, forwarded
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.remote_cell import Link, Lost, RemoteCell
+from scalewise.sweep.sweep_report import SweepReport
 
 _LOOK_S = 0.5
 _ALIVE_EVERY_S = 5.0
@@ -37,7 +37,7 @@ LOST_S = SILENCE_S + 10.0
 started earlier would share the cell's folder with the first."""
 
 
-class RemoteEngine(ClusterEngine):
+class RemoteEngine(Engine):
     """One sweep over links to hosts.
 
     ``exclusive`` gives a cell its hosts to itself, in the plan's order; ``packed`` fills them,
@@ -111,10 +111,8 @@ class RemoteEngine(ClusterEngine):
             self.display.started(cell, wanted.width)
 
     def _is_too_dear(self, cell: Cell, wanted: Demand) -> bool:
-        running = [
-            (r.wanted.width, max(r.age_s, self._expected_s(r.cell) or 0.0)) for r in self._cells
-        ]
-        return not self.budget.allows(wanted.width, self._expected_s(cell), running)
+        beside = [(r.cell, r.wanted.width, r.age_s) for r in self._cells]
+        return not self._affords(cell, wanted.width, beside)
 
     def _start_remote(self, cell: Cell, wanted: Demand) -> RemoteCell | None:
         folder = self.folder.cell(cell.planned.name)
@@ -196,24 +194,20 @@ class RemoteEngine(ClusterEngine):
 
     def _end_all(self, report: SweepReport, deadline: float) -> None:
         """End every running cell: their hosts record it, until ``deadline``."""
-        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
+        for running in self._cells:
+            for link in running.links:
+                link.stop()
+        while time.monotonic() < deadline and not all(r.ended for r in self._cells):
             for running in self._cells:
-                for link in running.links:
-                    link.stop()
-            while time.monotonic() < deadline and not all(r.ended for r in self._cells):
-                for running in self._cells:
-                    running.take_answers()
-                time.sleep(0.1)
-            for running in self._cells:
-                for link in running.links:
-                    with contextlib.suppress(OSError):
-                        link.drop()
-                done = running.folder.result_of(running.cell.planned.cell_id) is not None
-                outcome = result_of(running.folder)[0] if done else Outcome("interrupted")
-                report.outcomes[running.cell.planned.cell_id] = outcome
-            self._cells.clear()
-            for cell, _ in self._queue:
-                report.outcomes[cell.planned.cell_id] = Outcome("interrupted")
-        finally:
-            signal.signal(signal.SIGINT, previous)
+                running.take_answers()
+            time.sleep(0.1)
+        for running in self._cells:
+            for link in running.links:
+                with contextlib.suppress(OSError):
+                    link.drop()
+            done = running.folder.result_of(running.cell.planned.cell_id) is not None
+            outcome = result_of(running.folder)[0] if done else Outcome("interrupted")
+            report.outcomes[running.cell.planned.cell_id] = outcome
+        self._cells.clear()
+        for cell, _ in self._queue:
+            report.outcomes[cell.planned.cell_id] = Outcome("interrupted")

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from scalewise.records import Cause, CellFolder
-from scalewise.sweep.cluster import record_loss
 from scalewise.sweep.demand import Demand
+from scalewise.sweep.ended_elsewhere import record_loss
 from scalewise.sweep.job import Outcome
 from scalewise.sweep.plan import Cell
 

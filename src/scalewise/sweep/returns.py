@@ -9,9 +9,9 @@ from typing import Any
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf
 
-from scalewise.sweep.engine import SweepReport
 from scalewise.sweep.job import CellFailed, Outcome
 from scalewise.sweep.plan import Cell
+from scalewise.sweep.sweep_report import SweepReport
 
 
 def outcomes_of(report: SweepReport, cells: Sequence[Cell]) -> list[Outcome]:

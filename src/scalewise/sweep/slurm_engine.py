@@ -7,7 +7,6 @@ finds them again and submits none of them twice.
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -16,11 +15,11 @@ from pathlib import Path
 from scalewise.config import ConfigError
 from scalewise.records import CellFolder, RecordError
 from scalewise.records.files import load_json
-from scalewise.sweep.cluster import ClusterEngine, result_of
 from scalewise.sweep.demand import Demand, demand
 from scalewise.sweep.display import Display, progress_of
-from scalewise.sweep.engine import SweepReport
-from scalewise.sweep.estimate import Remaining
+from scalewise.sweep.durations import Remaining
+from scalewise.sweep.ended_elsewhere import result_of
+from scalewise.sweep.engine import Engine
 from scalewise.sweep.job import Outcome
 from scalewise.sweep.lease import HostMismatch
 from scalewise.sweep.line import remaining_of, waiting_of
@@ -30,11 +29,12 @@ from scalewise.sweep.slurm_interrupt import interrupt
 from scalewise.sweep.slurm_queue import JobState, QueueUnreachable, cancel, require_slurm, states
 from scalewise.sweep.slurm_record import Sent, Submission
 from scalewise.sweep.slurm_submission import print_scripts, send
+from scalewise.sweep.sweep_report import SweepReport
 
 _LOOK_S = 0.5
 
 
-class SlurmEngine(ClusterEngine):
+class SlurmEngine(Engine):
     """One sweep on a cluster. Everything but starting and watching is the local engine's."""
 
     def __init__(self, folder: Path, config: SlurmConfig, display: Display) -> None:
@@ -179,9 +179,12 @@ class SlurmEngine(ClusterEngine):
         if state.state == "RUNNING" and sent.started is None:
             sent.started = now
             self.display.started(sent.cell, width)
+        told = sent.suspension(state, now)
+        if told is not None:
+            self.display.note(told)
         if state.state == "PENDING" and sent.started is not None:
-            self._spend(sent, now - sent.started)
-            sent.started = None
+            self._spend(sent, sent.ran_s(now))
+            sent.started, sent.suspended_s = None, 0.0
             self.display.note(
                 f"requeued {sent.cell.planned.name} by SLURM (job {sent.submission.job_id})"
             )
@@ -199,7 +202,7 @@ class SlurmEngine(ClusterEngine):
         # The job's last file may reach this host later than SLURM's word of its end.
         if sent.last_attempt() is None and not sent.is_late(self._config.settle_s):
             return
-        seconds = None if sent.started is None else sent.ended - sent.started
+        seconds = sent.ran_s(sent.ended)
         outcome = sent.record_end()
         if sent.preempted():
             self._submit_anew(sent, seconds)
@@ -240,9 +243,9 @@ class SlurmEngine(ClusterEngine):
         return [
             *(waiting_of(c, width) for c, width in queued),
             *(
-                remaining_of(s.cell, s.folder, s.submission.wanted.width, now - s.started)
+                remaining_of(s.cell, s.folder, s.submission.wanted.width, ran_s)
                 for s in self._sent
-                if s.started is not None
+                if (ran_s := s.ran_s(now)) is not None
             ),
         ]
 
@@ -250,11 +253,7 @@ class SlurmEngine(ClusterEngine):
 
     def _end_all(self, report: SweepReport, deadline: float) -> None:
         """Cancel every job; their supervisors record it, until ``deadline``."""
-        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            report.outcomes.update(interrupt(self._sent, deadline, self.display.note))
-            for cells in self._demands.values():
-                for cell in cells:
-                    report.outcomes[cell.planned.cell_id] = Outcome("interrupted")
-        finally:
-            signal.signal(signal.SIGINT, previous)
+        report.outcomes.update(interrupt(self._sent, deadline, self.display.note))
+        for cells in self._demands.values():
+            for cell in cells:
+                report.outcomes[cell.planned.cell_id] = Outcome("interrupted")

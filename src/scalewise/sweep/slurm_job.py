@@ -28,7 +28,13 @@ from scalewise.sweep.job import CellFailed, Job, Nodes, Outcome
 from scalewise.sweep.lease import Host, HostMismatch, Lease
 from scalewise.sweep.nodes import NodesApart, announce, meet
 from scalewise.sweep.ports import free_port
-from scalewise.sweep.slurm_queue import QueueUnreachable, neighbours, preempted, requeue
+from scalewise.sweep.slurm_queue import (
+    QueueUnreachable,
+    neighbours,
+    preempted,
+    requeue,
+    time_left_s,
+)
 
 if TYPE_CHECKING:
     from submitit.core.utils import DelayedSubmission
@@ -129,8 +135,7 @@ class CellJob:
         attempts = list(folder.attempts())
         if not attempts or attempts[-1].cause != "interrupted":
             return
-        left_s = self.time_min * 60 - (time.monotonic() - _began)
-        if left_s > self.signal_delay_s + _EARLY_S:
+        if self._left_s() > self.signal_delay_s + _EARLY_S:
             told = replace(attempts[-1], cause="preempted", message=_PREEMPTED)
         else:
             told = replace(
@@ -140,6 +145,14 @@ class CellJob:
                 message=f"not done within its time limit, hydra.launcher.time_min={self.time_min}",
             )
         folder.save_attempt(told)
+
+    def _left_s(self) -> float:
+        """Seconds to the time limit, in which suspensions do not count: only SLURM knows those."""
+        try:
+            left_s = time_left_s(os.environ["SLURM_JOB_ID"])
+        except (KeyError, QueueUnreachable):
+            left_s = None
+        return self.time_min * 60 - (time.monotonic() - _began) if left_s is None else left_s
 
 
 def refuse_other_tasks(nodes: int) -> None:

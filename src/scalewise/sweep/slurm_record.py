@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scalewise.records import Attempt, CellFolder
-from scalewise.sweep.cluster import attempt_since
 from scalewise.sweep.demand import Demand
+from scalewise.sweep.ended_elsewhere import attempt_since
 from scalewise.sweep.job import Outcome
 from scalewise.sweep.memory_advice import MORE_FOR_THE_JOB, memory_advice
 from scalewise.sweep.plan import Cell
@@ -42,6 +42,31 @@ class Sent:
     started: float | None = None
     ended: float | None = None
     """Since when SLURM says that it has ended, by this process's clock."""
+    suspended: float | None = None
+    """Since when it is suspended, by the same clock; None while it is not."""
+    suspended_s: float = 0.0
+    """Seconds of its suspensions before, since it started."""
+
+    def ran_s(self, now: float) -> float | None:
+        """Seconds it has run for by ``now``, or by its end; None for a job that has not started."""
+        if self.started is None:
+            return None
+        until = next(at for at in (self.ended, self.suspended, now) if at is not None)
+        return until - self.started - self.suspended_s
+
+    def suspension(self, state: JobState, now: float) -> str | None:
+        """Note that it is suspended, or goes on; returns what to say of that."""
+        is_suspended = state.state == "SUSPENDED"
+        if self.started is None or is_suspended == (self.suspended is not None):
+            return None
+        told = f"{self.cell.planned.name} (SLURM job {self.submission.job_id})"
+        if is_suspended:
+            self.suspended = now
+            return f"suspended {told}"
+        assert self.suspended is not None
+        pause_s, self.suspended = now - self.suspended, None
+        self.suspended_s += pause_s
+        return f"{told} was suspended for {pause_s:.0f} s"
 
     def is_late(self, settle_s: float) -> bool:
         """Whether nothing more is to be expected of a job that has ended."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 
 from scalewise.records import SweepFolder, save_decision
 from scalewise.records.batch_search import save_batch_search
 from scalewise.sweep import auto, auto_batch
-from scalewise.sweep.plan import Cell, Request, in_rounds
+from scalewise.sweep.plan import Cell, Request, in_rounds, plan
+from scalewise.sweep.resume import is_done, is_rerun, planned_repeats
 
 
 class Stages:
@@ -74,6 +75,29 @@ def split(cells: Sequence[Cell]) -> tuple[Sequence[Cell], Sequence[Cell]]:
     if not searches:
         return cells, ()
     return searches, [cell for cell in cells if not auto_batch.is_search(cell)]
+
+
+def later_cells(
+    folder: SweepFolder, requests: Sequence[Request], known: Collection[str]
+) -> list[Cell]:
+    """The cells of what a first stage decided, but for those that were asked for anyway.
+
+    ``known`` is the ``config_id`` of whatever the sweep has.
+    """
+    decided = [one for one in requests if one.config_id not in known]
+    seed = decided[0].cell.sweep.order_seed if decided else 0
+    planned = plan(decided, seed, planned_repeats(folder))
+    # The devices were examined with the first stage.
+    return [cell for cell in planned if cell.request.cell.workload == "train"]
+
+
+def reruns(folder: SweepFolder, cells: Sequence[Cell]) -> frozenset[str]:
+    """Ids of those of ``cells`` that are done and by ``sweep.rerun`` are to run once more."""
+    return frozenset(
+        cell.planned.cell_id
+        for cell in cells
+        if is_rerun(cell.planned, cell.request.cell.sweep.rerun) and is_done(folder, cell.planned)
+    )
 
 
 def interleaved(cells: Sequence[Cell]) -> list[Cell]:

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scalewise.analysis.labels import swept_words
-from scalewise.records import CellResult, PlannedCell, SweepFolder
+from scalewise.records import CellResult, PlannedCell, RecordError, SweepFolder
 from scalewise.records.quarantine import QuarantinedDevice, load_quarantine
 from scalewise.sweep.cell_status import UNFINISHED, CellStatus, read_cell
-from scalewise.sweep.estimate import Estimate, Remaining, estimate, places
+from scalewise.sweep.durations import Remaining
+from scalewise.sweep.estimate import Estimate, estimate, places
 from scalewise.sweep.finished_times import duration_of
 
 _GAP_LIMIT_S = 10.0
@@ -37,9 +38,10 @@ class SweepStatus:
     None if nothing tells yet."""
     quarantined: tuple[QuarantinedDevice, ...] = ()
     """Devices that get no more cells of this sweep."""
-
     held: bool = False
     """Whether a process of this host runs the sweep, be it between two cells."""
+    problems: tuple[str, ...] = ()
+    """What of the folder could not be read."""
 
     @property
     def running(self) -> bool:
@@ -76,6 +78,7 @@ class StatusReader:
         widest = plan.slots or max((c.devices or 1 for c in cells), default=1)
         workloads = {planned.cell_id: planned.workload for planned in plan.cells}
         left = [_remaining(c, widest, workloads[c.cell_id]) for c in cells if c.state in UNFINISHED]
+        quarantined, problems = _quarantined(self.sweep.path)
         slots, packed = places(left, plan.slots, plan.policy == "packed")
         expected = estimate(
             [
@@ -93,8 +96,9 @@ class StatusReader:
             plan.policy,
             cells,
             expected,
-            load_quarantine(self.sweep.path).devices,
+            quarantined,
             is_held(self.sweep.lock_path),
+            problems,
         )
 
     def _cell(self, planned: PlannedCell, now: float) -> CellStatus:
@@ -104,6 +108,14 @@ class StatusReader:
         if result is not None:
             self._done[planned.cell_id] = (status, result)
         return status
+
+
+def _quarantined(sweep: Path) -> tuple[tuple[QuarantinedDevice, ...], tuple[str, ...]]:
+    """What was put aside, and why that cannot be told where its file is damaged."""
+    try:
+        return load_quarantine(sweep).devices, ()
+    except RecordError as error:
+        return (), (f"which devices are quarantined is not known: {error}",)
 
 
 def is_held(lock: Path) -> bool:

@@ -137,6 +137,7 @@ def render(status: SweepStatus, *, whole_lines: bool = False) -> RenderableType:
     lines = [
         *(_line(text, "red", whole_lines) for text in fate_lines(_fates(status.cells))),
         *(_line(text, "yellow", whole_lines) for text in _problem_lines(status.cells)),
+        *(_line(text, "yellow", whole_lines) for text in status.problems),
         *(_line(f"quarantined: {device}", "red", whole_lines) for device in status.quarantined),
     ]
     return Group(table, *lines, Text(summary, style="bold"))

@@ -12,39 +12,30 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
 from scalewise.config import CellConfig, build_cell
 from scalewise.gpu.sampler import DeviceSampler
-from scalewise.records import (
-    Attempt,
-    CellFolder,
-    CellResult,
-    RankSummary,
-    RecordError,
-    RunningAttempt,
-)
-from scalewise.records.checkpoints import drop_checkpoints
-from scalewise.records.fed import batch_sizes_of
-from scalewise.records.rank_means import last_metrics
+from scalewise.records import CellFolder, RunningAttempt
 from scalewise.sweep.absence import name_absent
-from scalewise.sweep.blame import Verdict, blame, last_lines, port_was_taken
+from scalewise.sweep.blame import Verdict, blame, port_was_taken
 from scalewise.sweep.going_on import prepare
 from scalewise.sweep.job import Job, Outcome
 from scalewise.sweep.liveness import Liveness
-from scalewise.sweep.measured import objective_of, throughput_of
-from scalewise.sweep.memory_advice import advised
+from scalewise.sweep.looked_time import LookedTime
 from scalewise.sweep.memory_kills import MemoryKills
 from scalewise.sweep.nodes import conclude
 from scalewise.sweep.occupancy import foreign_processes
 from scalewise.sweep.process_tree import become_subreaper, descendants, end_descendants
 from scalewise.sweep.rank_start import Starter, spawn
 from scalewise.sweep.ranks import Ranks
+from scalewise.sweep.recorded_end import Try
+from scalewise.sweep.stopped import name_stopped
+from scalewise.sweep.suspended import name_suspended
 from scalewise.sweep.tenants import Tenant
-from scalewise.sweep.wakeup import Wakeup
+from scalewise.sweep.wakeup import Wakeup, read_line
 
 _POLL_S = 1.0
 _PORT_TRIES = 3
@@ -65,18 +56,6 @@ def main(starter: Starter = spawn) -> int:
     return 0 if outcome.state == "done" else 1
 
 
-def read_line() -> tuple[bytes, bytes]:
-    """The first line of standard input, and what has already come after it."""
-    read = b""
-    while b"\n" not in read:
-        part = os.read(0, 65536)
-        if not part:
-            raise SystemExit("supervisor: standard input closed before the job was read")
-        read += part
-    line, _, rest = read.partition(b"\n")
-    return line + b"\n", rest
-
-
 class Supervisor:
     """One attempt at one cell."""
 
@@ -86,9 +65,10 @@ class Supervisor:
         self.folder = CellFolder(Path(job.folder))
         self.cell: CellConfig = build_cell(self.folder.load_config())
         self.wakeup = wakeup
-        self.number = self.folder.next_attempt_number()
-        self.started_at = time.time()
-        self.liveness = Liveness(self.folder, self.cell.sweep)
+        number = self.folder.next_attempt_number()
+        self.this_try = Try(job, self.cell, self.folder, number, time.time())
+        self.looked_s = LookedTime()
+        self.liveness = Liveness(self.folder, self.cell.sweep, self.looked_s)
         self.memory = MemoryKills()
         self.tenant = Tenant(str(self.folder.path.parent), job.cell.name)
         self.workers: set[int] = set()
@@ -98,9 +78,8 @@ class Supervisor:
         """Train the cell and record the result, or why there is none."""
         try:
             if self.is_first:
-                now = RunningAttempt(self.number, self.started_at, self.job.slots)
-                self.folder.save_running(now)
-            if self.is_first:
+                one = self.this_try
+                self.folder.save_running(RunningAttempt(one.number, one.started_at, self.job.slots))
                 self._prepare_checkpoint()
             verdict = self._train()
             if self.is_first and self._superseded:
@@ -111,8 +90,8 @@ class Supervisor:
                 if not self.is_first:
                     return Outcome("failed", verdict.message) if verdict else Outcome("done")
             if verdict is None:
-                return self._record_result()
-            return self._record_attempt(verdict)
+                return self.this_try.record_result(self._co_tenants)
+            return self.this_try.record_failure(verdict)
         except OSError as error:
             # A full disk takes neither result nor attempt; the sweep still hears of it.
             end_descendants(0.0)
@@ -133,7 +112,8 @@ class Supervisor:
         running = self.folder.load_running()
         if running is None:
             return True
-        return (running.number, running.started_at) != (self.number, self.started_at)
+        own = self.this_try
+        return (running.number, running.started_at) != (own.number, own.started_at)
 
     def _prepare_checkpoint(self) -> None:
         why = prepare(self.folder, self.cell, self.job)
@@ -148,12 +128,12 @@ class Supervisor:
     def _train(self) -> Verdict | None:
         if self.job.nodes is not None:
             return self._train_once()  # the hosts agreed on the port, and the folder is cleared
-        for last_try in (*[False] * (_PORT_TRIES - 1), True):
+        for _ in range(_PORT_TRIES):
             self.folder.clear_attempt()
             verdict = self._train_once()
-            if verdict is None or last_try or not port_was_taken(self.folder, verdict):
-                return verdict
-        raise AssertionError("unreachable")
+            if verdict is None or not port_was_taken(self.folder, verdict):
+                break
+        return verdict
 
     def _train_once(self) -> Verdict | None:
         ranks = Ranks(self.job, self.cell, self.folder, self.starter)
@@ -192,19 +172,17 @@ class Supervisor:
     def _watch(self, ranks: Ranks) -> Verdict | None:
         """Wait for the end of the cell: None if every rank ended well."""
         config = self.cell.sweep
-        began = time.monotonic()
+        began_s = self.looked_s()
         while True:
             self.wakeup.wait(_POLL_S)
+            passed_s = self.looked_s() - began_s
             self.folder.beat()
             self.tenant.look()
             if self.cell.workload == "doctor":  # a pass over /proc: not beside what is timed
                 self.workers.update(descendants(os.getpid()))
             ranks.collect()
             if ranks.failed:
-                verdict = self.memory.name(blame(ranks, self.folder))
-                verdict = name_absent(
-                    verdict, ranks, self.folder, config.collective_timeout_s, self.job.world_size
-                )
+                verdict = self._blame(ranks)
                 # A cluster's SIGTERM goes to the ranks too, and may end them first.
                 return _STOPPED if self.wakeup.stop_asked else verdict
             if not ranks.alive:
@@ -213,89 +191,32 @@ class Supervisor:
                 return _STOPPED
             if self.wakeup.sweep_gone:
                 return Verdict("interrupted", "the sweep ended", None, None)
-            if config.timeout_s is not None and time.monotonic() - began > config.timeout_s:
+            if config.timeout_s is not None and passed_s > config.timeout_s:
                 return Verdict(
                     "timeout", f"not done after sweep.timeout_s={config.timeout_s:g}", None, None
                 )
             hang = self.liveness.hang([p.rank for p in ranks.alive])
             if hang is not None:
-                return hang
+                return name_stopped(hang, ranks.trainers)
 
-    def _record_result(self) -> Outcome:
-        job, cell, world = self.job, self.cell, self.job.world_size
-        try:
-            summaries = tuple(self.folder.load_rank(rank) for rank in range(world))
-        except RecordError as error:
-            return self._record_attempt(
-                Verdict("exit", f"every rank exited with 0, but {error}", None, 0)
-            )
-        throughput = throughput_of(self.folder, summaries)
-        per_device_batch, global_batch = batch_sizes_of(self.folder, summaries) or (
-            cell.per_device_batch_size(world),
-            cell.global_batch_size(world),
-        )
-        objective = objective_of(cell.sweep.objective, last_metrics(summaries), throughput)
-        self.folder.save_result(
-            CellResult(
-                cell_id=job.cell.cell_id,
-                config_id=job.cell.config_id,
-                name=job.cell.name,
-                repeat=job.cell.repeat,
-                attempt=self.number,
-                started_at=self.started_at,
-                finished_at=time.time(),
-                world_size=world,
-                strategy=cell.strategy.name,
-                scaling=cell.scaling,
-                global_batch_size=global_batch,
-                per_device_batch_size=per_device_batch,
-                objective=objective,
-                co_tenants=self._co_tenants(summaries),
-                ranks=summaries,
-                models=1 if cell.strategy.ONE_MODEL else world,
-            )
-        )
-        if not cell.checkpoint.keep:
-            drop_checkpoints(self.folder.path)
-        return Outcome("done", self._unmeasured(objective, summaries[0]), objective, throughput)
+    def _blame(self, ranks: Ranks) -> Verdict:
+        """What of the failed ranks or of their surroundings ended the cell."""
+        limit_s = self.cell.sweep.collective_timeout_s
+        verdict = self.memory.name(blame(ranks, self.folder))
+        verdict = name_absent(verdict, ranks, self.folder, limit_s, self.job.world_size)
+        verdict = name_stopped(verdict, ranks.trainers)
+        return name_suspended(verdict, self.looked_s, limit_s)
 
-    def _co_tenants(self, summaries: Sequence[RankSummary]) -> tuple[str, ...]:
-        """Everyone who shared the host at any time, those that started later included."""
+    def _co_tenants(self, ranks: Collection[int]) -> tuple[str, ...]:
+        """Everyone who shared the host at any time, those that started later included.
+
+        ``ranks`` are the process ids of the cell's own.
+        """
         self.wakeup.catch_up()
         self.tenant.look()
         told = (*self.job.co_tenants, *self.wakeup.neighbours, *self.tenant.neighbours)
-        own = self.workers | {summary.pid for summary in summaries}
-        others = foreign_processes(self.folder, own)
+        others = foreign_processes(self.folder, self.workers.union(ranks))
         return tuple(dict.fromkeys((*told, *others)))
-
-    def _unmeasured(self, objective: float | None, summary: RankSummary) -> str:
-        if objective is not None:
-            return ""
-        measured = [name for name, value in summary.metrics.items() if value is not None]
-        return (
-            f"sweep.objective: found {self.cell.sweep.objective!r}, which this cell did not "
-            f"measure; allowed: {', '.join([*sorted(measured), 'global_samples_per_s'])}"
-        )
-
-    def _record_attempt(self, verdict: Verdict) -> Outcome:
-        state: Literal["failed", "interrupted"] = "failed"
-        if verdict.cause == "interrupted":
-            state = "interrupted"
-        verdict = advised(verdict, self.cell, self.job.world_size)
-        self.folder.save_attempt(
-            Attempt(
-                number=self.number,
-                outcome=state,
-                cause=verdict.cause,
-                message=verdict.message,
-                rank=verdict.rank,
-                exit_code=verdict.exit_code,
-                last_lines=last_lines(self.folder, verdict.rank),
-                started_at=self.started_at,
-                finished_at=time.time(),
-            )
-        )
-        return Outcome(state, verdict.message, cause=verdict.cause)
 
 
 if __name__ == "__main__":

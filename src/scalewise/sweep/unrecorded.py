@@ -1,14 +1,36 @@
-"""Ends that a supervisor could not write down: the disk was full, or the folder had gone."""
+"""Ends that no supervisor of a cell wrote down: it was lost, never began, or found no room."""
 
 from __future__ import annotations
 
 import errno
 import time
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
 
-from scalewise.records import Attempt, SweepFolder
+from scalewise.records import Attempt, Cause, CellFolder, SweepFolder
 from scalewise.sweep.job import Outcome
-from scalewise.sweep.plan import Cell
+
+if TYPE_CHECKING:
+    from scalewise.sweep.plan import Cell
+
+
+def attempt_until_now(
+    folder: CellFolder,
+    outcome: Literal["failed", "skipped", "interrupted"],
+    cause: Cause,
+    message: str,
+    lines: Sequence[str] = (),
+    began_at: float | None = None,
+) -> Attempt:
+    """The cell's next attempt, of no rank in particular, which has just ended.
+
+    ``began_at`` is Unix time; None for a try that ended before it began.
+    """
+    now = time.time()
+    begin = now if began_at is None else began_at
+    number = folder.next_attempt_number()
+    return Attempt(number, outcome, cause, message, None, None, tuple(lines), begin, now)
 
 
 def is_gone(folder: SweepFolder) -> bool:
@@ -33,11 +55,8 @@ def record_failure(
     if is_gone(folder):
         raise gone(folder)
     own = folder.cell(cell.planned.name)
-    now = time.time()
-    number, began = own.next_attempt_number(), now - (seconds or 0.0)
-    attempt = Attempt(
-        number, "failed", "supervisor", outcome.message, None, None, (), began, now
-    )  # fmt: skip
+    began_at = time.time() - (seconds or 0.0)
+    attempt = attempt_until_now(own, "failed", "supervisor", outcome.message, (), began_at)
     try:
         own.save_config(cell.request.plain)
         own.save_attempt(attempt)

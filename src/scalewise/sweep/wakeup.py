@@ -1,10 +1,22 @@
-"""What a supervisor sleeps on."""
+"""What a supervisor is told through standard input, and what it sleeps on."""
 
 from __future__ import annotations
 
 import os
 import select
 import signal
+
+
+def read_line() -> tuple[bytes, bytes]:
+    """The first line of standard input, and what has already come after it."""
+    read = b""
+    while b"\n" not in read:
+        part = os.read(0, 65536)
+        if not part:
+            raise SystemExit("supervisor: standard input closed before the job was read")
+        read += part
+    line, _, rest = read.partition(b"\n")
+    return line + b"\n", rest
 
 
 class Wakeup:

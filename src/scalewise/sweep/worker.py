@@ -134,7 +134,7 @@ def _report(folder: CellFolder, rank: int, error: BaseException) -> int:
     error = cause_of(error)
     text = "".join(traceback.format_exception(error))
     kind = _kind(error)
-    message = failure_line(error, with_type=kind not in ("config", "disk"))
+    message = failure_line(error, with_class=kind not in ("config", "disk"))
     try:
         # The end of a traceback says what happened; the log below has all of it.
         kept = text[-_TRACEBACK_LIMIT:]

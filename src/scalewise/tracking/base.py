@@ -86,6 +86,14 @@ class Tracker(Protocol):
         """Begin a run, or begin it again: rows it already holds are not doubled."""
 
 
+def metric_name(name: str) -> str:
+    """As every tracker takes it: a user may log under no name, or one that no encoding has.
+
+    Each of them would refuse all of the run for it.
+    """
+    return name.encode(errors="backslashreplace").decode() or "(no name)"
+
+
 def open_tracker(name: str) -> Tracker:
     """The tracker called ``name``. Raises :class:`TrackerError` if its package cannot be used."""
     # Importing a tracker takes a second or more, and only this one may be wanted.

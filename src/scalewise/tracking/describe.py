@@ -10,7 +10,7 @@ from typing import Any
 from scalewise.records import CellFolder, CellResult, PlannedCell, RecordError, finite_or_none
 from scalewise.records.rank_means import last_metrics
 from scalewise.tracking.attempt import CurrentAttempt
-from scalewise.tracking.base import RunInfo, RunSummary
+from scalewise.tracking.base import RunInfo, RunSummary, metric_name
 from scalewise.tracking.config import TrackingConfig
 from scalewise.tracking.windows import StepWindows
 from scalewise.typed import DataError, build, to_plain
@@ -112,12 +112,13 @@ def _result_values(result: CellResult) -> dict[str, float]:
         "per_device_batch_size": result.per_device_batch_size,
         "samples_fed": sum(r.samples_fed for r in result.ranks),
         "steps_completed": lead.steps_completed,
-        "duration_s": result.finished_at - result.started_at,
+        "duration_s": result.took_s,
         "peak_allocated_mib": max((p for p in peaks if p is not None), default=None),
         "peak_rss_mib": max(r.peak_rss_mib for r in result.ranks),
         "objective": finite_or_none(result.objective),
     }
-    return {f"summary/{name}": float(v) for name, v in values.items() if v is not None}
+    known = {metric_name(name): v for name, v in values.items() if v is not None}
+    return {f"summary/{name}": float(v) for name, v in known.items()}
 
 
 def _optimizer(result: CellResult) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
+from scalewise.errors import in_one_line
 from scalewise.records import TrackerState
 from scalewise.tracking.base import (
     RunInfo,
@@ -105,7 +106,7 @@ class Lane:
             action()
         except Exception as error:
             # The seam to third-party trackers: whatever they raise is recorded and said.
-            run.problem = _one_line(error)
+            run.problem = _problem(error)
             self._say(run.problem)
 
     def _start(self, run: _Run) -> None:
@@ -160,7 +161,7 @@ def _read_back(run: _Run) -> tuple[int | None, str | None]:
     try:
         count = run.handle.read_back()
     except Exception as error:
-        return None, f"it could not be read back: {_one_line(error)}"
+        return None, f"it could not be read back: {_problem(error)}"
     if count is None:
         return None, "it could not be read back"
     if count != run.handed_over:
@@ -168,6 +169,5 @@ def _read_back(run: _Run) -> tuple[int | None, str | None]:
     return count, run.handle.shortcoming
 
 
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if isinstance(error, TrackerError) else f"{type(error).__name__}: {text}"
+def _problem(error: BaseException) -> str:
+    return in_one_line(error, with_class=not isinstance(error, TrackerError))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from scalewise.records import Alert, CellFolder, MetricRow, RecordError
 from scalewise.tracking.alerts import ImbalanceWatch, build_alert
+from scalewise.tracking.base import metric_name
 from scalewise.tracking.devices import DeviceRows
 from scalewise.tracking.rank_means import RankMeans
 from scalewise.tracking.tail import LineTail, StepTail
@@ -88,8 +89,8 @@ class CellRows:
         return f"{series}:{self._counts[series]}"
 
     def _read_metrics(self) -> Iterator[Row]:
-        for path in sorted((self._cell.path / "metrics").glob("rank*.jsonl")):
-            rank = int(path.stem.removeprefix("rank"))
+        for rank in self._cell.ranks_with_metrics():
+            path = self._cell.metrics_path(rank)
             if rank not in self._metrics:
                 if not self._is_current(path):
                     continue
@@ -100,6 +101,7 @@ class CellRows:
                     row = build(MetricRow, line)
                 except DataError as error:
                     raise RecordError(f"{path}: {error}") from error
+                row = replace(row, values={metric_name(k): v for k, v in row.values.items()})
                 # Alone it speaks for the run; among several it has seen a part of each batch.
                 prefix = f"rank_{rank}/" if self._ranks > 1 or rank else ""
                 values = {f"{prefix}{k}": v for k, v in row.values.items() if v is not None}

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scalewise.records import SCHEMA_VERSION, STEP_DTYPE, RecordError
+from scalewise.records.files import open_record
 
 _CHUNK_BYTES: Final = 4 * 2**20
 _FINGERPRINT_BYTES: Final = 512
@@ -28,9 +29,9 @@ class _Tail:
         self._head = b""
 
     def _read(self) -> bytes:
-        """Up to a few MiB that were not read before. Raises :class:`ReplacedError`."""
+        """Up to a few MiB that were not read before. Raises RecordError, :class:`ReplacedError`."""
         try:
-            with self.path.open("rb") as file:
+            with open_record(self.path) as file:
                 self._check_head(file)
                 file.seek(self._position)
                 return file.read(_CHUNK_BYTES)
@@ -38,6 +39,8 @@ class _Tail:
             if self._position:
                 raise ReplacedError(f"{self.path.name} was removed while it was mirrored") from None
             return b""
+        except OSError as error:
+            raise RecordError(f"{self.path}: cannot be read: {error}") from error
 
     def _check_head(self, file: BinaryIO) -> None:
         head = file.read(_FINGERPRINT_BYTES)

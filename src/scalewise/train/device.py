@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from scalewise.errors import first_line
 from scalewise.train.rank import RankContext
 
 CHECK_SIZE = 256
@@ -54,7 +55,7 @@ def check_computes(device: torch.device) -> None:
     try:
         found = (a.to(device) @ b.to(device)).cpu()
     except RuntimeError as error:
-        line = str(error).strip().splitlines()[0]
+        line = first_line(error, with_class=False)
         raise DeviceError(f"{_name(device)} failed its check before training: {line}") from error
     worst = float((found - expected).abs().max() / expected.abs().max())
     if not worst < 1e-12:

@@ -25,6 +25,11 @@ from scalewise.train.build import (
     sampled_from,
 )
 from scalewise.train.callbacks.data_share import DataShare
+from scalewise.train.callbacks.empty_epoch import (
+    EmptyEpochError,
+    EmptyEpochGuard,
+    nothing_trained,
+)
 from scalewise.train.callbacks.pruning import Pruning
 from scalewise.train.callbacks.recorder import CellRecorder
 from scalewise.train.device import settle_device
@@ -74,13 +79,10 @@ def run(cell: CellConfig, folder: CellFolder, rank: RankContext) -> RankSummary:
     try:
         with planted(cell.fault, rank, module, data), execution.stream():
             trainer.fit(module, **data, **restarts.fit_arguments())
-    except (UnplantableError, UnprunableError) as error:
+    except (UnplantableError, UnprunableError, EmptyEpochError) as error:
         raise ConfigError(str(error)) from error
     if recorder.steps.steps == 0:
-        raise ConfigError(
-            f"dataset: no batch came from {cell.dataset.name}, so nothing was trained; allowed: "
-            "one batch or more for every rank (has it fewer samples than one batch, and drop_last?)"
-        )
+        raise ConfigError(nothing_trained(cell.dataset.name))
     if cell.validation == "end" and can_score(module, data):
         trainer.validate(
             module,
@@ -131,7 +133,7 @@ def build_trainer(
         deterministic=cell.deterministic,
         # cuDNN's search may change results from run to run: only where it is asked for.
         benchmark=cell.execution.cudnn_benchmark,
-        callbacks=[recorder, *_pruning(cell)],
+        callbacks=[recorder, *_pruning(cell), *_guard(cell, data)],
         profiler=NoProfiler(),
         logger=False,
         enable_checkpointing=False,
@@ -160,6 +162,11 @@ def _build_strategy(cell: CellConfig, setting: Setting) -> Strategy | str:
 
 def _pruning(cell: CellConfig) -> list[pl.Callback]:
     return [] if cell.pruning.kind == "none" else [Pruning(cell.pruning)]
+
+
+def _guard(cell: CellConfig, data: dict[str, Any]) -> list[pl.Callback]:
+    """Our own loaders have a batch in every epoch; a user's may run dry."""
+    return [EmptyEpochGuard(cell.dataset.name)] if "datamodule" in data else []
 
 
 def _quiet() -> None:

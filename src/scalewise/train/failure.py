@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 from typing import Literal
 
+from scalewise.errors import first_line
+
 _MESSAGE_LIMIT = 500
 _NO_MEMORY = (
     "outofmemory",  # torch's class for it on GPUs
@@ -37,10 +39,6 @@ def failure_kind(error: BaseException) -> Literal["exception", "oom", "disk"]:
     return "exception"
 
 
-def failure_line(error: BaseException, with_type: bool = True) -> str:
+def failure_line(error: BaseException, with_class: bool = True) -> str:
     """The first line of what it says, after its class unless that says nothing to the reader."""
-    text = str(error).strip()
-    message = text.splitlines()[0] if text else ""
-    if with_type:
-        message = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    return message[:_MESSAGE_LIMIT]
+    return first_line(error, with_class)[:_MESSAGE_LIMIT]

@@ -57,6 +57,11 @@ class Restarts:
         self._next = first + (config.every_n_steps or _PACE_STEPS)
         self._pace_from = (first, time.monotonic())
         self._paced = config.every_n_steps is not None
+        # Once, of the code that was loaded: asked at each checkpoint, a signal to all processes of
+        # the cell could end git, and what it could not tell would later count as other code.
+        asks = config.on and rank.is_first
+        here = Path(__file__).parent
+        self._code = (code_version(here) or code_version(Path.cwd())) if asks else {}
 
     def fit_arguments(self) -> dict[str, Any]:
         """What ``Trainer.fit`` needs to start from the last checkpoint."""
@@ -156,7 +161,7 @@ class Restarts:
                     world_size=rank.world_size,
                     samples=samples,
                     devices=(rank.device.name,),
-                    code=code_version(Path(__file__).parent) or code_version(Path.cwd()),
+                    code=self._code,
                     files={},
                 ),
             )

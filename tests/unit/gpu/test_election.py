@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from scalewise.explain import explain
 from scalewise.gpu.election import FileLock, Wish, WishBoard, runtime_folder
 from scalewise.gpu.recorder import SeriesRecorder
 from scalewise.gpu.spool import Reading, SpoolReader, SpoolWriter
@@ -124,3 +126,26 @@ def test_a_cell_that_wants_one_a_second_keeps_one_of_ten_and_every_slow_one(
     recorder.close()
     series = read_device_series(tmp_path / "gpu.jsonl")
     assert series.times == (100.0, 101.0, 101.4, 102.0)
+
+
+def test_a_runtime_folder_that_is_a_file_is_said_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    for name in ("file", "file/below"):
+        monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / name))
+        with pytest.raises(OSError, match="set SCALEWISE_RUNTIME_DIR to a folder of yours") as met:
+            runtime_folder()
+        line = explain(met.value)
+        assert line is not None and line.startswith(f"{tmp_path / name}: it ")
+
+
+def test_a_runtime_folder_that_cannot_be_written_is_said_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everywhere
+    with pytest.raises(PermissionError) as met:
+        runtime_folder()
+    line = explain(met.value)
+    assert line is not None and line.startswith(f"{tmp_path}: it cannot be written; ")

@@ -16,6 +16,7 @@ from typing import Literal
 
 import pytest
 
+from scalewise.commands.gpu_logs import export_logs
 from scalewise.gpu.export import export_cell, export_folder
 from scalewise.gpu.json_array import JsonArrayFile
 from scalewise.gpu.seed_format import (
@@ -120,6 +121,9 @@ def test_an_old_file_as_the_seed_prints_it_is_read(tmp_path: Path) -> None:
         ('[{"gpu_index": 0}]', "entry 1: no 'timestamp'"),
         ('[{"timestamp": "yesterday", "gpu_index": 0}]', "entry 1: Invalid isoformat"),
         ("[3]", "entry 1: "),
+        ('[{"timestamp": "2025-01-15T10:30:00", "gpu_index": 1e999}]', "allowed: finite numbers"),
+        ('[{"timestamp": "2025-01-15T10:30:00", "gpu_index": 0, "power": NaN}]', "found NaN"),
+        ("[" * 100_000, "not JSON: its brackets are nested too deeply"),
     ],
 )
 def test_a_file_of_another_kind_is_refused_by_entry(
@@ -130,6 +134,25 @@ def test_a_file_of_another_kind_is_refused_by_entry(
     with pytest.raises(RecordError, match=r"bad\.json") as error:
         read_seed_file(path)
     assert message in str(error.value)
+
+
+def test_a_file_of_bytes_that_are_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bad.json"
+    path.write_bytes(b"\x80\x81")
+    with pytest.raises(RecordError, match=r"bad\.json: cannot be read: .* decode byte 0x80"):
+        read_seed_file(path)
+
+
+@pytest.mark.timeout(60)
+def test_neither_a_pipe_nor_a_device_is_waited_for(tmp_path: Path) -> None:
+    pipe, link = tmp_path / "pipe.json", tmp_path / "link.json"
+    os.mkfifo(pipe)
+    link.symlink_to("/dev/zero")
+    for path, kind in ((pipe, "a FIFO"), (link, "a character device")):
+        with pytest.raises(RecordError, match=f"{path.name}.* no regular file but {kind}"):
+            read_seed_file(path)
+        with pytest.raises(ValueError, match=f"{path.name}.* no regular file but {kind}; name "):
+            JsonArrayFile(path)
 
 
 def test_a_log_that_is_there_is_continued(tmp_path: Path) -> None:
@@ -252,14 +275,28 @@ def _sweep(path: Path, sources: dict[str, str]) -> Path:
 
 def test_every_cell_of_a_sweep_is_exported_but_for_those_without_gpus(tmp_path: Path) -> None:
     sweep = _sweep(tmp_path / "sweep", {"a": "nvml", "b": "process", "c": "nvml"})
-    written = export_folder(sweep, None)
+    written = export_folder(sweep, None).written
     assert [p.relative_to(sweep).as_posix() for p in written if p.suffix == ".csv"] == [
         "a/gpu_timeline.csv",
         "c/gpu_timeline.csv",
     ]
-    elsewhere = export_folder(sweep, tmp_path / "out")
+    elsewhere = export_folder(sweep, tmp_path / "out").written
     assert (tmp_path / "out" / "c" / "gpu_stats_c_multi_gpu.json") in elsewhere
-    assert len(export_folder(sweep / "a", None)) == 3
+    assert len(export_folder(sweep / "a", None).written) == 3
+
+
+def test_a_series_that_cannot_be_read_leaves_out_its_cell_and_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = _sweep(tmp_path / "sweep", {"a": "nvml", "b": "nvml", "c": "nvml"})
+    (damaged,) = CellFolder(sweep / "b").device_series_paths()
+    damaged.write_text('{"schema_version": 1, "devices": 5}\n')
+    assert export_logs([str(sweep)]) == 1
+    said = capsys.readouterr()
+    written = {Path(line).parent.name for line in said.out.splitlines()}
+    assert written == {"a", "c"}
+    (line,) = said.err.splitlines()
+    assert line.startswith(f"scalewise export: left out: {damaged}: not a device series")
 
 
 def test_nothing_to_export_is_said(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from scalewise.measure.collective_exercise import COLLECTIVES, exercise, most_iterations
-from scalewise.records.doctor import Collective
+from scalewise.records.doctor_rates import Collective
 
 _CPU = torch.device("cpu")
 

@@ -8,7 +8,7 @@ import pytest
 
 from scalewise.measure.collective_series import expected_s
 from scalewise.measure.doctor_plan import Plan, message_sizes
-from scalewise.records.doctor import CollectiveRate, Timing
+from scalewise.records.doctor_rates import CollectiveRate, Timing
 
 
 def test_sizes_run_from_8_bytes_to_exactly_the_largest() -> None:

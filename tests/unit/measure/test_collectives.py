@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scalewise.measure.collectives import algorithm_gb_s, bus_factor
-from scalewise.records.doctor import Collective
+from scalewise.records.doctor_rates import Collective
 
 
 @pytest.mark.parametrize(

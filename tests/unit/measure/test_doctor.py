@@ -23,24 +23,17 @@ from scalewise.measure.doctor_plan import Plan
 from scalewise.measure.doctor_rules_devices import thermal_ratio
 from scalewise.measure.doctor_worker import Examination
 from scalewise.records import DeviceInfo, RecordError
-from scalewise.records.doctor import (
+from scalewise.records.doctor import DoctorReport, RankMeasurements, load_doctor, save_doctor
+from scalewise.records.doctor_host import DeviceFacts, HostFacts, NumaNode, PairLink, PcieLink
+from scalewise.records.doctor_rates import (
     CollectiveRate,
     CopyRate,
-    DeviceFacts,
-    DoctorReport,
     GemmRate,
-    HostFacts,
     LaunchCost,
-    NumaNode,
-    PairLink,
     PairRate,
-    PcieLink,
-    RankMeasurements,
     Soak,
     SoakWindow,
     Timing,
-    load_doctor,
-    save_doctor,
 )
 from scalewise.report.doctor import show
 

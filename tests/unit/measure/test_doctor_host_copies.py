@@ -14,7 +14,8 @@ from scalewise.measure.doctor_plan import Plan
 from scalewise.measure.doctor_record import RankRecord
 from scalewise.measure.doctor_team import Team
 from scalewise.records import DeviceInfo
-from scalewise.records.doctor import CopyRate, RankMeasurements, Timing
+from scalewise.records.doctor import RankMeasurements
+from scalewise.records.doctor_rates import CopyRate, Timing
 
 
 class Meetings(Team):

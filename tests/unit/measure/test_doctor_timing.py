@@ -13,7 +13,7 @@ from scalewise.measure.doctor_timing import (
     repetitions,
     to_timing,
 )
-from scalewise.records.doctor import Timing
+from scalewise.records.doctor_rates import Timing
 
 
 def test_bandwidth_is_bytes_over_the_median() -> None:

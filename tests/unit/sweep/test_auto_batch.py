@@ -27,12 +27,14 @@ from scalewise.records.batch_search import (
     save_batch_search,
 )
 from scalewise.report.findings import batch_sizes
+from scalewise.sweep.asked import plan_in, select_in
 from scalewise.sweep.auto_batch import described, is_search, left_open, search_for
 from scalewise.sweep.display import LineDisplay
-from scalewise.sweep.engine import Engine, SweepReport
+from scalewise.sweep.engine import Engine
 from scalewise.sweep.job import Outcome
-from scalewise.sweep.launcher import plan_in, select_in
 from scalewise.sweep.plan import Cell, Request, request
+from scalewise.sweep.sweep_report import SweepReport
+from scalewise.sweep.unrecorded import attempt_until_now
 
 
 def asked(*overrides: str) -> Request:
@@ -60,9 +62,9 @@ class Pretended(Engine):
         super().__init__(folder, "exclusive", LineDisplay(Console(quiet=True)))
         self._stages._note = self.said.append
 
-    def _admit(self, cell: Cell, report: SweepReport, alone: bool) -> None:
+    def _admit(self, cell: Cell, alone: bool) -> None:
         if self.folder.cell(cell.planned.name).is_done():
-            self._end(report, cell, Outcome("done"), None)
+            self._end(self.report, cell, Outcome("done"), None)
         else:
             self._ask_for(cell)
 
@@ -78,7 +80,8 @@ class Pretended(Engine):
             self.ran.append(cell)
             folder, world = self.folder.cell(cell.planned.name), cell.planned.devices or 1
             if is_search(cell) and self._fails:
-                self._record(folder, "failed", "host", "no memory at all")
+                failed = attempt_until_now(folder, "failed", "host", "no memory at all")
+                folder.save_attempt(failed)
                 self._end(report, cell, Outcome("failed", "no memory at all"), 1.0, final=True)
                 continue
             if is_search(cell):

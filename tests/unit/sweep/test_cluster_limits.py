@@ -18,7 +18,6 @@ from scalewise.sweep import remote, slurm_engine, slurm_submission
 from scalewise.sweep.budget import Budget
 from scalewise.sweep.demand import Demand
 from scalewise.sweep.display import make_display
-from scalewise.sweep.engine import SweepReport
 from scalewise.sweep.job import Outcome
 from scalewise.sweep.order import Order
 from scalewise.sweep.plan import Cell, plan, request
@@ -27,6 +26,7 @@ from scalewise.sweep.remote_cell import Link, Lost
 from scalewise.sweep.slurm import SlurmConfig
 from scalewise.sweep.slurm_engine import SlurmEngine
 from scalewise.sweep.slurm_queue import JobState
+from scalewise.sweep.sweep_report import SweepReport
 
 ONE = Demand(1, 1, 0, 1)
 

@@ -36,6 +36,13 @@ def test_cells_are_named_with_what_was_swept(tmp_path: Path) -> None:
     ]
 
 
+def test_no_columns_at_all_silence_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "0")
+    said = io.StringIO()
+    make_display(said).note("waiting")
+    assert said.getvalue() == "waiting\n"
+
+
 def test_one_cell_is_one_cell() -> None:
     assert str(Tally(1, done=1)) == "1/1 cell, 1 done"
     assert str(Tally(2, failed=1)) == "1/2 cells, 0 done, 1 failed"

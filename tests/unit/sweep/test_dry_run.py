@@ -25,8 +25,9 @@ from scalewise.data_identity import data_identity
 from scalewise.paths import conf_dir
 from scalewise.records import CellFolder, SweepFolder
 from scalewise.sweep.compose import Composer
+from scalewise.sweep.places import Cluster
 from scalewise.sweep.plan import Cell, plan, request
-from scalewise.sweep.preview import Cluster, preview
+from scalewise.sweep.preview import preview
 from scalewise.sweep.resume import (
     Selection,
     check_options,

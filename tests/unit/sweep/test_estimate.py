@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import random
-import time
-from pathlib import Path
 
 import pytest
 
-from scalewise.records import CellFolder, CellResult, HeartbeatWriter, PlannedCell
-from scalewise.sweep.estimate import Measured, Outlook, Remaining, estimate
-from scalewise.sweep.finished_times import duration_of
+from scalewise.records import PlannedCell
+from scalewise.sweep.durations import Measured, Remaining
+from scalewise.sweep.estimate import estimate
 
 
 def left(result: object) -> float:
@@ -133,25 +131,6 @@ def test_a_planned_cell_says_what_it_does(overrides: tuple[str, ...], workload: 
     assert PlannedCell("1", "a", "name", overrides, 0, 1).workload == workload
 
 
-def test_when_the_time_that_was_left_has_passed_the_sweep_looks_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = 0.0
-    monkeypatch.setattr("scalewise.sweep.estimate.time.monotonic", lambda: clock)
-    outlook, measured, asked = Outlook(), [Measured("a", 10.0)], []
-
-    def remaining() -> list[Remaining]:
-        asked.append(clock)
-        return [Remaining("1", "a", 1, elapsed_s=8.0 + clock)]
-
-    said = []
-    for second in range(40):
-        clock = float(second)
-        said.append(outlook.seconds_left(measured, remaining, 1, False))
-    assert all(one is not None and one > 0 for one in said), said
-    assert 8 <= len(asked) < 40
-
-
 @pytest.mark.parametrize("elapsed_s", [0.1, 5.0, 5.9, 6.0, 9.0])
 def test_what_has_not_started_yet_has_no_less_left_than_a_start_takes(elapsed_s: float) -> None:
     """A cell on two devices beside finished ones on one, which took 6 s, 5 s of it to start."""
@@ -178,37 +157,3 @@ def test_cells_on_as_many_devices_tell_more_than_others() -> None:
     measured = [Measured("a", 5.0, width=1), Measured("b", 20.0, width=2)]
     assert left(estimate(measured, [Remaining("1", "c", 2)], 2)) == pytest.approx(20.0)
     assert left(estimate(measured, [Remaining("1", "c", 4)], 4)) == pytest.approx(10.0)
-
-
-def test_start_and_end_of_a_finished_cell_are_told_by_its_heartbeats(tmp_path: Path) -> None:
-    now = time.time()
-    folder = CellFolder(tmp_path / "cell")
-    result = CellResult(
-        "c", "a", "cell", 0, 1, now - 4.0, now + 3.0, 2, "ddp", "weak", 2, 1, None, (), ()
-    )
-    unknown = Measured("a", result.finished_at - result.started_at, "train", 2)
-    assert duration_of(folder, result, "train") == unknown
-    for rank in range(2):
-        assert duration_of(folder, result, "train") == unknown, "one rank does not tell of all"
-        writer = HeartbeatWriter(folder.heartbeat_path(rank))
-        writer.begin(10)
-        writer.close()
-    known = duration_of(folder, result, "train")
-    assert known.start_s == pytest.approx(4.0, abs=1.0)
-    assert known.end_s == pytest.approx(3.0, abs=1.0)
-
-
-def test_a_sweep_looks_again_before_it_has_counted_down_to_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A start that takes 4 s, with a cell that never seems to leave it."""
-    now = 1000.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    outlook = Outlook()
-    measured = [Measured("single", 4.5, width=1, start_s=4.0)]
-    said = []
-    for tick in range(40):
-        now = 1000.0 + tick / 2
-        starting = Remaining("1", "ddp", 2, elapsed_s=tick / 2)
-        said.append(outlook.seconds_left(measured, lambda c=starting: [c], 2, False))
-    assert all(one is not None and one > 1.5 for one in said)

@@ -11,9 +11,9 @@ import pytest
 from fakes.recorded_cell import RecordedCell, plan_sweep
 from scalewise import ending
 from scalewise.records import Attempt, PlannedCell, SweepFolder
-from scalewise.sweep.engine import SweepReport
 from scalewise.sweep.left_behind import differences, left_behind, unfinished
 from scalewise.sweep.plan import Cell
+from scalewise.sweep.sweep_report import SweepReport
 
 
 def cell(name: str) -> Cell:
@@ -91,6 +91,6 @@ def test_the_exit_status_tells_that_something_is_left(
     status: int,
 ) -> None:
     report = SweepReport(folder.path, cells=[cell(name) for name in asked])
-    monkeypatch.setattr(ending, "sweeps_of_this_process", lambda: [report])
+    monkeypatch.setattr(ending, "sweeps_run", [report])
     assert ending.report() == status
     assert ("left behind: 2 cells" in capsys.readouterr().err) == (status == 3)

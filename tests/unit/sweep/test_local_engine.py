@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,6 @@ from rich.console import Console
 from scalewise import ending
 from scalewise.config import resolve
 from scalewise.explain import explain
-from scalewise.gpu.election import FileLock
 from scalewise.paths import conf_dir
 from scalewise.records import (
     Alert,
@@ -31,7 +29,6 @@ from scalewise.records import (
     SampledDevice,
 )
 from scalewise.sweep.display import LineDisplay
-from scalewise.sweep.engine import SweepReport
 from scalewise.sweep.job import Outcome
 from scalewise.sweep.lease import Host, Lease, Leases
 from scalewise.sweep.local_engine import LocalEngine
@@ -40,6 +37,7 @@ from scalewise.sweep.plan import Cell, plan, request
 from scalewise.sweep.running import RunningCell
 from scalewise.sweep.status import StatusReader
 from scalewise.sweep.status_view import estimate_line
+from scalewise.sweep.sweep_report import SweepReport
 
 GPUS = tuple(DeviceInfo("cuda", "NVIDIA H200", f"GPU-{i}", i) for i in range(2))
 
@@ -246,7 +244,7 @@ def test_what_a_full_disk_takes_no_record_of_is_said_at_the_end(
 
     monkeypatch.setattr(CellFolder, "save_attempt", save)
     report = run(engine, monkeypatch, Supervisors([UNRECORDED]))
-    monkeypatch.setattr(ending, "sweeps_of_this_process", lambda: [report])
+    monkeypatch.setattr(ending, "sweeps_run", [report])
     assert ending.report() == 1
     (cell,) = report.cells
     assert (
@@ -266,16 +264,13 @@ def test_a_sweep_whose_folder_is_deleted_says_so(
     )
 
 
-def test_whoever_asks_whether_a_sweep_runs_keeps_none_from_starting(
+def test_a_cell_that_has_ended_counts_although_nobody_can_be_told(
     engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine.folder.path.mkdir()
-    asking = FileLock(engine.folder.lock_path)
-    assert asking.try_acquire()
+    def unread(cell: Cell, outcome: Outcome, seconds: float | None) -> None:
+        raise BrokenPipeError
 
-    def about_to_lock() -> Path:
-        threading.Timer(0.05, asking.release).start()
-        return engine.folder.lock_path
-
-    monkeypatch.setattr(engine, "_prepared_lock", about_to_lock)
-    assert run(engine, monkeypatch, Supervisors([DONE])).count("done") == 1
+    monkeypatch.setattr(engine.display, "ended", unread)
+    with pytest.raises(BrokenPipeError):
+        run(engine, monkeypatch, Supervisors([DONE]))
+    assert engine.report.count("done") == 1

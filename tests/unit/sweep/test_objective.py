@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
+from scalewise.config import build_cell
 from scalewise.records import CellFolder, DeviceInfo, PlannedCell, RankSummary
+from scalewise.sweep import recorded_end
 from scalewise.sweep.compose import compose_cell
-from scalewise.sweep.job import Job
-from scalewise.sweep.supervisor import Supervisor
+from scalewise.sweep.job import Job, Outcome
+from scalewise.sweep.recorded_end import Try
 
 SLOT = DeviceInfo("cpu", "a processor")
 
@@ -39,16 +41,33 @@ def summary(rank: int, samples_fed: int, train_loss: float) -> RankSummary:
     )
 
 
-def test_the_objective_is_of_all_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def ended(tmp_path: Path, objective: str, *summaries: RankSummary) -> tuple[Outcome, CellFolder]:
+    """What becomes of a cell of two ranks that leave these behind."""
     folder = CellFolder(tmp_path / "sweep" / "cell")
     folder.path.mkdir(parents=True)
-    two = ["model=medium", "strategy=ddp", "strategy.devices=2", "sweep.objective=train_loss"]
+    two = ["model=medium", "strategy=ddp", "strategy.devices=2", f"sweep.objective={objective}"]
     folder.save_config(compose_cell(two))
     planned = PlannedCell("id", "config", "cell", (), 0, 2)
     job = Job(str(folder.path), planned, (SLOT, SLOT), str(tmp_path), (), ())
-    supervisor = Supervisor(job, wakeup=cast(Any, None))
-    monkeypatch.setattr(supervisor, "_co_tenants", lambda summaries: ())
-    for rank, (fed, loss) in enumerate([(300, 2.0), (100, 1.0)]):
-        folder.save_rank(summary(rank, fed, loss))
-    assert supervisor._record_result().objective == 1.75
+    for one in summaries:
+        folder.save_rank(one)
+    only = Try(job, build_cell(folder.load_config()), folder, number=1, started_at=0.0)
+    return only.record_result(lambda ranks: ()), folder
+
+
+def test_the_objective_is_of_all_ranks(tmp_path: Path) -> None:
+    outcome, folder = ended(tmp_path, "train_loss", summary(0, 300, 2.0), summary(1, 100, 1.0))
+    assert outcome.objective == 1.75
     assert folder.load_result().objective == 1.75
+
+
+@pytest.mark.parametrize(("without", "told"), [(1, False), (0, True)])
+def test_a_run_that_trained_nothing_is_no_fastest_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without: int, told: bool
+) -> None:
+    monkeypatch.setattr(recorded_end, "throughput_of", lambda folder, ranks: 1000.0)
+    ranks = [replace(summary(r, 100, 1.0), steps_without_loss=without) for r in range(2)]
+    outcome, _ = ended(tmp_path, "global_samples_per_s", *ranks)
+    assert (outcome.objective == 1000.0) is told
+    assert ("1 of 1 steps trained nothing" in outcome.message) is not told
+    assert outcome.global_samples_per_s == 1000.0

@@ -20,9 +20,9 @@ from scalewise.config import ConfigError, resolve
 from scalewise.hardware import HardwareConfig
 from scalewise.paths import conf_dir
 from scalewise.records import Attempt, CellFolder, PlannedCell
-from scalewise.sweep.cluster import record_loss
 from scalewise.sweep.demand import Demand
 from scalewise.sweep.display import make_display
+from scalewise.sweep.ended_elsewhere import record_loss
 from scalewise.sweep.folder_sync import FolderWatch, apply, contents, unpack
 from scalewise.sweep.host_agent import offer
 from scalewise.sweep.hosted import granted, leased

@@ -23,7 +23,14 @@ from scalewise.sweep.memory_advice import memory_advice
 from scalewise.sweep.nodes import announce, conclude, meet
 from scalewise.sweep.slurm import in_arrays, make_executor, script, slurm_config
 from scalewise.sweep.slurm_job import CellJob, refuse_other_tasks
-from scalewise.sweep.slurm_queue import GONE, JobState, QueueUnreachable, preempted, states
+from scalewise.sweep.slurm_queue import (
+    GONE,
+    JobState,
+    QueueUnreachable,
+    preempted,
+    states,
+    time_left_s,
+)
 from scalewise.sweep.slurm_record import Sent, Submission
 
 
@@ -306,3 +313,61 @@ def test_a_cell_is_done_when_every_host_says_so(tmp_path: Path) -> None:
     first = announce(folder, "12.0", 2, "node0", 4000)
     conclude(folder, meet(folder, "12.0", 1, 2), None)
     assert conclude(folder, first, None) is None
+
+
+@pytest.fixture
+def sent(tmp_path: Path) -> Sent:
+    """A cell whose job started at 100 s of its sweep's clock."""
+    cell: Any = SimpleNamespace(planned=SimpleNamespace(name="cell"))
+    submission = Submission("7", 0.0, 1, Demand(1, 1, 1, 1), "log")
+    return Sent(cell, CellFolder(tmp_path), submission, JobState("RUNNING"), started=100.0)
+
+
+def test_time_in_which_slurm_has_a_job_suspended_is_no_time_it_ran(sent: Sent) -> None:
+    assert sent.suspension(JobState("RUNNING"), 150) is None
+    assert sent.suspension(JobState("SUSPENDED"), 160) == "suspended cell (SLURM job 7)"
+    assert sent.suspension(JobState("SUSPENDED"), 170) is None
+    assert sent.ran_s(180) == pytest.approx(60)
+    told = sent.suspension(JobState("RUNNING"), 190)
+    assert told == "cell (SLURM job 7) was suspended for 30 s"
+    assert sent.ran_s(200) == pytest.approx(70)
+    sent.suspension(JobState("SUSPENDED"), 200)
+    sent.suspension(JobState("CANCELLED"), 220)
+    sent.ended = 220
+    assert sent.ran_s(300) == pytest.approx(70), "it was suspended to its end"
+
+
+def test_a_job_that_waits_has_neither_run_nor_been_suspended(sent: Sent) -> None:
+    sent.started = None
+    assert sent.suspension(JobState("SUSPENDED"), 160) is None
+    assert sent.ran_s(160) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [("2:57", 177), ("1:00:00", 3600), ("2-03:00:01", 183_601), ("0:00", 0), ("UNLIMITED", None)],
+)
+def test_slurm_says_how_much_of_its_limit_a_job_has_left(
+    commands: Path, said: str, seconds: float | None
+) -> None:
+    program(commands, "squeue", f"echo '{said}             '")
+    assert time_left_s("7") == seconds
+
+
+@pytest.mark.parametrize(("left", "cause"), [("30:00", "preempted"), ("0:50", "timeout")])
+def test_a_warning_long_before_the_limit_is_of_preemption(
+    tmp_path: Path, commands: Path, monkeypatch: pytest.MonkeyPatch, left: str, cause: str
+) -> None:
+    """By SLURM's clock: this process's own went on while the job was suspended for an hour."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setattr(slurm_job, "_began", slurm_job._began - 3600)
+    program(commands, "squeue", f"echo '{left}'")
+    folder = CellFolder(tmp_path / "cell")
+    folder.path.mkdir()
+    stopped = Attempt(1, "interrupted", "interrupted", "stopped", None, None, (), 0.0, 1.0)
+    folder.save_attempt(stopped)
+    planned = PlannedCell("id", "config", "cell", (), 0, 1)
+    job = CellJob(str(folder.path), planned, Demand(1, 1, 1, 1), 60, 60, ".", (), ())
+    job._say_why(folder)
+    (attempt,) = folder.attempts()
+    assert attempt.cause == cause

@@ -317,3 +317,14 @@ def test_a_sweep_between_two_cells_runs_while_somebody_has_its_lock(sweep: Sweep
     ended = reader.read()
     assert not ended.running
     assert "finish it with" in estimate_line(ended)
+
+
+def test_a_damaged_list_of_quarantined_devices_hides_no_cell(
+    sweep: SweepFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (sweep.path / "quarantine.json").write_text("{")
+    assert main(["status", str(sweep.path)]) == 0
+    shown = capsys.readouterr().out
+    assert "which devices are quarantined is not known" in shown
+    assert "quarantine.json" in shown
+    assert all(name in shown for name in states(sweep))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,19 @@ def test_what_is_no_record_is_named(tmp_path: Path) -> None:
     path.write_bytes(b'{"schema_version": 99, "dtype": [], "epoch_offset_ns": 0}\n')
     with pytest.raises(RecordError, match="schema version 99"):
         StepTail(path).read()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("tail", [LineTail, StepTail])
+def test_a_pipe_is_named_and_not_waited_for(
+    tmp_path: Path, tail: type[LineTail] | type[StepTail]
+) -> None:
+    path = tmp_path / "rows"
+    os.mkfifo(path)
+    with pytest.raises(RecordError, match="rows: cannot be read: it is no regular file but a FIFO"):
+        tail(path).read()
+
+
+def test_a_folder_in_place_of_a_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=r"cannot be read: .*Is a directory"):
+        LineTail(tmp_path).read()

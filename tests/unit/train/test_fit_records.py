@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from scalewise import Monitor
-from scalewise.analysis.load import Cell, load_sweep
+from scalewise.analysis.cells import Cell
+from scalewise.analysis.load import load_sweep
 from scalewise.records import CellFolder, DeviceInfo, SweepFolder
 from scalewise.train.callbacks.fit_records import FitRecords
 from scalewise.train.callbacks.monitor import own_folder

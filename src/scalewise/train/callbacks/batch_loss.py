@@ -9,9 +9,14 @@ from torch import Tensor
 
 
 def loss_of(outputs: Any) -> Tensor | None:
-    """The loss; None where ``training_step`` returned none, and so left no gradient."""
+    """The loss; None where ``training_step`` returned none, and so left no gradient.
+
+    Who optimizes by hand may return what he likes: only one real number is a loss.
+    """
     loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-    return loss if isinstance(loss, Tensor) else None
+    if not isinstance(loss, Tensor) or loss.numel() != 1 or loss.is_complex():
+        return None
+    return loss
 
 
 def loss_weights(samples: Sequence[int], accumulate: int) -> tuple[float, ...]:

@@ -52,7 +52,7 @@ class FitRecords:
         self._folder = folder
         self._sweep = SweepFolder(folder.path.parent)
         self._rank = rank
-        self._started_at = time.time()
+        self._started_at, self._since = time.time(), time.monotonic()
         self._planned: PlannedCell | None = None
         self._beats: BackgroundDrain | None = None
 
@@ -91,6 +91,7 @@ class FitRecords:
                 attempt=1,
                 started_at=self._started_at,
                 finished_at=time.time(),
+                elapsed_s=time.monotonic() - self._since,
                 world_size=len(ranks),
                 strategy=strategy,
                 # Lightning's batch is per process, whatever the number of processes.
@@ -159,6 +160,7 @@ class FitRecords:
                 last_lines=tuple(lines),
                 started_at=self._started_at,
                 finished_at=time.time(),
+                elapsed_s=time.monotonic() - self._since,
             )
         )
         return message

@@ -152,7 +152,7 @@ class MetricsRecorder(pl.Callback):
 
     def _append_logged(self, trainer: pl.Trainer) -> None:
         values: dict[str, float | None] = {
-            _LOGGED + name if name in _OWN else name: float(value)
+            _LOGGED + name if name in _OWN else name: _one_number(name, value)
             for name, value in trainer.callback_metrics.items()
         }
         if values:
@@ -192,3 +192,12 @@ def _learning_rate(trainer: pl.Trainer) -> dict[str, float | None]:
     """
     groups = trainer.optimizers[0].param_groups if trainer.optimizers else []
     return {"learning_rate": float(groups[0]["lr"])} if groups and "lr" in groups[0] else {}
+
+
+def _one_number(name: str, value: Tensor) -> float:
+    if value.numel() != 1:
+        raise ValueError(
+            f"the logged metric {name!r} has {value.numel()} values; allowed: one; log its mean, "
+            "or each value under a name of its own"
+        )
+    return float(value)

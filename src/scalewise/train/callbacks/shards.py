@@ -9,6 +9,7 @@ import numpy as np
 import pytorch_lightning as pl
 from torch.utils.data import DataLoader, IterableDataset
 
+from scalewise.errors import in_one_line
 from scalewise.records import CellFolder, ShardIndices, write_shard
 from scalewise.train.callbacks.steps import StepTimer
 
@@ -87,7 +88,8 @@ class ShardAudit(pl.Callback):
             self._listen(loader)
         except Exception as error:  # a user's loader and dataset may raise anything
             self._listening = None
-            self.leave_out(f"the training data could not be looked at: {_in_one_line(error)}")
+            why = in_one_line(error, 200, with_class=True)
+            self.leave_out(f"the training data could not be looked at: {why}")
 
     def _listen(self, loader: object) -> None:
         source = _not_by_index(loader)
@@ -117,7 +119,8 @@ class ShardAudit(pl.Callback):
         try:
             write_shard(self.folder.shard_path(rank), self._shard(rank, self._listening))
         except Exception as error:  # a user's batch sampler may have drawn anything
-            self.leave_out(f"what the batch sampler drew is no record: {_in_one_line(error)}")
+            why = in_one_line(error, 200, with_class=True)
+            self.leave_out(f"what the batch sampler drew is no record: {why}")
 
     def _shard(self, rank: int, heard: _Listening) -> ShardIndices:
         fed = self._fed_first_epoch if self._fed_first_epoch is not None else self._steps.samples
@@ -137,8 +140,3 @@ def _not_by_index(loader: object) -> str:
     if not isinstance(loader.batch_sampler, Iterable):
         return f"{type(loader).__name__} without a batch sampler"
     return "" if isinstance(dataset, Sized) else f"{type(dataset).__name__}, which has no length"
-
-
-def _in_one_line(error: Exception) -> str:
-    said = " ".join(str(error).split())[:200]
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__

@@ -10,6 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from scalewise.errors import first_line
+
 Batch = Sequence[Tensor]
 """The tensors of one step, samples along the first dimension of each."""
 StepFunction = Callable[[Batch], Tensor]
@@ -110,7 +112,7 @@ class CudaGraph:
             # What torch.cuda.graph raises on its way out hides what broke the capture.
             cause = error.__context__ or error
             self._clean_up(device, random_state)
-            raise CaptureError(_one_line(cause)) from error
+            raise CaptureError(first_line(cause)) from error
 
     def _clean_up(self, device: int, random_state: Tensor) -> None:
         """After a broken capture torch still believes in it: dropout and the allocator would."""
@@ -148,8 +150,3 @@ class CapturedStep:
         torch._foreach_copy_(self._inputs, list(batch), non_blocking=True)
         self._replay()
         return self.loss
-
-
-def _one_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

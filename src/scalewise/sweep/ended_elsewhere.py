@@ -1,34 +1,18 @@
-"""What every engine has in common whose cells run on other hosts than the sweep's.
+"""How cells ended whose hosts are not the sweep's own, told by the folders they share with it.
 
-It admits cells by what they ask for, takes their results from the folders they share with it, and
-puts its own word of how a cell ended into the attempt that the cell itself recorded.
+Where a host or a supervisor was lost, the sweep puts its own word into the attempt that the cell
+itself recorded.
 """
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 from scalewise.records import Attempt, Cause, CellFolder
-from scalewise.sweep.engine import Engine, SweepReport
-from scalewise.sweep.estimate import Durations
 from scalewise.sweep.job import Outcome
 from scalewise.sweep.measured import throughput_of
-from scalewise.sweep.plan import Cell
 from scalewise.sweep.retry import misses_a_peer
-
-
-class ClusterEngine(Engine):
-    """One sweep on other hosts. Everything but starting and watching is the local engine's."""
-
-    def _expected_s(self, cell: Cell) -> float | None:
-        """How long a cell will take, by those that have ended; None while nothing tells."""
-        expected = Durations(self._measured).of(cell.planned.config_id, cell.planned.workload)
-        return None if expected is None else expected.seconds
-
-    def _leave_out(self, cell: Cell, report: SweepReport) -> None:
-        """``sweep.max_gpu_hours`` has no room for a cell: it keeps its place for a larger one."""
-        self._end(report, cell, Outcome("unstarted", str(self.budget)), None)
+from scalewise.sweep.unrecorded import attempt_until_now
 
 
 def result_of(folder: CellFolder) -> tuple[Outcome, float]:
@@ -36,10 +20,7 @@ def result_of(folder: CellFolder) -> tuple[Outcome, float]:
     result = folder.load_result()
     missing = "" if result.objective is not None else "its objective was not measured"
     rate = throughput_of(folder, result.ranks)
-    return (
-        Outcome("done", missing, result.objective, rate),
-        result.finished_at - result.started_at,
-    )
+    return Outcome("done", missing, result.objective, rate), result.took_s
 
 
 def attempt_since(folder: CellFolder, first: int) -> Attempt | None:
@@ -58,8 +39,7 @@ def record_loss(
     """
     recorded = attempt_since(folder, first)
     if recorded is None:
-        now, number = time.time(), folder.next_attempt_number()
-        recorded = Attempt(number, "failed", cause, message, None, None, (), began_at, now)
+        recorded = attempt_until_now(folder, "failed", cause, message, (), began_at)
     elif recorded.cause == "interrupted" or misses_a_peer(recorded):
         recorded = replace(recorded, outcome="failed", cause=cause, message=message, rank=None)
     folder.save_attempt(recorded)

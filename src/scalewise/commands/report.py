@@ -1,0 +1,75 @@
+"""``scalewise report``: the tables and verdicts of a sweep, and its report written anew."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from scalewise.commands import refuse
+from scalewise.records import RecordError, SweepFolder
+from scalewise.terminal import open_console
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write and print; exit status 2 for a folder without a sweep, or that takes no report."""
+    given = _options(argv)
+    folder: Path = given.folder
+    # What draws takes a second to load: not for --help.
+    from scalewise.analysis.target import SamplesError, read_samples
+    from scalewise.report import ReportFolderError, build, print_console
+
+    try:
+        samples = None if given.samples is None else read_samples(given.samples)
+        files = build(folder, given.out, samples)
+    except (RecordError, ReportFolderError, SamplesError) as error:
+        return refuse("report", error)
+    except OSError as error:
+        target = given.out or SweepFolder(folder).report_path
+        problem = f"cannot write into {target}: {error.strerror}"
+        return refuse("report", f"{problem}; give another folder: --out FOLDER")
+    print_console(folder, open_console(), samples)
+    done = "written over the earlier one" if files.replaced else "written"
+    sys.stdout.write(f"report: {files.markdown}, {done} with {len(files.plots)} plots beside it\n")
+    return _study(folder, given) if given.study else 0
+
+
+def _options(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="scalewise report",
+        description="Print the tables and verdicts of a sweep, and write its report anew from its "
+        "records: Markdown, plots, JSON and CSV in FOLDER/report, over what is there, or in --out. "
+        "No record is changed.",
+    )
+    parser.add_argument("folder", type=Path, help="a sweep's folder, e.g. multirun/<sweep>")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="write the report there, and nothing into the sweep's folder",
+    )
+    parser.add_argument(
+        "--samples", metavar="N", help="also the time and cost of training on N samples, e.g. 1e9"
+    )
+    parser.add_argument(
+        "--study", action="store_true", help="also write study/ into it: plots, CSV and LaTeX"
+    )
+    parser.add_argument("--warmup-epochs", type=int, default=1, help="--study: epochs left out")
+    parser.add_argument("--datasets", help="--study: only these, with commas between them")
+    return parser.parse_args(argv)
+
+
+def _study(folder: Path, given: argparse.Namespace) -> int:
+    from scalewise.report import study
+
+    if given.warmup_epochs < 0:
+        found = f"--warmup-epochs: found {given.warmup_epochs}"
+        return refuse("report", f"{found}; allowed: 0 or more")
+    datasets = tuple(given.datasets.split(",")) if given.datasets else ()
+    try:
+        files = study.build(folder, study.Selection(given.warmup_epochs, datasets), given.out)
+    except ValueError as error:
+        return refuse("report", error)
+    sys.stdout.write("".join(f"study: {file}\n" for file in files))
+    return 0

@@ -1,0 +1,81 @@
+"""A clock that is set while a cell runs changes neither how long it took nor how fast it is."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from scalewise.config import build_cell
+from scalewise.records import CellFolder, CellResult, DeviceInfo, HeartbeatWriter, PlannedCell
+from scalewise.records.heartbeat import read_heartbeat
+from scalewise.sweep.blame import Verdict
+from scalewise.sweep.compose import compose_cell
+from scalewise.sweep.job import Job
+from scalewise.sweep.recorded_end import Try
+from scalewise.train.callbacks.fit_records import FitRecords
+
+HOURS_S = 2 * 3600.0
+
+
+def set_clock(monkeypatch: pytest.MonkeyPatch, by_s: float) -> None:
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + by_s)
+
+
+def result(elapsed_s: float | None, finished_at: float = 110.0) -> CellResult:
+    return CellResult(
+        "c", "a", "cell", 0, 1, 100.0, finished_at, 1, "ddp", "weak", 1, 1, None, (), (), 1,
+        elapsed_s,
+    )  # fmt: skip
+
+
+def test_what_a_steady_clock_said_counts_before_the_time_of_day() -> None:
+    assert result(7.0).took_s == 7.0
+    assert result(None).took_s == 10.0
+    assert result(None, finished_at=40.0).took_s == 0.0, "older records, and a clock set back"
+
+
+@pytest.mark.parametrize("by_s", [-HOURS_S, HOURS_S])
+def test_a_try_takes_as_long_as_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_s: float
+) -> None:
+    folder = CellFolder(tmp_path / "sweep" / "cell")
+    folder.save_config(compose_cell(["model=medium"]))
+    slot = DeviceInfo("cpu", "a processor")
+    planned = PlannedCell("id", "config", "cell", (), 0, 1)
+    job = Job(str(folder.path), planned, (slot,), str(tmp_path), (), ())
+    own = Try(job, build_cell(folder.load_config()), folder, 1, time.time())
+    set_clock(monkeypatch, by_s)
+    own.record_failure(Verdict("exit", "it left", None, 1))
+    (attempt,) = folder.attempts()
+    assert abs(attempt.finished_at - attempt.started_at) > HOURS_S / 2
+    assert 0 < attempt.took_s < 60
+
+
+@pytest.mark.parametrize("by_s", [-HOURS_S, HOURS_S])
+def test_a_monitored_fit_takes_as_long_as_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_s: float
+) -> None:
+    records = FitRecords(CellFolder(tmp_path / "mine"), 0)
+    records.begin([DeviceInfo("cpu", "a processor")])
+    set_clock(monkeypatch, by_s)
+    records.break_off(ValueError("mine"), 20)
+    records.end()
+    (attempt,) = CellFolder(tmp_path / "mine").attempts()
+    assert 0 < attempt.took_s < 60
+
+
+@pytest.mark.parametrize("by_s", [-HOURS_S, HOURS_S])
+def test_a_rank_goes_on_at_the_same_pace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_s: float
+) -> None:
+    writer = HeartbeatWriter(tmp_path / "rank0")
+    writer.begin(100)
+    set_clock(monkeypatch, by_s)
+    writer.beat(7, 112)
+    writer.close()
+    beat = read_heartbeat(tmp_path / "rank0")
+    assert beat is not None
+    assert 0 <= beat.time - beat.started_at < 60

@@ -1,0 +1,50 @@
+"""Names of a user's metrics that a tracker would refuse, and all of the run with them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+from fakes.recorded_cell import RecordedCell
+from scalewise.records import CellFolder, MetricRow, MetricsWriter
+from scalewise.tracking.attempt import current_attempt
+from scalewise.tracking.base import metric_name
+from scalewise.tracking.describe import run_summary
+from scalewise.tracking.rows import CellRows
+from scalewise.tracking.windows import StepWindows
+
+NO_ENCODING = "loss\ud800"
+
+
+def test_only_what_is_no_name_is_changed() -> None:
+    for name in ("val/accuracy", "größe", "two\nlines"):
+        assert metric_name(name) == name
+    assert metric_name("") == "(no name)"
+    assert metric_name(NO_ENCODING) == r"loss\ud800"
+
+
+def test_rows_have_names_that_can_be_written(tmp_path: Path) -> None:
+    cell = CellFolder(tmp_path)
+    writer = MetricsWriter(cell.metrics_path(0))
+    writer.append(MetricRow(1.0, 1, 0, 4, {"": 1.0, NO_ENCODING: 2.0}))
+    writer.close()
+    (row,) = CellRows(cell, 10, 1, 1.0).read()
+    assert row.values["(no name)"] == 1.0
+    assert row.values[r"loss\ud800"] == 2.0
+
+
+def test_a_summary_has_names_that_can_be_written(tmp_path: Path) -> None:
+    cell = RecordedCell(CellFolder(tmp_path))
+    cell.train(20)
+    cell.close()
+    cell.succeed()
+    attempt = current_attempt(cell.folder)
+    assert attempt is not None and attempt.result is not None
+    ranks = tuple(dataclasses.replace(r, metrics={NO_ENCODING: 2.0}) for r in attempt.result.ranks)
+    named = dataclasses.replace(
+        attempt, result=dataclasses.replace(attempt.result, ranks=ranks, models=len(ranks))
+    )
+    values = run_summary(cell.folder, named, StepWindows(10, 2)).values
+    assert any(r"loss\ud800" in name for name in values)
+    json.dumps(dict(values), ensure_ascii=False).encode()

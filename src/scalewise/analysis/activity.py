@@ -9,6 +9,9 @@ from scalewise.analysis.run import Run
 
 LAUNCH_BOUND_SM_PERCENT = 50.0
 """Below this share of its cycles with work, a GPU that computes idles more than it works."""
+LEAST_CROWD_SHARE = 0.01
+"""Share of a step from which a crowd's part of a cost is told: the figures around it have three
+digits, and a tenth of what makes a limit decides none."""
 
 
 @dataclass(frozen=True)
@@ -71,3 +74,9 @@ def crowded_out_ms(run: Run) -> dict[int, float]:
 def crowd_ms(run: Run) -> float:
     """Of :func:`crowded_out_ms`, the worst rank's: the others wait for it. 0 where not counted."""
     return max(crowded_out_ms(run).values(), default=0.0)
+
+
+def crowd_words(crowd_ms: float, step_ms: float) -> str:
+    """`` (less 1.5 ms without a core)``; empty below :data:`LEAST_CROWD_SHARE` of a step."""
+    told = crowd_ms > 0 and crowd_ms >= LEAST_CROWD_SHARE * step_ms
+    return f" (less {crowd_ms:.3g} ms without a core)" if told else ""

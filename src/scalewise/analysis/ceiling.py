@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from scalewise.analysis.identity import differences
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.statistics import RatioEstimate, estimate_ratio
+from scalewise.analysis.untrained import no_training
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,13 @@ def is_ceiling(config: Configuration) -> bool:
 
 def under_ceiling(config: Configuration, configs: Sequence[Configuration]) -> UnderCeiling | None:
     """``config`` beside the independent replicas that differ from it in the strategy alone."""
-    if is_ceiling(config) or (config.devices or 1) < 2:
+    if is_ceiling(config) or (config.devices or 1) < 2 or no_training(config):
         return None
     own = config.values("samples_per_s")
     for other in configs:
-        if not is_ceiling(other) or differences(config.identity, other.identity, "strategy"):
+        if not is_ceiling(other) or no_training(other):
+            continue
+        if differences(config.identity, other.identity, "strategy"):
             continue
         most = other.values("samples_per_s")
         if own and most:

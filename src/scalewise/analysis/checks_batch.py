@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalewise.analysis.activity import LAUNCH_BOUND_SM_PERCENT, crowd_ms, sm_activity
+from scalewise.analysis.activity import (
+    LAUNCH_BOUND_SM_PERCENT,
+    crowd_ms,
+    crowd_words,
+    sm_activity,
+)
 from scalewise.analysis.breakdown import ExposedCommunication
 from scalewise.analysis.checks_host import input_bound, oversubscribed, stalls
 from scalewise.analysis.checks_ranks import straggler, uneven_shards
@@ -57,7 +62,7 @@ def divided_too_far(case: Case) -> Iterator[Diagnosis]:
     filled = ": undivided, it would fill the GPUs" if _makes_idle(found, case) else ""
     turns_ms = found.turns_ms
     turns = f"{turns_ms:.3g} ms of waiting for each other in turns and " if turns_ms else ""
-    less = f" (less {found.crowd_ms:.3g} ms without a core)" if found.crowd_ms else ""
+    less = crowd_words(found.crowd_ms, case.step_ms)
     yield Diagnosis(
         "batch too small", found.lost_ms, case.step_ms,
         f"forward and backward take {found.compute_ms:.3g} ms with 1/{n} of the batch and "

@@ -9,6 +9,7 @@ import numpy as np
 from scalewise.analysis.activity import sm_activity
 from scalewise.analysis.checks_batch import division_idles
 from scalewise.analysis.diagnosis import Case, Diagnosis
+from scalewise.analysis.pipeline import pipeline_of
 from scalewise.analysis.throughput import timeline
 
 DRAM_BOUND_PERCENT = 60.0
@@ -35,8 +36,8 @@ def activity(case: Case) -> Iterator[Diagnosis]:
         return
     compute, sm, dram = found.compute_ms, found.busy_percent, found.dram_percent
     if found.is_launch_bound:
-        if division_idles(case):
-            return  # its cause is named: the batch is too small
+        if division_idles(case) or pipeline_of(case.run.cell) is not None:
+            return  # its cause is named: the batch is too small, or a stage of a pipeline
         yield Diagnosis(
             "launch-bound", compute * (1 - sm / 100), case.step_ms,
             f"its SMs have work in {sm:.3g} % of the {compute:.3g} ms it computes: the GPU idles "

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scalewise.analysis.activity import crowd_ms, crowded_out_ms, run_queue_ms, sm_activity
+from scalewise.analysis.activity import (
+    crowd_ms,
+    crowd_words,
+    crowded_out_ms,
+    run_queue_ms,
+    sm_activity,
+)
 from scalewise.analysis.diagnosis import Case, Diagnosis
 from scalewise.analysis.lost_time import LONG_FACTOR, long_steps
 
@@ -48,7 +54,7 @@ def input_bound(case: Case) -> Iterator[Diagnosis]:
     crowd = 0.0 if case.device else crowd_ms(case.run)
     if wait - crowd > SHARE * step:
         who = "the GPU's stream" if case.device else "the training process"
-        less = f", less {crowd:.3g} ms without a core" if crowd > 0 else ""
+        less = crowd_words(crowd, case.step_ms)
         yield Diagnosis(
             "input-bound", wait - crowd, case.step_ms,
             f"{who} waits {wait:.3g} ms a step for its loader{less}",

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scalewise.records import DeviceInfo
-from scalewise.records.doctor import Backend, CollectiveRate, DoctorReport
+from scalewise.records.doctor import DoctorReport
+from scalewise.records.doctor_rates import Backend, CollectiveRate
 
 
 def bus_factor(ranks: int) -> float:

@@ -8,23 +8,26 @@ pass that excludes nothing says so.
 
 Repeats of one configuration may be of several states: ``sweep.allow_mixed`` lets a resumed sweep
 add results of other code or devices, and code is edited while a sweep runs. As in a report, such a
-mixture equals only the same mixture; one in the declared factor itself is said aloud.
+mixture equals only the same mixture; one in the declared factor itself is said aloud. Repeats that
+are set aside there, as those of another state of the user's own files, are left out here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from scalewise.analysis.cells import Cell, Sweep
 from scalewise.analysis.gate import Gate, judge_gate, parse_limit
 from scalewise.analysis.identity import FACTORS, differences, identity
-from scalewise.analysis.load import Cell, Sweep
 from scalewise.analysis.matches import Change, Match, Unmatched
 from scalewise.analysis.replaced import replaced_runs
 from scalewise.analysis.runs import Configuration, configurations
 from scalewise.analysis.significance import holm, holm_levels, minimum_detectable_effect
+from scalewise.analysis.sources import mixing_allowed
 from scalewise.analysis.statistics import estimate_ratio
+from scalewise.analysis.untrained import no_training
 
 Side = Literal["A", "B"]
 SIGNIFICANT = 0.05
@@ -32,7 +35,7 @@ SIGNIFICANT = 0.05
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A cell that ended but is not counted, for its records are damaged."""
+    """A cell that ended but is not counted, for its records are damaged or it is set aside."""
 
     side: Side
     cell: str
@@ -74,10 +77,11 @@ def compare(a: Sweep, b: Sweep, factor: str, fail_if: str | None = None) -> Comp
     if factor not in FACTORS:
         raise ValueError(f"factor: found {factor!r}; allowed: {', '.join(FACTORS)}")
     limit = parse_limit(fail_if) if fail_if is not None else None
-    before = [c for c in map(_sound, configurations(a)) if c.values("samples_per_s")]
+    all_a, all_b = configurations(a), configurations(b)
+    before = [c for c in map(_sound, all_a) if c.values("samples_per_s")]
     paired: list[_Found] = []
     unmatched: list[Unmatched] = []
-    for config in map(_sound, configurations(b)):
+    for config in map(_sound, all_b):
         found = _match(config, before, factor)
         if isinstance(found, _Found):
             paired.append(found)
@@ -85,7 +89,7 @@ def compare(a: Sweep, b: Sweep, factor: str, fail_if: str | None = None) -> Comp
             unmatched.append(found)
     judged = _judged(paired)
     gate = None if limit is None else judge_gate(judged, unmatched, limit)
-    left_out = (*_left_out("A", a), *_left_out("B", b))
+    left_out = (*_left_out("A", a, all_a), *_left_out("B", b, all_b))
     sides: tuple[tuple[Side, Sweep], ...] = (("A", a), ("B", b))
     replaced = tuple((side, line) for side, sweep in sides for line in replaced_runs(sweep))
     return Comparison(factor, judged, tuple(unmatched), gate, left_out, replaced)
@@ -96,9 +100,10 @@ def _sound(config: Configuration) -> Configuration:
     return replace(config, runs=tuple(r for r in config.runs if not r.cell.step_faults))
 
 
-def _left_out(side: Side, sweep: Sweep) -> list[LeftOut]:
-    found = [(cell, _fault(cell)) for cell in sweep.cells]
-    return [LeftOut(side, cell.planned.name, fault) for cell, fault in found if fault]
+def _left_out(side: Side, sweep: Sweep, configs: Sequence[Configuration]) -> list[LeftOut]:
+    aside = {one.run.cell.planned.name: f"it {one.reason}" for c in configs for one in c.aside}
+    found = [(c.planned.name, _fault(c) or aside.get(c.planned.name)) for c in sweep.cells]
+    return [LeftOut(side, name, why) for name, why in found if why]
 
 
 def _fault(cell: Cell) -> str:
@@ -126,6 +131,10 @@ def _match(
         mixtures = (*_mixtures("A", nearest, fields), *_mixtures("B", config, fields))
         why = "".join(f"; {mixture}" for mixture in mixtures)
         return Unmatched(config.label, f"the nearest in A differs in {words}{why}", differing)
+    for side, one in (("A", nearest), ("B", config)):
+        untrained = no_training(one)
+        if untrained is not None:
+            return Unmatched(config.label, f"in {side}, {untrained}")
     freed = FACTORS[factor]
     mixed = (*_mixtures("A", nearest, freed), *_mixtures("B", config, freed))
     return _Found(config.label, values, nearest.values("samples_per_s"), mixed)
@@ -145,9 +154,7 @@ def _mixtures(side: Side, config: Configuration, fields: Sequence[str]) -> list[
 
 
 def _leave(config: Configuration) -> str:
-    sweeps = [(cell.config or {}).get("sweep") for cell in config.cells]
-    allowed = any(isinstance(s, Mapping) and s.get("allow_mixed") is True for s in sweeps)
-    return " (sweep.allow_mixed=true)" if allowed else ""
+    return " (sweep.allow_mixed=true)" if mixing_allowed(config.cells) else ""
 
 
 def _judged(paired: Sequence[_Found]) -> tuple[Match, ...]:

@@ -13,15 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.scaling import Pair
 from scalewise.analysis.statistics import Estimate, Interval, RatioEstimate, estimate_positive
+from scalewise.analysis.untrained import no_training
 from scalewise.hardware import HardwareConfig, Price, profile_of
 from scalewise.typed import DataError, build
 
 _SECONDS_PER_HOUR = 3600.0
+_PRICE, _SOURCE = "hardware.price.usd_per_hour", "hardware.price.source"
 _MILLION = 1e6
 
 
@@ -45,6 +48,9 @@ def measure_cost(config: Configuration, profiles: Sequence[HardwareConfig]) -> C
     price = _price(config, profiles)
     if isinstance(price, str):
         return Cost(None, None, price)
+    untrained = no_training(config)
+    if untrained is not None:
+        return Cost(price, None, untrained)
     rates = [(run.world_size, run.samples_per_s) for run in config.runs]
     known = [(devices, rate) for devices, rate in rates if rate]
     if not known:
@@ -95,7 +101,7 @@ def _price(config: Configuration, profiles: Sequence[HardwareConfig]) -> Price |
     if len(recorded) > 1:
         return "its runs recorded different prices"
     (price,) = recorded
-    found = price if price is not None else _of_profile(config, profiles)
+    found = _of_profile(config, profiles) if price is None else _by_whom(price, config, profiles)
     if isinstance(found, Price) and found.usd_per_hour == 0:
         return f"the price given is 0 USD per hour ({found.source}, {found.date})"
     return found
@@ -117,6 +123,28 @@ def _recorded(config: Mapping[str, Any] | None, profiles: Sequence[HardwareConfi
     if hardware.get("allow_mismatch") and any(profile.price == price for profile in profiles):
         return None
     return price
+
+
+def _by_whom(price: Price, config: Configuration, profiles: Sequence[HardwareConfig]) -> Price:
+    """A recorded price, said to be the user's own where it is a number in place of a list's.
+
+    Who sets ``hardware.price.usd_per_hour`` alone leaves the list's name and date beside it. It
+    shows in what was typed, and in a number that stands in no list of that name and date.
+    """
+    listed = [p.price for p in profiles if p.price is not None]
+    same_list = [p for p in listed if (p.source, p.date) == (price.source, price.date)]
+    if not (_typed_alone(config) or same_list) or price in same_list:
+        return price
+    began = min(run.cell.result.started_at for run in config.runs if run.cell.result)
+    day = datetime.fromtimestamp(began, UTC).date().isoformat()
+    return Price(price.usd_per_hour, "given by the user as hardware.price.usd_per_hour", day)
+
+
+def _typed_alone(config: Configuration) -> bool:
+    """The number was typed, and no name for it."""
+    typed = config.cells[0].planned.overrides
+    keys = {word.partition("=")[0].lstrip("+") for word in typed}
+    return _PRICE in keys and not keys.intersection((_SOURCE, "hardware.price"))
 
 
 def _of_profile(config: Configuration, profiles: Sequence[HardwareConfig]) -> Price | str:

@@ -17,7 +17,7 @@ Limit = Literal[
     "launch-bound", "batch too small", "memory-bound", "compute-bound", "throttled",
     "allocator thrash", "host oversubscribed", "per-replica throughput",
     "inflated throughput", "unsynchronised timing", "redundant reductions",
-    "idle pipeline stages",
+    "idle pipeline stages", "launch-bound stages",
 ]  # fmt: skip
 
 

@@ -6,17 +6,15 @@ the speedup without widening its interval, and more than linear scaling is what 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from scalewise.analysis.diagnosis import Diagnosis
 from scalewise.analysis.figures import factor
-from scalewise.analysis.identity import DATA_FILE
 from scalewise.analysis.lost_time import hiccup_clause, hiccup_line, wait_clause
-from scalewise.analysis.own_code import mixed_own_code
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.scaling import Pair
+from scalewise.analysis.sources import mixed_sources
 from scalewise.analysis.untrained import untrained_steps
 from scalewise.analysis.verdict import Judgement
 
@@ -47,8 +45,8 @@ def doubted(pair: Pair, diagnoses: Diagnoses) -> Pair:
     sides = [(config, untrained_steps(config)) for config in (pair.single, pair.multi)]
     doubts += [f"{_side(config)}: {without}" for config, without in sides if without]
     doubts += [c for side in (pair.single, pair.multi) if (c := _long_steps(side, diagnoses))]
-    doubts += _other_data(pair)
-    doubts += mixed_own_code((pair.single, pair.multi))
+    sides_cells = [[run.cell for run in side.runs] for side in (pair.single, pair.multi)]
+    doubts += dict.fromkeys(line for cells in sides_cells for line in mixed_sources(cells))
     waits = wait_clause(pair.multi)
     said = [*([waits] if waits else []), *doubts]
     if not said:
@@ -72,41 +70,6 @@ def _long_steps(config: Configuration, diagnoses: Diagnoses) -> str | None:
 
 def _stalls(config: Configuration, diagnoses: Diagnoses) -> bool:
     return any(d.limit == "stalls" for d in diagnoses.get(config.config_id, ()))
-
-
-def changed_files(configs: Sequence[Configuration]) -> list[str]:
-    """A line for each data file that was not the same for all cells of a sweep that name it."""
-    seen: dict[tuple[str, str], dict[str, None]] = {}
-    for config in configs:
-        for name, words in config.identity.items():
-            if not name.startswith(DATA_FILE):
-                continue
-            argument = f"dataset.{name.removeprefix(DATA_FILE)}"
-            value = os.path.normpath(config.identity.get(argument, "unknown"))
-            seen.setdefault((argument, value), {}).update(dict.fromkeys(words.split(" | ")))
-    return [
-        f"{argument}={value} changed between cells ({', '.join(sorted(told))}): their results "
-        "are of different data"
-        for (argument, value), told in seen.items()
-        if len(told) > 1
-    ]
-
-
-def _other_data(pair: Pair) -> list[str]:
-    """A line for each file that was not the same for all runs of a side.
-
-    Sides that differ from each other are refused before; their repeats are joined by `` | ``.
-    """
-    told = {
-        name.removeprefix(DATA_FILE): words
-        for config in (pair.single, pair.multi)
-        for name, words in config.identity.items()
-        if name.startswith(DATA_FILE) and " | " in words
-    }
-    return [
-        f"its runs read different data: dataset.{argument} was {words.replace(' | ', ' and ')}"
-        for argument, words in told.items()
-    ]
 
 
 def _crowded(config: Configuration, diagnoses: Diagnoses) -> Diagnosis | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scalewise.analysis.load import Cell
+from scalewise.analysis.cells import Cell
 
 # Keys that say how often and by what a configuration is run, and nothing of what is run.
 _NO_FACTOR = (

@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scalewise.analysis.cells import Cell
 from scalewise.analysis.identity import flatten, is_factor
 from scalewise.analysis.kinds import is_examination, is_profiled, is_search
-from scalewise.analysis.load import Cell
 from scalewise.records import PlannedCell
 
 Fields = Mapping[str, Any]

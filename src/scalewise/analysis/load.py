@@ -1,4 +1,4 @@
-"""A sweep folder read into frozen values: what ended how, and everything it left behind.
+"""A sweep folder read into frozen values (:mod:`scalewise.analysis.cells`).
 
 A record that is torn, corrupt or absent becomes a ``problem`` in words on its cell. Reading
 never fails because one cell is damaged: the rest of the sweep still has to be reported.
@@ -7,11 +7,10 @@ never fails because one cell is damaged: the rest of the sweep still has to be r
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
 
+from scalewise.analysis.cells import Cell, CellState, Sweep
 from scalewise.analysis.own_optimizer import name_own_optimizers
 from scalewise.analysis.readings import (
     attempt,
@@ -28,103 +27,17 @@ from scalewise.records import (
     Attempt,
     CellFolder,
     CellResult,
-    DeviceSeries,
-    MetricRow,
     PlannedCell,
-    Provenance,
     RecordError,
-    ShardIndices,
-    StepSeries,
-    StrategyDecision,
     SweepFolder,
-    TrackingRecord,
     load_decision,
 )
-from scalewise.records.batch_search import BatchSearchRecord, load_batch_search
+from scalewise.records.batch_search import load_batch_search
 from scalewise.records.cell import ALIVE_S
 from scalewise.records.heartbeat import read_heartbeat
-from scalewise.records.imported import ImportedResult, load_imported
-from scalewise.records.profile import WindowProfile, load_profiles
+from scalewise.records.imported import load_imported
+from scalewise.records.profile import load_profiles
 from scalewise.records.quarantine import Quarantine, load_quarantine
-
-CellState = Literal["done", "failed", "skipped", "interrupted", "unfinished"]
-"""``unfinished`` is a cell that still runs or has not started; ``interrupted`` is also one whose
-processes are gone without a word."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One cell of a sweep and all its records that could be read."""
-
-    planned: PlannedCell
-    path: Path
-    state: CellState
-    config: Mapping[str, Any] | None
-    """The resolved configuration; None if it could not be read."""
-    result: CellResult | None
-    """Present if and only if ``state`` is ``done``."""
-    provenance: Provenance | None
-    steps: tuple[StepSeries, ...] = ()
-    """One series a rank, in the order of ranks; ranks whose file is unreadable are absent."""
-    devices: tuple[DeviceSeries, ...] = ()
-    """One series a host."""
-    metrics: Mapping[int, tuple[MetricRow, ...]] = field(default_factory=dict)
-    """Rank to its rows."""
-    shards: tuple[ShardIndices, ...] = ()
-    attempts: tuple[Attempt, ...] = ()
-    """Tries without a result, oldest first."""
-    under_way: str = ""
-    """Of a try that has neither result nor record of its end: whether it lives, and how far it is.
-    Empty where there is none."""
-    tracking: TrackingRecord | None = None
-    imported: ImportedResult | None = None
-    """A published line for the same configuration; None where there is none."""
-    decision: StrategyDecision | None = None
-    """Why it was trained with this strategy; None where that was asked for by name."""
-    batch_search: BatchSearchRecord | None = None
-    """The search that it is, or that found its batch size; None where that was typed."""
-    profiles: tuple[WindowProfile, ...] = ()
-    """What a profiler saw, one a rank, in cells made for it."""
-    problems: tuple[str, ...] = ()
-    """What is missing or damaged, one line each."""
-    result_fault: str = ""
-    """Which of ``problems`` keeps a result that is there from being used; else empty."""
-    step_faults: tuple[str, ...] = ()
-    """Those of ``problems`` that leave its times in doubt."""
-    metric_faults: tuple[str, ...] = ()
-    """Those of ``problems`` that leave its metrics in doubt."""
-
-    @property
-    def failure(self) -> str:
-        """Why there is no result, in one line; empty for a cell that is done."""
-        if self.state == "done":
-            return ""
-        if self.result_fault:
-            return f"its result cannot be used: {self.result_fault}"
-        if self.under_way:
-            return self.under_way
-        if self.attempts:
-            return self.attempts[-1].message
-        return "no record of its end: still running, not started, or nothing could be written"
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """Every cell of a sweep, in the order of its plan."""
-
-    path: Path
-    command: tuple[str, ...]
-    """What the user typed; empty if the plan could not be read."""
-    order_seed: int | None
-    created_at: float | None
-    """Unix time."""
-    cells: tuple[Cell, ...]
-    problems: tuple[str, ...] = ()
-    quarantined: tuple[str, ...] = ()
-    """Devices that the sweep put aside, with the evidence, one line each."""
-
-    def in_state(self, state: CellState) -> tuple[Cell, ...]:
-        return tuple(c for c in self.cells if c.state == state)
 
 
 def sweep_folder(path: Path | str) -> SweepFolder:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from scalewise.analysis.cells import Cell
 from scalewise.analysis.identity import Identity, differences, identity
 from scalewise.analysis.kinds import is_monitored
-from scalewise.analysis.load import Cell
 from scalewise.analysis.runs import Configuration
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scalewise.analysis.load import Cell
+    from scalewise.analysis.cells import Cell
 
 
 def name_own_optimizers(cells: Iterable[Cell]) -> tuple[Cell, ...]:

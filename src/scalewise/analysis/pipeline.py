@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from scalewise.analysis.breakdown import Anatomy
-from scalewise.analysis.load import Cell
+from scalewise.analysis.cells import Cell
 from scalewise.records import PipelineRecord
 from scalewise.records.fed import data_shards_of
 

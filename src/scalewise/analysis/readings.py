@@ -15,6 +15,7 @@ from scalewise.analysis.belonging import (
     same_rows,
     steps_at_another_time,
 )
+from scalewise.analysis.standstill import set_aside
 from scalewise.records import (
     Attempt,
     CellFolder,
@@ -103,7 +104,8 @@ def read_rank_steps(
     absent = sorted(set(range(result.world_size)) - ranks) if result and stepped else []
     if absent:
         problems.append(f"no step records of rank {', '.join(map(str, absent))}")
-    return tuple(one for one in series if one.rank not in copied)
+    own = [one for one in series if one.rank not in copied]
+    return set_aside(own, result.ranks if result is not None else ())
 
 
 def _steps_are_own(
@@ -236,4 +238,4 @@ def _summary_of(result: CellResult, rank: int) -> RankSummary | None:
 def _by_rank(folder: Path, suffix: str) -> list[tuple[int, Path]]:
     """``rank<r>.<suffix>`` files of a folder with their ranks, in order."""
     names = [(p.stem.removeprefix("rank"), p) for p in folder.glob(f"rank*.{suffix}")]
-    return sorted((int(number), path) for number, path in names if number.isdigit())
+    return sorted((int(number), path) for number, path in names if number.isdecimal())

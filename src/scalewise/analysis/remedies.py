@@ -35,6 +35,8 @@ REMEDIES: Mapping[Limit, str] = {
     "strategy=fsdp; then the allocator needs no retries",
     "host oversubscribed": "more cores for each rank, fewer loader workers, or a quieter host",
     "redundant reductions": "strategy.no_sync=true: reduce once an optimizer step",
+    "launch-bound stages": "fewer microbatches (strategy.microbatches) or a larger batch_size, so "
+    "that each launch has more work, against the bubble that grows with fewer",
     "idle pipeline stages": "more microbatches, or a cut of the model that balances the stages",
     "per-replica throughput": "multiply by the replicas, or measure again; this figure is one's",
     "inflated throughput": "measure again: it counts samples that nobody trained on",

@@ -21,6 +21,7 @@ from scalewise.analysis.sequential import (
     decide_alone,
     stop_or_go_on,
 )
+from scalewise.analysis.untrained import no_training
 
 MOST_FAILURES = 2
 """Runs of a configuration that may fail before no more are added: it would fail for ever."""
@@ -108,15 +109,22 @@ def _alone(config: Configuration, asked: Adaptive) -> Repeats:
 
 
 def _all_spent(members: Sequence[Configuration], cap: int) -> str | None:
-    """A neighbour that never goes away would have repeats set aside and made up for, for ever."""
+    """A neighbour that never goes away, or a file that changes again and again, would have repeats
+    set aside and made up for, for ever."""
     for member in members:
         if member.aside and len(member.runs) + len(member.aside) >= cap:
-            return f"{len(member.aside)} runs of {member.label} had neighbours and are set aside"
+            remedies = " and ".join(dict.fromkeys(a.remedy for a in member.aside))
+            return (
+                f"{len(member.aside)} runs of {member.label} are set aside: run it again {remedies}"
+            )
     return None
 
 
 def _failure(members: Sequence[Configuration]) -> str | None:
     for member in members:
+        untrained = no_training(member)
+        if untrained is not None:
+            return f"{member.label}: {untrained}"
         failed = [c for c in member.cells if c.state in ("failed", "skipped")]
         unmeasured = [r for r in member.runs if r.throughput is None]
         if len(failed) + len(unmeasured) >= MOST_FAILURES:

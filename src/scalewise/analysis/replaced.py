@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scalewise.analysis.load import Cell, Sweep
+from scalewise.analysis.cells import Cell, Sweep
 from scalewise.records import CellFolder
 
 _WHERE = "earlier results lie in earlier/ of their folders"

@@ -8,7 +8,7 @@ from typing import ParamSpec, TypeVar
 
 from scalewise.analysis.balance import LoadBalance, measure_balance
 from scalewise.analysis.breakdown import Anatomy, measure_anatomy
-from scalewise.analysis.load import Cell
+from scalewise.analysis.cells import Cell
 from scalewise.analysis.loss import LossCurve, longest_loss_curve, loss_curve
 from scalewise.analysis.run_losses import RunLosses, run_losses
 from scalewise.analysis.shards import ShardAudit, audit_shards

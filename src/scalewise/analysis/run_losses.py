@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from scalewise.analysis.cells import Cell
 from scalewise.analysis.labels import named
-from scalewise.analysis.load import Cell
 from scalewise.records import CellResult, MetricRow
 from scalewise.records.fed import data_shards_of
 from scalewise.records.rank_means import keyed, mean_over_ranks, weights_of

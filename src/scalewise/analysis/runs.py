@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from scalewise.analysis import shared_host, sources
+from scalewise.analysis.cells import Cell, Sweep
 from scalewise.analysis.identity import Identity, identity
 from scalewise.analysis.labels import configuration_labels, named, swept_order
-from scalewise.analysis.load import Cell, Sweep
+from scalewise.analysis.parted import Parted
 from scalewise.analysis.run import Run, measure_run
-from scalewise.analysis.shared_host import Parted, part
 from scalewise.analysis.statistics import (
     Estimate,
     estimate_mean,
@@ -53,6 +54,9 @@ class SetAside:
 
     run: Run
     reason: str
+    """What it did, as ``shared the host with pid 4711 (python)``."""
+    remedy: str
+    """How to run it again so that it counts, as ``on a quiet host``."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,7 @@ def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
     for cells in groups.values():
         cells.sort(key=lambda c: c.planned.repeat)
     labels = configuration_labels({key: cells[0] for key, cells in groups.items()})
-    parted = part(groups)
+    parted = _parted(groups)
     found = [_configuration(key, labels[key], cells, parted[key]) for key, cells in groups.items()]
     ordered: list[Configuration] = []
     for workload in dict.fromkeys(map(_workload, found)):
@@ -130,14 +134,24 @@ def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
     return tuple(ordered)
 
 
+def _parted(groups: Mapping[str, Sequence[Cell]]) -> dict[str, Parted]:
+    """Repeats of one state of the user's files, and of those the ones with like neighbours."""
+    of_one_state = sources.part(groups)
+    alike = shared_host.part({key: parted.kept for key, parted in of_one_state.items()})
+    return {
+        key: Parted(alike[key].kept, {**parted.aside, **alike[key].aside})
+        for key, parted in of_one_state.items()
+    }
+
+
 def _configuration(
     config_id: str, label: str, cells: Sequence[Cell], finished: Parted
 ) -> Configuration:
     runs = tuple(measure_run(cell) for cell in finished.kept)
     aside = tuple(
-        SetAside(measure_run(cell), finished.aside[cell.planned.name])
+        SetAside(measure_run(cell), why.reason, why.remedy)
         for cell in cells
-        if cell.planned.name in finished.aside
+        if (why := finished.aside.get(cell.planned.name)) is not None
     )
     shared = identity(finished.kept or cells)
     return Configuration(config_id, label, tuple(cells), runs, shared, aside)

@@ -19,11 +19,12 @@ from scalewise.analysis.identity import Difference, differences
 from scalewise.analysis.kinds import is_monitored
 from scalewise.analysis.limits import explain_loss
 from scalewise.analysis.monitored import identity_beside, said_of
+from scalewise.analysis.parted import ENOUGH_RUNS
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.sequential import adaptive, estimate_at, judge_at
-from scalewise.analysis.shared_host import ENOUGH_RUNS
 from scalewise.analysis.significance import holm
 from scalewise.analysis.statistics import RatioEstimate, estimate_ratio
+from scalewise.analysis.untrained import no_training
 from scalewise.analysis.verdict import MIN_EFFICIENCY, Judgement, SeedLabel, judge, seed_label
 
 
@@ -116,6 +117,9 @@ def _pair(
         way_out = _way_out(differing, single, multi)
         return Refused(multi, f"{single.label} differs in {words}{more}{why}{way_out}", differing)
     for side in (multi, single):
+        untrained = no_training(side)
+        if untrained is not None:
+            return Refused(multi, f"{side.label}: {untrained}")
         if side.aside and len(side.runs) < ENOUGH_RUNS:
             return Refused(multi, too_few(side))
     above, below = multi.values("samples_per_s"), single.values("samples_per_s")
@@ -158,13 +162,14 @@ def _way_out(differing: Sequence[Difference], single: Configuration, multi: Conf
 
 
 def too_few(config: Configuration) -> str:
-    """Why a configuration has too few repeats left, once those with neighbours are set aside."""
+    """Why a configuration has too few repeats left, once those unlike them are set aside."""
     reasons = dict.fromkeys(f"{a.run.cell.planned.name} {a.reason}" for a in config.aside)
     left, all_ = len(config.runs), len(config.runs) + len(config.aside)
+    remedies = " and ".join(dict.fromkeys(a.remedy for a in config.aside))
     more = "Run it again" if is_monitored(config.cells[0].config) else "Add repeats"
     return (
         f"{left} of {all_} repeats of {config.label} is left, too few: {'; '.join(reasons)}. "
-        f"{more} on a quiet host"
+        f"{more} {remedies}"
     )
 
 

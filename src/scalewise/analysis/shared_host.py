@@ -7,25 +7,13 @@ neighbour that comes and goes spoils the repeats it met, and no others.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from scalewise.analysis.cells import Cell
 from scalewise.analysis.identity import identity
-from scalewise.analysis.load import Cell
-
-ENOUGH_RUNS = 2
-"""Fewer repeats have no interval: once some were set aside, that is too few to compare."""
+from scalewise.analysis.parted import ENOUGH_RUNS, Aside, Parted
 
 _OF_ONE_SIDE = ("devices", "strategy", "co_tenancy")
 """Fields in which the sides of a comparison may differ, and the one that is judged here."""
-
-
-@dataclass(frozen=True)
-class Parted:
-    """The finished repeats of one configuration."""
-
-    kept: tuple[Cell, ...]
-    aside: Mapping[str, str]
-    """Name of each cell that was set aside to the reason, in words."""
 
 
 def part(groups: Mapping[str, Sequence[Cell]]) -> dict[str, Parted]:
@@ -66,7 +54,8 @@ def _votes(keys: Sequence[str], done: Mapping[str, Sequence[Cell]], *, shared: b
 
 def _parted(cells: Sequence[Cell], shared: bool) -> Parted:
     kept = tuple(c for c in cells if _shared(c) is shared)
-    return Parted(kept, {c.planned.name: _reason(c) for c in cells if _shared(c) is not shared})
+    others = [c for c in cells if _shared(c) is not shared]
+    return Parted(kept, {c.planned.name: Aside(_reason(c), "on a quiet host") for c in others})
 
 
 def _reason(cell: Cell) -> str:

@@ -112,13 +112,19 @@ def effect_size(a: Values, b: Values) -> float | None:
 def minimum_detectable_effect(
     above: Values, below: Values, alpha: float = 0.05, power: float = 0.8
 ) -> float | None:
-    """The smallest true ratio above 1 that as many runs would show, if they scatter as these do.
+    """The smallest true ratio above 1 that as many new runs would show with this ``power``.
 
     Of Welch's test on logarithms, as :func:`~scalewise.analysis.statistics.estimate_ratio` makes
-    it: with its standard error and its degrees of freedom (Welch and Satterthwaite), at the
-    two-sided level ``alpha``, which is the corrected one where the test is; from the noncentral t
-    distribution. So it lies beyond the half width of the interval of ``1 - alpha``. The scatter is
-    itself an estimate: from two or three runs a side this is the right order, not more.
+    it, at the two-sided level ``alpha``, which is the corrected one where the test is. So it lies
+    beyond the half width of the interval of ``1 - alpha``.
+
+    The scatter of new runs is not that of these, which is an estimate too: the power of the
+    noncentral t distribution is averaged over what the estimate leaves open, its standard error
+    being that of these runs times ``sqrt(df / chi2)``, with the degrees of freedom of Welch and
+    Satterthwaite. Taken at its face value it would promise 80 % and keep 60 % with two runs a side
+    and 67 % with three. Simulated at 5 %, it keeps 75 to 82 % with equally many runs a side,
+    whether or not one side scatters three times as far as the other; of unequally many, which
+    Welch's degrees of freedom flatter, less: 77 % with 3 and 5, 68 % with 2 and 5.
 
     None with one run on a side, and for runs that are all equal: they bound nothing.
     """
@@ -128,12 +134,28 @@ def minimum_detectable_effect(
     error, df = welch_error(x, y)
     if error == 0:
         return None
+    return finite_exp(_errors_to_be_seen(df, alpha, power) * error)
+
+
+_SCATTERS = 128
+"""Points at which each of two distributions of the scatter is averaged over."""
+
+
+def _errors_to_be_seen(df: float, alpha: float, power: float) -> float:
+    """A difference in standard errors as estimated once that is seen with ``power`` once more."""
     critical = float(scipy.stats.t.ppf(1 - alpha / 2, df))
+    quantiles = (np.arange(_SCATTERS) + 0.5) / _SCATTERS
+    # What is estimated of a standard error, over that error as it is: here once, and once more.
+    estimated = np.sqrt(scipy.stats.chi2.ppf(quantiles, df) / df)
+    once, again = estimated[:, None], estimated[None, :]
 
-    def lack(noncentrality: float) -> float:
-        found = scipy.stats.nct.sf(critical, df, noncentrality)
-        return float(found) - power
+    def lack(errors: float) -> float:
+        # The mean over ``again`` alone is the noncentral t distribution, which scipy's own does
+        # not reach at the levels and degrees of freedom of few runs.
+        seen = scipy.special.ndtr(errors * once - critical * again)
+        return float(seen.mean()) - power
 
-    # With one degree of freedom and small levels the power reaches 0.95 at twice the critical t.
-    noncentrality = float(scipy.optimize.brentq(lack, 0.0, 2 * critical + 20.0))
-    return finite_exp(noncentrality * error)
+    most = 2 * critical + 20.0
+    while lack(most) < 0:
+        most *= 2
+    return float(scipy.optimize.brentq(lack, 0.0, most, rtol=1e-6))

@@ -47,6 +47,14 @@ class Estimate:
         """Run-to-run coefficient of variation, a fraction."""
         return None if self.sd is None or self.value == 0 else self.sd / abs(self.value)
 
+    def scaled(self, factor: float) -> Estimate:
+        """The figure in another unit: times a known positive number."""
+        interval = self.interval and Interval(
+            self.interval.low * factor, self.interval.high * factor, self.interval.confidence
+        )
+        sd = None if self.sd is None else self.sd * factor
+        return Estimate(self.value * factor, self.n, sd, interval)
+
 
 @dataclass(frozen=True)
 class RatioEstimate:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from scalewise.analysis.apart import timed_only, windows
+from scalewise.analysis.cells import Cell, Sweep
 from scalewise.analysis.communication import Communication, measure_communication
 from scalewise.analysis.cost import Cost, measure_cost
 from scalewise.analysis.diagnosis import Diagnosis
 from scalewise.analysis.kinds import is_profiled
-from scalewise.analysis.load import Cell, Sweep
 from scalewise.analysis.mfu import MfuResult, find_doctor, measure_mfu
 from scalewise.analysis.repeats import Repeats
 from scalewise.analysis.runs import Configuration

@@ -10,6 +10,7 @@ import numpy as np
 
 from scalewise.analysis.balance import cv_percent
 from scalewise.analysis.energy import DeviceEnergy, measure_energy
+from scalewise.analysis.standstill import was_suspended
 from scalewise.analysis.throughput import NotMeasuredError
 from scalewise.records import DeviceSample, DeviceSeries, SampledDevice, StepSeries
 
@@ -92,9 +93,11 @@ def measure_usage(series: Sequence[DeviceSeries], steps: Sequence[StepSeries]) -
     if not any(len(s) for s in steps):
         raise NotMeasuredError("no steps were recorded, so no sample can be placed in time")
     everything, timed = _window(steps), _window([s.timed() for s in steps])
+    # The counter went on while the cell was suspended, and another may have had the GPU.
+    counted = timed if not was_suspended(steps) else None
     for name, window in (("timed steps", timed), ("all steps", everything)):
         devices = [
-            _usage(one, device, window, timed, everything[0])
+            _usage(one, device, window, counted, everything[0])
             for one in series
             for device in one.devices
         ]
@@ -128,13 +131,16 @@ def _usage(
     series: DeviceSeries,
     device: SampledDevice,
     window: tuple[float, float],
-    timed: tuple[float, float],
+    timed: tuple[float, float] | None,
     first_step: float,
 ) -> DeviceUsage:
-    """Means over ``window``; energy always over the ``timed`` steps, which it is divided by."""
+    """Means over ``window``; energy always over the ``timed`` steps, which it is divided by.
+
+    With None, energy is not measured.
+    """
     inside = [i for i, t in enumerate(series.times) if window[0] <= t <= window[1]]
     energy = None
-    if series.source == "nvml" and timed[1] > timed[0]:
+    if series.source == "nvml" and timed is not None and timed[1] > timed[0]:
         energy = measure_energy(series, device, timed, first_step)
     activity = _activity(series, device.id, window)
     rows = [series.samples[i][device.id] for i in inside if device.id in series.samples[i]]

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from scalewise.analysis.apart import timed_only
+from scalewise.analysis.cells import Sweep
 from scalewise.analysis.diagnose import diagnose
 from scalewise.analysis.diagnosis import Diagnosis
 from scalewise.analysis.doubts import doubted
-from scalewise.analysis.load import Sweep
 from scalewise.analysis.monitored import read_scaling
 from scalewise.analysis.repeats import Repeats, assess
 from scalewise.analysis.runs import Configuration, configurations

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from scalewise.analysis.load import Sweep, load_sweep
+from scalewise.analysis.cells import Sweep
+from scalewise.analysis.load import load_sweep
 from scalewise.analysis.summary import Analysis, analyse
 from scalewise.records import SweepFolder
 from scalewise.report import balance_runs, device_memory, devices, export, markdown, plots, timeline
@@ -34,21 +35,24 @@ class ReportFiles:
     plots: tuple[Path, ...]
 
 
-def build(sweep_folder: Path | str, out: Path | None = None) -> ReportFiles:
+def build(
+    sweep_folder: Path | str, out: Path | None = None, samples: int | None = None
+) -> ReportFiles:
     """Write report.md with its PNG plots, results.json and results.csv into ``<sweep>/report/``.
 
     A report is worth what its records are: one that is there is replaced. ``out`` is another folder
-    for it. Raises :class:`~scalewise.records.RecordError` where the sweep holds no cell at all,
+    for it; of ``samples``, a number that somebody means to train, it shows time and cost. Raises
+    :class:`~scalewise.records.RecordError` where the sweep holds no cell at all,
     :class:`ReportFolderError` where ``out`` holds other files, and OSError where nothing can be
     written.
     """
     if out is not None:
         _check_ours(out)
     analysis = analyse(load_sweep(sweep_folder))
-    return _write(analysis, out or SweepFolder(sweep_folder).report_path)
+    return _write(analysis, out or SweepFolder(sweep_folder).report_path, samples)
 
 
-def _write(analysis: Analysis, folder: Path) -> ReportFiles:
+def _write(analysis: Analysis, folder: Path, samples: int | None) -> ReportFiles:
     folder.mkdir(parents=True, exist_ok=True)
     replaced = (folder / _RESULTS).exists()
     drawn = plots.draw_all(analysis) | devices.draw_all(analysis)
@@ -67,11 +71,12 @@ def _write(analysis: Analysis, folder: Path) -> ReportFiles:
         folder / "results.csv",
         tuple(folder / name for name in drawn),
     )
-    files.markdown.write_text(markdown.render(analysis, list(drawn)), encoding="utf-8")
+    page = markdown.render(analysis, list(drawn), samples)
+    _write_text(files.markdown, page)
     _write_or_remove(folder / "gpu_summary.txt", device_memory.summary_text(analysis))
     _write_or_remove(folder / timeline.CSV_NAME, timeline.as_csv(analysis))
-    files.json.write_text(export.as_json(analysis), encoding="utf-8")
-    files.csv.write_text(export.as_csv(analysis), encoding="utf-8")
+    _write_text(files.json, export.as_json(analysis, samples))
+    _write_text(files.csv, export.as_csv(analysis))
     return files
 
 
@@ -89,12 +94,19 @@ def _check_ours(folder: Path) -> None:
 
 def _write_or_remove(path: Path, text: str) -> None:
     if text:
-        path.write_text(text, encoding="utf-8")
+        _write_text(path, text)
     else:
         path.unlink(missing_ok=True)
 
 
-def print_console(sweep: Sweep | Path | str, console: Console | None = None) -> None:
+def _write_text(path: Path, text: str) -> None:
+    # A command or a folder's name may hold bytes that are no text: shown as what they are.
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+def print_console(
+    sweep: Sweep | Path | str, console: Console | None = None, samples: int | None = None
+) -> None:
     """The same answer on a terminal; ``sweep`` is a loaded sweep or its folder."""
     loaded = sweep if isinstance(sweep, Sweep) else load_sweep(sweep)
-    _console.show(analyse(loaded), console or Console())
+    _console.show(analyse(loaded), console or Console(), samples)

@@ -9,7 +9,7 @@ from scalewise.analysis.figures import MISSING, number
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.seed_breakdown import seed_rows
 from scalewise.analysis.summary import Analysis
-from scalewise.report.findings import by_text
+from scalewise.report.gathered import by_text
 from scalewise.report.table import Table
 from scalewise.typed import to_plain
 

@@ -10,14 +10,18 @@ from scalewise.analysis.summary import Analysis
 from scalewise.report import (
     alike,
     cost,
+    doubts,
     examined,
+    faults,
     findings,
     markdown,
     provenance,
     swept,
     tables,
+    target,
     trackers,
     unfinished,
+    widths,
 )
 from scalewise.report.fitted import fitted
 
@@ -31,9 +35,14 @@ _COLOURS = {
 }
 
 
-def show(analysis: Analysis, console: Console) -> None:
-    """Tables, verdicts with their reasons, and whatever went wrong."""
+def show(analysis: Analysis, console: Console, samples: int | None = None) -> None:
+    """Tables, verdicts with their reasons, and whatever went wrong.
+
+    With ``samples`` also the time and cost of so many.
+    """
     console.print(f"[bold]{findings.counts(analysis)}[/bold]")
+    for line in provenance.code_lines(analysis):
+        console.print(f"[dim]{escape(line)}[/dim]")
     for label in provenance.labels(analysis):
         console.print(f"[red]{escape(label)}[/red]")
     if analysis.measured:
@@ -45,7 +54,10 @@ def show(analysis: Analysis, console: Console) -> None:
                 console.print(part)
         for line in swept.fastest(analysis):
             console.print(f"[bold]{escape(line)}[/bold]")
+        _show_widths(analysis, console)
         _show_cost(analysis, console)
+        if samples is not None:
+            _show_target(analysis, samples, console)
     answers = findings.answers(analysis)
     for label, verdict, reason in answers:
         colour = _COLOURS[verdict]
@@ -66,13 +78,36 @@ def show(analysis: Analysis, console: Console) -> None:
                 console.print(part)
     lines = {
         "limit": findings.limits(analysis),
-        "fault": findings.faults(analysis),
-        "doubt": findings.warnings(analysis),
+        "fault": faults.lines(analysis),
+        "doubt": doubts.warnings(analysis),
         "tracker": trackers.problems(analysis),
     }
     for kind, found in lines.items():
         for line in found:
             console.print(f"[yellow]{kind}:[/yellow] {escape(line)}")
+
+
+def _show_widths(analysis: Analysis, console: Console) -> None:
+    side_by_side = widths.widths_table(analysis)
+    if not side_by_side.rows:
+        return
+    for part in fitted(side_by_side, console):
+        console.print(part)
+    for line in widths.lines(analysis):
+        console.print(f"[bold]{escape(line)}[/bold]")
+
+
+def _show_target(analysis: Analysis, samples: int, console: Console) -> None:
+    """Below the prices, which are those of its USD too: they are not said twice."""
+    found = target.target_table(analysis, samples)
+    if not found.rows:
+        return
+    console.print(f"[bold]{target.title(samples)}[/bold]")
+    for part in fitted(found, console):
+        console.print(part)
+    if not cost.cost_table(analysis).rows:
+        for line in target.price_lines(analysis):
+            console.print(f"[dim]{escape(line)}[/dim]")
 
 
 def _show_cost(analysis: Analysis, console: Console) -> None:

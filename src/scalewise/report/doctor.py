@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from scalewise.records.doctor import Backend, DoctorReport, RankMeasurements, Timing
+from scalewise.records.doctor import DoctorReport, RankMeasurements
+from scalewise.records.doctor_rates import Backend, Timing
 
 _COLOURS = {"fault": "red", "warning": "yellow", "note": "cyan"}
 _UNKNOWN = "-"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from scalewise.analysis.figures import number
 from scalewise.analysis.summary import Analysis
-from scalewise.records.doctor import CollectiveRate
+from scalewise.records.doctor_rates import CollectiveRate
 from scalewise.report import host_copies
 from scalewise.report.doctor import rate_text, size_text, spread_text
 from scalewise.report.table import Table

@@ -16,23 +16,28 @@ from scalewise.analysis.scaling import Pair
 from scalewise.analysis.stability import outliers
 from scalewise.analysis.statistics import Estimate, RatioEstimate
 from scalewise.analysis.summary import Analysis
+from scalewise.analysis.typical import typical_speedup
 from scalewise.records import PHASES
 from scalewise.report import (
     communication,
     cost,
+    doubts,
+    faults,
     findings,
     losses,
     provenance,
     tables,
+    target,
     trackers,
     traffic,
+    widths,
 )
 from scalewise.typed import to_plain
 
 FORMAT_VERSION = 1
 
 
-def as_json(analysis: Analysis) -> str:
+def as_json(analysis: Analysis, samples: int | None = None) -> str:
     """``results.json``: raw numbers of each run, estimates over runs, comparisons, refusals."""
     plain = {
         "format_version": FORMAT_VERSION,
@@ -43,6 +48,8 @@ def as_json(analysis: Analysis) -> str:
             "problems": list(analysis.sweep.problems),
         },
         "configurations": [_configuration(analysis, c) for c in analysis.configurations],
+        "numbers_of_devices": widths.as_plain(analysis),
+        "target": target.as_plain(analysis, samples),
         "unfinished": [
             {"cell": c.planned.name, "state": c.state, "reason": c.failure}
             for c in analysis.unfinished
@@ -56,8 +63,8 @@ def as_json(analysis: Analysis) -> str:
             }
             for group in analysis.repeats
         ],
-        "faults": findings.faults(analysis),
-        "doubts": findings.warnings(analysis),
+        "faults": faults.lines(analysis),
+        "doubts": doubts.warnings(analysis),
         "trackers": [*trackers.standing(analysis), *trackers.problems(analysis)],
         "provenance": provenance.provenance_lines(analysis),
     }
@@ -112,10 +119,12 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
 
 
 def _pair(pair: Pair) -> dict[str, Any]:
+    typical = typical_speedup(pair)
     return {
         "single": pair.single.config_id,
         "devices": pair.devices,
         "speedup": to_plain(pair.speedup),
+        "speedup_of_median_steps": typical and typical.of_medians,
         "efficiency": to_plain(pair.efficiency),
         "p_value_holm": pair.p_value_holm,
         "verdict": pair.judgement.verdict,

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from scalewise.analysis.figures import MISSING
 from scalewise.analysis.summary import Analysis
-from scalewise.records.doctor import CopyRate, RankMeasurements
+from scalewise.records.doctor import RankMeasurements
+from scalewise.records.doctor_rates import CopyRate
 from scalewise.report.doctor import rate_text
 from scalewise.report.table import Table
 

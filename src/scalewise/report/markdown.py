@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import datetime
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from scalewise.analysis.asking import for_several_devices
-from scalewise.analysis.balance import GRADES, what_says_nothing
+from scalewise.analysis.balance import what_says_nothing
 from scalewise.analysis.kinds import is_monitored
 from scalewise.analysis.summary import Analysis
 from scalewise.report import (
@@ -18,124 +17,110 @@ from scalewise.report import (
     cost,
     device_memory,
     devices,
+    doubts,
     energy,
     examined,
+    faults,
     findings,
     provenance,
     swept,
     tables,
-    timeline,
+    target,
     trackers,
     traffic,
     unfinished,
+    widths,
 )
 from scalewise.report.divided import divided_lines
-from scalewise.report.table import Table
-
-_CAPTIONS = {
-    "throughput.png": "Throughput with 95 % intervals over runs",
-    "speedup_efficiency.png": "Speedup and efficiency with 95 % intervals",
-    "step_anatomy.png": "Where the time of a step goes",
-    "loss.png": "Loss over samples fed",
-    "balance.png": "Arrival of each rank, and CVs across ranks",
-    "per_gpu_memory_breakdown.png": "Memory of each device over time",
-    "gpu_load_balance_analysis.png": "Memory of each device, and the CVs of memory and arrival",
-    "gpu_memory_comparison.png": "Memory of all devices together",
-    timeline.NAME: "What every device did over time",
-    balance_runs.NAME: "Balance over time, and against training speed",
-}
+from scalewise.report.layout import bullets, grid, section
+from scalewise.report.pictures import pictures
 
 
-def render(analysis: Analysis, plots: Sequence[str]) -> str:
-    """The page; ``plots`` are the file names that were drawn."""
-    return "\n".join(_lines(analysis, plots)) + "\n"
+def render(analysis: Analysis, plots: Sequence[str], samples: int | None = None) -> str:
+    """The page; ``plots`` are the file names that were drawn.
+
+    ``samples`` is how many somebody means to train: their time and cost are shown.
+    """
+    parts = (
+        _head(analysis),
+        section("Answer", _answers(analysis)),
+        _widths(analysis),
+        _target(analysis, samples) if samples is not None else (),
+        _cost(analysis),
+        _why(analysis),
+        _scaling(analysis, plots),
+        _anatomy(analysis, plots),
+        _communication(analysis),
+        bullets("Under the profiler", list(communication.profile_lines(analysis))),
+        _examined(analysis),
+        bullets("Models divided over devices", divided_lines(analysis)),
+        bullets("Model FLOPs utilisation", findings.mfu(analysis)),
+        _balance(analysis, plots),
+        _devices(analysis, plots),
+        _energy(analysis),
+        _unfinished(analysis),
+        bullets("Faults found", faults.lines(analysis)),
+        bullets("Doubts", doubts.warnings(analysis)),
+        bullets("Trackers", [*trackers.standing(analysis), *trackers.problems(analysis)]),
+        bullets("Provenance", provenance.provenance_lines(analysis)),
+    )
+    return "\n".join(line for part in parts for line in part) + "\n"
 
 
-def _lines(analysis: Analysis, plots: Sequence[str]) -> Iterator[str]:
+def _head(analysis: Analysis) -> Iterator[str]:
     yield "# Do more devices pay?"
     yield ""
     yield f"{findings.counts(analysis)}. {_when(analysis)}"
     if analysis.sweep.command:
         yield f"\n`{findings.command(analysis)}`"
     yield from (f"\n**{label}.**" for label in provenance.labels(analysis))
-    yield from _section("Answer", _answers(analysis))
-    yield from _cost(analysis)
+
+
+def _widths(analysis: Analysis) -> Iterator[str]:
+    found = widths.widths_table(analysis)
+    if found.rows:
+        yield from section("Numbers of devices side by side", [grid(found), "", widths.HOW_TO_READ])
+        yield from ("", *(f"- {line}" for line in widths.lines(analysis)))
+
+
+def _target(analysis: Analysis, samples: int) -> Iterator[str]:
+    found = target.target_table(analysis, samples)
+    prices = [f"- {line}" for line in target.price_lines(analysis)]
+    if found.rows:
+        lines = [*prices, "", grid(found), "", target.HOW_TO_READ]
+        yield from section(target.title(samples), lines)
+
+
+def _why(analysis: Analysis) -> Iterator[str]:
     limits = findings.limits(analysis)
-    yield from _bullets("What limits them", limits)
+    yield from bullets("What limits them", limits)
     if any(": compute-bound (" in line for line in limits):
-        yield f"\n{_BUSY}"
-    yield from _bullets("Strategy chosen by measurement", findings.decisions(analysis))
-    yield from _bullets("Batch size found by search", findings.batch_sizes(analysis))
-    yield from _bullets("Repeats", findings.repeats(analysis))
-    yield from _bullets("What was sent", traffic.lines(analysis))
-    if analysis.measured:
-        constant = alike.same_in_every_row(analysis)
-        yield from _section(
-            "Scaling", [f"{constant[:1].upper()}{constant[1:]}.\n"] if constant else []
-        )
-        yield from (_table(tables.scaling_table(analysis)), "", _HOW_TO_READ)
-        yield from _pictures(("throughput.png", "speedup_efficiency.png"), plots)
-        yield from _section("Time and resources", [_table(tables.resource_table(analysis))])
-        yield from _memory(analysis)
-        yield from _pictures(("loss.png",), plots)
+        yield f"\n{findings.BUSY}"
+    yield from bullets("Strategy chosen by measurement", findings.decisions(analysis))
+    yield from bullets("Batch size found by search", findings.batch_sizes(analysis))
+    yield from bullets("Repeats", findings.repeats(analysis))
+    yield from bullets("What was sent", traffic.lines(analysis))
+
+
+def _scaling(analysis: Analysis, plots: Sequence[str]) -> Iterator[str]:
+    if not analysis.measured:
+        return
+    constant = alike.same_in_every_row(analysis)
+    yield from section("Scaling", [f"{constant[:1].upper()}{constant[1:]}.\n"] if constant else [])
+    yield from (grid(tables.scaling_table(analysis)), "", tables.HOW_TO_READ)
+    yield from pictures(("throughput.png", "speedup_efficiency.png"), plots)
+    yield from section("Time and resources", [grid(tables.resource_table(analysis))])
+    peaks = allocator.allocator_table(analysis)
+    if peaks.rows:
+        yield f"\n{grid(peaks)}\n\n{allocator.NOTE}"
+    yield from pictures(("loss.png",), plots)
+
+
+def _anatomy(analysis: Analysis, plots: Sequence[str]) -> Iterator[str]:
     anatomy = tables.anatomy_table(analysis)
     if anatomy.rows:
-        yield from _section("Anatomy of a step (mean ms)", [_table(anatomy), "", _ANATOMY])
-        yield from _pictures(("step_anatomy.png",), plots)
-    yield from _communication(analysis)
-    yield from _bullets("Under the profiler", list(communication.profile_lines(analysis)))
-    yield from _examined(analysis)
-    yield from _bullets("Models divided over devices", divided_lines(analysis))
-    yield from _bullets("Model FLOPs utilisation", findings.mfu(analysis))
-    balance = tables.balance_table(analysis)
-    if balance.rows:
-        on_cpu = all(c.is_cpu for c in analysis.measured)
-        says_nothing = what_says_nothing(on_cpu=on_cpu)
-        yield from _section("Load balance", [_table(balance), "", f"{_GRADES} {says_nothing}"])
-        yield from _pictures(("balance.png",), plots)
-        yield from _balance_runs(analysis)
-        yield from _pictures((balance_runs.NAME,), plots)
-    memory = device_memory.summary_text(analysis)
-    if memory:
-        yield from _section("Devices", ["```text", memory.rstrip(), "```", "", device_memory.NOTE])
-        yield from _pictures(devices.NAMES, plots)
-    joules = energy.energy_table(analysis)
-    if joules.rows:
-        yield from _section("Energy", [_table(joules), "", energy.HOW_TO_READ])
-        yield from [f"\n- {line}" for line in energy.missing(analysis)]
-    if analysis.unfinished:
-        yield from _section("Without a result", [_table(unfinished.table(analysis))])
-        yield from _last_lines(analysis)
-    yield from _bullets("Faults found", findings.faults(analysis))
-    yield from _bullets("Doubts", findings.warnings(analysis))
-    yield from _bullets("Trackers", [*trackers.standing(analysis), *trackers.problems(analysis)])
-    yield from _bullets("Provenance", provenance.provenance_lines(analysis))
-
-
-_HOW_TO_READ = (
-    "Samples/s are global, over the time of the slowest rank, warm-up left out, the geometric "
-    "mean of runs; ± is half the width of a 95 % interval over runs (Student's t on logarithms), "
-    "in brackets where its halves differ; those of ratios are Welch's, on logarithms too. Runs "
-    "that are *equal* may owe that to a shared seed, and bound nothing. "
-    "*Beneficial* needs a lower bound of the speedup over 1.1 and an efficiency of at least 0.5; a "
-    "verdict needs its whole interval. The *study's label*, of the published study that scalewise "
-    "began with, looks at the point alone: beneficial from 1.1, marginal from 0.95, else single."
-)
-_BUSY = (
-    "*Compute-bound* is a GPU that is busy, not one that is efficient: its SMs have work also "
-    "while their kernels wait for memory. MFU says how much of the peak is reached."
-)
-_ANATOMY = (
-    "Exposed communication runs from the last gradient bucket ready to the end of backward, "
-    "waiting for the slowest rank included. Host and device clocks are never added together. These "
-    "are arithmetic means over runs and ranks, whose parts add up to the step; *step (ms)* above "
-    "is of the slowest rank, and the geometric mean of runs."
-)
-_GRADES = (
-    "*Grade* is of the mean over runs ("
-    + ", ".join(f"{name} below {below:g} %" for name, below in GRADES.items() if below < math.inf)
-    + ", else poor); the slowest rank, and how far it is behind, are of the worst run."
-)
+        yield from section("Anatomy of a step (mean ms)", [grid(anatomy), "", tables.ANATOMY])
+        yield from pictures(("step_anatomy.png",), plots)
 
 
 def _when(analysis: Analysis) -> str:
@@ -174,77 +159,68 @@ def no_answer(analysis: Analysis) -> str:
     return "No verdict."
 
 
-def _table(table: Table) -> str:
-    rule = ["---:" if i in table.numeric else "---" for i in range(len(table.headers))]
-    rows = [table.headers, tuple(rule), *table.rows]
-    return "\n".join(f"| {' | '.join(map(_escape, row))} |" for row in rows)
-
-
-def _escape(cell: str) -> str:
-    return cell.replace("|", "\\|").replace("\n", " ")
-
-
-def _balance_runs(analysis: Analysis) -> Iterator[str]:
-    """Every run in the order in which they began, then what to do."""
-    runs = _table(balance_runs.runs_table(analysis))
+def _balance(analysis: Analysis, plots: Sequence[str]) -> Iterator[str]:
+    """The means, then every run in the order in which they began, then what to do."""
+    balance = tables.balance_table(analysis)
+    if not balance.rows:
+        return
+    nothing = what_says_nothing(on_cpu=all(c.is_cpu for c in analysis.measured))
+    yield from section("Load balance", [grid(balance), "", f"{tables.GRADE_WORDS} {nothing}"])
+    yield from pictures(("balance.png",), plots)
+    runs = grid(balance_runs.runs_table(analysis))
     yield f"\nRun by run, in the order in which they began:\n\n{runs}"
     more = balance_runs.left_out(analysis)
     if more:
         yield f"\n{more} more runs are in results.json."
     yield ""
     yield from (f"- {line}" for line in balance_runs.advice_lines(analysis))
+    yield from pictures((balance_runs.NAME,), plots)
+
+
+def _devices(analysis: Analysis, plots: Sequence[str]) -> Iterator[str]:
+    memory = device_memory.summary_text(analysis)
+    if memory:
+        yield from section("Devices", ["```text", memory.rstrip(), "```", "", device_memory.NOTE])
+        yield from pictures(devices.NAMES, plots)
+
+
+def _energy(analysis: Analysis) -> Iterator[str]:
+    joules = energy.energy_table(analysis)
+    if joules.rows:
+        yield from section("Energy", [grid(joules), "", energy.HOW_TO_READ])
+        yield from [f"\n- {line}" for line in energy.missing(analysis)]
 
 
 def _communication(analysis: Analysis) -> Iterator[str]:
     costs = communication.communication_table(analysis)
     if not costs.rows:
         return
-    yield from _section("Communication", [_table(costs), "", communication.how_to_read(costs), ""])
+    yield from section("Communication", [grid(costs), "", communication.how_to_read(costs), ""])
     yield from (f"- {line}" for line in communication.ratio_lines(analysis))
     seed = communication.seed_table(analysis)
     if seed.rows:
-        yield f"\n{communication.SEED_NOTE}\n\n{_table(seed)}"
+        yield f"\n{communication.SEED_NOTE}\n\n{grid(seed)}"
 
 
 def _cost(analysis: Analysis) -> Iterator[str]:
     """The reasons alone where no price is known."""
     costs = cost.cost_table(analysis)
-    yield from _bullets("Cost", cost.price_lines(analysis))
+    yield from bullets("Cost", cost.price_lines(analysis))
     if costs.rows:
-        yield from ("", _table(costs), "", cost.HOW_TO_READ)
+        yield from ("", grid(costs), "", cost.HOW_TO_READ)
 
 
 def _examined(analysis: Analysis) -> Iterator[str]:
-    yield from _bullets("What the doctor found", list(examined.doctor_lines(analysis)))
+    yield from bullets("What the doctor found", list(examined.doctor_lines(analysis)))
     for table in examined.examined_tables(analysis):
-        yield f"\n{_table(table)}"
+        yield f"\n{grid(table)}"
         if "spread" in table.headers:
             yield f"\n{examined.SPREAD}"
 
 
-def _memory(analysis: Analysis) -> Iterator[str]:
-    peaks = allocator.allocator_table(analysis)
-    if peaks.rows:
-        yield f"\n{_table(peaks)}\n\n{allocator.NOTE}"
-
-
-def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
-    yield f"\n## {title}\n"
-    yield from lines
-
-
-def _bullets(title: str, lines: Sequence[str]) -> Iterator[str]:
-    if lines:
-        yield from _section(title, [f"- {line}" for line in lines])
-
-
-def _pictures(names: Sequence[str], drawn: Sequence[str]) -> Iterator[str]:
-    for name in names:
-        if name in drawn:
-            yield f"\n![{_CAPTIONS[name]}]({name})"
-
-
-def _last_lines(analysis: Analysis) -> Iterator[str]:
+def _unfinished(analysis: Analysis) -> Iterator[str]:
+    if analysis.unfinished:
+        yield from section("Without a result", [grid(unfinished.table(analysis))])
     for cell in analysis.unfinished:
         lines = cell.attempts[-1].last_lines if cell.attempts else ()
         if lines:

@@ -41,16 +41,29 @@ def provenance_lines(analysis: Analysis) -> list[str]:
         "cores bound per rank": [str(len(d.cores)) for d in devices if d.cores],
         "usable cores of the host": _usable_cores(records),
         "software": [f"Python {p.python}" for p in records] + packages,
-        "commit": [_commit(p.code) for p in records],
-        "code": [_without_commit(records)],
+        **_code(records),
         "NCCL settings": [f"{k}={v}" for p in records for k, v in set_in(p.environment).items()],
         "hosts (hashed)": [p.host for p in records],
     }
-    lines = [f"{name}: {', '.join(known)}" for name, values in facts.items()
-             if (known := list(dict.fromkeys(v for v in values if v)))]  # fmt: skip
+    lines = _in_lines(facts)
     if analysis.sweep.order_seed is not None:
         lines.append(f"order of cells: shuffled with seed {analysis.sweep.order_seed}")
     return [*labels(analysis), *lines]
+
+
+def code_lines(analysis: Analysis) -> list[str]:
+    """The commit, and whether it had changes that nobody committed; or that it is not known."""
+    return _in_lines(_code([c.provenance for c in analysis.sweep.cells if c.provenance]))
+
+
+def _code(records: Sequence[Provenance]) -> dict[str, Sequence[str | None]]:
+    return {"commit": [_commit(p.code) for p in records], "code": [_without_commit(records)]}
+
+
+def _in_lines(facts: Mapping[str, Sequence[str | None]]) -> list[str]:
+    """Each fact with every value that occurred; nothing of one without any."""
+    known = {name: list(dict.fromkeys(v for v in values if v)) for name, values in facts.items()}
+    return [f"{name}: {', '.join(values)}" for name, values in known.items() if values]
 
 
 def _usable_cores(records: Sequence[Provenance]) -> list[str]:

@@ -6,9 +6,10 @@ number that was not measured (never a zero).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from scalewise.analysis.balance import cv_text, grade
+from scalewise.analysis.balance import GRADES, cv_text, grade
 from scalewise.analysis.figures import MISSING, estimate, number, ratio
 from scalewise.analysis.limits import IDLE, PHASE_WORDS, mean_anatomy, phase_word
 from scalewise.analysis.runs import Configuration
@@ -17,6 +18,27 @@ from scalewise.analysis.summary import Analysis
 from scalewise.records import PHASES
 from scalewise.report import alike, losses
 from scalewise.report.table import Table
+
+HOW_TO_READ = (
+    "Samples/s are global, over the time of the slowest rank, warm-up left out, the geometric "
+    "mean of runs; ± is half the width of a 95 % interval over runs (Student's t on logarithms), "
+    "in brackets where its halves differ; those of ratios are Welch's, on logarithms too. Runs "
+    "that are *equal* may owe that to a shared seed, and bound nothing. "
+    "*Beneficial* needs a lower bound of the speedup over 1.1 and an efficiency of at least 0.5; a "
+    "verdict needs its whole interval. The *study's label*, of the published study that scalewise "
+    "began with, looks at the point alone: beneficial from 1.1, marginal from 0.95, else single."
+)
+ANATOMY = (
+    "Exposed communication runs from the last gradient bucket ready to the end of backward, "
+    "waiting for the slowest rank included. Host and device clocks are never added together. These "
+    "are arithmetic means over runs and ranks, whose parts add up to the step; *step (ms)* above "
+    "is of the slowest rank, and the geometric mean of runs."
+)
+GRADE_WORDS = (
+    "*Grade* is of the mean over runs ("
+    + ", ".join(f"{name} below {below:g} %" for name, below in GRADES.items() if below < math.inf)
+    + ", else poor); the slowest rank, and how far it is behind, are of the worst run."
+)
 
 
 def scaling_table(analysis: Analysis) -> Table:
@@ -139,7 +161,7 @@ def balance_table(analysis: Analysis) -> Table:
 def _resource_row(config: Configuration, beside: Sequence[Configuration]) -> tuple[str, ...]:
     times = [run.throughput.step_time_ms for run in config.runs if run.throughput]
     arrival = config.estimate("arrival_cv_percent")
-    joules = _value(config.estimate("joules_per_million_samples"))
+    joules = config.estimate("joules_per_million_samples")
     p50, p99 = _mean([t.p50 for t in times]), _mean([t.p99 for t in times])
     return (
         config.label,
@@ -150,7 +172,7 @@ def _resource_row(config: Configuration, beside: Sequence[Configuration]) -> tup
         number(_value(config.estimate("utilization_percent"))),
         MISSING if arrival is None else cv_text(arrival.value),
         losses.told_apart(estimate(config.estimate("final_loss")), config, beside),
-        number(None if joules is None else joules / 1000),
+        estimate(joules and joules.scaled(1e-3)),
     )
 
 

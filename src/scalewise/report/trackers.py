@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Literal
 
-from scalewise.analysis.load import Cell
+from scalewise.analysis.cells import Cell
 from scalewise.analysis.summary import Analysis
 from scalewise.records import TrackerState
-from scalewise.report.findings import by_text
+from scalewise.report.gathered import by_text
 
 Where = Literal["online", "offline", "uploaded later", "this machine"]
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 
 from scalewise.analysis.blame import Fate, blame_last, fate_lines
+from scalewise.analysis.cells import Cell
 from scalewise.analysis.figures import MISSING
 from scalewise.analysis.labels import swept_words
-from scalewise.analysis.load import Cell
 from scalewise.analysis.summary import Analysis
 from scalewise.report.table import Table
 

@@ -16,7 +16,8 @@ from scalewise.analysis.balance import (
     measure_balance,
     worse,
 )
-from scalewise.analysis.load import Cell, load_sweep
+from scalewise.analysis.cells import Cell
+from scalewise.analysis.load import load_sweep
 from scalewise.analysis.throughput import NotMeasuredError
 from scalewise.analysis.usage import measure_usage
 from scalewise.records import DeviceSample

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from recorded import DDP, Spec, write_sweep
 
-from scalewise.analysis.load import Cell, load_sweep
+from scalewise.analysis.cells import Cell
+from scalewise.analysis.load import load_sweep
 from scalewise.analysis.run import measure_run
 from scalewise.analysis.summary import analyse
 from scalewise.records import CellFolder, SweepFolder

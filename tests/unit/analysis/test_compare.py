@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from recorded import DDP, Spec, repeats, write_sweep
 
+from scalewise.analysis.cells import Sweep
 from scalewise.analysis.compare import Comparison, compare
 from scalewise.analysis.gate import parse_limit
-from scalewise.analysis.load import Sweep, load_sweep
+from scalewise.analysis.load import load_sweep
 from scalewise.analysis.statistics import estimate_ratio
 from scalewise.records import STEP_DTYPE, SweepFolder
 from scalewise.report.comparison import as_text

@@ -428,6 +428,29 @@ def test_what_a_loader_waits_for_a_core_is_counted_once(
     assert {d.limit: d.ms for d in found} == pytest.approx(named, rel=0.03)
 
 
+@pytest.mark.parametrize(
+    ("crowd_ms", "told"),
+    [(4.36e-05, ""), (0.05, ""), (0.5, " (less 0.5 ms without a core)")],
+)
+def test_a_crowd_that_no_figure_shows_is_not_told(
+    tmp_path: Path, crowd_ms: float, told: str
+) -> None:
+    starved = replace(DDP, kind="cpu", phases_ms={**DDP_MS, "data_wait": 3.0})
+    divided = replace(DDP, kind="cpu", phases_ms={**DDP_MS, "forward": 3.0, "backward": 6.0})
+    waits = with_run_queue(one_run(tmp_path / "starved", starved), crowd_ms, 0.0)
+    specs = [Spec(kind="cpu"), divided]
+    (pair,) = analyse(load_sweep(write_sweep(tmp_path / "divided", specs))).pairs
+    slow = with_crowd(pair.multi, crowd_ms).runs[0]
+    cases = [
+        ("input-bound", diagnose_run(waits)),
+        ("batch too small", diagnose_run(slow, pair.single)),
+    ]
+    for limit, named in cases:
+        (evidence,) = [d.evidence for d in named if d.limit == limit]
+        assert ("without a core" in evidence) == bool(told), evidence
+        assert told in evidence
+
+
 @pytest.mark.parametrize("is_rare", [False, True])
 def test_a_transfer_that_few_steps_make_is_told_with_its_median(
     tmp_path: Path, is_rare: bool

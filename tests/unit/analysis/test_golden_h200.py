@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scalewise.analysis.load import Sweep, load_sweep
+from scalewise.analysis.cells import Sweep
+from scalewise.analysis.load import load_sweep
 from scalewise.analysis.summary import Analysis, analyse
 from scalewise.records import PHASES, read_steps
 from scalewise.report.balance_runs import advice_lines
-from scalewise.report.findings import warnings
+from scalewise.report.doubts import warnings
 
 DATA = Path(__file__).parents[2] / "data"
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from scalewise import report
-from scalewise.analysis.load import Cell, load_sweep
+from scalewise.analysis.cells import Cell
+from scalewise.analysis.load import load_sweep
 from scalewise.analysis.run import Run, measure_run
 from scalewise.analysis.usage import DeviceUsage
 

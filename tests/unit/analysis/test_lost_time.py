@@ -15,7 +15,7 @@ from scalewise.analysis.run import Run, measure_run
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.summary import analyse
 from scalewise.records import StepSeries
-from scalewise.report.findings import warnings
+from scalewise.report.doubts import warnings
 
 
 def configuration(path: Path, *specs: Spec) -> Configuration:

@@ -11,15 +11,9 @@ from scalewise.analysis.mfu import find_doctor, measure_mfu
 from scalewise.analysis.run import Run
 from scalewise.analysis.summary import analyse
 from scalewise.records import DeviceInfo, Fp8Record
-from scalewise.records.doctor import (
-    DeviceFacts,
-    DoctorReport,
-    GemmRate,
-    HostFacts,
-    RankMeasurements,
-    Timing,
-    save_doctor,
-)
+from scalewise.records.doctor import DoctorReport, RankMeasurements, save_doctor
+from scalewise.records.doctor_host import DeviceFacts, HostFacts
+from scalewise.records.doctor_rates import GemmRate, Timing
 
 FLOPS = 12e6  # what the recorded cells declare
 

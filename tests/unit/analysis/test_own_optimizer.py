@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from recorded import DDP, Spec, write_sweep
 
-from scalewise.analysis.load import Sweep, load_sweep
+from scalewise.analysis.cells import Sweep
+from scalewise.analysis.load import load_sweep
 from scalewise.analysis.runs import configurations
 from scalewise.analysis.summary import analyse
 from scalewise.report import alike

@@ -9,7 +9,7 @@ from scalewise.analysis.load import load_sweep
 from scalewise.analysis.replaced import replaced_runs
 from scalewise.analysis.summary import analyse
 from scalewise.records import CellFolder, SweepFolder
-from scalewise.report import findings
+from scalewise.report import doubts
 
 STEADY = [1.0, 1.01, 0.99]
 
@@ -49,7 +49,7 @@ def test_replaced_runs_are_counted_and_named_in_the_doubts_of_the_report(path: P
     assert line.startswith(
         f"2 runs replaced finished ones (sweep.rerun): {first.name}, {second.name} (2 times); "
     )
-    assert line in findings.warnings(analyse(load_sweep(path)))
+    assert line in doubts.warnings(analyse(load_sweep(path)))
 
 
 def test_a_result_that_was_only_removed_is_said_too(path: Path) -> None:

@@ -9,8 +9,8 @@ from scalewise.analysis.load import load_sweep
 from scalewise.analysis.runs import configurations
 from scalewise.analysis.summary import Analysis, analyse
 from scalewise.analysis.verdicts import reach_verdicts
+from scalewise.report.doubts import warnings
 from scalewise.report.export import as_json
-from scalewise.report.findings import warnings
 
 STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
 IDEAL = sum(SINGLE_MS.values()) / sum(DDP_MS.values())
@@ -89,4 +89,4 @@ def test_a_neighbour_that_stays_does_not_add_repeats_for_ever(tmp_path: Path) ->
     alone = with_neighbours(repeats(replace(DDP, config=auto), [1.0, 1.3] * 4), *range(3, 8))
     (group,) = reach_verdicts(load_sweep(write_sweep(tmp_path / "two", alone))).repeats
     assert (group.wanted, group.because) == (None, "cap")
-    assert "5 runs of large ddp x2 had neighbours and are set aside" in group.reason
+    assert "5 runs of large ddp x2 are set aside: run it again on a quiet host" in group.reason

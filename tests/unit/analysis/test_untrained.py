@@ -7,11 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from recorded import DDP, Spec, write_sweep
+from recorded import DDP, Spec, repeats, write_sweep
 
+from scalewise.analysis.ceiling import under_ceiling
+from scalewise.analysis.compare import compare
 from scalewise.analysis.load import load_sweep
+from scalewise.analysis.strategy_choice import choose_strategy
 from scalewise.analysis.summary import Analysis, analyse
-from scalewise.report.findings import warnings
+from scalewise.analysis.target import reach
+from scalewise.report import swept
+from scalewise.report.doubts import warnings
 
 
 def analysed(
@@ -56,3 +61,86 @@ def test_a_comparison_with_such_a_run_says_so(tmp_path: Path) -> None:
     (doubt,) = pair.doubts
     assert doubt.startswith("one device: 3 of 60 steps trained nothing")
     assert doubt in pair.judgement.reason
+
+
+SIDES = [replace(spec, repeat=i, run_factor=f) for spec in (Spec(), DDP)
+         for i, f in enumerate((1.0, 1.01, 0.99))]  # fmt: skip
+
+
+def test_a_run_that_trained_nothing_is_compared_with_nothing(tmp_path: Path) -> None:
+    found = analysed(tmp_path, *SIDES, without=60)
+    assert found.pairs == ()
+    (refused,) = found.refused
+    assert refused.reason.startswith("large single x1: 60 of 60 steps trained nothing")
+    (single, multi) = (found.costs[c.config_id] for c in found.measured)
+    assert (single.usd_per_million_samples, single.missing) == (
+        None,
+        refused.reason.partition(": ")[2],
+    )
+    assert multi.usd_per_million_samples is not None
+    untrained, trained = (reach(1000, c, found.costs[c.config_id]) for c in found.measured)
+    assert (untrained.hours, untrained.missing) == (None, single.missing)
+    assert trained.hours is not None
+
+
+def test_it_is_not_the_fastest(tmp_path: Path) -> None:
+    """It has three times the samples/s of the fastest that trained, and one device, as they do."""
+    fast = repeats(Spec(run_factor=1.0, batch_size=64), [0.1, 0.101, 0.099])
+    others = [
+        one for size in (256, 512) for one in repeats(Spec(batch_size=size), [1.0, 1.01, 0.99])
+    ]
+    write_sweep(tmp_path, [*fast, *others])
+    for result in list(tmp_path.glob("00[012]-*/result.json")):
+        text = result.read_text()
+        assert text.count('"steps_without_loss": null') == 1
+        result.write_text(text.replace('"steps_without_loss": null', '"steps_without_loss": 60'))
+    named, left_out = swept.fastest(analyse(load_sweep(tmp_path)))
+    assert named.startswith("fastest: large single x1 batch_size=512 with ")
+    assert left_out.startswith(
+        "not among the fastest: large single x1 batch_size=64: 60 of 60 steps trained nothing"
+    )
+
+
+def test_more_repeats_would_not_help(tmp_path: Path) -> None:
+    auto = {"repeats": "auto", "max_repeats": 8, "precision_percent": 2}
+    found = analysed(tmp_path, *(replace(s, config=auto) for s in SIDES), without=60)
+    single = next(r for r in found.repeats if r.label == "large single x1")
+    assert (single.wanted, single.because) == (None, "failures")
+    assert "60 of 60 steps trained nothing" in single.reason
+
+
+def test_it_is_not_chosen_for_its_speed(tmp_path: Path) -> None:
+    found = analysed(tmp_path, *SIDES, without=60)
+    candidates = {str(c.name("strategy")): c for c in found.measured}
+    decision = choose_strategy(candidates, 60, 128)
+    assert decision.chosen == "ddp"
+    problems = {one.name: one.problem for one in decision.candidates}
+    assert (problems["single"] or "").startswith("60 of 60 steps trained nothing")
+    assert not problems["ddp"]
+
+
+@pytest.mark.parametrize(("a", "b", "side"), [(0, 60, "B"), (60, 0, "A"), (60, 60, "A")])
+def test_it_is_neither_faster_nor_slower_than_before(
+    tmp_path: Path, a: int, b: int, side: str
+) -> None:
+    before = analysed(tmp_path / "a", *SIDES[:3], without=a).sweep
+    after = analysed(tmp_path / "b", *SIDES[:3], without=b).sweep
+    found = compare(before, after, "code", "slower=3%")
+    assert found.matches == ()
+    assert found.unmatched[0].reason.startswith(f"in {side}, 60 of 60 steps trained nothing")
+    assert found.gate is not None
+    assert found.gate.failed
+
+
+@pytest.mark.parametrize(("without", "bounded"), [(None, True), (3, True), (60, False)])
+def test_it_is_no_ceiling(tmp_path: Path, without: int | None, bounded: bool) -> None:
+    write_sweep(tmp_path, [DDP, replace(DDP, strategy="independent")])
+    for result in tmp_path.glob("*independent*/result.json"):
+        told = json.loads(result.read_text())
+        told["models"] = 2
+        for rank in told["ranks"]:
+            rank["steps_without_loss"] = without
+        result.write_text(json.dumps(told))
+    measured = analyse(load_sweep(tmp_path)).measured
+    (ddp,) = (config for config in measured if config.name("strategy") == "ddp")
+    assert (under_ceiling(ddp, measured) is not None) == bounded

@@ -310,6 +310,14 @@ def test_the_verdict_is_the_same_word_on_screen_and_in_the_files(
     assert found["large single x1"]["verdict"] == "baseline"
 
 
+def test_a_command_with_bytes_that_are_no_text_has_its_report(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path, [Spec(), DDP])
+    plan = path / "sweep.json"
+    plan.write_text(plan.read_text().replace('"train.py"', '"train.py", "seed=caf\\udce9"'))
+    files = report.build(path)
+    assert "caf\\udce9" in files.markdown.read_text()
+
+
 def test_the_grade_stands_beside_the_cv_that_it_grades(tmp_path: Path) -> None:
     specs = [
         replace(DDP, repeat=i, run_factor=f, slow_ranks_ms={1: ms})

@@ -19,7 +19,16 @@ from scalewise.analysis.scaling import Pair
 from scalewise.analysis.statistics import Interval, RatioEstimate
 from scalewise.analysis.summary import Analysis, analyse
 from scalewise.cli import main
-from scalewise.report import allocator, balance_runs, communication, findings, provenance, tables
+from scalewise.report import (
+    allocator,
+    balance_runs,
+    communication,
+    doubts,
+    faults,
+    findings,
+    provenance,
+    tables,
+)
 from scalewise.report.plots_scaling import ratio_points
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
@@ -136,7 +145,7 @@ def test_energy_has_one_unit_in_both_tables(tmp_path: Path) -> None:
 def test_a_figure_that_only_some_runs_have_says_so(tmp_path: Path) -> None:
     path = write_sweep(tmp_path, repeats(Spec(), FACTORS))
     next(path.glob("*-r1/gpu/*")).unlink()
-    (line,) = [w for w in findings.warnings(analyse(load_sweep(path))) if "is missing" in w]
+    (line,) = [w for w in doubts.warnings(analyse(load_sweep(path))) if "is missing" in w]
     assert line.startswith("large single x1: usage is missing in 1 of 3 runs: ")
 
 
@@ -210,8 +219,8 @@ def test_what_holds_of_ddp_is_said_of_no_other_strategy() -> None:
 def test_throttling_is_told_with_how_often(tmp_path: Path) -> None:
     """GPU 1 of the recording was at its power cap all the time; the other configuration's was 0."""
     found = analyse(load_sweep(RESULTS / "h200x2_gpt2"))
-    assert not [line for line in findings.faults(found) if "held back" in line]
-    lines = [line for line in findings.warnings(found) if "held back" in line]
+    assert not [line for line in faults.lines(found) if "held back" in line]
+    lines = [line for line in doubts.warnings(found) if "held back" in line]
     assert len(lines) == 2
     for line, run in zip(lines, (c.runs[0] for c in found.measured), strict=True):
         assert line.endswith(
@@ -235,11 +244,11 @@ def test_heat_beside_a_power_cap_is_a_fault() -> None:
     )
     heated = replace(config, runs=(replace(run, usage=replace(run.usage, devices=hot)),))
     found = replace(found, configurations=(heated,))
-    (line,) = [line for line in findings.faults(found) if "held back" in line]
+    (line,) = [line for line in faults.lines(found) if "held back" in line]
     assert line.endswith(
         "held back by power cap, thermal slowdown (hardware) in 100 % of its samples"
     )
-    assert not [line for line in findings.warnings(found) if "held back" in line]
+    assert not [line for line in doubts.warnings(found) if "held back" in line]
 
 
 def test_a_gpu_older_than_its_profile_gets_an_mfu_that_names_the_present_one() -> None:

@@ -17,7 +17,7 @@ from scalewise import report
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.summary import Analysis, analyse
 from scalewise.records import SweepFolder
-from scalewise.report import findings, swept
+from scalewise.report import doubts, swept
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
 STEADY = [1.0, 1.01, 0.99]
@@ -92,11 +92,11 @@ def test_two_rows_or_rows_that_differ_in_devices_alone_have_no_fastest(tmp_path:
 
 def test_losses_after_unequal_numbers_of_samples_are_doubted(tmp_path: Path) -> None:
     doubt = "large on tabular: losses were reached at unequal samples (1,920 to 15,360): they do "
-    found = findings.warnings(analysed(tmp_path / "sizes", *sized(STEADY, 256, 32)))
+    found = doubts.warnings(analysed(tmp_path / "sizes", *sized(STEADY, 256, 32)))
     assert [line for line in found if "unequal samples" in line] == [f"{doubt}not rank the rows"]
     rates = [Spec(config={"optimizer": {"name": "adam", "lr": lr}}) for lr in (0.1, 0.2)]
     other = Spec(model="medium", batch_size=32)
-    found = findings.warnings(analysed(tmp_path / "rates", *rates, other))
+    found = doubts.warnings(analysed(tmp_path / "rates", *rates, other))
     assert not [line for line in found if "unequal samples" in line]
 
 
@@ -124,7 +124,7 @@ def test_pruning_that_stays_from_its_target_is_doubted(
     tmp_path: Path, share: float, steps: int, expected: list[str]
 ) -> None:
     found = pruned(tmp_path, share, Spec(steps=steps, config={"pruning": MAGNITUDE}))
-    assert [line for line in findings.warnings(found) if "pruned to" in line] == expected
+    assert [line for line in doubts.warnings(found) if "pruned to" in line] == expected
     text = printed(tmp_path)
     assert "pruning=magnitude (sparsity 0.5)" in text.partition("configuration")[0]
     assert "pruned" in text.partition("doubt:")[0].partition("step")[2]

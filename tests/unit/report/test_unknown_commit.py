@@ -1,14 +1,16 @@
 """Records of a tree that is no git checkout say that nobody knows which code they are of."""
 
 import dataclasses
+from io import StringIO
 from pathlib import Path
 
 from recorded import Spec, repeats, write_sweep
+from rich.console import Console
 
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.summary import analyse
 from scalewise.records import SweepFolder
-from scalewise.report import build
+from scalewise.report import build, print_console
 from scalewise.report.provenance import provenance_lines
 
 
@@ -38,3 +40,15 @@ def test_one_of_some_cells_stands_beside_the_others(tmp_path: Path) -> None:
         "code: commit unknown for 1 of 3 cells (not a git checkout)",
     ]
     assert lines(without_commit(tmp_path / "none")) == ["commit: a1b2c3d4e5f6"]
+
+
+def test_the_screen_names_the_code_in_the_words_of_the_page(tmp_path: Path) -> None:
+    path = without_commit(tmp_path, 1)
+    first = next(folder for _, folder in SweepFolder(path).cells())
+    known = first.load_provenance()
+    first.save_provenance(dataclasses.replace(known, code={**known.code, "dirty": True}))
+    text = StringIO()
+    print_console(path, Console(file=text, width=200))
+    shown = [one for one in text.getvalue().splitlines() if one.startswith(("code:", "commit:"))]
+    assert shown == lines(path)
+    assert shown[0] == "commit: a1b2c3d4e5f6 with uncommitted changes, a1b2c3d4e5f6"

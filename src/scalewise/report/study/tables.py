@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from scalewise.analysis.figures import MISSING, estimate, ratio
 from scalewise.analysis.remedies import REMEDIES
 from scalewise.analysis.summary import Analysis
-from scalewise.report import export, findings
+from scalewise.report import doubts, export, faults, findings
 from scalewise.report.study.selection import batch
 from scalewise.report.table import Table
 
@@ -80,8 +80,8 @@ def performance_report(analysis: Analysis) -> str:
             lines += _wrapped(f"test: {diagnosis.refutation}", "    ")
             lines += _wrapped(f"try: {REMEDIES[diagnosis.limit]}", "    ")
         lines.append("")
-    lines += _section("Faults found", findings.faults(analysis))
-    lines += _section("Doubts", findings.warnings(analysis))
+    lines += _section("Faults found", faults.lines(analysis))
+    lines += _section("Doubts", doubts.warnings(analysis))
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -1,0 +1,123 @@
+"""Numbers of devices side by side: gains over the next smaller one, from known step times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from recorded import DDP, DDP_MS, SINGLE_MS, Spec, repeats, step_ms, write_sweep
+
+from scalewise.analysis.load import load_sweep
+from scalewise.analysis.statistics import estimate_ratio
+from scalewise.analysis.summary import Analysis, analyse
+from scalewise.analysis.widths import Ladder, ladders
+
+STEADY = [1.0, 1.01, 0.99]
+OTHERS_MS = sum(DDP_MS.values()) - DDP_MS["forward"]
+
+
+def wide(devices: int, step: float, **changes: object) -> Spec:
+    """DDP on ``devices``, whose step takes ``step`` ms."""
+    phases = {**DDP_MS, "forward": step - OTHERS_MS}
+    return replace(DDP, devices=devices, phases_ms=phases, **changes)  # type: ignore[arg-type]
+
+
+WIDTHS = (Spec(), wide(2, 6.0), wide(4, 5.0), wide(8, 5.5))
+
+
+def analysed(path: Path, specs: Sequence[Spec], factors: Sequence[float] = STEADY) -> Analysis:
+    return analyse(
+        load_sweep(write_sweep(path, [s for one in specs for s in repeats(one, factors)]))
+    )
+
+
+def found(path: Path, specs: Sequence[Spec], factors: Sequence[float] = STEADY) -> Ladder:
+    (ladder,) = ladders(analysed(path, specs, factors).pairs)
+    return ladder
+
+
+def test_each_width_is_beside_the_next_smaller_one(tmp_path: Path) -> None:
+    single, two, four, eight = found(tmp_path, WIDTHS[::-1])
+    assert [w.devices for w in (single, two, four, eight)] == [1, 2, 4, 8]
+    assert single.pair is None
+    assert single.gain is None
+    gains = [w.gain for w in (two, four, eight) if w.gain]
+    assert [gain.smaller for gain in gains] == [1, 2, 4]
+    steps = [step_ms(spec) for spec in WIDTHS]
+    expected = [before / after for before, after in pairwise(steps)]
+    assert [gain.ratio.value for gain in gains] == pytest.approx(expected, rel=1e-3)
+    assert [gain.step for gain in gains] == ["faster", "faster", "slower"]
+
+
+def test_an_added_device_brings_its_part_of_the_gain(tmp_path: Path) -> None:
+    _, two, four, eight = found(tmp_path, WIDTHS)
+    assert two.gain and four.gain and eight.gain
+    assert two.gain.added.value == pytest.approx(sum(SINGLE_MS.values()) / 6.0 - 1, rel=1e-3)
+    # Two devices added to two: a fifth more in all is a fifth of one each.
+    assert four.gain.added.value == pytest.approx(0.2, abs=1e-3)
+    assert eight.gain.added.value == pytest.approx(5.0 / 5.5 - 1, abs=1e-3)
+
+
+def test_its_interval_is_welchs_on_the_two_widths(tmp_path: Path) -> None:
+    ladder = found(tmp_path, (Spec(), wide(4, 4.0), wide(8, 3.0)), [1.0, 1.04, 0.97])
+    four, eight = ladder[1:]
+    assert eight.gain
+    expected = estimate_ratio(
+        eight.config.values("samples_per_s"), four.config.values("samples_per_s")
+    )
+    assert eight.gain.ratio == expected
+    assert expected.interval and eight.gain.added.interval
+    assert eight.gain.added.interval.low == pytest.approx(expected.interval.low - 1)
+    assert eight.gain.added.interval.high == pytest.approx(expected.interval.high - 1)
+
+
+def test_devices_that_are_skipped_are_shared_among_those_added(tmp_path: Path) -> None:
+    _, four = found(tmp_path, (Spec(), wide(4, 4.0)))
+    assert four.gain and four.pair
+    assert four.gain.ratio == four.pair.speedup
+    assert four.gain.added.value == pytest.approx((four.pair.speedup.value - 1) / 3)
+
+
+def test_without_repeats_nothing_is_shown(tmp_path: Path) -> None:
+    ladder = found(tmp_path, WIDTHS, [1.0])
+    assert [w.gain.step for w in ladder if w.gain] == ["not shown"] * 3
+    assert all(w.gain.added.interval is None for w in ladder if w.gain)
+
+
+def test_another_strategy_or_workload_is_another_ladder(tmp_path: Path) -> None:
+    other = wide(4, 4.5, strategy="fsdp")
+    medium = [replace(spec, model="medium") for spec in (WIDTHS[0], WIDTHS[2])]
+    each = ladders(analysed(tmp_path, [*WIDTHS, other, *medium]).pairs)
+    labels = [[width.config.label for width in ladder] for ladder in each]
+    assert sorted(labels) == [
+        ["large single x1", "large ddp x2", "large ddp x4", "large ddp x8"],
+        ["large single x1", "large fsdp x4"],
+        ["medium single x1", "medium ddp x4"],
+    ]
+
+
+def test_a_setting_of_the_strategy_is_not_mixed_with_another(tmp_path: Path) -> None:
+    settings = {"strategy": {"name": "ddp", "devices": 4, "no_sync": True}}
+    others = {"strategy": {"name": "ddp", "devices": 8, "no_sync": False}}
+    alike = {"strategy": {"name": "ddp", "devices": 8, "no_sync": True}}
+    specs = (Spec(), wide(4, 4.0, config=settings), wide(8, 3.0, config=others))
+    assert len(ladders(analysed(tmp_path / "mixed", specs).pairs)) == 2
+    specs = (*specs[:2], wide(8, 3.0, config=alike))
+    assert len(found(tmp_path / "alike", specs)) == 3
+
+
+def test_what_may_not_be_compared_with_one_device_stands_in_no_ladder(tmp_path: Path) -> None:
+    refused = wide(8, 3.0, commit="ffffffffffff")
+    ladder = found(tmp_path, (*WIDTHS[:3], refused))
+    assert [width.devices for width in ladder] == [1, 2, 4]
+
+
+def test_widths_that_differ_from_each_other_have_no_gain(tmp_path: Path) -> None:
+    """Records of one device without the file's sum excuse what two others do not agree in."""
+    two, four = (wide(n, ms, data={"file": told}) for n, ms, told in ((2, 6.0, "a"), (4, 5.0, "b")))
+    ladder = found(tmp_path, (Spec(), two, four))
+    assert [width.gain is None for width in ladder] == [True, False, True]
+    assert all(width.pair for width in ladder[1:])

@@ -70,6 +70,7 @@ PartitionName=DEFAULT State=UP PreemptMode=OFF
 PartitionName=one Nodes=node0 Default=YES
 PartitionName=two Nodes=node[0-1]
 PartitionName=requeued Nodes=node0 PreemptMode=REQUEUE
+PartitionName=spread Nodes=node[0-1] PreemptMode=REQUEUE
 PartitionName=warned Nodes=node0 PreemptMode=REQUEUE GraceTime=30
 PartitionName=cancelled Nodes=node0 PreemptMode=CANCEL GraceTime=30
 PartitionName=urgent Nodes=node0 PriorityTier=10

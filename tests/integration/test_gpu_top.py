@@ -63,6 +63,12 @@ def test_once_as_json_holds_every_lane_and_the_processes(tmp_path: Path) -> None
     assert first["nvlink_tx_mib"] is None
 
 
+def test_no_columns_at_all_leave_a_table_to_print(tmp_path: Path) -> None:
+    host = _host(tmp_path, Scenario().h200(1))
+    done = _run("--once", env={**host, "COLUMNS": "0"})
+    assert "GPU name" in done.stdout
+
+
 def test_once_prints_a_table(tmp_path: Path) -> None:
     done = _run("--once", env=_host(tmp_path, Scenario().h200(2)))
     assert "H200" in done.stdout and "held back  GPU 0-1: power cap" in done.stdout

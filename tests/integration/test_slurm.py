@@ -26,7 +26,10 @@ from fakes.train_command import (
     make_train,
     wait_for,
 )
+from scalewise.analysis.load import load_sweep
 from scalewise.analysis.shards import audit_shards
+from scalewise.analysis.standstill import standstills
+from scalewise.analysis.throughput import measure_throughput
 from scalewise.config import cell_id
 from scalewise.records import CellFolder, SweepFolder, read_heartbeat, read_shard, read_steps
 from scalewise.records.checkpoints import Checkpoint, last_checkpoint
@@ -293,6 +296,36 @@ def test_a_preempted_cell_goes_on_from_its_last_checkpoint(
     wait_for(lambda: not slurm.processes(), "the end of all processes", 30)
 
 
+def test_a_suspended_cell_goes_on_and_does_not_count_the_pause(slurm: Train) -> None:
+    """All of its processes are stopped, its supervisor too, for longer than a hang may last.
+
+    As ``PreemptMode=SUSPEND`` does it, which needs GANG, under which no other mode tells a job that
+    it is preempted: by hand, the cluster of these tests can do both.
+    """
+    pause_s = 8
+    known = slurm.sweeps()
+    command = (*PREEMPTIBLE, "strategy=ddp", "strategy.devices=2", "sweep.hang_timeout_s=4")
+    head = slurm.start(*command)
+    folder = running_cell(slurm, known)
+    name, job_id = folder.name, job(folder)
+    subprocess.run(["scontrol", "suspend", job_id], check=True)
+    assert "JobState=SUSPENDED" in shown(job_id)
+    time.sleep(pause_s)
+    subprocess.run(["scontrol", "resume", job_id], check=True)
+    _, err = head.communicate(timeout=180)
+    assert head.returncode == 0, err
+    assert f"suspended {name} (SLURM job {job_id})" in err
+    assert f"{name} (SLURM job {job_id}) was suspended for" in err
+    assert list(folder.attempts()) == []
+    result = folder.load_result()
+    assert (result.attempt, result.ranks[0].steps_completed) == (1, STEPS)
+    (cell,) = load_sweep(folder.path.parent).cells
+    (told,) = standstills(cell.steps)
+    assert told.rank is None
+    assert pause_s - 1 < told.seconds < pause_s + 5
+    assert measure_throughput(cell.steps, 2).steps == STEPS - 2 - len(told.steps)
+
+
 def test_one_task_of_an_array_is_preempted_and_the_other_goes_on(slurm: Train) -> None:
     known = slurm.sweeps()
     head = slurm.start(*PREEMPTIBLE, "seed=1,2", "hydra.launcher.partition=requeued")
@@ -364,6 +397,20 @@ def test_a_cell_runs_across_two_nodes(slurm: Train) -> None:
     assert [rank.steps_completed for rank in result.ranks] == [12, 12]
     shards = [read_shard(folder.shard_path(rank), rank) for rank in range(2)]
     assert audit_shards(shards, 2, 16).verdict == "sharded"
+
+
+def test_a_cell_on_two_nodes_makes_way_on_one_and_goes_on_on_both(slurm: Train) -> None:
+    known = slurm.sweeps()
+    head = slurm.start(*PREEMPTIBLE, *ON_TWO_NODES, "hydra.launcher.partition=spread")
+    folder = running_cell(slurm, known)
+    step = checkpointed(folder)
+    with urgent_job(cores=2):
+        pass
+    _, err = head.communicate(timeout=180)
+    assert head.returncode == 0, err
+    check_it_went_on(folder, step)
+    assert [rank.steps_completed for rank in folder.load_result().ranks] == [STEPS, STEPS]
+    wait_for(lambda: not slurm.processes(), "the end of all processes", 30)
 
 
 def test_the_node_that_failed_first_is_blamed(slurm: Train, elsewhere: Path) -> None:

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from fakes.train_command import LEAN, Finished, Train, copy_own_code
+from scalewise.analysis.cells import Cell
 from scalewise.analysis.identity import differences, identity
-from scalewise.analysis.load import Cell, load_sweep
+from scalewise.analysis.load import load_sweep
 from scalewise.analysis.shards import audit_shards
 from scalewise.records import CellFolder, read_metrics, read_shard, read_steps
 
@@ -126,6 +127,28 @@ def test_a_datamodule_without_a_whole_batch_trains_nothing_and_says_so(
     assert attempt.cause == "config"
     assert "dataset: no batch came from Module, so nothing was trained" in attempt.message
     assert "sweep.resume=" not in run.err, "the same command would fail in the same way"
+
+
+DRY = """
+from mine import Module
+
+class Dry(Module):
+    def train_dataloader(self):
+        return (batch for batch in super().train_dataloader())
+"""
+
+
+def test_a_loader_that_can_be_read_once_is_refused_in_its_second_epoch(
+    train: Train, own_code: Path
+) -> None:
+    (own_code / "dry.py").write_text(DRY)
+    own = ("model._target_=mine.SlowModule", "dataset._target_=dry.Dry")
+    more = ("max_steps=1000", "sweep.hang_timeout_s=20")
+    run = train(*LEAN, *own, *more, cwd=own_code)
+    assert run.status == 1
+    (attempt,) = run.only_cell().attempts()
+    assert attempt.cause == "config"
+    assert "dataset: no batch came from Dry in epoch 2, after " in attempt.message
 
 
 def test_deterministic_runs_are_bit_identical(train: Train) -> None:

@@ -90,10 +90,30 @@ def _same(config: Configuration) -> Fields:
 def _ladder(pairs: Sequence[Pair]) -> Ladder:
     found = [Width(pairs[0].single, 1, None, None)]
     for pair in sorted(pairs, key=lambda p: p.devices):
-        # Of two with as many devices (other GPUs of the host) neither is the other's next.
-        below = [width for width in found if width.devices < pair.devices][-1]
-        found.append(Width(pair.multi, pair.devices, pair, _gain(pair, below)))
+        smaller = [width for width in found if width.devices < pair.devices]
+        found.append(
+            Width(pair.multi, pair.devices, pair, _gain(pair, fastest_of_each(smaller)[-1]))
+        )
     return tuple(found)
+
+
+def fastest_of_each(widths: Sequence[Width]) -> tuple[Width, ...]:
+    """One of each number of devices, in their order.
+
+    Of two with as many (other GPUs of the host) neither is the other's next, and nobody who adds
+    devices would begin with the slower one.
+    """
+    best: dict[int, Width] = {}
+    for width in widths:
+        other = best.get(width.devices)
+        if other is None or _rate(width) > _rate(other):
+            best[width.devices] = width
+    return tuple(best.values())
+
+
+def _rate(width: Width) -> float:
+    found = width.config.estimate("samples_per_s")
+    return found.value if found is not None else 0.0
 
 
 def _gain(pair: Pair, below: Width) -> Gain | None:

@@ -9,7 +9,7 @@ from scalewise.analysis.labels import told_apart
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.statistics import Estimate
 from scalewise.analysis.summary import Analysis
-from scalewise.analysis.widths import Gain, Ladder, Width, ladders
+from scalewise.analysis.widths import Gain, Ladder, Width, fastest_of_each, ladders
 from scalewise.report import tables
 from scalewise.report.table import Table
 from scalewise.typed import to_plain
@@ -18,9 +18,10 @@ _SAID_BY_THE_SPEEDUP = 2
 """Devices up to which a speedup over one is all there is to say."""
 
 HOW_TO_READ = (
-    "*Gain* is samples/s over those of the row above, with Welch's 95 % interval; *each added "
-    "device* brings that much of what one device of the row above does: 1 where it works as well, "
-    "0 where it changes nothing. The speedup, the efficiency and the verdict are over one device."
+    "*Gain* is samples/s over those of the next smaller number of devices, the fastest where "
+    "several ran on as many, with Welch's 95 % interval; *each added device* brings that much of "
+    "what one of the smaller number does: 1 where it works as well, 0 where it changes nothing. "
+    "The speedup, the efficiency and the verdict are over one device."
 )
 
 
@@ -33,8 +34,9 @@ def shown(analysis: Analysis) -> tuple[Ladder, ...]:
 def widths_table(analysis: Analysis) -> Table:
     """A row a width, ladder below ladder; no row where there is no more than a speedup to show."""
     headers = (
-        "configuration", "samples/s (global)", "speedup", "efficiency", "gain over the row above",
-        "each added device (x one above)", "USD per million samples", "verdict",
+        "configuration", "samples/s (global)", "speedup", "efficiency",
+        "gain over the next smaller", "each added device (x one before)",
+        "USD per million samples", "verdict",
     )  # fmt: skip
     rows = tuple(_row(analysis, width) for ladder in shown(analysis) for width in ladder)
     return Table(headers, rows, frozenset(range(1, len(headers) - 1))).without_empty_columns()
@@ -81,14 +83,16 @@ def _usd(analysis: Analysis, config: Configuration) -> Estimate | None:
 
 
 def _sentence(ladder: Ladder) -> str:
-    rest = [(width.devices, width.gain) for width in ladder if width.gain is not None]
+    best = fastest_of_each(ladder)
+    rest = [(width.devices, width.gain) for width in best if width.gain is not None]
     faster = []
     while rest and rest[0][1].step == "faster":
         faster.append(rest.pop(0))
     said = [_clause(*step) for step in faster]
     if len(faster) > 1:
         said = [_all_faster(faster[-1][0])]
-    return "; ".join([*said, *(_clause(*step) for step in rest)])
+    several = "" if len(best) == len(ladder) else " (the fastest of each number of devices)"
+    return "; ".join([*said, *(_clause(*step) for step in rest)]) + several
 
 
 def _all_faster(devices: int) -> str:

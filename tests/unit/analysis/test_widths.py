@@ -13,7 +13,7 @@ from recorded import DDP, DDP_MS, SINGLE_MS, Spec, repeats, step_ms, write_sweep
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.statistics import estimate_ratio
 from scalewise.analysis.summary import Analysis, analyse
-from scalewise.analysis.widths import Ladder, ladders
+from scalewise.analysis.widths import Ladder, fastest_of_each, ladders
 
 STEADY = [1.0, 1.01, 0.99]
 OTHERS_MS = sum(DDP_MS.values()) - DDP_MS["forward"]
@@ -107,6 +107,20 @@ def test_a_setting_of_the_strategy_is_not_mixed_with_another(tmp_path: Path) -> 
     assert len(ladders(analysed(tmp_path / "mixed", specs).pairs)) == 2
     specs = (*specs[:2], wide(8, 3.0, config=alike))
     assert len(found(tmp_path / "alike", specs)) == 3
+
+
+def test_of_two_placements_of_as_many_devices_the_fastest_is_the_one_before(tmp_path: Path) -> None:
+    near, far = (
+        wide(2, ms, config={"hardware": {"name": "auto", "gpus": gpus}})
+        for ms, gpus in ((6.0, [0, 1]), (9.0, [0, 4]))
+    )
+    single, *twos, four = found(tmp_path, (Spec(), near, far, wide(4, 5.0)))
+    assert [two.gain.smaller for two in twos if two.gain] == [1, 1]
+    assert four.gain
+    assert four.gain.ratio.value == pytest.approx(6.0 / 5.0, rel=1e-3)
+    slower, faster = sorted(twos, key=lambda two: two.pair.speedup.value if two.pair else 0.0)
+    assert fastest_of_each((single, slower, faster, four)) == (single, faster, four)
+    assert fastest_of_each((single, faster, slower, four)) == (single, faster, four)
 
 
 def test_what_may_not_be_compared_with_one_device_stands_in_no_ladder(tmp_path: Path) -> None:

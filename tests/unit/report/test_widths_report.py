@@ -52,7 +52,7 @@ def test_a_row_a_width_with_what_each_table_says_of_it(tmp_path: Path) -> None:
     for header in ("samples/s (global)", "speedup", "efficiency", "verdict"):
         beside = [row[scaling.headers.index(header)] for row in scaling.rows]
         assert column(found, header) == beside
-    single, two, *_ = column(found, "gain over the row above")
+    single, two, *_ = column(found, "gain over the next smaller")
     assert (single, two) == ("-", column(found, "speedup")[1])
     usd = column(found, "USD per million samples")
     assert [figure.split(" ")[0] for figure in usd] == sorted(
@@ -110,12 +110,12 @@ def test_without_a_price_there_is_no_column_of_it(tmp_path: Path) -> None:
     free = [replace(spec, config={}, kind="cpu") for spec in four_widths()]
     headers = widths.widths_table(analysed(tmp_path, free)).headers
     assert "USD per million samples" not in headers
-    assert "gain over the row above" in headers
+    assert "gain over the next smaller" in headers
 
 
 def test_recorded_on_four_h200_each_of_the_three_added_brings_a_third() -> None:
     found = analyse(load_sweep(RESULTS / "h200x4_gpt2"))
-    assert column(found, "each added device (x one above)") == ["-", "0.36 [0.20, 0.57]"]
+    assert column(found, "each added device (x one before)") == ["-", "0.36 [0.20, 0.57]"]
     assert widths.lines(found) == [
         "gpt2 ddp: 4 devices make more samples/s than 1: each of the 3 added brings "
         "0.36 [0.20, 0.57] of what one alone does"

@@ -20,6 +20,8 @@ from scalewise.analysis.untrained import no_training
 
 _SECONDS_PER_HOUR = 3600.0
 _MILLION = 1e6
+_MOST = 10**18
+"""More than anybody trains on, and every figure that follows from it can still be written down."""
 
 
 class SamplesError(ValueError):
@@ -43,9 +45,9 @@ def read_samples(typed: str) -> int:
         value = float(typed)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value) or value < 1 or not value.is_integer():
+    if not 1 <= value <= _MOST or not value.is_integer():
         raise SamplesError(
-            f"--samples: found {typed!r}; allowed: a whole number of samples from 1 on, e.g. 1e9"
+            f"--samples: found {typed!r}; allowed: a whole number of samples up to 1e18, e.g. 1e9"
         )
     return int(value)
 

@@ -105,4 +105,10 @@ def _price_words(cost: Cost) -> str:
     price = cost.price
     if price is None:
         return "no known price"
-    return f"{number(price.usd_per_hour)} USD per device and hour ({price.source}, {price.date})"
+    return f"{_exactly(price.usd_per_hour)} USD per device and hour ({price.source}, {price.date})"
+
+
+def _exactly(usd: float) -> str:
+    """As it was read: who multiplies it out is to get what stands beside it."""
+    cents = f"{usd:.2f}"
+    return cents if float(cents) == usd else f"{usd:.10g}"

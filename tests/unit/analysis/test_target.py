@@ -60,7 +60,7 @@ def test_samples_are_read_as_they_are_typed(typed: str, samples: int) -> None:
     assert read_samples(typed) == samples
 
 
-@pytest.mark.parametrize("typed", ["", "many", "0", "-1e9", "1.5", "nan", "inf", "1e999"])
+@pytest.mark.parametrize("typed", ["", "many", "0", "-1e9", "1.5", "nan", "inf", "1e999", "1e300"])
 def test_what_is_no_number_of_samples_is_refused(typed: str) -> None:
     with pytest.raises(
         SamplesError, match=r"^--samples: found '.*'; allowed: a whole number .*1e9$"

@@ -15,6 +15,7 @@ from recorded import DDP, DDP_MS, SINGLE_MS, Spec, repeats, write_sweep
 from rich.console import Console
 
 from scalewise import report
+from scalewise.report import cost
 from scalewise.report.cost import EXCLUDED
 
 STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
@@ -129,3 +130,8 @@ def test_programs_read_cost_with_its_interval_and_unit(tmp_path: Path) -> None:
     assert (single["sample_cost_ratio"], rows[single["label"]]["sample_cost_ratio"]) == (None, "")
     assert ddp["sample_cost_ratio"]["value"] == pytest.approx(RATIO, rel=1e-3)
     assert float(rows[ddp["label"]]["sample_cost_ratio"]) == pytest.approx(RATIO, rel=1e-3)
+
+
+@pytest.mark.parametrize(("usd", "shown"), [(3.6, "3.60"), (5.408, "5.408"), (12.0, "12.00")])
+def test_a_price_can_be_multiplied_out(usd: float, shown: str) -> None:
+    assert cost._exactly(usd) == shown

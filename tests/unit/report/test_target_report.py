@@ -103,7 +103,7 @@ def test_what_is_no_number_is_one_line_and_nothing_is_written(
     shutil.rmtree(path / "report")
     assert cli.main(["report", str(path), f"--samples={typed}"]) == 2
     assert capsys.readouterr().err == (
-        f"scalewise report: --samples: found {typed!r}; allowed: a whole number of samples from 1 "
-        "on, e.g. 1e9\n"
+        f"scalewise report: --samples: found {typed!r}; allowed: a whole number of samples up to "
+        "1e18, e.g. 1e9\n"
     )
     assert not (path / "report").exists()

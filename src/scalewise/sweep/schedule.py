@@ -150,7 +150,10 @@ def _simulate(order: Sequence[_Job], busy: Sequence[Busy], slots: int) -> _Sched
     while queue:
         left: list[_Job] = []
         reserved_at, spare = None, 0
-        for job in queue:
+        for place, job in enumerate(queue):
+            if free == 0:
+                left += queue[place:]
+                break
             if reserved_at is None:
                 fits = job.width <= free
             else:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from scalewise.analysis.spans import Span, merged
 from scalewise.records import SET_ASIDE, STOOD_STILL, RankSummary, Standstill, StepSeries
 
 _MOST_STEPS = 3
@@ -29,17 +30,34 @@ def set_aside(series: Sequence[StepSeries], ranks: Sequence[RankSummary]) -> tup
         series: of the ranks of one run.
         ranks: what these say of themselves.
     """
-    stood_still = {rank.rank: rank.standstills for rank in ranks}
-    suspensions = _together([_spans_ns(one, stood_still.get(one.rank, ())) for one in series])
+    suspensions = _suspensions_ns(series, ranks)
     if not suspensions:
         return tuple(series)
     under_way = [one.rows["step"][_within(one, suspensions)] for one in series]
     return tuple(_flagged(one, np.concatenate(under_way)) for one in series)
 
 
-def was_suspended(series: Sequence[StepSeries]) -> bool:
-    """Whether steps lie aside because all ranks stood still."""
-    return any((one.rows["flags"] & SET_ASIDE).any() for one in series)
+def time_aside(series: Sequence[StepSeries], ranks: Sequence[RankSummary] = ()) -> tuple[Span, ...]:
+    """When the cell did not train as it does: in Unix time, apart and in order.
+
+    It holds the whole of each step that is set aside, whose samples are counted nowhere, and the
+    suspensions themselves: one between two steps (while a validation ran) is in no step.
+
+    Args:
+        series: of the ranks of one run, as :func:`set_aside` left them.
+        ranks: what these say of themselves.
+    """
+    spans_ns = _suspensions_ns(series, ranks)
+    for one in series:
+        rows = one.rows[(one.rows["flags"] & SET_ASIDE) != 0]
+        begins_ns = (rows["start_ns"] + one.epoch_offset_ns).tolist()
+        lengths_ms = rows["host_step_ms"].tolist()
+        spans_ns += [
+            (begin, begin + round(ms * 1e6))
+            for begin, ms in zip(begins_ns, lengths_ms, strict=True)
+            if not np.isnan(ms)
+        ]
+    return merged((begin / 1e9, end / 1e9) for begin, end in spans_ns)
 
 
 @dataclass(frozen=True)
@@ -91,6 +109,14 @@ def _told(rank: int | None, rows: npt.NDArray[np.void]) -> Still:
 def _still(one: StepSeries) -> npt.NDArray[np.void]:
     rows: npt.NDArray[np.void] = one.rows[(one.rows["flags"] & STOOD_STILL) != 0]
     return rows
+
+
+def _suspensions_ns(
+    series: Sequence[StepSeries], ranks: Sequence[RankSummary]
+) -> list[tuple[int, int]]:
+    """When all ranks stood still at once: Unix times in ns."""
+    stood_still = {rank.rank: rank.standstills for rank in ranks}
+    return _together([_spans_ns(one, stood_still.get(one.rank, ())) for one in series])
 
 
 def _together(ranks: Sequence[Sequence[tuple[int, int]]]) -> list[tuple[int, int]]:

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from recorded import Spec, write_sweep
 
 from scalewise.analysis import standstill
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.standstill import standstills, was_suspended
+from scalewise.analysis.standstill import standstills, time_aside
 from scalewise.analysis.throughput import measure_throughput
-from scalewise.analysis.usage import measure_usage
 from scalewise.records import (
-    SET_ASIDE,
     STEP_DTYPE,
     STOOD_STILL,
     RankSummary,
@@ -73,7 +67,7 @@ def test_a_single_devices_stop_is_in_no_figure() -> None:
     assert measured.global_samples_per_s == pytest.approx(RUNNING_PER_S)
     assert measured.steps == STEPS - 1
     assert one.timed().rows["step"].tolist() == [0, 1, 2, 3, 5, 6, 7, 8, 9]
-    assert was_suspended(aside)
+    assert time_aside(aside) == ((0.4, 20.5),)
     (told,) = standstills(aside)
     assert str(told) == (
         "it was suspended in step 4, which took 20.1 s and is left out of its figures "
@@ -97,7 +91,7 @@ def test_one_ranks_stop_stays_in_the_figures_and_is_named() -> None:
     ranks = [series(0, 4, stood_still=False), series(1, 4, stood_still=True)]
     aside = set_aside(ranks)
     assert measure_throughput(aside, 2) == measure_throughput(ranks, 2)
-    assert not was_suspended(aside)
+    assert time_aside(aside) == ()
     (told,) = standstills(aside)
     assert str(told) == (
         "rank 1 stood still in step 4, which took 20.1 s of its figures, while the others ran "
@@ -116,7 +110,7 @@ def test_ranks_that_stood_still_one_after_the_other_were_not_suspended() -> None
         for rank, span in enumerate(spans)
     ]
     aside = standstill.set_aside(ranks, told)
-    assert not was_suspended(aside)
+    assert time_aside(aside) == ()
     assert [told.rank for told in standstills(aside)] == [0, 1]
 
 
@@ -135,14 +129,22 @@ def test_many_steps_are_counted() -> None:
     )
 
 
-def test_energy_of_a_suspended_cell_is_not_taken_from_the_counter(tmp_path: Path) -> None:
-    """It went on counting while another job may have had the GPU; samples were not taken then."""
-    (cell,) = load_sweep(write_sweep(tmp_path / "sweep", [Spec()])).cells
-    (steps,) = cell.steps
-    rows = steps.rows.copy()
-    rows["flags"][40] = SET_ASIDE
-    whole = measure_usage(cell.devices, [steps])
-    suspended = measure_usage(cell.devices, [replace(steps, rows=rows)])
-    assert whole.devices[0].energy is not None
-    assert suspended.devices[0].energy is None
-    assert suspended.power_w == pytest.approx(whole.power_w)
+def test_a_suspension_between_two_steps_sets_none_aside_and_is_no_time_of_training() -> None:
+    """While a validation ran; of two ranks, only what their standstills have in common."""
+    ranks = [series(0, 9, stood_still=False), series(1, 9, stood_still=False, offset_ns=10**12)]
+    for one in ranks:
+        one.rows["start_ns"][5:] += 30_000_000_000
+    stood_still = [(1_000_000_000, 21_000_000_000), (2_000_000_000, 22_000_000_000)]
+    told: Any = [
+        SimpleNamespace(
+            rank=one.rank,
+            standstills=(
+                Standstill(since - one.epoch_offset_ns, until - one.epoch_offset_ns),
+            ),
+        )
+        for one, (since, until) in zip(ranks, stood_still, strict=True)
+    ]  # fmt: skip
+    aside = standstill.set_aside(ranks, told)
+    assert [len(one.timed()) for one in aside] == [STEPS, STEPS]
+    assert time_aside(aside) == ()
+    assert time_aside(aside, told) == ((2.0, 21.0),)

@@ -9,6 +9,8 @@ from pathlib import Path
 _MOST_FILES = 500
 _MOST_BYTES = 1 << 20
 """Of source that is read for its imports: a second or less."""
+_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+"""The fields in which statements hold others; ``except`` and ``case`` clauses have bodies too."""
 
 
 def imported_files(
@@ -21,12 +23,14 @@ def imported_files(
 
     Args:
         files: sources to their dotted names, ``package.module``.
-        find: the source of a dotted name; None for a module that does not count.
+        find: the source of a dotted name; None for a module that does not count. Asked once for
+            each name, however many files import it.
 
     None where there is more to read than a moment's work.
     """
     known = dict(files)
     waiting = sorted(known)
+    asked: set[str] = set()
     size = 0
     while waiting:
         path = waiting.pop(0)
@@ -34,7 +38,9 @@ def imported_files(
         size += len(content)
         if len(known) > _MOST_FILES or size > _MOST_BYTES:
             return None
-        for name in sorted(set(_imports(content, _package(path, known[path])))):
+        names = set(_imports(content, _package(path, known[path]))) - asked
+        asked |= names
+        for name in sorted(names):
             found = find(name)
             if found is not None and found not in known:
                 known[found] = name
@@ -60,7 +66,7 @@ def _imports(source: bytes, package: str) -> Iterator[str]:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return  # Python will not import it either
-    for node in ast.walk(tree):
+    for node in _statements(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield from _with_packages(alias.name)
@@ -71,6 +77,16 @@ def _imports(source: bytes, package: str) -> Iterator[str]:
             yield from _with_packages(base)
             # What is taken from a package may be a module of it.
             yield from (f"{base}.{alias.name}" for alias in node.names if alias.name != "*")
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """Every statement, however deep. An import is one: no expression needs to be looked into."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for block in _BLOCKS:
+            waiting += getattr(node, block, ())
 
 
 def _base(node: ast.ImportFrom, package: str) -> str | None:

@@ -40,6 +40,55 @@ class _Source:
     """That holds the outermost of its packages; None of what is installed as a library."""
 
 
+@dataclass(frozen=True)
+class _Place:
+    """Where a module was found."""
+
+    file: Path | None
+    """None of a package without an ``__init__.py``, and of what is not there."""
+    folders: tuple[Path, ...] = ()
+    """That may hold modules of it: none, unless it is a package."""
+
+
+class _Modules:
+    """Where modules lie, found without importing a package around them; each looked for once.
+
+    Args:
+        search: folders to look for them in; ``sys.path`` where it is None.
+    """
+
+    def __init__(self, search: Sequence[str] | None) -> None:
+        self._search = search
+        self._outermost: dict[str, ModuleSpec | None] = {}
+        self._places: dict[str, _Place] = {}
+
+    def outermost(self, name: str) -> ModuleSpec | None:
+        """What the import system says of a name without dots; None if it finds nothing."""
+        if name not in self._outermost:
+            self._outermost[name] = _spec(name, self._search)
+        return self._outermost[name]
+
+    def file(self, module: str) -> Path | None:
+        """The source of a module, by its dotted name."""
+        found = self._place(module).file
+        return found if found is not None and found.suffix == ".py" else None
+
+    def _place(self, module: str) -> _Place:
+        if module not in self._places:
+            package, dot, name = module.rpartition(".")
+            place = _below(self._place(package), name) if dot else self._outermost_place(name)
+            self._places[module] = place
+        return self._places[module]
+
+    def _outermost_place(self, name: str) -> _Place:
+        spec = self.outermost(name)
+        if spec is None:
+            return _Place(None)
+        folders = spec.submodule_search_locations or ()
+        file = Path(spec.origin).absolute() if spec.origin else None
+        return _Place(file, tuple(Path(folder).absolute() for folder in folders))
+
+
 def own_targets(plain: Mapping[str, Any]) -> tuple[str, ...]:
     """The classes of neither scalewise nor torch that a cell's resolved configuration names."""
     return tuple(sorted({t for t in _targets(plain) if not t.startswith(_RECORDED_OTHERWISE)}))
@@ -61,14 +110,15 @@ def own_code_identity(
     Nothing is imported; a source that cannot be found or read is left out: whoever needs it says
     so.
     """
+    modules = _Modules(search)
     known: dict[_Source, str | None] = {}
     found: dict[str, str] = {}
     for target in targets:
-        source = _source(target.rpartition(".")[0], search)
+        source = _source(target.rpartition(".")[0], modules)
         if source is None:
             continue
         if source not in known:
-            known[source] = _told(source, search)
+            known[source] = _told(source, modules)
         told = known[source]
         if told is not None:
             found[target] = told
@@ -87,14 +137,14 @@ def _targets(plain: object) -> Iterator[str]:
             yield from _targets(value)
 
 
-def _source(module: str, search: Sequence[str] | None) -> _Source | None:
-    outermost = _outermost(module.partition(".")[0], search)
+def _source(module: str, modules: _Modules) -> _Source | None:
+    outermost = modules.outermost(module.partition(".")[0])
     folder = None if outermost is None else _folder(outermost)
     if outermost is not None and Path(outermost.origin or "").name == "__init__.py":
         package = Path(str(outermost.origin)).absolute().parent
         if _python_files(package) is not None:
             return _Source(package, outermost.name, folder)
-    file = _file(module, search)
+    file = modules.file(module)
     return None if file is None else _Source(file, module, folder)
 
 
@@ -108,29 +158,18 @@ def _folder(outermost: ModuleSpec) -> Path | None:
     return None if folder is None or _INSTALLED.intersection(folder.parts) else folder
 
 
-def _file(module: str, search: Sequence[str] | None) -> Path | None:
-    """The source of a module, found without importing a package around it.
-
-    Below the outermost by the names of files: the import system looks for a package without an
-    ``__init__.py`` among what is imported.
-    """
-    top, *below = module.split(".")
-    spec = _outermost(top, search)
-    if spec is None:
-        return None
-    found = Path(spec.origin).absolute() if spec.origin else None
-    places = [Path(place).absolute() for place in spec.submodule_search_locations or ()]
-    for part in below:
-        sources = (f for at in places for f in (at / part / "__init__.py", at / f"{part}.py"))
-        found = next((source for source in sources if source.is_file()), None)
-        if found is None:
-            places = [at / part for at in places if (at / part).is_dir()]
-        else:
-            places = [found.parent] if found.name == "__init__.py" else []
-    return found if found is not None and found.suffix == ".py" else None
+def _below(package: _Place, name: str) -> _Place:
+    """By the names of files: the import system looks for a package without an ``__init__.py``
+    among what is imported."""
+    for folder in package.folders:
+        for file in (folder / name / "__init__.py", folder / f"{name}.py"):
+            if file.is_file():
+                return _Place(file, (file.parent,) if file.name == "__init__.py" else ())
+    folders = (folder / name for folder in package.folders)
+    return _Place(None, tuple(folder for folder in folders if folder.is_dir()))
 
 
-def _outermost(name: str, search: Sequence[str] | None) -> ModuleSpec | None:
+def _spec(name: str, search: Sequence[str] | None) -> ModuleSpec | None:
     if search is not None:
         return PathFinder.find_spec(name, list(search))
     try:
@@ -157,12 +196,12 @@ def _python_files(package: Path) -> list[Path] | None:
     return sorted(found)
 
 
-def _told(source: _Source, search: Sequence[str] | None) -> str | None:
+def _told(source: _Source, modules: _Modules) -> str | None:
     """Size and sum of all files of a source, those but a module's own with their names."""
     digest = hashlib.sha256()
     size = 0
     try:
-        for path, name in _files(source, search):
+        for path, name in _files(source, modules):
             content = path.read_bytes()
             size += len(content)
             if name:
@@ -173,21 +212,21 @@ def _told(source: _Source, search: Sequence[str] | None) -> str | None:
     return f"{size} bytes (sha256 {digest.hexdigest()[:12]})"
 
 
-def _files(source: _Source, search: Sequence[str] | None) -> Iterator[tuple[Path, str]]:
+def _files(source: _Source, modules: _Modules) -> Iterator[tuple[Path, str]]:
     """Each file with its name below the package, or below the folder if it lies beside; a module
     goes without."""
-    own = _modules(source)
+    own = _own_modules(source)
     for path in own:
         is_package = path != source.path
         yield path, path.relative_to(source.path).as_posix() if is_package else ""
     if source.folder is None:
         return
     folder = source.folder
-    for path in imported_files(own, lambda name: _beside(name, folder, search)) or ():
+    for path in imported_files(own, lambda name: _beside(name, folder, modules)) or ():
         yield path, path.relative_to(folder).as_posix()
 
 
-def _modules(source: _Source) -> dict[Path, str]:
+def _own_modules(source: _Source) -> dict[Path, str]:
     """The files of the source itself to their dotted names, in order."""
     if not source.path.is_dir():
         return {source.path: source.name}
@@ -198,11 +237,11 @@ def _modules(source: _Source) -> dict[Path, str]:
     return named
 
 
-def _beside(module: str, folder: Path, search: Sequence[str] | None) -> Path | None:
+def _beside(module: str, folder: Path, modules: _Modules) -> Path | None:
     """The source of a module that is the user's own and lies in ``folder`` or below it."""
     if f"{module}.".startswith(_RECORDED_OTHERWISE):
         return None
-    found = _file(module, search)
+    found = modules.file(module)
     if found is None or not found.is_relative_to(folder):
         return None
     return None if _INSTALLED.intersection(found.relative_to(folder).parts) else found

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
@@ -161,3 +163,66 @@ def test_a_source_that_is_no_python_is_known_all_the_same(tmp_path: Path) -> Non
     assert identified(tmp_path, "mine.Net")["mine.Net"].startswith("15 bytes (sha256 ")
     (tmp_path / "mine.py").write_bytes(b"\0")
     assert identified(tmp_path, "mine.Net")["mine.Net"].startswith("1 bytes (sha256 ")
+
+
+_IN_BLOCKS = """
+if one:
+    pass
+elif two:
+    import in_elif
+else:
+    import in_else
+try:
+    import in_try
+except OSError:
+    import in_except
+finally:
+    import in_finally
+for one in two:
+    with one:
+        import in_with
+else:
+    import in_for_else
+match one:
+    case 1:
+        import in_case
+class A:
+    async def build(self):
+        while True:
+            import in_method
+"""
+
+
+def test_an_import_counts_in_whichever_block_it_stands(tmp_path: Path) -> None:
+    names = [word for word in _IN_BLOCKS.split() if word.startswith("in_")]
+    written(tmp_path, {"mine.py": _IN_BLOCKS, **{f"{name}.py": "A = 1" for name in names}})
+    assert len(names) == 9
+    for name in names:
+        before = identified(tmp_path, "mine.Net")
+        (tmp_path / f"{name}.py").write_text("A = 2")
+        assert identified(tmp_path, "mine.Net") != before, name
+
+
+def test_each_name_is_looked_for_once_however_many_modules_import_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imports = "import json, absent.part\nfrom nets.m0 import A, B\nfrom shared.deep import C\n"
+    files = {f"nets/m{i}.py": imports for i in range(40)}
+    written(tmp_path, {**files, "nets/__init__.py": "", "shared/deep.py": "C = 1"})
+    specs: Counter[str] = Counter()
+    looked: Counter[Path] = Counter()
+    find_spec, is_file = PathFinder.find_spec, Path.is_file
+
+    def counted_spec(name: str, path: list[str]) -> object:
+        specs[name] += 1
+        return find_spec(name, path)
+
+    def counted_look(path: Path) -> bool:
+        looked[path] += 1
+        return is_file(path)
+
+    monkeypatch.setattr(PathFinder, "find_spec", counted_spec)
+    monkeypatch.setattr(Path, "is_file", counted_look)
+    assert set(identified(tmp_path, "nets.m0.Net", "nets.m1.Net")) == {"nets.m0.Net", "nets.m1.Net"}
+    assert specs == {"nets": 1, "json": 1, "absent": 1, "shared": 1}
+    assert looked and set(looked.values()) == {1}

@@ -74,29 +74,44 @@ class Durations:
         by_config: dict[str, list[float]] = {}
         for one in measured:
             by_config.setdefault(one.config_id, []).append(one.seconds)
-        self._by_config = by_config
+        means = {config_id: statistics.fmean(seconds) for config_id, seconds in by_config.items()}
         self.count = len(measured)
-        self._cv = _pooled_cv(list(by_config.values()))
+        self._cv = _pooled_cv([(means[config_id], by_config[config_id]) for config_id in means])
+        self._of_config = {
+            config_id: self._expected_of(mean, len(by_config[config_id]))
+            for config_id, mean in means.items()
+        }
         kinds = {one.config_id: (one.workload, one.width) for one in measured}
         logs: dict[_Kind, list[float]] = {}
-        for config_id, seconds in by_config.items():
-            mean = max(statistics.fmean(seconds), 1e-3)
+        for config_id, mean in means.items():
             for kind in {kinds[config_id], (kinds[config_id][0], None)}:
-                logs.setdefault(kind, []).append(math.log(mean))
+                logs.setdefault(kind, []).append(math.log(max(mean, 1e-3)))
         self._logs = logs
-        self._starts_s = _by_kind(measured, lambda one: one.start_s)
-        self._ends_s = _by_kind(measured, lambda one: one.end_s)
+        self._of_kind: dict[_Kind, Expected] = {}
+        """What was asked for so far: thousands of cells ask for the same few."""
+        self._start_s = _medians(measured, lambda one: one.start_s)
+        self._end_s = _medians(measured, lambda one: one.end_s)
 
     def of(self, config_id: str, workload: str, width: int | None = None) -> Expected | None:
         """On ``width`` devices; None while nothing like it has been measured."""
-        own = self._by_config.get(config_id)
-        if own:
-            mean = statistics.fmean(own)
-            spread = mean * self._cv
-            return Expected(mean, spread, spread / math.sqrt(len(own)))
-        logs = self._logs.get((workload, width)) or self._logs.get((workload, None))
-        if logs is None:
+        own = self._of_config.get(config_id)
+        if own is not None:
+            return own
+        kinds: tuple[_Kind, ...] = ((workload, width), (workload, None))
+        kind = next((one for one in kinds if one in self._logs), None)
+        if kind is None:
             return None
+        if kind not in self._of_kind:
+            self._of_kind[kind] = self._expected_like(self._logs[kind])
+        return self._of_kind[kind]
+
+    def _expected_of(self, mean_s: float, count: int) -> Expected:
+        """Of a configuration of which ``count`` cells have ended."""
+        spread_s = mean_s * self._cv
+        return Expected(mean_s, spread_s, spread_s / math.sqrt(count))
+
+    def _expected_like(self, logs: Sequence[float]) -> Expected:
+        """Of a configuration nobody has measured; ``logs`` of the mean seconds of its like."""
         typical = math.exp(statistics.fmean(logs))
         sigma = statistics.stdev(logs) if len(logs) > 1 else _UNLIKE_SIGMA
         return Expected(typical, typical * self._cv, typical * math.expm1(sigma))
@@ -113,11 +128,11 @@ class Durations:
             return expected
         if cell.steps_left_s is None:
             return None if expected is None else self._left_of_starting(cell, expected)
-        by_steps = cell.steps_left_s + (_typical(self._ends_s, cell) or 0.0)
+        by_steps = cell.steps_left_s + (_typical(self._end_s, cell) or 0.0)
         if expected is None:
             return Expected(by_steps, by_steps * self._cv, 0.0)
         by_cells = max(expected.seconds - cell.elapsed_s, 0.0)
-        if cell.config_id in self._by_config:
+        if cell.config_id in self._of_config:
             # Steps know this run's pace, finished cells what comes after the last step.
             return Expected(max(by_cells, by_steps), expected.spread_s, expected.error_s)
         return Expected(by_steps, by_steps * self._cv, 0.0)
@@ -130,34 +145,33 @@ class Durations:
         """
         assert cell.elapsed_s is not None
         rest = _rest(expected, cell.elapsed_s)
-        start_s = _typical(self._starts_s, cell)
+        start_s = _typical(self._start_s, cell)
         if start_s is None:
             return rest
         training_s = max(expected.seconds - start_s, 0.0)
         # A start that is late may as well be late by as much again.
         seconds = max(rest.seconds, abs(start_s - cell.elapsed_s) + training_s)
-        if cell.config_id not in self._by_config:
+        if cell.config_id not in self._of_config:
             seconds = max(seconds, start_s)
         return Expected(seconds, rest.spread_s, rest.error_s)
 
 
-def _by_kind(
+def _medians(
     measured: Sequence[Measured], part: Callable[[Measured], float | None]
-) -> dict[_Kind, list[float]]:
-    """A part of the time of each cell that tells it, by workload and devices, and by workload."""
+) -> dict[_Kind, float]:
+    """Of a part of the time of all cells that tell it, by workload and devices, and by workload."""
     found: dict[_Kind, list[float]] = {}
     for one in measured:
         seconds = part(one)
         if seconds is not None:
             for kind in {(one.workload, one.width), (one.workload, None)}:
                 found.setdefault(kind, []).append(seconds)
-    return found
+    return {kind: statistics.median(parts) for kind, parts in found.items()}
 
 
-def _typical(parts: Mapping[_Kind, Sequence[float]], cell: Remaining) -> float | None:
+def _typical(medians: Mapping[_Kind, float], cell: Remaining) -> float | None:
     """The median of cells like this one; None where there are none."""
-    known = parts.get((cell.workload, cell.width)) or parts.get((cell.workload, None))
-    return statistics.median(known) if known else None
+    return medians.get((cell.workload, cell.width), medians.get((cell.workload, None)))
 
 
 def _rest(expected: Expected, elapsed_s: float) -> Expected:
@@ -175,12 +189,15 @@ def _rest(expected: Expected, elapsed_s: float) -> Expected:
     return Expected(seconds, max(late_s, expected.spread_s), expected.error_s)
 
 
-def _pooled_cv(groups: Sequence[Sequence[float]]) -> float:
+def _pooled_cv(groups: Sequence[tuple[float, Sequence[float]]]) -> float:
     """Coefficient of variation of repeats, pooled over configurations measured twice or more.
 
     Few repeats say little about their own spread: the assumed one counts as two of them.
+
+    Args:
+        groups: the mean of each configuration's cells, and the seconds of each of them.
     """
-    repeated = [g for g in groups if len(g) > 1]
-    freedom = sum(len(g) - 1 for g in repeated)
-    squares = sum((v / statistics.fmean(g) - 1) ** 2 for g in repeated for v in g)
+    repeated = [(mean, group) for mean, group in groups if len(group) > 1]
+    freedom = sum(len(group) - 1 for _, group in repeated)
+    squares = sum((seconds / mean - 1) ** 2 for mean, group in repeated for seconds in group)
     return math.sqrt((squares + 2 * _UNKNOWN_CV**2) / (freedom + 2))

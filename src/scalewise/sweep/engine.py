@@ -246,6 +246,8 @@ class Engine(ABC):
 
         ``beside``: each running cell, its devices, and for how many seconds it has run.
         """
+        if self.budget.limit_hours is None:
+            return True
         running = [(w, max(age_s, self._expected_s(c) or 0.0)) for c, w, age_s in beside]
         return self.budget.allows(width, self._expected_s(cell), running)
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from scalewise.records import CellFolder, DeviceInfo
 from scalewise.sweep.display import progress_of
-from scalewise.sweep.durations import Durations, Measured, Remaining
+from scalewise.sweep.durations import Durations, Remaining
+from scalewise.sweep.history import History
 from scalewise.sweep.lease import Host, units
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.running import RunningCell
@@ -64,13 +65,13 @@ class Line:
 
     Args:
         packed: start what fills the host best; otherwise one cell at a time, in order.
+        history: of the sweep, that others add to.
     """
 
-    def __init__(self, packed: bool) -> None:
+    def __init__(self, packed: bool, history: History) -> None:
         self.packed = packed
         self.waiting: list[Turn] = []
-        self.measured: list[Measured] = []
-        """Durations of the folder's done cells, earlier ones first."""
+        self._history = history
         self._chosen: list[list[str]] | None = None
 
     def forget_choice(self) -> None:
@@ -93,7 +94,7 @@ class Line:
         return [[turns[key] for key in keys if key in turns] for keys in self._chosen]
 
     def _choose(self, queue: Queue, running: Sequence[RunningCell]) -> list[str]:
-        known = Durations(self.measured)
+        known = self._history.durations
         waiting = [
             Waiting(turn.cell.planned.cell_id, turn.width, known.seconds_of(turn.cell.planned))
             for turn in queue.turns

@@ -56,8 +56,7 @@ class LocalEngine(Engine):
         super().__init__(folder, policy, display)
         self._hosts = Hosts(display.note)
         self._leases = Leases(occupancy or Occupancy())
-        self._line = Line(policy == "packed")
-        self._line.measured = self._standing.measured
+        self._line = Line(policy == "packed", self._standing.history)
         self._patience = Patience(display.note)
         self._ward = Ward(folder)
         self._running: list[RunningCell] = []

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 from scalewise.records import SweepFolder
 from scalewise.sweep.display import Tally
-from scalewise.sweep.durations import Durations, Measured, Remaining
+from scalewise.sweep.durations import Remaining
 from scalewise.sweep.finished_times import duration_of, time_taken
+from scalewise.sweep.history import History
 from scalewise.sweep.job import Outcome
 from scalewise.sweep.outlook import Outlook
 from scalewise.sweep.plan import Cell
@@ -21,8 +22,7 @@ class Standing:
         self._folder = folder
         self._outlook = Outlook()
         self.tally = Tally(total=0)
-        self.measured: list[Measured] = []
-        """Durations of the folder's done cells, earlier ones first."""
+        self.history = History()
 
     def done_before(self, cell: Cell) -> Outcome | None:
         """The outcome of a cell whose result the folder holds already; None for any other."""
@@ -31,7 +31,7 @@ class Standing:
         if result is None:
             return None
         self.tally.already_done += 1
-        self.measured.append(duration_of(folder, result, cell.planned.workload))
+        self.history.add(duration_of(folder, result, cell.planned.workload))
         return Outcome("done", objective=result.objective)
 
     def ended(self, cell: Cell, outcome: Outcome, seconds: float | None) -> Outcome:
@@ -41,7 +41,7 @@ class Standing:
         """
         if outcome.state == "done" and seconds is not None:
             folder = self._folder.cell(cell.planned.name)
-            self.measured.append(time_taken(folder, cell.planned, seconds))
+            self.history.add(time_taken(folder, cell.planned, seconds))
         if not outcome.is_recorded:
             outcome = record_failure(self._folder, cell, outcome, seconds)
         self.tally.count(outcome)
@@ -49,7 +49,7 @@ class Standing:
 
     def expected_s(self, cell: Cell) -> float | None:
         """How long a cell will take, by those that have ended; None while nothing tells."""
-        return Durations(self.measured).seconds_of(cell.planned)
+        return self.history.durations.seconds_of(cell.planned)
 
     def seconds_left(
         self, remaining: Callable[[], Sequence[Remaining]], slots: int | None, packed: bool
@@ -58,4 +58,4 @@ class Standing:
 
         None while nothing tells. Cheap enough to be asked about twice a second.
         """
-        return self._outlook.seconds_left(self.measured, remaining, slots, packed)
+        return self._outlook.seconds_left(self.history.measured, remaining, slots, packed)

@@ -73,7 +73,10 @@ def test_a_suspended_cell_goes_on_and_its_figures_are_of_the_time_in_which_it_ra
     suspend(train.find("scalewise.sweep.supervisor"), ranks)
     _, err = head.communicate(timeout=60)
     assert head.returncode == 0, err
-    for rank in folder.load_result().ranks:
+    result = folder.load_result()
+    paused_s = result.finished_at - result.started_at - result.took_s
+    assert STOP_S - 0.1 < paused_s < STOP_S + LOOK_S
+    for rank in result.ranks:
         (found,) = rank.standstills
         assert STOP_S + LOOK_S - 0.6 < found.seconds < STOP_S + LOOK_S + 1
     (loaded,) = load_sweep(folder.path.parent).cells

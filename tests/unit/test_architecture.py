@@ -22,11 +22,12 @@ ALLOWED = {
     "host_identity": set(),
     "file_kind": set(),
     "errors": set(),
+    "plurals": set(),
     "records": {"errors", "file_kind", "typed"},
     "analysis": {"hardware", "paths", "records", "typed"},
-    "report": {"analysis", "nccl_settings", "records", "typed"},
+    "report": {"analysis", "nccl_settings", "plurals", "records", "typed"},
     "models": {"ranges"},
-    "datasets": {"errors", "file_kind", "ranges", "typed"},
+    "datasets": {"errors", "file_kind", "plurals", "ranges", "typed"},
     "optimizers": {"ranges"},
 }
 """Rooms whose whole list of neighbours is short enough to be written down."""

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from scalewise import entry, paths
+from scalewise import ending, entry, paths
 from scalewise.command_line import overrides_last
 from scalewise.errors import ConfigError
 from scalewise.explain import explain, options_of
-from scalewise.sweep import sweepers
+from scalewise.sweep import sweep_report, sweepers
+from scalewise.sweep.sweep_report import SweepReport
 
 Train = Callable[..., tuple[int, str]]
 
@@ -304,6 +305,23 @@ def test_a_wrong_host_alone_is_an_error(train: Train, tmp_path: Path) -> None:
     assert status == 2
     assert errors.startswith("error: hardware=h100: found no NVIDIA GPU on this host; allowed: ")
     assert errors.count("\n") == 1
+
+
+def test_a_preview_of_what_this_host_cannot_run_ends_as_its_run_would(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[SweepReport] = []
+    for module in (sweep_report, ending, entry):
+        monkeypatch.setattr(module, "sweeps_run", runs)
+    refused = train("hardware=h100")
+    runs.clear()
+    assert train("hardware=h100", "--dry-run") == refused
+    assert runs == []
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    status, errors = train("-m", "seed=1,2", "hardware=h100", "--dry-run")
+    said = sys.stdout.getvalue()  # type: ignore[attr-defined]
+    assert (status, errors) == (ending.EXIT_SKIPPED, "")
+    assert "2 cells: 0 done, 0 to run, 2 this host cannot run\nnothing can run: " in said
 
 
 def test_a_traceback_is_there_for_who_asks(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,7 +76,7 @@ def crowd_ms(run: Run) -> float:
     return max(crowded_out_ms(run).values(), default=0.0)
 
 
-def crowd_words(crowd_ms: float, step_ms: float) -> str:
+def crowd_words(crowd_ms: float, step_ms: float, less: str = "less") -> str:
     """`` (less 1.5 ms without a core)``; empty below :data:`LEAST_CROWD_SHARE` of a step."""
     told = crowd_ms > 0 and crowd_ms >= LEAST_CROWD_SHARE * step_ms
-    return f" (less {crowd_ms:.3g} ms without a core)" if told else ""
+    return f" ({less} {crowd_ms:.3g} ms without a core)" if told else ""

@@ -63,11 +63,13 @@ def divided_too_far(case: Case) -> Iterator[Diagnosis]:
     turns_ms = found.turns_ms
     turns = f"{turns_ms:.3g} ms of waiting for each other in turns and " if turns_ms else ""
     less = crowd_words(found.crowd_ms, case.step_ms)
+    taken_off = crowd_words(case.twin_crowd_ms, found.before_ms, "already less")
     yield Diagnosis(
         "batch too small", found.lost_ms, case.step_ms,
         f"forward and backward take {found.compute_ms:.3g} ms with 1/{n} of the batch and "
-        f"{found.before_ms:.3g} ms with all of it, and {turns}{found.transfer_ms:.3g} ms of "
-        f"communication come on top{less}: dividing it saves nothing{filled}",
+        f"{found.before_ms:.3g} ms with all of it{taken_off}, and {turns}"
+        f"{found.transfer_ms:.3g} ms of communication come on top{less}: dividing it saves nothing"
+        f"{filled}",
         "scaling=weak, or a global batch several times larger, takes hardly longer a step",
     )  # fmt: skip
 

@@ -8,17 +8,21 @@ hold; they are listed by size, faults that make the figures meaningless first.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from scalewise.analysis.activity import crowd_ms
 from scalewise.analysis.checks import CHECKS
-from scalewise.analysis.diagnosis import Case, Diagnosis, median_compute_ms
+from scalewise.analysis.diagnosis import Case, Diagnosis, compute_ms, median_compute_ms
 from scalewise.analysis.imported import check_imported
 from scalewise.analysis.run import Run
 from scalewise.analysis.runs import Configuration
 
 WELL_SPENT = frozenset({"compute-bound", "memory-bound"})
 """Limits that are no loss: the device does nothing but its work."""
+MOST_CROWD_SHARE = 1 / 3
+"""Share of a step up to which computing is known without what a crowd had of it. In which phases
+the delay fell is not counted: taken to be spread like the time of the step, it may be wrong by as
+much again, and beyond a third that is half of what would be left."""
 
 
 def diagnose(config: Configuration, twin: Configuration | None = None) -> tuple[Diagnosis, ...]:
@@ -66,13 +70,15 @@ def diagnose_run(run: Run, twin: Configuration | None = None) -> list[Diagnosis]
     host, device = run.anatomy.mean("host"), run.anatomy.mean("device")
     if host is None:
         return contradictions
+    own = _twin_compute(run, twin)
     case = Case(
         run,
         run.throughput.step_time_ms.mean,
         host,
         device,
-        _twin_compute(run, twin),
+        own.compute_ms if own else None,
         _twin_step(twin),
+        own.crowd_ms if own else 0.0,
     )
     return contradictions + [diagnosis for check in CHECKS for diagnosis in check(case)]
 
@@ -82,21 +88,45 @@ def _twin_step(twin: Configuration | None) -> float | None:
     return figure.value if figure else None
 
 
-def _twin_compute(run: Run, twin: Configuration | None) -> float | None:
+@dataclass(frozen=True)
+class _OwnCompute:
+    """Forward and backward of a typical step."""
+
+    compute_ms: float
+    """Without what other processes that held the cores had of it."""
+    crowd_ms: float
+    """What it was reduced by."""
+
+
+def _twin_compute(run: Run, twin: Configuration | None) -> _OwnCompute | None:
+    """Mean over the runs of the twin; None unless it is known of more than half of them."""
     result = run.cell.result
     if twin is None or result is None or result.scaling != "strong":
         return None
-    known = [ms for r in twin.runs if (ms := _own_compute_ms(r)) is not None]
-    return sum(known) / len(known) if known else None
+    known = [own for r in twin.runs if (own := _own_compute(r)) is not None]
+    if 2 * len(known) <= len(twin.runs):
+        return None
+    return _OwnCompute(
+        sum(own.compute_ms for own in known) / len(known),
+        sum(own.crowd_ms for own in known) / len(known),
+    )
 
 
-def _own_compute_ms(run: Run) -> float | None:
-    """Forward and backward, on a CPU without what other processes that held its cores had of it.
+def _own_compute(run: Run) -> _OwnCompute | None:
+    """None where it was not timed, and where a crowd had more than :data:`MOST_CROWD_SHARE`.
 
-    None where they may have had all of it: nothing is known then of what the batch takes.
+    The delay is a mean over steps, which few long ones may make: it is taken from the mean, and
+    the median stands where that is less.
     """
-    compute = median_compute_ms(run)
-    if compute is None or run.anatomy is None or run.anatomy.mean("device") is not None:
-        return compute
-    own_ms = compute - crowd_ms(run)
-    return own_ms if own_ms > 0 else None
+    median_ms = median_compute_ms(run)
+    if median_ms is None or run.anatomy is None or run.anatomy.mean("device") is not None:
+        return None if median_ms is None else _OwnCompute(median_ms, 0.0)
+    host = run.anatomy.mean("host")
+    mean_ms = compute_ms(host) if host is not None else None
+    if host is None or mean_ms is None or not host.step_ms:
+        return None
+    crowd_share = crowd_ms(run) / host.step_ms
+    if crowd_share > MOST_CROWD_SHARE:
+        return None
+    own_ms = min(median_ms, mean_ms * (1 - crowd_share))
+    return _OwnCompute(own_ms, median_ms - own_ms)

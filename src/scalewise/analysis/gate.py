@@ -31,7 +31,7 @@ def parse_limit(text: str) -> float:
     found = re.fullmatch(r"slower=([0-9]+(?:\.[0-9]+)?)(%?)", text.strip())
     value = float(found[1]) / (100 if found[2] else 1) if found else -1.0
     if not 0 <= value < 1:
-        raise ValueError(f"fail-if: found {text!r}; allowed: slower=<percent>%, e.g. slower=3%")
+        raise ValueError(f"--fail-if: found {text!r}; allowed: slower=<percent>%, e.g. slower=3%")
     return value
 
 

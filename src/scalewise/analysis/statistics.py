@@ -41,11 +41,14 @@ class Estimate:
     """Sample standard deviation over runs, in the unit of ``value``; None for one run."""
     interval: Interval | None
     """None for one run: missing, not of zero width."""
+    arithmetic_mean: float | None = None
+    """Over runs, where ``value`` is another mean: the one that ``sd`` belongs to."""
 
     @property
     def cv(self) -> float | None:
-        """Run-to-run coefficient of variation, a fraction."""
-        return None if self.sd is None or self.value == 0 else self.sd / abs(self.value)
+        """Run-to-run coefficient of variation, a fraction: of positive runs ``sqrt(n)`` at most."""
+        mean = self.value if self.arithmetic_mean is None else self.arithmetic_mean
+        return None if self.sd is None or mean == 0 else self.sd / abs(mean)
 
     def scaled(self, factor: float) -> Estimate:
         """The figure in another unit: times a known positive number."""
@@ -53,7 +56,8 @@ class Estimate:
             self.interval.low * factor, self.interval.high * factor, self.interval.confidence
         )
         sd = None if self.sd is None else self.sd * factor
-        return Estimate(self.value * factor, self.n, sd, interval)
+        mean = None if self.arithmetic_mean is None else self.arithmetic_mean * factor
+        return Estimate(self.value * factor, self.n, sd, interval, mean)
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,7 @@ def estimate_positive(values: Values, confidence: float = 0.95) -> Estimate:
         math.exp(logs.interval.low), math.exp(logs.interval.high), confidence
     )
     sd = float(runs.std(ddof=1)) if len(runs) > 1 else None
-    return Estimate(math.exp(logs.value), len(runs), sd, interval)
+    return Estimate(math.exp(logs.value), len(runs), sd, interval, float(runs.mean()))
 
 
 def estimate_not_negative(values: Values, confidence: float = 0.95) -> Estimate:

@@ -25,7 +25,9 @@ def import_log(argv: Sequence[str]) -> int:
     given = parser.parse_args(argv)
     try:
         path = import_seed_file(given.file, CellFolder(given.cell))
-    except (OSError, RecordError, ValueError) as error:
+    except OSError as error:
+        return refuse("import", _takes_nothing("cell", given.cell, error))
+    except (RecordError, ValueError) as error:
         return refuse("import", error)
     sys.stdout.write(f"{path}\n")
     return 0
@@ -47,9 +49,20 @@ def export_logs(argv: Sequence[str]) -> int:
     given = parser.parse_args(argv)
     try:
         exported = export_folder(given.folder, given.out)
-    except (OSError, RecordError) as error:
+    except OSError as error:
+        target = given.folder if given.out is None else given.out
+        return refuse("export", _takes_nothing("--out", target, error))
+    except RecordError as error:
         return refuse("export", error)
     sys.stdout.writelines(f"{path}\n" for path in exported.written)
     for problem in exported.problems:
         say(f"scalewise export: left out: {problem}")
     return 1 if exported.problems else 0
+
+
+def _takes_nothing(argument: str, folder: Path, error: OSError) -> str:
+    """That ``folder``, given as ``argument``, cannot be written into, and what may be given."""
+    if folder.exists() and not folder.is_dir():
+        return f"{argument}: found {folder}, which is no folder; allowed: a folder, there or new"
+    found = f"{argument}: found {folder}, which cannot be written into: {error.strerror or error}"
+    return f"{found}; give another folder"

@@ -14,6 +14,7 @@ from scalewise.datasets.errors import DatasetError
 from scalewise.datasets.shard_writer import ShardWriter, alone_in, make_folder
 from scalewise.datasets.token_index import INDEX, TokenIndex, check_sizes, load_index, save_index
 from scalewise.datasets.tokenizers import Tokenizer, load_tokenizer
+from scalewise.plurals import plural
 
 _INTERRUPTED = 130
 _GO_ON = "whole shards are kept: the same command goes on after the last one"
@@ -148,7 +149,8 @@ def _run(stream: TextStream, tokenizer: Tokenizer, given: argparse.Namespace) ->
     ):
         sys.stdout.write(
             f"{index.tokens('train'):,} training and {index.tokens('validation'):,} validation "
-            f"tokens of {index.documents:,} documents in {len(index.shards)} shards, "
+            f"tokens of {index.documents:,} {plural(index.documents, 'document')} "
+            f"in {len(index.shards)} {plural(len(index.shards), 'shard')}, "
             f"{time.monotonic() - started:.0f} s\n"
         )
         sys.stdout.flush()

@@ -151,7 +151,12 @@ def import_seed_file(path: Path, folder: CellFolder) -> Path:
 def _load(path: Path) -> list[Any]:
     try:
         text = read_record(path).decode()
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise RecordError(
+            f"{path}: cannot be read: {error.strerror or error}; allowed: a file in either "
+            "gpu_stats format"
+        ) from error
+    except UnicodeDecodeError as error:
         raise RecordError(f"{path}: cannot be read: {error}") from error
     try:
         plain = parse_json(text)

@@ -30,6 +30,8 @@ from scalewise.records import STOOD_STILL, Standstill, StepWriter
 INTERVAL_NS = 250_000_000
 LEAST_NS = 1_000_000_000
 """A shorter one is not told from other hiccups of a host."""
+_OWN_TURNS = 2
+"""Of any late wake-up, whatever it waited for: at its due time, and when it goes on."""
 _ACCOUNTED_SHARE = 0.5
 """Of a late wake-up: if the kernel accounts for more of it, the process did not stand still."""
 _PATIENCE_S = 1.0
@@ -58,8 +60,10 @@ def standstill_between(before: Beat, after: Beat, lock_ns: int) -> Standstill | 
     """
     due_ns = before.at_ns + INTERVAL_NS
     late_ns = after.at_ns - due_ns
-    accounted_ns = after.ready_ns - before.ready_ns + (after.turns - before.turns) * lock_ns
-    if late_ns < LEAST_NS or accounted_ns > _ACCOUNTED_SHARE * late_ns:
+    asked = max(0, after.turns - before.turns - _OWN_TURNS)
+    accounted_ns = after.ready_ns - before.ready_ns + asked * lock_ns
+    # A wait for the lock that is shorter than one asking leaves no trace in the turns.
+    if late_ns < max(LEAST_NS, lock_ns) or accounted_ns > _ACCOUNTED_SHARE * late_ns:
         return None
     return Standstill(due_ns, after.at_ns)
 

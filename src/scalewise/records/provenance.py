@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+WORKING_DIRECTORY = "working directory"
+"""Whose repository a ``code`` is of where scalewise itself runs from none."""
+
 
 @dataclass(frozen=True)
 class DeviceInfo:
@@ -39,7 +42,8 @@ class Provenance:
     packages: Mapping[str, str]
     """Distribution name to version."""
     code: Mapping[str, Any]
-    """``commit``, ``dirty`` and ``diff_sha256`` of the working tree the run started from."""
+    """``commit``, ``dirty`` and ``diff_sha256`` of scalewise's working tree; of the one that the
+    run started in, with :data:`WORKING_DIRECTORY` as ``tree``, where scalewise has none."""
     devices: tuple[DeviceInfo, ...]
     """One for each local rank."""
     driver: str | None

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from scalewise.analysis.doubts import hiccup_lines
 from scalewise.analysis.figures import estimate, factor
 from scalewise.analysis.kinds import is_monitored
+from scalewise.analysis.pauses import pauses
 from scalewise.analysis.pipeline import pipeline_of
 from scalewise.analysis.pruned import pruning_shortfall
 from scalewise.analysis.replaced import replaced_runs
@@ -86,6 +87,9 @@ def _standstills(config: Configuration) -> Iterator[str]:
     for run in config.runs:
         for one in standstills(run.cell.steps):
             yield f"{run.cell.planned.name}: {one}"
+        ranks = run.cell.result.ranks if run.cell.result else ()
+        for pause in pauses(run.cell.steps, ranks):
+            yield f"{run.cell.planned.name}: {pause}"
 
 
 def _set_aside(config: Configuration) -> Iterator[str]:

@@ -10,6 +10,7 @@ from scalewise.analysis.ceiling import under_ceiling
 from scalewise.analysis.figures import estimate, number, ratio
 from scalewise.analysis.statistics import estimate_positive
 from scalewise.analysis.summary import Analysis
+from scalewise.plurals import plural
 from scalewise.report import cost
 from scalewise.report.gathered import by_text
 
@@ -52,7 +53,7 @@ def counts(analysis: Analysis) -> str:
     """``12 cells: 10 done, 1 failed, 1 skipped``."""
     states = [cell.state for cell in analysis.sweep.cells]
     each = [f"{states.count(s)} {s}" for s in dict.fromkeys(states)]
-    return f"{len(states)} cell{'s' if len(states) != 1 else ''}: {', '.join(each) or 'none'}"
+    return f"{len(states)} {plural(len(states), 'cell')}: {', '.join(each) or 'none'}"
 
 
 def limits(analysis: Analysis) -> list[str]:

@@ -7,7 +7,9 @@ from typing import Any
 
 from scalewise.analysis.summary import Analysis
 from scalewise.nccl_settings import set_in
+from scalewise.plurals import plural
 from scalewise.records import Provenance
+from scalewise.records.provenance import WORKING_DIRECTORY
 
 
 def labels(analysis: Analysis) -> list[str]:
@@ -52,12 +54,19 @@ def provenance_lines(analysis: Analysis) -> list[str]:
 
 
 def code_lines(analysis: Analysis) -> list[str]:
-    """The commit, and whether it had changes that nobody committed; or that it is not known."""
+    """Whose commit, and whether it had changes that nobody committed; or that it is not known."""
     return _in_lines(_code([c.provenance for c in analysis.sweep.cells if c.provenance]))
 
 
 def _code(records: Sequence[Provenance]) -> dict[str, Sequence[str | None]]:
-    return {"commit": [_commit(p.code) for p in records], "code": [_without_commit(records)]}
+    """By whose commit it is. A user's own is on record only where scalewise is installed from no
+    checkout: then it is that of the folder the sweep was started in."""
+    mine = [p.code for p in records if p.code.get("tree") == WORKING_DIRECTORY]
+    ours = [p.code for p in records if p.code.get("tree") != WORKING_DIRECTORY]
+    return {
+        "scalewise commit": [*map(_commit, ours), _without_commit(records)],
+        f"commit of the {WORKING_DIRECTORY}": [*map(_commit, mine)],
+    }
 
 
 def _in_lines(facts: Mapping[str, Sequence[str | None]]) -> list[str]:
@@ -87,5 +96,9 @@ def _without_commit(records: Sequence[Provenance]) -> str | None:
     unknown = sum(not p.code.get("commit") for p in records)
     if not unknown:
         return None
-    some = f" for {unknown} of {len(records)} cells" if unknown < len(records) else ""
-    return f"commit unknown{some} (not a git checkout)"
+    some = (
+        f" for {unknown} of {len(records)} {plural(len(records), 'cell')}"
+        if unknown < len(records)
+        else ""
+    )
+    return f"unknown{some} (not a git checkout)"

@@ -7,12 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 
 from scalewise.errors import ConfigError
+from scalewise.own_code_identity import own_code_identity, own_targets
 from scalewise.records import SweepFolder
 from scalewise.sweep import auto, auto_batch
 from scalewise.sweep.own_code import check_own_code
 from scalewise.sweep.places import Cluster, ThisHost
 from scalewise.sweep.plan import Cell, Request, folded, given_twice, plan
-from scalewise.sweep.resume import Selection, check_options, planned_repeats, refuse_mixing, select
+from scalewise.sweep.resume import (
+    Selection,
+    check_options,
+    differing,
+    is_done,
+    planned_repeats,
+    refuse_mixing,
+    select,
+)
 
 
 def plan_in(folder: Path, requests: Sequence[Request]) -> list[Cell]:
@@ -66,4 +75,23 @@ def mixed(sweep: SweepFolder, selection: Selection, host: ThisHost) -> list[str]
     on_this_host = not isinstance(host, Cluster)  # files may be others where the cells would run
     again = selection.again
     found = refuse_mixing(sweep, selection.cells, again, host.models(), on_this_host)
+    if not found:
+        # Nothing is added to those results, or nothing that is made of the same classes.
+        return _of_older_code(sweep, selection)
     return [f"mixed: {difference}" for difference in found]
+
+
+def _of_older_code(folder: SweepFolder, selection: Selection) -> list[str]:
+    """Own classes of done cells that are looked after and not run again, and whose source is
+    another by now; a line each."""
+    stay = [
+        cell
+        for cell in selection.cells
+        if cell.planned.cell_id not in selection.again and is_done(folder, cell.planned)
+    ]
+    targets = {target for cell in stay for target in own_targets(cell.request.plain)}
+    if not targets:
+        return []
+    now = own_code_identity(sorted(targets))
+    found = differing(folder, [cell.planned for cell in stay], {}, set(), own_code=now)
+    return [f"not run again: {line}; sweep.rerun=all runs them anew" for line in found]

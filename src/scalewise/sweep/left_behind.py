@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from scalewise.plurals import plural
 from scalewise.records import CellFolder, PlannedCell, SweepFolder
 from scalewise.records.batch_search import load_batch_search
 from scalewise.records.decision import load_decision
@@ -65,14 +66,16 @@ def differences(folder: SweepFolder, cells: Sequence[Cell], staged: bool) -> Ite
     known = {planned.cell_id for planned in folder.load_plan().cells}
     new = [cell.planned.name for cell in cells if cell.planned.cell_id not in known]
     if new:
-        yield f"new to {folder.path.name}: {len(new)} of {len(cells)} cells: {_names(new)}"
+        total = f"{len(cells)} {plural(len(cells), 'cell')}"
+        yield f"new to {folder.path.name}: {len(new)} of {total}: {_names(new)}"
     others = left_behind(folder, asked)
     if staged:
         others = tuple(o for o in others if not _follows(folder.cell(o.planned.name)))
     if others:
         counts = Counter(_words(other) for other in others)
         found = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
-        yield f"not asked for: {len(others)} cells of {folder.path.name} ({found})"
+        total = f"{len(others)} {plural(len(others), 'cell')}"
+        yield f"not asked for: {total} of {folder.path.name} ({found})"
     for state in ("interrupted", "failed"):
         named = [other.planned.name for other in others if other.state == state]
         if named:
@@ -99,8 +102,9 @@ def unfinished(folder: SweepFolder, asked: Collection[str]) -> tuple[str, ...]:
     if not left:
         return ()
     lines = [
-        f"left behind: {len(left)} cells of {folder.path} that this command did not ask for have "
-        "no result; finish each with sweep.resume and what it was planned with:"
+        f"left behind: {len(left)} {plural(len(left), 'cell')} of {folder.path} that this command "
+        f"did not ask for {'has' if len(left) == 1 else 'have'} no result; finish each with "
+        "sweep.resume and what it was planned with:"
     ]
     for other in left[:_NAMED]:
         given = " ".join(other.planned.overrides) or "no override"

@@ -23,20 +23,10 @@ class LookedTime:
         self._clock = clock
         self._last = clock()
         self._passed_s = 0.0
-        self._paused_at_s = 0.0
-        self.pause_s = 0.0
-        """How long the last pause was that did not count as a whole; 0 before the first."""
 
     def __call__(self) -> float:
         """Look."""
         now = self._clock()
         pause_s, self._last = now - self._last, now
         self._passed_s += min(pause_s, LATEST_LOOK_S)
-        if pause_s > LATEST_LOOK_S:
-            self.pause_s, self._paused_at_s = pause_s, self._passed_s
         return self._passed_s
-
-    @property
-    def since_pause_s(self) -> float:
-        """Seconds counted since the end of that pause."""
-        return self() - self._paused_at_s

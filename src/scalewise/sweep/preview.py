@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+from scalewise.errors import ConfigError
+from scalewise.plurals import plural
 from scalewise.records import CellResult, PlannedCell, SweepFolder
 from scalewise.sweep import auto, auto_batch
 from scalewise.sweep.asked import left_open, mixed, remarks, select_in
@@ -13,11 +15,15 @@ from scalewise.sweep.display import duration
 from scalewise.sweep.durations import Durations, Remaining
 from scalewise.sweep.estimate import Estimate, estimate
 from scalewise.sweep.finished_times import duration_of
+from scalewise.sweep.job import Outcome
 from scalewise.sweep.left_behind import differences
 from scalewise.sweep.places import Place, ThisHost
 from scalewise.sweep.plan import Cell, Request
 from scalewise.sweep.resume import Selection
 from scalewise.sweep.status import between_cells_s
+from scalewise.sweep.sweep_report import SweepReport, remember
+
+_NOTHING_LEFT = "nothing is left to do"
 
 
 def print_preview(
@@ -28,16 +34,37 @@ def print_preview(
     requests: Sequence[Request],
     typed: Sequence[str],
 ) -> None:
-    """Print what a run would do. Raises :class:`ConfigError` for what it would be refused for."""
+    """Print what a run would do. Raises :class:`ConfigError` for what it would be refused for.
+
+    Where this host can run nothing of what is left, the exit status is that of a sweep which has to
+    skip it.
+    """
     sweep = SweepFolder(folder)
     undecided = left_open(requests)
     later = [f"the better of {one}" for one in auto.described(requests)]
     later += auto_batch.described(requests, sweep)
     selection = select_in(cells, sweep, undecided)
+    refused = refusals(sweep, selection, host)
+    if refused and len(selection.cells) == 1:
+        raise ConfigError(*refused.values())
     lines = [*preview(sweep, selection, host, packed, later), *remarks(requests, typed)]
     lines += mixed(sweep, selection, host)
     lines += differences(sweep, cells, bool(undecided))
     sys.stdout.write("".join(f"{line}\n" for line in lines))
+    if refused:
+        sys.stdout.flush()  # what nobody reads is no sweep that was interrupted
+        skipped = {cell_id: Outcome("skipped", why) for cell_id, why in refused.items()}
+        remember(SweepReport(folder, skipped, list(cells)))
+
+
+def refusals(folder: SweepFolder, selection: Selection, host: ThisHost) -> dict[str, str]:
+    """Why this host cannot run what is left, by the id of each cell; empty where it can run some
+    of it, or nothing is left."""
+    refused = {c.planned.cell_id: why for c in selection.cells if (why := host(c).refusal)}
+    if not refused:
+        return {}
+    left = [c.planned.cell_id for c in _to_run(selection, _results(folder, selection.cells))]
+    return {one: refused[one] for one in left} if refused.keys() >= set(left) else {}
 
 
 def preview(
@@ -52,11 +79,7 @@ def preview(
     ``later`` is what these cells decide, in words.
     """
     results = _results(folder, selection.cells)
-    to_run = [
-        cell
-        for cell in selection.cells
-        if cell.planned.cell_id not in results or cell.planned.cell_id in selection.again
-    ]
+    to_run = _to_run(selection, results)
     places = {cell.planned.cell_id: host(cell) for cell in to_run}
     slots = host.slots()
     workloads = {cell.planned.cell_id: cell.planned.workload for cell in selection.cells}
@@ -74,7 +97,8 @@ def preview(
     able = [cell for cell in to_run if not places[cell.planned.cell_id].refusal]
     skipped = len(to_run) - len(able)
     done = len(selection.cells) - len(to_run)
-    sums = f"{len(selection.cells)} cells: {done} done, {len(able)} to run"
+    total = len(selection.cells)
+    sums = f"{total} {plural(total, 'cell')}: {done} done, {len(able)} to run"
     yield sums + (f", {skipped} this host cannot run" if skipped else "")
     remaining = [
         Remaining(
@@ -86,7 +110,16 @@ def preview(
         for cell in able
     ]
     between_s = 0.0 if packed else between_cells_s(list(results.values()))
-    yield _expectation(estimate(measured, remaining, slots, packed, between_s), able)
+    if able:
+        yield _expectation(estimate(measured, remaining, slots, packed, between_s), bool(measured))
+    else:
+        yield "nothing can run: see above what this host lacks" if to_run else _NOTHING_LEFT
+
+
+def _to_run(selection: Selection, results: Collection[str]) -> list[Cell]:
+    """The cells without a result, and those that run again. ``results``: ids that have one."""
+    ids = ((cell, cell.planned.cell_id) for cell in selection.cells)
+    return [cell for cell, one in ids if one not in results or one in selection.again]
 
 
 def _results(folder: SweepFolder, cells: Sequence[Cell]) -> dict[str, CellResult]:
@@ -131,13 +164,13 @@ def _line(cell: Cell, where: Place | None, known: Durations, varies: str, width:
     return _row(planned.cell_id, devices, takes, state, varies, width, name)
 
 
-def _expectation(found: Estimate | None, able: Sequence[Cell]) -> str:
-    if not able:
-        return "nothing is left to do"
+def _expectation(found: Estimate | None, any_measured: bool) -> str:
     if found is None:
-        return "expected time: unknown, as no cell of this folder has been run yet"
+        # The folder may hold results of cells that this command does not ask for.
+        done = "no cell of their kind" if any_measured else "none of these cells"
+        return f"expected time: unknown, as {done} is done yet"
     return (
         f"expected time: {duration(found.seconds_left)} "
         f"(90 %: {duration(found.low_s)} to {duration(found.high_s)}), "
-        f"from {found.measured_cells} cells done in this folder"
+        f"from {found.measured_cells} {plural(found.measured_cells, 'cell')} done in this folder"
     )

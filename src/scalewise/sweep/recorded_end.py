@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from scalewise.analysis.untrained import no_training_of
 from scalewise.config import CellConfig
@@ -28,8 +28,8 @@ class Try:
     number: int
     started_at: float
     """Unix time."""
-    _since: float = field(default_factory=time.monotonic)
-    """The same moment by a clock that nobody sets."""
+    ran_s: Callable[[], float]
+    """Seconds since then by a clock that nobody sets, without those of suspensions."""
 
     def record_result(self, co_tenants: Callable[[Collection[int]], tuple[str, ...]]) -> Outcome:
         """Every rank ended well: write ``result.json``, or the attempt if one left no summary.
@@ -61,7 +61,7 @@ class Try:
                 attempt=self.number,
                 started_at=self.started_at,
                 finished_at=time.time(),
-                elapsed_s=time.monotonic() - self._since,
+                elapsed_s=self.ran_s(),
                 world_size=world,
                 strategy=cell.strategy.name,
                 scaling=cell.scaling,
@@ -100,7 +100,7 @@ class Try:
             last_lines=last_lines(self.folder, verdict.rank),
             started_at=self.started_at,
             finished_at=time.time(),
-            elapsed_s=time.monotonic() - self._since,
+            elapsed_s=self.ran_s(),
         )
         self.folder.save_attempt(attempt)
         return Outcome(attempt.outcome, verdict.message, cause=verdict.cause)

@@ -12,9 +12,13 @@ from typing import Any
 from scalewise.config import ConfigError, SweepConfig
 from scalewise.data_identity import changes, data_identity
 from scalewise.own_code_identity import own_code_identity, own_targets
+from scalewise.plurals import plural
 from scalewise.records import PlannedCell, Provenance, RecordError, SweepFolder
 from scalewise.sweep.plan import Cell
 from scalewise.working_tree import code_version
+
+_TOGETHER = "its package and what it imports from beside it, taken together"
+"""What the one sum on record is of."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,9 @@ def select(cells: Sequence[Cell], folder: SweepFolder, rerun: str | None) -> Sel
         chosen = [c for c in cells if fnmatch.fnmatchcase(c.planned.name, pattern)]
     if not chosen:
         raise ConfigError(
-            f"sweep.rerun: found {rerun!r}, which fits none of the {len(cells)} cells of "
-            f"{folder.path}; allowed: failed | all | a pattern for their names"
+            f"sweep.rerun: found {rerun!r}, which fits none of the {len(cells)} "
+            f"{plural(len(cells), 'cell')} of {folder.path}; allowed: failed | all | a "
+            "pattern for their names"
         )
     ids = {c.planned.cell_id for c in chosen}
     kept = [c for c in cells if c.planned.cell_id in ids | done]
@@ -121,7 +126,7 @@ def differing(
         now = {} if data is None else data.get(planned.cell_id, {})
         for line in _differences(provenance, code, gpus, now, own_code or {}):
             found[line] = found.get(line, 0) + 1
-    return [f"{line} (in {count} cells)" for line, count in found.items()]
+    return [f"{line} (in {count} {plural(count, 'cell')})" for line, count in found.items()]
 
 
 def _differences(
@@ -137,7 +142,7 @@ def _differences(
     elif was and code and was.get("diff_sha256") != code.get("diff_sha256"):
         yield "code: the same commit with other changes on top"
     for target, words in changes(provenance.own_code, own_code).items():
-        yield f"code: your {target}: {words}"
+        yield f"code: your {target}, {_TOGETHER}: {words}"
     models = {device.name for device in provenance.devices}
     if gpus and not models <= gpus:
         yield f"device: {', '.join(sorted(models))} there, {', '.join(sorted(gpus))} here"

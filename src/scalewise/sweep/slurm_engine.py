@@ -202,7 +202,7 @@ class SlurmEngine(Engine):
         # The job's last file may reach this host later than SLURM's word of its end.
         if sent.last_attempt() is None and not sent.is_late(self._config.settle_s):
             return
-        seconds = sent.ran_s(sent.ended)
+        seconds = _ran_s(sent)
         outcome = sent.record_end()
         if sent.preempted():
             self._submit_anew(sent, seconds)
@@ -257,3 +257,17 @@ class SlurmEngine(Engine):
         for cells in self._demands.values():
             for cell in cells:
                 report.outcomes[cell.planned.cell_id] = Outcome("interrupted")
+
+
+def _ran_s(sent: Sent) -> float | None:
+    """Seconds of a job that ended without a result: as its record has them, like those of results.
+
+    By SLURM's word where its supervisor left none: of a job that an earlier sweep process sent,
+    that is only the time since this one found it.
+    """
+    if sent.started is None or sent.ended is None:
+        return None  # its last record may be of a run before SLURM requeued it, spent by now
+    attempt = sent.last_attempt()
+    if attempt is None or attempt.elapsed_s is None:
+        return sent.ran_s(sent.ended)
+    return attempt.elapsed_s

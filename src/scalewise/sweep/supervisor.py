@@ -33,7 +33,7 @@ from scalewise.sweep.rank_start import Starter, spawn
 from scalewise.sweep.ranks import Ranks
 from scalewise.sweep.recorded_end import Try
 from scalewise.sweep.stopped import name_stopped
-from scalewise.sweep.suspended import name_suspended
+from scalewise.sweep.suspended import Suspensions, name_suspended
 from scalewise.sweep.tenants import Tenant
 from scalewise.sweep.wakeup import Wakeup, read_line
 
@@ -66,7 +66,10 @@ class Supervisor:
         self.cell: CellConfig = build_cell(self.folder.load_config())
         self.wakeup = wakeup
         number = self.folder.next_attempt_number()
-        self.this_try = Try(job, self.cell, self.folder, number, time.time())
+        here = range(job.first_rank, job.first_rank + len(job.slots))
+        self.suspensions = Suspensions(self.folder, here)
+        ran_s = self.suspensions.ran_s
+        self.this_try = Try(job, self.cell, self.folder, number, time.time(), ran_s)
         self.looked_s = LookedTime()
         self.liveness = Liveness(self.folder, self.cell.sweep, self.looked_s)
         self.memory = MemoryKills()
@@ -173,8 +176,10 @@ class Supervisor:
         """Wait for the end of the cell: None if every rank ended well."""
         config = self.cell.sweep
         began_s = self.looked_s()
+        self.suspensions.begin()
         while True:
             self.wakeup.wait(_POLL_S)
+            self.suspensions.look()
             passed_s = self.looked_s() - began_s
             self.folder.beat()
             self.tenant.look()
@@ -205,7 +210,7 @@ class Supervisor:
         verdict = self.memory.name(blame(ranks, self.folder))
         verdict = name_absent(verdict, ranks, self.folder, limit_s, self.job.world_size)
         verdict = name_stopped(verdict, ranks.trainers)
-        return name_suspended(verdict, self.looked_s, limit_s)
+        return name_suspended(verdict, self.suspensions.longest_lately_s(), limit_s)
 
     def _co_tenants(self, ranks: Collection[int]) -> tuple[str, ...]:
         """Everyone who shared the host at any time, those that started later included.

@@ -16,6 +16,7 @@ from scalewise.host import memory_limit_mib, shared_memory_mib, usable_cores
 from scalewise.host_identity import host_id
 from scalewise.paths import conf_dir
 from scalewise.records import DeviceInfo, Provenance
+from scalewise.records.provenance import WORKING_DIRECTORY
 from scalewise.train.rank import ENV_STARTED
 from scalewise.working_tree import code_version
 
@@ -58,8 +59,7 @@ def collect(
         platform=platform.platform(),
         python=platform.python_version(),
         packages=package_versions(),
-        # A checkout's own repository; for an installed package, the user's around it.
-        code=code_version(Path(__file__).parent) or code_version(Path.cwd()),
+        code=_code(),
         devices=devices,
         driver=driver,
         cuda=torch.version.cuda,
@@ -76,6 +76,15 @@ def collect(
         own_code=own_code or {},
         started="forked" if os.environ.get(ENV_STARTED) == "forked" else "fresh",
     )
+
+
+def _code() -> dict[str, object]:
+    """A checkout's own repository; for an installed package, the user's around it."""
+    ours = code_version(Path(__file__).parent)
+    if ours:
+        return ours
+    users = code_version(Path.cwd())
+    return {**users, "tree": WORKING_DIRECTORY} if users else {}
 
 
 def package_versions() -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Each planted fault is named first; healthy runs are not accused."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -394,8 +395,8 @@ def with_crowd(config: Configuration, ms: float) -> Configuration:
         ((0.0, 0.0), {"batch too small": 5.1}),
         # Crowded, the share of the batch takes as long as all of it alone.
         ((5.0, 0.0), {"host oversubscribed": 5.0}),
-        # Both were: less their delays, 7 and 6 ms of computing still save nothing.
-        ((2.0, 3.0), {"batch too small": 4.6, "host oversubscribed": 2.0}),
+        # Both were: less their delays, 7 and 6.3 ms of computing still save nothing.
+        ((2.0, 3.0), {"batch too small": 4.45, "host oversubscribed": 2.0}),
         # The single device may have computed for no time at all: there is nothing to compare with.
         ((0.0, 9.5), {}),
     ],
@@ -410,6 +411,54 @@ def test_the_delay_of_a_crowd_is_no_fixed_cost_of_a_batch(
     found = in_order(diagnose_run(multi.runs[0], single))
     assert {d.limit: d.ms for d in found} == pytest.approx(named, rel=0.03)
     assert [d.limit for d in found] == list(named)
+
+
+def hiccuping(run: Run, steps: int, extra_ms: float) -> Run:
+    """Every ``steps``-th step is longer by ``extra_ms`` of backward."""
+    rows = run.cell.steps[0].rows.copy()
+    for name in ("host_backward_ms", "host_step_ms"):
+        rows[name][::steps] += extra_ms
+    return with_steps(run, rows)
+
+
+@pytest.mark.parametrize(
+    ("crowds_ms", "before_ms"),
+    [
+        # Of a crowd that makes a few steps long the typical one knows nothing.
+        ([1.0], 9.0),
+        # One that has more than these steps took had it of the others.
+        ([3.5], 6.82),
+        # More than a third of the step: what it takes alone is not known.
+        ([3.8], None),
+        # Nor where that is so in half of its runs: one is no twin of both.
+        ([0.0, 3.8], None),
+        ([0.0, 0.0, 3.8], 9.0),
+    ],
+)
+def test_what_a_crowd_had_of_the_single_device_is_taken_from_a_mean(
+    tmp_path: Path, crowds_ms: list[float], before_ms: float | None
+) -> None:
+    """Its delay is one: taken from a median that it did not touch, it made 0.129 ms of 1.38."""
+    divided = replace(DDP, kind="cpu", phases_ms={**DDP_MS, "forward": 3.0, "backward": 6.0})
+    specs = [*(Spec(kind="cpu", repeat=i) for i in range(len(crowds_ms))), divided]
+    (pair,) = analyse(load_sweep(write_sweep(tmp_path, specs))).pairs
+    # A mean step of 11 ms, of which 10 are forward and backward; 9 of the median step's 10.
+    runs = tuple(
+        with_run_queue(hiccuping(run, 5, 5.0), ms)
+        for run, ms in zip(pair.single.runs, crowds_ms, strict=True)
+    )
+    found = diagnose_run(pair.multi.runs[0], replace(pair.single, runs=runs))
+    evidence = next((d.evidence for d in found if d.limit == "batch too small"), "")
+    told = [float(ms) for ms in re.findall(r"and ([\d.]+) ms with all of it", evidence)]
+    assert told == ([] if before_ms is None else [pytest.approx(before_ms, rel=0.01)])
+
+
+def test_a_single_device_without_what_a_crowd_had_of_it_is_called_so(tmp_path: Path) -> None:
+    divided = replace(DDP, kind="cpu", phases_ms={**DDP_MS, "forward": 3.0, "backward": 6.0})
+    (pair,) = analyse(load_sweep(write_sweep(tmp_path, [Spec(kind="cpu"), divided]))).pairs
+    found = diagnose_run(pair.multi.runs[0], with_crowd(pair.single, 3.0))
+    (evidence,) = [d.evidence for d in found if d.limit == "batch too small"]
+    assert "6.3 ms with all of it (already less 2.7 ms without a core), and" in evidence
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,16 @@ def test_an_interval_of_a_share_ends_at_zero() -> None:
     assert cut.value == whole.value
 
 
+def test_no_cv_of_positive_runs_is_more_than_is_possible() -> None:
+    """``sqrt(n)``: one run that took all, beside others of nothing."""
+    wild = st.estimate_positive([1.0, 1.0, 1e4])
+    assert wild.cv == pytest.approx(math.sqrt(3), rel=1e-3)
+    assert wild.scaled(1e-3).cv == pytest.approx(wild.cv)
+    runs = np.asarray(RUNS_A)
+    assert st.estimate_positive(RUNS_A).cv == pytest.approx(runs.std(ddof=1) / runs.mean())
+    assert st.estimate_positive(RUNS_A).cv == st.estimate_mean(RUNS_A).cv
+
+
 def test_one_run_has_no_interval_and_no_spread() -> None:
     estimate = st.estimate_mean([100.0])
     assert estimate.interval is None

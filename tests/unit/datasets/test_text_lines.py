@@ -117,7 +117,9 @@ def test_the_command_ends_with_one_line(
     assert command.main(given) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert command.main([*given, "--skip-bad-documents"]) == 0
-    assert "bad documents passed over: 1, the first of them " in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "bad documents passed over: 1, the first of them " in said
+    assert "of 1 document in 1 shard, " in said
     assert command.main([*given[:-1], str(texts)]) == 2
     assert f"--out: {texts} cannot be made: File exists" in capsys.readouterr().err
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 import pytest
 
-from scalewise.commands.gpu_logs import export_logs
+from scalewise.commands.gpu_logs import export_logs, import_log
 from scalewise.gpu.export import export_cell, export_folder
 from scalewise.gpu.json_array import JsonArrayFile
 from scalewise.gpu.seed_format import (
@@ -305,6 +305,30 @@ def test_nothing_to_export_is_said(tmp_path: Path) -> None:
         export_folder(sweep, None)
     with pytest.raises(RecordError, match="found no cell and no sweep"):
         export_folder(tmp_path, None)
+
+
+def test_what_cannot_be_written_or_read_is_one_line_with_what_is_allowed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "taken"
+    file.write_text(json.dumps([multi_entry(1.7e9, _DEVICES, _SAMPLES)]))
+    no_folder = f"found {file}, which is no folder; allowed: a folder, there or new"
+    sweep = _sweep(tmp_path / "sweep", {"a": "nvml"})
+
+    assert export_logs([str(sweep / "a"), "--out", str(file)]) == 2
+    assert capsys.readouterr().err == f"scalewise export: --out: {no_folder}\n"
+    assert export_logs([str(sweep / "a"), "--out", str(file / "below")]) == 2
+    assert capsys.readouterr().err == (
+        f"scalewise export: --out: found {file / 'below'}, which cannot be written into: "
+        "Not a directory; give another folder\n"
+    )
+    assert import_log([str(file), str(file)]) == 2
+    assert capsys.readouterr().err == f"scalewise import: cell: {no_folder}\n"
+    assert import_log([str(tmp_path / "none"), str(sweep / "a")]) == 2
+    assert capsys.readouterr().err == (
+        f"scalewise import: {tmp_path / 'none'}: cannot be read: No such file or directory; "
+        "allowed: a file in either gpu_stats format\n"
+    )
 
 
 def test_an_imported_file_becomes_a_series_of_a_cell(tmp_path: Path) -> None:

@@ -60,9 +60,29 @@ def test_what_the_kernel_accounts_for_is_none(late_ns: int, ready_ns: int, turns
     assert standstill_between(BEFORE, beat(late_ns, ready_ns, turns), LOCK_NS) is None
 
 
+@pytest.mark.parametrize(
+    ("late_ns", "turns", "is_found"),
+    [
+        pytest.param(2750 * MS, 2, True, id="stopped for 3 s"),
+        pytest.param(3750 * MS, 5, False, id="the lock, asked for three times"),
+        pytest.param(1250 * MS, 3, False, id="the lock, asked for once"),
+    ],
+)
+def test_where_the_lock_is_asked_for_once_a_second_two_turns_are_no_wait(
+    late_ns: int, turns: int, is_found: bool
+) -> None:
+    found = standstill_between(BEFORE, beat(late_ns, 0, turns), lock_ns=1 * S)
+    assert (found is not None) is is_found
+
+
+def test_a_wait_for_the_lock_that_is_shorter_than_one_asking_cannot_be_told() -> None:
+    assert standstill_between(BEFORE, beat(3 * S, 0, 2), lock_ns=10 * S) is None
+
+
 WATCHED = """
 import ctypes, sys, time
 from scalewise.measure.pulse import Pulse
+sys.setswitchinterval(float(sys.argv[2]))
 pulse = Pulse()
 print("ready", flush=True)
 sys.stdin.readline()
@@ -72,10 +92,10 @@ print(*(one.seconds for one in pulse.standstills()))
 """
 
 
-def watched(mode: str, stopped_s: float) -> list[float]:
+def watched(mode: str, stopped_s: float, lock_s: float = 0.005) -> list[float]:
     """Standstills in seconds that a process of its own finds, as it is stopped for so long."""
     with subprocess.Popen(
-        [sys.executable, "-c", WATCHED, mode],
+        [sys.executable, "-c", WATCHED, mode, str(lock_s)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         assert process.stdin is not None and process.stdout is not None
@@ -95,8 +115,14 @@ def test_a_stopped_process_knows_at_once_for_how_long() -> None:
     assert 2.0 - INTERVAL_NS / S - 0.1 < seconds < 3.0
 
 
-def test_a_library_that_keeps_the_interpreter_is_no_standstill() -> None:
-    assert watched("lock", stopped_s=0) == []
+def test_a_process_whose_threads_swap_once_a_second_knows_too() -> None:
+    (seconds,) = watched("plain", stopped_s=3.0, lock_s=1.0)
+    assert 3.0 - INTERVAL_NS / S - 0.1 < seconds < 4.0
+
+
+@pytest.mark.parametrize("lock_s", [0.005, 1.0])
+def test_a_library_that_keeps_the_interpreter_is_no_standstill(lock_s: float) -> None:
+    assert watched("lock", stopped_s=0, lock_s=lock_s) == []
 
 
 def test_without_the_kernels_counts_nothing_is_watched_and_that_is_said(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def test_wrong_use_exits_with_2(
     tmp_path: Path, before: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["compare", before, before, "--factor", "code", "--fail-if", "slow=3"]) == 2
-    assert "allowed: slower=<percent>%" in capsys.readouterr().err
+    assert "--fail-if: found 'slow=3'; allowed: slower=<percent>%" in capsys.readouterr().err
     assert main(["compare", before, str(tmp_path / "nowhere"), "--factor", "code"]) == 2
     assert "no such folder" in capsys.readouterr().err
     for words in ([], [before, before], [before, before, "--factor", "weather"]):

@@ -25,9 +25,9 @@ from scalewise.data_identity import data_identity
 from scalewise.paths import conf_dir
 from scalewise.records import CellFolder, SweepFolder
 from scalewise.sweep.compose import Composer
-from scalewise.sweep.places import Cluster
+from scalewise.sweep.places import Cluster, Place, ThisHost
 from scalewise.sweep.plan import Cell, plan, request
-from scalewise.sweep.preview import preview
+from scalewise.sweep.preview import preview, refusals
 from scalewise.sweep.resume import (
     Selection,
     check_options,
@@ -157,6 +157,53 @@ def test_a_preview_tells_what_is_done_and_what_will_run(
     assert lines[-1].startswith("expected time: 40.")
     assert lines[-1].endswith("from 2 cells done in this folder")
     assert all(cell.planned.cell_id in line for cell, line in zip(cells, lines[1:7], strict=True))
+
+
+def test_a_preview_of_new_cells_denies_no_result_of_the_folder(
+    composer: Composer, begun: tuple[SweepFolder, list[Cell]]
+) -> None:
+    """Two cells of it are done, and not asked for."""
+    cells = plan([asked(composer, "seed=3")], 0)
+    lines = list(preview(begun[0], select(cells, begun[0], None), Cluster(), packed=False))
+    assert lines[-2:] == [
+        "1 cell: 0 done, 1 to run",
+        "expected time: unknown, as none of these cells is done yet",
+    ]
+
+
+class Refusing(ThisHost):
+    """A host without what any cell asks for."""
+
+    def __call__(self, cell: Cell) -> Place:
+        return Place(None, "found no GPU")
+
+
+def test_a_preview_does_not_take_what_cannot_run_for_done(
+    begun: tuple[SweepFolder, list[Cell]],
+) -> None:
+    folder, cells = begun
+
+    def last(*some: Cell) -> str:
+        return list(preview(folder, select(some, folder, None), Refusing(), packed=False))[-1]
+
+    assert last(*cells) == "nothing can run: see above what this host lacks"
+    assert last(*cells[:2]) == "nothing is left to do"
+
+
+def test_what_a_host_refuses_is_what_is_left_and_nothing_where_some_can_run(
+    begun: tuple[SweepFolder, list[Cell]],
+) -> None:
+    folder, cells = begun
+    selection = select(cells, folder, None)
+    left = [cell.planned.cell_id for cell in cells[2:]]
+    assert refusals(folder, selection, Refusing()) == dict.fromkeys(left, "found no GPU")
+    assert refusals(folder, Selection(tuple(cells[:2]), frozenset()), Refusing()) == {}
+
+    class AllButOne(Refusing):
+        def __call__(self, cell: Cell) -> Place:
+            return Place(1) if cell is cells[-1] else super().__call__(cell)
+
+    assert refusals(folder, selection, AllButOne()) == {}
 
 
 def test_a_preview_shows_what_varies_among_its_cells(composer: Composer, tmp_path: Path) -> None:

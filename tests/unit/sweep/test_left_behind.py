@@ -94,3 +94,13 @@ def test_the_exit_status_tells_that_something_is_left(
     monkeypatch.setattr(ending, "sweeps_run", [report])
     assert ending.report() == status
     assert ("left behind: 2 cells" in capsys.readouterr().err) == (status == 3)
+
+
+def test_one_cell_is_no_cells(folder: SweepFolder) -> None:
+    said = list(differences(folder, [cell("e")], staged=False))
+    assert said[0] == "new to sweep: 1 of 1 cell: e"
+    said = list(differences(folder, [cell(name) for name in "bcd"], staged=False))
+    assert said == ["not asked for: 1 cell of sweep (1 done)"]
+    (first, *_) = unfinished(folder, {"id-a", "id-b", "id-c"})
+    assert first.startswith(f"left behind: 1 cell of {folder.path} that this command did not")
+    assert "ask for has no result" in first

@@ -12,9 +12,11 @@ from scalewise.config import ConfigError
 from scalewise.own_code_identity import own_code_identity
 from scalewise.records import SweepFolder
 from scalewise.sweep import resume
+from scalewise.sweep.asked import mixed as in_words
 from scalewise.sweep.compose import compose_cell
+from scalewise.sweep.places import ThisHost
 from scalewise.sweep.plan import Cell, plan, request
-from scalewise.sweep.resume import refuse_mixing, select
+from scalewise.sweep.resume import Selection, refuse_mixing, select
 
 THERE, HERE = "NVIDIA A10G", "NVIDIA H200"
 DIFFERENT = f"device: {THERE} there, {HERE} here"
@@ -66,7 +68,7 @@ def test_what_it_adds_without_running_again_is_refused_as_ever(folder: SweepFold
 
 def test_repeats_of_one_configuration_stay_of_one_state(folder: SweepFolder) -> None:
     (name,) = (cell.planned.name for cell in asked("seed=1") if cell.planned.repeat == 0)
-    with pytest.raises(ConfigError, match=rf"{DIFFERENT} \(in 1 cells\).*with every repeat"):
+    with pytest.raises(ConfigError, match=rf"{DIFFERENT} \(in 1 cell\).*with every repeat"):
         mixed(folder, "seed=1", f"sweep.rerun={name}")
     again = mixed(folder, "seed=1", f"sweep.rerun={name}", "sweep.allow_mixed=true")
     assert again == [f"{DIFFERENT} (in 3 cells)"]
@@ -106,7 +108,36 @@ def test_results_of_other_own_code_are_not_mixed_silently(
 
     assert found() == [], "the other cell's code is unknown, and not different"
     module.write_text("FACTOR = 100\n")
-    differs = rf"code: your {target}: 11 bytes .* there, 13 bytes .* here \(in 1 cells\)"
+    differs = (
+        rf"code: your {target}, its package and what it imports from beside it, taken together: "
+        r"11 bytes .* there, 13 bytes .* here \(in 1 cell\)"
+    )
     with pytest.raises(ConfigError, match=differs):
         found()
     assert refuse_mixing(folder, asked("seed=3"), (), {THERE}) == [], "nothing of it is added"
+
+
+def test_a_resumed_sweep_says_that_what_it_leaves_is_of_older_code(
+    folder: SweepFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With nothing to run nothing is mixed, and "was done before" told of no change."""
+    module = tmp_path / "left_as_it_was.py"
+    module.write_text("FACTOR = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    target = "left_as_it_was.Net"
+    cells = asked("seed=1")
+    for cell in cells:
+        cell.request.plain["model"]["_target_"] = target
+        at = folder.cell(cell.planned.name)
+        own = own_code_identity([target])
+        at.save_provenance(dataclasses.replace(at.load_provenance(), own_code=own))
+
+    def said(again: frozenset[str] = frozenset()) -> list[str]:
+        return in_words(folder, Selection(tuple(cells), again), ThisHost())
+
+    assert said() == []
+    module.write_text("FACTOR = 100\n")
+    (line,) = said()
+    assert line.startswith(f"not run again: code: your {target}, ")
+    assert line.endswith("here (in 2 cells); sweep.rerun=all runs them anew")
+    assert said(frozenset(cell.planned.cell_id for cell in cells)) == [], "they run again"

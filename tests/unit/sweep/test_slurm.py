@@ -12,7 +12,7 @@ import pytest
 from scalewise.config import CellConfig, ConfigError, build_cell, without_absent_groups
 from scalewise.hardware import HardwareConfig
 from scalewise.records import Attempt, CellFolder, PlannedCell, RunningAttempt
-from scalewise.sweep import slurm_job
+from scalewise.sweep import slurm_engine, slurm_job
 from scalewise.sweep.blame import Verdict
 from scalewise.sweep.compose import compose_cell
 from scalewise.sweep.demand import Demand, demand
@@ -341,6 +341,20 @@ def test_a_job_that_waits_has_neither_run_nor_been_suspended(sent: Sent) -> None
     sent.started = None
     assert sent.suspension(JobState("SUSPENDED"), 160) is None
     assert sent.ran_s(160) is None
+
+
+@pytest.mark.parametrize(
+    ("started", "elapsed_s", "spent_s"),
+    [(100.0, 70.0, 70.0), (100.0, None, 300.0), (None, 70.0, None)],
+)
+def test_a_failed_job_costs_what_its_record_says_as_one_with_a_result_does(
+    sent: Sent, started: float | None, elapsed_s: float | None, spent_s: float | None
+) -> None:
+    """One that has not started since SLURM requeued it left a record of the run before."""
+    sent.started, sent.ended = started, 400.0
+    own = Attempt(1, "failed", "exception", "x", 0, 1, (), 0.0, 1.0, elapsed_s)
+    sent.folder.save_attempt(own)
+    assert slurm_engine._ran_s(sent) == spent_s
 
 
 @pytest.mark.parametrize(

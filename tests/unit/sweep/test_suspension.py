@@ -19,7 +19,7 @@ from scalewise.sweep.liveness import Liveness
 from scalewise.sweep.looked_time import LATEST_LOOK_S, LookedTime
 from scalewise.sweep.retry import SUSPENDED, mendable
 from scalewise.sweep.stopped import name_stopped, process_state
-from scalewise.sweep.suspended import name_suspended
+from scalewise.sweep.suspended import Suspensions, name_suspended
 
 HANG = Verdict("hang", "no rank made a step for 12 s", None, None)
 LOST_PEER = Verdict("exception", "rank 0: RuntimeError: Connection reset by peer", 0, 1)
@@ -53,16 +53,13 @@ def look(clock: Clock, looked: LookedTime, seconds: float, every_s: float = 1.0)
 
 def test_time_passes_while_somebody_looks(clock: Clock, looked: LookedTime) -> None:
     assert look(clock, looked, 30) == pytest.approx(30)
-    assert looked.pause_s == 0
 
 
 def test_a_pause_between_two_looks_is_hardly_counted(clock: Clock, looked: LookedTime) -> None:
     look(clock, looked, 10)
     clock.now += 3600
     assert looked() == pytest.approx(10 + LATEST_LOOK_S)
-    assert looked.pause_s == pytest.approx(3600)
-    look(clock, looked, 5)
-    assert looked.since_pause_s == pytest.approx(5)
+    assert look(clock, looked, 5) == pytest.approx(15 + LATEST_LOOK_S)
 
 
 def test_a_crowded_supervisor_that_looks_late_still_ends_what_hangs(
@@ -116,12 +113,8 @@ def test_a_process_that_is_gone_has_no_state() -> None:
 
 
 @pytest.mark.parametrize("verdict", [HANG, LOST_PEER])
-def test_ranks_that_gave_up_after_a_suspension_are_not_to_blame(
-    clock: Clock, looked: LookedTime, verdict: Verdict
-) -> None:
-    clock.now += 400
-    looked()
-    told = name_suspended(verdict, looked, limit_s=300)
+def test_ranks_that_gave_up_after_a_suspension_are_not_to_blame(verdict: Verdict) -> None:
+    told = name_suspended(verdict, 400, limit_s=300)
     assert (told.cause, told.rank) == ("hang", None)
     assert told.message == (
         "the cell was suspended for 400 s, and its ranks wait for each other no longer than "
@@ -130,18 +123,97 @@ def test_ranks_that_gave_up_after_a_suspension_are_not_to_blame(
     )
 
 
-def test_any_other_end_keeps_its_reason(clock: Clock, looked: LookedTime) -> None:
-    look(clock, looked, 400)
-    assert name_suspended(HANG, looked, limit_s=300) == HANG, "it was not suspended"
-    clock.now += 200
-    looked()
-    assert name_suspended(HANG, looked, limit_s=300) == HANG, "not for so long"
-    clock.now += 400
-    looked()
+def test_any_other_end_keeps_its_reason() -> None:
+    assert name_suspended(HANG, 200, limit_s=300) == HANG, "not suspended for so long"
     own = Verdict("exception", "rank 0: ValueError: x", 0, 1)
-    assert name_suspended(own, looked, limit_s=300) == own, "an error of its own"
-    look(clock, looked, 90)
-    assert name_suspended(HANG, looked, limit_s=300) == HANG, "long after it"
+    assert name_suspended(own, 400, limit_s=300) == own, "an error of its own"
+
+
+class Cell:
+    """Two ranks and their supervisor, which looks once a second."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        folder = CellFolder(path)
+        self.clock = clock
+        self.ranks = [HeartbeatWriter(folder.heartbeat_path(rank)) for rank in (0, 1)]
+        self.suspensions = Suspensions(folder, (0, 1), clock)
+        self.suspensions.begin()
+        self.step = 500
+        for rank in self.ranks:
+            rank.begin(None, self.step)  # it goes on from a checkpoint: it made none of these
+
+    def train(self, seconds: int, steps_each_s: int = 10) -> None:
+        for _ in range(seconds):
+            self.pause(1.0, steps_each_s)
+
+    def pause(self, seconds: float, steps: int) -> None:
+        """The supervisor looks once after so long, and the ranks make steps meanwhile."""
+        self.clock.now += seconds
+        self.step += steps
+        for rank in self.ranks:
+            rank.beat(self.step, self.step)
+        self.suspensions.look()
+
+
+@pytest.fixture
+def cell(tmp_path: Path, clock: Clock) -> Iterator[Cell]:
+    cell = Cell(tmp_path, clock)
+    yield cell
+    for rank in cell.ranks:
+        rank.close()
+
+
+def test_a_suspension_is_no_time_that_a_cell_ran(cell: Cell) -> None:
+    cell.train(20)
+    cell.pause(3600, steps=15)  # made just before it and after it
+    cell.train(10)
+    assert cell.suspensions.ran_s() == pytest.approx(30)
+    assert cell.suspensions.longest_lately_s() == pytest.approx(3600)
+
+
+def test_what_a_suspension_does_to_ranks_shows_within_a_minute(cell: Cell) -> None:
+    cell.pause(400, steps=0)
+    cell.train(59)
+    assert cell.suspensions.longest_lately_s() == pytest.approx(400)
+    cell.train(2)
+    assert cell.suspensions.longest_lately_s() == 0
+
+
+@pytest.mark.parametrize("later_s", [2.5, 100.0])
+def test_a_later_pause_does_not_hide_a_longer_one(cell: Cell, later_s: float) -> None:
+    cell.train(20)
+    cell.pause(1800, steps=0)
+    cell.train(3, steps_each_s=0)
+    cell.pause(later_s, steps=0)
+    told = name_suspended(LOST_PEER, cell.suspensions.longest_lately_s(), limit_s=300)
+    assert told.message.startswith("the cell was suspended for 1800 s")
+
+
+@pytest.mark.parametrize("steps_each_s", [1, 10])
+def test_a_supervisor_that_was_paused_alone_does_not_hide_who_failed(
+    cell: Cell, steps_each_s: int
+) -> None:
+    cell.train(20, steps_each_s)
+    cell.pause(400, steps=400 * steps_each_s)
+    cell.train(40, steps_each_s)
+    lost = replace(LOST_PEER, rank=1)
+    assert name_suspended(lost, cell.suspensions.longest_lately_s(), limit_s=300) == lost
+    assert cell.suspensions.ran_s() == pytest.approx(460)
+
+
+def test_a_crowded_supervisor_that_looks_late_saw_no_suspension(cell: Cell) -> None:
+    for _ in range(100):
+        cell.pause(4.0, steps=0)
+    assert cell.suspensions.ran_s() == pytest.approx(400)
+    assert cell.suspensions.longest_lately_s() == 0
+
+
+def test_time_in_which_nobody_meant_to_look_is_no_suspension(cell: Cell) -> None:
+    cell.clock.now += 120  # ranks that start again, a checkpoint that is copied
+    cell.suspensions.begin()
+    cell.train(5)
+    assert cell.suspensions.ran_s() == pytest.approx(125)
+    assert cell.suspensions.longest_lately_s() == 0
 
 
 def test_a_cell_that_a_suspension_ended_is_tried_again() -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from scalewise.train.provenance import emulations
+from scalewise.records.provenance import WORKING_DIRECTORY
+from scalewise.train import provenance
+from scalewise.train.provenance import collect, emulations
 from scalewise.train.rank import foreign_launch, rendezvous, scrubbed
 from scalewise.train.strategies.ddp import DdpConfig
 from scalewise.working_tree import code_version
@@ -63,3 +67,13 @@ def test_peer_to_peer_switched_off_is_emulation_only_where_there_are_peers() -> 
 
 def test_without_a_repository_there_is_no_code_version(tmp_path: object) -> None:
     assert code_version(tmp_path) == {}  # type: ignore[arg-type]
+
+
+def test_a_users_commit_is_recorded_as_none_of_scalewises(monkeypatch: pytest.MonkeyPatch) -> None:
+    trees = {Path(provenance.__file__).parent: {"commit": "ours"}, Path.cwd(): {"commit": "users"}}
+    monkeypatch.setattr(provenance, "code_version", lambda at: trees[at])
+    assert collect((), None, {}).code == {"commit": "ours"}
+    trees[Path(provenance.__file__).parent] = {}  # installed
+    assert collect((), None, {}).code == {"commit": "users", "tree": WORKING_DIRECTORY}
+    trees[Path.cwd()] = {}
+    assert collect((), None, {}).code == {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from scalewise.measure.doctor_links import rank_names
+from scalewise.plurals import plural
 from scalewise.records.doctor import DoctorReport, Finding
 
 _ENOUGH_SHM_MIB = 1024.0
@@ -42,7 +43,7 @@ def few_cores(report: DoctorReport) -> Iterator[Finding]:
     yield Finding(
         "few_cores",
         "warning",
-        f"{usable} usable core{'s' if usable != 1 else ''} for {len(devices)} devices.",
+        f"{usable} usable {plural(usable, 'core')} for {len(devices)} devices.",
         f"affinity: {len(host.usable_cores)}; cgroup quota: {host.cpu_quota or 'none'}",
         "Each rank launches kernels from a core of its own and needs at least one more to load "
         "data: give the job more cores (--cpus-per-task, --cpus), or use fewer devices.",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
@@ -24,6 +26,7 @@ from scalewise.report import (
     widths,
 )
 from scalewise.report.fitted import fitted
+from scalewise.report.table import Table
 
 _COLOURS = {
     "beneficial": "green",
@@ -41,8 +44,7 @@ def show(analysis: Analysis, console: Console, samples: int | None = None) -> No
     With ``samples`` also the time and cost of so many.
     """
     console.print(f"[bold]{findings.counts(analysis)}[/bold]")
-    for line in provenance.code_lines(analysis):
-        console.print(f"[dim]{escape(line)}[/dim]")
+    _show_lines(provenance.code_lines(analysis), "dim", console)
     for label in provenance.labels(analysis):
         console.print(f"[red]{escape(label)}[/red]")
     if analysis.measured:
@@ -50,10 +52,8 @@ def show(analysis: Analysis, console: Console, samples: int | None = None) -> No
         if constant:
             console.print(f"[dim]{escape(constant)}[/dim]")
         for table in (tables.scaling_table(analysis), tables.resource_table(analysis)):
-            for part in fitted(table, console):
-                console.print(part)
-        for line in swept.fastest(analysis):
-            console.print(f"[bold]{escape(line)}[/bold]")
+            _show_table(table, console)
+        _show_lines(swept.fastest(analysis), "bold", console)
         _show_widths(analysis, console)
         _show_cost(analysis, console)
         if samples is not None:
@@ -74,8 +74,7 @@ def show(analysis: Analysis, console: Console, samples: int | None = None) -> No
     # Beside timed cells they are in report.md: the screen is for what the user asked.
     if not analysis.measured:
         for table in examined.examined_tables(analysis):
-            for part in fitted(table, console):
-                console.print(part)
+            _show_table(table, console)
     lines = {
         "limit": findings.limits(analysis),
         "fault": faults.lines(analysis),
@@ -91,10 +90,8 @@ def _show_widths(analysis: Analysis, console: Console) -> None:
     side_by_side = widths.widths_table(analysis)
     if not side_by_side.rows:
         return
-    for part in fitted(side_by_side, console):
-        console.print(part)
-    for line in widths.lines(analysis):
-        console.print(f"[bold]{escape(line)}[/bold]")
+    _show_table(side_by_side, console)
+    _show_lines(widths.lines(analysis), "bold", console)
 
 
 def _show_target(analysis: Analysis, samples: int, console: Console) -> None:
@@ -103,11 +100,9 @@ def _show_target(analysis: Analysis, samples: int, console: Console) -> None:
     if not found.rows:
         return
     console.print(f"[bold]{target.title(samples)}[/bold]")
-    for part in fitted(found, console):
-        console.print(part)
+    _show_table(found, console)
     if not cost.cost_table(analysis).rows:
-        for line in target.price_lines(analysis):
-            console.print(f"[dim]{escape(line)}[/dim]")
+        _show_lines(target.price_lines(analysis), "dim", console)
 
 
 def _show_cost(analysis: Analysis, console: Console) -> None:
@@ -115,7 +110,15 @@ def _show_cost(analysis: Analysis, console: Console) -> None:
     costs = cost.cost_table(analysis)
     if not costs.rows:
         return
-    for part in fitted(costs, console):
+    _show_table(costs, console)
+    _show_lines([*cost.price_lines(analysis), f"USD are {cost.EXCLUDED}"], "dim", console)
+
+
+def _show_table(table: Table, console: Console) -> None:
+    for part in fitted(table, console):
         console.print(part)
-    for line in (*cost.price_lines(analysis), f"USD are {cost.EXCLUDED}"):
-        console.print(f"[dim]{escape(line)}[/dim]")
+
+
+def _show_lines(lines: Iterable[str], style: str, console: Console) -> None:
+    for line in lines:
+        console.print(f"[{style}]{escape(line)}[/{style}]")

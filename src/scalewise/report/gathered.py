@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from scalewise.plurals import plural
+
 
 def by_text(found: Sequence[tuple[str, str]], noun: str = "cell") -> list[str]:
     """One line for everything that is true of several cells, or of what ``noun`` says."""
@@ -14,6 +16,6 @@ def by_text(found: Sequence[tuple[str, str]], noun: str = "cell") -> list[str]:
     for text, cells in names.items():
         distinct = list(dict.fromkeys(cells))
         more = len(distinct) - 2
-        others = f" and {more} more {noun}{'s' if more > 1 else ''}" if more > 0 else ""
+        others = f" and {more} more {plural(more, noun)}" if more > 0 else ""
         lines.append(f"{', '.join(distinct[:2])}{others}: {text}")
     return lines

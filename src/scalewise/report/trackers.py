@@ -8,6 +8,7 @@ from typing import Literal
 
 from scalewise.analysis.cells import Cell
 from scalewise.analysis.summary import Analysis
+from scalewise.plurals import plural
 from scalewise.records import TrackerState
 from scalewise.report.gathered import by_text
 
@@ -31,7 +32,7 @@ def standing(analysis: Analysis) -> list[str]:
                 key = (name, where(cell, name, state))
                 counted[key] = counted.get(key, 0) + 1
     return [
-        f"{name}: {count} run{'s' if count > 1 else ''} {_WORDS[place]}"
+        f"{name}: {count} {plural(count, 'run')} {_WORDS[place]}"
         for (name, place), count in counted.items()
     ]
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from scalewise.plurals import plural
 from scalewise.self_test.matrix import accusations, detections, rows
 from scalewise.self_test.observe import HEALTHY, Observation
 
@@ -26,7 +27,7 @@ class Setting:
     """Of the whole test; None where only records were judged."""
 
     def __str__(self) -> str:
-        pairs = f"{self.side_by_side} pair{'s' if self.side_by_side > 1 else ''} at once"
+        pairs = f"{self.side_by_side} {plural(self.side_by_side, 'pair')} at once"
         told = (
             f"`{self.command}` on {' and '.join(self.devices)}, {self.usable_cores} cores, {pairs}"
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from scalewise.config import CellConfig, ConfigError
+from scalewise.plurals import plural
 from scalewise.sweep.lease import HostMismatch
 
 
@@ -47,7 +48,7 @@ class Demand:
     def __str__(self) -> str:
         kind = "GPU" if self.gpus_per_node else "CPU device"
         where = f" on {self.nodes} nodes" if self.nodes > 1 else ""
-        return f"{self.width} {kind}{'s' if self.width > 1 else ''}{where}"
+        return f"{self.width} {plural(self.width, kind)}{where}"
 
 
 def demand(cell: CellConfig, capacity: Capacity) -> Demand:

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scalewise.analysis.labels import swept_words
+from scalewise.plurals import plural
 from scalewise.records import CellFolder, Heartbeat, RecordError, SweepFolder, read_heartbeat
 from scalewise.sweep.job import Outcome
 from scalewise.sweep.plan import Cell
@@ -58,8 +59,7 @@ class Tally:
         setattr(self, outcome.state, getattr(self, outcome.state) + 1)
 
     def __str__(self) -> str:
-        plural = "" if self.total == 1 else "s"
-        words = [f"{self.ended}/{self.total} cell{plural}", f"{self.done} done"]
+        words = [f"{self.ended}/{self.total} {plural(self.total, 'cell')}", f"{self.done} done"]
         if self.already_done:
             words[-1] += f" ({self.already_done} before)"
         for name in ("failed", "skipped", "interrupted", "unstarted"):
@@ -230,7 +230,7 @@ def duration(seconds: float) -> str:
 
 
 def _devices(width: int) -> str:
-    return f"{width} device{'s' if width > 1 else ''}"
+    return f"{width} {plural(width, 'device')}"
 
 
 def _step(progress: Progress) -> str:

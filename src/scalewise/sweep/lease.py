@@ -18,6 +18,7 @@ from scalewise.gpu.nvml import GpuDevice, NvmlUnavailable, open_nvml
 from scalewise.gpu.select import visible_devices
 from scalewise.hardware import HardwareConfig, choose_gpus, cpu_devices, device_kind
 from scalewise.host import processor_name, usable_cores
+from scalewise.plurals import plural
 from scalewise.records import DeviceInfo
 from scalewise.sweep.occupancy import Occupancy
 from scalewise.train.precision import FP8_CAPABILITY
@@ -150,7 +151,7 @@ def width(cell: CellConfig, available: int) -> int:
     if wanted > available:
         raise HostMismatch(
             f"strategy.devices: found {wanted}, but this host has {available} "
-            f"device{'s' if available != 1 else ''}; allowed: at most {available}"
+            f"{plural(available, 'device')}; allowed: at most {available}"
         )
     try:
         cell.per_device_batch_size(wanted)

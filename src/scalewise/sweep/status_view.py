@@ -17,6 +17,7 @@ from rich.text import Text
 
 from scalewise.analysis.blame import Blame, Fate, fate_lines
 from scalewise.analysis.load import no_sweep, sweep_folder
+from scalewise.plurals import plural
 from scalewise.records import RecordError
 from scalewise.sweep.cell_status import UNFINISHED, CellStatus
 from scalewise.sweep.display import duration
@@ -132,8 +133,8 @@ def render(status: SweepStatus, *, whole_lines: bool = False) -> RenderableType:
     counts = ", ".join(f"{n} {state}" for state, n in sorted(status.count().items()))
     hidden = len(status.cells) - len(shown)
     more = f" ({hidden} not shown)" if hidden else ""
-    plural = "" if len(status.cells) == 1 else "s"
-    summary = f"{len(status.cells)} cell{plural}: {counts}{more}\n{estimate_line(status)}"
+    cells = f"{len(status.cells)} {plural(len(status.cells), 'cell')}"
+    summary = f"{cells}: {counts}{more}\n{estimate_line(status)}"
     lines = [
         *(_line(text, "red", whole_lines) for text in fate_lines(_fates(status.cells))),
         *(_line(text, "yellow", whole_lines) for text in _problem_lines(status.cells)),

@@ -165,3 +165,24 @@ def loaded_by(*modules: str, whole: bool = False) -> set[str]:
     answer = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
     names = set(json.loads(answer.stdout))
     return names if whole else {name.partition(".")[0] for name in names}
+
+
+def test_threads_and_streams_of_a_rank_are_made_where_their_device_is_set() -> None:
+    makers = {"train/device.py", "measure/pulse.py"}  # the latter touches no tensor
+    users = {
+        f"{path.relative_to(PACKAGE)}: {call}"
+        for room in ("train", "measure")
+        for path in rooms()[room]
+        for call in calls(path)
+        if call in ("threading.Thread", "Thread", "torch.cuda.stream")
+        and str(path.relative_to(PACKAGE)) not in makers
+    }
+    # The doctor copies between two GPUs on purpose.
+    assert users == {"measure/doctor_pairs.py: torch.cuda.stream"}
+
+
+def calls(path: Path) -> Iterator[str]:
+    """What a file calls, as it is written there."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func)

@@ -1,6 +1,10 @@
-"""What is settled about a rank's GPU before anything is built on it."""
+"""What is settled about a rank's GPU before anything is built on it, and in each of its threads."""
 
 from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -28,6 +32,37 @@ def settle_device(rank: RankContext, memory_cap_gib: float | None, check: bool) 
         cap_memory(memory_cap_gib)
     if check:
         check_computes(torch.device("cuda", rank.local_rank))
+
+
+class DeviceThread(threading.Thread):
+    """A thread of a rank whose current CUDA device is the rank's own.
+
+    A new thread's current device is 0. What leaves a stream there (``torch.cuda.stream``) or reads
+    an event then creates a second context: 520 MiB on GPU 0, and 0.2 to 0.5 s in which all ranks
+    stand still. Every thread of a rank is started through this class.
+
+    Args:
+        target: what the thread runs.
+        name: what debuggers and ``ps`` show.
+        device: the rank's device; None for a thread that touches no GPU.
+    """
+
+    def __init__(self, target: Callable[[], None], name: str, device: torch.device | None) -> None:
+        super().__init__(name=name, daemon=True)
+        self._body = target
+        self._device = device
+
+    def run(self) -> None:
+        if self._device is not None and self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
+        self._body()
+
+
+@contextlib.contextmanager
+def on_stream(stream: torch.cuda.Stream) -> Iterator[None]:
+    """Run on ``stream``, with its device current, and restore both afterwards."""
+    with torch.cuda.device(stream.device), torch.cuda.stream(stream):
+        yield
 
 
 def cap_memory(cap_gib: float) -> None:

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from scalewise.train.device import on_stream
+
 
 def on_device(dataset: Dataset[Any], device: torch.device) -> Dataset[Any]:
     """``dataset`` with all of its data in the memory of ``device``.
@@ -45,7 +47,7 @@ class DevicePrefetchLoader(DataLoader[Any]):
         copying = torch.cuda.Stream(device)
         coming: deque[tuple[Any, torch.cuda.Event]] = deque()
         for batch in super().__iter__():
-            with torch.cuda.stream(copying):
+            with on_stream(copying):
                 moved = _moved(batch, device)
                 done = torch.cuda.Event()
                 done.record(copying)

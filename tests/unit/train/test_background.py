@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+import torch
 
 from scalewise.train.callbacks import background
 from scalewise.train.callbacks.background import BackgroundDrain, GiveWay
@@ -85,3 +86,18 @@ def test_what_goes_wrong_between_two_pieces_reaches_training() -> None:
             drain.check()
             time.sleep(0.001)
     drain.abandon()
+
+
+def test_the_recording_thread_has_the_ranks_device_as_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A new thread's current device is 0: on any other rank that opens a second context.
+    chosen: list[tuple[torch.device, str]] = []
+    monkeypatch.setattr(
+        torch.cuda,
+        "set_device",
+        lambda device: chosen.append((device, threading.current_thread().name)),
+    )
+    drain = BackgroundDrain([lambda wait, give_way: None], device=torch.device("cuda", 3))
+    drain.stop()
+    assert chosen == [(torch.device("cuda", 3), "scalewise-records")]

@@ -6,6 +6,10 @@ import threading
 import time
 from collections.abc import Callable
 
+import torch
+
+from scalewise.train.device import DeviceThread
+
 GiveWay = Callable[[], None]
 """To be called between two pieces of work, each of which keeps the interpreter from training."""
 Drain = Callable[[bool, GiveWay | None], None]
@@ -23,9 +27,16 @@ class BackgroundDrain:
 
     An error in a drain (a full disk, say) stops the thread and is raised by :meth:`check`, on
     the training thread: records that cannot be kept are not silently lost.
+
+    Args:
+        drains: called in their order.
+        interval_s: between two calls.
+        device: the rank's, which drains that read tensors or events have as the current one.
     """
 
-    def __init__(self, drains: list[Drain], interval_s: float = 0.5) -> None:
+    def __init__(
+        self, drains: list[Drain], interval_s: float = 0.5, device: torch.device | None = None
+    ) -> None:
         self._drains = drains
         self._interval_s = interval_s
         self._stopping = threading.Event()
@@ -35,7 +46,7 @@ class BackgroundDrain:
         self._error: BaseException | None = None
         self._worked_s = 0.0
         """CPU time of the thread when its present piece of work began."""
-        self._thread = threading.Thread(target=self._run, name="scalewise-records", daemon=True)
+        self._thread = DeviceThread(self._run, "scalewise-records", device)
         self._thread.start()
 
     def check(self) -> None:

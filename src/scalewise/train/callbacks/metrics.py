@@ -18,6 +18,7 @@ from scalewise.train.callbacks.background import GiveWay
 from scalewise.train.callbacks.batch_loss import loss_of, loss_weights
 from scalewise.train.callbacks.data_share import OWN_SHARE, DataShare
 from scalewise.train.callbacks.steps import StepTimer
+from scalewise.train.device import on_stream
 
 _OWN = frozenset({"train_loss", "learning_rate"})
 _LOGGED = "logged/"
@@ -181,7 +182,7 @@ class MetricsRecorder(pl.Callback):
         if self._side_stream is None:
             return float(loss)
         # On the training stream this copy would queue behind steps that are still to come.
-        with torch.cuda.stream(self._side_stream):
+        with on_stream(self._side_stream):
             return float(loss)
 
 

@@ -81,7 +81,9 @@ class CellRecorder(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.metrics.on_train_start(trainer, pl_module)
         self.steps.on_train_start(trainer, pl_module)
-        self._background = BackgroundDrain([self.steps.drain, self.metrics.drain])
+        self._background = BackgroundDrain(
+            [self.steps.drain, self.metrics.drain], device=trainer.strategy.root_device
+        )
         assert self._heartbeat is not None
         self._heartbeat.begin(planned_steps(trainer), self.steps.steps, self.steps.samples)
         self._run_queue.begin(self.steps.steps)

@@ -12,6 +12,7 @@ import torch
 
 from scalewise.config import CellConfig, ConfigError
 from scalewise.records import ExecutionRecord
+from scalewise.train.device import on_stream
 from scalewise.train.execution.checkpointing import checkpoint_blocks
 from scalewise.train.execution.compiled import Compiled, compiled_graphs, graph_breaks
 from scalewise.train.execution.replay import ReplayedSteps
@@ -96,7 +97,7 @@ class Execution:
             return
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        with on_stream(stream):
             yield
         torch.cuda.current_stream().wait_stream(stream)
 

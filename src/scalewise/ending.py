@@ -13,6 +13,7 @@ from scalewise.sweep.sweep_report import SweepReport, sweeps_run
 
 EXIT_FAILED = 1
 EXIT_SKIPPED = 3
+EXIT_INVALID = 4
 EXIT_INTERRUPTED = 130
 
 
@@ -30,34 +31,34 @@ def report() -> int:
     left = [line for sweep in sweeps_run for line in _left_behind(sweep)]
     for line in left:
         say(line)
-    for state, status in (
-        ("failed", EXIT_FAILED),
-        ("interrupted", EXIT_INTERRUPTED),
-        ("skipped", EXIT_SKIPPED),
-        ("unstarted", EXIT_SKIPPED),
-    ):
+    for state, status in (("failed", EXIT_FAILED), ("interrupted", EXIT_INTERRUPTED)):
         if any(sweep.count(state) for sweep in sweeps_run):
             return status
-    if left:
+    if EXIT_INVALID in shown:
+        return EXIT_INVALID
+    if left or any(s.count("skipped") or s.count("unstarted") for s in sweeps_run):
         return EXIT_SKIPPED
-    return 0 if all(shown) else EXIT_NOT_SHOWN
+    return max(shown)
 
 
-def _show(sweep: SweepReport) -> bool:
-    """Write the report and print its table; False where standard output cannot be written."""
+def _show(sweep: SweepReport) -> int:
+    """Write the report and print its table; returns the exit status that this comes to."""
     from scalewise.report import build
 
-    shown = True
+    shown, invalid = True, False
     if sweep.count("done"):
         # First: it needs no room on the disk, which the report may not find.
         shown = _print_table(sweep)
         files = build(sweep.folder)
+        invalid = files.invalid
         say(f"report: {files.markdown}")
         _say_where_runs_are(sweep.folder)
     elif sweep.count("failed"):
         # Of nothing, but it says where to look.
         shown = _print_table(sweep)
-    return shown
+    if invalid:
+        return EXIT_INVALID
+    return 0 if shown else EXIT_NOT_SHOWN
 
 
 def _unrecorded(sweeps: Sequence[SweepReport]) -> list[str]:

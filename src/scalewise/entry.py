@@ -42,8 +42,8 @@ def train() -> int:
 
     Exit status: 0 every cell is done, 1 a cell failed, 2 the input is wrong, 3 nothing failed
     but a cell was skipped because this host cannot run it or left because sweep.max_gpu_hours is
-    used up or a resumed sweep was given other choices, 74 all is done but standard output could
-    not be written, 130 interrupted.
+    used up or a resumed sweep was given other choices, 4 a verdict is invalid, 74 all is
+    done but standard output could not be written, 130 interrupted.
     """
     prepare_streams()
     launched = foreign_launch()

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from scalewise.analysis.identity import differences
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.statistics import RatioEstimate, estimate_ratio
-from scalewise.analysis.untrained import no_training
 
 
 @dataclass(frozen=True)
@@ -28,11 +27,11 @@ def is_ceiling(config: Configuration) -> bool:
 
 def under_ceiling(config: Configuration, configs: Sequence[Configuration]) -> UnderCeiling | None:
     """``config`` beside the independent replicas that differ from it in the strategy alone."""
-    if is_ceiling(config) or (config.devices or 1) < 2 or no_training(config):
+    if is_ceiling(config) or (config.devices or 1) < 2 or config.invalid:
         return None
     own = config.values("samples_per_s")
     for other in configs:
-        if not is_ceiling(other) or no_training(other):
+        if not is_ceiling(other) or other.invalid:
             continue
         if differences(config.identity, other.identity, "strategy"):
             continue

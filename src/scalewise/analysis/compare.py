@@ -27,7 +27,6 @@ from scalewise.analysis.runs import Configuration, configurations
 from scalewise.analysis.significance import holm, holm_levels, minimum_detectable_effect
 from scalewise.analysis.sources import mixing_allowed
 from scalewise.analysis.statistics import estimate_ratio
-from scalewise.analysis.untrained import no_training
 
 Side = Literal["A", "B"]
 SIGNIFICANT = 0.05
@@ -132,9 +131,9 @@ def _match(
         why = "".join(f"; {mixture}" for mixture in mixtures)
         return Unmatched(config.label, f"the nearest in A differs in {words}{why}", differing)
     for side, one in (("A", nearest), ("B", config)):
-        untrained = no_training(one)
-        if untrained is not None:
-            return Unmatched(config.label, f"in {side}, {untrained}")
+        invalid = one.invalid
+        if invalid:
+            return Unmatched(config.label, f"in {side}, {invalid[0].reason}")
     freed = FACTORS[factor]
     mixed = (*_mixtures("A", nearest, freed), *_mixtures("B", config, freed))
     return _Found(config.label, values, nearest.values("samples_per_s"), mixed)

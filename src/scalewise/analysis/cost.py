@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from scalewise.analysis.rank_validity import Found
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.scaling import Pair
 from scalewise.analysis.statistics import Estimate, Interval, RatioEstimate, estimate_positive
-from scalewise.analysis.untrained import no_training
 from scalewise.hardware import HardwareConfig, Price, profile_of
 from scalewise.typed import DataError, build
 
@@ -39,8 +39,10 @@ class Cost:
     missing: str | None = None
 
 
-def measure_cost(config: Configuration, profiles: Sequence[HardwareConfig]) -> Cost:
-    """What a million samples cost at the price of its devices.
+def measure_cost(
+    config: Configuration, profiles: Sequence[HardwareConfig], invalid: Found = ()
+) -> Cost:
+    """What a million samples cost at the price of its devices; nothing where ``invalid`` says why.
 
     The price is the one that the runs recorded with their configuration, the user's own above
     all; else that of the profile made for their GPU.
@@ -48,9 +50,8 @@ def measure_cost(config: Configuration, profiles: Sequence[HardwareConfig]) -> C
     price = _price(config, profiles)
     if isinstance(price, str):
         return Cost(None, None, price)
-    untrained = no_training(config)
-    if untrained is not None:
-        return Cost(price, None, untrained)
+    if invalid:
+        return Cost(price, None, f"invalid: {invalid[0].reason}")
     rates = [(run.world_size, run.samples_per_s) for run in config.runs]
     known = [(devices, rate) for devices, rate in rates if rate]
     if not known:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from statistics import mean
 
+from scalewise.analysis.ceiling import is_ceiling
 from scalewise.analysis.diagnosis import Diagnosis
 from scalewise.analysis.figures import factor
 from scalewise.analysis.lost_time import hiccup_clause, hiccup_line, wait_clause
+from scalewise.analysis.rank_validity import Invalid, untrained_steps
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.scaling import Pair
 from scalewise.analysis.sources import mixed_sources
-from scalewise.analysis.untrained import untrained_steps
 from scalewise.analysis.verdict import Judgement
 
 LINEAR_UP_TO = 1.02
@@ -29,12 +31,17 @@ Diagnoses = Mapping[str, Sequence[Diagnosis]]
 def doubted(pair: Pair, diagnoses: Diagnoses) -> Pair:
     """The pair with what its ranks wait and the doubts about its verdict in its reason.
 
-    A whole interval beyond linear beside a disturbed single device is *inconclusive*: the
-    disturbance explains it, and what the devices gain is not known.
+    A whole interval beyond linear, after division by the ratio of the SM clocks, is *invalid*:
+    something other than the devices made the difference. Beside a disturbed single device it is
+    *inconclusive*, since the disturbance explains it; where that device is short of memory, the
+    devices do gain what they seem to.
     """
+    if pair.invalid:
+        return pair
     disturbed = [(c, d) for c in (pair.single, pair.multi) if (d := _crowded(c, diagnoses))]
-    interval, value = pair.efficiency.interval, pair.efficiency.value
-    beyond = interval is not None and interval.low > LINEAR_UP_TO
+    clocks = clock_ratio(pair)
+    interval, value = pair.efficiency.interval, pair.efficiency.value / clocks
+    beyond = interval is not None and interval.low / clocks > LINEAR_UP_TO
     doubts = []
     # A point beyond linear is within the noise unless there is a reason to doubt it.
     if beyond or (disturbed and value > LINEAR_UP_TO):
@@ -42,8 +49,9 @@ def doubted(pair: Pair, diagnoses: Diagnoses) -> Pair:
     if disturbed:
         each = " and ".join(_disturbed(config, found) for config, found in disturbed)
         doubts.append(f"{each}: measure again on a quiet host")
-    sides = [(config, untrained_steps(config)) for config in (pair.single, pair.multi)]
-    doubts += [f"{_side(config)}: {without}" for config, without in sides if without]
+    both = (pair.single, pair.multi)
+    without = ((side, untrained_steps(side.rank_summaries)) for side in both)
+    doubts += [f"{_side(side)}: {words}" for side, words in without if words]
     doubts += [c for side in (pair.single, pair.multi) if (c := _long_steps(side, diagnoses))]
     sides_cells = [[run.cell for run in side.runs] for side in (pair.single, pair.multi)]
     doubts += dict.fromkeys(line for cells in sides_cells for line in mixed_sources(cells))
@@ -54,8 +62,35 @@ def doubted(pair: Pair, diagnoses: Diagnoses) -> Pair:
     told = pair.judgement
     explained = beyond and any(config is pair.single for config, _ in disturbed)
     verdict = "inconclusive" if explained else told.verdict
+    invalid: tuple[Invalid, ...] = ()
+    if beyond and not explained and not is_ceiling(pair.multi):
+        short = any(d.limit == "allocator thrash" for d in diagnoses.get(pair.single.config_id, ()))
+        if not short:
+            verdict, invalid = "invalid", (Invalid("superlinear", _superlinear(pair, clocks)),)
+            said = [invalid[0].reason, *said[1:]]
     judgement = Judgement(verdict, "; ".join([told.reason, *said]))
-    return replace(pair, judgement=judgement, doubts=tuple(doubts))
+    return replace(pair, judgement=judgement, doubts=tuple(doubts), invalid=invalid)
+
+
+def clock_ratio(pair: Pair) -> float:
+    """Mean SM clock over runs of several devices over that of one; 1 where it was not read.
+
+    One GPU that works hard is held at its power cap, while several that wait run faster.
+    """
+    clocks = [
+        [run.usage.mean("sm_clock_mhz") for run in side.runs if run.usage is not None]
+        for side in (pair.multi, pair.single)
+    ]
+    multi, single = ([mhz for mhz in side if mhz] for side in clocks)
+    return mean(multi) / mean(single) if multi and single else 1.0
+
+
+def _superlinear(pair: Pair, clocks: float) -> str:
+    clock = "" if clocks == 1 else f" (at {factor(clocks)} times the single device's clock)"
+    return (
+        f"more than linear: efficiency {factor(pair.efficiency.value)}{clock}, and nothing "
+        "measured explains it: the single device does other work, or something slowed it"
+    )
 
 
 def hiccup_lines(configs: Sequence[Configuration], diagnoses: Diagnoses) -> list[str]:

@@ -49,7 +49,7 @@ def loss_curve(
     for candidate in wanted:
         recorded_rows = [row for row in rows if candidate in row.values]
         if recorded_rows and recorded_rows[-1].values[candidate] is None:
-            raise NotMeasuredError(_divergence(candidate, recorded_rows))
+            raise NotMeasuredError(_not_finite_since(candidate, recorded_rows))
         points = [
             (row.samples, value)
             for row in recorded_rows
@@ -61,7 +61,16 @@ def loss_curve(
     raise NotMeasuredError(f"no {name or 'loss'} was recorded")
 
 
-def _divergence(name: str, rows: Sequence[MetricRow]) -> str:
+def divergence(rows: Sequence[MetricRow]) -> str | None:
+    """Which recorded loss ended not finite, and since when; None where all ended finite."""
+    for name in dict.fromkeys(key for row in rows for key in row.values if "loss" in key):
+        own = [row for row in rows if name in row.values]
+        if own[-1].values[name] is None:
+            return _not_finite_since(name, own)
+    return None
+
+
+def _not_finite_since(name: str, rows: Sequence[MetricRow]) -> str:
     """Since when ``name``, not finite in the last of ``rows``, has not been."""
     since = rows[-1]
     for row in reversed(rows):

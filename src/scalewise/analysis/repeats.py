@@ -21,7 +21,6 @@ from scalewise.analysis.sequential import (
     decide_alone,
     stop_or_go_on,
 )
-from scalewise.analysis.untrained import no_training
 
 MOST_FAILURES = 2
 """Runs of a configuration that may fail before no more are added: it would fail for ever."""
@@ -122,9 +121,9 @@ def _all_spent(members: Sequence[Configuration], cap: int) -> str | None:
 
 def _failure(members: Sequence[Configuration]) -> str | None:
     for member in members:
-        untrained = no_training(member)
-        if untrained is not None:
-            return f"{member.label}: {untrained}"
+        invalid = member.invalid
+        if invalid:
+            return f"{member.label}: {invalid[0].reason}"
         failed = [c for c in member.cells if c.state in ("failed", "skipped")]
         unmeasured = [r for r in member.runs if r.throughput is None]
         if len(failed) + len(unmeasured) >= MOST_FAILURES:

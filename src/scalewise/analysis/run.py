@@ -10,6 +10,7 @@ from scalewise.analysis.balance import LoadBalance, measure_balance
 from scalewise.analysis.breakdown import Anatomy, measure_anatomy
 from scalewise.analysis.cells import Cell
 from scalewise.analysis.loss import LossCurve, longest_loss_curve, loss_curve
+from scalewise.analysis.rank_validity import Invalid
 from scalewise.analysis.run_losses import RunLosses, run_losses
 from scalewise.analysis.shards import ShardAudit, audit_shards
 from scalewise.analysis.throughput import (
@@ -18,6 +19,7 @@ from scalewise.analysis.throughput import (
     measure_throughput,
 )
 from scalewise.analysis.usage import Usage, joules_per_million_samples, measure_usage
+from scalewise.analysis.validity import invalid_run
 from scalewise.records.fed import data_shards_of
 
 P = ParamSpec("P")
@@ -39,6 +41,8 @@ class Run:
     loss_history: LossCurve | None
     """The loss with the most points, to look at."""
     shards: ShardAudit | None
+    invalid: tuple[Invalid, ...] = ()
+    """Why its figures mean nothing; empty for a sound run."""
     missing: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -146,6 +150,7 @@ def measure_run(cell: Cell) -> Run:
             return None
 
     batch, losses = cell.result.global_batch_size, run_losses(cell)
+    shards = audit_shards(cell.shards, world_size, batch) if world_size > 1 else None
     return Run(
         cell=cell,
         world_size=world_size,
@@ -161,7 +166,8 @@ def measure_run(cell: Cell) -> Run:
         usage=take("usage", measure_usage, cell.devices, cell.steps, cell.result.ranks),
         loss_history=take("loss", longest_loss_curve, losses.rows, losses.said),
         loss=take("loss", _final_loss, cell, losses),
-        shards=audit_shards(cell.shards, world_size, batch) if world_size > 1 else None,
+        shards=shards,
+        invalid=tuple(invalid_run(cell, shards, losses.rows)),
         missing=missing,
     )
 

@@ -11,6 +11,7 @@ from scalewise.analysis.cells import Cell, Sweep
 from scalewise.analysis.identity import Identity, identity
 from scalewise.analysis.labels import configuration_labels, named, swept_order
 from scalewise.analysis.parted import Parted
+from scalewise.analysis.rank_validity import Invalid
 from scalewise.analysis.run import Run, measure_run
 from scalewise.analysis.statistics import (
     Estimate,
@@ -18,6 +19,7 @@ from scalewise.analysis.statistics import (
     estimate_not_negative,
     estimate_positive,
 )
+from scalewise.records import RankSummary
 
 Metric = Literal[
     "samples_per_s",
@@ -104,6 +106,20 @@ class Configuration:
         if metric in _POSITIVE and min(values) > 0:
             return estimate_positive(values)
         return estimate_mean(values) if metric in _OF_ANY_SIGN else estimate_not_negative(values)
+
+    @property
+    def rank_summaries(self) -> list[RankSummary]:
+        """Of every rank of every run."""
+        return [r for run in self.runs if run.cell.result for r in run.cell.result.ranks]
+
+    @property
+    def invalid(self) -> tuple[Invalid, ...]:
+        """Why its figures mean nothing, a reason of each code; empty where every run is sound.
+
+        One run is enough: a mean with it in is as wrong as it is.
+        """
+        found = {one.code: one for run in reversed(self.runs) for one in run.invalid}
+        return tuple(found.values())
 
     @property
     def is_cpu(self) -> bool:

@@ -14,18 +14,22 @@ from dataclasses import dataclass, replace
 
 from scalewise.analysis.asking import for_one_device
 from scalewise.analysis.ceiling import is_ceiling
-from scalewise.analysis.figures import factor
+from scalewise.analysis.figures import factor, interval_words
 from scalewise.analysis.identity import Difference, differences
 from scalewise.analysis.kinds import is_monitored
 from scalewise.analysis.limits import explain_loss
 from scalewise.analysis.monitored import identity_beside, said_of
 from scalewise.analysis.parted import ENOUGH_RUNS
+from scalewise.analysis.rank_validity import Found, Invalid
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.sequential import adaptive, estimate_at, judge_at
 from scalewise.analysis.significance import holm
 from scalewise.analysis.statistics import RatioEstimate, estimate_ratio
-from scalewise.analysis.untrained import no_training
 from scalewise.analysis.verdict import MIN_EFFICIENCY, Judgement, SeedLabel, judge, seed_label
+
+LEARNS_LESS_FROM = 0.01
+"""Share of the single device's loss from which a higher one is said: seeds that are equal make
+intervals of no width, and the order of a sum alone moves a loss by less."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,14 @@ class LossAtEqualSamples:
     samples: int
     single: float
     multi: float
+    ratio: RatioEstimate | None = None
+    """``multi / single`` with its interval over runs; None where a loss is not positive."""
+
+    @property
+    def learns_less(self) -> bool:
+        """Whether several devices reach a higher loss, beyond the interval and 1 % of it."""
+        interval = self.ratio.interval if self.ratio else None
+        return interval is not None and interval.low > 1 + LEARNS_LESS_FROM
 
 
 @dataclass(frozen=True)
@@ -57,6 +69,8 @@ class Pair:
     """Reasons outside of the interval to doubt the speedup; they stand in ``judgement`` too."""
     p_value_holm: float | None = None
     """That the speedup is 1, adjusted for all pairs of the sweep; None with one run a side."""
+    invalid: Found = ()
+    """Why its verdict is *invalid*; empty for every other verdict."""
 
 
 @dataclass(frozen=True)
@@ -117,9 +131,6 @@ def _pair(
         way_out = _way_out(differing, single, multi)
         return Refused(multi, f"{single.label} differs in {words}{more}{why}{way_out}", differing)
     for side in (multi, single):
-        untrained = no_training(side)
-        if untrained is not None:
-            return Refused(multi, f"{side.label}: {untrained}")
         if side.aside and len(side.runs) < ENOUGH_RUNS:
             return Refused(multi, too_few(side))
     above, below = multi.values("samples_per_s"), single.values("samples_per_s")
@@ -137,6 +148,15 @@ def _pair(
     # judged on what was looked at.
     speedup = estimate_at(above, below, cap=asked.cap)
     return _measured_pair(multi, single, speedup, judge_at(speedup, devices, min_efficiency))
+
+
+def _invalid(multi: Configuration, single: Configuration) -> Found:
+    """Why neither side may be judged; a baseline that means nothing makes its speedups so."""
+    baseline = tuple(
+        Invalid("invalid_baseline", f"its baseline {single.label} is invalid: {one.reason}")
+        for one in single.invalid
+    )
+    return multi.invalid or baseline[:1]
 
 
 def _differing(single: Configuration, multi: Configuration) -> tuple[Difference, ...]:
@@ -178,6 +198,7 @@ def _measured_pair(
 ) -> Pair:
     devices, statistical = multi.runs[0].world_size, judgement
     limit = explain_loss(multi, single)
+    loss = loss_at_equal_samples(multi, single)
     if is_ceiling(multi):
         judgement = Judgement(
             "ceiling",
@@ -185,8 +206,12 @@ def _measured_pair(
             f"on these devices is a speedup of {factor(speedup.value)}",
         )
     else:
-        reasons = [judgement.reason, said_of(multi), limit or ""]
+        less = _less_learnt(multi, speedup, loss)
+        reasons = [judgement.reason, less, said_of(multi), limit or ""]
         judgement = replace(judgement, reason="; ".join(r for r in reasons if r))
+    invalid = _invalid(multi, single)
+    if invalid:
+        judgement = Judgement("invalid", "; ".join(one.reason for one in invalid))
     return Pair(
         multi=multi,
         single=single,
@@ -195,8 +220,26 @@ def _measured_pair(
         efficiency=speedup.scaled(1 / devices),
         judgement=judgement,
         seed_label=seed_label(speedup.value),
-        loss=loss_at_equal_samples(multi, single),
+        loss=loss,
+        invalid=invalid,
         statistical=statistical,
+    )
+
+
+def _less_learnt(
+    multi: Configuration, speedup: RatioEstimate, loss: LossAtEqualSamples | None
+) -> str:
+    """That the time saved is paid in what was learnt; empty where it is not, or not known.
+
+    Under weak scaling several devices take larger steps, of which there are fewer.
+    """
+    strong = multi.identity.get("scaling") == "strong"
+    if not strong or speedup.value <= 1 or loss is None or not loss.learns_less:
+        return ""
+    assert loss.ratio is not None
+    return (
+        f"but it learns less: {loss.name} at {loss.samples:,} samples is "
+        f"{factor(loss.ratio.value)} times the single device's ({interval_words(loss.ratio)})"
     )
 
 
@@ -231,4 +274,6 @@ def loss_at_equal_samples(multi: Configuration, single: Configuration) -> LossAt
         return None
     means = [sum(side) / len(side) for side in known]
     name = " / ".join(dict.fromkeys(curve.name for curve in curves[1]))
-    return LossAtEqualSamples(name, samples, means[0], means[1])
+    positive = min(min(side) for side in known) > 0
+    ratio = estimate_ratio(known[1], known[0]) if positive else None
+    return LossAtEqualSamples(name, samples, means[0], means[1], ratio)

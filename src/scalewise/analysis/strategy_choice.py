@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from scalewise.analysis.figures import factor, interval_words
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.statistics import RatioEstimate, estimate_ratio
-from scalewise.analysis.untrained import no_training
 from scalewise.records import CandidateEvidence, StrategyDecision, ThresholdRule
 
 SMALL_PARAMETERS = 1_000_000
@@ -77,9 +76,9 @@ def threshold_rule(parameters: int, batch_size: int) -> ThresholdRule:
 
 
 def _evidence(name: str, config: Configuration) -> CandidateEvidence:
-    untrained = no_training(config)
-    if untrained is not None:
-        return CandidateEvidence(name, None, 0, None, problem=untrained)
+    invalid = config.invalid
+    if invalid:
+        return CandidateEvidence(name, None, 0, None, problem=invalid[0].reason)
     figure = config.estimate("samples_per_s")
     if figure is None:
         failed = [c.failure for c in config.cells if c.failure]

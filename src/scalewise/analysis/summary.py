@@ -12,6 +12,7 @@ from scalewise.analysis.cost import Cost, measure_cost
 from scalewise.analysis.diagnosis import Diagnosis
 from scalewise.analysis.kinds import is_profiled
 from scalewise.analysis.mfu import MfuResult, find_doctor, measure_mfu
+from scalewise.analysis.rank_validity import Found
 from scalewise.analysis.repeats import Repeats
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.scaling import Pair, Refused
@@ -32,6 +33,8 @@ class Analysis:
     refused: tuple[Refused, ...]
     diagnoses: Mapping[str, tuple[Diagnosis, ...]]
     """``config_id`` to what limits it, the main limit first."""
+    invalid: Mapping[str, Found] = field(default_factory=dict)
+    """``config_id`` to why its figures mean nothing; sound configurations are absent."""
     repeats: tuple[Repeats, ...] = ()
     """Who needed how many runs under ``repeats=auto``, and why."""
     mfu: Mapping[str, tuple[MfuResult, ...]] = field(default_factory=dict)
@@ -62,6 +65,11 @@ class Analysis:
     def pair(self, config: Configuration) -> Pair | None:
         return next((p for p in self.pairs if p.multi.config_id == config.config_id), None)
 
+    def sound_pair(self, config: Configuration) -> Pair | None:
+        """As :meth:`pair`; None where its verdict is *invalid*: no figure of it is shown."""
+        pair = self.pair(config)
+        return None if pair is None or pair.invalid else pair
+
     def refusal(self, config: Configuration) -> Refused | None:
         return next((r for r in self.refused if r.multi.config_id == config.config_id), None)
 
@@ -87,9 +95,14 @@ def analyse(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Analysis:
         found.pairs,
         found.refused,
         found.diagnoses,
+        found.invalid,
         found.repeats,
         mfu,
         communication,
         doctor,
-        {c.config_id: measure_cost(c, profiles) for c in timed_only(configs) if c.runs},
+        {
+            c.config_id: measure_cost(c, profiles, found.invalid.get(c.config_id, ()))
+            for c in timed_only(configs)
+            if c.runs
+        },
     )

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from scalewise.analysis.cost import Cost
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.statistics import Estimate, estimate_positive
-from scalewise.analysis.untrained import no_training
 
 _SECONDS_PER_HOUR = 3600.0
 _MILLION = 1e6
@@ -54,9 +53,9 @@ def read_samples(typed: str) -> int:
 
 def reach(samples: int, config: Configuration, cost: Cost | None) -> Target:
     """Time and cost of ``samples`` on the devices of ``config``, at the rate of its timed steps."""
-    untrained = no_training(config)
-    if untrained is not None:
-        return Target(None, None, untrained)
+    invalid = config.invalid
+    if invalid:
+        return Target(None, None, invalid[0].reason)
     rates = config.values("samples_per_s")
     if not rates:
         why = config.runs[0].missing.get("throughput", "no throughput") if config.runs else "no run"

@@ -9,7 +9,7 @@ from scalewise.analysis.asking import for_more_runs_of_both
 from scalewise.analysis.figures import bounds_nothing, factor, interval_words
 from scalewise.analysis.statistics import RatioEstimate
 
-Verdict = Literal["beneficial", "marginal", "prefer single", "inconclusive", "ceiling"]
+Verdict = Literal["invalid", "beneficial", "marginal", "prefer single", "inconclusive", "ceiling"]
 SeedLabel = Literal["beneficial", "marginal", "single"]
 
 BENEFICIAL_FROM = 1.1

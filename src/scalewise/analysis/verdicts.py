@@ -14,6 +14,7 @@ from scalewise.analysis.diagnose import diagnose
 from scalewise.analysis.diagnosis import Diagnosis
 from scalewise.analysis.doubts import doubted
 from scalewise.analysis.monitored import read_scaling
+from scalewise.analysis.rank_validity import Found
 from scalewise.analysis.repeats import Repeats, assess
 from scalewise.analysis.runs import Configuration, configurations
 from scalewise.analysis.scaling import Pair, Refused, pair_all
@@ -29,6 +30,8 @@ class Verdicts:
     refused: tuple[Refused, ...]
     diagnoses: Mapping[str, tuple[Diagnosis, ...]]
     """``config_id`` to what limits it, the main limit first."""
+    invalid: Mapping[str, Found]
+    """``config_id`` to why its figures mean nothing; sound configurations are absent."""
     repeats: tuple[Repeats, ...]
     """Who needs how many runs under ``repeats=auto``, and why."""
 
@@ -41,4 +44,7 @@ def reach_verdicts(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Verd
     twins = {pair.multi.config_id: pair.single for pair in pairs}
     diagnoses = {c.config_id: diagnose(c, twins.get(c.config_id)) for c in configs}
     judged = tuple(doubted(pair, diagnoses) for pair in pairs)
-    return Verdicts(configs, judged, refused, diagnoses, assess(timed, judged))
+    own = {c.config_id: found for c in timed if (found := c.invalid)}
+    invalid = {p.multi.config_id: p.invalid for p in judged if p.invalid}
+    invalid |= own
+    return Verdicts(configs, judged, refused, diagnoses, invalid, assess(timed, judged))

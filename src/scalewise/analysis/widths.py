@@ -70,11 +70,12 @@ Ladder = tuple[Width, ...]
 def ladders(pairs: Sequence[Pair]) -> tuple[Ladder, ...]:
     """Every workload and strategy that ran on one device and on several, in the pairs' order.
 
-    Independent models are left out: they are a bound, and nothing that one could choose.
+    Independent models are left out: they are a bound, and nothing that one could choose. So are
+    invalid pairs.
     """
     groups: dict[tuple[str, Fields], list[Pair]] = {}
     for pair in pairs:
-        if not is_ceiling(pair.multi):
+        if not is_ceiling(pair.multi) and not pair.invalid:
             groups.setdefault((pair.single.config_id, _same(pair.multi)), []).append(pair)
     return tuple(_ladder(group) for group in groups.values())
 

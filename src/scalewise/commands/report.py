@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scalewise.commands import refuse
+from scalewise.ending import EXIT_INVALID
 from scalewise.records import RecordError, SweepFolder
 from scalewise.terminal import open_console
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write and print; exit status 2 for a folder without a sweep, or that takes no report."""
+    """Write and print; exit status 2 for a folder without a sweep or that takes no report, 4 where
+    a verdict is invalid."""
     given = _options(argv)
     folder: Path = given.folder
     # What draws takes a second to load: not for --help.
@@ -32,7 +34,8 @@ def main(argv: Sequence[str]) -> int:
     print_console(folder, open_console(), samples)
     done = "written over the earlier one" if files.replaced else "written"
     sys.stdout.write(f"report: {files.markdown}, {done} with {len(files.plots)} plots beside it\n")
-    return _study(folder, given) if given.study else 0
+    status = _study(folder, given) if given.study else 0
+    return status or (EXIT_INVALID if files.invalid else 0)
 
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:

@@ -51,6 +51,12 @@ class RankSummary:
     steps_without_loss: int | None = None
     """Steps of this try whose batches gave no loss, and so no gradient: they trained nothing. None
     where a module optimizes by hand or nothing optimizes, and in older records."""
+    loader_samples_per_step: int | None = None
+    """Samples this rank's loader was asked for in one optimizer step; None where it does not tell,
+    and in older records. ``samples_fed`` counts what really came."""
+    parameters_changed: bool | None = None
+    """Whether any trainable parameter is another than before the first step; None where nothing
+    optimizes, where ranks hold parts of the model, and in older records."""
     missing: Mapping[str, str] = field(default_factory=dict)
     """Series that could not be taken, and why."""
     data_shard: int | None = None

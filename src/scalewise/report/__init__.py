@@ -29,6 +29,8 @@ class ReportFiles:
 
     replaced: bool
     """Whether there was a report before."""
+    invalid: bool
+    """Whether any configuration is invalid."""
     markdown: Path
     json: Path
     csv: Path
@@ -66,6 +68,7 @@ def _write(analysis: Analysis, folder: Path, samples: int | None) -> ReportFiles
         figure.savefig(folder / name)
     files = ReportFiles(
         replaced,
+        bool(analysis.invalid),
         folder / "report.md",
         folder / _RESULTS,
         folder / "results.csv",

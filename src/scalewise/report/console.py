@@ -29,6 +29,7 @@ from scalewise.report.fitted import fitted
 from scalewise.report.table import Table
 
 _COLOURS = {
+    "invalid": "red",
     "beneficial": "green",
     "marginal": "yellow",
     "prefer single": "magenta",

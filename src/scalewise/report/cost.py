@@ -29,7 +29,7 @@ def cost_table(analysis: Analysis) -> Table:
     headers = ("configuration", "USD per million samples", "cost of a sample (x single)")
     rows = []
     for config in analysis.measured:
-        cost, pair = analysis.costs.get(config.config_id), analysis.pair(config)
+        cost, pair = analysis.costs.get(config.config_id), analysis.sound_pair(config)
         compared = cost_ratio(pair, analysis.costs) if pair else None
         usd = estimate(cost.usd_per_million_samples if cost else None)
         rows.append((config.label, usd, ratio(compared) if compared else MISSING))
@@ -81,7 +81,7 @@ def sentence(analysis: Analysis, pair: Pair) -> str:
 
 def as_plain(analysis: Analysis, config: Configuration) -> dict[str, Any]:
     """The fields of a configuration in ``results.json``."""
-    cost, pair = analysis.costs.get(config.config_id), analysis.pair(config)
+    cost, pair = analysis.costs.get(config.config_id), analysis.sound_pair(config)
     return {
         "usd_per_million_samples": to_plain(cost and cost.usd_per_million_samples),
         "sample_cost_ratio": to_plain(cost_ratio(pair, analysis.costs) if pair else None),

@@ -10,6 +10,7 @@ from scalewise.analysis.kinds import is_monitored
 from scalewise.analysis.pauses import pauses
 from scalewise.analysis.pipeline import pipeline_of
 from scalewise.analysis.pruned import pruning_shortfall
+from scalewise.analysis.rank_validity import untrained_steps
 from scalewise.analysis.replaced import replaced_runs
 from scalewise.analysis.resolution import detectable_speedup
 from scalewise.analysis.runs import Configuration
@@ -19,7 +20,6 @@ from scalewise.analysis.stability import estimate_without_outliers, outliers, st
 from scalewise.analysis.standstill import standstills
 from scalewise.analysis.summary import Analysis
 from scalewise.analysis.typical import typical_speedup
-from scalewise.analysis.untrained import untrained_steps
 from scalewise.report.execution import fallbacks, fp8_layers
 from scalewise.report.faults import held_back
 from scalewise.report.gathered import by_text
@@ -41,7 +41,7 @@ def warnings(analysis: Analysis) -> list[str]:
         shortfall = pruning_shortfall(config)
         if shortfall:
             found.append(f"{config.label}: {shortfall}")
-        untrained = untrained_steps(config)
+        untrained = untrained_steps(config.rank_summaries)
         if untrained:
             found.append(f"{config.label}: {untrained}")
         found += _outlier_lines(config)

@@ -100,6 +100,7 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         **cost.as_plain(analysis, config),
         "outlier_runs": to_plain(outliers(config.values("samples_per_s"))),
         "verdict": tables.verdict(analysis, config) if is_timed(config.cells[0].config) else None,
+        "invalid": to_plain(analysis.invalid.get(config.config_id, ())),
         "comparison": _pair(pair) if pair else None,
         "refused": refused and {"reason": refused.reason, "differing": to_plain(refused.differing)},
         "diagnoses": to_plain(analysis.diagnoses[config.config_id]),
@@ -160,7 +161,7 @@ def _run(run: Run) -> dict[str, Any]:
 
 
 def _csv_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
-    pair = analysis.pair(config)
+    pair = analysis.sound_pair(config)
     result = config.runs[0].cell.result if config.runs else None
     anatomy = mean_anatomy(config)
     phases = anatomy[0] if anatomy else {}
@@ -200,7 +201,7 @@ def _csv_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
 
 
 def _cost_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
-    found, pair = analysis.costs.get(config.config_id), analysis.pair(config)
+    found, pair = analysis.costs.get(config.config_id), analysis.sound_pair(config)
     price = found.price if found else None
     return {
         "usd_per_device_hour": price.usd_per_hour if price else None,
@@ -224,6 +225,9 @@ def _value(figure: Estimate | None) -> float | None:
 
 
 def _reason(analysis: Analysis, config: Configuration) -> str | None:
+    invalid = analysis.invalid.get(config.config_id)
+    if invalid:
+        return invalid[0].reason
     pair, refused = analysis.pair(config), analysis.refusal(config)
     if pair:
         return pair.judgement.reason

@@ -21,11 +21,17 @@ BUSY = (
 
 
 def answers(analysis: Analysis) -> list[tuple[str, str, str]]:
-    """``(configuration, verdict, reason)`` for everything that ran on several devices."""
+    """``(configuration, verdict, reason)`` for all on several devices, and all that is invalid.
+
+    What is invalid comes first.
+    """
     found: list[tuple[str, str, str]] = []
     for config in analysis.measured:
         pair, refused = analysis.pair(config), analysis.refusal(config)
-        if pair:
+        invalid = analysis.invalid.get(config.config_id, ())
+        if invalid:
+            found.append((config.label, "invalid", "; ".join(one.reason for one in invalid)))
+        elif pair:
             reason = pair.judgement.reason
             if pair.loss:
                 reason += (
@@ -40,7 +46,7 @@ def answers(analysis: Analysis) -> list[tuple[str, str, str]]:
             found.append((config.label, pair.judgement.verdict, reason))
         elif refused:
             found.append((config.label, "not comparable", refused.reason))
-    return found
+    return sorted(found, key=lambda answer: answer[1] != "invalid")
 
 
 def command(analysis: Analysis) -> str:

@@ -10,7 +10,6 @@ from scalewise.analysis.kinds import is_monitored
 from scalewise.analysis.labels import told_apart
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.summary import Analysis
-from scalewise.analysis.untrained import no_training
 
 _FEWEST = 3
 """Rows of one workload below which the reader sees at once which is fastest."""
@@ -21,17 +20,15 @@ _NAMED = 3
 def fastest(analysis: Analysis) -> list[str]:
     """For each workload whose values were swept, the fastest row or those that may be it.
 
-    A row is the fastest if the 95 % interval of its samples/s lies above those of all others. One
-    that trained nothing is none of them, and said to be none.
+    A row is the fastest if the 95 % interval of its samples/s lies above those of all others. An
+    invalid one is none of them.
     """
     lines = []
     for rows in _workloads(analysis):
         timed = [row for row in rows if row.estimate("samples_per_s") is not None]
         if len(timed) >= _FEWEST and len({told_apart(row.label) for row in timed}) > 1:
-            untrained = {row.label: why for row in timed if (why := no_training(row))}
-            trained = [row for row in timed if row.label not in untrained]
-            lines += [_fastest_of(trained)] if len(trained) > 1 else []
-            lines += [f"not among the fastest: {row}: {why}" for row, why in untrained.items()]
+            sound = [row for row in timed if row.config_id not in analysis.invalid]
+            lines += [_fastest_of(sound)] if len(sound) > 1 else []
     return lines
 
 

@@ -49,7 +49,7 @@ def scaling_table(analysis: Analysis) -> Table:
     )  # fmt: skip
     rows = []
     for config in analysis.measured:
-        pair = analysis.pair(config)
+        pair = analysis.sound_pair(config)
         result = config.runs[0].cell.result
         rows.append(
             (
@@ -195,6 +195,8 @@ def _value(figure: Estimate | None) -> float | None:
 
 def verdict(analysis: Analysis, config: Configuration) -> str | None:
     """The word in every table and file; None where there is nothing to judge."""
+    if config.config_id in analysis.invalid:
+        return "invalid"
     pair = analysis.pair(config)
     if pair is not None:
         return pair.judgement.verdict

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from scalewise.analysis.untrained import no_training_of
+from scalewise.analysis.rank_validity import Invalid, invalid_ranks
 from scalewise.config import CellConfig
 from scalewise.records import Attempt, CellFolder, CellResult, RankSummary, RecordError
 from scalewise.records.checkpoints import drop_checkpoints
@@ -49,8 +49,8 @@ class Try:
             cell.global_batch_size(world),
         )
         # The fastest of a search must not be the one that left out the work.
-        untrained = no_training_of(summaries)
-        worth = None if untrained else throughput
+        invalid = next(invalid_ranks(summaries), None)
+        worth = None if invalid else throughput
         objective = objective_of(cell.sweep.objective, last_metrics(summaries), worth)
         self.folder.save_result(
             CellResult(
@@ -75,12 +75,12 @@ class Try:
         )
         if not cell.checkpoint.keep:
             drop_checkpoints(self.folder.path)
-        unmeasured = "" if objective is not None else self._unmeasured(summaries[0], untrained)
+        unmeasured = "" if objective is not None else self._unmeasured(summaries[0], invalid)
         return Outcome("done", unmeasured, objective, throughput)
 
-    def _unmeasured(self, summary: RankSummary, untrained: str | None) -> str:
-        if untrained and self.cell.sweep.objective == "global_samples_per_s":
-            return f"sweep.objective: no global_samples_per_s, as {untrained}"
+    def _unmeasured(self, summary: RankSummary, invalid: Invalid | None) -> str:
+        if invalid and self.cell.sweep.objective == "global_samples_per_s":
+            return f"sweep.objective: no global_samples_per_s, as {invalid.reason}"
         measured = [name for name, value in summary.metrics.items() if value is not None]
         return (
             f"sweep.objective: found {self.cell.sweep.objective!r}, which this cell did not "

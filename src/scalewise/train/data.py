@@ -58,6 +58,11 @@ class GlobalBatchSampler(Sampler[list[int]]):
         self.epoch = 0
 
     @property
+    def samples_of_rank(self) -> int:
+        """Samples of a step that are this rank's."""
+        return self.per_rank
+
+    @property
     def steps(self) -> int:
         """Optimizer steps an epoch has data for."""
         return self.size // (self.per_rank * self.world_size)
@@ -93,6 +98,10 @@ class UnevenBatchSampler(GlobalBatchSampler):
         super().__init__(size, sizes.total, rank=0, world_size=1, seed=seed)
         self._sizes = sizes
         self._shard = rank
+
+    @property
+    def samples_of_rank(self) -> int:
+        return self._sizes[self._shard]
 
     def __iter__(self) -> Iterator[list[int]]:
         begin = self._sizes.before(self._shard)

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 from recorded import DDP, DDP_MS, SINGLE_MS, Spec, crowd, repeats, write_sweep
 
+from scalewise.analysis.doubts import clock_ratio, doubted
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.runs import Configuration, configurations
 from scalewise.analysis.scaling import pair_all
 from scalewise.analysis.statistics import Interval, RatioEstimate
 from scalewise.analysis.summary import Analysis, analyse
+from scalewise.analysis.usage import Usage
 from scalewise.analysis.verdict import Judgement, judge, seed_label
 
 STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
@@ -309,10 +311,31 @@ def test_more_than_linear_beside_a_disturbed_single_device_is_no_verdict(tmp_pat
     )
 
 
-def test_more_than_linear_alone_stands_with_its_doubt(tmp_path: Path) -> None:
-    found = crowded(tmp_path, FASTER_THAN_LINEAR)
-    assert found.verdict == "beneficial"
-    assert found.reason.endswith("; more than linear: efficiency 2.42")
+def test_more_than_linear_without_a_cause_is_invalid(tmp_path: Path) -> None:
+    specs = [*repeats(Spec(kind="cpu"), STEADY), *repeats(FASTER_THAN_LINEAR, STEADY)]
+    (pair,) = analyse(load_sweep(write_sweep(tmp_path, specs))).pairs
+    assert pair.judgement.verdict == "invalid"
+    assert [one.code for one in pair.invalid] == ["superlinear"]
+
+
+def test_a_higher_clock_explains_more_than_linear(tmp_path: Path) -> None:
+    """A power cap holds the single GPU back: that much of the speedup is clock."""
+    faster = replace(FASTER_THAN_LINEAR, kind="cuda")
+    specs = [*repeats(Spec(), STEADY), *repeats(faster, STEADY)]
+    (pair,) = analyse(load_sweep(write_sweep(tmp_path, specs))).pairs
+    slow, fast = (
+        tuple(replace(run, usage=clocked(run.usage, mhz)) for run in side.runs)
+        for side, mhz in ((pair.single, 700.0), (pair.multi, 1980.0))
+    )
+    sides = replace(pair, single=replace(pair.single, runs=slow), invalid=())
+    sides = replace(sides, multi=replace(pair.multi, runs=fast), judgement=pair.statistical)
+    assert clock_ratio(sides) == pytest.approx(1980 / 700)
+    assert doubted(sides, {}).judgement.verdict == "beneficial"
+
+
+def clocked(usage: Usage | None, mhz: float) -> Usage:
+    assert usage is not None
+    return replace(usage, devices=tuple(replace(d, sm_clock_mhz=mhz) for d in usage.devices))
 
 
 def test_a_disturbed_side_is_named_beside_the_verdict(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a rank's optimizer keeps, and how much of the network is left after pruning."""
+"""What a rank's optimizer keeps and changes, and how much of the network pruning leaves."""
 
 from __future__ import annotations
 
@@ -31,6 +31,12 @@ def zero_share(parameters: Iterable[nn.Parameter]) -> float | None:
     parts = [_local(p.detach()) for p in parameters]
     total = sum(p.numel() for p in parts)
     return sum(int((p == 0).sum()) for p in parts) / total if total else None
+
+
+def parameter_sums(parameters: Iterable[nn.Parameter]) -> list[float]:
+    """The sum of each trainable parameter in fp64, on this rank. Waits for the device once."""
+    sums = [p.detach().sum(dtype=torch.float64) for p in parameters if p.requires_grad]
+    return [float(value) for value in torch.stack(sums).tolist()] if sums else []
 
 
 def _local(value: Tensor) -> Tensor:

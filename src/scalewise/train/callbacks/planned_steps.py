@@ -1,4 +1,4 @@
-"""How many optimizer steps a fit means to take."""
+"""How many optimizer steps a fit means to take, and of how many samples each."""
 
 from __future__ import annotations
 
@@ -17,3 +17,17 @@ def planned_steps(trainer: pl.Trainer) -> int | None:
         limit = trainer.max_steps if trainer.max_steps != -1 else math.inf
         total = min(sampler.steps * epochs, limit)
     return int(total) if math.isfinite(total) and total >= 0 else None
+
+
+def loader_samples_per_step(trainer: pl.Trainer) -> int | None:
+    """Samples that this rank's loader was asked for in one optimizer step, as it says itself.
+
+    None where it does not say: a list of loaders, a loader without batching, or a batch sampler
+    of the user's own without ``batch_size``.
+    """
+    loader = trainer.train_dataloader
+    sampler = getattr(loader, "batch_sampler", None)
+    told = getattr(sampler, "samples_of_rank", None)
+    if told is None:
+        told = getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None)
+    return told * trainer.accumulate_grad_batches if isinstance(told, int) else None

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor
 
 from scalewise.measure.replays import Replays
@@ -22,6 +23,7 @@ from scalewise.records import (
 )
 from scalewise.train.callbacks.background import BackgroundDrain
 from scalewise.train.callbacks.data_share import OWN_SHARE, DataShare
+from scalewise.train.callbacks.footprint import parameter_sums
 from scalewise.train.callbacks.metrics import MetricsRecorder
 from scalewise.train.callbacks.optimizer_names import class_names
 from scalewise.train.callbacks.planned_steps import planned_steps
@@ -69,6 +71,7 @@ class CellRecorder(pl.Callback):
         self._run_queue = RunQueue()
         self._run_queue_ms: float | None = None
         self._other_threads_cpu_ms: float | None = None
+        self._sums_before: list[float] | None = None
         self._heartbeat: HeartbeatWriter | None = None
         self._background: BackgroundDrain | None = None
 
@@ -79,6 +82,7 @@ class CellRecorder(pl.Callback):
             self._heartbeat = HeartbeatWriter(self.folder.heartbeat_path(trainer.global_rank))
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._sums_before = self._parameter_sums(trainer, pl_module)
         self.metrics.on_train_start(trainer, pl_module)
         self.steps.on_train_start(trainer, pl_module)
         self._background = BackgroundDrain(
@@ -205,14 +209,26 @@ class CellRecorder(pl.Callback):
         if self._heartbeat is not None:
             self._heartbeat.close()
 
+    def _parameter_sums(
+        self, trainer: pl.Trainer, module: pl.LightningModule
+    ) -> list[float] | None:
+        """None where nothing optimizes, and where a rank holds parts of the model."""
+        if not trainer.optimizers or not isinstance(
+            trainer.strategy, SingleDeviceStrategy | DDPStrategy
+        ):
+            return None
+        return parameter_sums(module.parameters()) or None
+
     def _summarise(self, trainer: pl.Trainer, module: pl.LightningModule) -> RankSummary:
         summary = summarise(trainer, module, self.device, self.steps, self.metrics, self.shards)
         missing = dict(summary.missing)
         if self._run_queue.missing is not None:
             missing["run_queue_ms_per_step"] = self._run_queue.missing
+        sums = self._parameter_sums(trainer, module)
         return replace(
             summary,
             missing=missing,
+            parameters_changed=None if self._sums_before is None else sums != self._sums_before,
             run_queue_ms_per_step=self._run_queue_ms,
             other_threads_cpu_ms_per_step=self._other_threads_cpu_ms,
             execution=self.execution() if self.execution is not None else None,

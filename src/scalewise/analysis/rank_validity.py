@@ -1,0 +1,83 @@
+"""What the summaries of a run's ranks tell of its validity, before any other record is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from scalewise.records import RankSummary
+
+Code = Literal[
+    "shards_overlap",
+    "sample_count",
+    "shared_device",
+    "loss_not_finite",
+    "untrained",
+    "superlinear",
+    "invalid_baseline",
+]
+
+UNTRAINED_UP_TO = 0.05
+"""Share of steps without a loss up to which a run is still compared: a loop that leaves out a bad
+batch now and then gains at most as much."""
+
+
+@dataclass(frozen=True)
+class Invalid:
+    """Why a figure means nothing."""
+
+    code: Code
+    reason: str
+
+
+Found = tuple[Invalid, ...]
+
+
+def invalid_ranks(ranks: Sequence[RankSummary]) -> Iterator[Invalid]:
+    """Every reason that the ranks of one run give themselves."""
+    shared = _shared_device(ranks)
+    if shared is not None:
+        yield Invalid("shared_device", shared)
+    worst = max(ranks, key=_untrained_share, default=None)
+    if worst is not None and _untrained_share(worst) > UNTRAINED_UP_TO:
+        yield Invalid("untrained", _untrained_words(worst))
+    elif worst is not None and any(rank.parameters_changed is False for rank in ranks):
+        words = f"no parameter changed in {_own_steps(worst):,} steps (learning rate 0, or frozen)"
+        yield Invalid("untrained", words)
+
+
+def untrained_steps(ranks: Sequence[RankSummary]) -> str | None:
+    """``3 of 100 steps trained nothing``, of the worst rank; None where all trained."""
+    worst = max(ranks, key=_untrained_share, default=None)
+    return _untrained_words(worst) if worst is not None and worst.steps_without_loss else None
+
+
+def _untrained_share(rank: RankSummary) -> float:
+    """Share of its steps that gave no loss, 0 to 1."""
+    return (rank.steps_without_loss or 0) / max(1, _own_steps(rank))
+
+
+def _untrained_words(rank: RankSummary) -> str:
+    """``3 of 100 steps trained nothing`` and why."""
+    return (
+        f"{rank.steps_without_loss:,} of {_own_steps(rank):,} steps trained nothing "
+        "(training_step returned no loss in them): their time is not that of training"
+    )
+
+
+def _shared_device(ranks: Sequence[RankSummary]) -> str | None:
+    users: dict[str, list[int]] = {}
+    for rank in ranks:
+        if rank.device.uuid is not None:
+            users.setdefault(rank.device.uuid, []).append(rank.rank)
+    for uuid, sharing in users.items():
+        if len(sharing) > 1:
+            each = " and ".join(map(str, sorted(sharing)))
+            return f"ranks {each} computed on one GPU ({uuid})"
+    return None
+
+
+def _own_steps(rank: RankSummary) -> int:
+    """Of this try: those of an earlier one have no record of their losses."""
+    return rank.steps_completed - (rank.resumed_at_step or 0)

@@ -1,0 +1,100 @@
+"""What makes a verdict *invalid*: no figure of it is printed, priced or ranked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recorded import DDP, Spec, repeats, write_sweep
+
+from scalewise.analysis.load import load_sweep
+from scalewise.analysis.summary import Analysis, analyse
+from scalewise.report import build, findings, tables
+
+STEADY = [1.0, 1.01, 0.99]
+Rank = dict[str, Any]
+
+
+def analysed(path: Path, change: Callable[[Rank], None], multi: Spec = DDP) -> Analysis:
+    """Three runs a side; every rank of those on two devices is changed."""
+    write_sweep(path, [*repeats(Spec(), STEADY), *repeats(multi, STEADY)])
+    for result in path.glob("*-ddp-*/result.json"):
+        told = json.loads(result.read_text())
+        for rank in told["ranks"]:
+            change(rank)
+        result.write_text(json.dumps(told))
+    return analyse(load_sweep(path))
+
+
+def nothing(rank: Rank) -> None:
+    """Sound runs."""
+
+
+def share_a_gpu(rank: Rank) -> None:
+    rank["device"]["uuid"] = "GPU-1"
+
+
+def ask(samples: int) -> Callable[[Rank], None]:
+    return lambda rank: rank.update(loader_samples_per_step=samples)
+
+
+def change_nothing(rank: Rank) -> None:
+    rank["parameters_changed"] = False
+
+
+@pytest.mark.parametrize(
+    ("change", "multi", "code"),
+    [
+        (share_a_gpu, DDP, "shared_device"),
+        (ask(16), DDP, "sample_count"),
+        (change_nothing, DDP, "untrained"),
+        (nothing, replace(DDP, sharded=False), "shards_overlap"),
+        (nothing, replace(DDP, final_loss=float("nan")), "loss_not_finite"),
+    ],
+)
+def test_it_outranks_every_other_verdict(
+    tmp_path: Path, change: Callable[[Rank], None], multi: Spec, code: str
+) -> None:
+    found = analysed(tmp_path, change, multi)
+    single, ddp = found.measured
+    assert [one.code for one in found.invalid[ddp.config_id]] == [code]
+    assert single.config_id not in found.invalid
+    assert tables.verdict(found, ddp) == "invalid"
+    assert found.sound_pair(ddp) is None
+    assert found.costs[ddp.config_id].usd_per_million_samples is None
+    ((label, verdict, reason),) = findings.answers(found)
+    assert (label, verdict) == (ddp.label, "invalid")
+    assert "USD" not in reason
+
+
+def test_the_report_says_so_to_programs_and_by_its_exit_status(tmp_path: Path) -> None:
+    analysed(tmp_path, share_a_gpu)
+    files = build(tmp_path)
+    assert files.invalid
+    told = json.loads(files.json.read_text())
+    verdicts = {c["label"]: (c["verdict"], [i["code"] for i in c["invalid"]])
+                for c in told["configurations"]}  # fmt: skip
+    assert verdicts["large ddp x2"] == ("invalid", ["shared_device"])
+    assert verdicts["large single x1"] == ("baseline", [])
+
+
+@pytest.mark.parametrize("asked", [64, None])
+def test_sound_counts_and_unknown_ones_are_valid(tmp_path: Path, asked: int | None) -> None:
+    found = analysed(tmp_path, lambda rank: rank.update(loader_samples_per_step=asked))
+    assert not found.invalid
+    assert not build(tmp_path).invalid
+
+
+@pytest.mark.parametrize(("loss", "says"), [(0.30, True), (0.2501, False)])
+def test_faster_but_learning_less_stands_in_the_verdict(
+    tmp_path: Path, loss: float, says: bool
+) -> None:
+    found = analysed(tmp_path, nothing, replace(DDP, final_loss=loss))
+    (pair,) = found.pairs
+    assert pair.loss is not None
+    assert pair.loss.learns_less is says
+    assert ("learns less" in pair.judgement.reason) is says

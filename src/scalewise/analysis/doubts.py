@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from scalewise.analysis.diagnosis import Diagnosis
 from scalewise.analysis.figures import factor
-from scalewise.analysis.lost_time import hiccup_clause, hiccup_line, wait_clause
+from scalewise.analysis.lost_time import hiccup_clause, hiccup_line, long_step_clause, wait_clause
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.scaling import Pair
 from scalewise.analysis.sources import mixed_sources
@@ -44,7 +44,8 @@ def doubted(pair: Pair, diagnoses: Diagnoses) -> Pair:
         doubts.append(f"{each}: measure again on a quiet host")
     sides = [(config, untrained_steps(config)) for config in (pair.single, pair.multi)]
     doubts += [f"{_side(config)}: {without}" for config, without in sides if without]
-    doubts += [c for side in (pair.single, pair.multi) if (c := _long_steps(side, diagnoses))]
+    doubts += [c for side in (pair.single, pair.multi) if (c := long_step_clause(side))]
+    doubts += [c for side in (pair.single, pair.multi) if (c := _hiccups(side, diagnoses))]
     sides_cells = [[run.cell for run in side.runs] for side in (pair.single, pair.multi)]
     doubts += dict.fromkeys(line for cells in sides_cells for line in mixed_sources(cells))
     waits = wait_clause(pair.multi)
@@ -59,12 +60,12 @@ def doubted(pair: Pair, diagnoses: Diagnoses) -> Pair:
 
 
 def hiccup_lines(configs: Sequence[Configuration], diagnoses: Diagnoses) -> list[str]:
-    """A line for each configuration of which long steps took much, unless named as stalls."""
+    """A line for each configuration of which hiccups took much, unless named as stalls."""
     found = ((c.label, hiccup_line(c)) for c in configs if not _stalls(c, diagnoses))
     return [f"{label}: {line}" for label, line in found if line]
 
 
-def _long_steps(config: Configuration, diagnoses: Diagnoses) -> str | None:
+def _hiccups(config: Configuration, diagnoses: Diagnoses) -> str | None:
     return None if _stalls(config, diagnoses) else hiccup_clause(config)
 
 

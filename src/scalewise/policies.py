@@ -48,8 +48,7 @@ class SweepConfig:
     objective: str = "val_loss"
     """The metric a cell returns to Hydra's sweeper, or ``global_samples_per_s``."""
     timeout_s: float | None = None
-    """Wall time after which a cell is ended; None for no limit. Time in which it was suspended
-    counts towards none of these limits but ``collective_timeout_s``, whose clock is not ours."""
+    """Wall time after which a cell is ended; None for no limit."""
     hang_timeout_s: float = 600.0
     """Time without a step after which a cell counts as hung."""
     start_timeout_s: float = 600.0

@@ -2,7 +2,8 @@
 
 Both the configuration and the records cross this border, so that nothing behind it has to ask
 whether a value is there, has the right type or lies in its range. A dataclass may check what
-types cannot say (ranges, combinations) in ``__post_init__`` by raising ``ValueError``.
+types cannot say (ranges, combinations) in ``__post_init__`` by raising ``ValueError``. Keys that
+earlier versions wrote and nobody reads any more stand in its ``FORMER_KEYS``: they are skipped.
 """
 
 from __future__ import annotations
@@ -208,7 +209,7 @@ def _convert_dataclass(cls: type, value: Any, at: str) -> Any:
     hints, fields = _shape(cls)
     prefix = f"{at}." if at else ""
     for key in value:
-        if key not in fields:
+        if key not in fields and key not in getattr(cls, "FORMER_KEYS", ()):
             raise DataError(
                 f"{prefix}{key}: unknown key{closest(str(key), list(fields))}; "
                 f"allowed: {', '.join(fields)}"

@@ -10,7 +10,7 @@ from scalewise.analysis.activity import sm_activity
 from scalewise.analysis.checks_batch import division_idles
 from scalewise.analysis.diagnosis import Case, Diagnosis
 from scalewise.analysis.pipeline import pipeline_of
-from scalewise.analysis.throughput import timeline
+from scalewise.analysis.throughput import common_steps, timeline
 
 DRAM_BOUND_PERCENT = 60.0
 """A stream copy on an H200 reads 80 to 90 %: kernels that reach two thirds of that wait for DRAM
@@ -98,9 +98,8 @@ def _above_median_ms(case: Case, rank: int) -> float:
 
     A retry waits for the device and frees every cached block: it shows as a long step.
     """
-    timed = [one.timed() for one in case.run.cell.steps]
-    line = timeline(timed)
-    mine = next(one for one in timed if one.rank == rank)
+    ranks = common_steps(case.run.cell.steps, case.run.world_size)
+    line, mine = timeline(ranks), ranks[rank]
     compute = mine.column("forward", line) + mine.column("backward", line)
     compute = compute[~np.isnan(compute)]
     return float(np.maximum(0.0, compute - np.median(compute)).mean()) if compute.size else 0.0

@@ -12,7 +12,7 @@ from scalewise.analysis.activity import (
     sm_activity,
 )
 from scalewise.analysis.diagnosis import Case, Diagnosis
-from scalewise.analysis.lost_time import LONG_FACTOR, long_steps
+from scalewise.analysis.lost_time import HICCUP_FACTOR, hiccups_of
 
 SHARE = 0.10
 """Share of a step from which waiting is a limit: less than what repeats of a run differ by is
@@ -23,11 +23,11 @@ STALL_EVENTS = 3
 """So often at least: one freeze of the host, or two, may strike any run. What they took is no
 limit then, but a doubt (:mod:`scalewise.analysis.lost_time`)."""
 RARE = 0.2
-"""Share of long steps up to which they are exceptions; beyond, the steps are of two kinds."""
+"""Share of hiccups up to which they are exceptions; beyond, the steps are of two kinds."""
 
 
 def stalls(case: Case) -> Iterator[Diagnosis]:
-    found = long_steps(case.run)
+    found = hiccups_of(case.run)
     if found is None or found.events < STALL_EVENTS or found.count > RARE * found.steps:
         return
     cost = found.excess_ms
@@ -36,7 +36,7 @@ def stalls(case: Case) -> Iterator[Diagnosis]:
         yield Diagnosis(
             "stalls", cost, case.step_ms,
             f"{found.count} of {found.steps} steps, in {found.events} events, take more than "
-            f"{LONG_FACTOR:g} medians ({found.median_ms:.3g} ms), the longest "
+            f"{HICCUP_FACTOR:g} medians ({found.median_ms:.3g} ms), the longest "
             f"{found.longest_ms:.3g} ms",
             "without periodic work (checkpoints, validation, logging, garbage collection) the 99th "
             "percentile comes down to the median",

@@ -13,7 +13,7 @@ from statistics import mean
 from scalewise.analysis.ceiling import is_ceiling
 from scalewise.analysis.diagnosis import Diagnosis
 from scalewise.analysis.figures import factor
-from scalewise.analysis.lost_time import hiccup_clause, hiccup_line, wait_clause
+from scalewise.analysis.lost_time import hiccup_clause, hiccup_line, long_step_clause, wait_clause
 from scalewise.analysis.rank_validity import Invalid, untrained_steps
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.scaling import Pair
@@ -52,7 +52,8 @@ def doubted(pair: Pair, diagnoses: Diagnoses) -> Pair:
     both = (pair.single, pair.multi)
     without = ((side, untrained_steps(side.rank_summaries)) for side in both)
     doubts += [f"{_side(side)}: {words}" for side, words in without if words]
-    doubts += [c for side in (pair.single, pair.multi) if (c := _long_steps(side, diagnoses))]
+    doubts += [clause for side in both if (clause := long_step_clause(side))]
+    doubts += [clause for side in both if (clause := _hiccups(side, diagnoses))]
     sides_cells = [[run.cell for run in side.runs] for side in (pair.single, pair.multi)]
     doubts += dict.fromkeys(line for cells in sides_cells for line in mixed_sources(cells))
     waits = wait_clause(pair.multi)
@@ -94,12 +95,12 @@ def _superlinear(pair: Pair, clocks: float) -> str:
 
 
 def hiccup_lines(configs: Sequence[Configuration], diagnoses: Diagnoses) -> list[str]:
-    """A line for each configuration of which long steps took much, unless named as stalls."""
+    """A line for each configuration of which hiccups took much, unless named as stalls."""
     found = ((c.label, hiccup_line(c)) for c in configs if not _stalls(c, diagnoses))
     return [f"{label}: {line}" for label, line in found if line]
 
 
-def _long_steps(config: Configuration, diagnoses: Diagnoses) -> str | None:
+def _hiccups(config: Configuration, diagnoses: Diagnoses) -> str | None:
     return None if _stalls(config, diagnoses) else hiccup_clause(config)
 
 

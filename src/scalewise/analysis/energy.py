@@ -20,7 +20,6 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from scalewise.analysis.spans import Span, contains, length_s, without
 from scalewise.records import DeviceSeries, SampledDevice
 
 Floats = npt.NDArray[np.float64]
@@ -36,7 +35,6 @@ class DeviceEnergy:
     timed_j: float | None
     """Over the timed steps."""
     timed_s: float
-    """What they took, without the time in which the cell was suspended."""
     source: Literal["counter", "power samples"] | None
     """What ``timed_j`` rests on."""
     run_j: float | None
@@ -66,26 +64,18 @@ class DeviceEnergy:
 def measure_energy(
     series: DeviceSeries,
     device: SampledDevice,
-    timed: Span,
+    timed: tuple[float, float],
     first_step: float,
-    aside: Sequence[Span] = (),
 ) -> DeviceEnergy:
     """Energy of one GPU; ``timed`` and ``first_step`` are Unix times.
 
-    Where there is no counter, the timed steps need two power samples inside them. Of a cell that
-    was suspended ``aside`` from them the counter is not used: it went on, and another may have had
-    the GPU.
+    Where there is no counter, the timed steps need two power samples inside them.
     """
     power_at, power_w = _known(series, device.id, "power_w")
     counted_at, counted_j = _known(series, device.id, "energy_j")
     missing: list[str] = []
     run_j = run_integrated_j = run_s = None
-    if aside:
-        missing.append("energy counter: it went on while the cell was suspended")
-        counted_at, counted_j = counted_at[:0], counted_j[:0]
-        ran = np.array([not contains(aside, when) for when in power_at], dtype=bool)
-        power_at, power_w = power_at[ran], power_w[ran]
-    elif len(counted_at) < 2:
+    if len(counted_at) < 2:
         why = series.unavailable.get("energy_j", f"it was read {len(counted_at)} times")
         missing.append(f"energy counter: {why}")
     elif (np.diff(counted_j) < 0).any():
@@ -95,17 +85,16 @@ def measure_energy(
         run_j = float(counted_j[-1] - counted_j[0])
         run_s = float(counted_at[-1] - counted_at[0])
         run_integrated_j = integrate(power_at, power_w, counted_at[0], counted_at[-1])
-    running = without(timed, aside)
     scaled = _scaled_to_counter(power_at, power_w, counted_at, counted_j, *timed)
     if scaled is None and np.sum((power_at >= timed[0]) & (power_at <= timed[1])) >= 2:
-        plain = _integrate_each(power_at, power_w, running)
+        plain = integrate(power_at, power_w, *timed)
     else:
         plain = None
     idle_w, why_not = _idle(series, device, first_step)
     if why_not:
         missing.append(f"idle power: {why_not}")
     return DeviceEnergy(
-        device, scaled if scaled is not None else plain, length_s(running),
+        device, scaled if scaled is not None else plain, timed[1] - timed[0],
         "counter" if scaled is not None else "power samples" if plain is not None else None,
         run_j, run_integrated_j, run_s, idle_w, tuple(missing),
     )  # fmt: skip
@@ -118,13 +107,6 @@ def integrate(times: Floats, power_w: Floats, start: float, end: float) -> float
     inside = (times > start) & (times < end)
     at = np.concatenate([[start], times[inside], [end]])
     return float(np.trapezoid(np.interp(at, times, power_w), at))
-
-
-def _integrate_each(times: Floats, power_w: Floats, spans: Sequence[Span]) -> float | None:
-    """:func:`integrate` over all of them; None where one is outside the samples, or none there."""
-    parts = [integrate(times, power_w, *span) for span in spans]
-    known = [part for part in parts if part is not None]
-    return sum(known) if known and len(known) == len(parts) else None
 
 
 def _scaled_to_counter(

@@ -1,7 +1,9 @@
-"""Time of a run that no limit explains: long steps, and ranks that wait for the last one.
+"""Time of a run that no limit explains: long steps, hiccups, and ranks that wait for the last one.
 
-Neither is a fault of anything: one freeze of a host strikes healthy runs too, and a rank may be
-last without being slow. Both can be a quarter of all time, so the answer says what they took.
+None is a fault of anything: one freeze of a host strikes healthy runs too, and a rank may be last
+without being slow. Hiccups and waiting can be a quarter of all time, so the answer says what they
+took. A long step takes seconds, and :func:`~scalewise.analysis.throughput.common_steps` sets it
+aside where it is rare; the answer names it.
 """
 
 from __future__ import annotations
@@ -14,23 +16,75 @@ import numpy.typing as npt
 
 from scalewise.analysis.run import Run
 from scalewise.analysis.runs import Configuration
-from scalewise.analysis.throughput import NotMeasuredError, common_steps, timeline
+from scalewise.analysis.throughput import (
+    LONG_STEP_S,
+    MAX_ASIDE,
+    LongSteps,
+    NotMeasuredError,
+    common_steps,
+    long_steps,
+    timeline,
+)
 
-LONG_FACTOR = 3.0
-"""A step beyond this many medians is long: noise of single steps stays below it."""
+HICCUP_FACTOR = 3.0
+"""A step beyond this many medians is a hiccup: noise of single steps stays below it."""
 EVENT_STEPS = 5
-"""Long steps no farther apart than this are one event: a freeze of the host shows in several
+"""Hiccups no farther apart than this are one event: a freeze of the host shows in several
 steps, and on each rank in another (recorded on four H200: steps 20, 22 and 24)."""
 WORTH_SAYING = 0.10
-"""Share of all time from which long steps, or waiting for the last rank, stand in the answer."""
+"""Share of all time from which hiccups, or waiting for the last rank, stand in the answer."""
 LATE_MOSTLY = 0.5
 """Share of the steps from which a rank that is last is named as the one waited for."""
 _MOST_RUNS = 3
-"""Runs whose long steps are told one by one."""
+"""Runs whose hiccups or long steps are told one by one in an answer."""
+
+
+def long_step_line(run: Run) -> str | None:
+    """The long steps of one run, and whether its figures hold them; None where there are none."""
+    long = _long_steps_of(run)
+    if long is None:
+        return None
+    held = (
+        "set aside from throughput, step times and phases; what the devices did meanwhile (power, "
+        "energy, utilisation) stays in their figures"
+        if long.are_set_aside
+        else f"{len(long.found)} of {long.steps} steps are too many to be set aside: all figures "
+        "hold them"
+    )
+    return f"long_step: {_named(run, long)} (median {long.median_ms:.3g} ms); {held}"
+
+
+def long_step_clause(config: Configuration) -> str | None:
+    """The same for an answer, in few words."""
+    found = [(run, long) for run in config.runs if (long := _long_steps_of(run))]
+    if not found:
+        return None
+    said = [_named(run, long) for run, long in found[:_MOST_RUNS]]
+    more = len(found) - len(said)
+    said += [f"and in {more} more run{'s' if more > 1 else ''}"] if more else []
+    return f"long_step: {'; '.join(said)}"
+
+
+def _long_steps_of(run: Run) -> LongSteps | None:
+    """None where there are none, or no step."""
+    try:
+        long = long_steps(run.cell.steps, run.world_size)
+    except NotMeasuredError:
+        return None
+    return long if long.found else None
+
+
+def _named(run: Run, long: LongSteps) -> str:
+    """Which run, which steps, how long each: the longest three."""
+    longest = sorted(long.found, key=lambda one: -one.seconds)[:MAX_ASIDE]
+    each = [f"step {one.step} took {one.seconds:.1f} s on rank {one.rank}" for one in longest]
+    more = len(long.found) - len(longest)
+    each += [f"and {more} more of more than {LONG_STEP_S:g} s"] if more else []
+    return f"{run.cell.planned.name}: {', '.join(each)}"
 
 
 @dataclass(frozen=True)
-class LongSteps:
+class Hiccups:
     """The steps of one run that take more than three medians of it."""
 
     count: int
@@ -61,18 +115,18 @@ class LongSteps:
         return self.last_step <= self.half_step
 
 
-def long_steps(run: Run) -> LongSteps | None:
-    """Long steps of the slowest rank in each step; None where there are none, or no step."""
+def hiccups_of(run: Run) -> Hiccups | None:
+    """Hiccups of the slowest rank in each step; None where there are none, or no step."""
     try:
         ranks = common_steps(run.cell.steps, run.world_size)
     except NotMeasuredError:
         return None
     times = np.max([s.column("step", timeline(ranks)) for s in ranks], axis=0)
     numbers, median = ranks[0].rows["step"], float(np.median(times))
-    long = times > LONG_FACTOR * median
+    long = times > HICCUP_FACTOR * median
     if not long.any():
         return None
-    return LongSteps(
+    return Hiccups(
         count=int(long.sum()),
         steps=len(times),
         events=1 + int((np.diff(numbers[long]) > EVENT_STEPS).sum()),
@@ -87,14 +141,14 @@ def long_steps(run: Run) -> LongSteps | None:
     )
 
 
-def hiccups(config: Configuration) -> tuple[tuple[Run, LongSteps], ...]:
-    """Runs in which long steps take a tenth of all time beyond the median, in order."""
-    each = ((run, long_steps(run)) for run in config.runs)
+def hiccups(config: Configuration) -> tuple[tuple[Run, Hiccups], ...]:
+    """Runs in which hiccups take a tenth of all time beyond the median, in order."""
+    each = ((run, hiccups_of(run)) for run in config.runs)
     return tuple((run, one) for run, one in each if one and one.excess_share > WORTH_SAYING)
 
 
 def hiccup_line(config: Configuration) -> str | None:
-    """What long steps took in each run, and what makes less of them; None where it is little."""
+    """What hiccups took in each run, and what makes less of them; None where it is little."""
     found = hiccups(config)
     if not found:
         return None
@@ -121,7 +175,7 @@ def hiccup_clause(config: Configuration) -> str | None:
     return f"long steps took {ends} % of the time of {config.label}{runs}"
 
 
-def _told(run: Run, one: LongSteps, runs: int) -> str:
+def _told(run: Run, one: Hiccups, runs: int) -> str:
     where = f" in repeat {run.cell.planned.repeat}" if runs > 1 else ""
     # The step of the tables, which is that of the slowest rank over the run.
     times = run.throughput.step_time_ms if run.throughput else None

@@ -15,7 +15,6 @@ from scalewise.analysis.belonging import (
     same_rows,
     steps_at_another_time,
 )
-from scalewise.analysis.standstill import set_aside
 from scalewise.records import (
     Attempt,
     CellFolder,
@@ -104,8 +103,7 @@ def read_rank_steps(
     absent = sorted(set(range(result.world_size)) - ranks) if result and stepped else []
     if absent:
         problems.append(f"no step records of rank {', '.join(map(str, absent))}")
-    own = [one for one in series if one.rank not in copied]
-    return set_aside(own, result.ranks if result is not None else ())
+    return tuple(one for one in series if one.rank not in copied)
 
 
 def _steps_are_own(

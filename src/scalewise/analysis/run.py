@@ -163,7 +163,7 @@ def measure_run(cell: Cell) -> Run:
         ),
         anatomy=take("anatomy", measure_anatomy, cell.steps, world_size),
         balance=take("balance", _measure_balance, cell, world_size),
-        usage=take("usage", measure_usage, cell.devices, cell.steps, cell.result.ranks),
+        usage=take("usage", measure_usage, cell.devices, cell.steps),
         loss_history=take("loss", longest_loss_curve, losses.rows, losses.said),
         loss=take("loss", _final_loss, cell, losses),
         shards=shards,

@@ -2,19 +2,28 @@
 
 ``global samples/s = samples fed by all ranks in the timed steps / time of the slowest rank``.
 Warm-up steps are left out, and a step counts only if every rank recorded its time: a rank whose
-file was cut off must not make the others look faster.
+file was cut off must not make the others look faster. A few long steps are set aside, on all ranks
+alike: a process that was stopped, a host that froze. Time and samples of such a step count nowhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from scalewise.records import StepSeries
 from scalewise.records.fed import sum_over_shards
+
+LONG_STEP_S = 2.0
+"""A step below this is not long, however short the others are."""
+LONG_STEP_MEDIANS = 50.0
+"""A step below so many medians of its run is not long, however slow the run is."""
+MAX_ASIDE = 3
+MAX_ASIDE_SHARE = 0.01
+"""Of the timed steps. More long steps than either are how the program runs: all of them count."""
 
 
 class NotMeasuredError(Exception):
@@ -47,11 +56,72 @@ class Throughput:
     """Of the slowest rank."""
 
 
+@dataclass(frozen=True)
+class LongStep:
+    """A timed step of more than two seconds and fifty medians of its run."""
+
+    step: int
+    rank: int
+    """On which it took longest."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class LongSteps:
+    """All long steps of a run, in their order."""
+
+    found: tuple[LongStep, ...]
+    steps: int
+    """All timed steps."""
+    median_ms: float
+    """Of the slowest rank in each step."""
+
+    @property
+    def are_set_aside(self) -> bool:
+        """Whether they are so few that the figures of the run are those of the other steps."""
+        return 0 < len(self.found) <= min(MAX_ASIDE, MAX_ASIDE_SHARE * self.steps)
+
+
 def common_steps(series: Sequence[StepSeries], world_size: int) -> tuple[StepSeries, ...]:
     """The timed steps that all ``world_size`` ranks recorded, one series a rank, aligned.
 
-    Raises :class:`NotMeasuredError` if a rank is missing or no step is left.
+    Long steps that are set aside are not among them. Raises :class:`NotMeasuredError` if a rank is
+    missing or no step is left.
     """
+    ranks = _aligned(series, world_size)
+    long = _long_steps(ranks)
+    if not long.are_set_aside:
+        return ranks
+    aside = [one.step for one in long.found]
+    return tuple(replace(s, rows=s.rows[~np.isin(s.rows["step"], aside)]) for s in ranks)
+
+
+def long_steps(series: Sequence[StepSeries], world_size: int) -> LongSteps:
+    """The long steps of a run with ``world_size`` ranks.
+
+    Raises :class:`NotMeasuredError` as :func:`common_steps`.
+    """
+    return _long_steps(_aligned(series, world_size))
+
+
+def _long_steps(ranks: Sequence[StepSeries]) -> LongSteps:
+    line = timeline(ranks)
+    times_ms = np.stack([one.column("step", line) for one in ranks])
+    slowest_ms = times_ms.max(axis=0)
+    median_ms = float(np.median(slowest_ms))
+    at = np.flatnonzero(slowest_ms > max(1e3 * LONG_STEP_S, LONG_STEP_MEDIANS * median_ms))
+    found = tuple(
+        LongStep(
+            int(ranks[0].rows["step"][i]),
+            ranks[int(times_ms[:, i].argmax())].rank,
+            float(slowest_ms[i]) / 1e3,
+        )
+        for i in at
+    )
+    return LongSteps(found, len(slowest_ms), median_ms)
+
+
+def _aligned(series: Sequence[StepSeries], world_size: int) -> tuple[StepSeries, ...]:
     found = sorted(s.rank for s in series)
     if found != list(range(world_size)):
         raise NotMeasuredError(f"step records of rank {_names(found)} found, of {world_size} ranks")

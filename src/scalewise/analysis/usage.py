@@ -10,10 +10,8 @@ import numpy as np
 
 from scalewise.analysis.balance import cv_percent
 from scalewise.analysis.energy import DeviceEnergy, measure_energy
-from scalewise.analysis.spans import Span, contains, length_s, overlaps, without
-from scalewise.analysis.standstill import time_aside
 from scalewise.analysis.throughput import NotMeasuredError
-from scalewise.records import DeviceSample, DeviceSeries, RankSummary, SampledDevice, StepSeries
+from scalewise.records import DeviceSample, DeviceSeries, SampledDevice, StepSeries
 
 
 @dataclass(frozen=True)
@@ -84,34 +82,11 @@ class Usage:
         return sum(total) if total and len(total) == len(self.devices) else None
 
 
-@dataclass(frozen=True)
-class _Times:
-    """Of one run, in Unix time."""
-
-    timed: Span
-    everything: Span
-    aside: tuple[Span, ...]
-    """In which it was suspended: what was sampled then tells nothing of how it trains."""
-
-    def counts(self, window: Span, when: float) -> bool:
-        """Whether a sample of that moment is one of the window's."""
-        return window[0] <= when <= window[1] and not contains(self.aside, when)
-
-
-def measure_usage(
-    series: Sequence[DeviceSeries],
-    steps: Sequence[StepSeries],
-    ranks: Sequence[RankSummary] = (),
-) -> Usage:
+def measure_usage(series: Sequence[DeviceSeries], steps: Sequence[StepSeries]) -> Usage:
     """Means over the time of the timed steps, or of all steps where that holds no sample.
 
-    Time in which the cell was suspended is left out of either.
-
-    Args:
-        series: of the hosts of one run.
-        steps: of its ranks.
-        ranks: what these say of themselves; without them, a suspension between two steps is not
-            known.
+    The time of a long step stays in, energy included, though its samples count nowhere: the line
+    that names the step says so.
 
     Raises :class:`NotMeasuredError` with the reason where there is nothing to take means of.
     """
@@ -120,14 +95,16 @@ def measure_usage(
     if not any(len(s) for s in steps):
         raise NotMeasuredError("no steps were recorded, so no sample can be placed in time")
     everything, timed = _window(steps), _window([s.timed() for s in steps])
-    times = _Times(timed, everything, time_aside(steps, ranks))
     for name, window in (("timed steps", timed), ("all steps", everything)):
-        devices = [_usage(one, device, window, times) for one in series for device in one.devices]
+        devices = [
+            _usage(one, device, window, timed, everything[0])
+            for one in series
+            for device in one.devices
+        ]
         if devices and any(d.samples for d in devices):
             return Usage(series[0].source, name, tuple(devices))
-    trained_s = length_s(without(everything, times.aside))
     raise NotMeasuredError(
-        f"no device sample fell inside the {trained_s:.1f} s of training "
+        f"no device sample fell inside the {everything[1] - everything[0]:.1f} s of training "
         f"(one every {series[0].interval_s:g} s)"
     )
 
@@ -137,7 +114,7 @@ def joules_per_million_samples(usage: Usage, global_samples_per_s: float) -> flo
     return None if usage.power_w is None else usage.power_w / global_samples_per_s * 1e6
 
 
-def _window(steps: Sequence[StepSeries]) -> Span:
+def _window(steps: Sequence[StepSeries]) -> tuple[float, float]:
     """Unix time of the first start and the last end among the steps."""
     starts, ends = [], []
     for one in steps:
@@ -150,15 +127,20 @@ def _window(steps: Sequence[StepSeries]) -> Span:
     return (min(starts), max(ends)) if starts else (0.0, 0.0)
 
 
-def _usage(series: DeviceSeries, device: SampledDevice, window: Span, times: _Times) -> DeviceUsage:
-    """Means over ``window``; energy always over the timed steps, which it is divided by."""
-    inside = [i for i, t in enumerate(series.times) if times.counts(window, t)]
+def _usage(
+    series: DeviceSeries,
+    device: SampledDevice,
+    window: tuple[float, float],
+    timed: tuple[float, float],
+    first_step: float,
+) -> DeviceUsage:
+    """Means over ``window``; energy always over the ``timed`` steps, which it is divided by."""
+    inside = [i for i, t in enumerate(series.times) if window[0] <= t <= window[1]]
     energy = None
-    if series.source == "nvml" and without(times.timed, times.aside):
-        energy = measure_energy(series, device, times.timed, times.everything[0], times.aside)
-    activity = _activity(series, device.id, window, times.aside)
-    busy = [i for i in inside if not _reaches_aside(series, i, times.aside)]
-    rows = _rows(series, device.id, inside)
+    if series.source == "nvml" and timed[1] > timed[0]:
+        energy = measure_energy(series, device, timed, first_step)
+    activity = _activity(series, device.id, window)
+    rows = [series.samples[i][device.id] for i in inside if device.id in series.samples[i]]
     memory = _values(rows, lambda r: r.memory_used_mib)
     reasons = {reason for row in rows for reason in row.throttle_reasons or ()}
     return DeviceUsage(
@@ -166,12 +148,10 @@ def _usage(series: DeviceSeries, device: SampledDevice, window: Span, times: _Ti
         samples=len(rows),
         memory_used_mib=_mean(memory),
         memory_sd_mib=float(np.std(memory, ddof=1)) if len(memory) > 1 else None,
-        utilization_percent=_mean(
-            _values(_rows(series, device.id, busy), lambda r: r.utilization_percent)
-        ),
+        utilization_percent=_mean(_values(rows, lambda r: r.utilization_percent)),
         power_w=(
             energy.timed_j / energy.timed_s
-            if window == times.timed and energy is not None and energy.timed_j is not None
+            if window == timed and energy is not None and energy.timed_j is not None
             else _mean(_values(rows, lambda r: r.power_w))
         ),
         temperature_c=_mean(_values(rows, lambda r: r.temperature_c)),
@@ -190,29 +170,13 @@ def _usage(series: DeviceSeries, device: SampledDevice, window: Span, times: _Ti
     )
 
 
-def _rows(series: DeviceSeries, device_id: str, at: Sequence[int]) -> list[DeviceSample]:
-    """Of one device, of those of its samples that are there."""
-    return [series.samples[i][device_id] for i in at if device_id in series.samples[i]]
-
-
-def _reaches_aside(series: DeviceSeries, at: int, aside: Sequence[Span]) -> bool:
-    """Whether this sample's utilisation is also that of time ``aside``.
-
-    A process's is its CPU time since the sample before; a GPU's is of the moment.
-    """
-    if series.source == "nvml" or at == 0:
-        return False
-    return overlaps((series.times[at - 1], series.times[at]), aside)
-
-
 def _activity(
-    series: DeviceSeries, device_id: str, window: Span, aside: Sequence[Span]
+    series: DeviceSeries, device_id: str, window: tuple[float, float]
 ) -> dict[str, float | None]:
     """GPM metrics over the window, each reading weighted by its time inside.
 
     A reading is the mean since the reading before it, so one taken soon after the first timed step
-    tells of start-up: it counts only if at least half of its time lies in the window, and none of
-    it ``aside``.
+    tells of start-up: it counts only if at least half of its time lies in the window.
     """
     weights: list[float] = []
     readings: list[DeviceSample] = []
@@ -225,7 +189,7 @@ def _activity(
             continue
         if before is not None:
             inside = min(when, window[1]) - max(before, window[0])
-            if inside >= (when - before) / 2 and not overlaps((before, when), aside):
+            if inside >= (when - before) / 2:
                 weights.append(inside)
                 readings.append(sample)
         before = when

@@ -124,7 +124,7 @@ class DeviceSampler:
                 self._recorder.append(when, samples, 1e3 * (time.perf_counter() - begun))
             if last:
                 break
-            ticks.wait(self._stop)
+            self._stop.wait(ticks.wait_s())
         self._tell_missed(ticks)
 
     # GPUs
@@ -172,7 +172,7 @@ class DeviceSampler:
         wish = Wish(self._interval_s, tuple(self._gpus))
         ticks = Ticks(wish.interval_s)
         try:
-            while not ticks.wait(self._stop):
+            while not self._stop.wait(ticks.wait_s()):
                 if peers is not None:
                     wish = peers.merged(wish)
                     ticks.set_interval(wish.interval_s)
@@ -219,11 +219,6 @@ class DeviceSampler:
         reader.nvml.faults.clear()
 
     def _tell_missed(self, ticks: Ticks) -> None:
-        if ticks.stood_still_s:
-            self._recorder.note(
-                f"nothing was sampled for {ticks.stood_still_s:.1f} s: the sampler itself stood "
-                "still (stopped or frozen, as the processes of a suspended cell are)"
-            )
         if ticks.missed:
             self._recorder.note(
                 f"{ticks.missed} of {ticks.missed + ticks.kept} samples were missed: "

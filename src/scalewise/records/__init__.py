@@ -61,12 +61,9 @@ from scalewise.records.result import (
     TrackingRecord,
 )
 from scalewise.records.shards import ShardIndices, read_shard, write_shard
-from scalewise.records.standstill import Standstill
 from scalewise.records.steps import (
     PHASES,
-    SET_ASIDE,
     STEP_DTYPE,
-    STOOD_STILL,
     WARMUP,
     StepSeries,
     StepWriter,
@@ -77,9 +74,7 @@ from scalewise.records.sweep import PlannedCell, SweepFolder, SweepPlan
 __all__ = [
     "PHASES",
     "SCHEMA_VERSION",
-    "SET_ASIDE",
     "STEP_DTYPE",
-    "STOOD_STILL",
     "WARMUP",
     "Alert",
     "Attempt",

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from scalewise.records.communication import CommunicationRecord
 from scalewise.records.execution import ExecutionRecord
 from scalewise.records.fp8 import Fp8Record
 from scalewise.records.pipeline import PipelineRecord
 from scalewise.records.provenance import DeviceInfo
-from scalewise.records.standstill import Standstill
 
 
 @dataclass(frozen=True)
@@ -86,8 +85,8 @@ class RankSummary:
     """How its steps were really executed; None in records older than this entry."""
     fp8: Fp8Record | None = None
     """Which linear layers multiplied in fp8; None where none did."""
-    standstills: tuple[Standstill, ...] = ()
-    """When its process stood still while it trained, steps or not."""
+
+    FORMER_KEYS: ClassVar[frozenset[str]] = frozenset({"standstills"})
 
 
 @dataclass(frozen=True)

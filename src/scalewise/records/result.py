@@ -57,7 +57,7 @@ class Attempt:
     started_at: float
     finished_at: float
     elapsed_s: float | None = None
-    """From start to end by a clock that nobody sets, without suspensions; None where nobody saw
+    """From start to end by a clock that nobody sets; None where nobody saw
     both, and in older records."""
 
     @property
@@ -94,7 +94,7 @@ class CellResult:
     models: int = 1
     """Models that were trained: above 1, ranks that never met, a ceiling and no training job."""
     elapsed_s: float | None = None
-    """From start to end by a clock that nobody sets, without suspensions; None in older records."""
+    """From start to end by a clock that nobody sets; None in older records."""
 
     @property
     def took_s(self) -> float:

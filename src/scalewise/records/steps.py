@@ -50,10 +50,7 @@ STEP_DTYPE: Final = np.dtype(
 )
 WARMUP: Final = 1
 """Flag of a step that is excluded from every timing."""
-STOOD_STILL: Final = 2
-"""Flag of a step in which this rank's process stood still: stopped or frozen from outside."""
-SET_ASIDE: Final = 4
-"""Flag of a step in which all ranks stood still; no rank knows it, so it is in no file."""
+# Bit 2 is set in older files, where a process was stopped; it means nothing any more.
 
 _ROW = struct.Struct("<qqiiI" + "f" * 18)
 assert _ROW.size == STEP_DTYPE.itemsize
@@ -125,8 +122,8 @@ class StepSeries:
         return len(self.rows)
 
     def timed(self) -> StepSeries:
-        """The same series without its warm-up steps and those that are set aside."""
-        kept = self.rows[(self.rows["flags"] & (WARMUP | SET_ASIDE)) == 0]
+        """The same series without its warm-up steps."""
+        kept = self.rows[(self.rows["flags"] & WARMUP) == 0]
         return StepSeries(self.rank, kept, self.epoch_offset_ns, self.torn_bytes)
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from scalewise.analysis.doubts import hiccup_lines
 from scalewise.analysis.figures import estimate, factor
 from scalewise.analysis.kinds import is_monitored
-from scalewise.analysis.pauses import pauses
+from scalewise.analysis.lost_time import long_step_line
 from scalewise.analysis.pipeline import pipeline_of
 from scalewise.analysis.pruned import pruning_shortfall
 from scalewise.analysis.rank_validity import untrained_steps
@@ -17,7 +17,6 @@ from scalewise.analysis.runs import Configuration
 from scalewise.analysis.scaling import Pair
 from scalewise.analysis.sources import changed_sources
 from scalewise.analysis.stability import estimate_without_outliers, outliers, stability_warning
-from scalewise.analysis.standstill import standstills
 from scalewise.analysis.summary import Analysis
 from scalewise.analysis.typical import typical_speedup
 from scalewise.report.execution import fallbacks, fp8_layers
@@ -35,7 +34,7 @@ def warnings(analysis: Analysis) -> list[str]:
     found += hiccup_lines(analysis.measured, analysis.diagnoses)
     found += [line for pair in analysis.pairs for line in _two_speedups(pair)]
     for config in analysis.measured:
-        found += _standstills(config)
+        found += [line for run in config.runs if (line := long_step_line(run))]
         found += _set_aside(config)
         found += [*fallbacks(config), *fp8_layers(config)]
         shortfall = pruning_shortfall(config)
@@ -81,15 +80,6 @@ def _unstable(analysis: Analysis) -> Iterator[tuple[str, str]]:
         warning = stability_warning(figure, monitored) if figure else None
         if warning:
             yield config.label, warning
-
-
-def _standstills(config: Configuration) -> Iterator[str]:
-    for run in config.runs:
-        for one in standstills(run.cell.steps):
-            yield f"{run.cell.planned.name}: {one}"
-        ranks = run.cell.result.ranks if run.cell.result else ()
-        for pause in pauses(run.cell.steps, ranks):
-            yield f"{run.cell.planned.name}: {pause}"
 
 
 def _set_aside(config: Configuration) -> Iterator[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from scalewise.analysis.standstill import set_aside
 from scalewise.analysis.throughput import NotMeasuredError, measure_throughput
 from scalewise.records import CellFolder, RankSummary, RecordError, StepSeries, read_steps
 from scalewise.records.fed import data_shards_of
@@ -14,7 +13,7 @@ def throughput_of(folder: CellFolder, ranks: Sequence[RankSummary]) -> float | N
     """Global samples/s of a run; None where its records do not carry it."""
     try:
         series = [read_steps(folder.steps_path(rank), rank) for rank in range(len(ranks))]
-        return throughput_from(set_aside(series, ranks), ranks)
+        return throughput_from(series, ranks)
     except (RecordError, NotMeasuredError):
         return None
 

@@ -28,8 +28,8 @@ class Try:
     number: int
     started_at: float
     """Unix time."""
-    ran_s: Callable[[], float]
-    """Seconds since then by a clock that nobody sets, without those of suspensions."""
+    began_s: float
+    """The same moment by the monotonic clock, which nobody sets."""
 
     def record_result(self, co_tenants: Callable[[Collection[int]], tuple[str, ...]]) -> Outcome:
         """Every rank ended well: write ``result.json``, or the attempt if one left no summary.
@@ -61,7 +61,7 @@ class Try:
                 attempt=self.number,
                 started_at=self.started_at,
                 finished_at=time.time(),
-                elapsed_s=self.ran_s(),
+                elapsed_s=time.monotonic() - self.began_s,
                 world_size=world,
                 strategy=cell.strategy.name,
                 scaling=cell.scaling,
@@ -100,7 +100,7 @@ class Try:
             last_lines=last_lines(self.folder, verdict.rank),
             started_at=self.started_at,
             finished_at=time.time(),
-            elapsed_s=self.ran_s(),
+            elapsed_s=time.monotonic() - self.began_s,
         )
         self.folder.save_attempt(attempt)
         return Outcome(attempt.outcome, verdict.message, cause=verdict.cause)

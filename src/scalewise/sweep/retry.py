@@ -1,9 +1,9 @@
 """Which failures another try can mend, and how often one may be tried.
 
 A fault is mended by another try if it came from outside and may be gone: a signal, a lost host, a
-port that somebody else took, a device that was busy or broke (and is quarantined by then), a
-suspension of the whole cell. An error of the user's own, memory that was too small, a full disk, a
-time limit or any other hang come back, and cost as much again.
+port that somebody else took, a device that was busy or broke (and is quarantined by then). An error
+of the user's own, memory that was too small, a full disk, a time limit or a hang come back, and
+cost as much again.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ NO_PEER = "a peer could not be reached"
 EPOCHS_DIFFER = "epochs differ in length"
 """In the message of a try whose ranks had unequal numbers of batches: peers that ended well are
 gone too, but come and go the same way again."""
-SUSPENDED = "the cell was suspended"
-"""In the message of a try whose ranks gave up on each other for that reason."""
 
 _TRANSIENT = {
     NO_PEER: re.compile(
@@ -57,8 +55,6 @@ def mendable(attempt: Attempt) -> str | None:
         return "the supervisor was lost" if lost else None
     if attempt.cause == "host":
         return "a host was lost"
-    if attempt.cause == "hang" and SUSPENDED in attempt.message:
-        return SUSPENDED
     if attempt.cause == "exception" and EPOCHS_DIFFER not in attempt.message:
         return transient("\n".join((attempt.message, *attempt.last_lines)))
     return None

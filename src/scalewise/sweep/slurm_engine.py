@@ -179,12 +179,9 @@ class SlurmEngine(Engine):
         if state.state == "RUNNING" and sent.started is None:
             sent.started = now
             self.display.started(sent.cell, width)
-        told = sent.suspension(state, now)
-        if told is not None:
-            self.display.note(told)
         if state.state == "PENDING" and sent.started is not None:
             self._spend(sent, sent.ran_s(now))
-            sent.started, sent.suspended_s = None, 0.0
+            sent.started = None
             self.display.note(
                 f"requeued {sent.cell.planned.name} by SLURM (job {sent.submission.job_id})"
             )

@@ -33,7 +33,6 @@ from scalewise.sweep.slurm_queue import (
     neighbours,
     preempted,
     requeue,
-    time_left_s,
 )
 
 if TYPE_CHECKING:
@@ -135,7 +134,8 @@ class CellJob:
         attempts = list(folder.attempts())
         if not attempts or attempts[-1].cause != "interrupted":
             return
-        if self._left_s() > self.signal_delay_s + _EARLY_S:
+        left_s = self.time_min * 60 - (time.monotonic() - _began)
+        if left_s > self.signal_delay_s + _EARLY_S:
             told = replace(attempts[-1], cause="preempted", message=_PREEMPTED)
         else:
             told = replace(
@@ -145,14 +145,6 @@ class CellJob:
                 message=f"not done within its time limit, hydra.launcher.time_min={self.time_min}",
             )
         folder.save_attempt(told)
-
-    def _left_s(self) -> float:
-        """Seconds to the time limit, in which suspensions do not count: only SLURM knows those."""
-        try:
-            left_s = time_left_s(os.environ["SLURM_JOB_ID"])
-        except (KeyError, QueueUnreachable):
-            left_s = None
-        return self.time_min * 60 - (time.monotonic() - _began) if left_s is None else left_s
 
 
 def refuse_other_tasks(nodes: int) -> None:

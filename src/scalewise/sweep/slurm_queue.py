@@ -95,21 +95,6 @@ def preempted(job_id: str) -> bool:
     return told.strip() not in ("", "N/A")
 
 
-def time_left_s(job_id: str) -> float | None:
-    """Seconds until a job's time limit; None where it has none, or is no longer there.
-
-    While SLURM has a job suspended, they stand still. Raises :class:`QueueUnreachable`.
-    """
-    told = _run("squeue", "--noheader", f"--jobs={job_id}", "--Format=TimeLeft").strip()
-    days, _, clock = told.rpartition("-")
-    try:
-        *hours, minutes, seconds = map(int, clock.split(":"))
-        whole_hours = 24 * int(days or 0) + sum(hours)
-    except ValueError:  # UNLIMITED, NOT_SET, INVALID
-        return None
-    return 3600.0 * whole_hours + 60 * minutes + seconds
-
-
 def requeue(job_id: str) -> None:
     """Ask SLURM to run a job again. Raises :class:`QueueUnreachable`, also where it refuses."""
     _run("scontrol", "requeue", job_id)

@@ -42,31 +42,12 @@ class Sent:
     started: float | None = None
     ended: float | None = None
     """Since when SLURM says that it has ended, by this process's clock."""
-    suspended: float | None = None
-    """Since when it is suspended, by the same clock; None while it is not."""
-    suspended_s: float = 0.0
-    """Seconds of its suspensions before, since it started."""
 
     def ran_s(self, now: float) -> float | None:
         """Seconds it has run for by ``now``, or by its end; None for a job that has not started."""
         if self.started is None:
             return None
-        until = next(at for at in (self.ended, self.suspended, now) if at is not None)
-        return until - self.started - self.suspended_s
-
-    def suspension(self, state: JobState, now: float) -> str | None:
-        """Note that it is suspended, or goes on; returns what to say of that."""
-        is_suspended = state.state == "SUSPENDED"
-        if self.started is None or is_suspended == (self.suspended is not None):
-            return None
-        told = f"{self.cell.planned.name} (SLURM job {self.submission.job_id})"
-        if is_suspended:
-            self.suspended = now
-            return f"suspended {told}"
-        assert self.suspended is not None
-        pause_s, self.suspended = now - self.suspended, None
-        self.suspended_s += pause_s
-        return f"{told} was suspended for {pause_s:.0f} s"
+        return (now if self.ended is None else self.ended) - self.started
 
     def is_late(self, settle_s: float) -> bool:
         """Whether nothing more is to be expected of a job that has ended."""

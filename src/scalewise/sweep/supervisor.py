@@ -24,7 +24,6 @@ from scalewise.sweep.blame import Verdict, blame, port_was_taken
 from scalewise.sweep.going_on import prepare
 from scalewise.sweep.job import Job, Outcome
 from scalewise.sweep.liveness import Liveness
-from scalewise.sweep.looked_time import LookedTime
 from scalewise.sweep.memory_kills import MemoryKills
 from scalewise.sweep.nodes import conclude
 from scalewise.sweep.occupancy import foreign_processes
@@ -33,7 +32,6 @@ from scalewise.sweep.rank_start import Starter, spawn
 from scalewise.sweep.ranks import Ranks
 from scalewise.sweep.recorded_end import Try
 from scalewise.sweep.stopped import name_stopped
-from scalewise.sweep.suspended import Suspensions, name_suspended
 from scalewise.sweep.tenants import Tenant
 from scalewise.sweep.wakeup import Wakeup, read_line
 
@@ -66,12 +64,8 @@ class Supervisor:
         self.cell: CellConfig = build_cell(self.folder.load_config())
         self.wakeup = wakeup
         number = self.folder.next_attempt_number()
-        here = range(job.first_rank, job.first_rank + len(job.slots))
-        self.suspensions = Suspensions(self.folder, here)
-        ran_s = self.suspensions.ran_s
-        self.this_try = Try(job, self.cell, self.folder, number, time.time(), ran_s)
-        self.looked_s = LookedTime()
-        self.liveness = Liveness(self.folder, self.cell.sweep, self.looked_s)
+        self.this_try = Try(job, self.cell, self.folder, number, time.time(), time.monotonic())
+        self.liveness = Liveness(self.folder, self.cell.sweep)
         self.memory = MemoryKills()
         self.tenant = Tenant(str(self.folder.path.parent), job.cell.name)
         self.workers: set[int] = set()
@@ -175,12 +169,10 @@ class Supervisor:
     def _watch(self, ranks: Ranks) -> Verdict | None:
         """Wait for the end of the cell: None if every rank ended well."""
         config = self.cell.sweep
-        began_s = self.looked_s()
-        self.suspensions.begin()
+        began_s = time.monotonic()
         while True:
             self.wakeup.wait(_POLL_S)
-            self.suspensions.look()
-            passed_s = self.looked_s() - began_s
+            passed_s = time.monotonic() - began_s
             self.folder.beat()
             self.tenant.look()
             if self.cell.workload == "doctor":  # a pass over /proc: not beside what is timed
@@ -209,8 +201,7 @@ class Supervisor:
         limit_s = self.cell.sweep.collective_timeout_s
         verdict = self.memory.name(blame(ranks, self.folder))
         verdict = name_absent(verdict, ranks, self.folder, limit_s, self.job.world_size)
-        verdict = name_stopped(verdict, ranks.trainers)
-        return name_suspended(verdict, self.suspensions.longest_lately_s(), limit_s)
+        return name_stopped(verdict, ranks.trainers)
 
     def _co_tenants(self, ranks: Collection[int]) -> tuple[str, ...]:
         """Everyone who shared the host at any time, those that started later included.

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from scalewise.records import PHASES, STEP_DTYPE, STOOD_STILL, WARMUP
+from scalewise.records import PHASES, STEP_DTYPE, WARMUP
 
 _MIN_WINDOW_NS: Final = 500_000_000
 
@@ -31,8 +31,8 @@ class StepWindows:
 
     A window ends at the first multiple of ``every_n_steps`` that is half a second or more after
     its start, by rank 0's own clock: the cuts depend on what was recorded alone, so that
-    mirroring the same steps again gives the same rows. Warm-up steps are left out, and those in
-    which their rank stood still: what others waited for it stays in their own.
+    mirroring the same steps again gives the same rows. Warm-up steps are left out. A long step
+    stays in: which step is one is known when the run has ended, and the report says it.
     """
 
     every_n_steps: int
@@ -43,7 +43,7 @@ class StepWindows:
 
     def add(self, rank: int, rows: npt.NDArray[np.void]) -> None:
         """More steps of ``rank``, in order; shape ``[steps]`` of ``STEP_DTYPE``."""
-        timed = rows[(rows["flags"] & (WARMUP | STOOD_STILL)) == 0]
+        timed = rows[(rows["flags"] & WARMUP) == 0]
         self._rows[rank] = np.concatenate([self._rows.get(rank, _NO_ROWS), timed])
         step_ms = timed[f"{_timeline(timed)}_step_ms"].sum(dtype=np.float64)
         self._samples[rank] = self._samples.get(rank, 0) + int(timed["samples"].sum())

@@ -9,8 +9,15 @@ import pytest
 from recorded import DDP, Spec, repeats, write_sweep
 
 from scalewise.analysis.diagnose import diagnose
+from scalewise.analysis.doubts import doubted
 from scalewise.analysis.load import load_sweep
-from scalewise.analysis.lost_time import hiccup_line, long_steps, wait_clause
+from scalewise.analysis.lost_time import (
+    hiccup_line,
+    hiccups_of,
+    long_step_clause,
+    long_step_line,
+    wait_clause,
+)
 from scalewise.analysis.run import Run, measure_run
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.summary import analyse
@@ -38,11 +45,11 @@ def with_long(run: Run, steps: tuple[int, ...], ms: float) -> Run:
     ("at", "ms", "events", "first"),
     [((), 0.0, 0, 0), ((12, 14), 70.0, 1, 12), ((12, 50), 70.0, 2, 12)],
 )
-def test_long_steps_are_counted_with_what_they_take(
+def test_hiccups_are_counted_with_what_they_take(
     tmp_path: Path, at: tuple[int, ...], ms: float, events: int, first: int
 ) -> None:
     (run,) = configuration(tmp_path, Spec()).runs
-    found = long_steps(with_long(run, at, ms))
+    found = hiccups_of(with_long(run, at, ms))
     if not at:
         assert found is None
         return
@@ -57,7 +64,7 @@ def test_long_steps_are_counted_with_what_they_take(
     ("at", "advised"),
     [((12, 14), "more warm-up (warmup_steps) or a longer run"), ((12, 50), "no typical step")],
 )
-def test_two_long_steps_are_a_doubt_although_no_stall(
+def test_two_hiccups_are_a_doubt_although_no_stall(
     tmp_path: Path, at: tuple[int, ...], advised: str
 ) -> None:
     config = configuration(tmp_path, Spec())
@@ -68,7 +75,7 @@ def test_two_long_steps_are_a_doubt_although_no_stall(
 
 
 @pytest.mark.parametrize(("ms", "doubted"), [(50.0, False), (62.0, True)])
-def test_long_steps_are_a_doubt_from_a_tenth_of_the_time_on(
+def test_hiccups_are_a_doubt_from_a_tenth_of_the_time_on(
     tmp_path: Path, ms: float, doubted: bool
 ) -> None:
     config = configuration(tmp_path, Spec())  # 50 steps of 10 ms
@@ -113,3 +120,67 @@ def test_waits_are_told_rank_by_rank_from_a_tenth_of_the_step_on(
 
 def test_one_device_waits_for_nobody(tmp_path: Path) -> None:
     assert wait_clause(configuration(tmp_path, Spec())) is None
+
+
+@pytest.mark.parametrize(
+    ("long", "said"),
+    [
+        ((120,), "step 120 took 20.0 s on rank 0 (median 10 ms); set aside from"),
+        ((20, 60), "2 of 190 steps are too many to be set aside"),
+        (tuple(range(20, 60)), "and 37 more of more than 2 s (median 10 ms); 40 of 190"),
+    ],
+)
+def test_a_report_names_long_steps_their_run_and_their_length(
+    tmp_path: Path, long: tuple[int, ...], said: str
+) -> None:
+    analysis = analyse(load_sweep(write_sweep(tmp_path, [Spec(steps=200)])))
+    (config,) = analysis.measured
+    assert long_step_line(config.runs[0]) is None
+    run = with_long(config.runs[0], long, 19_990.0)
+    line = long_step_line(run)
+    assert line is not None
+    assert line.startswith(f"long_step: {run.cell.planned.name}: step ")
+    assert said in line
+    told = replace(analysis, configurations=(replace(config, runs=(run,)),))
+    assert line in warnings(told)
+
+
+def test_a_long_step_leaves_no_trace_in_the_figures_of_a_run(tmp_path: Path) -> None:
+    slow = replace(DDP, steps=210, slow_ranks_ms={1: 1.0})
+    (run,) = configuration(tmp_path, slow).runs
+    disturbed = with_long(run, (120,), 20_000.0)
+    assert disturbed.samples_per_s == pytest.approx(run.samples_per_s, rel=1e-3)
+    assert disturbed.step_time_ms == pytest.approx(run.step_time_ms, rel=1e-3)
+    assert disturbed.anatomy is not None and run.anatomy is not None
+    for line in ("host", "device"):
+        before, after = run.anatomy.mean(line), disturbed.anatomy.mean(line)
+        assert before is not None and after is not None
+        assert after.step_ms == pytest.approx(before.step_ms, rel=1e-3)
+    assert disturbed.balance is not None and disturbed.balance.behind_share is not None
+    assert run.balance is not None
+    assert disturbed.balance.behind_share == pytest.approx(run.balance.behind_share, rel=1e-3)
+    assert hiccups_of(disturbed) is None
+
+
+def test_a_long_step_is_a_doubt_at_the_verdict(tmp_path: Path) -> None:
+    specs = [*repeats(Spec(steps=210), [1.0] * 3), *repeats(replace(DDP, steps=210), [1.0] * 3)]
+    analysis = analyse(load_sweep(write_sweep(tmp_path, specs)))
+    (pair,) = analysis.pairs
+    assert pair.doubts == ()
+    run = with_long(pair.multi.runs[1], (120,), 20_000.0)
+    multi = replace(pair.multi, runs=(pair.multi.runs[0], run, pair.multi.runs[2]))
+    told = doubted(replace(pair, multi=multi), {})
+    expected = f"long_step: {run.cell.planned.name}: step 120 took 20.0 s on rank 0"
+    assert told.doubts == (expected,)
+    assert told.judgement.reason.endswith(expected)
+    assert told.judgement.verdict == pair.judgement.verdict
+
+
+def test_an_answer_names_the_long_steps_of_three_runs(tmp_path: Path) -> None:
+    config = configuration(tmp_path, *repeats(Spec(steps=210), [1.0] * 5))
+    runs = tuple(with_long(run, (120,), 20_000.0) for run in config.runs)
+    clause = long_step_clause(replace(config, runs=runs))
+    assert clause is not None
+    assert [run.cell.planned.name in clause for run in runs] == [True] * 3 + [False] * 2
+    assert clause.endswith("and in 2 more runs")
+    assert long_step_clause(config) is None

@@ -8,7 +8,12 @@ from recorded import DDP, SINGLE_MS, Spec, step_ms, write_sweep
 
 from scalewise.analysis.breakdown import measure_anatomy
 from scalewise.analysis.load import load_sweep
-from scalewise.analysis.throughput import NotMeasuredError, measure_throughput
+from scalewise.analysis.throughput import (
+    NotMeasuredError,
+    common_steps,
+    long_steps,
+    measure_throughput,
+)
 from scalewise.records import STEP_DTYPE, WARMUP, StepSeries
 
 
@@ -120,3 +125,74 @@ def test_waiting_is_separated_from_the_transfer_by_comparing_ranks(tmp_path: Pat
 def test_samples_that_nobody_could_count_are_no_throughput_of_0() -> None:
     with pytest.raises(NotMeasuredError, match="no sample could be counted"):
         measure_throughput([series(0, [10.0] * 5, samples=0)], 1)
+
+
+STEP_MS = 3.45
+_STOOD_STILL = 2
+"""The flag of older files."""
+
+
+def rank_with(rank: int, long_ms: dict[int, float], steps: int = 1000) -> StepSeries:
+    """``steps`` steps of 3.45 ms with 32 samples, but for those that are given."""
+    return series(rank, [long_ms.get(i, STEP_MS) for i in range(steps)], 32)
+
+
+@pytest.mark.parametrize("flags", [0, _STOOD_STILL])
+def test_a_long_step_is_set_aside_with_its_samples(flags: int) -> None:
+    one = rank_with(0, {507: 20_000.0})
+    one.rows["flags"][507] = flags
+    measured = measure_throughput([one], 1)
+    assert measured.global_samples_per_s == pytest.approx(32 / STEP_MS * 1e3, rel=0.01)
+    assert measured.step_time_ms.mean == pytest.approx(STEP_MS, rel=0.01)
+    assert (measured.steps, measured.samples) == (999, 999 * 32)
+    (found,) = long_steps([one], 1).found
+    assert (found.step, found.rank, found.seconds) == (507, 0, 20.0)
+
+
+def test_a_long_step_of_one_rank_is_set_aside_on_all() -> None:
+    """Rank 0 waits for rank 1 in the step before: they are not in the same one."""
+    ranks = [rank_with(0, {506: 19_500.0}), rank_with(1, {507: 20_000.0})]
+    assert [len(one) for one in common_steps(ranks, 2)] == [998, 998]
+    found = long_steps(ranks, 2)
+    assert found.are_set_aside
+    assert [(one.step, one.rank) for one in found.found] == [(506, 0), (507, 1)]
+    expected = 2 * 32 / STEP_MS * 1e3
+    assert measure_throughput(ranks, 2).global_samples_per_s == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("long", "steps", "aside"),
+    [
+        (range(0, 1000, 5), 1000, False),  # 20 %
+        (range(4), 1000, False),
+        (range(3), 1000, True),
+        (range(3), 300, True),
+        (range(3), 299, False),  # more than 1 %
+        (range(1), 99, False),
+    ],
+)
+def test_long_steps_that_are_not_rare_stay_in_every_figure(
+    long: range, steps: int, aside: bool
+) -> None:
+    ranks = [rank_with(0, dict.fromkeys(long, 20_000.0), steps)]
+    found = long_steps(ranks, 1)
+    assert (len(found.found), found.steps, found.are_set_aside) == (len(long), steps, aside)
+    kept = steps - len(long) if aside else steps
+    measured = measure_throughput(ranks, 1)
+    assert (measured.steps, measured.samples) == (kept, 32 * kept)
+
+
+@pytest.mark.parametrize(
+    ("step_ms", "long_ms", "found"),
+    [(3.45, 1999.0, 0), (3.45, 2001.0, 1), (100.0, 4999.0, 0), (100.0, 5001.0, 1)],
+)
+def test_a_long_step_takes_two_seconds_and_fifty_medians(
+    step_ms: float, long_ms: float, found: int
+) -> None:
+    times = [step_ms] * 199 + [long_ms]
+    assert len(long_steps([series(0, times, 32)], 1).found) == found
+
+
+def test_a_long_step_of_the_warm_up_is_none() -> None:
+    times = [20_000.0] + [STEP_MS] * 200
+    assert long_steps([series(0, times, 32, warmup=1)], 1).found == ()

@@ -119,6 +119,15 @@ def test_a_plan_comes_back(tmp_path: Path) -> None:
     assert [(p.name, f.path) for p, f in sweep.cells()] == [("n", tmp_path / "n")]
 
 
+def test_a_key_that_earlier_versions_wrote_is_skipped(folder: CellFolder) -> None:
+    folder.save_result(RESULT)
+    path = folder.path / "result.json"
+    plain = json.loads(path.read_text())
+    plain["ranks"][0]["standstills"] = [{"since_ns": 1, "until_ns": 2}]
+    path.write_text(json.dumps(plain))
+    assert folder.load_result() == RESULT
+
+
 @pytest.mark.parametrize("keep", [0, 1, 40, -2])
 def test_a_torn_result_is_no_result(folder: CellFolder, keep: int) -> None:
     folder.save_result(RESULT)

@@ -14,7 +14,6 @@ from scalewise.sweep.blame import Verdict
 from scalewise.sweep.compose import compose_cell
 from scalewise.sweep.job import Job
 from scalewise.sweep.recorded_end import Try
-from scalewise.sweep.suspended import Suspensions
 from scalewise.train.callbacks.fit_records import FitRecords
 
 HOURS_S = 2 * 3600.0
@@ -47,8 +46,7 @@ def test_a_try_takes_as_long_as_it_takes(
     slot = DeviceInfo("cpu", "a processor")
     planned = PlannedCell("id", "config", "cell", (), 0, 1)
     job = Job(str(folder.path), planned, (slot,), str(tmp_path), (), ())
-    ran_s = Suspensions(folder, (0,)).ran_s
-    own = Try(job, build_cell(folder.load_config()), folder, 1, time.time(), ran_s)
+    own = Try(job, build_cell(folder.load_config()), folder, 1, time.time(), time.monotonic())
     set_clock(monkeypatch, by_s)
     own.record_failure(Verdict("exit", "it left", None, 1))
     (attempt,) = folder.attempts()

@@ -1,8 +1,12 @@
-"""Hangs, by heartbeats and a clock that nobody sets; kills for memory, by the kernel's count."""
+"""Hangs, by heartbeats and a steady clock; stopped ranks; kills for memory."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,7 @@ from scalewise.records import CellFolder, HeartbeatWriter
 from scalewise.sweep.blame import Verdict
 from scalewise.sweep.liveness import Liveness
 from scalewise.sweep.memory_kills import MemoryKills
+from scalewise.sweep.stopped import name_stopped, process_state
 
 
 class Clock:
@@ -91,3 +96,30 @@ def test_the_kernels_killer_is_told_from_other_senders_of_sigkill() -> None:
 def test_where_the_kernel_does_not_count_nothing_is_claimed() -> None:
     killed = Verdict("signal", "rank 1 was ended by SIGKILL", 1, -9, at=0.0)
     assert MemoryKills(lambda: None).name(killed) == killed
+
+
+@pytest.fixture
+def sleeper() -> Iterator[int]:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process.pid
+        process.kill()
+
+
+def test_a_stopped_rank_is_named(sleeper: int) -> None:
+    hang = Verdict("hang", "no rank made a step for 12 s", None, None)
+    lost_peer = Verdict("exception", "rank 0: RuntimeError: Connection reset by peer", 0, 1)
+    assert name_stopped(hang, lambda: {1: sleeper}) == hang
+    os.kill(sleeper, signal.SIGSTOP)
+    deadline = time.monotonic() + 5
+    while process_state(sleeper) != "T" and time.monotonic() < deadline:
+        time.sleep(0.01)
+    told = name_stopped(hang, lambda: {0: os.getpid(), 1: sleeper})
+    assert told.message == f"rank 1 was stopped (SIGSTOP, or a debugger): {hang.message}"
+    assert told.rank == 1
+    assert name_stopped(lost_peer, lambda: {1: sleeper}) == lost_peer
+
+
+def test_a_process_that_is_gone_has_no_state() -> None:
+    with subprocess.Popen(["true"]) as process:
+        pass
+    assert process_state(process.pid) == ""

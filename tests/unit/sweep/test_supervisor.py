@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,16 +11,13 @@ from typing import Any, cast
 import pytest
 
 from scalewise.records import CellFolder, DeviceInfo, PlannedCell, RunningAttempt
-from scalewise.sweep import supervisor as supervisor_module
 from scalewise.sweep.blame import Verdict
 from scalewise.sweep.compose import compose_cell
 from scalewise.sweep.job import Job
 from scalewise.sweep.supervisor import Supervisor
-from scalewise.sweep.suspended import Suspensions
 from scalewise.sweep.wakeup import Wakeup
 
 SLOT = DeviceInfo("cpu", "a processor")
-LOST_PEER = Verdict("exception", "rank 1: RuntimeError: Connection closed by peer", 1, 1)
 LATER = RunningAttempt(2, 1.0, (SLOT,))
 FAILED = Verdict("exception", "rank 0 failed", 0, 1)
 
@@ -111,53 +107,3 @@ def test_an_end_that_could_not_be_written_is_told_with_its_reason(
     assert (outcome.state, outcome.is_recorded) == ("failed", False)
     gone = "the cell's folder is gone: deleted or moved while it ran"
     assert outcome.message == (gone if is_deleted else "[Errno 28] No space left on device")
-
-
-class SuspendedWakeup:
-    """Each wait takes the next of so many seconds of a clock."""
-
-    stop_asked = sweep_gone = False
-
-    def __init__(self, waits_s: list[float]) -> None:
-        self.waits_s = waits_s
-        self.now = 1000.0
-
-    def wait(self, timeout_s: float) -> None:
-        self.now += self.waits_s.pop(0)
-
-
-class FailingRanks:
-    """They fail after the last wait."""
-
-    alive = (SimpleNamespace(rank=0),)
-    processes = ()
-    trainers = dict
-
-    def __init__(self, wakeup: SuspendedWakeup) -> None:
-        self.wakeup = wakeup
-
-    def collect(self) -> None:
-        """Nothing is there to be collected."""
-
-    @property
-    def failed(self) -> bool:
-        return not self.wakeup.waits_s
-
-
-def test_a_suspended_cell_is_named_and_its_pause_is_no_time_that_it_took(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wakeup = SuspendedWakeup([1.0, 1800.0, 2.5, 1.0])
-    steady = partial(Suspensions, clock=lambda: wakeup.now)
-    monkeypatch.setattr(supervisor_module, "Suspensions", steady)
-    monkeypatch.setattr(supervisor_module, "blame", lambda ranks, folder: LOST_PEER)
-    supervisor = supervised(tmp_path, ["model=medium"], wakeup)
-
-    supervisor.folder.save_running(LATER)
-    wakeup.now += 30  # in which its ranks are started
-    verdict = supervisor._watch(cast(Any, FailingRanks(wakeup)))
-    assert verdict is not None
-    assert verdict.message.startswith("the cell was suspended for 1800 s")
-    supervisor.this_try.record_failure(verdict)
-    (attempt,) = supervisor.folder.attempts()
-    assert attempt.took_s == pytest.approx(30 + 1.0 + 2.5 + 1.0)

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from scalewise.records import STEP_DTYPE, STOOD_STILL, WARMUP
+from scalewise.records import STEP_DTYPE, WARMUP
 from scalewise.tracking.windows import StepWindows
 
 
@@ -116,14 +116,3 @@ def test_missing_phases_are_absent_not_zero() -> None:
     windows.add(0, steps(1, 10, device=True))
     (row,) = windows.cut(final=False)
     assert set(row.values) == {"step_time_ms", "global_samples_per_s", "phases/forward_ms"}
-
-
-def test_a_step_in_which_its_rank_stood_still_is_in_no_window() -> None:
-    windows = StepWindows(every_n_steps=10, world_size=1)
-    rows = steps(1, 10)
-    rows["host_step_ms"][5] += 20_000
-    rows["flags"][5] = STOOD_STILL
-    windows.add(0, rows)
-    (row,) = windows.cut(final=True)
-    assert row.values["global_samples_per_s"] == pytest.approx(80)
-    assert windows.global_samples_per_s() == pytest.approx(80)

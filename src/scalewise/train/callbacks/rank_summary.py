@@ -65,7 +65,6 @@ def summarise(
         pruned_share=pruned_share(trainer.optimizers),
         pruning_state_bytes=pruning_state_bytes(trainer.optimizers),
         fp8=fp8_record(module),
-        standstills=steps.standstills,
     )
 
 

@@ -14,11 +14,10 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from scalewise.measure.nvtx import NvtxClock
-from scalewise.measure.pulse import Pulse, WatchedStepWriter
 from scalewise.measure.replays import Replays
 from scalewise.measure.step_clock import StepClock
 from scalewise.measure.step_phases import Mark
-from scalewise.records import WARMUP, CellFolder, CommunicationRecord, Standstill, StepWriter
+from scalewise.records import WARMUP, CellFolder, CommunicationRecord, StepWriter
 from scalewise.train.callbacks.background import GiveWay
 from scalewise.train.callbacks.batch_loss import loss_of
 from scalewise.train.callbacks.bucket_watch import BucketWatch, hidden_reductions
@@ -69,7 +68,6 @@ class StepTimer(pl.Callback):
         self._last_gradient: LastGradient | None = None
         self._clock: StepClock | None = None
         self._writer: StepWriter | None = None
-        self._pulse: Pulse | None = None
         self._step_samples = 0
         self._step_has_loss = False
         self._inside_step = False
@@ -77,11 +75,6 @@ class StepTimer(pl.Callback):
     @property
     def rows(self) -> int:
         return self._writer.rows if self._writer is not None else 0
-
-    @property
-    def standstills(self) -> tuple[Standstill, ...]:
-        """When this process stood still since training began."""
-        return self._pulse.standstills() if self._pulse is not None else ()
 
     @property
     def own_steps(self) -> int:
@@ -104,8 +97,6 @@ class StepTimer(pl.Callback):
             self._clock.drain(wait, give_way)
 
     def close(self) -> None:
-        if self._pulse is not None:
-            self._pulse.stop()
         if self._writer is not None:
             self._writer.close()
 
@@ -117,11 +108,7 @@ class StepTimer(pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         device = trainer.strategy.root_device
-        self._pulse = Pulse()
-        if self._pulse.missing is not None:
-            self.missing["standstills"] = self._pulse.missing
-        path = self.folder.steps_path(trainer.global_rank)
-        self._writer = WatchedStepWriter(path, self._pulse.standstills)
+        self._writer = StepWriter(self.folder.steps_path(trainer.global_rank))
         clock = NvtxClock if self.profile.nvtx else StepClock
         timed = device if device.type == "cuda" else None
         self._clock = clock(self._writer, timed, self.profile.anatomy)

@@ -1,0 +1,92 @@
+"""A rank that is stopped while it trains: for seconds, and for good."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from fakes.train_command import SMALL, Train, wait_for
+from scalewise.analysis.load import load_sweep
+from scalewise.analysis.throughput import long_steps, measure_throughput
+from scalewise.records import CellFolder, SweepFolder, read_heartbeat
+
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
+
+STEPS = 600
+STOP_S = 4.0
+HANG_S = 5.5
+COMMAND = (
+    *SMALL,
+    "-m",
+    "hardware=cpu",
+    "strategy=ddp",
+    "strategy.devices=2",
+    f"max_steps={STEPS}",
+    "validation=never",
+    "sweep.retries=0",
+)
+
+
+def training(train: Train) -> CellFolder:
+    """The only cell of a sweep, once its ranks make steps."""
+    sweep = SweepFolder(wait_for(train.sweeps, "a sweep").pop())
+    wait_for(sweep.plan_path.exists, "its plan")
+    ((_, folder),) = sweep.cells()
+
+    def beyond_start() -> bool:
+        beats = [read_heartbeat(folder.heartbeat_path(rank)) for rank in (0, 1)]
+        return all(beat is not None and beat.step > 20 for beat in beats)
+
+    wait_for(beyond_start, "steps", 90)
+    return folder
+
+
+def rank_1(train: Train) -> int:
+    """Its process id."""
+    return next(
+        pid
+        for pid, line in train.processes().items()
+        if "scalewise.sweep.worker" in line and environment(pid)["RANK"] == "1"
+    )
+
+
+def test_a_pause_of_a_rank_is_a_long_step_that_is_set_aside_and_said(train: Train) -> None:
+    head = train.start(*COMMAND)
+    folder = training(train)
+    pid = rank_1(train)
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(STOP_S)
+    os.kill(pid, signal.SIGCONT)
+    _, err = head.communicate(timeout=60)
+    assert head.returncode == 0, err
+    (cell,) = load_sweep(folder.path.parent).cells
+    long = long_steps(cell.steps, 2)
+    assert long.are_set_aside
+    longest = max(long.found, key=lambda one: one.seconds)
+    assert STOP_S - 0.5 < longest.seconds < STOP_S + 2
+    measured = measure_throughput(cell.steps, 2)
+    assert measured.steps == STEPS - 2 - len(long.found)
+    whole_s = max(one.timed().column("step").sum() for one in cell.steps) / 1e3
+    assert measured.seconds < whole_s - STOP_S + 0.5
+    report = (folder.path.parent / "report" / "report.md").read_text()
+    assert f"long_step: {cell.planned.name}: step {longest.step} took" in report
+
+
+def test_a_rank_that_stays_stopped_is_named(train: Train) -> None:
+    head = train.start(*COMMAND, f"sweep.hang_timeout_s={HANG_S}")
+    folder = training(train)
+    os.kill(rank_1(train), signal.SIGSTOP)
+    _, err = head.communicate(timeout=60)
+    assert head.returncode == 1, err
+    (attempt,) = folder.attempts()
+    assert (attempt.cause, attempt.rank) == ("hang", 1)
+    assert attempt.message.startswith("rank 1 was stopped (SIGSTOP, or a debugger): no rank made")
+
+
+def environment(pid: int) -> dict[str, str]:
+    text = Path(f"/proc/{pid}/environ").read_text(encoding="utf-8", errors="replace")
+    return dict(entry.split("=", 1) for entry in text.split("\0") if "=" in entry)

@@ -59,7 +59,7 @@ def test_once_as_json_holds_every_lane_and_the_processes(tmp_path: Path) -> None
     )
     (owner,) = second["processes"]
     assert (owner["pid"], owner["rank"], owner["memory_mib"]) == (p.pid, 3, 4096)
-    assert plain["balance"]["power_w"] == {"cv_percent": 0, "grade": "excellent"}
+    assert plain["balance"]["power_w"] == {"cv_percent": 0}
     assert first["nvlink_tx_mib"] is None
 
 

@@ -24,6 +24,8 @@ class SmActivity:
     """Share of that time in which the SMs had work, 100 at most."""
     dram_percent: float | None
     """Share of that time in which DRAM was active."""
+    readings: int
+    """Of all GPUs, of which the two are means."""
 
     @property
     def is_launch_bound(self) -> bool:
@@ -40,13 +42,13 @@ def sm_activity(case: Case) -> SmActivity | None:
     compute = median_compute_ms(case.run)
     usage = case.run.usage
     sm = usage.mean("sm_activity_percent") if usage else None
-    if compute is None or sm is None or not compute > 0:
+    if usage is None or compute is None or sm is None or not compute > 0:
         return None
-    dram = usage.mean("dram_activity_percent") if usage else None
+    dram = usage.mean("dram_activity_percent")
     # Never less than it was over the whole step, whatever the timelines say.
     stretch = max(1.0, case.step_ms / compute)
     whole = min(100.0, dram * stretch) if dram is not None else None
-    return SmActivity(compute, min(100.0, sm * stretch), whole)
+    return SmActivity(compute, min(100.0, sm * stretch), whole, usage.activity_readings)
 
 
 def run_queue_ms(run: Run) -> dict[int, float]:

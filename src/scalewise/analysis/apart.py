@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -38,11 +38,12 @@ class Window:
     """Mean over ranks. A profiled step is longer than a timed one."""
     computation_ms: float
     """Mean over ranks, of merged intervals."""
-    total_ms: float
-    """Communication, mean over ranks, waiting inside the collectives included."""
-    overlapped_ms: float
+    total_ms: float | None
+    """Communication, mean over ranks, waiting inside the collectives included; this and the two
+    below are None where the profiler made ranks wait (:meth:`without_waiting`)."""
+    overlapped_ms: float | None
     """The part of ``total_ms`` beside which something was computed."""
-    least_total_ms: float
+    least_total_ms: float | None
     """Of the rank that waits least."""
     on_ms: float | None
     """Median step with reduction, the profiler stopped; None where none was left out."""
@@ -57,8 +58,14 @@ class Window:
     gradient. None where phases were not marked."""
 
     @property
-    def not_overlapped_ms(self) -> float:
+    def not_overlapped_ms(self) -> float | None:
+        if self.total_ms is None or self.overlapped_ms is None:
+            return None
         return self.total_ms - self.overlapped_ms
+
+    def without_waiting(self) -> Window:
+        """The same without the figures that waiting inside collectives is part of."""
+        return replace(self, total_ms=None, overlapped_ms=None, least_total_ms=None)
 
     @property
     def cost_ms(self) -> float | None:

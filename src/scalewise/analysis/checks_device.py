@@ -35,26 +35,27 @@ def activity(case: Case) -> Iterator[Diagnosis]:
     if found is None:
         return
     compute, sm, dram = found.compute_ms, found.busy_percent, found.dram_percent
+    n = f"(n={found.readings})"
     if found.is_launch_bound:
         if division_idles(case) or pipeline_of(case.run.cell) is not None:
             return  # its cause is named: the batch is too small, or a stage of a pipeline
         yield Diagnosis(
             "launch-bound", compute * (1 - sm / 100), case.step_ms,
-            f"its SMs have work in {sm:.3g} % of the {compute:.3g} ms it computes: the GPU idles "
-            "between kernels",
+            f"its SMs have work in {sm:.3g} % {n} of the {compute:.3g} ms it computes: the GPU "
+            "idles between kernels",
             "execution=cudagraph shortens the step by about this much",
         )  # fmt: skip
     elif dram is not None and dram > DRAM_BOUND_PERCENT:
         yield Diagnosis(
             "memory-bound", compute * dram / 100, case.step_ms,
-            f"DRAM is active in {dram:.0f} % of the time it computes, the SMs in {sm:.0f} %",
+            f"DRAM is active in {dram:.0f} % of the time it computes, the SMs in {sm:.0f} % {n}",
             "lower precision or fused kernels shorten the step; a lower SM clock does not "
             "lengthen it",
         )  # fmt: skip
     elif sm > COMPUTE_BOUND_PERCENT and compute * sm / 100 > WELL_SPENT_SHARE * case.step_ms:
         yield Diagnosis(
             "compute-bound", compute * sm / 100, case.step_ms,
-            f"the SMs have work in {sm:.0f} % of the {compute:.3g} ms it computes",
+            f"the SMs have work in {sm:.0f} % {n} of the {compute:.3g} ms it computes",
             "a lower SM clock lengthens the step in proportion",
         )  # fmt: skip
 

@@ -14,7 +14,7 @@ from typing import Literal
 from scalewise.analysis.apart import Window
 from scalewise.analysis.breakdown import ExposedCommunication
 from scalewise.analysis.collective_curve import AllReduceCurve, all_reduce_curve, bus_factor
-from scalewise.analysis.figures import factor
+from scalewise.analysis.figures import bounds_nothing, factor
 from scalewise.analysis.kinds import is_monitored
 from scalewise.analysis.limits import mean_anatomy
 from scalewise.analysis.runs import Configuration
@@ -23,6 +23,11 @@ from scalewise.records import RankSummary
 from scalewise.records.doctor import DoctorReport
 
 Against = Literal["profiler window", "doctor's curve", "exposed only"]
+
+_WORTH_SAYING = 0.02
+"""Share of a profiled step below which waiting is no reason to doubt a window."""
+_HELD_BACK = 1.5
+"""What a window leaves uncovered, over what the timed steps expose, from which it is doubted."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,10 @@ def measure_communication(
     if payload is None:
         missing["gradient bytes"] = _why_no_bytes(ranks)
     exposed = _exposed(config)
+    doubted = _why_doubted(window, exposed)
+    if window is not None and doubted is not None:
+        window = window.without_waiting()
+        missing["total and overlapped"] = doubted
     expected = _expected_ms(curve, payload, buckets)
     compute_ms = _compute_ms(config)
     total, against = _communication_ms(window, expected, exposed)
@@ -125,7 +134,7 @@ def measured_serial_fraction(pair: Pair) -> SerialFraction | str:
     if value > pair.devices:
         return f"not defined: more than linear (speedup {factor(value)} on {pair.devices} devices)"
     of: Callable[[float], float] = lambda s: serial_fraction(s, pair.devices)  # noqa: E731
-    if interval is None:
+    if interval is None or bounds_nothing(interval):
         return SerialFraction(of(value), None, None)
     # What lies beyond 0 and 1 cannot be true of a fraction, as an interval of a CV ends at 0.
     return SerialFraction(of(value), max(0.0, of(interval.high)), min(1.0, of(interval.low)))
@@ -163,6 +172,22 @@ def _exposed(config: Configuration) -> ExposedCommunication | None:
     )
 
 
+def _why_doubted(window: Window | None, exposed: ExposedCommunication | None) -> str | None:
+    """Why a window's communication is no figure: more of it is uncovered than steps can expose.
+
+    A profiler that delays one rank makes the others wait inside their collectives.
+    """
+    uncovered = window.not_overlapped_ms if window else None
+    if window is None or exposed is None or uncovered is None:
+        return None
+    if uncovered <= _HELD_BACK * max(exposed.mean_ms, _WORTH_SAYING * window.span_ms):
+        return None
+    return (
+        f"the profiler made ranks wait: {uncovered:.3g} ms of collectives a step lie beside no "
+        f"computation, in timed steps {exposed.mean_ms:.3g} ms"
+    )
+
+
 def _expected_ms(
     curve: AllReduceCurve | str, payload: float | None, buckets: int | None
 ) -> float | None:
@@ -175,7 +200,7 @@ def _achieved(window: Window | None, payload: float | None, ranks: int) -> float
     if window is None or payload is None:
         return None
     ms = window.least_total_ms if window.transfer_ms is None else window.transfer_ms
-    return payload * bus_factor(ranks) / ms / 1e6 if ms > 0 else None
+    return payload * bus_factor(ranks) / ms / 1e6 if ms else None
 
 
 def _compute_ms(config: Configuration) -> float | None:
@@ -191,7 +216,7 @@ def _communication_ms(
     window: Window | None, expected: float | None, exposed: ExposedCommunication | None
 ) -> tuple[float | None, Against | None]:
     """The best figure of all communication of a step, and what it is."""
-    if window is not None:
+    if window is not None and window.total_ms is not None:
         return window.total_ms, "profiler window"
     if expected is not None:
         return expected, "doctor's curve"

@@ -24,7 +24,7 @@ from scalewise.analysis.identity import FACTORS, differences, identity
 from scalewise.analysis.matches import Change, Match, Unmatched
 from scalewise.analysis.replaced import replaced_runs
 from scalewise.analysis.runs import Configuration, configurations
-from scalewise.analysis.significance import holm, holm_levels, minimum_detectable_effect
+from scalewise.analysis.significance import detectable_effect, holm, holm_levels
 from scalewise.analysis.sources import mixing_allowed
 from scalewise.analysis.statistics import estimate_ratio
 
@@ -177,5 +177,5 @@ def _tested(one: _Found, corrected: float, level: float) -> Match:
     change: Change = "no difference shown"
     if corrected < SIGNIFICANT:
         change = "faster" if ratio.value > 1 else "slower"
-    detectable = minimum_detectable_effect(one.above, one.below, level)
+    detectable = detectable_effect(one.above, one.below, level)
     return Match(one.label, ratio, corrected, change, detectable, one.mixed)

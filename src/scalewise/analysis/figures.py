@@ -8,12 +8,14 @@ an interval that bounds nothing is called that.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from scalewise.analysis.statistics import Estimate, Interval, RatioEstimate
+from scalewise.typed import to_plain
 
 MISSING = "-"
-UNBOUNDED = 1e4
-"""Upper over lower end from which an interval says nothing: a hundredfold more, or less."""
+UNBOUNDED = 1e3
+"""Upper over lower end from which an interval says nothing: three orders of magnitude."""
 _LOPSIDED = 0.05
 """How far from the middle of its interval, in halves of it, a figure is still written with ±."""
 _EQUAL = 1e-9
@@ -115,6 +117,17 @@ def confidence(interval: Interval) -> str:
 def bounds_nothing(interval: Interval) -> bool:
     """Whether an interval of a positive quantity is too wide to say anything."""
     return interval.low > 0 and interval.high > UNBOUNDED * interval.low
+
+
+def figure_as_plain(figure: Estimate | RatioEstimate | None) -> dict[str, Any] | None:
+    """For JSON: an interval that bounds nothing is None, with the reason beside it."""
+    if figure is None:
+        return None
+    plain: dict[str, Any] = to_plain(figure)
+    if figure.interval is not None and bounds_nothing(figure.interval):
+        runs = (figure.n,) if isinstance(figure.n, int) else figure.n
+        plain |= {"interval": None, "interval_missing": no_bound(*runs)}
+    return plain
 
 
 def no_bound(*runs: int) -> str:

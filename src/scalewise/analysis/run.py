@@ -70,6 +70,11 @@ class Run:
         return self.usage.mean("utilization_percent") if self.usage else None
 
     @property
+    def utilization_readings(self) -> int:
+        """Of all devices, of which ``utilization_percent`` is the mean; 0 where it is None."""
+        return self.usage.utilization_readings if self.usage else 0
+
+    @property
     def memory_cv_percent(self) -> float | None:
         return self.usage.cv("memory_used_mib") if self.usage else None
 

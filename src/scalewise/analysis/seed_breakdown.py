@@ -26,8 +26,8 @@ class SeedRow:
 
 def seed_rows(found: Communication) -> tuple[SeedRow, ...]:
     """All five, in the order of that table."""
-    window, exposed = found.window, found.exposed
-    total = window.total_ms if window else None
+    exposed = found.exposed
+    ms, meaning = _all_reduce(found)
     return (
         SeedRow(
             "gradient collection",
@@ -36,14 +36,7 @@ def seed_rows(found: Communication) -> tuple[SeedRow, ...]:
             "absent: each gradient is written into its bucket by backward itself "
             "(gradient_as_bucket_view), and is in its time",
         ),
-        SeedRow(
-            "all-reduce operation",
-            total if total is not None else exposed.transfer_ms if exposed else None,
-            True,
-            "all collectives of a step, from the profiler window, waiting inside them included"
-            if total is not None
-            else "the exposed part only, without waiting: the rest needs profile.window=true",
-        ),
+        SeedRow("all-reduce operation", ms, True, meaning),
         SeedRow(
             "gradient broadcast",
             None,
@@ -64,4 +57,21 @@ def seed_rows(found: Communication) -> tuple[SeedRow, ...]:
             "absent: buckets and the collectives' buffers are made once and kept; batch "
             "statistics, where a model has them, are sent within forward",
         ),
+    )
+
+
+def _all_reduce(found: Communication) -> tuple[float | None, str]:
+    """Ms a step, and which part of all collectives that is."""
+    window, exposed = found.window, found.exposed
+    if window is not None and window.total_ms is not None:
+        return (
+            window.total_ms,
+            "all collectives of a step, from the profiler window, waiting inside them included",
+        )
+    if window is not None and window.transfer_ms is not None:
+        return window.transfer_ms, "all collectives of a step, from the profiler window, no waiting"
+    rest = ": the rest needs profile.window=true" if window is None else ""
+    return (
+        exposed.transfer_ms if exposed else None,
+        f"the exposed part only, without waiting{rest}",
     )

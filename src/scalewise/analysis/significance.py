@@ -137,6 +137,14 @@ def minimum_detectable_effect(
     return finite_exp(_errors_to_be_seen(df, alpha, power) * error)
 
 
+def detectable_effect(above: Values, below: Values, alpha: float = 0.05) -> float | None:
+    """:func:`minimum_detectable_effect`; None too where it is out of reach."""
+    ratio = minimum_detectable_effect(above, below, alpha)
+    return None if ratio is None or ratio > LARGEST_EFFECT else ratio
+
+
+LARGEST_EFFECT = 100.0
+"""A ratio from which the change that runs would show is not worth a number."""
 _SCATTERS = 128
 """Points at which each of two distributions of the scatter is averaged over."""
 

@@ -22,6 +22,8 @@ class StageActivity:
     """Mean ms a step in its forwards and backwards."""
     busy_percent: float
     """Share of that time in which its SMs had work, at most: work outside of it is counted in."""
+    readings: int
+    """Of which it is the mean."""
 
     @property
     def idle_ms(self) -> float:
@@ -33,7 +35,8 @@ class StageActivity:
         return self.busy_percent < LAUNCH_BOUND_SM_PERCENT
 
     def __str__(self) -> str:
-        return f"{self.busy_percent:.0f} % of {self.parts_ms:.3g} ms (rank {self.rank})"
+        busy = f"{self.busy_percent:.0f} % (n={self.readings})"
+        return f"{busy} of {self.parts_ms:.3g} ms (rank {self.rank})"
 
 
 def stage_activity(case: Case) -> tuple[StageActivity, ...]:
@@ -41,13 +44,14 @@ def stage_activity(case: Case) -> tuple[StageActivity, ...]:
     anatomy = case.run.anatomy
     if pipeline_of(case.run.cell) is None or anatomy is None or case.device is None:
         return ()
-    percents = {d.device.rank: d.sm_activity_percent for d in case.usage()}
+    devices = {d.device.rank: d for d in case.usage()}
     found = []
     for rank in (r for r in anatomy.ranks if r.timeline == "device"):
-        parts_ms, percent = compute_ms(rank), percents.get(rank.rank)
-        if not parts_ms or percent is None or rank.step_ms is None:
+        parts_ms, device = compute_ms(rank), devices.get(rank.rank)
+        percent = device.sm_activity_percent if device else None
+        if not parts_ms or device is None or percent is None or rank.step_ms is None:
             return ()
         # The counter is a mean over whole steps; nearly all work is in forwards and backwards.
         busy = min(100.0, percent * max(1.0, rank.step_ms / parts_ms))
-        found.append(StageActivity(rank.rank, parts_ms, busy))
+        found.append(StageActivity(rank.rank, parts_ms, busy, device.activity_readings))
     return tuple(found)

@@ -8,8 +8,8 @@ alike: a process that was stopped, a host that froze. Time and samples of such a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,8 @@ LONG_STEP_MEDIANS = 50.0
 MAX_ASIDE = 3
 MAX_ASIDE_SHARE = 0.01
 """Of the timed steps. More long steps than either are how the program runs: all of them count."""
+LEAST_FOR_P99 = 100
+"""Steps; of fewer a 99th percentile is the longest of them."""
 
 
 class NotMeasuredError(Exception):
@@ -36,7 +38,11 @@ class StepTimes:
 
     mean: float
     p50: float
-    p99: float
+    p99: float | None
+    """None with its reason in ``missing`` for fewer than 100 steps, of which it is the maximum."""
+    n: int
+    """Steps."""
+    missing: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -181,8 +187,11 @@ def measure_throughput(
 
 def describe_steps(times_ms: npt.NDArray[np.float64]) -> StepTimes:
     """Mean, median and 99th percentile of step times in ms, shape ``[steps]``."""
-    p50, p99 = np.percentile(times_ms, [50, 99])
-    return StepTimes(float(times_ms.mean()), float(p50), float(p99))
+    n, (p50, p99) = len(times_ms), np.percentile(times_ms, [50, 99])
+    if n >= LEAST_FOR_P99:
+        return StepTimes(float(times_ms.mean()), float(p50), float(p99), n)
+    missing = {"p99": f"{n} timed steps: a 99th percentile needs {LEAST_FOR_P99}"}
+    return StepTimes(float(times_ms.mean()), float(p50), None, n, missing)
 
 
 def _names(ranks: Sequence[int]) -> str:

@@ -39,6 +39,10 @@ class DeviceUsage:
     where the window is shorter than that."""
     tensor_activity_percent: float | None = None
     dram_activity_percent: float | None = None
+    utilization_readings: int = 0
+    """Of which ``utilization_percent`` is the mean."""
+    activity_readings: int = 0
+    """Of which the three GPM metrics are the means."""
     energy: DeviceEnergy | None = None
     """None for a process, and where the steps have no length."""
 
@@ -62,6 +66,16 @@ class Usage:
         if len(values) < 2 or any(v is None for v in values) or sum(values) <= 0:
             return None
         return cv_percent(values)
+
+    @property
+    def utilization_readings(self) -> int:
+        """Of all devices together."""
+        return sum(d.utilization_readings for d in self.devices)
+
+    @property
+    def activity_readings(self) -> int:
+        """Of all devices together."""
+        return sum(d.activity_readings for d in self.devices)
 
     def mean(self, metric: str) -> float | None:
         """Mean over devices; None unless every device has the value."""
@@ -139,16 +153,17 @@ def _usage(
     energy = None
     if series.source == "nvml" and timed[1] > timed[0]:
         energy = measure_energy(series, device, timed, first_step)
-    activity = _activity(series, device.id, window)
+    activity, activity_readings = _activity(series, device.id, window)
     rows = [series.samples[i][device.id] for i in inside if device.id in series.samples[i]]
     memory = _values(rows, lambda r: r.memory_used_mib)
+    utilization = _values(rows, lambda r: r.utilization_percent)
     reasons = {reason for row in rows for reason in row.throttle_reasons or ()}
     return DeviceUsage(
         device=device,
         samples=len(rows),
         memory_used_mib=_mean(memory),
         memory_sd_mib=float(np.std(memory, ddof=1)) if len(memory) > 1 else None,
-        utilization_percent=_mean(_values(rows, lambda r: r.utilization_percent)),
+        utilization_percent=_mean(utilization),
         power_w=(
             energy.timed_j / energy.timed_s
             if window == timed and energy is not None and energy.timed_j is not None
@@ -166,14 +181,16 @@ def _usage(
         sm_activity_percent=activity["sm_activity_percent"],
         tensor_activity_percent=activity["tensor_activity_percent"],
         dram_activity_percent=activity["dram_activity_percent"],
+        utilization_readings=len(utilization),
+        activity_readings=activity_readings,
         energy=energy,
     )
 
 
 def _activity(
     series: DeviceSeries, device_id: str, window: tuple[float, float]
-) -> dict[str, float | None]:
-    """GPM metrics over the window, each reading weighted by its time inside.
+) -> tuple[dict[str, float | None], int]:
+    """GPM metrics over the window, each reading weighted by its time inside; and their number.
 
     A reading is the mean since the reading before it, so one taken soon after the first timed step
     tells of start-up: it counts only if at least half of its time lies in the window.
@@ -198,7 +215,7 @@ def _activity(
         values = [getattr(sample, metric) for sample in readings]
         whole = bool(values) and all(v is not None for v in values)
         found[metric] = float(np.average(values, weights=weights)) if whole else None
-    return found
+    return found, len(readings)
 
 
 def _values(

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from scalewise.analysis.ceiling import is_ceiling
+from scalewise.analysis.figures import bounds_nothing
 from scalewise.analysis.identity import differences
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.scaling import Pair
@@ -138,6 +139,6 @@ def _of_each_added(ratio: RatioEstimate, smaller: int, devices: int) -> RatioEst
     def of_each(value: float) -> float:
         return (value - 1) * smaller / (devices - smaller)
 
-    found = ratio.interval
+    found = None if ratio.interval and bounds_nothing(ratio.interval) else ratio.interval
     interval = found and Interval(of_each(found.low), of_each(found.high), found.confidence)
     return RatioEstimate(of_each(ratio.value), ratio.n, interval, None)

@@ -154,7 +154,7 @@ def _all(source: FrameSource) -> Iterator[Frame]:
 
 
 def frame_json(frame: Frame, title: str) -> dict[str, Any]:
-    """A frame as plain data: each device's constants, reading, and processes; CVs and grades."""
+    """A frame as plain data: each device's constants, reading, and processes; CVs."""
     devices = []
     for device in frame.devices:
         sample = frame.samples.get(device.id)
@@ -167,8 +167,8 @@ def frame_json(frame: Frame, title: str) -> dict[str, Any]:
             }
         )
     balance = {
-        metric: {"cv_percent": cv, "grade": word}
-        for metric, (cv, word) in balance_of(list(frame.samples.values())).items()
+        metric: {"cv_percent": cv}
+        for metric, cv in balance_of(list(frame.samples.values())).items()
     }
     return {"time": frame.time, "source": title, "devices": devices, "balance": balance}
 

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from scalewise.analysis.balance import cv_percent, grade
+from scalewise.analysis.balance import cv_percent
 from scalewise.gpu.frames import Frame, Owner
 from scalewise.gpu.top_columns import fitting_columns
 from scalewise.records import DeviceSample, SampledDevice
@@ -20,7 +20,6 @@ HISTORY = 120
 SORTS = ("index", "utilization", "memory", "power", "temperature")
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
-_GRADE_STYLE = {"excellent": "green", "good": "green", "fair": "yellow", "poor": "red"}
 _SORT_METRIC = {
     "utilization": "utilization_percent",
     "memory": "memory_used_mib",
@@ -164,14 +163,16 @@ def _totals(frame: Frame, width: int) -> list[Text]:
     return [*lines, balance] if balance is not None else lines
 
 
-def balance_of(samples: Sequence[DeviceSample]) -> Mapping[str, tuple[float, str]]:
-    """CV in percent and its grade across devices, by metric; metrics not read are left out."""
+def balance_of(samples: Sequence[DeviceSample]) -> Mapping[str, float]:
+    """CV across devices in percent, by metric; metrics not read are left out.
+
+    None has a grade: only arrival, which no device tells, judges load.
+    """
     found = {}
     for name in ("sm_activity_percent", "utilization_percent", "memory_used_mib", "power_w"):
         values = [getattr(s, name) for s in samples]
         if len(values) > 1 and None not in values and sum(values) > 0:
-            cv = cv_percent(values)
-            found[name] = (cv, grade(cv))
+            found[name] = cv_percent(values)
     return found
 
 
@@ -188,11 +189,8 @@ def _balance(samples: Sequence[DeviceSample], width: int) -> Text | None:
         found.pop("memory_used_mib", None)
     if not found:
         return None
-    text = Text("CV   ", "bold dim", no_wrap=True, overflow="ellipsis")
-    for position, (metric, (cv, word)) in enumerate(found.items()):
-        text.append(f"{', ' if position else ''}{names[metric]} {cv:.1f} % ")
-        text.append(word, _GRADE_STYLE[word])
-    return text
+    cvs = ", ".join(f"{names[metric]} {cv:.1f} %" for metric, cv in found.items())
+    return _line(("CV   ", "bold dim"), cvs)
 
 
 def _throttled(frame: Frame) -> list[Text]:

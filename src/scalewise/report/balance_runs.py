@@ -12,7 +12,7 @@ from scalewise.analysis.figures import number
 from scalewise.analysis.run import Run
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.summary import Analysis
-from scalewise.report import style
+from scalewise.report import style, tables
 from scalewise.report.table import Table
 
 NAME: Final = "balance_history.png"
@@ -24,7 +24,7 @@ def runs_table(analysis: Analysis) -> Table:
     """One row a run on several devices, in the order in which the runs began."""
     headers = (
         "run", "arrival CV (%)", "grade", "slowest rank", "behind (ms)", "share of the step (%)",
-        "last in (% of steps)", "worst stretch (CV %)", "SM activity CV (%)",
+        "last in (% of steps)", "worst stretch (CV %)", "SM activity CV (%, n readings)",
         "samples/s (global)",
     )  # fmt: skip
     rows = []
@@ -43,7 +43,10 @@ def runs_table(analysis: Analysis) -> Table:
                 "-"
                 if worst is None
                 else f"{cv_text(worst.cv_percent)}, steps {worst.first_step} to {worst.last_step}",
-                number(run.sm_activity_cv_percent),
+                tables.counted(
+                    number(run.sm_activity_cv_percent),
+                    run.usage.activity_readings if run.usage else 0,
+                ),
                 number(run.samples_per_s),
             )
         )

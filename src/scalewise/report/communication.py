@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+from scalewise.analysis.cells import Cell
 from scalewise.analysis.communication import Communication, measured_serial_fraction
 from scalewise.analysis.figures import MISSING, number
 from scalewise.analysis.runs import Configuration
@@ -32,10 +34,6 @@ _EXPLAINED = {
     "alone.",
 }
 _NAME = 60
-_WORTH_SAYING = 0.02
-"""Share of a profiled step below which nothing is said of it."""
-_HELD_BACK = 1.5
-"""What a window leaves uncovered, over what the timed steps expose, from which it is doubted."""
 SEED_NOTE = (
     "The rows of the TensorFlow study's communication table, and what exists of them in "
     "DistributedDataParallel:"
@@ -83,7 +81,6 @@ def ratio_lines(analysis: Analysis) -> Iterator[str]:
     """Compute-to-communication ratio and Amdahl's serial fraction, or why there are none."""
     for config, cost in _costs(analysis):
         yield from _ratio(config, cost)
-        yield from _held_back(config, cost)
         yield from _fraction(analysis, config)
     yield from by_text(
         [
@@ -109,20 +106,6 @@ def _ratio(config: Configuration, cost: Communication) -> Iterator[str]:
         f"{config.label}: compute-to-communication ratio {at_most}{ratio}: forward, backward and "
         f"optimizer take {compute} ms a step, over {of[cost.against or 'exposed only']}"
     )
-
-
-def _held_back(config: Configuration, cost: Communication) -> Iterator[str]:
-    """A profiler that delays one rank makes the others wait inside their collectives."""
-    window, exposed = cost.window, cost.exposed
-    if window is None or exposed is None:
-        return
-    if window.not_overlapped_ms > _HELD_BACK * max(exposed.mean_ms, _WORTH_SAYING * window.span_ms):
-        yield (
-            f"{config.label}: total, overlapped and this ratio are of a window in which ranks "
-            f"waited: {number(window.not_overlapped_ms)} ms of it are beside no computation, and "
-            f"the timed steps expose {number(exposed.mean_ms)}. The profiler holds ranks back: "
-            "read *exposed* and *on against off* for what communication costs"
-        )
 
 
 def _fraction(analysis: Analysis, config: Configuration) -> Iterator[str]:
@@ -169,8 +152,10 @@ def profile_lines(analysis: Analysis) -> Iterator[str]:
             yield f"{cell.planned.name}: the profiler's window was not recorded"
             continue
         first = cell.profiles[0]
-        longest = sorted(first.operations, key=lambda o: -o.ms_per_step)[:3]
-        names = ", ".join(f"{_cut(o.name)} {number(o.ms_per_step)} ms" for o in longest)
+        doubted = cell.planned.name in _doubted_windows(analysis)
+        known = [o for o in first.operations if not (doubted and o.communication)]
+        longest = sorted(known, key=lambda o: -o.ms_per_step)[:3]
+        names = ", ".join(f"{_cut(o.name)} {number(o.ms_per_step)} ms" for o in longest) or "none"
         trace = f"; trace: {cell.planned.name}/profile/{first.trace}" if first.trace else ""
         yield (
             f"{cell.planned.name}: {first.steps} steps, longest of rank 0 a step: {names}{trace}"
@@ -181,6 +166,26 @@ def profile_lines(analysis: Analysis) -> Iterator[str]:
 def _cut(name: str) -> str:
     """A kernel's name may have hundreds of letters, most of them types of its arguments."""
     return name if len(name) <= _NAME else f"{name[: _NAME - 3]}..."
+
+
+def profiles_as_plain(analysis: Analysis, cell: Cell) -> list[dict[str, Any]]:
+    """What the profiler saw of each rank, without the collectives of a window that is doubted."""
+    ranks: list[dict[str, Any]] = to_plain(cell.profiles)
+    reason = _doubted_windows(analysis).get(cell.planned.name)
+    for rank in ranks if reason else ():
+        rank["communication_ms"] = rank["overlapped_ms"] = None
+        rank["operations"] = [one for one in rank["operations"] if not one["communication"]]
+        rank["missing"]["communication_ms"] = reason
+    return ranks
+
+
+def _doubted_windows(analysis: Analysis) -> dict[str, str]:
+    """Cell to the reason why the communication of its profiler's window is no figure."""
+    return {
+        cost.window.cell: cost.missing["total and overlapped"]
+        for cost in analysis.communication.values()
+        if cost.window is not None and "total and overlapped" in cost.missing
+    }
 
 
 def as_plain(analysis: Analysis, config: Configuration) -> dict[str, object] | None:

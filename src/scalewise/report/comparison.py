@@ -8,9 +8,6 @@ from scalewise.analysis.gate import Gate
 from scalewise.analysis.matches import Match
 from scalewise.analysis.statistics import Interval
 
-MOST_TO_BE_SEEN = 100
-"""A ratio from which the change that runs would show is not worth a number."""
-
 
 def as_text(comparison: Comparison) -> str:
     """One line a configuration, what could not be compared and why, and the gate's answer."""
@@ -47,9 +44,7 @@ def _level(interval: Interval | None) -> str:
 
 
 def _seen(detectable: float | None) -> str:
-    """What such runs would show; of several million only that it is out of reach."""
+    """What such runs would show; nothing where that is out of reach."""
     if detectable is None:
         return ""
-    if detectable > MOST_TO_BE_SEEN:
-        return f"; not even a change of {MOST_TO_BE_SEEN:g} would be seen four times in five"
     return f"; a change beyond {factor(detectable)} would be seen four times in five"

@@ -6,7 +6,15 @@ from typing import Any
 
 from scalewise.analysis.ceiling import is_ceiling
 from scalewise.analysis.cost import Cost, cost_ratio
-from scalewise.analysis.figures import MISSING, estimate, factor, interval_words, number, ratio
+from scalewise.analysis.figures import (
+    MISSING,
+    estimate,
+    factor,
+    figure_as_plain,
+    interval_words,
+    number,
+    ratio,
+)
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.scaling import Pair
 from scalewise.analysis.summary import Analysis
@@ -83,8 +91,8 @@ def as_plain(analysis: Analysis, config: Configuration) -> dict[str, Any]:
     """The fields of a configuration in ``results.json``."""
     cost, pair = analysis.costs.get(config.config_id), analysis.sound_pair(config)
     return {
-        "usd_per_million_samples": to_plain(cost and cost.usd_per_million_samples),
-        "sample_cost_ratio": to_plain(cost_ratio(pair, analysis.costs) if pair else None),
+        "usd_per_million_samples": figure_as_plain(cost.usd_per_million_samples if cost else None),
+        "sample_cost_ratio": figure_as_plain(cost_ratio(pair, analysis.costs) if pair else None),
         "price_of_one_device": to_plain(cost and cost.price),
         "cost_missing": cost and cost.missing,
     }

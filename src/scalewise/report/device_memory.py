@@ -11,9 +11,9 @@ from scalewise.analysis.usage import DeviceUsage
 
 NOTE = (
     "MiB are means over the samples inside a run, and ± is their standard deviation there, both "
-    "means over runs; neither is a doubt over runs. *Balance* is the CV of the devices' means over "
-    "runs; where runs differ in which device holds more, it lies below the memory CV under *Load "
-    "balance*, the mean of the runs' own CVs."
+    "means over runs; neither is a doubt over runs. *Balance* is the memory CV of the devices' "
+    "means over runs, and says nothing of load; where runs differ in which device holds more, it "
+    "lies below the memory CV under *Load balance*, the mean of the runs' own CVs."
 )
 
 
@@ -61,11 +61,11 @@ def summary_text(analysis: Analysis) -> str:
         lines.append(f"    Total:  {sum(d.mean_mib for d in devices):.1f} MiB")
         if len(devices) > 1:
             cv = cv_percent([d.mean_mib for d in devices])
-            lines.append(f"    Balance: CV {_equals(cv)}% ({grade(cv)}) of the means over runs")
+            lines.append(f"    Balance: memory CV {_equals(cv)}%, of the means over runs")
         arrival = config.estimate("arrival_cv_percent")
         if arrival:
             cv = arrival.value
-            lines.append(f"    Load:    CV {_equals(cv)}% ({grade(cv)}) of arrival, mean over runs")
+            lines.append(f"    Load: arrival CV {_equals(cv)}% ({grade(cv)}), mean over runs")
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks) + ("\n" if blocks else "")
 

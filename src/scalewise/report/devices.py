@@ -13,7 +13,7 @@ from typing import Final
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from scalewise.analysis.balance import GRADES, cv_percent, cv_text, grade
+from scalewise.analysis.balance import cv_percent, cv_text, grade
 from scalewise.analysis.run import Run
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.summary import Analysis
@@ -92,7 +92,7 @@ def memory_breakdown(configs: Sequence[Configuration]) -> Figure | None:
 def load_balance(
     configs: Sequence[Configuration], memory: Mapping[str, tuple[DeviceMemory, ...]]
 ) -> Figure | None:
-    """Left: memory of each device. Right: CV of memory and of arrival with the four grades."""
+    """Left: memory of each device. Right: CV of memory, and of arrival with its grade."""
     several = [c for c in configs if len(memory[c.config_id]) > 1]
     if not several:
         return None
@@ -110,7 +110,8 @@ def load_balance(
                 at = row + 0.36 * (i - 0.5)
                 right.barh(at, cv, height=0.3, color=style.colour(1 - i),
                            label=name if row == 0 else None)  # fmt: skip
-                right.text(cv, at, f" {cv_text(cv)} % {grade(cv)}", va="center", fontsize=8)
+                graded = f" {grade(cv)}" if name == "arrival: load" else ""
+                right.text(cv, at, f" {cv_text(cv)} %{graded}", va="center", fontsize=8)
     left.set_yticks(range(len(several)), [c.label for c in several])
     left.set_ylim(len(several) - 0.5, -0.5)
     left.set_title("memory of each device, first on top (MiB)", fontsize=10)
@@ -118,9 +119,6 @@ def load_balance(
     left.set_xlim(0, left.get_xlim()[1] * 1.15)
     right.set_title("CV across devices (%)", fontsize=10)
     right.set_xlim(0, max(right.get_xlim()[1] * 1.35, 6.0))
-    for edge in GRADES.values():
-        if edge < right.get_xlim()[1]:
-            right.axvline(edge, ls=":", color=style.GREY, lw=1)
     for axes in (left, right):
         style.tidy(axes)
     handles, labels = right.get_legend_handles_labels()

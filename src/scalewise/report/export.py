@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 from scalewise.analysis.cost import cost_ratio
+from scalewise.analysis.figures import bounds_nothing, figure_as_plain
 from scalewise.analysis.kinds import is_timed
 from scalewise.analysis.limits import mean_anatomy
 from scalewise.analysis.run import Run
@@ -90,13 +91,15 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         "devices": config.devices,
         "cells": len(config.cells),
         "identity": dict(config.identity),
-        "global_samples_per_s": to_plain(config.estimate("samples_per_s")),
-        "step_time_ms": to_plain(config.estimate("step_time_ms")),
-        "peak_memory_mib": to_plain(config.estimate("peak_memory_mib")),
-        "loss": to_plain(config.estimate("final_loss")),
-        "energy_j_per_million_samples": to_plain(config.estimate("joules_per_million_samples")),
-        "energy_j_per_step": to_plain(config.estimate("joules_per_step")),
-        "energy_j_per_run": to_plain(config.estimate("energy_j")),
+        "global_samples_per_s": figure_as_plain(config.estimate("samples_per_s")),
+        "step_time_ms": figure_as_plain(config.estimate("step_time_ms")),
+        "peak_memory_mib": figure_as_plain(config.estimate("peak_memory_mib")),
+        "loss": figure_as_plain(config.estimate("final_loss")),
+        "energy_j_per_million_samples": figure_as_plain(
+            config.estimate("joules_per_million_samples")
+        ),
+        "energy_j_per_step": figure_as_plain(config.estimate("joules_per_step")),
+        "energy_j_per_run": figure_as_plain(config.estimate("energy_j")),
         **cost.as_plain(analysis, config),
         "outlier_runs": to_plain(outliers(config.values("samples_per_s"))),
         "verdict": tables.verdict(analysis, config) if is_timed(config.cells[0].config) else None,
@@ -110,7 +113,10 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         ],
         "communication": communication.as_plain(analysis, config),
         "profiles": [
-            {"cell": run.cell.planned.name, "ranks": to_plain(run.cell.profiles)}
+            {
+                "cell": run.cell.planned.name,
+                "ranks": communication.profiles_as_plain(analysis, run.cell),
+            }
             for run in config.runs
             if run.cell.profiles
         ],
@@ -124,9 +130,9 @@ def _pair(pair: Pair) -> dict[str, Any]:
     return {
         "single": pair.single.config_id,
         "devices": pair.devices,
-        "speedup": to_plain(pair.speedup),
+        "speedup": figure_as_plain(pair.speedup),
         "speedup_of_median_steps": typical and typical.of_medians,
-        "efficiency": to_plain(pair.efficiency),
+        "efficiency": figure_as_plain(pair.efficiency),
         "p_value_holm": pair.p_value_holm,
         "verdict": pair.judgement.verdict,
         "reason": pair.judgement.reason,
@@ -183,6 +189,7 @@ def _csv_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         "peak_memory_per_device_mib": _value(config.estimate("peak_memory_mib")),
         "memory_used_per_device_mib": _value(config.estimate("memory_used_mib")),
         "utilization_per_device_percent": _value(config.estimate("utilization_percent")),
+        "utilization_readings": sum(run.utilization_readings for run in config.runs),
         "arrival_cv_percent": _value(config.estimate("arrival_cv_percent")),
         "loss_name": losses.loss_name(config),
         "loss_reached": _value(config.estimate("final_loss")),
@@ -213,6 +220,8 @@ def _cost_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
 
 def _figure(name: str, figure: Estimate | RatioEstimate | None) -> dict[str, float | None]:
     interval = figure.interval if figure else None
+    if interval is not None and bounds_nothing(interval):
+        interval = None
     return {
         name: figure.value if figure else None,
         f"{name}_low95": interval.low if interval else None,

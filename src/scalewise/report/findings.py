@@ -81,9 +81,14 @@ def mfu(analysis: Analysis) -> list[str]:
         for peak in peaks:
             figures = [f for r in results for f in r.figures if f.against == peak]
             share = estimate(estimate_positive([100 * f.share for f in figures]))
+            # Geometric means, as the share's: the one over the other is the share again.
+            achieved = estimate_positive([f.achieved_tflops for f in figures]).value
+            top = estimate_positive([f.peak_tflops for f in figures]).value
+            sources = " and ".join(dict.fromkeys(f.source for f in figures))
             found.append(
-                f"{config.label}: {share} % of the {peak} ({number(figures[0].achieved_tflops)} of "
-                f"{number(figures[0].peak_tflops)} TFLOP/s a device; {figures[0].source})"
+                f"{config.label}: {share} % of the {peak} ({number(achieved)} of {number(top)} "
+                f"TFLOP/s a device, {len(figures)} of {len(results)} "
+                f"{plural(len(results), 'run')}; {sources})"
             )
         if results and not peaks:
             reasons = dict.fromkeys(results[0].missing.values())

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from scalewise.analysis.balance import GRADES, cv_text
+from scalewise.analysis.balance import cv_text, grade
 from scalewise.analysis.figures import number
 from scalewise.analysis.runs import Configuration, Metric
 from scalewise.analysis.summary import Analysis
@@ -34,7 +34,7 @@ def balance(analysis: Analysis) -> Figure | None:
     name_rows(left, [c.label for c in configs])
     left.set_title("arrival of each rank (rank 0 on top)", fontsize=11)
     left.set_xlabel("against the mean of the ranks (%)")
-    right.set_title("CV across ranks: only arrival judges load", fontsize=11, pad=18)
+    right.set_title("CV across ranks: only arrival judges load", fontsize=11)
     right.set_xlabel("CV (%)")
     for axes in (left, right):
         style.tidy(axes)
@@ -81,16 +81,6 @@ def _cv_bars(axes: Axes, configs: Sequence[Configuration]) -> None:
             highest = max(highest, *cvs)
             if name == "arrival":
                 for position, cv in zip(positions, cvs, strict=True):
-                    axes.text(cv, position, f" {cv_text(cv)}", va="center", fontsize=8)
-    axes.set_xlim(0, max(highest * 1.1, 6.0))
-    shown = axes.get_xlim()[1]
-    start = 0.0
-    for grade, below in GRADES.items():
-        end = min(below, shown)
-        if end - start > 0:
-            axes.axvline(start, ls=":", color=style.GREY, lw=1)
-        if end - start > 0.12 * shown:
-            at = axes.get_xaxis_transform()
-            axes.text((start + end) / 2, 1.0, grade, transform=at, fontsize=8, ha="center",
-                      va="bottom", color="#555555")  # fmt: skip
-        start = end
+                    said = f" {cv_text(cv)} {grade(cv)}"
+                    axes.text(cv, position, said, va="center", fontsize=8)
+    axes.set_xlim(0, max(highest * 1.3, 6.0))

@@ -15,6 +15,7 @@ from scalewise.analysis.limits import IDLE, PHASE_WORDS, mean_anatomy, phase_wor
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.statistics import Estimate
 from scalewise.analysis.summary import Analysis
+from scalewise.analysis.throughput import StepTimes
 from scalewise.records import PHASES
 from scalewise.report import alike, losses
 from scalewise.report.table import Table
@@ -78,8 +79,8 @@ def resource_table(analysis: Analysis) -> Table:
     used = "mean RSS per rank" if cpu and not gpu else "used per device"
     reached = losses.reached_header(analysis.measured)
     headers = (
-        "configuration", "step (ms)", "p50 / p99 (ms)", f"{memory} (MiB)",
-        f"{used} (MiB)", f"{utilisation} (%)", "arrival CV (%)", reached,
+        "configuration", "step (ms)", "p50 / p99 (ms, n steps)", f"{memory} (MiB)",
+        f"{used} (MiB)", f"{utilisation} (%, n readings)", "arrival CV (%)", reached,
         "energy (J per 1,000 samples)", "optimizer state per rank (MiB)", "pruned (%)",
     )  # fmt: skip
     compared = _optimizers_are_compared(analysis.measured)
@@ -132,8 +133,8 @@ def balance_table(analysis: Analysis) -> Table:
     cpu = all(c.is_cpu for c in analysis.measured)
     headers = (
         "configuration", "arrival CV (%)", "grade", "worst run (%)", "its slowest rank",
-        "behind (ms)", "memory CV (%)", f"{'CPU time' if cpu else 'utilisation'} CV (%)",
-        "power CV (%)",
+        "behind (ms)", "memory CV (%)",
+        f"{'CPU time' if cpu else 'utilisation'} CV (%, n readings)", "power CV (%)",
     )  # fmt: skip
     rows = []
     for config in analysis.measured:
@@ -151,7 +152,7 @@ def balance_table(analysis: Analysis) -> Table:
                 str(worst.slowest_rank),
                 number(worst.behind_ms),
                 estimate(config.estimate("memory_cv_percent")),
-                estimate(config.estimate("utilization_cv_percent")),
+                counted(estimate(config.estimate("utilization_cv_percent")), _readings(config)),
                 estimate(config.estimate("power_cv_percent")),
             )
         )
@@ -162,14 +163,13 @@ def _resource_row(config: Configuration, beside: Sequence[Configuration]) -> tup
     times = [run.throughput.step_time_ms for run in config.runs if run.throughput]
     arrival = config.estimate("arrival_cv_percent")
     joules = config.estimate("joules_per_million_samples")
-    p50, p99 = _mean([t.p50 for t in times]), _mean([t.p99 for t in times])
     return (
         config.label,
         estimate(config.estimate("step_time_ms")),
-        f"{number(p50)} / {number(p99)}" if times else MISSING,
+        _percentiles(times),
         number(_value(config.estimate("peak_memory_mib"))),
         number(_value(config.estimate("memory_used_mib"))),
-        number(_value(config.estimate("utilization_percent"))),
+        counted(number(_value(config.estimate("utilization_percent"))), _readings(config)),
         MISSING if arrival is None else cv_text(arrival.value),
         losses.told_apart(estimate(config.estimate("final_loss")), config, beside),
         estimate(joules and joules.scaled(1e-3)),
@@ -185,8 +185,25 @@ def optimizer_memory(config: Configuration) -> tuple[str, str]:
     )
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
+def _percentiles(times: Sequence[StepTimes]) -> str:
+    """``1.62 / 2.76 (n=3x100)``: means of 3 runs of 100 steps; no p99 unless every run has one."""
+    if not times:
+        return MISSING
+    steps = sorted({t.n for t in times})
+    each = f"{steps[0]}" if len(steps) == 1 else f"{steps[0]}-{steps[-1]}"
+    tails = [t.p99 for t in times if t.p99 is not None]
+    p99 = sum(tails) / len(tails) if len(tails) == len(times) else None
+    p50 = sum(t.p50 for t in times) / len(times)
+    return f"{number(p50)} / {number(p99)} (n={len(times)}x{each})"
+
+
+def _readings(config: Configuration) -> int:
+    return sum(run.utilization_readings for run in config.runs)
+
+
+def counted(figure: str, n: int) -> str:
+    """``94.2 (n=12)``; what is missing has no number of readings."""
+    return figure if figure == MISSING else f"{figure} (n={n})"
 
 
 def _value(figure: Estimate | None) -> float | None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from scalewise.analysis.ceiling import is_ceiling
-from scalewise.analysis.figures import estimate
+from scalewise.analysis.figures import estimate, figure_as_plain
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.summary import Analysis
 from scalewise.analysis.target import Target, reach
 from scalewise.report import cost
 from scalewise.report.table import Table
-from scalewise.typed import to_plain
 
 _NO_PRICE = "missing"
 
@@ -53,8 +52,8 @@ def as_plain(analysis: Analysis, samples: int | None) -> dict[str, Any] | None:
                 "config_id": config.config_id,
                 "label": config.label,
                 "devices": config.devices,
-                "hours": to_plain(found.hours),
-                "usd": to_plain(found.usd),
+                "hours": figure_as_plain(found.hours),
+                "usd": figure_as_plain(found.usd),
                 "missing": found.missing,
             }
             for config, found in _each(analysis, samples)

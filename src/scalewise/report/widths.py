@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scalewise.analysis.figures import MISSING, estimate, ratio
+from scalewise.analysis.figures import MISSING, estimate, figure_as_plain, ratio
 from scalewise.analysis.labels import told_apart
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.statistics import Estimate
@@ -12,7 +12,6 @@ from scalewise.analysis.summary import Analysis
 from scalewise.analysis.widths import Gain, Ladder, Width, fastest_of_each, ladders
 from scalewise.report import tables
 from scalewise.report.table import Table
-from scalewise.typed import to_plain
 
 _SAID_BY_THE_SPEEDUP = 2
 """Devices up to which a speedup over one is all there is to say."""
@@ -55,8 +54,8 @@ def as_plain(analysis: Analysis) -> list[dict[str, Any]]:
             "label": width.config.label,
             "devices": width.devices,
             "next_smaller_devices": width.gain and width.gain.smaller,
-            "gain_over_next_smaller": to_plain(width.gain and width.gain.ratio),
-            "each_added_device": to_plain(width.gain and width.gain.added),
+            "gain_over_next_smaller": figure_as_plain(width.gain.ratio if width.gain else None),
+            "each_added_device": figure_as_plain(width.gain.added if width.gain else None),
         }
         for ladder in ladders(analysis.pairs)
         for width in ladder

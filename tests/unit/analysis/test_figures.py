@@ -8,7 +8,9 @@ from scalewise.analysis.figures import (
     confidence,
     estimate,
     factor,
+    figure_as_plain,
     interval_words,
+    no_bound,
     number,
     ratio,
 )
@@ -53,7 +55,7 @@ def test_an_estimate_shows_its_doubt_to_two_digits() -> None:
     assert estimate(Estimate(106.62, 5, 1.5, Interval(104.73, 108.51))) == "106.6 ± 1.9"
     assert estimate(Estimate(106.62, 1, None, None)) == "107"
     assert estimate(None) == "-"
-    assert estimate(Estimate(4.24, 2, 4.9, Interval(0.3, 598.0))) == "4.24 [0.300, 598]"
+    assert estimate(Estimate(4.24, 2, 4.9, Interval(0.3, 59.8))) == "4.24 [0.300, 59.8]"
     assert estimate(Estimate(55_464.0, 3, 4e3, Interval(40_495.0, 75_965.0))) == (
         "55,500 [40,500, 76,000]"
     )
@@ -104,16 +106,27 @@ def test_two_runs_that_differ_bound_nothing_and_nothing_reads_0_00() -> None:
 
 
 def test_a_wide_interval_that_still_bounds_keeps_its_digits() -> None:
-    wide = RatioEstimate(0.4, (2, 2), Interval(0.0091, 17.6), 0.4)
-    assert ratio(wide) == "0.40 [0.0091, 17.60]"
+    wide = RatioEstimate(0.4, (2, 2), Interval(0.0191, 17.6), 0.4)
+    assert ratio(wide) == "0.40 [0.019, 17.60]"
     assert judge(wide, 2).reason == (
-        "speedup 0.40: interval 0.0091-17.60 spans three bands (edge at 0.95, 1.1): add repeats"
+        "speedup 0.40: interval 0.019-17.60 spans three bands (edge at 0.95, 1.1): add repeats"
     )
     slow = RatioEstimate(0.05, (2, 2), Interval(0.004, 0.62), 0.01)
     assert judge(slow, 2).reason == (
         "speedup 0.05 on 2 devices (95 % interval 0.004-0.62), efficiency 0.025: slower than one "
         "device"
     )
+
+
+def test_an_interval_that_bounds_nothing_is_null_with_its_reason() -> None:
+    plain = figure_as_plain(RatioEstimate(0.4, (2, 3), Interval(1e-9, 1e9), 0.4))
+    assert plain is not None
+    assert (plain["value"], plain["interval"]) == (0.4, None)
+    assert plain["interval_missing"] == no_bound(2, 3)
+    bound = figure_as_plain(RatioEstimate(0.4, (2, 2), Interval(0.3, 0.5), 0.4))
+    assert bound is not None and "interval_missing" not in bound
+    assert bound["interval"]["low"] == 0.3
+    assert figure_as_plain(None) is None
 
 
 def test_a_candidate_of_strategy_auto_ends_at_no_zero_either() -> None:

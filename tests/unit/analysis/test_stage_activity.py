@@ -28,7 +28,7 @@ def of_parts(percent: float) -> float:
 def with_activity(run: Run, percents: Mapping[int, float | None]) -> Run:
     assert run.usage
     devices = [
-        replace(device, sm_activity_percent=percents[rank])
+        replace(device, sm_activity_percent=percents[rank], activity_readings=7)
         for rank, device in enumerate(run.usage.devices)
     ]
     return replace(run, usage=replace(run.usage, devices=tuple(devices)))
@@ -46,7 +46,7 @@ def test_a_stage_that_idles_between_kernels_is_named_with_all_stages(tmp_path: P
     (limit,) = [d for d in found if "launch-bound" in d.limit]
     assert (limit.limit, limit.rank) == ("launch-bound stages", 0)
     assert limit.ms == pytest.approx(0.6 * PARTS_MS, rel=0.02)
-    assert "at most 40 % of 6 ms (rank 0), 80 % of 6 ms (rank 1) a step" in limit.evidence
+    assert "at most 40 % (n=7) of 6 ms (rank 0), 80 % (n=7) of 6 ms" in limit.evidence
     assert "between the kernels of 4 microbatches" in limit.evidence
     # (p - 1) / (m + p - 1) with two stages and two microbatches
     assert "with strategy.microbatches=2 " in limit.refutation
@@ -68,7 +68,7 @@ def test_busy_stages_are_told_where_stages_idle(tmp_path: Path) -> None:
     found = named(tmp_path, {0: of_parts(54), 1: of_parts(89)})
     assert "launch-bound stages" not in [d.limit for d in found]
     (idle,) = [d for d in found if d.limit == "idle pipeline stages"]
-    assert "at most 54 % of 6 ms (rank 0), 89 % of 6 ms (rank 1)" in idle.evidence
+    assert "at most 54 % (n=7) of 6 ms (rank 0), 89 % (n=7) of 6 ms" in idle.evidence
 
 
 @pytest.mark.parametrize("percents", [{0: None, 1: None}, {0: 20.0, 1: None}])
@@ -88,6 +88,6 @@ def test_recorded_on_two_h200_the_first_stage_is_launch_bound() -> None:
         next(c.config_id for c in analysis.measured if c.label == "gpt2 gpipe x2")
     ]
     assert gpipe.limit == "idle pipeline stages"
-    assert "at most 54 % of 70.5 ms (rank 0), 89 % of 53.1 ms (rank 1)" in gpipe.evidence
+    assert "at most 54 % (n=1) of 70.5 ms (rank 0), 89 % (n=1) of 53.1 ms" in gpipe.evidence
     assert all("launch-bound stages" not in found for label, found in limits.items()
                if "pipeline" not in label)  # fmt: skip

@@ -9,6 +9,7 @@ from scipy import stats
 from scalewise.analysis import stability
 from scalewise.analysis import statistics as st
 from scalewise.analysis.significance import (
+    detectable_effect,
     effect_size,
     holm,
     holm_levels,
@@ -267,6 +268,9 @@ def test_what_cannot_be_detected_has_no_number() -> None:
     assert least is not None
     assert 0 < ratio.interval.low < ratio.interval.high < math.inf
     assert 1e300 < least < math.inf
+    assert detectable_effect(wild, steady, 0.05 / 1000) is None
+    near = [1.0, 1.01]
+    assert detectable_effect(near, near) == minimum_detectable_effect(near, near)
 
 
 @pytest.mark.parametrize("p_values", [[0.02, 0.9, 0.01, 0.03], [0.001, 0.012, 0.02, 0.2], [0.04]])

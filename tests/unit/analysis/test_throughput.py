@@ -33,7 +33,6 @@ def test_one_rank_ten_ms_a_step_and_32_samples_give_3200_samples_per_s() -> None
     measured = measure_throughput([series(0, [10.0] * 20, 32)], 1)
     assert measured.global_samples_per_s == pytest.approx(3200.0)
     assert measured.samples == 640
-    assert measured.step_time_ms.p99 == pytest.approx(10.0)
 
 
 def test_four_ranks_count_the_samples_of_all_over_the_time_of_the_slowest() -> None:
@@ -67,6 +66,13 @@ def test_percentiles_describe_the_steps() -> None:
     measured = measure_throughput([series(0, [float(t) for t in range(1, 101)], 1)], 1)
     assert measured.step_time_ms.p50 == pytest.approx(50.5)
     assert measured.step_time_ms.p99 == pytest.approx(99.01)
+    assert (measured.step_time_ms.n, measured.step_time_ms.missing) == (100, {})
+
+
+def test_of_few_steps_there_is_no_99th_percentile() -> None:
+    times = measure_throughput([series(0, [10.0] * 99, 1)], 1).step_time_ms
+    assert (times.n, times.p50, times.p99) == (99, 10.0, None)
+    assert times.missing["p99"].startswith("99 timed steps")
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def with_median(config: Configuration, share: float) -> Configuration:
     for run in config.runs:
         assert run.throughput
         mean = run.throughput.step_time_ms.mean
-        times = StepTimes(mean, share * mean, 10 * mean)
+        times = StepTimes(mean, share * mean, 10 * mean, run.throughput.steps)
         runs.append(replace(run, throughput=replace(run.throughput, step_time_ms=times)))
     return replace(config, runs=tuple(runs))
 

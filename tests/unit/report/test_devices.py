@@ -58,8 +58,8 @@ def test_the_text_has_the_seeds_shape_with_the_right_numbers(tmp_path: Path) -> 
         "    GPU 0: 12004.4 MiB (±4.2)",
         "    GPU 1: 12044.4 MiB (±4.2)",
         "    Total:  24048.8 MiB",
-        "    Balance: CV = 0.2% (excellent) of the means over runs",
-        "    Load:    CV = 23.4% (poor) of arrival, mean over runs",
+        "    Balance: memory CV = 0.2%, of the means over runs",
+        "    Load: arrival CV = 23.4% (poor), mean over runs",
     ]
 
 

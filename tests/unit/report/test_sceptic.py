@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from dataclasses import replace
@@ -13,9 +14,15 @@ from recorded import DDP, DDP_MS, Spec, repeats, write_sweep
 
 from scalewise import report
 from scalewise.analysis.apart import Window
-from scalewise.analysis.communication import SerialFraction, measured_serial_fraction
+from scalewise.analysis.communication import (
+    SerialFraction,
+    measure_communication,
+    measured_serial_fraction,
+)
 from scalewise.analysis.load import load_sweep
+from scalewise.analysis.mfu import Mfu, MfuResult
 from scalewise.analysis.scaling import Pair
+from scalewise.analysis.seed_breakdown import seed_rows
 from scalewise.analysis.statistics import Interval, RatioEstimate
 from scalewise.analysis.summary import Analysis, analyse
 from scalewise.cli import main
@@ -24,6 +31,7 @@ from scalewise.report import (
     balance_runs,
     communication,
     doubts,
+    export,
     faults,
     findings,
     provenance,
@@ -108,7 +116,7 @@ def test_a_balance_has_one_grade_wherever_it_stands(tmp_path: Path) -> None:
     (line,) = balance_runs.advice_lines(found)
     assert line.startswith("large ddp x2 (good, its worst run fair): compare rank 1's data wait")
     text = report.build(tmp_path).markdown.read_text()
-    assert "% (good) of arrival" in text
+    assert "% (good), mean over runs" in text
     assert not re.search(r"\b(Excellent|Good|Fair|Poor)\b", text)
     assert "excellent below 5 %, good below 10 %, fair below 20 %, else poor" in text
 
@@ -186,9 +194,9 @@ def test_only_the_columns_of_the_table_are_explained(tmp_path: Path) -> None:
         assert absent not in said
 
 
-@pytest.mark.parametrize(("overlapped_ms", "said"), [(11.6, True), (17.0, False)])
-def test_a_window_whose_ranks_waited_is_doubted(
-    tmp_path: Path, overlapped_ms: float, said: bool
+@pytest.mark.parametrize(("overlapped_ms", "doubted"), [(11.6, True), (17.0, False)])
+def test_a_window_whose_ranks_waited_gives_no_figure(
+    tmp_path: Path, overlapped_ms: float, doubted: bool
 ) -> None:
     """The figures of two H200s: 0.64 ms exposed in the timed steps."""
     window = Window(
@@ -197,11 +205,31 @@ def test_a_window_whose_ranks_waited_is_doubted(
     )  # fmt: skip
     found = analysed(tmp_path, Spec(), DDP)
     (multi,) = [c for c in found.measured if c.devices == 2]
-    cost = replace(found.communication[multi.config_id], window=window)
-    lines = communication.ratio_lines(replace(found, communication={multi.config_id: cost}))
-    doubts = [line for line in lines if "in which ranks waited" in line]
-    assert bool(doubts) is said
-    assert all("6.10 ms of it are beside no computation" in line for line in doubts)
+    cost = measure_communication(multi, window, None)
+    assert cost is not None and cost.window is not None and cost.exposed is not None
+    assert cost.window.cost_ms == pytest.approx(1.7), "measured with the profiler stopped"
+    of_window = (cost.window.total_ms, cost.window.overlapped_ms, cost.window.least_total_ms)
+    all_reduce = seed_rows(cost)[1].ms
+    if doubted:
+        assert of_window == (None, None, None)
+        assert cost.missing["total and overlapped"]
+        assert (cost.against, cost.achieved_bus_gb_s) == ("exposed only", None)
+        assert all_reduce == cost.exposed.transfer_ms
+    else:
+        assert of_window == (17.7, 17.0, 10.7)
+        assert "total and overlapped" not in cost.missing
+        assert (cost.against, all_reduce) == ("profiler window", 17.7)
+
+
+def test_collectives_of_a_doubted_window_are_in_no_file() -> None:
+    found = analyse(load_sweep(RESULTS / "h200x2_anatomy" / "nvlink"))
+    plain = json.loads(export.as_json(found))
+    ranks = [r for c in plain["configurations"] for p in c["profiles"] for r in p["ranks"]]
+    assert ranks
+    for rank in ranks:
+        assert (rank["communication_ms"], rank["overlapped_ms"]) == (None, None)
+        assert rank["missing"]["communication_ms"]
+        assert rank["operations"] and not any(o["communication"] for o in rank["operations"])
 
 
 def test_what_holds_of_ddp_is_said_of_no_other_strategy() -> None:
@@ -251,6 +279,35 @@ def test_heat_beside_a_power_cap_is_a_fault() -> None:
     assert not [line for line in doubts.warnings(found) if "held back" in line]
 
 
+def test_share_and_rate_of_mfu_are_of_the_same_runs(tmp_path: Path) -> None:
+    found = analysed(tmp_path, *repeats(Spec(), [1.0, 1.0, 1.0]))
+    (config,) = found.measured
+    one, other = (Mfu("data sheet", tflops / 100, tflops, 100.0, "a sheet") for tflops in (20, 45))
+    results = (MfuResult((one,), {}), MfuResult((), {}), MfuResult((other,), {}))
+    (line,) = findings.mfu(replace(found, mfu={config.config_id: results}))
+    assert line.partition(": ")[2].startswith("30.0 "), "the geometric mean of 20 and 45"
+    assert "(30.0 of 100 TFLOP/s" in line
+    assert "2 of 3 runs" in line
+
+
+def test_percentiles_and_utilisation_stand_beside_what_they_are_of(tmp_path: Path) -> None:
+    found = analysed(tmp_path, *repeats(Spec(), [1.0, 1.0]), DDP)
+    table = tables.resource_table(found)
+    (config, *_) = found.measured
+    throughputs = [run.throughput for run in config.runs if run.throughput]
+    steps = throughputs[0].steps
+    readings = sum(d.samples for run in config.runs if run.usage for d in run.usage.devices)
+    (percentiles,) = [h for h in table.headers if h.startswith("p50 / p99")]
+    (utilisation,) = [h for h in table.headers if h.startswith("utilisation per device")]
+    assert steps < 100 and all(t.step_time_ms.p99 is None for t in throughputs)
+    assert column(table, percentiles)[0].endswith(f" / - (n=2x{steps})")
+    assert column(table, utilisation)[0].endswith(f" (n={readings})")
+    plain = json.loads(export.as_json(found))["configurations"][0]["runs"][0]
+    times = plain["throughput"]["step_time_ms"]
+    assert (times["p99"], times["n"], set(times["missing"])) == (None, steps, {"p99"})
+    assert plain["usage"]["devices"][0]["utilization_readings"] == readings / 2
+
+
 def test_a_gpu_older_than_its_profile_gets_an_mfu_that_names_the_present_one() -> None:
     found = analyse(load_sweep(RESULTS / "h200x2_gpt2"))
     lines = findings.mfu(found)
@@ -280,7 +337,7 @@ def test_the_spread_of_the_doctors_times_is_explained_where_it_stands(tmp_path: 
         RESULTS / "h200x2_anatomy" / "nvlink", tmp_path / "out"
     ).markdown.read_text()
     assert text.count("*spread* is from the fastest to the slowest") == 1
-    assert "ranks waited: 6.07 ms of it are beside no computation" in text
+    assert "17.7" not in text, "the total of a window in which ranks waited"
 
 
 def test_points_of_a_curve_are_joined_by_devices_from_one_on(pair: Pair) -> None:

@@ -7,11 +7,10 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-from scalewise.analysis.figures import MISSING, estimate, number, ratio
+from scalewise.analysis.figures import MISSING, estimate, figure_as_plain, number, ratio
 from scalewise.analysis.run import Run
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.scaling import Pair
-from scalewise.analysis.statistics import Estimate
 from scalewise.analysis.summary import Analysis
 from scalewise.report.study.selection import batch, by_name, file_part
 from scalewise.typed import to_plain
@@ -46,8 +45,8 @@ def _json(model: str, mode: Mode, configs: Sequence[Configuration]) -> str:
                 "devices": config.devices,
                 "device_name": _device_name(config),
                 "global_batch_size_samples": batch(config),
-                "global_samples_per_s": _summary(config.estimate("samples_per_s")),
-                "step_time_ms": _summary(config.estimate("step_time_ms")),
+                "global_samples_per_s": figure_as_plain(config.estimate("samples_per_s")),
+                "step_time_ms": figure_as_plain(config.estimate("step_time_ms")),
                 "runs": [_run(run) for run in config.runs],
             }
             for config in configs
@@ -59,10 +58,6 @@ def _json(model: str, mode: Mode, configs: Sequence[Configuration]) -> str:
 def _device_name(config: Configuration) -> str | None:
     result = config.runs[0].cell.result
     return result.ranks[0].device.name if result else None
-
-
-def _summary(figure: Estimate | None) -> Any:
-    return to_plain(figure)
 
 
 def _run(run: Run) -> dict[str, Any]:
@@ -78,6 +73,7 @@ def _run(run: Run) -> dict[str, Any]:
         "peak_memory_per_device_mib": run.peak_memory_mib,
         "memory_used_per_device_mib": run.memory_used_mib,
         "utilization_per_device_percent": run.utilization_percent,
+        "utilization_readings": run.utilization_readings,
         "exposed_comm_ms": _exposed(run),
         "loss": run.loss and {"name": run.loss.name, "final": run.loss.final},
     }

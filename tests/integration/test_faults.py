@@ -50,9 +50,13 @@ def test_a_planted_fault_is_named_first(
 ) -> None:
     if request.node.execution_count > 1:
         planted = plant(train, f"none,{fault}")
-    assert planted.status == 0, planted.err
-    assert planted.folder is not None
-    found = diagnose(by_fault(planted.folder)[fault])
+    assert planted.folder is not None, planted.err
+    config = by_fault(planted.folder)[fault]
+    found = diagnose(config)
+    is_invalid = fault == "no_sampler"
+    assert [one.code for one in config.invalid] == ["shards_overlap"] * is_invalid
+    if is_invalid:
+        assert planted.status == 4, planted.err
     assert found[0].limit == limit, [str(d) for d in found]
     if fault == "slow_rank":
         assert found[0].rank == 1

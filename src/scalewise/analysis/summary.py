@@ -10,6 +10,7 @@ from scalewise.analysis.cells import Cell, Sweep
 from scalewise.analysis.communication import Communication, measure_communication
 from scalewise.analysis.cost import Cost, measure_cost
 from scalewise.analysis.diagnosis import Diagnosis
+from scalewise.analysis.disturbances import Finding, disturbances
 from scalewise.analysis.kinds import is_profiled
 from scalewise.analysis.mfu import MfuResult, find_doctor, measure_mfu
 from scalewise.analysis.repeats import Repeats
@@ -43,6 +44,8 @@ class Analysis:
     """The examination of the devices that lies beside the cells."""
     costs: Mapping[str, Cost] = field(default_factory=dict)
     """``config_id`` to what a sample costs, of timed configurations that ran."""
+    disturbances: tuple[Finding, ...] = ()
+    """What disturbed each cell, or why that cannot be told, in the order of the plan."""
 
     @property
     def measured(self) -> tuple[Configuration, ...]:
@@ -92,4 +95,5 @@ def analyse(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Analysis:
         communication,
         doctor,
         {c.config_id: measure_cost(c, profiles) for c in timed_only(configs) if c.runs},
+        tuple(found for cell in sweep.cells for found in disturbances(cell)),
     )

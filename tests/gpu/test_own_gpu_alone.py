@@ -46,10 +46,12 @@ def test_ranks_keep_to_their_gpus_and_no_stall_hits_all(
     cell = trained(train, strategy)
     assert cell.result is not None and len(cell.steps) == ranks
     found = {one.code: one for one in disturbances(cell)}
+    if REHEARSES:
+        # A busy host stalls all ranks too.
+        assert not set(DEVICE_CODES) & set(found), found
+        return
     assert not {code for code, one in found.items() if one.status == "found"}, found
     assert not long_for_all(cell)
-    if REHEARSES:
-        return
     assert "extra_memory_on_gpu0" not in found, found
     listed = [
         sample.processes

@@ -307,7 +307,8 @@ def _stall_findings(cell: Cell) -> Iterator[Finding]:
     if len(cell.steps) < cell.result.world_size:
         yield _untold("common_stall", name, "the steps of some ranks are missing")
         return
-    stalls = common_stalls(cell.steps)
+    prepared = [rank.execution.prepare_steps for rank in cell.result.ranks if rank.execution]
+    stalls = common_stalls(cell.steps, max(prepared, default=0))
     if not stalls:
         return
     named = ", ".join(f"{one.length_ms:,.0f} ms at {one.begin_s:.2f} s" for one in stalls[:3])
@@ -328,9 +329,10 @@ def _stall_findings(cell: Cell) -> Iterator[Finding]:
     )
 
 
-def common_stalls(series: Sequence[StepSeries]) -> tuple[CommonStall, ...]:
+def common_stalls(series: Sequence[StepSeries], prepare_steps: int = 0) -> tuple[CommonStall, ...]:
     """Times in which every rank was inside a long step, warm-up included, the first step not.
 
+    Nor are the first ``prepare_steps``, in which a step is compiled or captured on every rank.
     Ranks may be a step apart in number, so steps are compared by when they ran. A rank that stood
     still by itself, suspended from outside, is known by that name already.
     """
@@ -340,7 +342,7 @@ def common_stalls(series: Sequence[StepSeries]) -> tuple[CommonStall, ...]:
     median = float(np.median(medians))
     common: list[tuple[float, float, bool]] | None = None
     for one in series:
-        long = _long_steps(one, median)
+        long = _long_steps(one, median, max(1, prepare_steps))
         common = long if common is None else list(_overlaps(common, long))
     start = min(float(step_edges_s(one)[0]) for one in series)
     found = (
@@ -370,12 +372,14 @@ def _durations_ms(series: StepSeries) -> npt.NDArray[np.float64]:
     return np.where(np.isnan(best), host, best)
 
 
-def _long_steps(series: StepSeries, median_ms: float) -> list[tuple[float, float, bool]]:
-    """Begin, end and whether it is warm-up of each long step but the first."""
+def _long_steps(
+    series: StepSeries, median_ms: float, left_out: int
+) -> list[tuple[float, float, bool]]:
+    """Begin, end and whether it is warm-up of each long step but the first ones."""
     edges, steps = step_edges_s(series), _durations_ms(series)
     flags = series.rows["flags"]
     is_long = (steps > LONG_STEP_MEDIANS * median_ms) & ((flags & (STOOD_STILL | SET_ASIDE)) == 0)
-    is_long[0] = False
+    is_long[:left_out] = False
     return [
         (float(edges[i]), float(edges[i] + steps[i] / 1e3), bool(flags[i] & WARMUP))
         for i in np.flatnonzero(is_long)

@@ -84,6 +84,12 @@ def test_a_stall_in_warmup_counts_and_says_so() -> None:
     assert stall.in_warmup
 
 
+def test_steps_that_capture_on_every_rank_are_no_stall() -> None:
+    captured = [steps(rank, {10: 900.0}) for rank in (0, 1)]
+    assert common_stalls(captured, prepare_steps=11) == ()
+    assert len(common_stalls(captured, prepare_steps=10)) == 1
+
+
 @pytest.mark.parametrize(
     "series",
     [

@@ -10,7 +10,8 @@ import pytest
 from fakes.gpus import REHEARSES, needs
 from fakes.train_command import Train
 from scalewise.analysis.cells import Cell
-from scalewise.analysis.disturbances import DEVICE_CODES, disturbances, step_edges_s
+from scalewise.analysis.common_stalls import step_edges_s
+from scalewise.analysis.disturbances import DEVICE_CODES, disturbances
 from scalewise.analysis.load import load_sweep
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]

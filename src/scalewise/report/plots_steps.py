@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from scalewise.analysis.disturbances import step_edges_s
+from scalewise.analysis.common_stalls import step_edges_s
 from scalewise.analysis.run import Run
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.summary import Analysis

@@ -14,7 +14,8 @@ from recorded import DDP, START, Spec, write_sweep
 from fakes.nvml.fixture import fake_nvml  # noqa: F401  # a fixture
 from fakes.nvml.scenario import INVALID_ARGUMENT, NO_PERMISSION, Scenario, gpu_uuid, mig_uuid
 from scalewise.analysis.cells import Cell
-from scalewise.analysis.disturbances import Finding, common_stalls, disturbances
+from scalewise.analysis.common_stalls import common_stalls
+from scalewise.analysis.disturbances import Finding, disturbances
 from scalewise.analysis.load import load_sweep
 from scalewise.gpu.sampler import DeviceSampler
 from scalewise.records import (

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400), pytest.mark.usefixtures
 
 FP8_STEPS = 20
 STEPS, STEP_MS = 45, 300
-"""Long enough for the driver's list of processes, which is read every ten seconds."""
+"""Long enough for several readings of the driver's list of processes."""
 
 
 def no_fp8() -> str | None:

@@ -24,7 +24,7 @@ ALLOWED = {
     "errors": set(),
     "plurals": set(),
     "records": {"errors", "file_kind", "typed"},
-    "analysis": {"hardware", "paths", "records", "typed"},
+    "analysis": {"hardware", "paths", "plurals", "records", "typed"},
     "report": {"analysis", "nccl_settings", "plurals", "records", "typed"},
     "models": {"ranges"},
     "datasets": {"errors", "file_kind", "plurals", "ranges", "typed"},

@@ -67,13 +67,14 @@ def test_each_lane_has_its_own_pace(fake_nvml: Use, tmp_path: Path) -> None:
     folder = CellFolder(tmp_path / "cell")
     _sample_for(2.5, DeviceSampler(folder, _gpus(1), _no_pids, interval_s=0.1))
     series = _series(folder)
-    power, energy, sm = (
+    power, energy, sm, processes = (
         [v for v in series.values(gpu_uuid(0), name) if v is not None]
-        for name in ("power_w", "energy_j", "sm_activity_percent")
+        for name in ("power_w", "energy_j", "sm_activity_percent", "processes")
     )
     assert len(power) == len(series.times) > 20
     assert len(energy) == 2, "the slow lane is read at the start and at the end"
     assert 2 <= len(sm) <= 4, "the GPM lane once a second"
+    assert 3 <= len(processes) <= 5, "the process list once a second too, and at both ends"
     assert energy[1] - energy[0] == pytest.approx(
         600 * (series.times[-1] - series.times[0]), rel=0.05
     )

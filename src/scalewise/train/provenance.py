@@ -17,9 +17,9 @@ from scalewise.host_identity import host_id
 from scalewise.paths import conf_dir
 from scalewise.recorded_environment import recorded_in
 from scalewise.records import DeviceInfo, Provenance
-from scalewise.records.provenance import WORKING_DIRECTORY
+from scalewise.records.provenance import PROTOCOL
 from scalewise.train.rank import ENV_STARTED
-from scalewise.working_tree import code_version
+from scalewise.working_tree import running_code
 
 _PACKAGES = (
     "scalewise",
@@ -59,7 +59,7 @@ def collect(
         platform=platform.platform(),
         python=platform.python_version(),
         packages=package_versions(),
-        code=_code(),
+        code=running_code(Path.cwd()),
         devices=devices,
         driver=driver,
         cuda=torch.version.cuda,
@@ -75,16 +75,8 @@ def collect(
         data=data or {},
         own_code=own_code or {},
         started="forked" if os.environ.get(ENV_STARTED) == "forked" else "fresh",
+        protocol=PROTOCOL,
     )
-
-
-def _code() -> dict[str, object]:
-    """A checkout's own repository; for an installed package, the user's around it."""
-    ours = code_version(Path(__file__).parent)
-    if ours:
-        return ours
-    users = code_version(Path.cwd())
-    return {**users, "tree": WORKING_DIRECTORY} if users else {}
 
 
 def package_versions() -> dict[str, str]:

@@ -186,7 +186,8 @@ class Monitor(CellRecorder):
         assert self._records is not None
         self._records.repeat_of(config_id(config, trainer.world_size))
         self.folder.save_config(config)
-        provenance = collect(devices, *driver_and_links(devices))
+        here = devices[: trainer.world_size // trainer.num_nodes]  # rank 0's host comes first
+        provenance = collect(here, *driver_and_links(here))
         # The user's own code is in the configuration, by the classes that the fit is made of: the
         # line of his script that asks for another device must not make two runs incomparable.
         self.folder.save_provenance(dataclasses.replace(provenance, code=scalewise_version()))

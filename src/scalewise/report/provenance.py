@@ -49,6 +49,7 @@ def provenance_lines(analysis: Analysis) -> list[str]:
         **_code(records),
         "NCCL settings": [f"{k}={v}" for p in records for k, v in set_in(p.environment).items()],
         "hosts (hashed)": [p.host for p in records],
+        "protocol of timing": [str(p.protocol) for p in records],
     }
     lines = _in_lines(facts)
     if analysis.sweep.order_seed is not None:

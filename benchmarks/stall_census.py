@@ -42,7 +42,7 @@ def trained_cells(folders: Iterable[Path]) -> Iterator[Cell]:
 def line(cell: Cell, found: Iterable[Finding]) -> str:
     """Devices, protocol where it is recorded, and each finding in a word with its detail."""
     assert cell.result is not None
-    protocol = getattr(cell.result, "protocol", None)
+    protocol = cell.provenance.protocol if cell.provenance is not None else None
     words = [f"{cell.path}:", f"{cell.result.world_size} x {cell.result.ranks[0].device.kind}"]
     if protocol is not None:
         words.append(f"protocol {protocol}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -182,7 +183,8 @@ if __name__ == "__main__":
     trainer = pl.Trainer(
         accelerator="cpu",
         devices=int(sys.argv[1]),
-        strategy="ddp" if sys.argv[1] == "2" else "auto",
+        num_nodes=int(sys.argv[2]),
+        strategy="ddp" if sys.argv[1:] != ["1", "1"] else "auto",
         max_epochs=1,
         callbacks=[monitor],
         logger=False,
@@ -199,7 +201,7 @@ def test_monitor_records_a_script_of_ones_own(train: Train, own_code: Path) -> N
     (own_code / "script.py").write_text(SCRIPT)
     for ranks, name in ((1, "monitored"), (2, "monitored-2")):
         done = subprocess.run(
-            [sys.executable, "script.py", str(ranks)],
+            [sys.executable, "script.py", str(ranks), "1"],
             cwd=own_code,
             env=train.environment,
             capture_output=True,
@@ -230,6 +232,38 @@ def test_monitor_records_a_script_of_ones_own(train: Train, own_code: Path) -> N
     )
     assert report.returncode == 0, report.stderr
     assert "SlowModule" in report.stdout
+
+
+def test_monitor_tells_the_devices_of_the_first_host_from_those_of_the_second(
+    train: Train, own_code: Path
+) -> None:
+    """Both were told as the first host's, and the provenance was refused as another cell's."""
+    (own_code / "script.py").write_text(SCRIPT)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    hosts = [
+        subprocess.Popen(
+            [sys.executable, "script.py", "1", "2"],
+            cwd=own_code,
+            env={
+                **train.environment, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+                "NODE_RANK": str(node), "LOCAL_RANK": "0",
+            },
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for node in range(2)
+    ]  # fmt: skip
+    for host in hosts:
+        _, said = host.communicate(timeout=120)
+        assert host.returncode == 0, said
+    (cell,) = load_sweep(own_code / "records").cells
+    assert cell.result is not None
+    assert [(rank.rank, rank.local_rank) for rank in cell.result.ranks] == [(0, 0), (1, 0)]
+    assert cell.provenance is not None
+    assert len(cell.provenance.devices) == 1
 
 
 def _check_monitored(cell: Cell, ranks: int) -> None:

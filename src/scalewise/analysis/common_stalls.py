@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from scalewise.records import SET_ASIDE, STOOD_STILL, WARMUP, StepSeries
+from scalewise.records import WARMUP, StepSeries
 
 LONG_STEP_MEDIANS: Final = 2.0
 STALL_MS: Final = 100.0
@@ -34,8 +34,7 @@ def common_stalls(series: Sequence[StepSeries], prepare_steps: int = 0) -> tuple
     """Times in which every rank was inside a long step, warm-up included, the first step not.
 
     Nor are the first ``prepare_steps``, in which a step is compiled or captured on every rank.
-    Ranks may be a step apart in number, so steps are compared by when they ran. A rank that stood
-    still by itself, suspended from outside, is known by that name already.
+    Ranks may be a step apart in number, so steps are compared by when they ran.
     """
     medians = [np.nanmedian(_durations_ms(one)[1:]) for one in series if len(one) > 1]
     if len(medians) < len(series) or np.isnan(medians).any():
@@ -79,7 +78,7 @@ def _long_steps(
     """Begin, end and whether it is warm-up of each long step but the first ones."""
     edges, steps = step_edges_s(series), _durations_ms(series)
     flags = series.rows["flags"]
-    is_long = (steps > LONG_STEP_MEDIANS * median_ms) & ((flags & (STOOD_STILL | SET_ASIDE)) == 0)
+    is_long = steps > LONG_STEP_MEDIANS * median_ms
     is_long[:left_out] = False
     return [
         (float(edges[i]), float(edges[i] + steps[i] / 1e3), bool(flags[i] & WARMUP))

@@ -360,7 +360,7 @@ def test_a_launcher_that_knows_no_cells_is_refused(
     assert status == 2
     assert errors == (
         "error: hydra/launcher: found BasicLauncher, which knows nothing of cells; allowed: "
-        "local, ray, slurm, ssh\n"
+        "local, ray, slurm\n"
     )
 
 

@@ -22,8 +22,6 @@ import pytest
 from fakes.nvml.scenario import GPU_IS_LOST, Scenario, environment, gpu_uuid
 from scalewise.gpu.seed_format import read_seed_file
 
-pytestmark = pytest.mark.timing
-
 _TOP = "import sys; from scalewise.gpu.top import main; sys.exit(main(sys.argv[1:]))"
 
 

@@ -17,6 +17,8 @@ from scalewise import ending, entry, paths
 from scalewise.command_line import overrides_last
 from scalewise.errors import ConfigError
 from scalewise.explain import explain, options_of
+from scalewise.gpu.election import FileLock
+from scalewise.records import SweepFolder, SweepPlan
 from scalewise.sweep import sweep_report, sweepers
 from scalewise.sweep.sweep_report import SweepReport
 
@@ -241,6 +243,40 @@ def test_a_traceback_is_there_for_who_asks(train: Train, monkeypatch: pytest.Mon
 )
 def test_options_may_stand_between_overrides(typed: str, understood: str) -> None:
     assert overrides_last(typed.split()) == understood.split()
+
+
+def test_a_folder_in_which_another_sweep_runs_is_refused(train: Train, tmp_path: Path) -> None:
+    folder = SweepFolder(tmp_path / "old")
+    folder.path.mkdir()
+    folder.save_plan(SweepPlan(1.0, (), 0, ()))
+    lock = FileLock(folder.lock_path)
+    assert lock.try_acquire()
+    status, errors = train(f"sweep.resume={folder.path}", "dataset.samples=400")
+    lock.release()
+    assert (status, errors.count("\n")) == (2, 1)
+    assert errors.startswith("error: sweep.resume: another process is running a sweep in ")
+
+
+def test_a_torn_plan_is_one_line_when_it_is_resumed(train: Train, tmp_path: Path) -> None:
+    folder = SweepFolder(tmp_path / "old")
+    folder.path.mkdir()
+    folder.save_plan(SweepPlan(1.0, (), 0, ()))
+    folder.plan_path.write_bytes(folder.plan_path.read_bytes()[:20])
+    status, errors = train(f"sweep.resume={folder.path}", "dataset.samples=400")
+    assert (status, errors.count("\n")) == (2, 1)
+    assert errors.startswith(f"error: {folder.plan_path}: cannot be read as JSON")
+
+
+def test_a_launcher_chosen_inside_a_swept_experiment_is_refused(
+    train: Train, tmp_path: Path
+) -> None:
+    (tmp_path / "experiment").mkdir()
+    text = "# @package _global_\ndefaults:\n  - override /hydra/launcher: basic\n"
+    (tmp_path / "experiment" / "sneaky.yaml").write_text(text)
+    (tmp_path / "experiment" / "plain.yaml").write_text("# @package _global_\nseed: 3\n")
+    status, errors = train("--config-dir", str(tmp_path), "-m", "experiment=plain,sneaky")
+    assert status == 2
+    assert errors.startswith("error: hydra/launcher: chosen inside experiment=sneaky, ")
 
 
 def test_what_is_given_twice_is_said_and_the_last_counts(

@@ -1,4 +1,4 @@
-"""Strategies that divide the model follow one device: 20 steps, fp32, 2 ranks on gloo.
+"""Strategies that divide the model follow one device: 50 steps, fp32, 2 ranks on gloo.
 
 See ``test_strategy_equivalence`` for those that replicate it.
 """
@@ -24,7 +24,7 @@ from scalewise.records import (
 EXACT = 1e-4
 """Relative difference of the loss in any step."""
 
-STEPS = 20
+STEPS = 50
 BASE = (
     "hardware=cpu",
     "tracking=none",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ import yaml
 
 from fakes.train_command import LEAN, ROOT, SMALL, Finished, Train
 from scalewise.analysis.shards import audit_shards
-from scalewise.records import CellFolder, SweepFolder, read_metrics, read_shard, read_steps
+from scalewise.records import CellFolder, read_metrics, read_shard, read_steps
 
 
 @pytest.fixture(scope="module")
@@ -207,13 +206,3 @@ def test_the_shipped_configuration_is_complete_beside_the_package(tmp_path: Path
         assert paths.conf_dir() == package / "conf"
     finally:
         paths.__file__ = original
-
-
-def test_closed_streams_harm_nothing(train: Train, tmp_path: Path) -> None:
-    """Each stream for itself: ``tests/unit/test_streams.py``."""
-    shell = ("sh", "-c", 'exec "$0" "$@" <&- >&- 2>&-')
-    around = replace(train, script=(*shell, *train.script))
-    folder = tmp_path / "closed"
-    assert around(*SMALL, "max_steps=4", f"hydra.run.dir={folder}").status == 0
-    ((planned, cell),) = SweepFolder(folder).cells()
-    assert cell.result_of(planned.cell_id) is not None

@@ -54,8 +54,8 @@ $(STAMP): pyproject.toml constraints.txt
 test: $(STAMP) ## Run every test
 	$(BIN)/python -m pytest tests/unit -n 2
 	$(BIN)/python -m pytest tests/integration -n 2 --dist loadfile \
-	  -m 'not cluster and not alone and not timing'
-	$(BIN)/python -m pytest tests/integration -m 'not cluster and (alone or timing)'
+	  -m 'not cluster and not alone'
+	$(BIN)/python -m pytest tests/integration -m 'not cluster and alone'
 
 test-fast: $(STAMP) ## Run the unit tests
 	$(BIN)/python -m pytest tests/unit -n 2

@@ -62,6 +62,11 @@ def seal(part: Path, checkpoint: Checkpoint) -> Path:
     return whole
 
 
+def has_checkpoints(cell: Path) -> bool:
+    """Whether a checkpoint was ever whole, be it damaged since."""
+    return any(folder.suffix != ".part" for folder in (cell / "checkpoints").glob("step-*"))
+
+
 def last_checkpoint(cell: Path) -> tuple[Path, Checkpoint] | None:
     """The latest checkpoint whose files are all as they were written; None if there is none."""
     for folder in sorted((cell / "checkpoints").glob("step-*"), reverse=True):

@@ -13,7 +13,8 @@ from scalewise.config import ConfigError, SweepConfig
 from scalewise.data_identity import changes, data_identity
 from scalewise.own_code_identity import own_code_identity, own_targets
 from scalewise.plurals import plural
-from scalewise.records import PlannedCell, Provenance, RecordError, SweepFolder
+from scalewise.records import CellFolder, PlannedCell, Provenance, RecordError, SweepFolder
+from scalewise.records.files import NewerRecordError
 from scalewise.sweep.plan import Cell
 from scalewise.working_tree import code_version
 
@@ -37,6 +38,7 @@ def select(cells: Sequence[Cell], folder: SweepFolder, rerun: str | None) -> Sel
     Raises :class:`ConfigError` if it selects nothing.
     """
     if rerun is None:
+        refuse_newer(folder, cells)
         return Selection(tuple(cells), frozenset())
     done = {c.planned.cell_id for c in cells if is_done(folder, c.planned)}
     if rerun == "failed":
@@ -52,12 +54,41 @@ def select(cells: Sequence[Cell], folder: SweepFolder, rerun: str | None) -> Sel
         )
     ids = {c.planned.cell_id for c in chosen}
     kept = [c for c in cells if c.planned.cell_id in ids | done]
+    refuse_newer(folder, kept)
     return Selection(tuple(kept), frozenset(ids & done))
 
 
 def is_done(folder: SweepFolder, planned: PlannedCell) -> bool:
     """The cell has a result, and it is this cell's."""
     return folder.cell(planned.name).result_of(planned.cell_id) is not None
+
+
+def refuse_newer(folder: SweepFolder, cells: Iterable[Cell]) -> None:
+    """Raises :class:`ConfigError` for a cell that a newer scalewise has finished."""
+    for cell in cells:
+        try:
+            folder.cell(cell.planned.name).load_result()
+        except NewerRecordError as error:
+            raise ConfigError(
+                f"sweep.resume: {error}; allowed: the scalewise that wrote it, a new sweep, or "
+                "other cells of this one"
+            ) from None
+        except RecordError:
+            continue
+
+
+def set_unreadable_aside(folder: CellFolder, planned: PlannedCell) -> str | None:
+    """Move away a run that ended, but whose result is not this cell's or cannot be read.
+
+    Returns the line that says so; None where there was nothing to move.
+    """
+    if not folder.has_result_file():
+        return None
+    try:
+        folder.load_result_of(planned.cell_id)
+    except RecordError as error:
+        return f"set aside {planned.name}: {error}; its records now lie in {folder.set_aside()}"
+    return None
 
 
 def is_rerun(planned: PlannedCell, rerun: str | None) -> bool:

@@ -1,8 +1,8 @@
 """Runs that took the place of finished ones: ``sweep.rerun`` may pick, and a reader must see it.
 
 A run that is made again, or whose result cannot be read, is not lost: the sweep moves it to
-``earlier/<n>`` in the folder of its cell. Nobody can tell from the figures that are left whether the first ones were disturbed or merely
-unwelcome, so that they were replaced is said beside them.
+``earlier/<n>`` in the folder of its cell. Nobody can tell from the figures that are left whether
+the first ones were disturbed or merely unwelcome, so that they were replaced is said beside them.
 """
 
 from __future__ import annotations

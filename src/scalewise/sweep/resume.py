@@ -14,8 +14,10 @@ from scalewise.data_identity import changes, data_identity
 from scalewise.own_code_identity import own_code_identity, own_targets
 from scalewise.plurals import plural
 from scalewise.records import CellFolder, PlannedCell, Provenance, RecordError, SweepFolder
+from scalewise.records.checkpoints import has_checkpoints, untrusted
 from scalewise.records.files import NewerRecordError
 from scalewise.sweep.plan import Cell
+from scalewise.train.checkpoint_config import CLOSE_IT, untrusted_checkpoint
 from scalewise.working_tree import code_version
 
 _TOGETHER = "its package and what it imports from beside it, taken together"
@@ -39,6 +41,7 @@ def select(cells: Sequence[Cell], folder: SweepFolder, rerun: str | None) -> Sel
     """
     if rerun is None:
         refuse_newer(folder, cells)
+        refuse_untrusted(folder, cells)
         return Selection(tuple(cells), frozenset())
     done = {c.planned.cell_id for c in cells if is_done(folder, c.planned)}
     if rerun == "failed":
@@ -55,6 +58,7 @@ def select(cells: Sequence[Cell], folder: SweepFolder, rerun: str | None) -> Sel
     ids = {c.planned.cell_id for c in chosen}
     kept = [c for c in cells if c.planned.cell_id in ids | done]
     refuse_newer(folder, kept)
+    refuse_untrusted(folder, kept)
     return Selection(tuple(kept), frozenset(ids & done))
 
 
@@ -75,6 +79,17 @@ def refuse_newer(folder: SweepFolder, cells: Iterable[Cell]) -> None:
             ) from None
         except RecordError:
             continue
+
+
+def refuse_untrusted(folder: SweepFolder, cells: Iterable[Cell]) -> None:
+    """Raises :class:`ConfigError` for a checkpoint that others than this user can have written."""
+    for cell in cells:
+        checkpoint, path = cell.request.cell.checkpoint, folder.cell(cell.planned.name).path
+        if not checkpoint.on or checkpoint.trust or not has_checkpoints(path):
+            continue
+        why = None if is_done(folder, cell.planned) else untrusted(path)
+        if why is not None:
+            raise ConfigError(untrusted_checkpoint(why, CLOSE_IT))
 
 
 def set_unreadable_aside(folder: CellFolder, planned: PlannedCell) -> str | None:

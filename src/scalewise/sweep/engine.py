@@ -27,6 +27,7 @@ from scalewise.sweep.plan import Cell, Request
 from scalewise.sweep.plan_file import add_to_plan
 from scalewise.sweep.process_tree import become_subreaper
 from scalewise.sweep.repeats import adaptive_requests, next_rounds
+from scalewise.sweep.resume import refuse_newer, set_unreadable_aside
 from scalewise.sweep.retry import Retries
 from scalewise.sweep.stages import Stages, interleaved, later_cells, reruns, split
 from scalewise.sweep.standing import Standing
@@ -163,9 +164,13 @@ class Engine(ABC):
 
     def _admit_all(self, cells: Sequence[Cell], alone: bool = False) -> None:
         """Queue cells; what is to run once more is set aside first."""
+        refuse_newer(self.folder, cells)
         for cell in cells:
+            folder = self.folder.cell(cell.planned.name)
             if cell.planned.cell_id in self.again:
-                self.folder.cell(cell.planned.name).set_aside()
+                folder.set_aside()
+            elif (aside := set_unreadable_aside(folder, cell.planned)) is not None:
+                self.display.note(aside)
             self._stages.write_evidence(cell)
             self._admit(cell, alone)
 

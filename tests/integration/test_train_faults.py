@@ -18,7 +18,6 @@ from fakes.nvml import scenario as nvml
 from fakes.train_command import LEAN, SMALL, Finished, Train, copy_own_code, wait_for
 from scalewise.analysis.load import load_sweep
 from scalewise.datasets.labelled_csv import HEAD_BYTES
-from scalewise.gpu.election import FileLock
 from scalewise.records import (
     Attempt,
     CellFolder,
@@ -29,6 +28,7 @@ from scalewise.records import (
     read_device_series,
     read_heartbeat,
 )
+from scalewise.sweep.folder_lock import held
 from scalewise.sweep.job import Job, Outcome
 
 FAULTY = (*LEAN, "model._target_=mine.Faulty", "dataset._target_=mine.Data", "batch_size=16")
@@ -238,10 +238,8 @@ def test_a_folder_in_which_another_sweep_runs_is_refused(train: Train) -> None:
     folder = SweepFolder(train.cwd / "old")
     folder.path.mkdir()
     folder.save_plan(SweepPlan(time.time(), (), 0, ()))
-    lock = FileLock(folder.lock_path)
-    assert lock.try_acquire()
-    run = train(*SMALL, f"sweep.resume={folder.path}")
-    lock.release()
+    with held(folder):
+        run = train(*SMALL, f"sweep.resume={folder.path}")
     assert (run.status, run.err.count("\n")) == (2, 1)
     assert run.err.startswith("error: sweep.resume: another process is running a sweep in ")
 
@@ -274,14 +272,9 @@ def supervise(
     train: Train,
     folder: CellFolder,
     *overrides: str,
-    ranks: int = 1,
     uuid: str | None = None,
-    before: str = "",
 ) -> Outcome:
-    """Run one attempt at a tiny cell under a real supervisor and return its answer.
-
-    ``before`` is run in the supervisor's process first.
-    """
+    """Run one attempt at a tiny cell of one rank under a real supervisor; its answer."""
     from hydra import compose, initialize_config_dir
 
     from scalewise.config import resolve
@@ -293,15 +286,14 @@ def supervise(
     cores = tuple(sorted(os.sched_getaffinity(0)))[:1]
     job = Job(
         str(folder.path),
-        PlannedCell("id", "config", folder.name, (), 0, ranks),
-        (DeviceInfo("cpu", "a CPU", uuid, cores=cores),) * ranks,
+        PlannedCell("id", "config", folder.name, (), 0, 1),
+        (DeviceInfo("cpu", "a CPU", uuid, cores=cores),),
         str(train.cwd),
         tuple(filter(None, sys.path)),
         ("train.py",),
     )
-    script = f"{before}\nfrom scalewise.sweep.supervisor import main; raise SystemExit(main())"
     process = subprocess.Popen(
-        [sys.executable, "-c", script],
+        [sys.executable, "-P", "-m", "scalewise.sweep.supervisor"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=train.environment,
@@ -312,23 +304,6 @@ def supervise(
         process.stdin.write(job.to_line())
         process.stdin.flush()
         return Outcome.from_line(process.stdout.read())
-
-
-def test_a_port_taken_between_choice_and_use_is_chosen_anew(train: Train, tmp_path: Path) -> None:
-    choose_a_taken_port_first = """
-import socket
-from scalewise.sweep import ranks
-taken = socket.create_server(("127.0.0.1", 0))
-free_port, taken_ports = ranks.free_port, [taken.getsockname()[1]]
-ranks.free_port = lambda: taken_ports.pop() if taken_ports else free_port()
-"""
-    folder = CellFolder(tmp_path / "cell")
-    outcome = supervise(
-        train, folder, "strategy=ddp", "sweep.grace_s=0", ranks=2, before=choose_a_taken_port_first
-    )
-    assert outcome.state == "done", outcome
-    assert folder.load_result().world_size == 2
-    assert list(folder.attempts()) == []
 
 
 @pytest.mark.alone  # the GPU has to be seen in the seconds before it goes

@@ -50,7 +50,7 @@ def left(tmp_path: Path) -> Iterator[int]:
         "from scalewise.gpu.election import FileLock;"
         "from scalewise.records import SweepFolder; from scalewise.sweep.folder_lock import held;"
         "folder = SweepFolder(Path(sys.argv[1])); lock = FileLock(folder.lock_path);"
-        "held(folder, lock).__enter__();"
+        "context = held(folder, lock); context.__enter__();"
         "child = subprocess.Popen(['sleep', '60'], stdout=-3, pass_fds=lock.descriptors);"
         "print(child.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )

@@ -16,7 +16,7 @@ from scalewise.records import DeviceInfo, RecordError
 from scalewise.records.doctor import RankMeasurements
 from scalewise.records.files import load_json
 from scalewise.train.rank import rendezvous, scrubbed
-from scalewise.train.rendezvous import ENV_LISTENER, ON_LOOPBACK, listen
+from scalewise.train.rendezvous import ENV_LISTENER, listen, on_loopback
 from scalewise.typed import to_plain
 
 _GRACE_S = 8.0
@@ -65,7 +65,7 @@ def _environment(
 ) -> dict[str, str]:
     threads = str(max(1, len(slot.cores)))
     return {
-        **ON_LOOPBACK,
+        **on_loopback(slots),
         **scrubbed(os.environ),
         **rendezvous(rank, rank, len(slots), port),
         # Every rank sees all GPUs of the examination: rank r's is number r.

@@ -30,7 +30,7 @@ class Team:
         self.size = size
         self._control: dist.ProcessGroup | None = None
         if size > 1:
-            join("gloo", timedelta(seconds=timeout_s))
+            join(rank, size, "gloo", timedelta(seconds=timeout_s))
             self._control = dist.group.WORLD
 
     @property

@@ -70,7 +70,7 @@ def _wait_for(lock: FileLock, folder: Path) -> None:
 
 def _last_holder(path: Path) -> int | None:
     """The process that took the lock last, dead or alive."""
-    text = path.read_text(encoding="ascii").strip()
+    text = path.read_text(encoding="ascii", errors="replace").strip()
     return int(text) if text.isdecimal() else None
 
 

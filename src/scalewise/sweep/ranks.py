@@ -18,7 +18,7 @@ from scalewise.sweep.job import Job
 from scalewise.sweep.process_tree import ENV_SUPERVISOR, command_line, descendants, kill, reap
 from scalewise.sweep.rank_start import ENV_INHERITED, RankStart, Starter, spawn
 from scalewise.train.rank import across_hosts, rendezvous, scrubbed
-from scalewise.train.rendezvous import ENV_LISTENER, ON_LOOPBACK, listen
+from scalewise.train.rendezvous import ENV_LISTENER, listen, on_loopback
 from scalewise.train.stacks import REQUEST
 from scalewise.typed import to_plain
 from scalewise.wrap import wrap_command
@@ -63,9 +63,12 @@ class Ranks:
             self._start_all(self._job.nodes.port, None)
             return
         with listen() as listener:
-            # A program around the rank may close what it does not know.
-            handed = listener if self._cell.sweep.wrap is None else None
-            self._start_all(listener.getsockname()[1], handed)
+            port = listener.getsockname()[1]
+            # A rank alone meets nobody; a program around it may close what it does not know.
+            handed = self._job.world_size > 1 and self._cell.sweep.wrap is None
+            if not handed:
+                listener.close()
+            self._start_all(port, listener if handed else None)
 
     def _start_all(self, port: int, listener: socket.socket | None) -> None:
         """``listener``: what rank 0 accepts the others on, and is not left open here."""
@@ -145,7 +148,7 @@ class Ranks:
         job, slot = self._job, self._job.slots[local_rank]
         threads = str(max(1, len(slot.cores)))
         environment = {
-            **(ON_LOOPBACK if job.nodes is None else {}),
+            **(on_loopback(job.slots) if job.nodes is None else {}),
             **scrubbed(os.environ),
             **self._cell.hardware.nccl_environment(),
             **self._cell.execution.rank_environment(job.world_size),

@@ -80,7 +80,7 @@ def run(cell: CellConfig, folder: CellFolder, rank: RankContext) -> RankSummary:
         torch.manual_seed(cell.seed + shard)
     try:
         with planted(cell.fault, rank, module, data), execution.stream():
-            _join(trainer.strategy, cell)
+            joined = _join(trainer.strategy, cell, rank)
             trainer.fit(module, **data, **restarts.fit_arguments())
     except (UnplantableError, UnprunableError, EmptyEpochError) as error:
         raise ConfigError(str(error)) from error
@@ -96,19 +96,24 @@ def run(cell: CellConfig, folder: CellFolder, rank: RankContext) -> RankSummary:
     summary = recorder.close(trainer, module)
     leave_records(cell.fault, folder, rank.rank, rank.world_size)
     # Under captured graphs NCCL hangs when it is taken down; the end of the process does it.
-    if torch.distributed.is_initialized() and cell.execution.kind != "cudagraph":
+    if joined and cell.execution.kind != "cudagraph":
         torch.distributed.destroy_process_group()
     return summary
 
 
-def _join(strategy: Strategy, cell: CellConfig) -> None:
-    """Make the process group that Lightning would make, where no other host can reach it."""
+def _join(strategy: Strategy, cell: CellConfig, rank: RankContext) -> bool:
+    """Make the process group that Lightning would make, where no other host can reach it.
+
+    False where there is none to make.
+    """
     if not isinstance(strategy, DDPStrategy) or torch.distributed.is_initialized():
-        return
+        return False
     backend, device = strategy.process_group_backend, strategy.root_device
     assert backend is not None, "every strategy of ours names it"
     timeout = timedelta(seconds=cell.sweep.collective_timeout_s)
-    join(backend, timeout, None if device.type == "cpu" else device)
+    on_gpu = device.type != "cpu"
+    join(rank.rank, rank.world_size, backend, timeout, device if on_gpu else None)
+    return True
 
 
 def build_trainer(

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+from scalewise.records import DeviceInfo
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -19,9 +22,6 @@ if TYPE_CHECKING:
 
 ENV_LISTENER = "SCALEWISE_LISTENER"
 """The descriptor of the socket that rank 0 was handed."""
-
-ON_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-"""What keeps the ranks of one host from listening elsewhere. NCCL uses no socket for the data."""
 
 _LOOPBACK = "127.0.0.1"
 _BACKLOG = 1024
@@ -33,14 +33,24 @@ def listen(port: int = 0) -> socket.socket:
     return socket.create_server((_LOOPBACK, port), backlog=_BACKLOG)
 
 
-def join(backend: str, timeout: timedelta, device: torch.device | None = None) -> None:
-    """Make the process group of this rank's cell, as the environment variables describe it.
+def on_loopback(devices: Sequence[DeviceInfo]) -> dict[str, str]:
+    """The environment variables that keep the ranks of one host from listening elsewhere.
+
+    NCCL sends its data past sockets there: what it is told is no matter of speed.
+    """
+    on_gpu = any(device.kind == "cuda" for device in devices)
+    return {"GLOO_SOCKET_IFNAME": "lo", **({"NCCL_SOCKET_IFNAME": "lo"} if on_gpu else {})}
+
+
+def join(
+    rank: int, size: int, backend: str, timeout: timedelta, device: torch.device | None = None
+) -> None:
+    """Make the process group with the others, where the environment variables say.
 
     ``device`` is what torch calls ``device_id``. Raises torch's errors where it cannot be made.
     """
     from torch.distributed import PrefixStore, init_process_group  # type: ignore[attr-defined]
 
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store: Store | None = None
     if os.environ["MASTER_ADDR"] == _LOOPBACK:
         store = PrefixStore("default_pg", _local_store(rank, size, timeout))

@@ -28,7 +28,7 @@ _LAST_LINES = 3
 
 
 def run_ranks(
-    plan: Plan, slots: Sequence[DeviceInfo], folder: Path
+    plan: Plan, slots: Sequence[DeviceInfo], folder: Path, locks: tuple[int, ...] = ()
 ) -> tuple[tuple[RankMeasurements, ...], dict[str, str]]:
     """Measure on every slot at once. No process is left when this returns or raises.
 
@@ -41,7 +41,7 @@ def run_ranks(
             port = listener.getsockname()[1]
             for rank, slot in zip(ranks, slots, strict=True):
                 environment = _environment(slots, slot, rank.number, port)
-                rank.start(environment, listener if rank.number == 0 else None)
+                rank.start(environment, locks, listener if rank.number == 0 else None)
         _wait(ranks, plan.limit_s(len(slots)))
     finally:
         for rank in ranks:
@@ -86,10 +86,15 @@ class _Rank:
         self._process: subprocess.Popen[bytes] | None = None
         self._ended_by_us = False
 
-    def start(self, environment: dict[str, str], listener: socket.socket | None) -> None:
+    def start(
+        self,
+        environment: dict[str, str],
+        inherited: tuple[int, ...],
+        listener: socket.socket | None,
+    ) -> None:
         """``listener``: what rank 0 accepts the others on."""
-        inherited = () if listener is None else (listener.fileno(),)
         if listener is not None:
+            inherited += (listener.fileno(),)
             environment = {**environment, ENV_LISTENER: str(listener.fileno())}
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(

@@ -11,17 +11,16 @@ only processes started here are ended.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-
-from debian import install_missing, sbin
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
@@ -110,6 +109,27 @@ def run(command: list[str], environment: dict[str, str]) -> int:
         except BaseException:
             process.terminate()
             raise
+
+
+def install_missing(programs: Sequence[str], packages: Sequence[str]) -> None:
+    """Install ``packages`` where a program is missing. Exits with 2 where that cannot be."""
+    missing = [name for name in programs if sbin(name) is None]
+    if not missing:
+        return
+    command = ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
+    if shutil.which("apt-get") is None or os.getuid() != 0:
+        print(f"{', '.join(missing)} not found; as root on Debian: {' '.join(command)}")
+        raise SystemExit(2)
+    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    subprocess.run(["apt-get", "update"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, check=True, env=quiet, stdout=subprocess.DEVNULL)
+    print(f"installed {', '.join(packages)}")
+
+
+def sbin(program: str) -> str | None:
+    """Where a program is that an administrator's PATH would find."""
+    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
+    return shutil.which(program, path=path)
 
 
 def write_config(folder: Path) -> Path:

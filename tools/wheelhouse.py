@@ -77,7 +77,7 @@ HOST_HAS = frozenset(
 )
 """What a host with torch, Lightning, the scientific stack and huggingface-hub brings along."""
 EXTRAS = ("fp8",)
-TESTING = ("pytest", "pytest-rerunfailures", "pytest-timeout")
+TESTING = ("pytest", "pytest-timeout")
 """What `pytest tests/gpu` needs: nothing there runs in parallel."""
 
 PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in (39, 35, 34, 31, 28, 27, 24, 17, 12, 5)]

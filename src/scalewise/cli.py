@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from scalewise.printing import (
+from scalewise.streams import (
     EXIT_NOT_SHOWN,
-    NotShownError,
-    discard_output,
-    prepare_streams,
-    run_and_flush,
+    EXIT_UNREAD,
+    discard,
+    is_unread,
+    open_closed_streams,
+    say,
+    silence_unread,
 )
-from scalewise.streams import say
-
-_READER_IS_GONE = 128 + signal.SIGPIPE
 
 
 @dataclass(frozen=True)
@@ -86,22 +85,21 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand and return its exit status: 2 for wrong use, 74 for a full disk."""
     words = list(sys.argv[1:] if argv is None else argv)
-    prepare_streams()
+    open_closed_streams()
     try:
-        return run_and_flush(lambda: _run(words))
-    except BrokenPipeError:
-        # `| head -1` has read enough: as quiet, and with the status, as of other programs.
-        discard_output()
-        return _READER_IS_GONE
-    except NotShownError as error:
-        discard_output()
-        say(f"{' '.join(['scalewise', *words[:1]])}: {error}")
+        status = _run(words)
+        sys.stdout.flush()
+        return status
+    except (OSError, SystemExit) as error:
+        if is_unread(error):
+            # `| head -1` has read enough: as quiet, and with the status, as of other programs.
+            silence_unread()
+            return EXIT_UNREAD
+        if isinstance(error, SystemExit) or error.errno != errno.ENOSPC:
+            raise
+        discard(1)
+        say(f"{' '.join(['scalewise', *words[:1]])}: {error.strerror}")
         return EXIT_NOT_SHOWN
-    except SystemExit as error:
-        # Rich's consoles turn it into an exit of their own.
-        if isinstance(error.__context__, BrokenPipeError):
-            return _READER_IS_GONE
-        raise
 
 
 def _run(words: list[str]) -> int:

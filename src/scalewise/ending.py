@@ -6,8 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from scalewise.printing import EXIT_NOT_SHOWN, NotShownError, discard_output
-from scalewise.streams import is_unread, say, silence_unread
+from scalewise.streams import EXIT_NOT_SHOWN, discard, is_unread, say, silence_unread
 from scalewise.sweep.job import Outcome
 from scalewise.sweep.sweep_report import SweepReport, sweeps_run
 
@@ -92,15 +91,11 @@ def _print_table(sweep: SweepReport) -> bool:
     try:
         print_console(sweep.folder, open_console())
         sys.stdout.flush()
-    except NotShownError as error:
-        discard_output()
-        all_done = sweep.count("done") == len(sweep.outcomes)
-        rest = "all else is done" if all_done else "what was finished is kept"
-        say(f"error: {error}: the table is not shown, {rest} in {sweep.folder}")
-        return False
     except (OSError, SystemExit) as error:
         if not is_unread(error):
-            raise
+            discard(1)
+            say(f"error: standard output: {error}; the table is not shown")
+            return False
         silence_unread()
     return True
 

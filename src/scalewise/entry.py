@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,17 +12,11 @@ from scalewise.ending import EXIT_FAILED, EXIT_INTERRUPTED, report, say_how_to_f
 from scalewise.errors import EXIT_CONFIG_ERROR
 from scalewise.explain import explain, is_the_hosts_fault
 from scalewise.paths import conf_dir, discard_unused_folder, sweep_folder
-from scalewise.printing import (
-    EXIT_NOT_SHOWN,
-    NotShownError,
-    discard_output,
-    prepare_streams,
-    run_and_flush,
-)
 from scalewise.streams import (
-    ignore_polite_signals,
+    EXIT_UNREAD,
     interrupt_on_polite_signals,
     is_unread,
+    open_closed_streams,
     say,
     silence_unread,
 )
@@ -34,8 +27,6 @@ from scalewise.train.rank import foreign_launch
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-EXIT_UNREAD = 128 + signal.SIGPIPE
-
 
 def train() -> int:
     """Run the cell or the sweep on the command line.
@@ -45,7 +36,7 @@ def train() -> int:
     used up or a resumed sweep was given other choices, 4 a verdict is invalid, 74 all is
     done but standard output could not be written, 130 interrupted.
     """
-    prepare_streams()
+    open_closed_streams()
     launched = foreign_launch()
     if launched is not None and launched[1] != 0:
         launcher, rank, size = launched
@@ -61,12 +52,7 @@ def train() -> int:
     interrupt_on_polite_signals()
     try:
         sys.argv[1:] = overrides_last(with_defaults(sys.argv[1:]))
-        return run_and_flush(_run_and_report)
-    except NotShownError as error:
-        # Of what is only printed, such as --help or a preview; report() sees to its table itself.
-        discard_output()
-        say(f"error: {error}")
-        return EXIT_NOT_SHOWN
+        return _run_and_report()
     except KeyboardInterrupt:
         return _interrupted("interrupted")
     except SystemExit as error:
@@ -100,12 +86,12 @@ def _unread() -> int:
 def _interrupted(what: str) -> int:
     say(f"{what}: what was finished is kept")
     say_how_to_finish()
-    ignore_polite_signals()
     return EXIT_INTERRUPTED
 
 
 def _run_and_report() -> int:
     _run_hydra()
+    sys.stdout.flush()
     return report()
 
 

@@ -9,27 +9,25 @@ import signal
 import sys
 from types import FrameType
 
+EXIT_UNREAD = 128 + signal.SIGPIPE
+EXIT_NOT_SHOWN = os.EX_IOERR
+"""All was done, but standard output could not be written: 74, as sysexits.h has it."""
+
 _POLITE = (signal.SIGTERM, signal.SIGHUP)
 
 
 def open_closed_streams() -> None:
     """Put the null device where standard streams were closed (``2>&-``), for children as well.
 
-    The next file that is opened, here or in a process started from here, would otherwise take such
-    a number, and get what is printed.
+    The next file that is opened would otherwise take such a number, and get what is printed.
     """
-    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            opened = os.open(os.devnull, os.O_RDWR)
-            if opened == number:
-                os.set_inheritable(number, True)  # as dup2 leaves it
-            else:
-                os.dup2(opened, number)
-                os.close(opened)
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - for good
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number is free
+            stream = open(number, "w" if number else "r", closefd=False)  # noqa: SIM115 - for good
+            setattr(sys, name, stream)
 
 
 def interrupt_on_polite_signals() -> None:
@@ -55,18 +53,6 @@ def _heed_no_more(_number: int, _frame: FrameType | None) -> None:
     """What the first signal began goes on."""
 
 
-def ignore_polite_signals() -> None:
-    """Let the status be what was decided: all is said, and the interpreter only winds down.
-
-    It puts the system's handlers back on its way out, and a second signal would end it there.
-    """
-    # Blocked meanwhile: Python writes an error for a signal that came before and is ignored now.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _POLITE)
-    for number in _POLITE:
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def is_unread(error: BaseException) -> bool:
     """Whether it says that whoever read what is printed, or the terminal, is gone."""
     if isinstance(error, SystemExit):
@@ -80,9 +66,14 @@ def is_unread(error: BaseException) -> bool:
 def silence_unread() -> None:
     """Let standard output and standard error go nowhere, each if nobody reads it any longer."""
     for number in filter(_is_gone, (1, 2)):
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, number)
-        os.close(null)
+        discard(number)
+
+
+def discard(number: int) -> None:
+    """Let a standard stream go nowhere: what it still holds would fail again at the end."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, number)
+    os.close(null)
 
 
 def _is_gone(number: int) -> bool:
@@ -93,11 +84,9 @@ def _is_gone(number: int) -> bool:
 
 
 def say(text: str) -> None:
-    """Write a line to standard error, to whoever still reads."""
+    """Write a line to standard error; where that fails there is nowhere left to say so."""
     try:
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
-    except OSError as error:
-        if not is_unread(error):
-            raise
-        silence_unread()
+    except OSError:
+        discard(2)

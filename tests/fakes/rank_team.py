@@ -1,18 +1,24 @@
-"""Ranks without a sweep around them: one module, started several times over gloo's variables."""
+"""Ranks without a sweep around them: one module, run by several processes over gloo's variables.
+
+    python -m fakes.rank_team MODULE FOLDER COUNT
+
+They are forked from a process that has imported what training needs: that takes seconds, once.
+"""
 
 from __future__ import annotations
 
 import os
+import runpy
+import signal
 import subprocess
 import sys
-import time
-from collections.abc import Sequence
+import traceback
 from pathlib import Path
 
+from scalewise.lifetime import die_with_parent
 from scalewise.sweep.ports import free_port
 
 _TIMEOUT_S = 150
-_POLL_S = 0.1
 
 
 def run_ranks(module: str, folder: Path, count: int) -> None:
@@ -20,38 +26,60 @@ def run_ranks(module: str, folder: Path, count: int) -> None:
 
     Raises AssertionError with what the ranks wrote to stderr if one of them fails or none ends.
     """
-    port, ranks = free_port(), []
-    for rank in range(count):
-        environment = {
-            **os.environ,
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "NODE_RANK": "0",
-            "LOCAL_RANK": str(rank),
-            "RANK": str(rank),
-            "WORLD_SIZE": str(count),
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]),
-        }
-        command = [sys.executable, "-W", "error", "-m", module, str(folder)]
-        with (folder / f"rank{rank}.err").open("wb") as errors:
-            ranks.append(subprocess.Popen(command, env=environment, stderr=errors))
+    environment = {
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "NODE_RANK": "0",
+        "WORLD_SIZE": str(count),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]),
+    }
+    command = [sys.executable, "-W", "error", "-m", "fakes.rank_team", module, str(folder)]
+    done = subprocess.run(
+        [*command, str(count)],
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=_TIMEOUT_S,
+        check=False,
+    )
+    said = [path.read_text() for path in sorted(folder.glob("rank*.err"))]
+    assert done.returncode == 0, "\n".join([done.stderr, *said])
+
+
+def main(module: str, folder: str, count: int) -> int:
+    """0 if all ranks succeed. One that fails leaves the others waiting for it: they are ended."""
+    from scalewise.train import experiment  # noqa: F401 - for all ranks
+
+    team = os.getpid()
+    ranks = {_start(module, folder, rank, team) for rank in range(count)}
+    while ranks:
+        pid, status = os.wait()
+        ranks.remove(pid)
+        if status != 0:
+            for other in ranks:
+                os.kill(other, signal.SIGKILL)
+            return 1
+    return 0
+
+
+def _start(module: str, folder: str, rank: int, team: int) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
     try:
-        statuses = _statuses(ranks)
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    said = "\n".join((folder / f"rank{r}.err").read_text() for r in range(count))
-    assert statuses == [0] * count, said
+        die_with_parent(team)
+        os.dup2(os.open(Path(folder) / f"rank{rank}.err", os.O_WRONLY | os.O_CREAT), 2)
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        sys.argv = [module, folder]
+        runpy.run_module(module, run_name="__main__")
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+    os._exit(0)
 
 
-def _statuses(ranks: Sequence[subprocess.Popen[bytes]]) -> list[int | None]:
-    """How the ranks ended. One that fails leaves the others waiting for it: then they did not."""
-    deadline = time.monotonic() + _TIMEOUT_S
-    while True:
-        statuses = [rank.poll() for rank in ranks]
-        ended = [status for status in statuses if status is not None]
-        if any(ended) or len(ended) == len(ranks) or time.monotonic() > deadline:
-            return statuses
-        time.sleep(_POLL_S)
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))

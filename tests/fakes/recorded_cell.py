@@ -26,6 +26,7 @@ from scalewise.records import (
     SweepFolder,
     SweepPlan,
 )
+from scalewise.records.provenance import PROTOCOL
 
 BATCH = 16
 STEP_MS = 100.0
@@ -98,6 +99,7 @@ class RecordedCell:
                 environment={},
                 usable_cores=2,
                 memory_limit_mib=None,
+                protocol=PROTOCOL,
             )
         )
         self._metrics = [MetricsWriter(folder.metrics_path(r)) for r in range(ranks)]

@@ -5,15 +5,15 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
-from fakes.across_hosts import first_steps
 from fakes.choices import AUTO_BATCH, CAP_GIB, check_found_batch, check_limited_by_memory
 from fakes.gpus import REHEARSES, a_stranger, gpus, needs
 from fakes.train_command import Finished, Train, wait_for
 from fakes.twins import losses_of
-from scalewise.records import read_device_series
+from scalewise.records import SweepFolder, read_device_series, read_heartbeat
 from scalewise.train.execution.config import find_compiler
 from scalewise.train.precision import FP8_CAPABILITY
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400), pytest.mark.usefixtures
 
 FP8_STEPS = 20
 STEPS, STEP_MS = 45, 300
-"""Long enough for the driver's list of processes, which is read every ten seconds."""
+"""Long enough for several readings of the driver's list of processes."""
 
 
 def no_fp8() -> str | None:
@@ -93,6 +93,14 @@ def test_one_gpu_of_several_is_recorded_as_itself_with_whoever_joins(train: Trai
     assert any(gpu.uuid in who for who in result.co_tenants), (result.co_tenants, listed)
 
 
+def makes_steps(sweep: Path) -> bool:
+    if not (sweep / "sweep.json").exists():
+        return False
+    ((_, folder),) = SweepFolder(sweep).cells()
+    beat = read_heartbeat(folder.heartbeat_path(0))
+    return beat is not None and beat.step > 2
+
+
 def watched(train: Train, once_it_trains: Callable[[], None]) -> Finished:
     """A cell of slow steps on the last GPU."""
     before = train.sweeps()
@@ -102,7 +110,7 @@ def watched(train: Train, once_it_trains: Callable[[], None]) -> Finished:
         **mask(-1),
     )  # fmt: skip
     (sweep,) = wait_for(lambda: train.sweeps() - before, "the sweep's folder")
-    first_steps(sweep, ranks=1)
+    wait_for(lambda: makes_steps(sweep), "its first steps", 90)
     once_it_trains()
     return train.finish(process, before)
 

@@ -16,11 +16,11 @@ def test_both_ranks_agree_on_a_size_and_train_with_it(train: Train) -> None:
         *LEAN,
         "dataset.samples=400",
         "batch_size=auto",
-        "batch_search.max=24",
+        "batch_search.max=6",
         "strategy=ddp",
         "strategy.devices=2",
         "hardware=cpu",
     )
     record, _ = check_found_batch(run, ranks=2)
-    assert (record.per_device_batch_size, record.global_batch_size) == (24, 48)
-    assert [t.per_device_batch_size for t in record.trials] == [1, 2, 4, 8, 16, 24]
+    assert (record.per_device_batch_size, record.global_batch_size) == (6, 12)
+    assert [t.per_device_batch_size for t in record.trials] == [1, 2, 4, 6]

@@ -24,11 +24,12 @@ from scalewise.records import (
 EXACT = 1e-4
 """Relative difference of the loss in any step."""
 
+STEPS = 50
 BASE = (
     "hardware=cpu",
     "tracking=none",
     "batch_size=16",
-    "max_steps=50",
+    f"max_steps={STEPS}",
     "warmup_steps=5",
     "validation=end",
     "log_every_n_steps=1",
@@ -109,7 +110,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 @pytest.mark.parametrize("name", DIVIDED)
 def test_a_divided_model_follows_the_loss_of_one_device(trained: Trained, name: str) -> None:
     alone = trained.losses[name.partition("/")[0]]
-    assert len(alone) == len(trained.losses[name]) == 50
+    assert len(alone) == len(trained.losses[name]) == STEPS
     assert alone[0] != alone[-1]
     worst = max(abs(a - b) / abs(b) for a, b in zip(trained.losses[name], alone, strict=True))
     assert worst <= EXACT
@@ -149,8 +150,13 @@ def test_parameters_count_whole_and_optimizer_state_by_parts(trained: Trained, n
 def test_samples_count_once_where_ranks_share_them(trained: Trained) -> None:
     shards = {name: [r.data_shard for r in trained.ranks(name)] for name in MAIN}
     assert shards == {"gpt2/fsdp": [0, 1], "gpt2/tensor": [0, 0], "gpt2/pipeline": [0, 0]}
+    whole = STEPS * 16
     fed = {name: [r.samples_fed for r in trained.ranks(name)] for name in MAIN}
-    assert fed == {"gpt2/fsdp": [400] * 2, "gpt2/tensor": [800] * 2, "gpt2/pipeline": [800] * 2}
+    assert fed == {
+        "gpt2/fsdp": [STEPS * 8] * 2,
+        "gpt2/tensor": [whole] * 2,
+        "gpt2/pipeline": [whole] * 2,
+    }
     for name in MAIN:
         audit = audit_shards(
             [
@@ -161,7 +167,7 @@ def test_samples_count_once_where_ranks_share_them(trained: Trained) -> None:
         )
         assert audit.verdict == ("sharded" if name == "gpt2/fsdp" else "replicated")
         last = read_metrics(CellFolder(trained.folder / name).metrics_path(0))[-1]
-        assert last.samples == 800
+        assert last.samples == whole
 
 
 @pytest.mark.parametrize("name", MAIN)
@@ -181,6 +187,6 @@ def test_a_pipeline_times_its_microbatches_and_what_it_waits(trained: Trained, n
         timed = read_steps(folder.steps_path(rank), rank).timed()
         forward, backward = timed.column("forward", "host"), timed.column("backward", "host")
         idle, step = timed.column("other", "host"), timed.column("step", "host")
-        assert len(timed) == 45
+        assert len(timed) == STEPS - 5
         assert (forward > 0).all() and (backward > 0).all() and (idle > 0).all()
         assert (forward + backward + idle < step).all()

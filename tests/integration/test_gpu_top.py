@@ -1,4 +1,4 @@
-"""``scalewise top`` as a user runs it, on the fake driver and on recordings."""
+"""``scalewise top`` as a user runs it, on the fake driver."""
 
 from __future__ import annotations
 
@@ -21,9 +21,6 @@ import pytest
 
 from fakes.nvml.scenario import GPU_IS_LOST, Scenario, environment, gpu_uuid
 from scalewise.gpu.seed_format import read_seed_file
-from scalewise.records import DeviceSample, DeviceSeriesWriter, SampledDevice
-
-pytestmark = pytest.mark.timing
 
 _TOP = "import sys; from scalewise.gpu.top import main; sys.exit(main(sys.argv[1:]))"
 
@@ -85,7 +82,6 @@ def test_without_a_gpu_it_says_so_in_one_line(tmp_path: Path) -> None:
     [
         (["--json"], "--json goes with --once"),
         (["--interval", "0"], "found 0; allowed: 0.1 or more"),
-        (["--replay", "absent.jsonl"], "absent.jsonl: cannot be read"),
     ],
 )
 def test_wrong_arguments_are_one_clear_line(
@@ -224,45 +220,3 @@ def _frames(
 
 def _answering(frame: dict[str, Any]) -> list[int]:
     return [d["index"] for d in frame["devices"] if d["answers"]]
-
-
-def test_a_recording_is_replayed_to_its_end(tmp_path: Path) -> None:
-    path = tmp_path / "host.jsonl"
-    device = SampledDevice("GPU-0", 0, "NVIDIA A10G", 0, 24_576, 300)
-    writer = DeviceSeriesWriter(path, "host", "nvml", 1.0, (device,), {})
-    for n in range(3):
-        writer.append(1.7e9 + n, {"GPU-0": DeviceSample("GPU-0", 50.0 + n, 12_288)}, 0.1)
-    writer.close()
-    terminal = _Terminal(_command("--replay", str(path), "--interval", "0.1"), None)
-    terminal.wait_for("A10G")
-    terminal.wait_for("its end")
-    terminal.press("q")
-    assert terminal.close() == 0
-    lines = _run("--replay", str(path), "--interval", "0.1").stdout.splitlines()
-    assert [json.loads(line)["devices"][0]["utilization_percent"] for line in lines] == [50, 51, 52]
-    last = json.loads(_run("--replay", str(path), "--once", "--json").stdout)
-    assert last["time"] == 1.7e9 + 2
-
-
-def test_a_real_h200s_recording_is_replayed_and_drawn(tmp_path: Path) -> None:
-    data = Path(__file__).resolve().parents[1] / "data" / "h200_single"
-    (path,) = data.glob("*/gpu/*.jsonl")
-    shown = json.loads(_run("--replay", str(path), "--once", "--json").stdout)
-    (device,) = shown["devices"]
-    assert (device["name"], device["sm_clock_mhz"]) == ("NVIDIA H200", 1980.0)
-    assert device["throttle_reasons"] == []
-    picture = tmp_path / "images" / "top.svg"
-    done = _run("--replay", str(path), "--once", "--svg", str(picture))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    drawn = picture.read_text()
-    assert "replay" in drawn and "H200" in drawn
-    assert "@font-face" not in drawn, "a picture in a README loads nothing from elsewhere"
-    again = tmp_path / "again.svg"
-    _run("--replay", str(path), "--once", "--svg", str(again))
-    assert again.read_bytes() == picture.read_bytes()
-
-
-def test_a_picture_is_of_one_reading(tmp_path: Path) -> None:
-    done = _run("--svg", str(tmp_path / "x.svg"))
-    assert done.returncode == 2
-    assert done.stderr == "scalewise top: --svg goes with --once and without --json\n"

@@ -35,7 +35,8 @@ def rank(number, port):
     dist.destroy_process_group()
 
 if __name__ == "__main__":
-    mp.spawn(rank, (int(sys.argv[1]),), nprocs=2)
+    # Forked, so that one import is enough.
+    mp.start_processes(rank, (int(sys.argv[1]),), nprocs=2, start_method="fork")
 """
 
 

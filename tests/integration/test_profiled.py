@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from fakes.train_command import SMALL, Train
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.summary import analyse
 from scalewise.records.profile import load_profiles
 
 
-@pytest.mark.alone  # three cells are compared by their times
 def test_a_window_stands_beside_the_timed_cell_and_is_never_timed(train: Train) -> None:
     run = train(
         "-m", *SMALL, "strategy=ddp", "max_steps=100", "profile.window=false,true",

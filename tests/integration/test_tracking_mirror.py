@@ -172,11 +172,13 @@ def test_two_cells_land_whole_in_both_trackers(
     assert history(logs["alpha"])[-1]["summary/val_accuracy"] == 0.9
 
 
-def test_alerts_reach_both_trackers_once_and_are_recorded(
+def test_alerts_and_true_times_of_a_cell_mirrored_late(
     tmp_path: Path, start: Start, environment: dict[str, str]
 ) -> None:
+    """An hour late, and its records have torn ends, which nobody takes for rows."""
     sweep = plan_sweep(tmp_path / "sweep", ["alpha"])
     cell = RecordedCell(sweep.cell("alpha"), arrival_ms=(30.0, 70.0))
+    cell.started_at -= 3600
     cell.train(30)
     full = Alert(
         time.time(), "error", "ecc", "GPU-1", "GPU 1: uncorrected memory errors", "1 of them"
@@ -186,9 +188,19 @@ def test_alerts_reach_both_trackers_once_and_are_recorded(
     cell.alert(lost)
     cell.train(50)
     cell.succeed()
+    for path in (cell.folder.metrics_path(0), cell.folder.device_series_paths()[0]):
+        with path.open("ab") as file:
+            file.write(b'{"time": 1, "st')
+    with cell.folder.steps_path(1).open("ab") as file:
+        file.write(b"\0" * 7)
     status, errors = finish(start(sweep.path))
     assert (status, errors) == (0, "")
 
+    rows = trackio_rows(environment, "alpha")
+    assert len(rows) == cell.expected_rows()
+    first = next(r for r in rows if r["table"] == "system_metrics")
+    expected = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(cell.started_at + 1))
+    assert first["timestamp"].startswith(expected)
     in_trackio = trackio_alerts(environment)
     late = "rank 1 holds the others back"
     assert {(run, title, level) for run, title, _, level in in_trackio} == {
@@ -208,20 +220,6 @@ def test_alerts_reach_both_trackers_once_and_are_recorded(
     record = tracking(cell.folder)
     assert set(record.alerts) == {full.title, lost.title, late}
     assert all(state.status == "synced" for state in record.trackers.values())
-
-
-def test_true_times_are_kept_when_mirrored_late(
-    tmp_path: Path, start: Start, environment: dict[str, str]
-) -> None:
-    cell = RecordedCell(CellFolder(tmp_path / "cell"))
-    cell.started_at -= 3600
-    cell.train(30)
-    cell.succeed()
-    assert start("--cell", cell.folder.path, "--once").wait(60) == 0
-    rows = trackio_rows(environment, "cell")
-    first = next(r for r in rows if r["table"] == "system_metrics")
-    expected = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(cell.started_at + 1))
-    assert first["timestamp"].startswith(expected)
 
 
 def test_killed_mirror_completes_later_without_doubling(
@@ -262,7 +260,7 @@ def test_killed_mirror_completes_later_without_doubling(
     assert sorted(told) == [ecc.title, late]
 
 
-def test_retried_cell_is_a_new_run(
+def test_retried_cell_is_a_new_run_and_a_plan_that_grows_is_followed(
     tmp_path: Path, start: Start, environment: dict[str, str]
 ) -> None:
     sweep = plan_sweep(tmp_path / "sweep", ["alpha"])
@@ -275,7 +273,12 @@ def test_retried_cell_is_a_new_run(
     retried = RecordedCell(sweep.cell("alpha"))
     retried.train(60)
     retried.succeed(attempt=2)
+    plan_sweep(tmp_path / "sweep", ["alpha", "beta"])
+    beta = RecordedCell(sweep.cell("beta"))
+    beta.train(20)
+    beta.succeed()
     assert finish(process) == (0, "")
+    assert {s.status for s in tracking(beta.folder).trackers.values()} == {"synced"}
     # The failed try ends with its throughput as its only summary.
     assert len(trackio_rows(environment, "alpha")) == failed.expected_rows()
     assert len(trackio_rows(environment, "alpha-try2")) == retried.expected_rows()
@@ -284,22 +287,6 @@ def test_retried_cell_is_a_new_run(
     assert {s.status for s in record.trackers.values()} == {"synced"}
     logs = wandb_records(sweep.path)
     assert [r["exit"]["exit_code"] for r in logs["alpha"] if r["type"] == "exit"] == [1]
-
-
-def test_broken_trackio_leaves_wandb_whole(tmp_path: Path, start: Start) -> None:
-    occupied = tmp_path / "a file"
-    occupied.write_text("not a folder")
-    cell = RecordedCell(CellFolder(tmp_path / "cell"))
-    cell.train(30)
-    cell.succeed()
-    status, errors = finish(start("--cell", cell.folder.path, TRACKIO_DIR=str(occupied)))
-    states = tracking(cell.folder).trackers
-    assert states["trackio"].status == "failed"
-    assert states["trackio"].problem
-    assert states["wandb"].status == "synced"
-    assert status == 1
-    assert errors.startswith("trackio: ")
-    assert len(errors.splitlines()) == 1
 
 
 def test_broken_import_is_said_once_for_all_cells(tmp_path: Path, start: Start) -> None:
@@ -324,22 +311,8 @@ def test_broken_import_is_said_once_for_all_cells(tmp_path: Path, start: Start) 
         assert states["wandb"].status == "failed"
 
 
-def test_torn_tail_is_left_until_it_is_whole(
-    tmp_path: Path, start: Start, environment: dict[str, str]
-) -> None:
-    cell = RecordedCell(CellFolder(tmp_path / "cell"))
-    cell.train(30)
-    cell.succeed()
-    for path in (cell.folder.metrics_path(0), cell.folder.device_series_paths()[0]):
-        with path.open("ab") as file:
-            file.write(b'{"time": 1, "st')
-    with cell.folder.steps_path(1).open("ab") as file:
-        file.write(b"\0" * 7)
-    assert finish(start("--cell", cell.folder.path)) == (0, "")
-    assert len(trackio_rows(environment, "cell")) == cell.expected_rows()
-
-
 def test_dead_sweep_ends_the_mirror_and_its_children(tmp_path: Path, start: Start) -> None:
+    """All of which ran on idle time."""
     sweep = plan_sweep(tmp_path / "sweep", ["alpha"])
     cell = RecordedCell(sweep.cell("alpha"))
     cell.train(50)
@@ -348,29 +321,17 @@ def test_dead_sweep_ends_the_mirror_and_its_children(tmp_path: Path, start: Star
     wait_for(lambda: bool(list((sweep.path / "wandb").glob("offline-run-*/*.wandb"))))
     children = descendants(process.pid)
     assert children
+    for pid in (process.pid, *children):
+        threads = [int(t.name) for t in Path(f"/proc/{pid}/task").iterdir()]
+        assert {os.sched_getscheduler(t) for t in threads} == {os.SCHED_IDLE}
     assert process.stdin is not None
     process.stdin.close()
-    began = time.monotonic()
-    assert process.wait(10) == 1
-    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), 5)
-    assert time.monotonic() - began < 10
+    assert process.wait(30) == 1
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), 30)
     states = tracking(cell.folder).trackers
     assert {s.status for s in states.values()} == {"incomplete"}
     assert all("had not ended" in (s.problem or "") for s in states.values())
     assert all(s.handed_over == s.read_back for s in states.values())
-
-
-def test_mirror_and_its_children_run_on_idle_time(tmp_path: Path, start: Start) -> None:
-    sweep = plan_sweep(tmp_path / "sweep", ["alpha"])
-    cell = RecordedCell(sweep.cell("alpha"))
-    cell.train(20)
-    cell.close()
-    process = start(sweep.path)
-    wait_for(lambda: bool(list((sweep.path / "wandb").glob("offline-run-*/*.wandb"))))
-    for pid in (process.pid, *descendants(process.pid)):
-        assert os.sched_getscheduler(pid) == os.SCHED_IDLE
-        threads = [int(t.name) for t in Path(f"/proc/{pid}/task").iterdir()]
-        assert {os.sched_getscheduler(t) for t in threads} == {os.SCHED_IDLE}
 
 
 def descendants(pid: int) -> list[int]:
@@ -379,21 +340,6 @@ def descendants(pid: int) -> list[int]:
         for child in (task / "children").read_text().split():
             found += [int(child), *descendants(int(child))]
     return found
-
-
-def test_a_plan_that_grows_is_followed(tmp_path: Path, start: Start) -> None:
-    sweep = plan_sweep(tmp_path / "sweep", ["alpha"])
-    process = start(sweep.path)
-    alpha = RecordedCell(sweep.cell("alpha"))
-    alpha.train(20)
-    alpha.succeed()
-    wait_for(lambda: alpha.folder.load_tracking() is not None)
-    plan_sweep(tmp_path / "sweep", ["alpha", "beta"])
-    beta = RecordedCell(sweep.cell("beta"))
-    beta.train(20)
-    beta.succeed()
-    assert finish(process) == (0, "")
-    assert {s.status for s in tracking(beta.folder).trackers.values()} == {"synced"}
 
 
 @pytest.fixture

@@ -74,11 +74,18 @@ def wandb_state(cell: RecordedCell) -> TrackerState:
     return record.trackers["wandb"]
 
 
-def test_offline_runs_are_uploaded_once(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_offline_runs_are_uploaded_once_and_by_who_is_logged_in(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
     sweep, cells = recorded_sweep(tmp_path / "sweep")
-    assert mirror(environment, sweep).returncode == 0
     with WandbServer() as server:
         account = logged_in(environment, server.url)
+        assert mirror({**account, "WANDB_MODE": "offline"}, sweep).returncode == 0
+        assert server.runs == {}, "WANDB_MODE goes before a login"
+        assert wandb_state(cells[0]).status == "synced"
+        refused = run(environment, "-c", _SYNC, sweep.path)
+        assert refused.returncode == 2
+        assert "WANDB_API_KEY" in refused.stderr
         done = run(account, "-c", _SYNC, sweep.path)
         assert (done.returncode, done.stdout) == (0, "uploaded 2 of 2 runs\n")
         assert sorted((u.name, u.group) for u in server.runs.values()) == [
@@ -94,40 +101,6 @@ def test_offline_runs_are_uploaded_once(tmp_path: Path, environment: dict[str, s
         assert again.returncode == 0
         assert again.stdout.startswith("nothing to upload")
         assert len(server.runs) == 2
-
-
-def test_upload_needs_a_login(tmp_path: Path, environment: dict[str, str]) -> None:
-    sweep, _ = recorded_sweep(tmp_path / "sweep")
-    assert mirror(environment, sweep).returncode == 0
-    refused = run(environment, "-c", _SYNC, sweep.path)
-    assert refused.returncode == 2
-    assert refused.stderr == (
-        "error: not logged in to WandB: run `wandb login` or set WANDB_API_KEY\n"
-    )
-    absent = run(environment, "-c", _SYNC, tmp_path / "absent")
-    assert absent.returncode == 2
-    assert "no such folder" in absent.stderr
-
-
-def test_logged_in_user_is_mirrored_online(tmp_path: Path, environment: dict[str, str]) -> None:
-    sweep, cells = recorded_sweep(tmp_path / "sweep")
-    with WandbServer() as server:
-        done = mirror(logged_in(environment, server.url), sweep)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert {len(u.history) for u in server.runs.values()} == {cells[0].expected_rows()}
-        for cell in cells:
-            state = wandb_state(cell)
-            assert (state.status, state.read_back) == ("synced", cell.expected_rows())
-            assert state.location.startswith(server.url)
-
-
-def test_wandb_mode_goes_before_a_login(tmp_path: Path, environment: dict[str, str]) -> None:
-    sweep, cells = recorded_sweep(tmp_path / "sweep")
-    with WandbServer() as server:
-        account = {**logged_in(environment, server.url), "WANDB_MODE": "offline"}
-        assert mirror(account, sweep).returncode == 0
-        assert server.runs == {}
-    assert wandb_state(cells[0]).status == "synced"
 
 
 def test_server_away_leaves_runs_to_upload(tmp_path: Path, environment: dict[str, str]) -> None:
@@ -146,6 +119,8 @@ def test_server_away_leaves_runs_to_upload(tmp_path: Path, environment: dict[str
         # The next mirror of this sweep finds the server and completes the runs there.
         assert mirror(logged_in(environment, server.url), sweep).returncode == 0
         assert sorted(u.name or "" for u in server.runs.values()) == ["alpha", "beta"]
+        assert {len(u.history) for u in server.runs.values()} == {cells[0].expected_rows()}
+        assert all(wandb_state(cell).location.startswith(server.url) for cell in cells)
     assert {wandb_state(cell).status for cell in cells} == {"synced"}
 
 

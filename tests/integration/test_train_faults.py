@@ -24,15 +24,13 @@ from scalewise.records import (
     DeviceInfo,
     PlannedCell,
     SweepFolder,
-    SweepPlan,
     read_device_series,
     read_heartbeat,
 )
-from scalewise.sweep.folder_lock import held
 from scalewise.sweep.job import Job, Outcome
 
 FAULTY = (*LEAN, "model._target_=mine.Faulty", "dataset._target_=mine.Data", "batch_size=16")
-FAULTS = ("exception", "memory", "sigkill", "hang", "none")
+FAULTS = ("exception", "sigkill", "hang", "none")
 COLLECTIVE_S = 8
 
 
@@ -75,7 +73,6 @@ def fault(faults: Finished, request: pytest.FixtureRequest) -> CellFolder:
             "rank 1: RuntimeError: a fault of my own, = 'quoted'",
             "RuntimeError: a fault of my own, = 'quoted'",
         ),
-        ("memory", "oom", "rank 1: MemoryError", "MemoryError"),
         ("sigkill", "signal", "rank 1 was ended by SIGKILL", None),
     ],
     indirect=["fault"],
@@ -86,7 +83,6 @@ def test_the_right_rank_is_blamed_with_its_last_lines(
     attempt = only_attempt(fault)
     assert (attempt.outcome, attempt.cause, attempt.rank) == ("failed", cause, 1)
     assert attempt.message.startswith(message)
-    assert ("; what needs less memory: " in attempt.message) == (cause == "oom")
     if last is not None:
         assert any(last in line for line in attempt.last_lines), attempt.last_lines
     assert attempt.finished_at - attempt.started_at < 60
@@ -138,7 +134,7 @@ def test_a_hang_is_seen_and_every_ranks_stack_is_kept(train: Train, own_code: Pa
         *FAULTY,
         "strategy=ddp",
         "+model.fault=hang",
-        "sweep.hang_timeout_s=25",
+        "sweep.hang_timeout_s=10",
         "sweep.grace_s=1",
         cwd=own_code,
     )
@@ -146,7 +142,7 @@ def test_a_hang_is_seen_and_every_ranks_stack_is_kept(train: Train, own_code: Pa
     folder = run.only_cell()
     attempt = only_attempt(folder)
     assert attempt.cause == "hang"
-    assert "no rank made a step for 2" in attempt.message
+    assert "no rank made a step for 1" in attempt.message
     stacks = [folder.log_path(rank, "err").read_text() for rank in (0, 1)]
     assert "in fail" in stacks[1]
     assert all("most recent call first" in text for text in stacks)
@@ -232,25 +228,6 @@ def test_ctrl_c_keeps_what_is_done_and_resume_runs_the_rest(train: Train, own_co
             result = cell.path / "result.json"
             assert result.stat().st_mtime_ns == finished[cell.name]
     assert run.err.count("was done before") == len(finished)
-
-
-def test_a_folder_in_which_another_sweep_runs_is_refused(train: Train) -> None:
-    folder = SweepFolder(train.cwd / "old")
-    folder.path.mkdir()
-    folder.save_plan(SweepPlan(time.time(), (), 0, ()))
-    with held(folder):
-        run = train(*SMALL, f"sweep.resume={folder.path}")
-    assert (run.status, run.err.count("\n")) == (2, 1)
-    assert run.err.startswith("error: sweep.resume: another process is running a sweep in ")
-
-
-def test_a_torn_plan_is_one_line_when_it_is_resumed(train: Train) -> None:
-    folder = SweepFolder(train.cwd / "old")
-    folder.save_plan(SweepPlan(time.time(), (), 0, ()))
-    folder.plan_path.write_bytes(folder.plan_path.read_bytes()[:20])
-    run = train(*SMALL, f"sweep.resume={folder.path}")
-    assert (run.status, run.err.count("\n")) == (2, 1), run.err
-    assert run.err.startswith(f"error: {folder.plan_path}: cannot be read as JSON")
 
 
 def test_a_file_that_cannot_be_read_says_where_and_asks_for_no_resumption(train: Train) -> None:

@@ -34,53 +34,22 @@ def test_a_reader_that_has_seen_enough_is_no_error(words: list[str]) -> None:
     assert (done.returncode, done.stderr) == (141, "")
 
 
-PRINTED = [
-    ["--help"],
-    ["--version"],
-    ["status", "--help"],
-    ["status", str(SMALL)],
-    ["status", str(SMALL), "--json"],
-    ["compare", str(SMALL), str(SMALL), "--factor", "code"],
-    ["train", "--help"],
-]
-
-
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("words", PRINTED, ids=lambda words: " ".join(words[:1] + words[2:]))
-def test_output_without_room_is_one_line(words: list[str], unbuffered: str) -> None:
-    done = _through_shell(">/dev/full", words, PYTHONUNBUFFERED=unbuffered)
-    assert done.returncode == 74
-    assert done.stderr.endswith(": standard output: No space left on device\n")
-    assert done.stderr.count("\n") == 1
-
-
-def test_closed_streams_are_no_error() -> None:
-    for words in PRINTED:
-        done = _through_shell("<&- >&-", words)
-        assert (done.returncode, done.stderr) == (0, ""), words
-
-
-def test_wrong_use_keeps_its_status_without_room_to_say_so() -> None:
-    assert _through_shell("2>/dev/full", ["report", "/nonexist"]).returncode == 2
-
-
-def _through_shell(
-    redirection: str, words: list[str], **environment: str
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["sh", "-c", f'"$0" -m scalewise "$@" {redirection}', sys.executable, *words],
-        env={**os.environ, **environment},
+@pytest.mark.parametrize("words", [["--version"], ["status", str(SMALL)]])
+def test_output_without_room_is_one_line(words: list[str]) -> None:
+    done = subprocess.run(
+        ["sh", "-c", '"$0" -m scalewise "$@" >/dev/full', sys.executable, *words],
         stderr=subprocess.PIPE,
         text=True,
         check=False,
         timeout=60,
     )
+    assert done.returncode == 74
+    assert done.stderr == f"scalewise {words[0]}: No space left on device\n"
 
 
-@pytest.mark.parametrize("module", ["scalewise", "scalewise.cli"])
-def test_the_command_runs_as_a_module(module: str) -> None:
+def test_the_command_runs_as_a_module() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", module, "report", "/nonexist"],
+        [sys.executable, "-m", "scalewise", "report", "/nonexist"],
         capture_output=True,
         text=True,
         check=False,

@@ -42,7 +42,7 @@ def test_one_cell_of_each_kind_is_valid(experiment: str) -> None:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         for overrides in every:
             # One of each combination of groups: values within a group do not change what fits.
-            kind = tuple(o for o in overrides if "." not in o.split("=")[0])
+            kind = tuple(o for o in overrides if (CONF / o.split("=")[0]).is_dir())
             if kind in seen:
                 continue
             seen.add(kind)

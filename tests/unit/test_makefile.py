@@ -88,6 +88,6 @@ def test_every_integration_test_runs_once_whatever_its_marks() -> None:
     """``make test`` divides them by marks; those with a cluster have a target of their own."""
     chosen = re.findall(r"-m '([^']+)'", make("test").stdout)
     assert len(chosen) == 2, chosen
-    for cluster, alone, timing in itertools.product((False, True), repeat=3):
-        marks = {"cluster": cluster, "alone": alone, "timing": timing}
+    for cluster, alone in itertools.product((False, True), repeat=2):
+        marks = {"cluster": cluster, "alone": alone}
         assert sum(eval(words, {}, marks) for words in chosen) == (not cluster), marks

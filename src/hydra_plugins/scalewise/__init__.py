@@ -124,22 +124,16 @@ class ClusterLauncher(_SweepLauncher):
             self.options,
         )
 
-    cluster: Literal["slurm", "ssh", "ray"]
+    cluster: Literal["slurm", "ray"]
 
 
 class SlurmLauncher(ClusterLauncher):
     """``hydra/launcher=slurm``: the cells of a sweep as jobs of a cluster."""
 
-    cluster: Literal["slurm", "ssh", "ray"] = "slurm"
+    cluster: Literal["slurm", "ray"] = "slurm"
 
 
 class RayLauncher(ClusterLauncher):
     """``hydra/launcher=ray``: the cells of a sweep on a Ray cluster."""
 
-    cluster: Literal["slurm", "ssh", "ray"] = "ray"
-
-
-class SshLauncher(ClusterLauncher):
-    """``hydra/launcher=ssh``: the cells of a sweep on several hosts that nobody schedules."""
-
-    cluster: Literal["slurm", "ssh", "ray"] = "ssh"
+    cluster: Literal["slurm", "ray"] = "ray"

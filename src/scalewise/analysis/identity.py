@@ -1,4 +1,10 @@
-"""What makes two results comparable: everything they depend on, except one declared factor."""
+"""What makes two results comparable: everything they depend on, except one declared factor.
+
+Hosts of one kind differ by up to a quarter, so ``host`` is a field. Results of several hosts equal
+only results of the same hosts: then the spread over runs, and with it the interval, contains the
+spread between hosts. Of a cell on several hosts it is that of rank 0. GPUs are told by model: which
+of them a run got is part of the spread over runs.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalewise.analysis.cells import Cell
+from scalewise.records.provenance import SOURCE_SHA256, WORKING_DIRECTORY
 
 # Keys that say how often and by what a configuration is run, and nothing of what is run.
 _NO_FACTOR = (
@@ -48,11 +55,16 @@ FACTORS: Mapping[str, tuple[str, ...]] = {
 """A factor a comparison may declare, and the fields (with all below them) that it frees."""
 
 UNKNOWN = "unknown"
+_AMONG_REPEATS = " | "
+"""Between the values that repeats of one configuration have."""
 DATA_FILE = "data_file."
 """Before the name of an argument of the data set: what the file was that it named."""
 OWN_CODE = "own_code."
 """Before the dotted name of a class of the user's own: what its source was."""
-_PROVENANCE = ("torch", "lightning", "driver", "cuda", "code.commit", "code.diff", "emulated")
+_PROVENANCE = (
+    "torch", "lightning", "driver", "cuda", "code.commit", "code.diff", "code.source", "emulated",
+    "host", "protocol",
+)  # fmt: skip
 
 _RECORDED = frozenset(
     {
@@ -92,7 +104,10 @@ def identity(cells: Sequence[Cell]) -> Identity:
     """
     each = [_identity(cell) for cell in cells]
     names = dict.fromkeys(name for one in each for name in one)
-    return {name: " | ".join(sorted({one[name] for one in each if name in one})) for name in names}
+    return {
+        name: _AMONG_REPEATS.join(sorted({one[name] for one in each if name in one}))
+        for name in names
+    }
 
 
 def differences(left: Identity, right: Identity, factor: str = "devices") -> list[Difference]:
@@ -113,7 +128,7 @@ def differences(left: Identity, right: Identity, factor: str = "devices") -> lis
         # the user's own have none.
         excused |= name.startswith((DATA_FILE, OWN_CODE)) and "absent" in (a, b)
         # What nobody recorded cannot be shown to be equal.
-        if not excused and (a != b or UNKNOWN in (a, b)):
+        if not excused and (a != b or UNKNOWN in a.split(_AMONG_REPEATS)):
             found.append(Difference(name, a, b))
     return found
 
@@ -178,9 +193,10 @@ def _from_provenance(cell: Cell) -> dict[str, str]:
         lightning,
         provenance.driver,
         provenance.cuda,
-        provenance.code.get("commit"),
-        provenance.code.get("diff_sha256"),
+        *_code(provenance.code),
         ", ".join(provenance.emulated) or None,
+        provenance.host or UNKNOWN,
+        provenance.protocol,
     )
     named = zip(_PROVENANCE, values, strict=True)
     fields = {name: "none" if value is None else str(value) for name, value in named}
@@ -188,6 +204,15 @@ def _from_provenance(cell: Cell) -> dict[str, str]:
     fields |= {f"{OWN_CODE}{target}": told for target, told in provenance.own_code.items()}
     # Forks share what fresh processes draw anew: their times are none to compare with.
     return fields | ({} if provenance.started == "fresh" else {"started": provenance.started})
+
+
+def _code(code: Mapping[str, Any]) -> tuple[str | None, str | None, str | None]:
+    """Commit, changes on top of it, and sources where the commit is not of scalewise."""
+    commit, source = code.get("commit"), code.get(SOURCE_SHA256)
+    is_ours = commit is not None and code.get("tree") != WORKING_DIRECTORY
+    if not is_ours and source is None:
+        return UNKNOWN, None, None
+    return commit, code.get("diff_sha256"), source
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -10,7 +10,7 @@ from scalewise.analysis import shared_host, sources
 from scalewise.analysis.cells import Cell, Sweep
 from scalewise.analysis.identity import Identity, identity
 from scalewise.analysis.labels import configuration_labels, named, swept_order
-from scalewise.analysis.parted import Parted
+from scalewise.analysis.parted import Parted, part_by_protocol
 from scalewise.analysis.rank_validity import Invalid
 from scalewise.analysis.run import Run, measure_run
 from scalewise.analysis.statistics import (
@@ -151,13 +151,16 @@ def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
 
 
 def _parted(groups: Mapping[str, Sequence[Cell]]) -> dict[str, Parted]:
-    """Repeats of one state of the user's files, and of those the ones with like neighbours."""
-    of_one_state = sources.part(groups)
-    alike = shared_host.part({key: parted.kept for key, parted in of_one_state.items()})
-    return {
-        key: Parted(alike[key].kept, {**parted.aside, **alike[key].aside})
-        for key, parted in of_one_state.items()
-    }
+    """Repeats that were timed alike, of those the ones of one state of the user's files, and of
+    those the ones with like neighbours."""
+    found = {key: Parted(tuple(cells), {}) for key, cells in groups.items()}
+    for part in (part_by_protocol, sources.part, shared_host.part):
+        again = part({key: parted.kept for key, parted in found.items()})
+        found = {
+            key: Parted(again[key].kept, {**parted.aside, **again[key].aside})
+            for key, parted in found.items()
+        }
+    return found
 
 
 def _configuration(

@@ -173,7 +173,10 @@ def _in_words(difference: Difference, single: Configuration, multi: Configuratio
 
 
 def _way_out(differing: Sequence[Difference], single: Configuration, multi: Configuration) -> str:
-    """What would compare a pair whose batches a device alone differ; empty for any other."""
+    """What would compare a pair that differs in its hosts or its batches a device alone; empty for
+    any other."""
+    if [d.field for d in differing] == ["host"]:
+        return "; repeats of both on the same hosts compare them"
     if [d.field for d in differing] != ["batch"] or multi.identity.get("scaling") != "weak":
         return ""
     batches = [{r.cell.result and r.cell.result.global_batch_size for r in c.runs}

@@ -12,8 +12,9 @@ from scalewise.analysis.cells import Cell
 from scalewise.analysis.identity import identity
 from scalewise.analysis.parted import ENOUGH_RUNS, Aside, Parted
 
-_OF_ONE_SIDE = ("devices", "strategy", "co_tenancy")
-"""Fields in which the sides of a comparison may differ, and the one that is judged here."""
+_OF_ONE_SIDE = ("devices", "strategy", "co_tenancy", "host")
+"""Fields in which the sides of a comparison may differ, the one that is judged here, and the one
+that repeats of a side may differ in."""
 
 
 def part(groups: Mapping[str, Sequence[Cell]]) -> dict[str, Parted]:

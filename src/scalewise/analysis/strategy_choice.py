@@ -37,14 +37,21 @@ def choose_strategy(
         raise UndecidedError(f"no strategy could be measured: {why}")
     fewest = min(known.values(), key=lambda e: e.devices or 0).name
     fastest = max(known.values(), key=lambda e: e.global_samples_per_s or 0.0).name
-    ratio = None
+    ratio, apart = None, False
     if fastest != fewest or len(known) > 1:
         other = fewest if fastest != fewest else next(n for n in known if n != fewest)
         above, below = (fastest, fewest) if fastest != fewest else (other, fewest)
-        ratio = estimate_ratio(
-            candidates[above].values("samples_per_s"), candidates[below].values("samples_per_s")
-        )
-    chosen, reason = _judge(fastest, fewest, ratio, len(evidence) - len(known))
+        sides = candidates[above], candidates[below]
+        apart = sides[0].identity.get("host") != sides[1].identity.get("host")
+        if not apart:
+            ratio = estimate_ratio(
+                sides[0].values("samples_per_s"), sides[1].values("samples_per_s")
+            )
+    chosen, reason = (
+        (fewest, f"{above} ran on other hosts, so it is compared with nothing")
+        if apart
+        else _judge(fastest, fewest, ratio, len(evidence) - len(known))
+    )
     interval = ratio.interval if ratio else None
     return StrategyDecision(
         chosen=chosen,

@@ -10,6 +10,7 @@ from scalewise.analysis.cells import Cell, Sweep
 from scalewise.analysis.communication import Communication, measure_communication
 from scalewise.analysis.cost import Cost, measure_cost
 from scalewise.analysis.diagnosis import Diagnosis
+from scalewise.analysis.disturbances import Finding, disturbances
 from scalewise.analysis.kinds import is_profiled
 from scalewise.analysis.mfu import MfuResult, find_doctor, measure_mfu
 from scalewise.analysis.rank_validity import Found
@@ -46,6 +47,8 @@ class Analysis:
     """The examination of the devices that lies beside the cells."""
     costs: Mapping[str, Cost] = field(default_factory=dict)
     """``config_id`` to what a sample costs, of timed configurations that ran."""
+    disturbances: tuple[Finding, ...] = ()
+    """What disturbed each cell, or why that cannot be told, in the order of the plan."""
 
     @property
     def measured(self) -> tuple[Configuration, ...]:
@@ -105,4 +108,5 @@ def analyse(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Analysis:
             for c in timed_only(configs)
             if c.runs
         },
+        tuple(one for cell in sweep.cells for one in disturbances(cell)),
     )

@@ -11,10 +11,9 @@ from scalewise.analysis.compare import compare
 from scalewise.analysis.identity import FACTORS
 from scalewise.analysis.load import load_sweep
 from scalewise.commands import refuse
-from scalewise.printing import NotShownError, discard_output
 from scalewise.records import RecordError
 from scalewise.report.comparison import as_text
-from scalewise.streams import say
+from scalewise.streams import discard, say
 
 
 def main(argv: Sequence[str]) -> int:
@@ -54,8 +53,6 @@ def _print_before_gate(text: str) -> None:
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
-    except BrokenPipeError:
-        discard_output()
-    except NotShownError as error:
-        discard_output()
-        say(f"scalewise compare: {error}")
+    except OSError as error:
+        discard(1)
+        say(f"scalewise compare: standard output: {error.strerror}")

@@ -105,7 +105,7 @@ def core_lane(api: Any) -> dict[str, Read]:
 
 
 def slow_lane(api: Any) -> dict[str, Read]:
-    """Counters, some of which take milliseconds; the process list is read beside them."""
+    """Counters, some of which take milliseconds."""
 
     def ecc(kind: int) -> Read:
         return lambda h: int(api.nvmlDeviceGetTotalEccErrors(h, kind, api.NVML_VOLATILE_ECC))

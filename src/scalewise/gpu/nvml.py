@@ -116,6 +116,8 @@ class Nvml:
     def sample(self, device: GpuDevice, *, slow: bool = False, gpm: bool = False) -> DeviceSample:
         """The core lane, with the slow lane and the GPM lane (Hopper's counters) if asked for.
 
+        Both read the process list beside them.
+
         GPM compares with the last GPM reading of this device, which must be more than 100 ms ago;
         the first one gives None. Raises :class:`GpuLost`.
         """
@@ -123,6 +125,8 @@ class Nvml:
         self._calls.read_lane(device, self._core, values)
         if slow:
             self._calls.read_lane(device, self._slow, values)
+        if slow or gpm:
+            # Every second: a cell of a few seconds has to find its own ranks in the list.
             values["processes"] = self.processes(device)
         if gpm:
             values.update(self._calls.attempt(device, "gpm", lambda _: self._gpm_of(device)) or {})

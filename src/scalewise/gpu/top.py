@@ -1,4 +1,4 @@
-"""``scalewise top``: the GPUs of this host, live in the terminal, or from a recording."""
+"""``scalewise top``: the GPUs of this host, live in the terminal."""
 
 from __future__ import annotations
 
@@ -17,16 +17,14 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 
-from scalewise.gpu.frames import Frame, FrameSource, RecordedFrames
+from scalewise.gpu.frames import Frame
 from scalewise.gpu.keys import Keys
 from scalewise.gpu.live import LiveFrames
 from scalewise.gpu.nvml import NvmlUnavailable
 from scalewise.gpu.sampler import MIN_INTERVAL_S
 from scalewise.gpu.stats_log import StatsLog
 from scalewise.gpu.ticks import Ticks
-from scalewise.gpu.top_picture import save_picture
 from scalewise.gpu.top_view import TopState, balance_of, render
-from scalewise.records import RecordError
 from scalewise.terminal import open_console
 from scalewise.typed import to_plain
 
@@ -38,14 +36,11 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     if options.json and not options.once:
         return _complain("--json goes with --once", EXIT_USAGE)
-    if options.svg and (options.json or not options.once):
-        return _complain("--svg goes with --once and without --json", EXIT_USAGE)
     try:
-        source = _open(options)
+        # A single reading takes less time than to be told one.
+        source = LiveFrames(options.interval, share=not options.once)
     except NvmlUnavailable as error:
         return _complain(str(error), EXIT_FAILED)
-    except RecordError as error:
-        return _complain(str(error), EXIT_USAGE)
     try:
         log = None if options.log is None else StatsLog(options.log, options.gpu)
     except (OSError, ValueError) as error:
@@ -71,9 +66,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--once", action="store_true", help="print one reading and end")
     parser.add_argument("--json", action="store_true", help="with --once: print it as JSON")
     parser.add_argument(
-        "--svg", type=Path, metavar="FILE", help="with --once: save it as a picture instead"
-    )
-    parser.add_argument(
         "--log",
         "--stats-file",
         type=Path,
@@ -82,9 +74,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--gpu", type=int, metavar="N", help="the GPU that FILE of --log holds (default: the first)"
-    )
-    parser.add_argument(
-        "--replay", type=Path, metavar="FILE", help="show a recording instead of this host"
     )
     return parser
 
@@ -104,16 +93,9 @@ def _complain(message: str, status: int) -> int:
     return status
 
 
-def _open(options: argparse.Namespace) -> FrameSource:
-    if options.replay is not None:
-        return RecordedFrames(options.replay)
-    # A single reading takes less time than to be told one.
-    return LiveFrames(options.interval, share=not options.once)
-
-
-def _show(source: FrameSource, log: StatsLog | None, options: argparse.Namespace) -> int:
+def _show(source: LiveFrames, log: StatsLog | None, options: argparse.Namespace) -> int:
     if options.once:
-        return _show_once(source, log, as_json=options.json, picture=options.svg)
+        return _show_once(source, log, as_json=options.json)
     state = TopState(source.title, options.interval)
     interactive = sys.stdout.isatty() and sys.stdin.isatty()
     with _ended_by_signals() as ended:
@@ -121,36 +103,19 @@ def _show(source: FrameSource, log: StatsLog | None, options: argparse.Namespace
     return EXIT_OK
 
 
-def _show_once(
-    source: FrameSource, log: StatsLog | None, *, as_json: bool, picture: Path | None
-) -> int:
-    """One reading; of a recording the last, with the history that led to it."""
-    state = TopState(source.title, 0.0)
-    for frame in _live_once(source) if isinstance(source, LiveFrames) else _all(source):
-        state.add(frame)
-        if log is not None:
-            log.write(frame)
-    if state.frame is None:
-        return _complain("the recording is empty", EXIT_FAILED)
+def _show_once(source: LiveFrames, log: StatsLog | None, *, as_json: bool) -> int:
+    frame = source.once()
+    if log is not None:
+        log.write(frame)
     if as_json:
-        sys.stdout.write(json.dumps(frame_json(state.frame, source.title), indent=2) + "\n")
+        sys.stdout.write(json.dumps(frame_json(frame, source.title), indent=2) + "\n")
         return EXIT_OK
-    if picture is not None:
-        save_picture(state, picture)
-        return EXIT_OK
+    state = TopState(source.title, 0.0)
+    state.add(frame)
     console = Console()
     console.width = console.width or shutil.get_terminal_size().columns  # COLUMNS=0 is no width
     console.print(render(state, console.width, 10_000))
     return EXIT_OK
-
-
-def _live_once(source: LiveFrames) -> Iterator[Frame]:
-    yield source.once()
-
-
-def _all(source: FrameSource) -> Iterator[Frame]:
-    while (frame := source.next()) is not None:
-        yield frame
 
 
 def frame_json(frame: Frame, title: str) -> dict[str, Any]:
@@ -197,10 +162,11 @@ def _ended_by_signals() -> Iterator[_Ended]:
             signal.signal(number, handler)
 
 
-def _run_lines(source: FrameSource, state: TopState, log: StatsLog | None, ended: _Ended) -> None:
+def _run_lines(source: LiveFrames, state: TopState, log: StatsLog | None, ended: _Ended) -> None:
     """Not a terminal: one line a reading, and nothing but the log where there is one."""
     ticks = Ticks(state.interval_s)
-    while not ended.by_signal and (frame := source.next()) is not None:
+    while not ended.by_signal:
+        frame = source.next()
         if log is not None:
             log.write(frame)
         else:
@@ -216,21 +182,18 @@ def _sleep(seconds: float, ended: _Ended) -> None:
         time.sleep(min(left, 0.1))
 
 
-def _run_screen(source: FrameSource, state: TopState, log: StatsLog | None, ended: _Ended) -> None:
+def _run_screen(source: LiveFrames, state: TopState, log: StatsLog | None, ended: _Ended) -> None:
     console = open_console()
     with Keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
         due = time.monotonic()
         while not ended.by_signal:
             if not state.paused and time.monotonic() >= due:
                 frame = source.next()
-                if frame is None:
-                    state.title, state.paused = f"{source.title} (its end)", True
-                else:
-                    state.title = source.title
-                    state.add(frame)
-                    if log is not None:
-                        log.write(frame)
-                    due = max(due + state.interval_s, time.monotonic())
+                state.title = source.title
+                state.add(frame)
+                if log is not None:
+                    log.write(frame)
+                due = max(due + state.interval_s, time.monotonic())
             live.update(render(state, console.width, console.height), refresh=True)
             wait = 3600.0 if state.paused else due - time.monotonic()
             key = keys.read(max(0.0, min(wait, 0.5)))

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from scalewise.host import cpu_quota, memory_limit_mib, processor_name, usable_cores
 from scalewise.host_identity import host_id
+from scalewise.recorded_environment import recorded_in
 from scalewise.records.doctor_host import HostFacts, NumaNode
 
 _SHM = Path("/dev/shm")
-_RECORDED = ("NCCL_", "GLOO_", "CUDA_", "NVIDIA_", "TORCH_", "OMP_", "MKL_", "PYTORCH_")
 
 
 def host_facts(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> HostFacts:
@@ -47,7 +47,7 @@ def host_facts(root: Path = Path("/"), environment: Mapping[str, str] = os.envir
         numa_nodes=nodes,
         cpu_governor=governor,
         cpu_pressure_percent=pressure,
-        environment={k: v for k, v in sorted(environment.items()) if k.startswith(_RECORDED)},
+        environment=recorded_in(environment),
         missing={key: reason for key, reason in missing.items() if reason is not None},
     )
 

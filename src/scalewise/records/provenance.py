@@ -8,6 +8,11 @@ from typing import Any, Literal
 
 WORKING_DIRECTORY = "working directory"
 """Whose repository a ``code`` is of where scalewise itself runs from none."""
+SOURCE_SHA256 = "source_sha256"
+"""In a ``code``: hash of scalewise's own sources, where no commit of theirs is known."""
+PROTOCOL = 2
+"""How steps are timed now. 1: a thread of the recorder opened a context on GPU 0 from every other
+rank, and stalled all ranks of a run on several GPUs."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +47,16 @@ class Provenance:
     packages: Mapping[str, str]
     """Distribution name to version."""
     code: Mapping[str, Any]
-    """``commit``, ``dirty`` and ``diff_sha256`` of scalewise's working tree; of the one that the
-    run started in, with :data:`WORKING_DIRECTORY` as ``tree``, where scalewise has none."""
+    """``commit``, ``dirty`` and ``diff_sha256`` of scalewise's working tree. Where it has none,
+    :data:`SOURCE_SHA256`, and those three of the tree that the run started in, with
+    :data:`WORKING_DIRECTORY` as ``tree``. Older records have no hash."""
     devices: tuple[DeviceInfo, ...]
     """One for each local rank."""
     driver: str | None
     cuda: str | None
     nccl: str | None
     environment: Mapping[str, str]
-    """NCCL_*, TORCH_*, OMP_* and their like, as the ranks saw them."""
+    """Those of :data:`scalewise.recorded_environment.RECORDED`, as the ranks saw them."""
     usable_cores: int
     """Of the host, for all its cells; what a rank was bound to is in ``devices``."""
     memory_limit_mib: float | None
@@ -72,3 +78,5 @@ class Provenance:
     records from before it was looked at."""
     started: Literal["fresh", "forked"] = "fresh"
     """``forked``: the ranks are forks of a process that had imported everything already."""
+    protocol: int = 1
+    """As :data:`PROTOCOL` was for the process that recorded."""

@@ -12,6 +12,7 @@ from scalewise.analysis.summary import Analysis
 from scalewise.report import (
     alike,
     cost,
+    disturbances,
     doubts,
     examined,
     faults,
@@ -79,6 +80,7 @@ def show(analysis: Analysis, console: Console, samples: int | None = None) -> No
     lines = {
         "limit": findings.limits(analysis),
         "fault": faults.lines(analysis),
+        "finding": disturbances.found_lines(analysis),
         "doubt": doubts.warnings(analysis),
         "tracker": trackers.problems(analysis),
     }

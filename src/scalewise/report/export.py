@@ -22,6 +22,7 @@ from scalewise.records import PHASES
 from scalewise.report import (
     communication,
     cost,
+    disturbances,
     doubts,
     faults,
     findings,
@@ -65,6 +66,7 @@ def as_json(analysis: Analysis, samples: int | None = None) -> str:
             for group in analysis.repeats
         ],
         "faults": faults.lines(analysis),
+        "findings": disturbances.as_plain(analysis),
         "doubts": doubts.warnings(analysis),
         "trackers": [*trackers.standing(analysis), *trackers.problems(analysis)],
         "provenance": provenance.provenance_lines(analysis),

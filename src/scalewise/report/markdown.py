@@ -17,6 +17,7 @@ from scalewise.report import (
     cost,
     device_memory,
     devices,
+    disturbances,
     doubts,
     energy,
     examined,
@@ -49,6 +50,7 @@ def render(analysis: Analysis, plots: Sequence[str], samples: int | None = None)
         _cost(analysis),
         _why(analysis),
         _scaling(analysis, plots),
+        _disturbances(analysis, plots),
         _anatomy(analysis, plots),
         _communication(analysis),
         bullets("Under the profiler", list(communication.profile_lines(analysis))),
@@ -114,6 +116,13 @@ def _scaling(analysis: Analysis, plots: Sequence[str]) -> Iterator[str]:
     if peaks.rows:
         yield f"\n{grid(peaks)}\n\n{allocator.NOTE}"
     yield from pictures(("loss.png",), plots)
+
+
+def _disturbances(analysis: Analysis, plots: Sequence[str]) -> Iterator[str]:
+    if any(cell.result is not None for cell in analysis.sweep.cells):
+        yield from bullets(disturbances.TITLE, list(disturbances.all_lines(analysis)))
+        yield f"\n{disturbances.HOW_TO_READ}"
+        yield from pictures(("step_times.png",), plots)
 
 
 def _anatomy(analysis: Analysis, plots: Sequence[str]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from scalewise.report import balance_runs, timeline
 _CAPTIONS = {
     "throughput.png": "Throughput with 95 % intervals over runs",
     "speedup_efficiency.png": "Speedup and efficiency with 95 % intervals",
+    "step_times.png": "Step time over time, every run and rank; the timed window is shaded",
     "step_anatomy.png": "Where the time of a step goes",
     "loss.png": "Loss over samples fed",
     "balance.png": "Arrival of each rank, and CVs across ranks",

@@ -17,6 +17,7 @@ from scalewise.report import style
 from scalewise.report.panels import by_workload, name_rows, short_label
 from scalewise.report.plots_balance import balance
 from scalewise.report.plots_scaling import speedup_efficiency, throughput
+from scalewise.report.plots_steps import step_times
 
 
 def draw_all(analysis: Analysis) -> dict[str, Figure]:
@@ -92,6 +93,7 @@ def loss(analysis: Analysis) -> Figure | None:
 _PLOTS: Final[Mapping[str, Callable[[Analysis], Figure | None]]] = {
     "throughput.png": throughput,
     "speedup_efficiency.png": speedup_efficiency,
+    "step_times.png": step_times,
     "step_anatomy.png": step_anatomy,
     "loss.png": loss,
     "balance.png": balance,

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scalewise.analysis.run import Run
+from scalewise.analysis.runs import Configuration
 from scalewise.analysis.summary import Analysis
 from scalewise.nccl_settings import set_in
 from scalewise.plurals import plural
 from scalewise.records import Provenance
-from scalewise.records.provenance import WORKING_DIRECTORY
+from scalewise.records.provenance import SOURCE_SHA256, WORKING_DIRECTORY
 
 
 def labels(analysis: Analysis) -> list[str]:
@@ -36,6 +38,7 @@ def provenance_lines(analysis: Analysis) -> list[str]:
     packages = [f"{n} {p.packages[n]}" for p in records for n in names if n in p.packages]
     facts: dict[str, Sequence[str | None]] = {
         "devices": [f"{d.name} ({d.kind})" for d in devices],
+        "GPUs by UUID": _gpus(analysis.measured),
         "driver": [p.driver for p in records],
         "CUDA": [p.cuda for p in records],
         "NCCL": [p.nccl for p in records],
@@ -46,6 +49,7 @@ def provenance_lines(analysis: Analysis) -> list[str]:
         **_code(records),
         "NCCL settings": [f"{k}={v}" for p in records for k, v in set_in(p.environment).items()],
         "hosts (hashed)": [p.host for p in records],
+        "protocol of timing": [str(p.protocol) for p in records],
     }
     lines = _in_lines(facts)
     if analysis.sweep.order_seed is not None:
@@ -65,6 +69,7 @@ def _code(records: Sequence[Provenance]) -> dict[str, Sequence[str | None]]:
     ours = [p.code for p in records if p.code.get("tree") != WORKING_DIRECTORY]
     return {
         "scalewise commit": [*map(_commit, ours), _without_commit(records)],
+        "scalewise sources (SHA-256)": [p.code.get(SOURCE_SHA256, "")[:12] for p in records],
         f"commit of the {WORKING_DIRECTORY}": [*map(_commit, mine)],
     }
 
@@ -73,6 +78,24 @@ def _in_lines(facts: Mapping[str, Sequence[str | None]]) -> list[str]:
     """Each fact with every value that occurred; nothing of one without any."""
     known = {name: list(dict.fromkeys(v for v in values if v)) for name, values in facts.items()}
     return [f"{name}: {', '.join(values)}" for name, values in known.items() if values]
+
+
+def _gpus(configs: Sequence[Configuration]) -> list[str]:
+    """How many there were, and which configurations have the spread between GPUs in theirs."""
+    sets = {c.label: [_uuids(run) for run in c.runs] for c in configs}
+    total = len({uuid for runs in sets.values() for uuids in runs for uuid in uuids})
+    several = [
+        f"{label} ({len(set(runs))} sets in {len(runs)} runs)"
+        for label, runs in sets.items()
+        if len(set(runs)) > 1
+    ]
+    but = f" but for {', '.join(several)}" if several else ""
+    return [f"{total} in all, the same in all runs of a configuration{but}"] if total else []
+
+
+def _uuids(run: Run) -> frozenset[str]:
+    ranks = run.cell.result.ranks if run.cell.result is not None else ()
+    return frozenset(rank.device.uuid for rank in ranks if rank.device.uuid is not None)
 
 
 def _usable_cores(records: Sequence[Provenance]) -> list[str]:
@@ -92,8 +115,9 @@ def _commit(code: Mapping[str, Any]) -> str | None:
 
 
 def _without_commit(records: Sequence[Provenance]) -> str | None:
-    """That nobody can tell which code some of the cells ran; None where all have a commit."""
-    unknown = sum(not p.code.get("commit") for p in records)
+    """That nobody can tell which code some of the cells ran; None where all have a commit, or a
+    hash in its place."""
+    unknown = sum(not (p.code.get("commit") or p.code.get(SOURCE_SHA256)) for p in records)
     if not unknown:
         return None
     some = (

@@ -24,12 +24,6 @@ def engine_maker(cluster: str, options: Mapping[str, Any]) -> Callable[[Path], E
 
         slurm = slurm_config(options)
         return lambda folder: SlurmEngine(folder, slurm, make_display(folder=folder))
-    if cluster == "ssh":
-        from scalewise.sweep.ssh import ssh_config
-        from scalewise.sweep.ssh_engine import SshEngine
-
-        ssh = ssh_config(options)
-        return lambda folder: SshEngine(folder, ssh, make_display(folder=folder))
     from scalewise.sweep.ray import ray_config
     from scalewise.sweep.ray_engine import RayEngine
 

@@ -10,7 +10,7 @@ from scalewise.own_code_identity import own_code_identity
 from scalewise.records import CellFolder, Provenance, RecordError
 from scalewise.records.checkpoints import Checkpoint, drop_checkpoints, last_checkpoint
 from scalewise.sweep.job import Job
-from scalewise.working_tree import code_version
+from scalewise.working_tree import running_code
 
 
 def prepare(folder: CellFolder, cell: CellConfig, job: Job) -> str | None:
@@ -44,8 +44,7 @@ def _unfit(checkpoint: Checkpoint, folder: CellFolder, cell: CellConfig, job: Jo
         sources = own_code_identity(provenance.own_code, job.python_path)
         for target, words in changes(provenance.own_code, sources).items():
             return f"its checkpoint is of other code: your {target}: {words}"
-    code = code_version(Path(__file__).parent) or code_version(Path(job.cwd))
-    if dict(checkpoint.code) != code and not cell.sweep.allow_mixed:
+    if dict(checkpoint.code) != running_code(Path(job.cwd)) and not cell.sweep.allow_mixed:
         return "its checkpoint is of another state of the code (sweep.allow_mixed=true uses it)"
     return None
 

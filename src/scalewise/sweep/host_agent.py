@@ -1,11 +1,10 @@
-"""A cell's supervisor on a host that is not the sweep's own; also says what that host has.
+"""A cell's supervisor on a host that is not the sweep's own.
 
-    python -m scalewise.sweep.host_agent offer < question
-    python -m scalewise.sweep.host_agent run < order
+    python -m scalewise.sweep.host_agent < order
 
-It is started through whatever reaches the host (ssh, a Ray actor, nsenter in the tests). It leases
-the devices there, and from then on is the supervisor of a local sweep: when its standard input
-closes, or nothing has come through it for too long, the sweep is gone and so is this cell.
+A Ray actor starts it. It leases the devices there, and from then on is the supervisor of a local
+sweep: when its standard input closes, or nothing has come through it for too long, the sweep is
+gone and so is this cell.
 """
 
 from __future__ import annotations
@@ -13,15 +12,14 @@ from __future__ import annotations
 import os
 import sys
 import time
-from pathlib import Path
 
 from scalewise.config import build_cell
 from scalewise.records import CellFolder, RecordError
 from scalewise.sweep.hosted import granted, leased, record
 from scalewise.sweep.job import Job, Nodes, Outcome
-from scalewise.sweep.lease import Host, HostMismatch, Lease, discover
+from scalewise.sweep.lease import Host, HostMismatch, Lease
 from scalewise.sweep.nodes import NodesApart, announce, meet
-from scalewise.sweep.order import MARK, Offer, Order, Question, from_line, to_line
+from scalewise.sweep.order import MARK, Order, from_line, to_line
 from scalewise.sweep.ports import free_port
 from scalewise.sweep.process_tree import become_subreaper
 from scalewise.sweep.supervisor import Supervisor
@@ -54,12 +52,8 @@ class LinkedWakeup(Wakeup):
         return not (self.sweep_gone or self.stop_asked)
 
 
-def main(arguments: list[str]) -> int:
-    """Exit status 0 if an answer was given that is not a failure."""
-    if arguments == ["offer"]:
-        line, _ = read_line()
-        _answer(offer(from_line(Question, line)))
-        return 0
+def main() -> int:
+    """Exit status 0 if the cell is done."""
     become_subreaper()
     wakeup = LinkedWakeup()
     line, told = read_line()
@@ -72,16 +66,6 @@ def main(arguments: list[str]) -> int:
 def _answer(message: object) -> None:
     sys.stdout.buffer.write(b"\n" + MARK + to_line(message))
     sys.stdout.buffer.flush()
-
-
-def offer(question: Question) -> Offer:
-    """What this host has, and whether it shares the sweep's folder."""
-    sees = Path(question.token).exists()
-    try:
-        slots = discover(question.hardware).slots
-    except HostMismatch as mismatch:
-        return Offer(0, sees_folder=sees, refusal=str(mismatch))
-    return Offer(len(slots), slots[0].name, sees)
 
 
 def run(order: Order, wakeup: LinkedWakeup) -> Outcome:
@@ -100,7 +84,11 @@ def run(order: Order, wakeup: LinkedWakeup) -> Outcome:
         record(folder, str(mismatch))
         return Outcome("failed", str(mismatch))
     except RecordError as error:
-        return Outcome("failed", f"this host does not see the cell's folder: {error}")
+        return Outcome(
+            "failed",
+            f"this host does not see the cell's folder ({error}); allowed: a hydra.sweep.dir on a "
+            "file system that all hosts share",
+        )
 
 
 def _meet_others(folder: CellFolder, order: Order, wakeup: LinkedWakeup) -> Nodes | None:
@@ -129,4 +117,4 @@ def _job(order: Order, lease: Lease, host: Host, nodes: Nodes | None) -> Job:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -82,14 +82,14 @@ def launch(
 
 
 def launch_on_cluster(
-    cluster: Literal["slurm", "ssh", "ray"],
+    cluster: Literal["slurm", "ray"],
     master: DictConfig,
     context: HydraContext,
     job_overrides: Sequence[Sequence[str]],
     initial_job_idx: int,
     options: Mapping[str, Any],
 ) -> list[JobReturn]:
-    """``hydra/launcher=slurm|ssh|ray``: the same, with ``options`` for its configuration."""
+    """``hydra/launcher=slurm|ray``: the same, with ``options`` for its configuration."""
     make_engine = engine_maker(cluster, options)
     return _launch(master, context, job_overrides, initial_job_idx, make_engine)
 

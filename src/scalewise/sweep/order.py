@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from scalewise.hardware import HardwareConfig
 from scalewise.records import PlannedCell
 from scalewise.sweep.demand import Demand
 from scalewise.sweep.job import Origin
@@ -16,31 +15,10 @@ from scalewise.typed import build, to_plain
 T = TypeVar("T")
 
 MARK = b"scalewise: "
-"""Before every answer: a login shell may print lines of its own."""
+"""Before every answer: the interpreter's own start may print lines."""
 
 FORWARDED = ("NCCL_", "GLOO_", "TORCH_")
 """Variables of the sweep's environment that mean the same on every host."""
-
-
-@dataclass(frozen=True)
-class Question:
-    """What has this host for cells with such a hardware profile?"""
-
-    hardware: HardwareConfig
-    token: str
-    """A file that the sweep has just written: a host that sees it shares the folder."""
-
-
-@dataclass(frozen=True)
-class Offer:
-    """The devices of one host that a hardware profile admits."""
-
-    devices: int
-    model: str = ""
-    """Of the first device."""
-    sees_folder: bool = True
-    refusal: str = ""
-    """Why there are none; empty if there are some."""
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,6 @@ class RayConfig:
     """The widest cell that one node is to run; null: what the largest node has."""
     wait_for_nodes_s: float = 0.0
     """How long a cell waits for nodes that the cluster does not have yet, but may get."""
-    sync_s: float = 2.0
-    """Where nodes do not share the sweep's folder: time between two looks at a cell's records."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables for every node, beside NCCL_*, GLOO_* and TORCH_*, which go along by themselves."""
 
@@ -44,7 +42,6 @@ class RayConfig:
         require("gpus_per_device", gpus, gpus in ("auto", 0, 1), "0 | 1 | auto")
         require("devices_per_node", wide, wide is None or wide >= 1, "at least 1, or null")
         require("wait_for_nodes_s", self.wait_for_nodes_s, self.wait_for_nodes_s >= 0, "0 or more")
-        require("sync_s", self.sync_s, self.sync_s >= 0.1, "at least 0.1 seconds")
 
 
 def ray_config(options: Mapping[str, Any]) -> RayConfig:

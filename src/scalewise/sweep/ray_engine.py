@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -113,16 +112,12 @@ class RayEngine(RemoteEngine):
                 self._cluster.end(actor)
             reservation.free()
             return None
-        token = self.folder.path.resolve() / f".shared-{uuid.uuid4().hex}"
-        token.touch()
         return [
             ActorLink(
                 self._cluster,
                 node,
                 actor,
                 replace(order, address=address, co_tenants=self._tenants(node.node_id)),
-                token,
-                self._config.sync_s,
                 # Freed once for all of the cell's hosts.
                 reservation if order.index == wanted.nodes - 1 else None,
             )

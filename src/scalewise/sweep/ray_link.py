@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from pathlib import Path
 from typing import Any
 
 from scalewise.errors import in_one_line
-from scalewise.sweep.folder_sync import apply, contents
 from scalewise.sweep.job import Outcome
 from scalewise.sweep.order import Order, answer_in, from_line
 from scalewise.sweep.ray_cluster import Node, RayCluster, Reservation
@@ -17,12 +14,10 @@ from scalewise.sweep.remote_cell import Lost
 
 _DEAD_S = 20.0
 """How long Ray may take to notice that a node is gone whose actor is."""
-_LAST_COPY_S = 20.0
-_END_S = 5.0
 
 
 class ActorLink:
-    """Gives an order to an actor, copies back what the cell records, and waits for its answer."""
+    """Gives an order to an actor and waits for its answer."""
 
     def __init__(
         self,
@@ -30,45 +25,23 @@ class ActorLink:
         node: Node,
         actor: Any,
         order: Order,
-        token: Path,
-        sync_s: float,
         reservation: Reservation | None,
     ) -> None:
         self.host = node.node_id
         self._cluster, self._node, self._actor = cluster, node, actor
-        self._folder = Path(order.folder)
-        self._token = token
         self._reservation = reservation
-        self._sync_s = sync_s
-        self._copied = time.monotonic()
-        self._copy: Any = None
         self._broken: tuple[float, str] | None = None
-        self._run = actor.run.remote(order, str(token), contents(self._folder))
+        self._run = actor.run.remote(order)
 
     def answer(self) -> Outcome | Lost | None:
         if self._broken is None:
             try:
                 if not self._cluster.is_ready(self._run):
-                    self._copy_back()
                     return None
-                answer: Answer = self._cluster.get(self._run, 0)
-                last = self._actor.changes.remote()
-                # Two copies must not overtake each other.
-                if self._copy is not None:
-                    apply(self._folder, self._cluster.get(self._copy, _LAST_COPY_S))
-                apply(self._folder, self._cluster.get(last, _LAST_COPY_S))
-                return _outcome(answer, self._node.address)
+                return _outcome(self._cluster.get(self._run, 0), self._node.address)
             except self._cluster.errors as error:
                 self._broken = (time.monotonic(), in_one_line(error, 300))
         return self._loss(*self._broken)
-
-    def _copy_back(self) -> None:
-        if self._copy is not None:
-            if self._cluster.is_ready(self._copy):
-                apply(self._folder, self._cluster.get(self._copy, 0))
-                self._copy, self._copied = None, time.monotonic()
-        elif time.monotonic() - self._copied > self._sync_s:
-            self._copy = self._actor.changes.remote()
 
     def _loss(self, since: float, said: str) -> Lost | None:
         """None while it is not clear yet whether the node went with the actor."""
@@ -86,10 +59,7 @@ class ActorLink:
         self._actor.stop.remote()
 
     def drop(self) -> None:
-        with contextlib.suppress(*self._cluster.errors):
-            self._cluster.get(self._actor.clear.remote(), _END_S)
         self._cluster.end(self._actor)
-        self._token.unlink(missing_ok=True)
         if self._reservation is not None:
             self._reservation.free()
 

@@ -1,7 +1,6 @@
-"""Cells on hosts that answer: what the engines for ssh and for Ray have in common.
+"""Cells on hosts that answer, each reached through a link that dies with the sweep.
 
-SLURM takes jobs and runs them when it likes; here each cell is reached through a link for each of
-its hosts, which dies with the sweep.
+SLURM takes jobs and runs them when it likes; here a cell has a link to each of its hosts.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _LOOK_S = 0.5
 _ALIVE_EVERY_S = 5.0
 _OTHERS_S = 15.0
 """How long the other hosts of a cell may take to end once one of them has failed."""
-LOST_S = SILENCE_S + 10.0
+_LOST_S = SILENCE_S + 10.0
 """After so long, a host that cannot be reached has ended its part of a cell. A second try that
 started earlier would share the cell's folder with the first."""
 
@@ -59,9 +58,6 @@ class RemoteEngine(Engine):
 
         Raises :class:`HostMismatch` where there never will be.
         """
-
-    def _lost_host(self, host: str, why: str) -> None:
-        """A host is gone: nothing more is to be sent to it."""
 
     def _to_run(self) -> list[Cell]:
         return [cell for cell, _ in self._queue]
@@ -170,10 +166,8 @@ class RemoteEngine(Engine):
             link.drop()
         self._cells.remove(running)
         self.budget.spend(running.wanted.width, running.age_s)
-        lost = running.lost_host()
-        if lost is not None:
-            self._not_before[running.cell.planned.cell_id] = time.monotonic() + LOST_S
-            self._lost_host(*lost)
+        if running.lost_a_host:
+            self._not_before[running.cell.planned.cell_id] = time.monotonic() + _LOST_S
         if running.folder.result_of(running.cell.planned.cell_id) is not None:
             outcome, seconds = result_of(running.folder)
         else:

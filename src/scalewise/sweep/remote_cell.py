@@ -85,13 +85,10 @@ class RemoteCell:
     def age_s(self) -> float:
         return time.monotonic() - self.started
 
-    def lost_host(self) -> tuple[str, str] | None:
-        """The host that was lost and how; None where all answered or only processes died."""
-        for index, link in enumerate(self.links):
-            answer = self.answers.get(index)
-            if isinstance(answer, Lost) and answer.is_host:
-                return link.host, answer.reason
-        return None
+    @property
+    def lost_a_host(self) -> bool:
+        """False where all answered or only processes died."""
+        return any(isinstance(a, Lost) and a.is_host for a in self.answers.values())
 
     def outcome_without_result(self) -> Outcome:
         """Record why there is no result, where the hosts themselves could not."""

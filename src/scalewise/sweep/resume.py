@@ -14,8 +14,9 @@ from scalewise.data_identity import changes, data_identity
 from scalewise.own_code_identity import own_code_identity, own_targets
 from scalewise.plurals import plural
 from scalewise.records import PlannedCell, Provenance, RecordError, SweepFolder
+from scalewise.records.provenance import PROTOCOL, SOURCE_SHA256
 from scalewise.sweep.plan import Cell
-from scalewise.working_tree import code_version
+from scalewise.working_tree import running_code
 
 _TOGETHER = "its package and what it imports from beside it, taken together"
 """What the one sum on record is of."""
@@ -112,7 +113,7 @@ def differing(
     Args:
         folder: the sweep's.
         kept: cells whose results stay.
-        code: :func:`~scalewise.working_tree.code_version` of now; empty if unknown.
+        code: :func:`~scalewise.working_tree.running_code` of now; empty if unknown.
         gpus: models of the devices that cells would run on now; empty if unknown.
         data: of each cell's id, the files it would learn from now; None if unknown.
         own_code: sources of the user's own classes that added cells name; None if unknown.
@@ -136,10 +137,14 @@ def _differences(
     data: Mapping[str, str],
     own_code: Mapping[str, str],
 ) -> Iterable[str]:
+    if provenance.protocol != PROTOCOL:
+        yield f"protocol of timing: {provenance.protocol} there, {PROTOCOL} here"
     was = provenance.code
-    if was and code and was.get("commit") != code.get("commit"):
-        yield f"code: commit {_short(was.get('commit'))} there, {_short(code.get('commit'))} here"
-    elif was and code and was.get("diff_sha256") != code.get("diff_sha256"):
+    for key, name in (("commit", "commit"), (SOURCE_SHA256, "scalewise's sources")):
+        if code and was.get(key) != code.get(key):
+            yield f"code: {name} {_short(was.get(key))} there, {_short(code.get(key))} here"
+    changed = was.get("diff_sha256") != code.get("diff_sha256")
+    if code and was.get("commit") == code.get("commit") and changed:
         yield "code: the same commit with other changes on top"
     for target, words in changes(provenance.own_code, own_code).items():
         yield f"code: your {target}, {_TOGETHER}: {words}"
@@ -178,10 +183,8 @@ def refuse_mixing(
     if not kept or not added:
         return []
     data = _files_of(folder, kept, cells, added) if has_data else None
-    # As the ranks record it: of scalewise where it runs from a working tree, else of the user's.
-    code = code_version(Path(__file__).parent) or code_version(Path.cwd())
     targets = {target for cell in added for target in own_targets(cell.request.plain)}
-    now = code, gpus, data, own_code_identity(sorted(targets))
+    now = running_code(Path.cwd()), gpus, data, own_code_identity(sorted(targets))
     sweep = cells[0].request.cell.sweep
     mixed_with = kept if sweep.rerun in (None, "failed") else _repeats_of(added, kept)
     refused = [] if sweep.allow_mixed else differing(folder, mixed_with, *now)

@@ -34,8 +34,8 @@ from scalewise.sweep.rank_start import Starter, keep_from_children, spawn
 from scalewise.sweep.ranks import Ranks
 from scalewise.sweep.recorded_end import Try
 from scalewise.sweep.stopped import name_stopped
-from scalewise.sweep.tenants import Tenant
 from scalewise.sweep.wakeup import Wakeup, read_line
+from scalewise.tenants import Tenant
 
 _POLL_S = 1.0
 _STOPPED = Verdict("interrupted", "the sweep was stopped", None, None)

@@ -15,10 +15,11 @@ from scalewise.hardware import data_sheet, load_profiles
 from scalewise.host import memory_limit_mib, shared_memory_mib, usable_cores
 from scalewise.host_identity import host_id
 from scalewise.paths import conf_dir
+from scalewise.recorded_environment import recorded_in
 from scalewise.records import DeviceInfo, Provenance
-from scalewise.records.provenance import WORKING_DIRECTORY
+from scalewise.records.provenance import PROTOCOL
 from scalewise.train.rank import ENV_STARTED
-from scalewise.working_tree import code_version
+from scalewise.working_tree import running_code
 
 _PACKAGES = (
     "scalewise",
@@ -32,7 +33,6 @@ _PACKAGES = (
     "trackio",
     "wandb",
 )
-_PREFIXES = ("NCCL_", "TORCH_", "OMP_", "MKL_", "CUDA_", "CUBLAS_", "GLOO_", "PYTORCH_", "TP_")
 
 
 def collect(
@@ -50,7 +50,7 @@ def collect(
     ``data`` are the files it learns from: :func:`scalewise.data_identity.data_identity`;
     ``own_code`` is of the user's classes: :func:`scalewise.own_code_identity.own_code_identity`.
     """
-    environment = {k: v for k, v in sorted(os.environ.items()) if k.startswith(_PREFIXES)}
+    environment = recorded_in(os.environ)
     gpus = [device.name for device in devices if device.kind == "cuda"]
     peak_tflops, peak_source = data_sheet(gpus, load_profiles(conf_dir() / "hardware"))
     return Provenance(
@@ -59,7 +59,7 @@ def collect(
         platform=platform.platform(),
         python=platform.python_version(),
         packages=package_versions(),
-        code=_code(),
+        code=running_code(Path.cwd()),
         devices=devices,
         driver=driver,
         cuda=torch.version.cuda,
@@ -75,16 +75,8 @@ def collect(
         data=data or {},
         own_code=own_code or {},
         started="forked" if os.environ.get(ENV_STARTED) == "forked" else "fresh",
+        protocol=PROTOCOL,
     )
-
-
-def _code() -> dict[str, object]:
-    """A checkout's own repository; for an installed package, the user's around it."""
-    ours = code_version(Path(__file__).parent)
-    if ours:
-        return ours
-    users = code_version(Path.cwd())
-    return {**users, "tree": WORKING_DIRECTORY} if users else {}
 
 
 def package_versions() -> dict[str, str]:

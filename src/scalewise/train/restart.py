@@ -24,7 +24,7 @@ from scalewise.records.checkpoints import Checkpoint, last_checkpoint, part_path
 from scalewise.train.callbacks.recorder import CellRecorder
 from scalewise.train.checkpoint_config import CheckpointConfig
 from scalewise.train.rank import RankContext
-from scalewise.working_tree import code_version
+from scalewise.working_tree import running_code
 
 _PACE_STEPS = 10
 """Steps from which the pace is told, before the first checkpoint by time."""
@@ -60,8 +60,7 @@ class Restarts:
         # Once, of the code that was loaded: asked at each checkpoint, a signal to all processes of
         # the cell could end git, and what it could not tell would later count as other code.
         asks = config.on and rank.is_first
-        here = Path(__file__).parent
-        self._code = (code_version(here) or code_version(Path.cwd())) if asks else {}
+        self._code = running_code(Path.cwd()) if asks else {}
 
     def fit_arguments(self) -> dict[str, Any]:
         """What ``Trainer.fit`` needs to start from the last checkpoint."""

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from scalewise import records
+from scalewise.records.provenance import PROTOCOL, SOURCE_SHA256
 
 PACKAGES = {"torch": "2.13.0", "pytorch-lightning": "2.6.6", "numpy": "2.4.6"}
 START = 1_760_000_000.0
@@ -56,7 +57,12 @@ class Spec:
     warmup: int = 10
     outcome: str = "done"
     sharded: bool = True
-    commit: str = "a1b2c3d4e5f6"
+    commit: str | None = "a1b2c3d4e5f6"
+    source_sha256: str | None = None
+    host: str = "dmi-0123456789ab"
+    protocol: int = PROTOCOL
+    first_gpu: int = 0
+    """Number in the UUID of rank 0's GPU."""
     device_name: str = "NVIDIA H200"
     co_tenants: tuple[str, ...] = ()
     emulated: tuple[str, ...] = ()
@@ -165,19 +171,23 @@ def _device(spec: Spec, rank: int) -> records.DeviceInfo:
     if spec.kind == "cpu":
         return records.DeviceInfo("cpu", "Example CPU 8 cores", cores=(rank,))
     return records.DeviceInfo(
-        "cuda", spec.device_name, f"GPU-{rank:04d}", rank, memory_total_mib=143_771.0
+        "cuda", spec.device_name, _uuid(spec, rank), rank, memory_total_mib=143_771.0
     )
+
+
+def _uuid(spec: Spec, rank: int) -> str:
+    return f"GPU-{spec.first_gpu + rank:04d}"
 
 
 def _provenance(spec: Spec) -> records.Provenance:
     gpu = spec.kind == "cuda"
     return records.Provenance(
         command=("train.py",),
-        host="0123456789ab",
+        host=spec.host,
         platform="Linux",
         python="3.11.9",
         packages=PACKAGES,
-        code={"commit": spec.commit, "dirty": False, "diff_sha256": None},
+        code=_code(spec),
         devices=tuple(_device(spec, r) for r in range(spec.devices)),
         driver="570.86.15" if gpu else None,
         cuda="12.8" if gpu else None,
@@ -188,7 +198,14 @@ def _provenance(spec: Spec) -> records.Provenance:
         emulated=spec.emulated,
         data=spec.data,
         own_code=spec.own_code,
+        protocol=spec.protocol,
     )
+
+
+def _code(spec: Spec) -> dict[str, Any]:
+    if spec.commit is not None:
+        return {"commit": spec.commit, "dirty": False, "diff_sha256": None}
+    return {} if spec.source_sha256 is None else {SOURCE_SHA256: spec.source_sha256}
 
 
 def _write_steps(folder: records.CellFolder, spec: Spec, rank: int) -> None:
@@ -250,7 +267,7 @@ def _write_devices(folder: records.CellFolder, spec: Spec) -> None:
     gpu = spec.kind == "cuda"
     devices = tuple(
         records.SampledDevice(
-            f"GPU-{r:04d}" if gpu else f"rank{r}", r, spec.device_name if gpu else "process", r
+            _uuid(spec, r) if gpu else f"rank{r}", r, spec.device_name if gpu else "process", r
         )
         for r in range(spec.devices)
     )

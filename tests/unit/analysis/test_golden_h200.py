@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fakes.kept_sweep import with_known_code
 from scalewise.analysis.cells import Sweep
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.summary import Analysis, analyse
@@ -21,8 +22,9 @@ DATA = Path(__file__).parents[2] / "data"
 
 
 @pytest.fixture(scope="module")
-def nvlink() -> Analysis:
-    return analyse(load_sweep(DATA / "h200x2_gpt2"))
+def nvlink(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
+    folder = tmp_path_factory.mktemp("kept") / "sweep"
+    return analyse(load_sweep(with_known_code(DATA / "h200x2_gpt2", folder)))
 
 
 @pytest.fixture(scope="module")
@@ -98,9 +100,12 @@ def test_small_models_are_launch_bound_and_no_rank_is_blamed_for_it() -> None:
         assert "straggler" not in {diagnosis.limit for diagnosis in found}
 
 
-def test_four_gpus_that_lose_a_third_of_the_step_are_not_called_compute_bound() -> None:
+def test_four_gpus_that_lose_a_third_of_the_step_are_not_called_compute_bound(
+    tmp_path: Path,
+) -> None:
     """Two freezes after warm-up, and waits for rank 2: said with what they took, nobody accused."""
-    analysis = analyse(load_sweep(Path(__file__).parents[3] / "docs/results/h200x4_gpt2"))
+    kept = Path(__file__).parents[3] / "docs/results/h200x4_gpt2"
+    analysis = analyse(load_sweep(with_known_code(kept, tmp_path / "sweep")))
     (pair,) = analysis.pairs
     assert analysis.diagnoses[pair.multi.config_id] == ()
     assert [d.limit for d in analysis.diagnoses[pair.single.config_id]] == ["compute-bound"]

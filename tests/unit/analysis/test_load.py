@@ -66,7 +66,7 @@ def test_any_record_cut_off_or_garbled_anywhere_is_only_a_problem(
     data = victim.read_bytes()
     damaged = [data[:n] for n in (0, 1, 10, len(data) // 2, len(data) - 1)]
     damaged += [b"[]\n", b"\x00\xff\xfe" * 50, b'{"schema_version": 99}\n']
-    for _ in range(10):
+    for _ in range(4):
         garbled = bytearray(data)
         for _ in range(3):
             garbled[rng.randrange(len(data))] = rng.randrange(256)

@@ -148,6 +148,13 @@ def test_one_device_is_chosen_where_more_are_slower_or_not_surely_faster(tmp_pat
     assert "which may be no gain" in doubtful.reason
 
 
+def test_a_faster_strategy_on_another_host_shows_nothing(tmp_path: Path) -> None:
+    specs = [Spec(), replace(DDP, host="dmi-ffffffffffff")]
+    found = configurations(load_sweep(write_sweep(tmp_path, specs)))
+    decision = choose_strategy({str(c.name("strategy")): c for c in found}, 60, 128)
+    assert (decision.chosen, decision.speedup) == ("single", None)
+
+
 def test_a_candidate_without_a_figure_leaves_the_other(tmp_path: Path) -> None:
     specs = [Spec(), replace(DDP, outcome="failed")]
     found = configurations(load_sweep(write_sweep(tmp_path, specs)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmarks"))
 
-import weak_scaling
-import weak_scaling_ranks
 import weak_scaling_table
-from team import compose
-
-from scalewise.config import build_cell
 
 SETTINGS = ["bf16_compression", "compiled"]
 
@@ -90,58 +84,3 @@ def test_the_slowest_rank_counts_and_one_that_waited_does_not() -> None:
     alone = weak_scaling_table.merged([one(39.0, None), one(None, None)])[0]
     assert (alone["step_ms"], alone["ranks_ms"]) == (39.0, [39.0])
     assert alone["held_before_mib"] is None
-
-
-def test_what_changes_the_strategy_only_is_not_trained_again_on_one_device() -> None:
-    labels = [arm.label for arm in weak_scaling.arms(SETTINGS, 8)]
-    assert labels == [
-        "bare x1", "bare x8", "ours x1", "ours x8", "bf16_compression x8", "compiled x8",
-        "compiled x1",
-    ]  # fmt: skip
-
-
-def test_every_arm_is_a_cell_with_its_settings_and_the_same_batch_a_device() -> None:
-    parser = weak_scaling.parser_of_options()
-    arguments = parser.parse_args(["--batch", "6", "--settings", *weak_scaling.SETTINGS])
-    cells = {}
-    for arm in weak_scaling.arms(arguments.settings, 2):
-        cell = build_cell(compose(weak_scaling.overrides_of(arm, arguments)))
-        assert cell.per_device_batch_size(arm.devices) == 6
-        cells[arm.label] = cell
-    assert cells["ours x1"].strategy.kind == "single"
-    assert cells["ours x2"].strategy.devices == 2
-    assert cells["large_buckets x2"].strategy.bucket_cap_mb == 100  # type: ignore[attr-defined]
-    assert cells["bf16_compression x2"].strategy.compression == "bf16"  # type: ignore[attr-defined]
-    assert cells["compiled x1"].execution.kind == "compile"
-
-
-def test_a_rank_is_told_every_option_that_it_reads() -> None:
-    parser = weak_scaling.parser_of_options()
-    given = [
-        "--workload", "gpt2_tiny", "--devices", "4", "--batch", "5", "--rounds", "7",
-        "--steps", "9", "--warmup", "3", "--seed", "11", "--limit-s", "13",
-        "--settings", "compiled",
-    ]  # fmt: skip
-    arguments = parser.parse_args(given)
-    assert parser.parse_args(weak_scaling.rank_options(arguments)) == arguments
-
-
-def test_ranks_go_on_together_and_hear_each_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(weak_scaling_ranks, "POLL_S", 0.0)
-    meetings = 300  # enough that both write at the same moment in some
-    heard: dict[int, list[list[str]]] = {0: [], 1: []}
-
-    def attend(rank: int) -> None:
-        meeting = weak_scaling_ranks.Meeting(tmp_path, rank, 2)
-        for number in range(meetings):
-            heard[rank].append(meeting.wait(f"{rank} says {number}"))
-
-    monkeypatch.setattr(weak_scaling_ranks, "TIMEOUT_S", 20.0)
-    other = threading.Thread(target=attend, args=(1,), daemon=True)
-    other.start()
-    attend(0)
-    other.join(20)
-    expected = [[f"0 says {n}", f"1 says {n}"] for n in range(meetings)]
-    assert heard == {0: expected, 1: expected}

@@ -73,6 +73,7 @@ def test_every_file_is_written(whole: Path, files: report.ReportFiles) -> None:
     assert {p.name for p in files.plots} - set(DEVICE_PLOTS) == {
         "throughput.png",
         "speedup_efficiency.png",
+        "step_times.png",
         "step_anatomy.png",
         "loss.png",
         "balance.png",
@@ -363,7 +364,11 @@ def test_seed_004s_fault_is_named_in_the_report(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("specs", "needed", "plots"),
     [
-        ([Spec()], "nothing to compare", {"throughput.png", "step_anatomy.png", "loss.png"}),
+        (
+            [Spec()],
+            "nothing to compare",
+            {"throughput.png", "step_times.png", "step_anatomy.png", "loss.png"},
+        ),
         ([Spec(outcome="failed"), replace(DDP, outcome="skipped")], "No cell finished", set()),
         (
             [Spec(outcome="unfinished")],
@@ -373,7 +378,7 @@ def test_seed_004s_fault_is_named_in_the_report(tmp_path: Path) -> None:
         (
             [Spec(), replace(DDP, seed=99)],
             "not comparable.** large single x1 differs in seed: 7 against 99",
-            {"throughput.png", "step_anatomy.png", "loss.png", "balance.png"},
+            {"throughput.png", "step_times.png", "step_anatomy.png", "loss.png", "balance.png"},
         ),
         (
             [Spec(kind="cpu"), replace(DDP, kind="cpu")],
@@ -381,6 +386,7 @@ def test_seed_004s_fault_is_named_in_the_report(tmp_path: Path) -> None:
             {
                 "throughput.png",
                 "speedup_efficiency.png",
+                "step_times.png",
                 "step_anatomy.png",
                 "loss.png",
                 "balance.png",

@@ -12,6 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 from recorded import DDP, DDP_MS, Spec, repeats, write_sweep
 
+from fakes.kept_sweep import with_known_code
 from scalewise import report
 from scalewise.analysis.apart import Window
 from scalewise.analysis.communication import (
@@ -333,9 +334,8 @@ def test_compute_bound_is_explained_where_it_stands(tmp_path: Path) -> None:
 
 
 def test_the_spread_of_the_doctors_times_is_explained_where_it_stands(tmp_path: Path) -> None:
-    text = report.build(
-        RESULTS / "h200x2_anatomy" / "nvlink", tmp_path / "out"
-    ).markdown.read_text()
+    kept = with_known_code(RESULTS / "h200x2_anatomy" / "nvlink", tmp_path / "sweep")
+    text = report.build(kept).markdown.read_text()
     assert text.count("*spread* is from the fastest to the slowest") == 1
     assert "17.7" not in text, "the total of a window in which ranks waited"
 

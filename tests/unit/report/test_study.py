@@ -6,12 +6,12 @@ import csv
 import io
 import json
 import re
-import shutil
 from pathlib import Path
 from statistics import geometric_mean
 
 import pytest
 
+from fakes.kept_sweep import with_known_code
 from scalewise.analysis.diagnosis import Limit
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.remedies import REMEDIES
@@ -33,7 +33,7 @@ def analysis() -> Analysis:
 
 @pytest.fixture
 def sweep(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(RECORDING, tmp_path / "sweep"))
+    return with_known_code(RECORDING, tmp_path / "sweep")
 
 
 def test_every_file_is_there_and_nothing_stale(sweep: Path) -> None:

@@ -42,6 +42,14 @@ def test_one_of_some_cells_stands_beside_the_others(tmp_path: Path) -> None:
     assert lines(without_commit(tmp_path / "none")) == ["scalewise commit: a1b2c3d4e5f6"]
 
 
+def test_the_hash_of_the_sources_stands_in_its_place(tmp_path: Path) -> None:
+    sources = dataclasses.replace(Spec(), commit=None, source_sha256="5" * 64)
+    path = write_sweep(tmp_path, repeats(sources, [1.0, 1.01]))
+    found = provenance_lines(analyse(load_sweep(path)))
+    assert "scalewise sources (SHA-256): 555555555555" in found
+    assert lines(path) == []
+
+
 def test_the_screen_names_the_code_in_the_words_of_the_page(tmp_path: Path) -> None:
     path = without_commit(tmp_path, 1)
     first = next(folder for _, folder in SweepFolder(path).cells())

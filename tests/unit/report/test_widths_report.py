@@ -12,6 +12,7 @@ import pytest
 from recorded import DDP, DDP_MS, Spec, repeats, write_sweep
 from rich.console import Console
 
+from fakes.kept_sweep import with_known_code
 from scalewise import report
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.summary import Analysis, analyse
@@ -113,8 +114,8 @@ def test_without_a_price_there_is_no_column_of_it(tmp_path: Path) -> None:
     assert "gain over the next smaller" in headers
 
 
-def test_recorded_on_four_h200_each_of_the_three_added_brings_a_third() -> None:
-    found = analyse(load_sweep(RESULTS / "h200x4_gpt2"))
+def test_recorded_on_four_h200_each_of_the_three_added_brings_a_third(tmp_path: Path) -> None:
+    found = analyse(load_sweep(with_known_code(RESULTS / "h200x4_gpt2", tmp_path / "sweep")))
     assert column(found, "each added device (x one before)") == ["-", "0.36 [0.20, 0.57]"]
     assert widths.lines(found) == [
         "gpt2 ddp: 4 devices make more samples/s than 1: each of the 3 added brings "

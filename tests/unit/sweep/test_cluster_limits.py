@@ -75,7 +75,7 @@ class AnsweringEngine(RemoteEngine):
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "_LOOK_S", 0.01)
-    monkeypatch.setattr(remote, "LOST_S", 0.0)
+    monkeypatch.setattr(remote, "_LOST_S", 0.0)
     monkeypatch.setattr(slurm_engine, "_LOOK_S", 0.01)
 
 
@@ -96,7 +96,7 @@ def test_a_lost_host_gets_the_time_to_end_its_part_before_the_next_try(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may still write to the cell's folder: two tries at once would mix their records."""
-    monkeypatch.setattr(remote, "LOST_S", 0.5)
+    monkeypatch.setattr(remote, "_LOST_S", 0.5)
     engine = AnsweringEngine(tmp_path, [Lost("node1 was lost")] * 2)
     engine.run(cells("sweep.retries=1", repeats=1))
     (_, folder), *_ = engine.folder.cells()
@@ -108,7 +108,7 @@ def test_a_lost_host_gets_the_time_to_end_its_part_before_the_next_try(
 def test_where_only_the_supervisor_was_lost_nobody_waits_for_its_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "LOST_S", 3600.0)
+    monkeypatch.setattr(remote, "_LOST_S", 3600.0)
     killed = Lost("the supervisor on node1 was ended by SIGKILL", is_host=False)
     engine = AnsweringEngine(tmp_path, [killed] * 2)
     engine.run(cells("sweep.retries=1", repeats=1))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from scalewise.config import ConfigError, SweepConfig, resolve
 from scalewise.data_identity import data_identity
 from scalewise.paths import conf_dir
 from scalewise.records import CellFolder, SweepFolder
+from scalewise.records.provenance import PROTOCOL, SOURCE_SHA256
 from scalewise.sweep.compose import Composer
 from scalewise.sweep.places import Cluster, Place, ThisHost
 from scalewise.sweep.plan import Cell, plan, request
@@ -36,6 +36,7 @@ from scalewise.sweep.resume import (
     refuse_mixing,
     select,
 )
+from scalewise.working_tree import running_code
 
 
 @pytest.fixture(scope="module")
@@ -82,22 +83,26 @@ def test_what_hydra_refuses_is_refused(composer: Composer, wrong: str) -> None:
         composer.plain((wrong,), 0)
 
 
-@pytest.mark.slow
-@pytest.mark.timing
-def test_ten_thousand_cells_are_planned_in_five_seconds(composer: Composer, tmp_path: Path) -> None:
+def test_hydra_composes_once_for_all_cells_of_the_same_groups(
+    composer: Composer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     choices = (("model=medium", "model=large"), ("strategy=single", "strategy=ddp"))
     # Seeds first: each cell then has other groups than the one before.
-    jobs = list(itertools.product([f"seed={seed}" for seed in range(2500)], *choices))
-    asked(composer, "model=large")  # imports torch, which is not planning
-    began = time.process_time()
+    jobs = list(itertools.product([f"seed={seed}" for seed in range(50)], *choices))
+    compose, composed = composer.compose, []
+
+    def counted(overrides: Sequence[str], number: int) -> DictConfig:
+        composed.append(overrides)
+        return compose(overrides, number)
+
+    monkeypatch.setattr(composer, "compose", counted)
     cells = plan([request(job, composer.plain(job, 0)) for job in jobs], 0)
     lines = list(
         preview(SweepFolder(tmp_path), Selection(tuple(cells), frozenset()), Cluster(), False)
     )
-    seconds = time.process_time() - began
-    assert lines[-2] == "10000 cells: 0 done, 10000 to run"
-    assert len({cell.planned.cell_id for cell in cells}) == 10_000
-    assert seconds < 5
+    assert lines[-2] == "200 cells: 0 done, 200 to run"
+    assert len({cell.planned.cell_id for cell in cells}) == 200
+    assert 0 < len(composed) <= 4
 
 
 @pytest.mark.parametrize(
@@ -284,8 +289,22 @@ def test_results_of_other_code_or_devices_are_not_mixed_silently(
         "code: commit abc there, def here (in 2 cells)",
         "device: NVIDIA A10G there, NVIDIA H200 here (in 2 cells)",
     ]
+    assert differing(folder, kept, {SOURCE_SHA256: "0" * 64}, set()) == [
+        "code: commit abc there, unknown here (in 2 cells)",
+        "code: scalewise's sources unknown there, 0000000000 here (in 2 cells)",
+    ]
     changed = differing(folder, kept, {**same, "diff_sha256": "0"}, set())
     assert changed == ["code: the same commit with other changes on top (in 2 cells)"]
+
+
+def test_times_of_another_protocol_are_refused(begun: tuple[SweepFolder, list[Cell]]) -> None:
+    folder, cells = begun
+    cell = folder.cell(cells[0].planned.name)
+    cell.save_provenance(dataclasses.replace(cell.load_provenance(), protocol=PROTOCOL - 1))
+    kept = [cell.planned for cell in cells[:2]]
+    assert differing(folder, kept, {}, set()) == [
+        f"protocol of timing: {PROTOCOL - 1} there, {PROTOCOL} here (in 1 cell)"
+    ]
 
 
 def test_mixing_is_refused_unless_it_is_asked_for(
@@ -317,7 +336,9 @@ def test_results_of_other_data_are_not_mixed_silently(composer: Composer, tmp_pa
     finish(folder, first)
     recorded = folder.cell(first.planned.name)
     data = data_identity(first.request.cell.dataset.arguments)
-    recorded.save_provenance(dataclasses.replace(recorded.load_provenance(), code={}, data=data))
+    recorded.save_provenance(
+        dataclasses.replace(recorded.load_provenance(), code=running_code(Path.cwd()), data=data)
+    )
     gpus = {"NVIDIA A10G"}
     assert refuse_mixing(folder, cells, (), gpus) == []
 
@@ -347,7 +368,9 @@ def test_cells_that_a_command_does_not_name_are_not_mixed_with_either(
     finish(folder, done)
     recorded = folder.cell(done.planned.name)
     data = data_identity(done.request.cell.dataset.arguments)
-    recorded.save_provenance(dataclasses.replace(recorded.load_provenance(), code={}, data=data))
+    recorded.save_provenance(
+        dataclasses.replace(recorded.load_provenance(), code=running_code(Path.cwd()), data=data)
+    )
     recorded.save_config(done.request.plain)
     gpus = {"NVIDIA A10G"}
     new = reading(f"{tmp_path}/./t.txt", "seed=2")

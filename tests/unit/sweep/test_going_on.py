@@ -13,7 +13,7 @@ from scalewise.records.checkpoints import Checkpoint, last_checkpoint, part_path
 from scalewise.sweep.compose import compose_cell
 from scalewise.sweep.going_on import prepare
 from scalewise.sweep.job import Job
-from scalewise.working_tree import code_version
+from scalewise.working_tree import running_code
 
 SLOT = DeviceInfo("cpu", "a processor")
 RECORDED = Provenance(
@@ -27,7 +27,7 @@ def begun(folder: Path, cwd: Path) -> tuple[CellFolder, Job]:
     cell = CellFolder(folder)
     part = part_path(folder, 10)
     part.mkdir(parents=True)
-    code = code_version(Path(__file__).parent) or code_version(cwd)
+    code = running_code(cwd)
     seal(part, Checkpoint(10, 10, 1, (40,), (SLOT.name,), code, {}))
     planned = PlannedCell("id", "config", folder.name, (), 0, 1)
     return cell, Job(str(folder), planned, (SLOT,), str(cwd), (), ())

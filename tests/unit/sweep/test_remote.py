@@ -1,14 +1,12 @@
-"""Cells on other hosts: what hosts are told, what they answer, and how a folder is copied back."""
+"""Cells on other hosts: what hosts are told and what they answer."""
 
 from __future__ import annotations
 
 import importlib.util
 import io
 import os
-import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,21 +21,18 @@ from scalewise.records import Attempt, CellFolder, PlannedCell
 from scalewise.sweep.demand import Demand
 from scalewise.sweep.display import make_display
 from scalewise.sweep.ended_elsewhere import record_loss
-from scalewise.sweep.folder_sync import FolderWatch, apply, contents, unpack
-from scalewise.sweep.host_agent import offer
+from scalewise.sweep.host_agent import run
 from scalewise.sweep.hosted import granted, leased
 from scalewise.sweep.interface import interface_towards
 from scalewise.sweep.job import Origin, Outcome
 from scalewise.sweep.lease import HostMismatch
-from scalewise.sweep.order import MARK, Order, Question, answer_in, forwarded, from_line, to_line
+from scalewise.sweep.order import MARK, Order, answer_in, forwarded, from_line, to_line
 from scalewise.sweep.plan import Cell, plan, request
 from scalewise.sweep.ray import ray_config
 from scalewise.sweep.ray_cluster import Node, require_ray
 from scalewise.sweep.ray_engine import RayEngine
 from scalewise.sweep.remote_cell import Lost, RemoteCell
 from scalewise.sweep.retry import mendable
-from scalewise.sweep.ssh import BEGUN, host_address, host_name, ssh_config
-from scalewise.sweep.ssh_link import CommandLink
 
 PLANNED = PlannedCell("0" * 12, "1" * 12, "net-data-single-r0", ("a=1",), 0, 1)
 ON_CPU = HardwareConfig("cpu", kind="cpu", cores_per_device=1)
@@ -55,7 +50,7 @@ def test_an_order_survives_its_way_to_a_host() -> None:
     assert from_line(Order, to_line(order)) == order
 
 
-def test_an_answer_is_found_among_what_a_login_shell_prints() -> None:
+def test_an_answer_is_found_among_what_else_is_printed() -> None:
     outcome = Outcome("failed", "rank 1: of a fault")
     output = b"Welcome to node1\n" + b"\n" + MARK + to_line(outcome)
     told = answer_in(output)
@@ -68,26 +63,9 @@ def test_an_answer_is_found_among_what_a_login_shell_prints() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, "hosts: found []"),
-        ({"hosts": ["a", "a"]}, "each host once"),
-        ({"hosts": ["a"], "connect": "ssh {host}"}, "connect: found 'ssh {host}'"),
-        ({"hosts": ["a"], "devices_per_node": 0}, "devices_per_node: found 0"),
-        ({"hosts": ["a"], "polcy": "packed"}, "hydra.launcher.polcy"),
-    ],
-)
-def test_a_wrong_key_of_the_ssh_launcher_is_named(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        ssh_config(options)
-    assert words in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
         ({"address": "ray://head:10001"}, "address: found 'ray://head:10001'"),
         ({"gpus_per_device": 2}, "gpus_per_device: found 2"),
         ({"policy": "greedy"}, "hydra.launcher.policy"),
-        ({"sync_s": 0}, "sync_s: found"),
     ],
 )
 def test_a_wrong_key_of_the_ray_launcher_is_named(options: dict[str, Any], words: str) -> None:
@@ -123,21 +101,6 @@ def test_a_node_holds_what_fits_one_of_its_hosts() -> None:
     assert node.holds(Demand(8, 2, 4, 4)), "half of it"
 
 
-def test_hosts_are_known_by_one_name_and_reached_by_another() -> None:
-    assert (host_name("node1:10.0.0.1"), host_address("node1:10.0.0.1")) == ("node1", "10.0.0.1")
-    assert (host_name("me@node1"), host_address("me@node1")) == ("me@node1", "node1")
-
-
-def test_a_command_is_one_argument_of_what_connects(tmp_path: Path) -> None:
-    config = ssh_config({"hosts": ["a"], "connect": "reach {host} sh -c {command}"})
-    command = config.reach("a", ["python", "-c", "print('it works')"], ("/my code",))
-    assert command[:4] == ["reach", "a", "sh", "-c"]
-    (line,) = command[4:]
-    assert shlex.split(line)[:3] == ["exec", "sh", "-c"]
-    inner = "env PYTHONPATH='/my code' python -c 'print('\"'\"'it works'\"'\"')'; exit $?"
-    assert shlex.split(line)[3:] == [f"echo {BEGUN} >&2; {inner}"]
-
-
 def test_only_variables_that_mean_the_same_everywhere_go_along() -> None:
     environment = {"NCCL_DEBUG": "INFO", "HOME": "/home/me", "CUDA_VISIBLE_DEVICES": "0"}
     assert forwarded(environment, {"HF_HOME": "/data"}) == {
@@ -146,11 +109,12 @@ def test_only_variables_that_mean_the_same_everywhere_go_along() -> None:
     }
 
 
-def test_a_host_offers_its_devices_and_says_whether_it_shares_the_folder(tmp_path: Path) -> None:
-    there = offer(Question(ON_CPU, str(tmp_path)))
-    assert there.devices >= 1
-    assert there.sees_folder
-    assert not offer(Question(ON_CPU, str(tmp_path / "absent"))).sees_folder
+def test_a_host_that_does_not_see_the_folder_says_so(tmp_path: Path) -> None:
+    order = Order(str(tmp_path / "no"), PLANNED, Demand(1, 1, 0, 1), Origin("/", (), ()), "key")
+    nobody: Any = None
+    outcome = run(order, nobody)
+    assert outcome.state == "failed"
+    assert "hydra.sweep.dir" in outcome.message
 
 
 def test_a_wide_cell_needs_only_its_share_of_each_host(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,59 +138,6 @@ def test_nobody_waits_for_devices_of_a_sweep_that_is_gone(
 def test_the_interface_of_this_hosts_own_address_is_loopback() -> None:
     assert interface_towards("127.0.0.1") == "lo"
     assert interface_towards("not an address") is None
-
-
-def linked(folder: Path, script: str) -> Outcome | Lost:
-    """What a link makes of a host on which ``script`` runs."""
-    origin = Origin("/", (), ())
-    order = Order(str(folder), PLANNED, Demand(1, 1, 0, 1), origin, "key")
-    link = CommandLink("node1", ["sh", "-c", script], order)
-    deadline = time.monotonic() + 20
-    while (answer := link.answer()) is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    link.drop()
-    return answer
-
-
-def test_a_host_that_answers_is_believed(tmp_path: Path) -> None:
-    line = to_line(Outcome("done", objective=0.5)).decode().strip()
-    script = f"echo Welcome; read order; echo '{MARK.decode()}{line}'"
-    assert linked(tmp_path, script) == Outcome("done", objective=0.5)
-
-
-def test_a_connection_that_breaks_is_a_lost_host(tmp_path: Path) -> None:
-    script = "read order; echo 'client_loop: send disconnect: Broken pipe' >&2; exit 255"
-    assert linked(tmp_path, script) == Lost(
-        "the connection to node1 broke: client_loop: send disconnect: Broken pipe"
-    )
-
-
-def test_a_supervisor_that_is_killed_is_no_lost_host(tmp_path: Path) -> None:
-    assert linked(tmp_path, "read order; kill -9 $$") == Lost(
-        "the supervisor on node1 was ended by SIGKILL", is_host=False
-    )
-
-
-def test_what_a_shell_adds_to_the_number_of_a_signal_is_understood(tmp_path: Path) -> None:
-    """As from a host of ssh: there, a shell lives on to say how the supervisor ended."""
-    host = f"echo Welcome >&2; echo {BEGUN} >&2; read order; sh -c 'kill -9 $$'; exit $?"
-    assert linked(tmp_path, host) == Lost(
-        "the supervisor on node1 was ended by SIGKILL: Killed", is_host=False
-    )
-    assert linked(tmp_path, "read order; echo No such file >&2; exit 127") == Lost(
-        "the supervisor on node1 exited with 127: No such file", is_host=False
-    )
-
-
-def test_a_host_hears_that_the_sweep_is_gone(tmp_path: Path) -> None:
-    origin = Origin("/", (), ())
-    order = Order(str(tmp_path), PLANNED, Demand(1, 1, 0, 1), origin, "key")
-    script = f"cat > {tmp_path}/heard; echo gone >> {tmp_path}/heard"
-    link = CommandLink("node1", ["sh", "-c", script], order)
-    link.tell("a neighbour")
-    link.drop()
-    assert (tmp_path / "heard").read_bytes() == to_line(order) + b"a neighbour\ngone\n"
 
 
 class Host:
@@ -259,7 +170,7 @@ def remote(folder: CellFolder, *hosts: Host) -> RemoteCell:
 def test_what_a_lost_host_could_not_record_is_recorded_for_it(tmp_path: Path) -> None:
     folder = CellFolder(tmp_path)
     running = remote(folder, Host("a", Outcome("interrupted")), Host("b", Lost("b is gone")))
-    assert running.lost_host() == ("b", "b is gone")
+    assert running.lost_a_host
     assert running.outcome_without_result() == Outcome("failed", "b is gone")
     (attempt,) = folder.attempts()
     assert (attempt.outcome, attempt.cause, attempt.message) == ("failed", "host", "b is gone")
@@ -297,41 +208,6 @@ def test_a_cell_has_ended_when_all_of_its_hosts_have_answered(tmp_path: Path) ->
     assert not running.ended
     assert running.failed_at is not None
     assert remote(folder, Host("a", Outcome("done"))).ended
-
-
-def test_what_grows_is_sent_from_where_it_ended(tmp_path: Path) -> None:
-    there, here = tmp_path / "there", tmp_path / "here"
-    unpack(there, {"config.yaml": b"seed: 1\n", "attempts/1.json": b"{}"})
-    watch = FolderWatch(there, contents(there))
-    assert watch.changes() == []
-    unpack(there, {"steps/rank0.bin": b"12345678", "running.json": b"{}"})
-    apply(here, watch.changes())
-    with (there / "steps" / "rank0.bin").open("ab") as file:
-        file.write(b"abcdefgh")
-    (there / "running.json").unlink()
-    changes = {change.path: change for change in watch.changes()}
-    assert (changes["steps/rank0.bin"].offset, changes["steps/rank0.bin"].data) == (8, b"abcdefgh")
-    assert changes["running.json"].data is None
-    apply(here, changes.values())
-    assert contents(here) == {"steps/rank0.bin": b"12345678abcdefgh"}
-    assert watch.changes() == []
-
-
-def test_a_series_that_begins_anew_replaces_the_old_one(tmp_path: Path) -> None:
-    there, here = tmp_path / "there", tmp_path / "here"
-    unpack(there, {"logs/rank0.err": b"of an earlier try\n"})
-    watch = FolderWatch(there)
-    apply(here, watch.changes())
-    (there / "logs" / "rank0.err").write_bytes(b"anew\n")
-    apply(here, watch.changes())
-    assert contents(here) == {"logs/rank0.err": b"anew\n"}
-
-
-def test_the_result_follows_everything_else(tmp_path: Path) -> None:
-    unpack(tmp_path, {"result.json": b"{}", "steps/rank0.bin": b"1", "zebra": b"2"})
-    paths = [change.path for change in FolderWatch(tmp_path).changes()]
-    assert paths[-1] == "result.json"
-    assert len(paths) == 3
 
 
 class Cluster:

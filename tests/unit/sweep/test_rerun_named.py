@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 
 from fakes.recorded_cell import RecordedCell, plan_sweep
+from scalewise import working_tree
 from scalewise.config import ConfigError
 from scalewise.own_code_identity import own_code_identity
 from scalewise.records import SweepFolder
-from scalewise.sweep import resume
+from scalewise.records.provenance import SOURCE_SHA256
 from scalewise.sweep.asked import mixed as in_words
 from scalewise.sweep.compose import compose_cell
 from scalewise.sweep.places import ThisHost
 from scalewise.sweep.plan import Cell, plan, request
 from scalewise.sweep.resume import Selection, refuse_mixing, select
+from scalewise.working_tree import running_code
 
 THERE, HERE = "NVIDIA A10G", "NVIDIA H200"
 DIFFERENT = f"device: {THERE} there, {HERE} here"
@@ -37,7 +39,9 @@ def folder(tmp_path: Path) -> SweepFolder:
         own = {"cell_id": one.cell_id, "config_id": one.config_id}
         recorded.folder.save_result(dataclasses.replace(result, **own))
         provenance = recorded.folder.load_provenance()
-        recorded.folder.save_provenance(dataclasses.replace(provenance, code={}))
+        recorded.folder.save_provenance(
+            dataclasses.replace(provenance, code=running_code(Path.cwd()))
+        )
     return sweep
 
 
@@ -81,11 +85,10 @@ def test_the_code_is_that_of_the_tree_whose_state_the_ranks_record(
     for _, cell in folder.cells():
         provenance = dataclasses.replace(cell.load_provenance(), code={"commit": "scalewise's"})
         cell.save_provenance(provenance)
-    trees = {Path(resume.__file__).parent: {"commit": "scalewise's"}, Path.cwd(): {"commit": "own"}}
-    monkeypatch.setattr(resume, "code_version", lambda at: trees[at])
+    monkeypatch.setattr(working_tree, "scalewise_version", lambda: {"commit": "scalewise's"})
     assert refuse_mixing(folder, asked("seed=3"), (), {THERE}) == []
-    trees[Path(resume.__file__).parent] = {}  # installed
-    with pytest.raises(ConfigError, match="code: commit scalewise' there, own here"):
+    monkeypatch.setattr(working_tree, "scalewise_version", lambda: {SOURCE_SHA256: "0" * 64})
+    with pytest.raises(ConfigError, match=r"code: commit scalewise' there, .* here"):
         refuse_mixing(folder, asked("seed=3"), (), {THERE})
 
 

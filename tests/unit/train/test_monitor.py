@@ -13,6 +13,8 @@ from torch import nn, optim
 from torch.utils.data import DataLoader, TensorDataset
 
 from scalewise import Monitor
+from scalewise.gpu.nvml import NvmlUnavailable
+from scalewise.train.callbacks import live_device as live_device_module
 from scalewise.train.callbacks.monitored import config_id, describe_fit
 
 
@@ -130,3 +132,18 @@ def test_strategy_and_precision_are_named_as_those_of_cells(
     fit.strategy, fit.precision = strategy, precision
     config = describe_fit(fit, module, 5, ())
     assert (config["strategy"]["name"], config["precision"]["name"]) == named
+
+
+def test_the_gpus_uuid_is_recorded_also_where_nvml_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Properties:
+        name, uuid, total_memory = "NVIDIA H200", "0a53eb3c-0000-0000-0000-000000000000", 2**37
+
+    def unavailable() -> None:
+        raise NvmlUnavailable("no driver")
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
+    monkeypatch.setattr(live_device_module, "open_nvml", unavailable)
+    found = live_device_module.live_device(torch.device("cuda", 1))
+    assert (found.kind, found.uuid, found.index) == ("cuda", f"GPU-{Properties.uuid}", None)

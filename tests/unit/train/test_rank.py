@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
-from scalewise.records.provenance import WORKING_DIRECTORY
-from scalewise.train import provenance
+from fakes.recorded_cell import RecordedCell
+from scalewise.measure.host_checks import host_facts
+from scalewise.records import CellFolder, DeviceInfo, PlannedCell
+from scalewise.records.provenance import PROTOCOL
+from scalewise.tracking.attempt import CurrentAttempt
+from scalewise.tracking.describe import run_info
 from scalewise.train.provenance import collect, emulations
 from scalewise.train.rank import foreign_launch, rendezvous, scrubbed
 from scalewise.train.strategies.ddp import DdpConfig
-from scalewise.working_tree import code_version
 
 
 def test_no_trace_of_another_launcher_is_left() -> None:
@@ -65,15 +69,33 @@ def test_peer_to_peer_switched_off_is_emulation_only_where_there_are_peers() -> 
     assert emulations({}, {"0-1": "NV18"}) == ()
 
 
-def test_without_a_repository_there_is_no_code_version(tmp_path: object) -> None:
-    assert code_version(tmp_path) == {}  # type: ignore[arg-type]
+def test_what_may_be_a_secret_is_neither_recorded_nor_handed_to_a_tracker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TORCH_FOO", "NCCL_SECRET", "CUDA_TOKEN", "OMP_KEY", "PYTORCH_PASSWORD"):
+        monkeypatch.setenv(name, "hunter2")
+    monkeypatch.setenv("NCCL_P2P_DISABLE", "1")
+    monkeypatch.setenv("TORCH_NCCL_BLOCKING_WAIT", "0")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    gpus = tuple(DeviceInfo("cuda", "NVIDIA H200", f"GPU-{r}", r) for r in range(2))
+    found = collect(gpus, None, {"0-1": "NV18"}, command=())
+    assert found.environment.items() >= {
+        "NCCL_P2P_DISABLE": "1", "TORCH_NCCL_BLOCKING_WAIT": "0", "OMP_NUM_THREADS": "1"
+    }.items()  # fmt: skip
+    assert found.emulated, "the switch is still seen"
+    assert host_facts().environment == found.environment
+    folder = CellFolder(tmp_path / "cell")
+    recorded = RecordedCell(folder)
+    recorded.train(10)
+    recorded.succeed()
+    folder.save_provenance(dataclasses.replace(found, devices=tuple(recorded.devices)))
+    planned = PlannedCell("id", "config", "cell", (), 0, 2)
+    attempt = CurrentAttempt(1, 0, None, None)
+    told = run_info(folder, folder.load_config(), attempt, planned, None)
+    assert told.config["provenance"]["environment"] == dict(found.environment)
+    written = (folder.path / "provenance.json").read_text()
+    assert "hunter2" not in written + str(told) + str(host_facts())
 
 
-def test_a_users_commit_is_recorded_as_none_of_scalewises(monkeypatch: pytest.MonkeyPatch) -> None:
-    trees = {Path(provenance.__file__).parent: {"commit": "ours"}, Path.cwd(): {"commit": "users"}}
-    monkeypatch.setattr(provenance, "code_version", lambda at: trees[at])
-    assert collect((), None, {}).code == {"commit": "ours"}
-    trees[Path(provenance.__file__).parent] = {}  # installed
-    assert collect((), None, {}).code == {"commit": "users", "tree": WORKING_DIRECTORY}
-    trees[Path.cwd()] = {}
-    assert collect((), None, {}).code == {}
+def test_what_records_now_says_by_which_protocol() -> None:
+    assert collect((), None, {}).protocol == PROTOCOL

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
@@ -33,10 +34,17 @@ def zero_share(parameters: Iterable[nn.Parameter]) -> float | None:
     return sum(int((p == 0).sum()) for p in parts) / total if total else None
 
 
-def parameter_sums(parameters: Iterable[nn.Parameter]) -> list[float]:
-    """The sum of each trainable parameter in fp64, on this rank. Waits for the device once."""
-    sums = [p.detach().sum(dtype=torch.float64) for p in parameters if p.requires_grad]
-    return [float(value) for value in torch.stack(sums).tolist()] if sums else []
+def parameter_sums(trainer: pl.Trainer, module: pl.LightningModule) -> list[float] | None:
+    """The sum of each trainable parameter in fp64. Waits for the device once.
+
+    None where nothing optimizes, and where this rank holds parts of the model.
+    """
+    learning = [p for p in module.parameters() if p.requires_grad]
+    divided = any(p.is_meta or hasattr(p, "to_local") for p in learning)
+    if not trainer.optimizers or not learning or divided:
+        return None
+    sums = torch.stack([p.detach().sum(dtype=torch.float64) for p in learning])
+    return [float(value) for value in sums.tolist()]
 
 
 def _local(value: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from scalewise.train.callbacks.monitored import config_id, describe_fit, strateg
 from scalewise.train.callbacks.planned_steps import planned_steps
 from scalewise.train.callbacks.recorder import CellRecorder
 from scalewise.train.provenance import collect
-from scalewise.working_tree import code_version
+from scalewise.working_tree import scalewise_version
 
 _TRACKERS = ("trackio", "wandb")
 
@@ -186,11 +186,11 @@ class Monitor(CellRecorder):
         assert self._records is not None
         self._records.repeat_of(config_id(config, trainer.world_size))
         self.folder.save_config(config)
-        provenance = collect(devices, *driver_and_links(devices))
+        here = devices[: trainer.world_size // trainer.num_nodes]  # rank 0's host comes first
+        provenance = collect(here, *driver_and_links(here))
         # The user's own code is in the configuration, by the classes that the fit is made of: the
         # line of his script that asks for another device must not make two runs incomparable.
-        ours = code_version(Path(__file__).parent)
-        self.folder.save_provenance(dataclasses.replace(provenance, code=ours))
+        self.folder.save_provenance(dataclasses.replace(provenance, code=scalewise_version()))
 
 
 def own_folder(folder: Path, name: str) -> str:

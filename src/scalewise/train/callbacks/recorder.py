@@ -9,7 +9,6 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor
 
 from scalewise.measure.replays import Replays
@@ -82,7 +81,7 @@ class CellRecorder(pl.Callback):
             self._heartbeat = HeartbeatWriter(self.folder.heartbeat_path(trainer.global_rank))
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._sums_before = self._parameter_sums(trainer, pl_module)
+        self._sums_before = parameter_sums(trainer, pl_module)
         self.metrics.on_train_start(trainer, pl_module)
         self.steps.on_train_start(trainer, pl_module)
         self._background = BackgroundDrain(
@@ -209,22 +208,12 @@ class CellRecorder(pl.Callback):
         if self._heartbeat is not None:
             self._heartbeat.close()
 
-    def _parameter_sums(
-        self, trainer: pl.Trainer, module: pl.LightningModule
-    ) -> list[float] | None:
-        """None where nothing optimizes, and where a rank holds parts of the model."""
-        if not trainer.optimizers or not isinstance(
-            trainer.strategy, SingleDeviceStrategy | DDPStrategy
-        ):
-            return None
-        return parameter_sums(module.parameters()) or None
-
     def _summarise(self, trainer: pl.Trainer, module: pl.LightningModule) -> RankSummary:
         summary = summarise(trainer, module, self.device, self.steps, self.metrics, self.shards)
         missing = dict(summary.missing)
         if self._run_queue.missing is not None:
             missing["run_queue_ms_per_step"] = self._run_queue.missing
-        sums = self._parameter_sums(trainer, module)
+        sums = parameter_sums(trainer, module)
         return replace(
             summary,
             missing=missing,

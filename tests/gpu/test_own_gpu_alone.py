@@ -1,0 +1,75 @@
+"""Each rank stays on its own GPU, and nothing of ours stops all ranks at once."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+
+from fakes.gpus import REHEARSES, needs
+from fakes.train_command import Train
+from scalewise.analysis.cells import Cell
+from scalewise.analysis.common_stalls import step_edges_s
+from scalewise.analysis.disturbances import DEVICE_CODES, disturbances
+from scalewise.analysis.load import load_sweep
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
+
+STEPS, STEP_MS = 150, 30
+"""Four seconds: enough samples of the driver's process list, which is read every second."""
+SETTLED_S = 1.0
+LONG_MEDIANS = 3.0
+
+
+def trained(train: Train, strategy: str) -> Cell:
+    """A cell of steady steps whose loss is read at every one."""
+    run = train(
+        f"strategy={strategy}", "model._target_=mine.Witness", f"+model.step_ms={STEP_MS}",
+        f"max_steps={STEPS}", "warmup_steps=2", "log_every_n_steps=1", "tracking=none",
+        "validation=never", "monitor.interval_s=0.5",
+    )  # fmt: skip
+    assert run.status == 0, run.err
+    (cell,) = load_sweep(run.only_cell().path).cells
+    return cell
+
+
+@pytest.mark.parametrize(
+    ("strategy", "ranks"),
+    [
+        pytest.param("single", 1, marks=needs(1, on_cpu=True)),
+        pytest.param("ddp", 2, marks=needs(2, on_cpu=True)),
+    ],
+)
+def test_ranks_keep_to_their_gpus_and_no_stall_hits_all(
+    train: Train, strategy: str, ranks: int
+) -> None:
+    cell = trained(train, strategy)
+    assert cell.result is not None and len(cell.steps) == ranks
+    found = {one.code: one for one in disturbances(cell)}
+    if REHEARSES:
+        # A busy host stalls all ranks too.
+        assert not set(DEVICE_CODES) & set(found), found
+        return
+    assert not {code for code, one in found.items() if one.status == "found"}, found
+    assert not long_for_all(cell)
+    assert "extra_memory_on_gpu0" not in found, found
+    listed = [
+        sample.processes
+        for series in cell.devices
+        for row in series.samples
+        for sample in row.values()
+    ]
+    if not any(listed):
+        pytest.skip("the driver lists no processes here, as in a container: nobody can be named")
+    assert not set(DEVICE_CODES) & set(found), found
+
+
+def long_for_all(cell: Cell) -> list[int]:
+    """Steps after the first second in which every rank took above three of its medians."""
+    long = []
+    for one in cell.steps:
+        ms = one.column("step")
+        settled = step_edges_s(one)[:-1] > step_edges_s(one)[0] + SETTLED_S
+        long.append(set(np.flatnonzero((ms > LONG_MEDIANS * np.nanmedian(ms)) & settled)))
+    return sorted(functools.reduce(set.intersection, long))

@@ -1,0 +1,50 @@
+"""What a Ray actor does on its node, without Ray: it gives an order to an agent, which trains."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from fakes.train_command import LEAN, ROOT
+from scalewise.config import resolve
+from scalewise.paths import conf_dir
+from scalewise.records import Attempt, CellFolder, read_steps
+from scalewise.sweep.demand import Demand
+from scalewise.sweep.job import Origin, Outcome
+from scalewise.sweep.order import Order, answer_in, from_line
+from scalewise.sweep.plan import Cell, plan, request
+from scalewise.sweep.ray_host import HostActor
+
+
+def small_cell() -> Cell:
+    overrides = [*LEAN, "hardware=cpu", "hardware.cores_per_device=1", "batch_size=16"]
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        plain = resolve(compose(config_name="config", overrides=[*overrides, "validation=never"]))
+    (cell,) = plan([request(overrides, plain)], 0)
+    return cell
+
+
+def test_an_order_becomes_a_cell_with_its_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
+    cell = small_cell()
+    folder = CellFolder(tmp_path / "sweep" / cell.planned.name)
+    folder.save_config(cell.request.plain)
+    earlier = Attempt(1, "failed", "host", "node1 was lost", None, None, (), 1.0, 2.0)
+    folder.save_attempt(earlier)
+    origin = Origin(str(tmp_path), (str(ROOT / "src"), *sys.path), ("train.py",))
+    order = Order(str(folder.path), cell.planned, Demand(1, 1, 0, 1), origin, "key")
+    answer = HostActor().run(order)
+
+    told = answer_in(answer.output)
+    assert told is not None, answer.errors
+    assert from_line(Outcome, told).state == "done"
+    result = folder.load_result()
+    assert (result.cell_id, result.attempt) == (cell.planned.cell_id, 2)
+    assert len(read_steps(folder.steps_path(0), 0).rows) == 12
+    assert list(folder.attempts()) == [earlier]
+    assert folder.last_beat() is None, "nothing says that it still runs"

@@ -1,0 +1,351 @@
+"""Contexts, foreign processes, extra memory and stalls: found, not there, or not to be told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from recorded import DDP, START, Spec, write_sweep
+
+from fakes.nvml.fixture import fake_nvml  # noqa: F401  # a fixture
+from fakes.nvml.scenario import INVALID_ARGUMENT, NO_PERMISSION, Scenario, gpu_uuid, mig_uuid
+from scalewise.analysis.cells import Cell
+from scalewise.analysis.common_stalls import common_stalls
+from scalewise.analysis.disturbances import Finding, disturbances
+from scalewise.analysis.load import load_sweep
+from scalewise.gpu.sampler import DeviceSampler
+from scalewise.records import (
+    STEP_DTYPE,
+    STOOD_STILL,
+    WARMUP,
+    CellFolder,
+    DeviceProcess,
+    DeviceSample,
+    DeviceSeries,
+    SampledDevice,
+    StepSeries,
+    read_device_series,
+)
+
+RESULTS = Path(__file__).parents[3] / "docs" / "results"
+STEP_MS, STEPS = 100.0, 60
+PIDS = (1000, 1001)
+UUIDS = ("GPU-0000", "GPU-0001")
+RESERVED_MIB = 512.0
+"""Of each rank, as the recorded cells have it."""
+Processes = Mapping[int, float]
+"""Pid to MiB."""
+
+
+def statuses(found: Sequence[Finding]) -> dict[str, str]:
+    return {one.code: one.status for one in found}
+
+
+# Steps
+
+
+def steps(
+    rank: int,
+    long: Mapping[int, float] | None = None,
+    *,
+    begin_s: float = START,
+    flags: Mapping[int, int] | None = None,
+    gap_after: int | None = None,
+) -> StepSeries:
+    """Steps of ``STEP_MS``, but for those in ``long``; a second's gap after ``gap_after``."""
+    rows = np.zeros(STEPS, STEP_DTYPE)
+    ms = np.full(STEPS, STEP_MS)
+    for step, length in (long or {}).items():
+        ms[step] = length
+    for step, flag in (flags or {}).items():
+        rows["flags"][step] = flag
+    begins = np.concatenate([[0.0], np.cumsum(ms)[:-1]])
+    if gap_after is not None:
+        begins[gap_after + 1 :] += 1000
+    rows["step"], rows["host_step_ms"], rows["device_step_ms"] = np.arange(STEPS), ms, np.nan
+    rows["start_ns"] = (begins * 1e6).astype(np.int64)
+    return StepSeries(rank, rows, int(begin_s * 1e9))
+
+
+def test_a_stall_of_all_ranks_is_found_also_where_they_are_a_step_apart() -> None:
+    (stall,) = common_stalls([steps(0, {20: 500.0}), steps(1, {19: 500.0}, begin_s=START + 0.03)])
+    # From when the later one stalls, in its step 20, to when the earlier one goes on.
+    assert stall.begin_s == pytest.approx(2.0)
+    assert stall.length_ms == pytest.approx(430, abs=1)
+    assert (stall.median_step_ms, stall.in_warmup) == (STEP_MS, False)
+
+
+def test_a_stall_in_warmup_counts_and_says_so() -> None:
+    flags = dict.fromkeys(range(10), WARMUP)
+    (stall,) = common_stalls([steps(r, {5: 400.0}, flags=flags) for r in (0, 1)])
+    assert stall.in_warmup
+
+
+def test_steps_that_capture_on_every_rank_are_no_stall() -> None:
+    captured = [steps(rank, {10: 900.0}) for rank in (0, 1)]
+    assert common_stalls(captured, prepare_steps=11) == ()
+    assert len(common_stalls(captured, prepare_steps=10)) == 1
+
+
+@pytest.mark.parametrize(
+    "series",
+    [
+        [steps(0), steps(1)],
+        [steps(0, {20: 500.0}), steps(1)],
+        [steps(0, {20: 500.0}), steps(1, {40: 500.0})],
+        [steps(0, {20: 190.0}), steps(1, {20: 190.0})],
+        [steps(0, {0: 5000.0}), steps(1, {0: 5000.0})],
+        [steps(r, {20: 500.0}, flags={20: STOOD_STILL}) for r in (0, 1)],
+        [steps(0, gap_after=20), steps(1, gap_after=20)],
+    ],
+    ids=["steady", "one rank", "not at once", "short", "first step", "suspended", "validation"],
+)
+def test_what_is_no_stall_of_all_ranks(series: list[StepSeries]) -> None:
+    assert common_stalls(series) == ()
+
+
+def test_steps_after_a_gap_are_compared_by_when_they_ran() -> None:
+    """Without the gap of rank 0 its stall would seem to be over before the other's began."""
+    both = [steps(0, {10: 400.0}, gap_after=5), steps(1, {20: 400.0})]
+    (stall,) = common_stalls(both)
+    assert stall.begin_s == pytest.approx(2.0)
+
+
+# Processes and memory, from a series
+
+
+def cell(folder: Path, spec: Spec = DDP) -> Cell:
+    (one,) = load_sweep(write_sweep(folder, [spec])).cells
+    return replace(one, steps=tuple(steps(rank) for rank in range(spec.devices)), devices=())
+
+
+def series(
+    lists: Sequence[Sequence[Processes] | None], used_mib: Sequence[float] = (2000.0, 2000.0)
+) -> DeviceSeries:
+    """A sample each second from the first step on; each is a process list for every GPU."""
+    samples = []
+    for each in lists:
+        row = {}
+        for i, uuid in enumerate(UUIDS):
+            told = None
+            if each is not None:
+                told = tuple(DeviceProcess(pid, mib) for pid, mib in each[i].items())
+            row[uuid] = DeviceSample(uuid, memory_used_mib=used_mib[i], processes=told)
+        samples.append(row)
+    devices = tuple(SampledDevice(uuid, i, "H200", i) for i, uuid in enumerate(UUIDS))
+    times = tuple(START + 1.05 + i for i in range(len(samples)))
+    return DeviceSeries("host", "nvml", 1.0, devices, {}, times, tuple(samples))
+
+
+HOME: list[Processes] = [{PIDS[0]: 1500.0}, {PIDS[1]: 1500.0}]
+SECOND_CONTEXT: list[Processes] = [{PIDS[0]: 1500.0, PIDS[1]: 520.0}, {PIDS[1]: 1500.0}]
+FOREIGN: list[Processes] = [{PIDS[0]: 1500.0}, {PIDS[1]: 1500.0, 77: 900.0}]
+FOREIGN_NUMBERS: list[Processes] = [{71: 1500.0}, {72: 1500.0}]
+UNTOLD = {"rank_on_other_gpu": "cannot be told", "foreign_process": "cannot be told"}
+
+
+@pytest.mark.parametrize(
+    ("lists", "expected"),
+    [
+        ([HOME] * 3, {}),
+        ([SECOND_CONTEXT] + [HOME] * 2, {"rank_on_other_gpu": "found"}),
+        (
+            [HOME, FOREIGN, FOREIGN],
+            {"foreign_process": "found", "extra_memory_on_gpu0": "cannot be told"},
+        ),
+        ([HOME, FOREIGN, HOME], {}),
+        ([FOREIGN_NUMBERS] * 3, UNTOLD),
+        ([[{}, {}]] * 3, UNTOLD),
+        ([None] * 3, UNTOLD),
+        ([HOME, [HOME[0], {}], HOME], {}),
+        ([[HOME[0], {}]] * 3, UNTOLD),
+    ],
+    ids=["healthy", "context", "foreign", "foreign once", "other pids", "empty lists", "no lists",
+         "once not listed", "one rank never listed"],
+)  # fmt: skip
+def test_processes(
+    tmp_path: Path, lists: list[Sequence[Processes] | None], expected: Mapping[str, str]
+) -> None:
+    found = disturbances(replace(cell(tmp_path), devices=(series(lists),)))
+    assert statuses(found) == expected
+
+
+def test_a_context_is_told_with_its_numbers(tmp_path: Path) -> None:
+    (found,) = disturbances(replace(cell(tmp_path), devices=(series([SECOND_CONTEXT] * 3),)))
+    (context,) = found.figures["contexts"]
+    assert (context["rank"], context["pid"], context["memory_mib"]) == (1, PIDS[1], 520.0)
+    assert (context["own_gpu"], context["other_gpu"], context["samples"]) == (1, 0, 3)
+
+
+def test_lists_read_only_before_training_clear_nobody(tmp_path: Path) -> None:
+    late = replace(series([HOME] * 3), times=(START - 3, START - 2, START - 1))
+    found = disturbances(replace(cell(tmp_path), devices=(late,)))
+    assert statuses(found)["rank_on_other_gpu"] == "cannot be told"
+
+
+@pytest.mark.parametrize(
+    ("used_mib", "reserved_mib", "expected"),
+    [
+        ((2520.0, 2000.0), (512.0, 512.0), "found"),
+        ((2150.0, 2000.0), (512.0, 512.0), None),
+        # The allocators differ, what lies beside them does not.
+        ((3500.0, 2000.0), (2012.0, 512.0), None),
+        ((2000.0, 2000.0), (2012.0, 512.0), "cannot be told"),
+        ((2520.0, 2000.0), (None, 512.0), "cannot be told"),
+    ],
+)
+def test_extra_memory_is_what_lies_beside_the_allocators(
+    tmp_path: Path,
+    used_mib: tuple[float, float],
+    reserved_mib: tuple[float | None, float],
+    expected: str | None,
+) -> None:
+    one = cell(tmp_path)
+    assert one.result is not None
+    ranks = tuple(
+        replace(rank, peak_reserved_mib=mib)
+        for rank, mib in zip(one.result.ranks, reserved_mib, strict=True)
+    )
+    one = replace(one, result=replace(one.result, ranks=ranks))
+    found = disturbances(replace(one, devices=(series([HOME] * 3, used_mib),)))
+    assert statuses(found).get("extra_memory_on_gpu0") == expected
+    if expected == "found":
+        assert found[0].figures["extra_mib"] == pytest.approx(520)
+
+
+def test_a_single_sample_tells_no_extra_memory(tmp_path: Path) -> None:
+    found = disturbances(replace(cell(tmp_path), devices=(series([HOME], (2520.0, 2000.0)),)))
+    assert statuses(found) == {"extra_memory_on_gpu0": "cannot be told"}
+
+
+def test_a_gpu_that_nobody_sampled_tells_nothing(tmp_path: Path) -> None:
+    found = disturbances(cell(tmp_path))
+    assert {one.status for one in found} == {"cannot be told"} and len(found) == 3
+
+
+def test_a_cpu_host_has_stalls_alone(tmp_path: Path) -> None:
+    one = cell(tmp_path, replace(DDP, kind="cpu"))
+    stalled = tuple(steps(rank, {20: 500.0}) for rank in (0, 1))
+    assert disturbances(one) == ()
+    assert statuses(disturbances(replace(one, steps=stalled))) == {"common_stall": "found"}
+
+
+def test_a_profiler_stops_all_ranks_itself(tmp_path: Path) -> None:
+    one = cell(tmp_path, replace(DDP, kind="cpu"))
+    stalled = tuple(steps(rank, {20: 500.0}) for rank in (0, 1))
+    profiled = replace(one, steps=stalled, config={"profile": {"window": True}})
+    assert statuses(disturbances(profiled)) == {"common_stall": "cannot be told"}
+
+
+# Processes, as the sampler records them from a driver
+
+Use = Callable[[Scenario], Path]
+
+
+def sampled(cell: Cell, folder: Path, uuids: Sequence[str]) -> Cell:
+    """The same cell with its ranks on these devices, sampled for a second of training."""
+    assert cell.result is not None
+    begin_s = time.time() - 0.2  # the first step takes 0.1 s
+    sampler = DeviceSampler(
+        CellFolder(folder), {uuid: i for i, uuid in enumerate(uuids)}, dict, interval_s=0.1
+    )
+    with sampler:
+        time.sleep(1.3)
+    (path,) = CellFolder(folder).device_series_paths()
+    ranks = tuple(
+        replace(rank, device=replace(rank.device, uuid=uuid))
+        for rank, uuid in zip(cell.result.ranks, uuids, strict=True)
+    )
+    return replace(
+        cell,
+        result=replace(cell.result, ranks=ranks),
+        steps=tuple(steps(rank, begin_s=begin_s) for rank in range(len(uuids))),
+        devices=(read_device_series(path),),
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["process 0 1000 5120", "process 1 1001 5120"], {}),
+        (
+            ["process 0 1000 5120", "process 1 1001 5120", "process 0 1001 520"],
+            {"rank_on_other_gpu": "found"},
+        ),
+        (["process 0 1000 5120", "process 1 1001 5120", "process 1 4242 9"],
+         {"foreign_process": "found"}),
+        (["process 0 4241 5120", "process 1 4242 5120"], UNTOLD),
+        ([], UNTOLD),
+    ],
+    ids=["healthy", "context", "foreign", "other pids", "empty list"],
+)  # fmt: skip
+def test_processes_as_the_driver_lists_them(
+    fake_nvml: Use,  # noqa: F811
+    tmp_path: Path,
+    lines: list[str],
+    expected: Mapping[str, str],
+) -> None:
+    scenario = Scenario().h200(2)
+    for line in lines:
+        scenario.add(line)
+    fake_nvml(scenario)
+    one = sampled(cell(tmp_path / "sweep"), tmp_path / "cell", [gpu_uuid(0), gpu_uuid(1)])
+    told = statuses(disturbances(one))
+    told.pop("extra_memory_on_gpu0", None)
+    assert told == expected
+
+
+def test_a_driver_that_lists_no_processes_tells_why(
+    fake_nvml: Use,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    scenario = Scenario().h200(2).fault(0, "processes", NO_PERMISSION)
+    fake_nvml(scenario.fault(1, "processes", NO_PERMISSION))
+    one = sampled(cell(tmp_path / "sweep"), tmp_path / "cell", [gpu_uuid(0), gpu_uuid(1)])
+    found = [one for one in disturbances(one) if one.code in UNTOLD]
+    assert statuses(found) == UNTOLD
+    assert one.devices[0].unavailable["processes"] in found[0].detail
+
+
+def test_mig_instances_do_not_tell_their_processes(
+    fake_nvml: Use,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    scenario = Scenario().h200(1).mig(0, 3).mig(0, 5)
+    for instance in ("0.3", "0.5"):
+        scenario.fault(instance, "processes", INVALID_ARGUMENT)
+    fake_nvml(scenario)
+    one = sampled(cell(tmp_path / "sweep"), tmp_path / "cell", [mig_uuid(0, 3), mig_uuid(0, 5)])
+    told = statuses(disturbances(one))
+    assert {code: told[code] for code in UNTOLD} == UNTOLD
+    assert "found" not in told.values()
+
+
+# Kept records
+
+
+@pytest.mark.parametrize("sweep", ["h200x4_gpt2", "h200x4_widths"])
+def test_the_stalled_sweeps_are_named_and_their_single_gpu_runs_are_not(sweep: str) -> None:
+    contexts = []
+    for one in load_sweep(RESULTS / sweep).cells:
+        if one.result is None:
+            continue
+        found = {f.code: f for f in disturbances(one) if f.status == "found"}
+        if one.result.world_size == 1:
+            assert found == {}
+            continue
+        others = one.result.world_size - 1
+        assert found["extra_memory_on_gpu0"].figures["per_other_rank_mib"] == pytest.approx(
+            525, 0.01
+        )
+        assert found["common_stall"].figures["count"] <= 2
+        assert 150 < max(found["common_stall"].figures["length_ms"]) < 500
+        if "rank_on_other_gpu" in found:
+            told = found["rank_on_other_gpu"].figures["contexts"]
+            contexts.append({(c["rank"], c["other_gpu"]) for c in told})
+            assert contexts[-1] == {(rank + 1, 0) for rank in range(others)}
+    assert contexts

@@ -1,0 +1,149 @@
+"""Hosts, code and the way of timing decide who is compared with whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from recorded import DDP, Spec, repeats, write_sweep
+
+from scalewise.analysis.compare import Comparison, compare
+from scalewise.analysis.load import load_sweep
+from scalewise.analysis.scaling import Refused
+from scalewise.analysis.summary import Analysis, analyse
+from scalewise.records import SweepFolder
+from scalewise.records.provenance import PROTOCOL, WORKING_DIRECTORY
+from scalewise.report.provenance import provenance_lines
+
+FACTORS = [1.0, 1.01, 0.99, 1.005]
+HERE, THERE, ELSEWHERE = "dmi-aaaaaaaaaaaa", "dmi-bbbbbbbbbbbb", "dmi-cccccccccccc"
+SOURCES = "5" * 64
+
+
+def on(spec: Spec, *hosts: str) -> list[Spec]:
+    """Four repeats, on these hosts in turns."""
+    return [
+        replace(run, host=hosts[i % len(hosts)]) for i, run in enumerate(repeats(spec, FACTORS))
+    ]
+
+
+def analysed(path: Path, *specs: Spec) -> Analysis:
+    return analyse(load_sweep(write_sweep(path, specs)))
+
+
+def fields(refused: Sequence[Refused]) -> list[str]:
+    return [difference.field for one in refused for difference in one.differing]
+
+
+def compared(path: Path, a: Sequence[Spec], b: Sequence[Spec], factor: str) -> Comparison:
+    sweeps = [load_sweep(write_sweep(path / str(i), specs)) for i, specs in enumerate((a, b))]
+    return compare(*sweeps, factor)
+
+
+@pytest.mark.parametrize(
+    ("single", "multi"),
+    [
+        ((HERE,), (THERE,)),
+        ((HERE,), (HERE, THERE)),
+        ((HERE, THERE), (HERE, ELSEWHERE)),
+        (("0123456789ab",), (HERE,)),
+    ],
+)
+def test_other_hosts_are_refused_by_name(
+    tmp_path: Path, single: tuple[str, ...], multi: tuple[str, ...]
+) -> None:
+    found = analysed(tmp_path, *on(Spec(), *single), *on(DDP, *multi))
+    assert not found.pairs
+    assert fields(found.refused) == ["host"]
+
+
+@pytest.mark.parametrize("hosts", [(HERE,), (HERE, THERE), ("0123456789ab",)])
+def test_runs_of_both_sides_on_the_same_hosts_are_compared(
+    tmp_path: Path, hosts: tuple[str, ...]
+) -> None:
+    found = analysed(tmp_path, *on(Spec(), *hosts), *on(DDP, *reversed(hosts)))
+    (pair,) = found.pairs
+    assert pair.speedup.n == (4, 4)
+
+
+def test_a_host_that_nobody_recorded_equals_none(tmp_path: Path) -> None:
+    found = analysed(tmp_path, *on(Spec(), ""), *on(DDP, ""))
+    assert fields(found.refused) == ["host"]
+
+
+def test_a_comparison_of_gpus_frees_the_host_and_one_of_code_does_not(tmp_path: Path) -> None:
+    here, there = on(Spec(), HERE), on(Spec(), THERE)
+    assert len(compared(tmp_path / "gpu", here, there, "gpu").matches) == 1
+    (unmatched,) = compared(tmp_path / "code", here, there, "code").unmatched
+    assert [difference.field for difference in unmatched.differing] == ["host"]
+
+
+def test_unknown_code_does_not_equal_unknown_code(tmp_path: Path) -> None:
+    unknown = repeats(replace(Spec(), commit=None), FACTORS)
+    multi = repeats(replace(DDP, commit=None), FACTORS)
+    assert fields(analysed(tmp_path / "both", *unknown, *multi).refused) == ["code.commit"]
+    # Nor does a mixture with it, which is spelt alike on both sides.
+    mixed = [*unknown[:2], *repeats(Spec(), FACTORS)[2:], *multi[:2], *repeats(DDP, FACTORS)[2:]]
+    assert fields(analysed(tmp_path / "mixed", *mixed).refused) == ["code.commit"]
+    assert len(compared(tmp_path, unknown, unknown, "code").matches) == 1, "it is declared"
+
+
+def test_without_a_commit_the_sources_tell_the_code(tmp_path: Path) -> None:
+    single, multi = (replace(s, commit=None, source_sha256=SOURCES) for s in (Spec(), DDP))
+    assert len(analysed(tmp_path / "same", single, multi).pairs) == 1
+    other = analysed(tmp_path / "other", single, replace(multi, source_sha256="6" * 64))
+    assert fields(other.refused) == ["code.source"]
+    committed = analysed(tmp_path / "committed", single, DDP)
+    assert fields(committed.refused) == ["code.commit", "code.source"]
+
+
+def test_the_users_commit_tells_nothing_of_scalewises_sources(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path, [Spec(), DDP])
+    for _, folder in SweepFolder(path).cells():
+        known = folder.load_provenance()
+        users = {**known.code, "tree": WORKING_DIRECTORY}
+        folder.save_provenance(replace(known, code=users))
+    assert fields(analyse(load_sweep(path)).refused) == ["code.commit"]
+
+
+def test_times_of_two_protocols_are_never_pooled(tmp_path: Path) -> None:
+    old = [replace(run, protocol=1) for run in repeats(DDP, FACTORS[:2])]
+    new = [replace(run, repeat=run.repeat + 2) for run in repeats(DDP, FACTORS[:3])]
+    mixing = {"sweep": {"allow_mixed": True}}
+    specs = [replace(run, config=mixing) for run in (*repeats(Spec(), FACTORS), *old, *new)]
+    found = analysed(tmp_path, *specs)
+    (pair,) = found.pairs
+    assert pair.speedup.n == (3, 4)
+    assert [one.run.cell.planned.repeat for one in pair.multi.aside] == [0, 1]
+    assert {run.cell.provenance and run.cell.provenance.protocol for run in pair.multi.runs} == {
+        PROTOCOL
+    }
+
+
+def test_one_run_of_the_new_protocol_is_too_few(tmp_path: Path) -> None:
+    old = [replace(run, protocol=1) for run in repeats(DDP, FACTORS[:3])]
+    found = analysed(tmp_path, *repeats(Spec(), FACTORS), *old, replace(DDP, repeat=3))
+    (refused,) = found.refused
+    assert not refused.differing
+    assert not found.pairs
+
+
+def test_sides_of_two_protocols_are_refused_whatever_the_factor(tmp_path: Path) -> None:
+    old, new = replace(Spec(), protocol=1), Spec()
+    assert fields(analysed(tmp_path / "pair", old, DDP).refused) == ["protocol"]
+    assert len(analysed(tmp_path / "old", old, replace(DDP, protocol=1)).pairs) == 1
+    for factor in ("code", "measuring", "gpu"):
+        (unmatched,) = compared(tmp_path / factor, [old], [new], factor).unmatched
+        assert [difference.field for difference in unmatched.differing] == ["protocol"]
+
+
+def test_gpus_are_counted_and_not_compared(tmp_path: Path) -> None:
+    moved = [replace(run, first_gpu=2 * (run.repeat % 2)) for run in repeats(DDP, FACTORS)]
+    found = analysed(tmp_path, *repeats(Spec(), FACTORS), *moved)
+    assert len(found.pairs) == 1
+    (line,) = [one for one in provenance_lines(found) if one.startswith("GPUs by UUID: ")]
+    assert line.startswith("GPUs by UUID: 4 in all")
+    assert "large ddp x2 (2 sets in 4 runs)" in line
+    assert "single" not in line

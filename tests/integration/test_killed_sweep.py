@@ -80,33 +80,33 @@ def locks_of(train: Train, folder: SweepFolder) -> list[FileLock]:
     return [FileLock(path) for path in (folder.lock_path, *sorted(runtime.glob("cpu-*.lock")))]
 
 
+def freed(locks: Collection[FileLock], ranks: Collection[int], seconds: float) -> float:
+    """How long it takes until all locks are free. None may be while one of the ranks lives."""
+    begun = time.monotonic()
+    waiting = list(locks)
+    while waiting:
+        for lock in list(waiting):
+            if lock.try_acquire():
+                assert alive(ranks) == [], f"{lock.path.name} was free before"
+                waiting.remove(lock)
+        assert time.monotonic() - begun < seconds, [lock.path.name for lock in waiting]
+    for lock in locks:
+        lock.release()
+    return time.monotonic() - begun
+
+
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("spared", ["supervisor", "ranks"])
 def test_locks_are_held_until_the_last_rank_has_ended(
-    train: Train, tmp_path: Path, way: str, spared: str
+    train: Train, tmp_path: Path, way: str
 ) -> None:
     sweep = Started(train, tmp_path / "sweep", *WAYS[way])
     locks = locks_of(train, sweep.folder)
     assert len(locks) == 3, "the folder's and one for each core"
     assert not any(lock.try_acquire() for lock in locks)
-    begun = time.monotonic()
-    if spared == "supervisor":
-        # It does not answer when it is asked to end, and lives until it is made to.
-        kill(sweep.ranks[1], number=signal.SIGSTOP)
-        kill(sweep.process.pid)
-    else:
-        kill(*sweep.family)
-    waiting = list(locks)
-    while waiting:
-        for lock in list(waiting):
-            if lock.try_acquire():
-                assert alive(sweep.ranks) == [], f"{lock.path.name} was free before"
-                waiting.remove(lock)
-        assert time.monotonic() - begun < 60, [lock.path.name for lock in waiting]
-    if spared == "supervisor":
-        assert time.monotonic() - begun > GRACE_S
-    for lock in locks:
-        lock.release()
+    # It does not answer when it is asked to end, and lives until it is made to.
+    kill(sweep.ranks[1], number=signal.SIGSTOP)
+    kill(sweep.process.pid)
+    assert freed(locks, sweep.ranks, 60) > GRACE_S
     wait_for(lambda: train.processes() == {}, "the end of all", 10)
 
 
@@ -148,10 +148,7 @@ def test_ranks_end_with_everyone_above_them(train: Train, tmp_path: Path, way: s
     # Stopped first: none of them can act on the end of another.
     kill(*sweep.family, number=signal.SIGSTOP)
     kill(*reversed(sweep.family))
-    deadline = time.monotonic() + 5
-    while left := alive(sweep.ranks):
-        assert time.monotonic() < deadline, left
-        time.sleep(0.02)
+    freed(locks_of(train, sweep.folder), sweep.ranks, 5)
 
 
 def listening(pids: Collection[int]) -> set[str]:

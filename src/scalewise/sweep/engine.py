@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from scalewise.config import ConfigError
+from scalewise.gpu.election import FileLock
 from scalewise.records import CellFolder, RecordError, SweepFolder
 from scalewise.sweep.budget import Budget, budget_of
 from scalewise.sweep.display import Display, Progress
@@ -62,13 +63,15 @@ class Engine(ABC):
         """Requests for ``strategy=auto`` or ``batch_size=auto``, whose short runs or searches are
         among the cells to run."""
         self.budget = Budget(None)
+        self.lock = FileLock(self.folder.lock_path)
+        """Held while :meth:`run` does."""
         self._stages = Stages(self.folder, display.note)
         self._standing = Standing(self.folder)
         self._retries = Retries()
 
     def run(self, cells: Sequence[Cell]) -> SweepReport:
         """Run every cell that is not done. Raises KeyboardInterrupt after ending all of them."""
-        with held(self.folder):
+        with held(self.folder, self.lock):
             for line in self.remarks:
                 self.display.note(line)
             become_subreaper()

@@ -108,7 +108,7 @@ def test_small_models_are_launch_bound_and_no_rank_is_blamed_for_it() -> None:
 def test_four_gpus_that_lose_a_third_of_the_step_are_not_called_compute_bound(
     tmp_path: Path,
 ) -> None:
-    """Two freezes after warm-up, and waits for rank 2: said with what they took, nobody accused."""
+    """Two stalls after warm-up, and waits for rank 2: said with what they took, nobody accused."""
     kept = Path(__file__).parents[2] / "golden/stalled/h200x4_gpt2"
     analysis = analyse(load_sweep(with_known_code(kept, tmp_path / "sweep")))
     (pair,) = analysis.pairs

@@ -1,9 +1,9 @@
 """Time of a run that no limit explains: long steps, hiccups, and ranks that wait for the last one.
 
-None is a fault of anything: one freeze of a host strikes healthy runs too, and a rank may be last
-without being slow. Hiccups and waiting can be a quarter of all time, so the answer says what they
-took. A long step takes seconds, and :func:`~scalewise.analysis.throughput.common_steps` sets it
-aside where it is rare; the answer names it.
+None is a fault of anything by itself: what stops a host strikes healthy runs too, and a rank may be
+last without being slow. Hiccups and waiting can be a quarter of all time, so the answer says what
+they took. A long step takes seconds: :func:`~scalewise.analysis.throughput.common_steps` sets it
+aside where it is rare, and the answer names it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from scalewise.analysis.throughput import (
 HICCUP_FACTOR = 3.0
 """A step beyond this many medians is a hiccup: noise of single steps stays below it."""
 EVENT_STEPS = 5
-"""Hiccups no farther apart than this are one event: a freeze of the host shows in several
-steps, and on each rank in another (recorded on four H200: steps 20, 22 and 24)."""
+"""Hiccups no farther apart than this are one event: what stops all ranks shows in several steps,
+and on each rank in another (recorded of four ranks: steps 20, 22 and 24)."""
 WORTH_SAYING = 0.10
 """Share of all time from which hiccups, or waiting for the last rank, stand in the answer."""
 LATE_MOSTLY = 0.5

@@ -104,7 +104,8 @@ def _become(start: RankStart) -> None:
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-    redirect(os.open(os.devnull, os.O_RDONLY), os.open(start.out, flags), os.open(start.err, flags))
+    logs = (os.open(path, flags, 0o666) for path in (start.out, start.err))
+    redirect(os.open(os.devnull, os.O_RDONLY), *logs)
     os.environ.clear()
     os.environ.update({**start.environment, ENV_STARTED: "forked"})
     os.chdir(start.cwd)

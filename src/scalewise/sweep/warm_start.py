@@ -87,7 +87,7 @@ class WarmServer:
         self.begin()
         job_read, job_write = os.pipe()
         answer_read, answer_write = os.pipe()
-        error_write = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        error_write = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         theirs = [job_read, answer_write, error_write]
         try:
             pid = self._ask([*theirs, *locks])

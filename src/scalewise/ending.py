@@ -42,13 +42,20 @@ def report() -> int:
 
 def _show(sweep: SweepReport) -> int:
     """Write the report and print its table; returns the exit status that this comes to."""
+    from scalewise.records import SweepFolder
     from scalewise.report import build
 
     shown, invalid = True, False
     if sweep.count("done"):
         # First: it needs no room on the disk, which the report may not find.
         shown = _print_table(sweep)
-        files = build(sweep.folder)
+        try:
+            files = build(sweep.folder)
+        except OSError as error:
+            folder = SweepFolder(sweep.folder).report_path
+            say(f"error: {folder}: {error.strerror}: the cells are done; write their report with "
+                f"scalewise report {sweep.folder} --out FOLDER")  # fmt: skip
+            return EXIT_NOT_SHOWN
         invalid = files.invalid
         say(f"report: {files.markdown}")
         _say_where_runs_are(sweep.folder)

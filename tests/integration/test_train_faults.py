@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -350,3 +351,22 @@ def test_a_disk_that_is_full_from_the_start_is_one_line(train: Train, small_disk
     assert run.status == 1
     assert "No space left on device" in run.err
     assert "Traceback" not in run.err
+
+
+def test_what_cannot_be_written_at_the_end_or_on_resume_is_named(
+    train: Train, small_disk: Path
+) -> None:
+    sweep = small_disk / "sweep"
+    done = train(*SMALL, f"hydra.run.dir={sweep}")
+    assert done.status == 0, done.err
+    shutil.rmtree(sweep / "report")
+    left = 100_000  # Hydra's files fit, plots do not
+    (small_disk / "ballast").write_bytes(bytes(shutil.disk_usage(small_disk).free - left))
+    full = train(*SMALL, f"sweep.resume={sweep}")
+    assert full.status == 74, full.err
+    assert f"{sweep}/report" in full.err
+    assert "Traceback" not in full.err
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    refused = train(*SMALL, f"sweep.resume={sweep}")
+    assert refused.status == 1, refused.err
+    assert refused.err.startswith(f"error: {sweep}/")

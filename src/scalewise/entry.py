@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 def train() -> int:
     """Run the cell or the sweep on the command line.
 
-    Exit status: 0 every cell is done, 1 a cell failed or no record could be written, 2 the input is wrong, 3 nothing failed
-    but a cell was skipped because this host cannot run it or left because sweep.max_gpu_hours is
-    used up or a resumed sweep was given other choices, 4 a verdict is invalid, 74 all is
-    done but standard output or the report could not be written, 130 interrupted.
+    Exit status: 0 every cell is done, 1 a cell failed or no record could be written, 2 the input is
+    wrong, 3 nothing failed but a cell was skipped because this host cannot run it or left because
+    sweep.max_gpu_hours is used up or a resumed sweep was given other choices, 4 a verdict is
+    invalid, 74 all is done but standard output or the report could not be written, 130 interrupted.
     """
     open_closed_streams()
     launched = foreign_launch()

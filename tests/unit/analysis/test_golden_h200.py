@@ -103,7 +103,7 @@ def test_small_models_are_launch_bound_and_no_rank_is_blamed_for_it() -> None:
 def test_four_gpus_that_lose_a_third_of_the_step_are_not_called_compute_bound(
     tmp_path: Path,
 ) -> None:
-    """Two freezes after warm-up, and waits for rank 2: said with what they took, nobody accused."""
+    """Stalled by the recorder, and waits for rank 2: said with what they took, nobody accused."""
     kept = Path(__file__).parents[3] / "docs/results/h200x4_gpt2"
     analysis = analyse(load_sweep(with_known_code(kept, tmp_path / "sweep")))
     (pair,) = analysis.pairs
@@ -116,9 +116,8 @@ def test_four_gpus_that_lose_a_third_of_the_step_are_not_called_compute_bound(
     (line,) = [line for line in warnings(analysis) if "hiccups" in line]
     assert "2 of 60 steps took 26% of the time in repeat 1 (the first at step 20; mean" in line
     assert "2 of 60 steps took 20% of the time in repeat 2 (the first at step 23; mean" in line
-    assert line.endswith("more warm-up (warmup_steps) or a longer run makes less of them")
     (advised,) = advice_lines(analysis)
-    assert advised.startswith("gpt2 ddp x4 (good, its worst run fair): compare rank 2's")
+    assert advised.startswith("gpt2 ddp x4 (good): nothing to do")
 
 
 def test_two_gpus_that_lose_little_have_no_such_doubts(nvlink: Analysis) -> None:

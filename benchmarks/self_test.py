@@ -12,6 +12,9 @@ that was named first in every run, as all larger ones were), and what was named 
 diagnoses what is there without running anything. ``--warm`` forks cells from a server that has
 imported everything already: a diagnosis looks into runs and compares no times between them.
 
+A second context and a stall of all ranks are judged by findings (``analysis/disturbances``), all
+other faults by the diagnosis. Of healthy pairs beside busy processes only the host may be named.
+
 Exit status 1 if a fault at its largest magnitude was not named first, or one was named on a
 healthy run.
 """

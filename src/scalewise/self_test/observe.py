@@ -59,9 +59,9 @@ class Observation:
 
         A crowd that is named stops all ranks at once too.
         """
-        true = {*TRUE_LIMITS, self.expected} | (
-            {"common_stall"} if CROWDED in self.limits else set()
-        )
+        true = {*TRUE_LIMITS, self.expected}
+        if CROWDED in self.limits:
+            true.add("common_stall")
         return tuple(name for name in (*self.limits, *self.found) if name not in true)
 
     @property

@@ -3,7 +3,9 @@
     python benchmarks/soak.py [--kills 200] [--soaks N] [--limit-s S] [--seed 0] [--out FILE.json]
 
 A sweep of 12 cells (1 and 2 devices, CPU) is started again and again. At a random moment SIGKILL
-goes to the sweep, to a supervisor or to a rank; then the sweep is resumed. Kills go on until they
+goes to the sweep, to a supervisor or to a rank; then the sweep is resumed. In a fourth of the
+kills the sweep goes at once with some of its supervisors and ranks, and is resumed without waiting
+for the others: then no rank may be there twice. Kills go on until they
 have all been dealt out: when the 12 cells are done, the next 12 are begun in a new folder. After
 every sweep each cell must be there exactly once, with the records of one whole run, no result
 that was once written may have changed, and no process may be left. Exit status 1 otherwise.
@@ -28,6 +30,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -44,7 +47,10 @@ COMMAND = (
 )
 CORES = 2
 """Of one soak: as many as the widest cell takes."""
-_TARGETS = ("sweep", "supervisor", "rank")
+_AT_ONCE = "several at once"
+_TARGETS = ("sweep", "supervisor", "rank", _AT_ONCE)
+_SHARE = 0.5
+"""Of the supervisors and ranks that are killed together with the sweep."""
 _END_S = 15.0
 _FIRST_S = 0.5
 _LAST_S = 12.0
@@ -62,7 +68,7 @@ class Kill:
     sweep: str
     """Name of the sweep's folder."""
     target: str
-    """``sweep``, ``supervisor`` or ``rank``."""
+    """``sweep``, ``supervisor``, ``rank`` or ``several at once``."""
     after_s: float
     """Since that sweep was last started or resumed."""
     done: int
@@ -113,6 +119,8 @@ class Soak:
             while self._goes_on(kills) and self._kill_one(process, folder, began):
                 pass
             out, _ = process.communicate(timeout=600)
+            if process.returncode == -signal.SIGKILL and self._resumes_at_once:
+                continue
             self._wait_for_nobody()
             self._check_results(folder)
             if process.returncode not in (0, 1, -signal.SIGKILL):
@@ -122,6 +130,11 @@ class Soak:
             if process.returncode == 0:
                 self._check_whole(folder)
                 return
+
+    @property
+    def _resumes_at_once(self) -> bool:
+        """Whether what the last kill spared is not waited for."""
+        return bool(self.kills) and self.kills[-1].target == _AT_ONCE
 
     def _start(self, folder: Path) -> subprocess.Popen[str]:
         resume = [f"sweep.resume={folder}"] if (folder / "sweep.json").exists() else []
@@ -151,7 +164,11 @@ class Soak:
         while time.monotonic() < moment:
             if sweep.poll() is not None:
                 return False
+            if self._resumes_at_once:
+                self._check_apart()
             time.sleep(0.02)
+        if target == _AT_ONCE:
+            return self._kill_several(sweep, folder, began)
         if target != "sweep":
             wanted = "supervisor " if target == "supervisor" else ".sweep.worker"
             deadline = time.monotonic() + 20
@@ -175,6 +192,30 @@ class Soak:
         done = len(list(folder.glob("*/result.json")))
         self.kills.append(Kill(folder.name, target, round(time.monotonic() - began, 2), done))
         return True
+
+    def _kill_several(self, sweep: subprocess.Popen[str], folder: Path, began: float) -> bool:
+        """SIGKILL to the sweep, and then to some of its supervisors and ranks."""
+        names = ("supervisor ", ".sweep.worker")
+        below = [pid for pid, line in self.processes() if any(name in line for name in names)]
+        if sweep.poll() is not None or not self._kill(sweep.pid, _AT_ONCE, folder, began):
+            return False
+        for pid in below:
+            if self.rng.random() < _SHARE:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        return True
+
+    def _check_apart(self) -> None:
+        """No rank of a cell lives twice. Raises :class:`SoakFailed`."""
+        found: dict[tuple[str, str], int] = {}
+        for pid, line in self.processes():
+            if ".sweep.worker" not in line:
+                continue
+            place = (line.split()[-1], _variable(pid, "RANK"))
+            other = found.setdefault(place, pid)
+            # The one seen first may have ended before the other began.
+            if other != pid and {other, pid} <= {alive for alive, _ in self.processes()}:
+                raise SoakFailed(f"rank {place[1]} of {place[0]} lives twice: {other}, {pid}")
 
     def processes(self) -> Iterator[tuple[int, str]]:
         """Every living process of these sweeps, known by a variable in its environment.
@@ -217,6 +258,15 @@ class Soak:
             raise SoakFailed(f"{folder}: folders that no plan knows: {names}")
         for _, cell in planned:
             check_cell(cell)
+
+
+def _variable(pid: int, name: str) -> str:
+    """Of the environment of a process; empty if it has ended."""
+    try:
+        words = Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0")
+    except OSError:
+        return ""
+    return next((word.partition("=")[2] for word in words if word.startswith(f"{name}=")), "")
 
 
 def check_cell(cell: CellFolder) -> None:

@@ -26,8 +26,11 @@ def without_absent_groups(plain: Mapping[str, Any]) -> dict[str, Any]:
                 kept.pop(key, None)
     if plain.get("profile") == to_plain(DEFAULT_PROFILE):
         kept.pop("profile", None)
-    if plain.get("checkpoint") == to_plain(NO_CHECKPOINTS):
+    checkpoint = plain.get("checkpoint")
+    if checkpoint == to_plain(NO_CHECKPOINTS):
         kept.pop("checkpoint", None)
+    elif isinstance(checkpoint, Mapping) and checkpoint.get("trust") is False:
+        kept["checkpoint"] = {key: value for key, value in checkpoint.items() if key != "trust"}
     if plain.get("batch_size") != "auto":
         kept.pop("batch_search", None)
     if plain.get("workload") == "train":
@@ -44,6 +47,11 @@ _DOES_NOT_MATTER = (
 def config_id(plain: Mapping[str, Any]) -> str:
     """Hash of what determines a cell's result: repeats of one configuration share it."""
     relevant = {k: v for k, v in plain.items() if k not in _DOES_NOT_MATTER}
+    checkpoint = plain.get("checkpoint")
+    if isinstance(checkpoint, Mapping) and "trust" in checkpoint:
+        # Whom a resumed sweep trusts makes no other cell of one that was begun.
+        relevant["checkpoint"] = {**checkpoint, "trust": False}
+        relevant = without_absent_groups(relevant)
     text = json.dumps(relevant, sort_keys=True, separators=(",", ":"), default=to_plain)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

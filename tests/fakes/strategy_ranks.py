@@ -15,6 +15,7 @@ import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,7 @@ def _train_all(folder: Path, rank: int) -> None:
     from scalewise.records import CellFolder, DeviceInfo
     from scalewise.train import experiment
     from scalewise.train.rank import RankContext
+    from scalewise.train.rendezvous import join
     from scalewise.train.strategies import heterogeneous
 
     torch.set_num_threads(1)
@@ -106,6 +108,8 @@ def _train_all(folder: Path, rank: int) -> None:
             if rank == 0:
                 experiment.run(cell, CellFolder(folder / name), RankContext(0, 0, 1, device))
         else:
+            if not torch.distributed.is_initialized():
+                join(rank, RANKS, "gloo", timedelta(minutes=2))
             hosts = 2 if name.startswith(TWO_HOSTS) else 1
             local_rank = 0 if hosts == 2 else rank
             os.environ |= {"NODE_RANK": str(rank - local_rank), "LOCAL_RANK": str(local_rank)}

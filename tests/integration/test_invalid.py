@@ -60,6 +60,12 @@ def test_each_is_named_with_its_reason_and_a_sound_run_is_not(
         "frozen": ["untrained"],
         "time_major": ["sample_count"],
     }
+    for _, folder in run.cells().values():
+        for rank in folder.load_result().ranks:
+            learning, fixed = 8 * 3 + 3, 8 * 8 + 8
+            assert (rank.parameters_trainable, rank.parameters_total) == (
+                learning, learning + fixed,
+            )  # fmt: skip
 
 
 def test_the_same_holds_for_a_script_of_ones_own(tmp_path: Path) -> None:

@@ -249,14 +249,9 @@ def supervise(
     train: Train,
     folder: CellFolder,
     *overrides: str,
-    ranks: int = 1,
     uuid: str | None = None,
-    before: str = "",
 ) -> Outcome:
-    """Run one attempt at a tiny cell under a real supervisor and return its answer.
-
-    ``before`` is run in the supervisor's process first.
-    """
+    """Run one attempt at a tiny cell of one rank under a real supervisor; its answer."""
     from hydra import compose, initialize_config_dir
 
     from scalewise.config import resolve
@@ -268,15 +263,14 @@ def supervise(
     cores = tuple(sorted(os.sched_getaffinity(0)))[:1]
     job = Job(
         str(folder.path),
-        PlannedCell("id", "config", folder.name, (), 0, ranks),
-        (DeviceInfo("cpu", "a CPU", uuid, cores=cores),) * ranks,
+        PlannedCell("id", "config", folder.name, (), 0, 1),
+        (DeviceInfo("cpu", "a CPU", uuid, cores=cores),),
         str(train.cwd),
         tuple(filter(None, sys.path)),
         ("train.py",),
     )
-    script = f"{before}\nfrom scalewise.sweep.supervisor import main; raise SystemExit(main())"
     process = subprocess.Popen(
-        [sys.executable, "-c", script],
+        [sys.executable, "-P", "-m", "scalewise.sweep.supervisor"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=train.environment,
@@ -287,23 +281,6 @@ def supervise(
         process.stdin.write(job.to_line())
         process.stdin.flush()
         return Outcome.from_line(process.stdout.read())
-
-
-def test_a_port_taken_between_choice_and_use_is_chosen_anew(train: Train, tmp_path: Path) -> None:
-    choose_a_taken_port_first = """
-import socket
-from scalewise.sweep import ranks
-taken = socket.create_server(("127.0.0.1", 0))
-free_port, taken_ports = ranks.free_port, [taken.getsockname()[1]]
-ranks.free_port = lambda: taken_ports.pop() if taken_ports else free_port()
-"""
-    folder = CellFolder(tmp_path / "cell")
-    outcome = supervise(
-        train, folder, "strategy=ddp", "sweep.grace_s=0", ranks=2, before=choose_a_taken_port_first
-    )
-    assert outcome.state == "done", outcome
-    assert folder.load_result().world_size == 2
-    assert list(folder.attempts()) == []
 
 
 @pytest.mark.alone  # the GPU has to be seen in the seconds before it goes

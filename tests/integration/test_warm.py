@@ -58,8 +58,8 @@ def test_only_the_supervisors_of_timed_cells_are_forked(
     lean = WarmServer.supervisor
     forked: list[int] = []
 
-    def counted(server: WarmServer, errors: Path) -> ForkedSupervisor:
-        process = lean(server, errors)
+    def counted(server: WarmServer, errors: Path, locks: tuple[int, ...]) -> ForkedSupervisor:
+        process = lean(server, errors, locks)
         forked.append(process.pid)
         return process
 

@@ -26,6 +26,7 @@ from scalewise.config import (
     keep_own_arguments,
     load_target,
     resolve,
+    without_absent_groups,
 )
 from scalewise.paths import conf_dir
 from scalewise.sweep.plan import request
@@ -342,6 +343,19 @@ def test_an_id_is_of_what_determines_the_result() -> None:
     assert cell_id(plain, 0) != cell_id(plain, 1)
     # Written down, because a resumed sweep finds its cells by it.
     assert config_id({"a": 1, "b": [1, 2.5, None]}) == "d364ec9be012"
+
+
+@pytest.mark.parametrize("saving", [(), ("checkpoint.every_n_steps=10", "checkpoint.keep=true")])
+def test_whom_a_sweep_trusts_is_in_no_id_and_by_default_in_no_record(
+    saving: tuple[str, ...],
+) -> None:
+    plain = without_absent_groups(composed(*saving))
+    trusting = without_absent_groups(composed(*saving, "checkpoint.trust=true"))
+    assert config_id(plain) == config_id(trusting)
+    assert trusting["checkpoint"]["trust"] is True
+    assert "trust" not in plain.get("checkpoint", {})
+    if saving:
+        assert config_id(plain) != config_id(without_absent_groups(composed()))
 
 
 def test_an_id_does_not_depend_on_the_order_of_keys() -> None:

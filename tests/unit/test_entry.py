@@ -17,9 +17,9 @@ from scalewise import ending, entry, paths
 from scalewise.command_line import overrides_last
 from scalewise.errors import ConfigError
 from scalewise.explain import explain, options_of
-from scalewise.gpu.election import FileLock
 from scalewise.records import SweepFolder, SweepPlan
 from scalewise.sweep import sweep_report, sweepers
+from scalewise.sweep.folder_lock import held
 from scalewise.sweep.sweep_report import SweepReport
 
 Train = Callable[..., tuple[int, str]]
@@ -249,10 +249,8 @@ def test_a_folder_in_which_another_sweep_runs_is_refused(train: Train, tmp_path:
     folder = SweepFolder(tmp_path / "old")
     folder.path.mkdir()
     folder.save_plan(SweepPlan(1.0, (), 0, ()))
-    lock = FileLock(folder.lock_path)
-    assert lock.try_acquire()
-    status, errors = train(f"sweep.resume={folder.path}", "dataset.samples=400")
-    lock.release()
+    with held(folder):
+        status, errors = train(f"sweep.resume={folder.path}", "dataset.samples=400")
     assert (status, errors.count("\n")) == (2, 1)
     assert errors.startswith("error: sweep.resume: another process is running a sweep in ")
 

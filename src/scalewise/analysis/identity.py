@@ -26,6 +26,7 @@ _NO_FACTOR = (
     "max_repeats",
     "allow_faults",
     "repeat",
+    "checkpoint.trust",
 )
 # Beside them, keys that never determine a result, or that the identity states better from what
 # ran (the batch).

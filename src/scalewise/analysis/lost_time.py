@@ -1,9 +1,9 @@
 """Time of a run that no limit explains: long steps, hiccups, and ranks that wait for the last one.
 
-None is a fault of anything: a host interrupts healthy runs too, and a rank may be last without
-being slow. Hiccups and waiting can be a quarter of all time, so the answer says what they took. A
-long step takes seconds, and :func:`~scalewise.analysis.throughput.common_steps` sets it aside where
-it is rare; the answer names it.
+None is a fault of anything by itself: what stops a host strikes healthy runs too, and a rank may be
+last without being slow. Hiccups and waiting can be a quarter of all time, so the answer says what
+they took. A long step takes seconds: :func:`~scalewise.analysis.throughput.common_steps` sets it
+aside where it is rare, and the answer names it.
 """
 
 from __future__ import annotations

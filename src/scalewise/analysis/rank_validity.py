@@ -13,6 +13,7 @@ Code = Literal[
     "sample_count",
     "shared_device",
     "loss_not_finite",
+    "records_contradict",
     "untrained",
     "superlinear",
     "invalid_baseline",

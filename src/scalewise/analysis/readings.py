@@ -112,7 +112,7 @@ def _steps_are_own(
     """Whether the rank may be measured by these steps; what is wrong with them is noted."""
     path = folder.steps_path(steps.rank)
     if steps.torn_bytes:
-        problems.append(f"{path}: a torn last row of {steps.torn_bytes} bytes was dropped")
+        problems.append(f"{path}: a torn end of {steps.torn_bytes} bytes was dropped")
     if result is None:
         return True
     fault = rows_fault(len(steps), rows_written(result.ranks, steps.rank, "step_rows"), "step rows")

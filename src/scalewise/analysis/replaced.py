@@ -1,8 +1,8 @@
 """Runs that took the place of finished ones: ``sweep.rerun`` may pick, and a reader must see it.
 
-A result that is run again is not lost: the sweep moves it to ``earlier/<n>`` in the folder of its
-cell. Nobody can tell from the figures that are left whether the first ones were disturbed or merely
-unwelcome, so that they were replaced is said beside them.
+A run that is made again, or whose result cannot be read, is not lost: the sweep moves it to
+``earlier/<n>`` in the folder of its cell. Nobody can tell from the figures that are left whether
+the first ones were disturbed or merely unwelcome, so that they were replaced is said beside them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from scalewise.analysis.cells import Cell, Sweep
 from scalewise.records import CellFolder
 
 _WHERE = "earlier results lie in earlier/ of their folders"
+_WHY = "(sweep.rerun, or a result that could not be read)"
 _MOST_NAMED = 6
 
 
@@ -25,10 +26,10 @@ def replaced_runs(sweep: Sweep) -> list[str]:
     if new:
         several = f"{len(new)} runs replaced finished ones"
         what = "1 run replaced a finished one" if len(new) == 1 else several
-        found.append(f"{what} (sweep.rerun): {_listed(new)}; {_WHERE}")
+        found.append(f"{what} {_WHY}: {_listed(new)}; {_WHERE}")
     if none:
-        several = f"{len(none)} finished runs were set aside (sweep.rerun) and have no new result"
-        one = "1 finished run was set aside (sweep.rerun) and has no new result"
+        several = f"{len(none)} finished runs were set aside {_WHY} and have no new result"
+        one = f"1 finished run was set aside {_WHY} and has no new result"
         found.append(f"{one if len(none) == 1 else several}: {_listed(none)}; {_WHERE}")
     return found
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scalewise.analysis.cells import Cell
+from scalewise.analysis.contradictions import contradiction
 from scalewise.analysis.loss import divergence
 from scalewise.analysis.rank_validity import Invalid, invalid_ranks
 from scalewise.analysis.shards import ShardAudit
@@ -39,6 +40,9 @@ def invalid_run(
     miscounted = _miscounted(cell.steps, cell.result.ranks)
     if miscounted is not None:
         yield Invalid("sample_count", miscounted)
+    contradicted = contradiction(cell.steps, cell.config)
+    if contradicted is not None:
+        yield Invalid("records_contradict", contradicted)
     diverged = divergence(losses)
     if diverged is not None:
         yield Invalid("loss_not_finite", diverged)

@@ -56,7 +56,11 @@ def _unusable(folder: Path, number: int | None, why: str) -> OSError:
 
 
 class FileLock:
-    """An exclusive lock on a file, held until released or until this process ends."""
+    """An exclusive lock on a file, held until released or until this process ends.
+
+    Forks of this process do not hold it, and what it executes does only where
+    :attr:`descriptors` are handed on: then the lock is free when the last of all has let go.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -66,6 +70,11 @@ class FileLock:
     @property
     def held(self) -> bool:
         return self._descriptor is not None
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What holds the lock: a process that inherits it holds the lock, too. None while free."""
+        return () if self._descriptor is None else (self._descriptor,)
 
     def try_acquire(self) -> bool:
         """Take the lock if nobody holds it. Raises OSError if the file cannot be opened."""

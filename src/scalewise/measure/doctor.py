@@ -28,7 +28,7 @@ from scalewise.measure.scratch import scratch_folder
 from scalewise.records import DeviceInfo
 from scalewise.records.doctor import DoctorReport, save_doctor
 from scalewise.records.files import SCHEMA_VERSION
-from scalewise.sweep.lease import Host, HostMismatch, Leases, discover
+from scalewise.sweep.lease import Host, HostMismatch, Lease, Leases, discover
 from scalewise.typed import to_plain
 
 EXIT_FAULT = 1
@@ -47,8 +47,8 @@ def main(argv: list[str]) -> int:
     try:
         host = _find_devices(options.devices, options.gpus, options.backend)
         slots = host.slots[: options.devices or len(host.slots)]
-        with _leased(slots):
-            report = run(plan, slots, host.driver)
+        with _leased(slots) as lease:
+            report = run(plan, slots, host.driver, lease.descriptors)
         path = save_doctor(options.out, report) if options.out is not None else None
     except (HostMismatch, OSError) as error:
         _say(f"error: {error}")
@@ -63,16 +63,22 @@ def main(argv: list[str]) -> int:
     return EXIT_FAULT if failed or any(f.severity == "fault" for f in report.findings) else 0
 
 
-def run(plan: Plan, slots: Sequence[DeviceInfo], driver: str | None = None) -> DoctorReport:
+def run(
+    plan: Plan,
+    slots: Sequence[DeviceInfo],
+    driver: str | None = None,
+    locks: tuple[int, ...] = (),
+) -> DoctorReport:
     """Examine these devices, which must be the caller's to use: see :class:`Leases`.
 
+    ``locks``: descriptors that hold them, which the ranks inherit.
     Raises OSError where no process can be started.
     """
     begun = time.time()
     host = host_facts()
     devices, links = examine(slots)
     with scratch_folder("doctor") as folder:
-        ranks, missing = run_ranks(plan, slots, folder)
+        ranks, missing = run_ranks(plan, slots, folder, locks)
     taken_s = time.time() - begun
     report = DoctorReport(
         begun, taken_s, plan.quick, host, driver, devices, links, ranks, (), missing
@@ -81,7 +87,7 @@ def run(plan: Plan, slots: Sequence[DeviceInfo], driver: str | None = None) -> D
 
 
 @contextmanager
-def _leased(slots: Sequence[DeviceInfo]) -> Iterator[None]:
+def _leased(slots: Sequence[DeviceInfo]) -> Iterator[Lease]:
     """Keep other scalewise jobs off the devices. Raises :class:`HostMismatch` if one is there."""
     lease = Leases().try_lease(slots, len(slots))
     if lease is None:
@@ -90,7 +96,7 @@ def _leased(slots: Sequence[DeviceInfo]) -> Iterator[None]:
             "others with --gpus"
         )
     try:
-        yield
+        yield lease
     finally:
         lease.release()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -14,8 +15,8 @@ from scalewise.measure.doctor_plan import ENV_DEVICE, ENV_PARENT, Plan, save_pla
 from scalewise.records import DeviceInfo, RecordError
 from scalewise.records.doctor import RankMeasurements
 from scalewise.records.files import load_json
-from scalewise.sweep.ports import free_port
 from scalewise.train.rank import rendezvous, scrubbed
+from scalewise.train.rendezvous import ENV_LISTENER, listen, on_loopback
 from scalewise.typed import to_plain
 
 _GRACE_S = 8.0
@@ -27,7 +28,7 @@ _LAST_LINES = 3
 
 
 def run_ranks(
-    plan: Plan, slots: Sequence[DeviceInfo], folder: Path
+    plan: Plan, slots: Sequence[DeviceInfo], folder: Path, locks: tuple[int, ...] = ()
 ) -> tuple[tuple[RankMeasurements, ...], dict[str, str]]:
     """Measure on every slot at once. No process is left when this returns or raises.
 
@@ -35,10 +36,12 @@ def run_ranks(
     """
     save_plan(folder, plan)
     ranks = [_Rank(folder, rank) for rank in range(len(slots))]
-    port = free_port()
     try:
-        for rank, slot in zip(ranks, slots, strict=True):
-            rank.start(_environment(slots, slot, rank.number, port))
+        with listen() as listener:
+            port = listener.getsockname()[1]
+            for rank, slot in zip(ranks, slots, strict=True):
+                environment = _environment(slots, slot, rank.number, port)
+                rank.start(environment, locks, listener if rank.number == 0 else None)
         _wait(ranks, plan.limit_s(len(slots)))
     finally:
         for rank in ranks:
@@ -62,6 +65,7 @@ def _environment(
 ) -> dict[str, str]:
     threads = str(max(1, len(slot.cores)))
     return {
+        **on_loopback(slots),
         **scrubbed(os.environ),
         **rendezvous(rank, rank, len(slots), port),
         # Every rank sees all GPUs of the examination: rank r's is number r.
@@ -82,7 +86,16 @@ class _Rank:
         self._process: subprocess.Popen[bytes] | None = None
         self._ended_by_us = False
 
-    def start(self, environment: dict[str, str]) -> None:
+    def start(
+        self,
+        environment: dict[str, str],
+        inherited: tuple[int, ...],
+        listener: socket.socket | None,
+    ) -> None:
+        """``listener``: what rank 0 accepts the others on."""
+        if listener is not None:
+            inherited += (listener.fileno(),)
+            environment = {**environment, ENV_LISTENER: str(listener.fileno())}
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "scalewise.measure.doctor_worker", str(self._folder)],
@@ -90,6 +103,7 @@ class _Rank:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                pass_fds=inherited,
             )
 
     def exit_code(self) -> int | None:

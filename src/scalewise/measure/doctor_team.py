@@ -12,6 +12,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from scalewise.train.rendezvous import join
+
 _TIMEOUT_S = 45
 """Ranks keep together within seconds: after this long, one of them is gone."""
 
@@ -28,7 +30,7 @@ class Team:
         self.size = size
         self._control: dist.ProcessGroup | None = None
         if size > 1:
-            dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_s))
+            join(rank, size, "gloo", timedelta(seconds=timeout_s))
             self._control = dist.group.WORLD
 
     @property

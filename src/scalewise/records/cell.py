@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +18,8 @@ from scalewise.typed import to_plain
 
 ALIVE_S = 15.0
 """Who runs a cell gives a sign of life every second: after this long without, it is gone."""
+_OF_A_TRY = ("steps", "metrics", "audit", "ranks", "gpu", "heartbeat", "profile")
+"""Folders that each try fills anew."""
 
 
 class CellFolder:
@@ -107,26 +109,35 @@ class CellFolder:
         return load_json(path, RankError) if path.exists() else None
 
     def clear_attempt(self) -> None:
-        """Make room for another try: what the last one recorded goes, its logs are kept."""
-        for name in ("steps", "metrics", "audit", "ranks", "gpu", "heartbeat", "profile"):
+        """Make room for another try: what an unfinished one recorded goes, its logs are kept."""
+        if self.has_result_file():
+            # It ended once, even if its result is torn or of another cell.
+            self.move_to_earlier((*_OF_A_TRY, "logs", "result.json"))
+        for name in _OF_A_TRY:
             if (self.path / name).exists():
                 shutil.rmtree(self.path / name)
-        # A torn or foreign result would otherwise stand beside the new records.
-        (self.path / "result.json").unlink(missing_ok=True)
         logs = self.path / "logs"
         if logs.exists():
             self._keep_logs(logs, self.next_attempt_number() - 1)
 
     def set_aside(self) -> Path:
-        """Move everything of a finished run to ``earlier/<n>``, so that the cell can run again."""
+        """Move everything of a run to ``earlier/<n>``, so that the cell can run again."""
+        kept = ("earlier", "attempts", "result.json")
+        names = sorted(path.name for path in self.path.iterdir() if path.name not in kept)
+        return self.move_to_earlier((*names, "result.json"))
+
+    def move_to_earlier(self, names: Iterable[str]) -> Path:
+        """Move files and folders of the cell to a new ``earlier/<n>``, in the order of ``names``.
+
+        The result has to come last: where it stands, :meth:`clear_attempt` deletes nothing, so
+        that a crash amid the moves loses nothing either.
+        """
         earlier = self.path / "earlier"
         numbers = [int(p.name) for p in earlier.glob("*") if p.name.isdecimal()]
         kept = earlier / str(max(numbers, default=0) + 1)
         kept.mkdir(parents=True)
-        # The result goes first: without it, what is left behind by a crash is no finished cell.
-        names = ["result.json", *sorted(p.name for p in self.path.iterdir())]
-        for name in dict.fromkeys(names):
-            if name not in ("earlier", "attempts") and (self.path / name).exists():
+        for name in names:
+            if (self.path / name).exists():
                 (self.path / name).rename(kept / name)
         return kept
 

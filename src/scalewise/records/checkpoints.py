@@ -7,9 +7,12 @@ with the sum of every file, and then the folder gets its name.
 
 from __future__ import annotations
 
+import grp
 import hashlib
 import os
+import pwd
 import shutil
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +65,11 @@ def seal(part: Path, checkpoint: Checkpoint) -> Path:
     return whole
 
 
+def has_checkpoints(cell: Path) -> bool:
+    """Whether a checkpoint was ever whole, be it damaged since."""
+    return any(folder.suffix != ".part" for folder in (cell / "checkpoints").glob("step-*"))
+
+
 def last_checkpoint(cell: Path) -> tuple[Path, Checkpoint] | None:
     """The latest checkpoint whose files are all as they were written; None if there is none."""
     for folder in sorted((cell / "checkpoints").glob("step-*"), reverse=True):
@@ -74,6 +82,34 @@ def last_checkpoint(cell: Path) -> tuple[Path, Checkpoint] | None:
         if all(_sum(folder / name) == known for name, known in found.files.items()):
             return folder, found
     return None
+
+
+def untrusted(cell: Path) -> str | None:
+    """Who but its user may have put something into a cell's checkpoints; None for nobody.
+
+    To load a checkpoint can be to run what it holds. As ssh does with its keys, the files and every
+    folder up to the sweep's are looked at: who may write a folder may replace all below it.
+    """
+    inside = sorted((cell / "checkpoints").rglob("*"))
+    for path in (cell.parent, cell, cell / "checkpoints", *inside):
+        status = path.stat()
+        if status.st_uid not in (0, os.geteuid()):
+            return f"{path} belongs to the user {status.st_uid}, not to {os.geteuid()}"
+        shared = status.st_mode & stat.S_IWGRP and not _is_private_group(status.st_gid)
+        if status.st_mode & stat.S_IWOTH or shared:
+            return f"others can write {path} (mode {stat.S_IMODE(status.st_mode):o})"
+    return None
+
+
+def _is_private_group(gid: int) -> bool:
+    """Whether the group is this user's alone, as where the umask is 002: one of his own name."""
+    try:
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return (group.gr_gid, group.gr_name) == (user.pw_gid, user.pw_name) and set(group.gr_mem) <= {
+        user.pw_name
+    }
 
 
 def drop_checkpoints(cell: Path) -> None:

@@ -26,6 +26,10 @@ class RecordError(Exception):
         return escaped(super().__str__())
 
 
+class NewerRecordError(RecordError):
+    """A record that a newer scalewise wrote."""
+
+
 class IrregularFileError(OSError):
     """Something that is no file stands where a record should."""
 
@@ -96,7 +100,8 @@ def load_json(path: Path, cls: type[T]) -> T:
         raise RecordError(f"{path}: found {type(plain).__name__}; a JSON object was expected")
     version = plain.pop("schema_version", None)
     if version != SCHEMA_VERSION:
-        raise RecordError(
+        newer = isinstance(version, int) and version > SCHEMA_VERSION
+        raise (NewerRecordError if newer else RecordError)(
             f"{path}: schema version {version!r}; this scalewise reads {SCHEMA_VERSION}"
         )
     try:

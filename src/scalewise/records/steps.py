@@ -1,8 +1,10 @@
 """One fixed-width binary row for every training step of a rank.
 
-The file starts with one line of JSON (schema version, row layout, clock offset), then rows of
-``STEP_DTYPE``. A file cut off in the middle of a row loses that row only. Absent values are NaN
-in the file and stay NaN in the arrays: they are never zero.
+The file starts with one line of JSON (schema version, row layout, clock offset), then blocks of
+rows of ``STEP_DTYPE``. Before each block stand its number of rows and a CRC-32 of them, of all
+blocks before and of the header: a changed bit is seen wherever it is. A last block that was cut off
+is dropped, since nobody can tell whether its rows are true. Files of schema version 1 hold the bare
+rows. Absent values are NaN in the file and stay NaN in the arrays: they are never zero.
 
 A step begins where the one before it ended, so the phases of a step add up to it. There are two
 timelines, never mixed: ``host_*`` from ``time.perf_counter_ns`` and ``device_*`` from CUDA events.
@@ -14,7 +16,8 @@ import json
 import math
 import struct
 import time
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -22,7 +25,7 @@ from typing import BinaryIO, Final
 import numpy as np
 import numpy.typing as npt
 
-from scalewise.records.files import SCHEMA_VERSION, RecordError, read_record
+from scalewise.records.files import RecordError, read_record
 
 PHASES: Final = (
     "data_wait",  # asking the loader until the batch is there
@@ -52,6 +55,13 @@ WARMUP: Final = 1
 """Flag of a step that is excluded from every timing."""
 # Bit 2 is set in older files, where a process was stopped; it means nothing any more.
 
+STEP_SCHEMA_VERSION: Final = 2
+_WITHOUT_BLOCKS = 1
+_BLOCK = struct.Struct("<II")
+"""Number of rows, and the checksum."""
+_MOST_IN_BLOCK = 2**15
+"""Rows: a reader that follows the file holds a whole block, of 3.5 MB then."""
+
 _ROW = struct.Struct("<qqiiI" + "f" * 18)
 assert _ROW.size == STEP_DTYPE.itemsize
 
@@ -59,17 +69,21 @@ assert _ROW.size == STEP_DTYPE.itemsize
 class StepWriter:
     """Appends step rows to a file. Not for the training thread: it formats and writes."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, epoch_offset_ns: int | None = None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: BinaryIO = path.open("wb")
         self.rows = 0
+        if epoch_offset_ns is None:
+            epoch_offset_ns = time.time_ns() - time.perf_counter_ns()
         header = {
-            "schema_version": SCHEMA_VERSION,
+            "schema_version": STEP_SCHEMA_VERSION,
             "dtype": STEP_DTYPE.descr,
             # Adding this to start_ns gives Unix time in nanoseconds.
-            "epoch_offset_ns": time.time_ns() - time.perf_counter_ns(),
+            "epoch_offset_ns": epoch_offset_ns,
         }
-        self._file.write(json.dumps(header).encode() + b"\n")
+        line = json.dumps(header).encode() + b"\n"
+        self._sum = zlib.crc32(line)
+        self._file.write(line)
         self._file.flush()
 
     def append(
@@ -87,13 +101,19 @@ class StepWriter:
         A missing key or None is recorded as missing.
         """
         times = [_nan(line.get(name)) for line in (host_ms, device_ms or {}) for name in _TIMES]
-        self._file.write(_ROW.pack(step, start_ns, epoch, samples, flags, *times))
-        self.rows += 1
+        self._write_block(_ROW.pack(step, start_ns, epoch, samples, flags, *times))
 
     def append_rows(self, rows: npt.NDArray[np.void]) -> None:
         """Write rows of ``STEP_DTYPE``, one element a step."""
-        self._file.write(rows.astype(STEP_DTYPE, copy=False).tobytes())
-        self.rows += len(rows)
+        for first in range(0, len(rows), _MOST_IN_BLOCK):
+            block = rows[first : first + _MOST_IN_BLOCK]
+            self._write_block(block.astype(STEP_DTYPE, copy=False).tobytes())
+
+    def _write_block(self, rows: bytes) -> None:
+        count = len(rows) // STEP_DTYPE.itemsize
+        self._sum = _checksum(count, rows, self._sum)
+        self._file.write(_BLOCK.pack(count, self._sum) + rows)
+        self.rows += count
 
     def flush(self) -> None:
         self._file.flush()
@@ -116,7 +136,7 @@ class StepSeries:
     epoch_offset_ns: int
     """Add to ``start_ns`` for Unix time."""
     torn_bytes: int = 0
-    """Bytes of a last row that was cut off and dropped."""
+    """Bytes of a last block that was cut off and dropped."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -141,35 +161,97 @@ class StepSeries:
         return np.asarray(values, dtype=np.float64)
 
 
-def read_steps(path: Path, rank: int) -> StepSeries:
-    """Read the steps of a rank; a torn last row is dropped and counted in ``torn_bytes``.
+class StepParser:
+    """Makes rows of a step file's bytes, given in order and in pieces of any size.
 
-    Raises :class:`RecordError` for rows that no training writes: one of them tells nothing of how
-    many others are wrong.
+    A fault raises ValueError with its words. Nothing can be parsed after it.
+    """
+
+    def __init__(self) -> None:
+        self.epoch_offset_ns: int | None = None
+        """Add to ``start_ns`` for Unix time; None until the header was whole."""
+        self.rest = b""
+        """What is not whole yet."""
+        self._version = STEP_SCHEMA_VERSION
+        self._sum = 0
+
+    def parse(self, data: bytes) -> npt.NDArray[np.void]:
+        """Rows that are whole by now and were not returned before."""
+        self.rest += data
+        if self.epoch_offset_ns is None:
+            self._parse_header()
+        if self.epoch_offset_ns is None:
+            return np.empty(0, STEP_DTYPE)
+        rows = self._take_rows() if self._version == _WITHOUT_BLOCKS else self._take_blocks()
+        return np.frombuffer(rows, STEP_DTYPE)
+
+    def _parse_header(self) -> None:
+        line, newline, body = self.rest.partition(b"\n")
+        if not newline:
+            return
+        try:
+            header = json.loads(line)
+            version, layout = header["schema_version"], [tuple(f) for f in header["dtype"]]
+            offset = int(header["epoch_offset_ns"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"the header is not a step header: {error}") from error
+        if version not in (_WITHOUT_BLOCKS, STEP_SCHEMA_VERSION) or layout != STEP_DTYPE.descr:
+            reads = f"this scalewise reads {STEP_SCHEMA_VERSION} and {_WITHOUT_BLOCKS}"
+            raise ValueError(f"schema version {version!r}; {reads}")
+        self._version, self._sum, self.rest = version, zlib.crc32(line + newline), body
+        self.epoch_offset_ns = offset
+
+    def _take_rows(self) -> bytes:
+        whole = len(self.rest) - len(self.rest) % STEP_DTYPE.itemsize
+        rows, self.rest = self.rest[:whole], self.rest[whole:]
+        return rows
+
+    def _take_blocks(self) -> bytes:
+        blocks: list[bytes] = []
+        at = 0
+        while at + _BLOCK.size <= len(self.rest):
+            count, checksum = _BLOCK.unpack_from(self.rest, at)
+            if not 0 < count <= _MOST_IN_BLOCK:
+                raise ValueError("a block of rows has an impossible length")
+            begin, end = at + _BLOCK.size, at + _BLOCK.size + count * STEP_DTYPE.itemsize
+            if end > len(self.rest):
+                break
+            rows = self.rest[begin:end]
+            self._sum = _checksum(count, rows, self._sum)
+            if checksum != self._sum:
+                raise ValueError("a checksum shows that rows were changed after they were written")
+            blocks.append(rows)
+            at = end
+        self.rest = self.rest[at:]
+        return b"".join(blocks)
+
+
+def _checksum(count: int, rows: bytes, before: int) -> int:
+    """Of a block, with that of all ``before``: no block can be lost from the middle either."""
+    return zlib.crc32(rows, zlib.crc32(count.to_bytes(4, "little"), before))
+
+
+def read_steps(path: Path, rank: int) -> StepSeries:
+    """Read the steps of a rank; a torn last block is dropped and counted in ``torn_bytes``.
+
+    Raises :class:`RecordError` for rows that no training writes or that were changed: one of them
+    tells nothing of how many others are wrong.
     """
     try:
         data = read_record(path)
     except OSError as error:
         raise RecordError(f"{path}: cannot be read: {error}") from error
-    head, newline, body = data.partition(b"\n")
-    if not newline:
-        raise RecordError(f"{path}: the header is torn")
+    parser = StepParser()
     try:
-        header = json.loads(head)
-        version, layout = header["schema_version"], _layout(header["dtype"])
-        offset = int(header["epoch_offset_ns"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise RecordError(f"{path}: the header is not a step header: {error}") from error
-    if version != SCHEMA_VERSION or layout != STEP_DTYPE:
-        raise RecordError(
-            f"{path}: schema version {version!r}; this scalewise reads {SCHEMA_VERSION}"
-        )
-    torn = len(body) % STEP_DTYPE.itemsize
-    rows = np.frombuffer(body[: len(body) - torn], dtype=STEP_DTYPE)
+        rows = parser.parse(data)
+    except ValueError as error:
+        raise RecordError(f"{path}: {error}; the steps are left out") from error
+    if parser.epoch_offset_ns is None:
+        raise RecordError(f"{path}: the header is torn")
     fault = _fault(rows)
     if fault:
         raise RecordError(f"{path}: {fault}; they are left out")
-    return StepSeries(rank, rows, offset, torn)
+    return StepSeries(rank, rows, parser.epoch_offset_ns, len(parser.rest))
 
 
 def _fault(rows: npt.NDArray[np.void]) -> str:
@@ -183,7 +265,3 @@ def _fault(rows: npt.NDArray[np.void]) -> str:
         if (np.isinf(rows[name]) | (rows[name] < 0)).any():
             return f"{name} is negative or infinite"
     return ""
-
-
-def _layout(description: Sequence[Sequence[str]]) -> np.dtype[np.void]:
-    return np.dtype([(str(name), str(kind)) for name, kind in description])

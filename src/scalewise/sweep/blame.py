@@ -131,9 +131,3 @@ def last_lines(folder: CellFolder, rank: int | None) -> tuple[str, ...]:
             return tuple(line.rstrip("\n")[:_LINE_LIMIT] for line in lines)
     except OSError:
         return ()
-
-
-def port_was_taken(folder: CellFolder, verdict: Verdict) -> bool:
-    """Whether somebody took the rendezvous port between its choice and its use."""
-    text = " ".join([verdict.message, *last_lines(folder, verdict.rank)]).lower()
-    return "eaddrinuse" in text or "address already in use" in text

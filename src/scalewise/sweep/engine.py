@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from scalewise.config import ConfigError
+from scalewise.gpu.election import FileLock
 from scalewise.records import CellFolder, RecordError, SweepFolder
 from scalewise.sweep.budget import Budget, budget_of
 from scalewise.sweep.display import Display, Progress
@@ -27,6 +28,7 @@ from scalewise.sweep.plan import Cell, Request
 from scalewise.sweep.plan_file import add_to_plan
 from scalewise.sweep.process_tree import become_subreaper
 from scalewise.sweep.repeats import adaptive_requests, next_rounds
+from scalewise.sweep.resume import refuse_newer, set_unreadable_aside
 from scalewise.sweep.retry import Retries
 from scalewise.sweep.stages import Stages, interleaved, later_cells, reruns, split
 from scalewise.sweep.standing import Standing
@@ -61,13 +63,15 @@ class Engine(ABC):
         """Requests for ``strategy=auto`` or ``batch_size=auto``, whose short runs or searches are
         among the cells to run."""
         self.budget = Budget(None)
+        self.lock = FileLock(self.folder.lock_path)
+        """Held while :meth:`run` does."""
         self._stages = Stages(self.folder, display.note)
         self._standing = Standing(self.folder)
         self._retries = Retries()
 
     def run(self, cells: Sequence[Cell]) -> SweepReport:
         """Run every cell that is not done. Raises KeyboardInterrupt after ending all of them."""
-        with held(self.folder):
+        with held(self.folder, self.lock):
             for line in self.remarks:
                 self.display.note(line)
             become_subreaper()
@@ -163,9 +167,13 @@ class Engine(ABC):
 
     def _admit_all(self, cells: Sequence[Cell], alone: bool = False) -> None:
         """Queue cells; what is to run once more is set aside first."""
+        refuse_newer(self.folder, cells)
         for cell in cells:
+            folder = self.folder.cell(cell.planned.name)
             if cell.planned.cell_id in self.again:
-                self.folder.cell(cell.planned.name).set_aside()
+                folder.set_aside()
+            elif (aside := set_unreadable_aside(folder, cell.planned)) is not None:
+                self.display.note(aside)
             self._stages.write_evidence(cell)
             self._admit(cell, alone)
 

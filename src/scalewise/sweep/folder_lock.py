@@ -1,10 +1,12 @@
-"""A sweep's folder belongs to the one process that runs a sweep in it."""
+"""A sweep's folder belongs to the one sweep that runs in it, down to the last of its ranks."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from scalewise.errors import ConfigError
 from scalewise.gpu.election import FileLock
@@ -12,40 +14,76 @@ from scalewise.records import SweepFolder
 
 _ASK_S = 0.2
 """Whoever asks for the status of a sweep has its lock for far less than this."""
+_END_S = 15.0
+"""Ranks of a sweep that was killed are ended within ``sweep.grace_s``, which is at most 8."""
+_LOOK_S = 0.05
 
 
 class SweepBusy(ConfigError):  # noqa: N818 - it says what is wrong
-    """Another process is running a sweep in this folder."""
+    """Another process is running a sweep in this folder, or what it left has not ended."""
 
 
 @contextmanager
-def held(folder: SweepFolder) -> Iterator[None]:
-    """Make the folder, and keep every other sweep out of it.
+def held(folder: SweepFolder, lock: FileLock | None = None) -> Iterator[None]:
+    """Make the folder, and keep every other sweep out of it by its ``lock``.
 
-    Raises :class:`SweepBusy` where one runs in it already, :class:`ConfigError` where it cannot be
-    made.
+    What a killed sweep has left is waited for. Raises :class:`SweepBusy` where a sweep runs in it
+    already or something is left for too long, :class:`ConfigError` where it cannot be made.
     """
+    lock = lock or FileLock(folder.lock_path)
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"hydra.sweep.dir: {folder.path} cannot be made: {error}") from error
-    lock = FileLock(folder.lock_path)
-    if not _acquired(lock):
-        raise SweepBusy(
-            f"sweep.resume: another process is running a sweep in {folder.path}; "
-            "wait for it or choose another folder"
-        )
+    if not lock.try_acquire():
+        _wait_for(lock, folder.path)
     try:
+        lock.path.write_text(f"{os.getpid()}\n", encoding="ascii")
         yield
     finally:
         lock.release()
 
 
-def _acquired(lock: FileLock) -> bool:
-    """Whether the lock is ours, after waiting for those who only ask whether somebody has it."""
-    deadline = time.monotonic() + _ASK_S
-    while not lock.try_acquire():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_ASK_S / 10)
-    return True
+def _wait_for(lock: FileLock, folder: Path) -> None:
+    """Take a lock that others have, once they have ended. Raises :class:`SweepBusy`."""
+    begun = time.monotonic()
+    while True:
+        # Looked up before the lock is tried: none of these can have let go unnoticed.
+        pids = _processes_with(lock.path)
+        if lock.try_acquire():
+            return
+        waited_s = time.monotonic() - begun
+        # Where nobody is seen, the sweep runs on another host or for another user.
+        runs = not pids or _last_holder(lock.path) in pids
+        if runs and waited_s > _ASK_S:
+            raise SweepBusy(
+                f"sweep.resume: another process is running a sweep in {folder}; "
+                "wait for it or choose another folder"
+            )
+        if waited_s > _END_S:
+            raise SweepBusy(
+                f"sweep.resume: the sweep in {folder} was killed, and what it left still runs "
+                f"(process ids: {', '.join(map(str, pids))}); end it first"
+            )
+        time.sleep(_LOOK_S)
+
+
+def _last_holder(path: Path) -> int | None:
+    """The process that took the lock last, dead or alive."""
+    text = path.read_text(encoding="ascii", errors="replace").strip()
+    return int(text) if text.isdecimal() else None
+
+
+def _processes_with(path: Path) -> list[int]:
+    """The processes of this host, as far as we may look, that have a file open."""
+    wanted = str(path.resolve())
+    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal())
+    return sorted(pid for pid in pids if wanted in _open_files(pid))
+
+
+def _open_files(pid: int) -> Iterator[str]:
+    folder = Path(f"/proc/{pid}/fd")
+    with suppress(OSError):  # another user's, or it has just ended
+        for link in folder.iterdir():
+            with suppress(FileNotFoundError):  # just closed
+                yield str(link.readlink())

@@ -8,9 +8,11 @@ from scalewise.config import CellConfig
 from scalewise.data_identity import changes, data_identity
 from scalewise.own_code_identity import own_code_identity
 from scalewise.records import CellFolder, Provenance, RecordError
-from scalewise.records.checkpoints import Checkpoint, drop_checkpoints, last_checkpoint
+from scalewise.records.checkpoints import Checkpoint, has_checkpoints, last_checkpoint
 from scalewise.sweep.job import Job
 from scalewise.working_tree import running_code
+
+_UNREADABLE = "its checkpoint is torn, or of another version of scalewise"
 
 
 def prepare(folder: CellFolder, cell: CellConfig, job: Job) -> str | None:
@@ -21,13 +23,13 @@ def prepare(folder: CellFolder, cell: CellConfig, job: Job) -> str | None:
     """
     if not cell.checkpoint.on:
         return None
-    found = last_checkpoint(folder.path)
-    if found is None:
+    if not has_checkpoints(folder.path):
         return None
-    why = _unfit(found[1], folder, cell, job)
-    if why is not None:
-        drop_checkpoints(folder.path)
-    return why
+    found = last_checkpoint(folder.path)
+    why = _UNREADABLE if found is None else _unfit(found[1], folder, cell, job)
+    if why is None:
+        return None
+    return f"{why}; it now lies in {folder.move_to_earlier(['checkpoints'])}"
 
 
 def _unfit(checkpoint: Checkpoint, folder: CellFolder, cell: CellConfig, job: Job) -> str | None:
@@ -45,7 +47,7 @@ def _unfit(checkpoint: Checkpoint, folder: CellFolder, cell: CellConfig, job: Jo
         for target, words in changes(provenance.own_code, sources).items():
             return f"its checkpoint is of other code: your {target}: {words}"
     if dict(checkpoint.code) != running_code(Path(job.cwd)) and not cell.sweep.allow_mixed:
-        return "its checkpoint is of another state of the code (sweep.allow_mixed=true uses it)"
+        return "its checkpoint is of another state of the code (sweep.allow_mixed=true uses any)"
     return None
 
 

@@ -78,7 +78,8 @@ def run(order: Order, wakeup: LinkedWakeup) -> Outcome:
         width = order.wanted.devices_per_node
         with leased(host, width, order.lease_s, wakeup.wanted) as lease:
             nodes = _meet_others(folder, order, wakeup)
-            return Supervisor(_job(order, lease, host, nodes), wakeup).run()
+            job = _job(order, lease, host, nodes)
+            return Supervisor(job, wakeup, locks=lease.descriptors).run()
     except (HostMismatch, NodesApart) as mismatch:
         record(folder, str(mismatch))
         return Outcome("failed", str(mismatch))

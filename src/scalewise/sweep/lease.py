@@ -1,8 +1,9 @@
 """The devices of a host, and which job has which.
 
 A slot is one device: a GPU by UUID, or on a CPU host a fixed share of the cores, so that a
-speedup there means what it means on GPUs. A device is leased by a file lock that dies with its
-holder, so two sweeps on one host never use the same device at the same time.
+speedup there means what it means on GPUs. A device is leased by a file lock that every process of
+the job inherits and that dies with the last of them, so two sweeps on one host never use the same
+device at the same time, whatever was killed.
 """
 
 from __future__ import annotations
@@ -162,10 +163,15 @@ def width(cell: CellConfig, available: int) -> int:
 
 @dataclass(frozen=True)
 class Lease:
-    """Devices that belong to one job until it is released."""
+    """Devices that belong to one job until it is released and its last process has ended."""
 
     slots: tuple[DeviceInfo, ...]
     locks: tuple[FileLock, ...]
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What the processes of the job are to inherit."""
+        return tuple(one for lock in self.locks for one in lock.descriptors)
 
     def release(self) -> None:
         for lock in self.locks:

@@ -148,7 +148,9 @@ class LocalEngine(Engine):
     def _start(self, turn: Turn, lease: Lease, selector: selectors.BaseSelector) -> None:
         neighbours = tuple(r.name for r in self._running)
         folder = self.folder.cell(turn.cell.planned.name)
-        running = self.supervisors.start(turn.cell, folder, lease, turn.host, neighbours)
+        running = self.supervisors.start(
+            turn.cell, folder, lease, turn.host, neighbours, self.lock.descriptors
+        )
         for neighbour in self._running:
             neighbour.tell(running.name)
         self._running.append(running)

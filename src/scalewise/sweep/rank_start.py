@@ -24,10 +24,27 @@ class RankStart:
     cwd: str
     out: Path
     err: Path
+    inherited: tuple[int, ...] = ()
+    """Descriptors of locks that it holds as long as it lives, and of a socket."""
 
+
+ENV_INHERITED = "SCALEWISE_INHERITED"
+"""Descriptors that a rank was handed, with commas between them."""
 
 Starter = Callable[[RankStart], "tuple[int, subprocess.Popen[bytes] | None]"]
 """Starts a rank as a child of this process: its id, and the object that is to be kept for it."""
+
+
+def supervisor_command(locks: Sequence[int]) -> list[str]:
+    """What starts a supervisor that inherits the descriptors ``locks``."""
+    # -P: a queue.py where the user stands must not replace the library's.
+    return [sys.executable, "-P", "-m", "scalewise.sweep.supervisor", *map(str, locks)]
+
+
+def keep_from_children(inherited: Sequence[int]) -> None:
+    """Close what was handed to this process in whatever it executes; its forks still have it."""
+    for descriptor in inherited:
+        os.set_inheritable(descriptor, False)
 
 
 def spawn(start: RankStart) -> tuple[int, subprocess.Popen[bytes] | None]:
@@ -40,6 +57,7 @@ def spawn(start: RankStart) -> tuple[int, subprocess.Popen[bytes] | None]:
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
+            pass_fds=start.inherited,
         )
     return child.pid, child
 
@@ -86,7 +104,8 @@ def _become(start: RankStart) -> None:
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-    redirect(os.open(os.devnull, os.O_RDONLY), os.open(start.out, flags), os.open(start.err, flags))
+    logs = (os.open(path, flags, 0o666) for path in (start.out, start.err))
+    redirect(os.open(os.devnull, os.O_RDONLY), *logs)
     os.environ.clear()
     os.environ.update({**start.environment, ENV_STARTED: "forked"})
     os.chdir(start.cwd)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -14,10 +15,10 @@ from scalewise.config import CellConfig
 from scalewise.records import CellFolder
 from scalewise.sweep.interface import interface_towards
 from scalewise.sweep.job import Job
-from scalewise.sweep.ports import free_port
 from scalewise.sweep.process_tree import ENV_SUPERVISOR, command_line, descendants, kill, reap
-from scalewise.sweep.rank_start import RankStart, Starter, spawn
+from scalewise.sweep.rank_start import ENV_INHERITED, RankStart, Starter, spawn
 from scalewise.train.rank import across_hosts, rendezvous, scrubbed
+from scalewise.train.rendezvous import ENV_LISTENER, listen, on_loopback
 from scalewise.train.stacks import REQUEST
 from scalewise.typed import to_plain
 from scalewise.wrap import wrap_command
@@ -41,9 +42,15 @@ class Ranks:
     """The rank processes of one cell, started from the main thread of their supervisor."""
 
     def __init__(
-        self, job: Job, cell: CellConfig, folder: CellFolder, starter: Starter = spawn
+        self,
+        job: Job,
+        cell: CellConfig,
+        folder: CellFolder,
+        starter: Starter = spawn,
+        locks: tuple[int, ...] = (),
     ) -> None:
         self._starter = starter
+        self._locks = locks
         self._job = job
         self._cell = cell
         self._folder = folder
@@ -51,15 +58,36 @@ class Ranks:
         self.processes: list[RankProcess] = []
 
     def start(self) -> None:
-        """Start one process a slot; they find each other on a free port of the first host."""
-        port = free_port() if self._job.nodes is None else self._job.nodes.port
+        """Start one process a slot; they find each other on a port of the first host."""
+        if self._job.nodes is not None:
+            self._start_all(self._job.nodes.port, None)
+            return
+        with listen() as listener:
+            port = listener.getsockname()[1]
+            # A rank alone meets nobody; a program around it may close what it does not know.
+            handed = self._job.world_size > 1 and self._cell.sweep.wrap is None
+            if not handed:
+                listener.close()
+            self._start_all(port, listener if handed else None)
+
+    def _start_all(self, port: int, listener: socket.socket | None) -> None:
+        """``listener``: what rank 0 accepts the others on, and is not left open here."""
         for local_rank in range(len(self._job.slots)):
             rank = self._job.first_rank + local_rank
             out, err = self._folder.log_path(rank, "out"), self._folder.log_path(rank, "err")
             out.parent.mkdir(parents=True, exist_ok=True)
             command = self._command(rank, local_rank)
             environment = self._environment(rank, local_rank, port)
-            pid, child = self._starter(RankStart(command, environment, self._job.cwd, out, err))
+            inherited = self._locks
+            if rank == 0 and listener is not None:
+                inherited += (listener.fileno(),)
+                environment[ENV_LISTENER] = str(listener.fileno())
+            environment[ENV_INHERITED] = ",".join(map(str, inherited))
+            pid, child = self._starter(
+                RankStart(command, environment, self._job.cwd, out, err, inherited)
+            )
+            if rank == 0 and listener is not None:
+                listener.close()  # neither this process nor another rank is to keep it open
             self._children.append(child)
             self.processes.append(RankProcess(rank, pid))
 
@@ -120,6 +148,7 @@ class Ranks:
         job, slot = self._job, self._job.slots[local_rank]
         threads = str(max(1, len(slot.cores)))
         environment = {
+            **(on_loopback(job.slots) if job.nodes is None else {}),
             **scrubbed(os.environ),
             **self._cell.hardware.nccl_environment(),
             **self._cell.execution.rank_environment(job.world_size),

@@ -13,9 +13,12 @@ from scalewise.config import ConfigError, SweepConfig
 from scalewise.data_identity import changes, data_identity
 from scalewise.own_code_identity import own_code_identity, own_targets
 from scalewise.plurals import plural
-from scalewise.records import PlannedCell, Provenance, RecordError, SweepFolder
+from scalewise.records import CellFolder, PlannedCell, Provenance, RecordError, SweepFolder
+from scalewise.records.checkpoints import has_checkpoints, untrusted
+from scalewise.records.files import NewerRecordError
 from scalewise.records.provenance import PROTOCOL, SOURCE_SHA256
 from scalewise.sweep.plan import Cell
+from scalewise.train.checkpoint_config import CLOSE_IT, untrusted_checkpoint
 from scalewise.working_tree import running_code
 
 _TOGETHER = "its package and what it imports from beside it, taken together"
@@ -38,6 +41,8 @@ def select(cells: Sequence[Cell], folder: SweepFolder, rerun: str | None) -> Sel
     Raises :class:`ConfigError` if it selects nothing.
     """
     if rerun is None:
+        refuse_newer(folder, cells)
+        refuse_untrusted(folder, cells)
         return Selection(tuple(cells), frozenset())
     done = {c.planned.cell_id for c in cells if is_done(folder, c.planned)}
     if rerun == "failed":
@@ -53,12 +58,53 @@ def select(cells: Sequence[Cell], folder: SweepFolder, rerun: str | None) -> Sel
         )
     ids = {c.planned.cell_id for c in chosen}
     kept = [c for c in cells if c.planned.cell_id in ids | done]
+    refuse_newer(folder, kept)
+    refuse_untrusted(folder, kept)
     return Selection(tuple(kept), frozenset(ids & done))
 
 
 def is_done(folder: SweepFolder, planned: PlannedCell) -> bool:
     """The cell has a result, and it is this cell's."""
     return folder.cell(planned.name).result_of(planned.cell_id) is not None
+
+
+def refuse_newer(folder: SweepFolder, cells: Iterable[Cell]) -> None:
+    """Raises :class:`ConfigError` for a cell that a newer scalewise has finished."""
+    for cell in cells:
+        try:
+            folder.cell(cell.planned.name).load_result()
+        except NewerRecordError as error:
+            raise ConfigError(
+                f"sweep.resume: {error}; allowed: the scalewise that wrote it, a new sweep, or "
+                "other cells of this one"
+            ) from None
+        except RecordError:
+            continue
+
+
+def refuse_untrusted(folder: SweepFolder, cells: Iterable[Cell]) -> None:
+    """Raises :class:`ConfigError` for a checkpoint that others than this user can have written."""
+    for cell in cells:
+        checkpoint, path = cell.request.cell.checkpoint, folder.cell(cell.planned.name).path
+        if not checkpoint.on or checkpoint.trust or not has_checkpoints(path):
+            continue
+        why = None if is_done(folder, cell.planned) else untrusted(path)
+        if why is not None:
+            raise ConfigError(untrusted_checkpoint(why, CLOSE_IT))
+
+
+def set_unreadable_aside(folder: CellFolder, planned: PlannedCell) -> str | None:
+    """Move away a run that ended, but whose result is not this cell's or cannot be read.
+
+    Returns the line that says so; None where there was nothing to move.
+    """
+    if not folder.has_result_file():
+        return None
+    try:
+        folder.load_result_of(planned.cell_id)
+    except RecordError as error:
+        return f"set aside {planned.name}: {error}; its records now lie in {folder.set_aside()}"
+    return None
 
 
 def is_rerun(planned: PlannedCell, rerun: str | None) -> bool:

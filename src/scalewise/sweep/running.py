@@ -15,6 +15,7 @@ from scalewise.sweep.job import Job, Outcome
 from scalewise.sweep.lease import Host, Lease
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.process_tree import end_orphans
+from scalewise.sweep.rank_start import supervisor_command
 from scalewise.sweep.warm_start import ForkedSupervisor, WarmServer
 
 
@@ -88,11 +89,13 @@ def start(
     lease: Lease,
     host: Host,
     neighbours: tuple[str, ...],
+    locks: tuple[int, ...],
     warm: WarmServer | None = None,
 ) -> RunningCell:
     """Start a cell's supervisor, which starts its ranks.
 
-    With ``warm`` both are forks of it. Raises NotWarmError where that cannot fork.
+    With ``warm`` both are forks of it. Raises NotWarmError where that cannot fork. ``locks`` are
+    descriptors that supervisor and ranks inherit.
     """
     job = Job(
         folder=str(folder.path.resolve()),
@@ -106,7 +109,7 @@ def start(
         co_tenants=neighbours,
     )
     errors = folder.path / "supervisor.err"
-    process = _spawned(errors) if warm is None else warm.supervisor(errors)
+    process = _spawned(errors, locks) if warm is None else warm.supervisor(errors, locks)
     assert process.stdin is not None
     # It may die at birth: its empty answer is handled like any other death.
     with contextlib.suppress(BrokenPipeError):
@@ -115,13 +118,13 @@ def start(
     return RunningCell(cell, folder, lease, process)
 
 
-def _spawned(errors: Path) -> subprocess.Popen[bytes]:
+def _spawned(errors: Path, locks: tuple[int, ...]) -> subprocess.Popen[bytes]:
     with errors.open("wb") as file:
         return subprocess.Popen(
-            # -P: a queue.py where the user stands must not replace the library's.
-            [sys.executable, "-P", "-m", "scalewise.sweep.supervisor"],
+            supervisor_command(locks),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=file,
             start_new_session=True,
+            pass_fds=locks,
         )

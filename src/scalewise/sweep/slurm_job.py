@@ -12,7 +12,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -28,6 +27,7 @@ from scalewise.sweep.job import CellFailed, Job, Nodes, Outcome
 from scalewise.sweep.lease import Host, HostMismatch, Lease
 from scalewise.sweep.nodes import NodesApart, announce, meet
 from scalewise.sweep.ports import free_port
+from scalewise.sweep.rank_start import supervisor_command
 from scalewise.sweep.slurm_queue import (
     QueueUnreachable,
     neighbours,
@@ -72,7 +72,7 @@ class CellJob:
             host = granted(cell, self.wanted)
             with leased(host, self.wanted.devices_per_node) as lease:
                 job = self._job(lease, host, place(folder, self.wanted.nodes))
-                outcome = supervise(job)
+                outcome = supervise(job, lease.descriptors)
             if was_ended(outcome) and was_preempted():
                 self._make_way(folder)
         except (HostMismatch, NodesApart) as mismatch:
@@ -183,16 +183,20 @@ def was_preempted() -> bool:
         return False
 
 
-def supervise(job: Job) -> Outcome:
-    """Run the supervisor to its end, holding its liveness pipe."""
+def supervise(job: Job, locks: tuple[int, ...] = ()) -> Outcome:
+    """Run the supervisor to its end, holding its liveness pipe.
+
+    ``locks``: descriptors that it and its ranks inherit.
+    """
     number = "" if job.nodes is None or job.nodes.index == 0 else str(job.nodes.index)
     errors = Path(job.folder) / f"supervisor{number}.err"
     with errors.open("wb") as stderr, _warning_blocked():
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "scalewise.sweep.supervisor"],
+            supervisor_command(locks),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
+            pass_fds=locks,
         )
     assert process.stdin is not None and process.stdout is not None
     _supervisors.append(process)

@@ -1,10 +1,12 @@
 """One process a cell: starts its ranks, watches them, ends what is left, writes how it ended.
 
-    python -m scalewise.sweep.supervisor < job
+    python -m scalewise.sweep.supervisor [descriptor of a lock]... < job
 
-The job is one line on standard input, which then stays open: when it closes, the sweep is gone
-and so is this cell. The answer is one line on standard output. It imports neither torch nor
-Hydra, so that it costs nothing beside what it watches.
+The locks are those of the sweep's folder and of the cell's devices. The ranks inherit them, so that
+they are held until the last process of the cell has ended. The job is one line on standard input,
+which then stays open: when it closes, the sweep is gone and so is this cell. The answer is one line
+on standard output. It imports neither torch nor Hydra, so that it costs nothing beside what it
+watches.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from scalewise.config import CellConfig, build_cell
 from scalewise.gpu.sampler import DeviceSampler
 from scalewise.records import CellFolder, RunningAttempt
 from scalewise.sweep.absence import name_absent
-from scalewise.sweep.blame import Verdict, blame, port_was_taken
+from scalewise.sweep.blame import Verdict, blame
 from scalewise.sweep.going_on import prepare
 from scalewise.sweep.job import Job, Outcome
 from scalewise.sweep.liveness import Liveness
@@ -28,27 +30,27 @@ from scalewise.sweep.memory_kills import MemoryKills
 from scalewise.sweep.nodes import conclude
 from scalewise.sweep.occupancy import foreign_processes
 from scalewise.sweep.process_tree import become_subreaper, descendants, end_descendants
-from scalewise.sweep.rank_start import Starter, spawn
+from scalewise.sweep.rank_start import Starter, keep_from_children, spawn
 from scalewise.sweep.ranks import Ranks
 from scalewise.sweep.recorded_end import Try
 from scalewise.sweep.stopped import name_stopped
-from scalewise.sweep.tenants import Tenant
 from scalewise.sweep.wakeup import Wakeup, read_line
+from scalewise.tenants import Tenant
 
 _POLL_S = 1.0
-_PORT_TRIES = 3
 _STOPPED = Verdict("interrupted", "the sweep was stopped", None, None)
 
 
-def main(starter: Starter = spawn) -> int:
+def main(starter: Starter = spawn, locks: Sequence[int] = ()) -> int:
     """Supervise the job on standard input; exit status 0 if the cell is done."""
+    keep_from_children(locks)
     become_subreaper()
     wakeup = Wakeup()
     # Read from the descriptor: a buffered reader would swallow the end that says "gone".
     line, told = read_line()
     job = Job.from_line(line)
     wakeup.tell(told)
-    outcome = Supervisor(job, wakeup, starter).run()
+    outcome = Supervisor(job, wakeup, starter, locks).run()
     sys.stdout.buffer.write(outcome.to_line())
     sys.stdout.buffer.flush()
     return 0 if outcome.state == "done" else 1
@@ -57,9 +59,12 @@ def main(starter: Starter = spawn) -> int:
 class Supervisor:
     """One attempt at one cell."""
 
-    def __init__(self, job: Job, wakeup: Wakeup, starter: Starter = spawn) -> None:
+    def __init__(
+        self, job: Job, wakeup: Wakeup, starter: Starter = spawn, locks: Sequence[int] = ()
+    ) -> None:
         self.job = job
         self.starter = starter
+        self.locks = tuple(locks)
         self.folder = CellFolder(Path(job.folder))
         self.cell: CellConfig = build_cell(self.folder.load_config())
         self.wakeup = wakeup
@@ -123,17 +128,9 @@ class Supervisor:
         return self.job.first_rank == 0
 
     def _train(self) -> Verdict | None:
-        if self.job.nodes is not None:
-            return self._train_once()  # the hosts agreed on the port, and the folder is cleared
-        for _ in range(_PORT_TRIES):
+        if self.job.nodes is None:  # else the hosts have agreed, and the folder is cleared
             self.folder.clear_attempt()
-            verdict = self._train_once()
-            if verdict is None or not port_was_taken(self.folder, verdict):
-                break
-        return verdict
-
-    def _train_once(self) -> Verdict | None:
-        ranks = Ranks(self.job, self.cell, self.folder, self.starter)
+        ranks = Ranks(self.job, self.cell, self.folder, self.starter, self.locks)
         ranks.start()
         sampler = self._sampler(ranks)
         try:
@@ -216,4 +213,4 @@ class Supervisor:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(locks=[int(word) for word in sys.argv[1:]]))

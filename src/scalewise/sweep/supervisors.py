@@ -44,16 +44,21 @@ class Supervisors:
         lease: Lease,
         host: Host,
         neighbours: tuple[str, ...],
+        locks: tuple[int, ...],
     ) -> RunningCell:
-        """Start a cell's supervisor, which starts its ranks on the leased devices."""
+        """Start a cell's supervisor, which starts its ranks on the leased devices.
+
+        ``locks``: descriptors that all of them inherit, beside those of the lease.
+        """
+        locks = (*lease.descriptors, *locks)
         for server in self._servers(cell):
             try:
-                return start(cell, folder, lease, host, neighbours, server)
+                return start(cell, folder, lease, host, neighbours, locks, server)
             except NotWarmError as error:
                 self._note(f"warm     {error}; from here on, cells start without it")
                 server.stop()
                 self._lost.add(server)
-        return start(cell, folder, lease, host, neighbours)
+        return start(cell, folder, lease, host, neighbours, locks)
 
     def stop(self) -> None:
         """End the processes to fork from; supervisors that run are not touched."""

@@ -37,6 +37,12 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THRE
 SUPERVISOR_NAME = "supervisor"
 """What ``ps -o comm`` shows of a fork, whose command line is this process's."""
 
+MOST_DESCRIPTORS = 250
+"""In one message; the kernel takes 253. The cores of a large host are a lock each."""
+
+MORE = b"more"
+"""The message of descriptors that others follow."""
+
 _LONGEST_ANSWER = 200
 """Bytes; the sweep reads no more than 256."""
 
@@ -48,11 +54,15 @@ def main() -> int:
     starter = _ready(sys.argv[3])
     with socket.socket(fileno=int(sys.argv[1])) as channel:
         while True:
-            request, descriptors, _, _ = socket.recv_fds(channel, 16, 3)
+            descriptors: list[int] = []
+            request = MORE
+            while request == MORE:
+                request, received, _, _ = socket.recv_fds(channel, 16, MOST_DESCRIPTORS)
+                descriptors += received
             if not request:
                 return 0
             channel.send(answer(channel, descriptors, starter))
-            for descriptor in descriptors:
+            for descriptor in descriptors:  # a lock must not outlive its cell in here
                 os.close(descriptor)
 
 
@@ -124,8 +134,8 @@ def _supervise_and_exit(descriptors: list[int], starter: Starter) -> None:
 
         os.setsid()
         Path("/proc/self/comm").write_text(SUPERVISOR_NAME)
-        rank_start.redirect(*descriptors)
-        status = supervisor.main(starter)
+        rank_start.redirect(*descriptors[:3])
+        status = supervisor.main(starter, descriptors[3:])
     except BaseException:
         traceback.print_exc()
     finally:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from scalewise.config import CellConfig, ConfigError
-from scalewise.sweep.warm import ONE_THREAD
+from scalewise.sweep.warm import MORE, MOST_DESCRIPTORS, ONE_THREAD
 from scalewise.train.imports import is_ours
 from scalewise.train.rank import scrubbed
 
@@ -79,15 +79,18 @@ class WarmServer:
         if self._channel is None:
             self._channel = self._begun()
 
-    def supervisor(self, errors: Path) -> ForkedSupervisor:
-        """A new supervisor that waits for its job. Raises :class:`NotWarmError`."""
+    def supervisor(self, errors: Path, locks: tuple[int, ...] = ()) -> ForkedSupervisor:
+        """A new supervisor that waits for its job. Raises :class:`NotWarmError`.
+
+        ``locks``: descriptors that it and its ranks inherit, and the server does not keep.
+        """
         self.begin()
         job_read, job_write = os.pipe()
         answer_read, answer_write = os.pipe()
-        error_write = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        error_write = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         theirs = [job_read, answer_write, error_write]
         try:
-            pid = self._ask(theirs)
+            pid = self._ask([*theirs, *locks])
         except BaseException:
             os.close(job_write)
             os.close(answer_read)
@@ -137,6 +140,9 @@ class WarmServer:
     def _ask(self, descriptors: list[int]) -> int:
         assert self._channel is not None
         try:
+            while len(descriptors) > MOST_DESCRIPTORS:
+                socket.send_fds(self._channel, [MORE], descriptors[:MOST_DESCRIPTORS])
+                descriptors = descriptors[MOST_DESCRIPTORS:]
             socket.send_fds(self._channel, [b"supervisor"], descriptors)
             answer = self._channel.recv(256)
         except OSError as error:

@@ -22,6 +22,7 @@ from scalewise.host import usable_cores
 from scalewise.lifetime import die_with_parent
 from scalewise.records import CellFolder, DeviceInfo, RankError
 from scalewise.sweep.process_tree import ENV_SUPERVISOR
+from scalewise.sweep.rank_start import ENV_INHERITED, keep_from_children
 from scalewise.sweep.ranks import ENV_WRAPPED
 from scalewise.train.failure import cause_of, failure_kind, failure_line
 from scalewise.train.stacks import answer_requests
@@ -46,6 +47,8 @@ def main() -> int:
     # Under a profiler the parent is the profiler, which itself ends with the supervisor.
     is_wrapped = os.environ.get(ENV_WRAPPED) == "1"
     die_with_parent(os.getppid() if is_wrapped else int(os.environ[ENV_SUPERVISOR]))
+    if not is_wrapped:  # a profiler may have closed them, and opened others under their numbers
+        keep_from_children([int(one) for one in os.environ[ENV_INHERITED].split(",") if one])
     faulthandler.enable()
     answer_requests()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the sweep's to handle

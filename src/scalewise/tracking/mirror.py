@@ -14,6 +14,7 @@ import contextlib
 import logging
 import os
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -124,7 +125,11 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    status = main()
+    # WandB makes folders for temporary files when it is imported, and removes them in an exit
+    # handler that does not run here.
+    with tempfile.TemporaryDirectory(prefix="scalewise-mirror-", ignore_cleanup_errors=True) as own:
+        tempfile.tempdir = os.environ["TMPDIR"] = own
+        status = main()
     sys.stdout.flush()
     sys.stderr.flush()
     # Trackers register exit handlers that wait for servers; everything of ours is on disk.

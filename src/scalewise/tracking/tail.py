@@ -9,8 +9,9 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 import numpy.typing as npt
 
-from scalewise.records import SCHEMA_VERSION, STEP_DTYPE, RecordError
+from scalewise.records import RecordError
 from scalewise.records.files import open_record
+from scalewise.records.steps import StepParser
 
 _CHUNK_BYTES: Final = 4 * 2**20
 _FINGERPRINT_BYTES: Final = 512
@@ -68,31 +69,18 @@ class StepTail(_Tail):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.epoch_offset_ns: int | None = None
+        self._parser = StepParser()
+
+    @property
+    def epoch_offset_ns(self) -> int | None:
         """Add to ``start_ns`` for Unix time; None until the header was read."""
+        return self._parser.epoch_offset_ns
 
     def read(self) -> npt.NDArray[np.void]:
         """Whole rows added since the last call. Raises RecordError, :class:`ReplacedError`."""
         data = self._read()
-        if self.epoch_offset_ns is None:
-            head, newline, data = data.partition(b"\n")
-            if not newline:
-                return np.empty(0, STEP_DTYPE)
-            self.epoch_offset_ns = self._parse_header(head)
-            self._position += len(head) + 1
-        whole = len(data) - len(data) % STEP_DTYPE.itemsize
-        self._position += whole
-        return np.frombuffer(data[:whole], STEP_DTYPE)
-
-    def _parse_header(self, head: bytes) -> int:
+        self._position += len(data)
         try:
-            header = json.loads(head)
-            version, layout = header["schema_version"], header["dtype"]
-            offset = int(header["epoch_offset_ns"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise RecordError(f"{self.path}: not a step header: {error}") from error
-        if version != SCHEMA_VERSION or [tuple(f) for f in layout] != STEP_DTYPE.descr:
-            raise RecordError(
-                f"{self.path}: schema version {version!r}; this scalewise reads {SCHEMA_VERSION}"
-            )
-        return offset
+            return self._parser.parse(data)
+        except ValueError as error:
+            raise RecordError(f"{self.path}: {error}") from error

@@ -18,6 +18,8 @@ class CheckpointConfig:
     """Seconds between two, by the pace of the steps so far."""
     keep: bool = False
     """Keep the last checkpoint of a cell that is done."""
+    trust: bool = False
+    """Go on from a checkpoint that others could have written, whatever classes it holds."""
 
     def __post_init__(self) -> None:
         if self.every_n_steps is not None and self.every_n_steps < 1:
@@ -48,3 +50,15 @@ class CheckpointConfig:
 
 
 NO_CHECKPOINTS = CheckpointConfig()
+
+
+CLOSE_IT = "chmod go-w on it, a new sweep"
+"""What helps where others could have written a checkpoint."""
+
+
+def untrusted_checkpoint(why: str, instead: str) -> str:
+    """What a user reads where a checkpoint is not loaded, and what he may do ``instead``."""
+    return (
+        f"checkpoint.trust: found false, and {why}; to load such a checkpoint can be to run code "
+        f"that somebody put there; allowed: {instead}, or checkpoint.trust=true"
+    )

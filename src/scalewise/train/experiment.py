@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import warnings
+from datetime import timedelta
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
-from pytorch_lightning.strategies import Strategy
+from pytorch_lightning.strategies import DDPStrategy, Strategy
 
 from scalewise.config import CellConfig, ConfigError
 from scalewise.faults.plant import UnplantableError, planted
@@ -39,6 +40,7 @@ from scalewise.train.module import ExperimentModule
 from scalewise.train.operation import OperationModule, run_forward_only
 from scalewise.train.precision import apply_precision
 from scalewise.train.rank import RankContext
+from scalewise.train.rendezvous import join
 from scalewise.train.restart import Restarts
 from scalewise.train.stacks import keep_answering
 from scalewise.train.strategies import Setting
@@ -78,6 +80,7 @@ def run(cell: CellConfig, folder: CellFolder, rank: RankContext) -> RankSummary:
         torch.manual_seed(cell.seed + shard)
     try:
         with planted(cell.fault, rank, module, data), execution.stream():
+            joined = _join(trainer.strategy, cell, rank)
             trainer.fit(module, **data, **restarts.fit_arguments())
     except (UnplantableError, UnprunableError, EmptyEpochError) as error:
         raise ConfigError(str(error)) from error
@@ -92,7 +95,25 @@ def run(cell: CellConfig, folder: CellFolder, rank: RankContext) -> RankSummary:
         )
     summary = recorder.close(trainer, module)
     leave_records(cell.fault, folder, rank.rank, rank.world_size)
+    # Under captured graphs NCCL hangs when it is taken down; the end of the process does it.
+    if joined and cell.execution.kind != "cudagraph":
+        torch.distributed.destroy_process_group()
     return summary
+
+
+def _join(strategy: Strategy, cell: CellConfig, rank: RankContext) -> bool:
+    """Make the process group that Lightning would make, where no other host can reach it.
+
+    False where there is none to make.
+    """
+    if not isinstance(strategy, DDPStrategy) or torch.distributed.is_initialized():
+        return False
+    backend, device = strategy.process_group_backend, strategy.root_device
+    assert backend is not None, "every strategy of ours names it"
+    timeout = timedelta(seconds=cell.sweep.collective_timeout_s)
+    on_gpu = device.type != "cpu"
+    join(rank.rank, rank.world_size, backend, timeout, device if on_gpu else None)
+    return True
 
 
 def build_trainer(

@@ -23,6 +23,7 @@ from scalewise.records import CellFolder
 from scalewise.records.checkpoints import Checkpoint, last_checkpoint, part_path, seal
 from scalewise.train.callbacks.recorder import CellRecorder
 from scalewise.train.checkpoint_config import CheckpointConfig
+from scalewise.train.checkpoint_trust import check_trust
 from scalewise.train.rank import RankContext
 from scalewise.working_tree import running_code
 
@@ -52,6 +53,8 @@ class Restarts:
         self._rank = rank
         self._recorder = recorder
         self._from = last_checkpoint(folder.path) if config.on else None
+        if self._from is not None and not config.trust:
+            check_trust(folder.path, self._from[0], rank.rank)
         first = 0 if self._from is None else self._from[1].step
         self._saved_at = first
         self._next = first + (config.every_n_steps or _PACE_STEPS)
@@ -66,8 +69,8 @@ class Restarts:
         """What ``Trainer.fit`` needs to start from the last checkpoint."""
         if self._from is None:
             return {}
-        # Our own file: it may hold whatever a user's module put into its state.
-        return {"ckpt_path": str(self._from[0] / "trainer.ckpt"), "weights_only": False}
+        path = str(self._from[0] / "trainer.ckpt")
+        return {"ckpt_path": path, "weights_only": not self._config.trust}
 
     def attach(self, trainer: pl.Trainer) -> None:
         """Take part in ``trainer``'s loop. Call it when everything else has."""
@@ -109,7 +112,8 @@ class Restarts:
             loop.advance = advance
             # Lightning's own advance says so; the lean one, which may stand here, does not.
             loop.val_loop.restarting = False
-            _restore_random(torch.load(path / f"rank{rank}.pt", weights_only=False))
+            states = torch.load(path / f"rank{rank}.pt", weights_only=not self._config.trust)
+            _restore_random(states)
             advance(fetcher)
 
         loop.advance = first_advance
@@ -195,9 +199,12 @@ def _of_all_ranks(value: int, world_size: int) -> tuple[int, ...]:
 
 
 def _random_states() -> dict[str, Any]:
+    numpy: dict[str, Any] = dict(np.random.get_state(legacy=False))
+    words = numpy["state"]["key"].tolist()
     return {
         "python": random.getstate(),
-        "numpy": np.random.get_state(),
+        # Without NumPy's own objects, which are no plain values to torch.
+        "numpy": {**numpy, "state": {**numpy["state"], "key": words}},
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
     }

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from recorded import DDP, Spec, write_sweep
 
+from fakes.step_files import write_rows
 from scalewise.analysis.cells import Cell
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.run import measure_run
 from scalewise.analysis.summary import analyse
-from scalewise.records import CellFolder, SweepFolder
+from scalewise.records import CellFolder, SweepFolder, read_steps
 
 UNLIKE = dataclasses.replace(DDP, rank_losses={0: 0.125, 1: -0.125})
 
@@ -82,8 +83,9 @@ def test_steps_from_another_time_are_named_and_kept(
 ) -> None:
     single, _ = sweep
     path = single.steps_path(0)
-    head = b'"epoch_offset_ns": '
-    path.write_bytes(path.read_bytes().replace(head + b"0", head + b"%d" % (moved_s * 1e9), 1))
+    rows = read_steps(path, 0).rows.copy()
+    rows["start_ns"] += int(moved_s * 1e9)
+    write_rows(path, rows)
     cell = loaded(single)
     assert bool(cell.step_faults) == (said is not None)
     assert (said or "") in "".join(cell.step_faults)

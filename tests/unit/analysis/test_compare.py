@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 from recorded import DDP, Spec, repeats, write_sweep
 
+from fakes.step_files import BLOCK_BYTES
 from scalewise.analysis.cells import Sweep
 from scalewise.analysis.compare import Comparison, compare
 from scalewise.analysis.gate import parse_limit
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.statistics import estimate_ratio
-from scalewise.records import STEP_DTYPE, SweepFolder
+from scalewise.records import SweepFolder
 from scalewise.report.comparison import as_text
 
 STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
@@ -193,7 +194,7 @@ def test_a_run_whose_steps_are_cut_off_is_named_and_not_counted(tmp_path: Path) 
     sweep(tmp_path / "b", 1.0, Spec(), DDP)
     (planned, folder), *_ = SweepFolder(tmp_path / "b").cells()
     path = folder.steps_path(0)
-    path.write_bytes(path.read_bytes()[: -40 * STEP_DTYPE.itemsize])
+    path.write_bytes(path.read_bytes()[: -40 * BLOCK_BYTES])
     found = compare(a, load_sweep(tmp_path / "b"), "code")
     assert [m.ratio.n for m in found.matches] == [(4, 5), (5, 5)]
     (left_out,) = found.left_out

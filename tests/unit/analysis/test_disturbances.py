@@ -16,7 +16,7 @@ from fakes.nvml.scenario import INVALID_ARGUMENT, NO_PERMISSION, Scenario, gpu_u
 from scalewise.analysis.cells import Cell
 from scalewise.analysis.common_stalls import common_stalls
 from scalewise.analysis.disturbances import Finding, disturbances
-from scalewise.analysis.load import load_sweep
+from scalewise.analysis.load import load_cell, load_sweep
 from scalewise.gpu.sampler import DeviceSampler
 from scalewise.records import (
     STEP_DTYPE,
@@ -31,6 +31,7 @@ from scalewise.records import (
 )
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
+STALLED = Path(__file__).parents[2] / "golden" / "stalled"
 STEP_MS, STEPS = 100.0, 60
 PIDS = (1000, 1001)
 UUIDS = ("GPU-0000", "GPU-0001")
@@ -329,7 +330,7 @@ def test_mig_instances_do_not_tell_their_processes(
 @pytest.mark.parametrize("sweep", ["h200x4_gpt2", "h200x4_widths"])
 def test_the_stalled_sweeps_are_named_and_their_single_gpu_runs_are_not(sweep: str) -> None:
     contexts = []
-    for one in load_sweep(RESULTS / sweep).cells:
+    for one in load_sweep(STALLED / sweep).cells:
         if one.result is None:
             continue
         found = {f.code: f for f in disturbances(one) if f.status == "found"}
@@ -347,3 +348,32 @@ def test_the_stalled_sweeps_are_named_and_their_single_gpu_runs_are_not(sweep: s
             contexts.append({(c["rank"], c["other_gpu"]) for c in told})
             assert contexts[-1] == {(rank + 1, 0) for rank in range(others)}
     assert contexts
+
+
+def test_replayed_steps_are_stalled_too_and_each_run_names_the_second_context() -> None:
+    found = [
+        {f.code: f.figures for f in disturbances(one) if f.status == "found"}
+        for one in load_sweep(STALLED / "h200x2_medium").cells
+        if one.result is not None
+    ]
+    assert [set(codes) - {"common_stall"} for codes in found] == [
+        {"extra_memory_on_gpu0"},
+        {"rank_on_other_gpu"},
+    ]
+    for figures in found:
+        (length_ms,) = figures["common_stall"]["length_ms"]
+        assert 170 < length_ms < 200
+        assert 0.5 < figures["common_stall"]["begin_s"][0] < 0.7
+
+
+def test_no_kept_result_of_several_gpus_is_stalled_or_has_a_second_context() -> None:
+    cells = [load_cell(CellFolder(path.parent), None) for path in RESULTS.rglob("result.json")]
+    several = [
+        one for one in cells
+        if one.result is not None and one.steps and one.result.world_size > 1
+        and one.result.ranks[0].device.kind == "cuda"
+    ]  # fmt: skip
+    assert len(several) > 10
+    for one in several:
+        assert one.provenance is not None and one.provenance.protocol > 1
+        assert {f.code for f in disturbances(one) if f.status == "found"} == set(), one.path

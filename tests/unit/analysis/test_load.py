@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from recorded import DDP, Spec, write_sweep
 
+from fakes.step_files import BLOCK_BYTES, write_rows
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.run import measure_run
 from scalewise.analysis.runs import configurations
 from scalewise.analysis.summary import analyse
-from scalewise.records import STEP_DTYPE, CellFolder, RecordError, SweepFolder
+from scalewise.records import CellFolder, RecordError, SweepFolder, read_steps
 from scalewise.report.tables import resource_table
 
 RECORDS = (
@@ -133,13 +134,13 @@ def test_lost_and_zeroed_step_rows_are_said_and_zeroed_ones_not_used(tmp_path: P
     path = write_sweep(tmp_path, [DDP])
     _, folder = next(SweepFolder(path).cells())
     lost, zeroed = folder.steps_path(0), folder.steps_path(1)
-    lost.write_bytes(lost.read_bytes()[: -10 * STEP_DTYPE.itemsize])
+    lost.write_bytes(lost.read_bytes()[: -10 * BLOCK_BYTES])
     rows = bytearray(zeroed.read_bytes())
-    rows[-3 * STEP_DTYPE.itemsize :] = bytes(3 * STEP_DTYPE.itemsize)
+    rows[-3 * BLOCK_BYTES :] = bytes(3 * BLOCK_BYTES)
     zeroed.write_bytes(rows)
     cell = load_sweep(path).cells[0]
     assert any("50 of 60 step rows are there" in problem for problem in cell.problems)
-    assert any("steps do not follow one another" in problem for problem in cell.problems)
+    assert any("impossible length" in problem for problem in cell.problems)
     assert [series.rank for series in cell.steps] == [0]
 
 
@@ -241,10 +242,10 @@ def test_steps_that_cannot_be_true_are_left_out(
 ) -> None:
     path = write_sweep(tmp_path, [Spec()])
     ((_, folder),) = SweepFolder(path).cells()
-    head, _, body = folder.steps_path(0).read_bytes().partition(b"\n")
-    rows = np.frombuffer(body, dtype=STEP_DTYPE).copy()
+    steps = read_steps(folder.steps_path(0), 0)
+    rows = steps.rows.copy()
     rows[column][-1] = value
-    folder.steps_path(0).write_bytes(head + b"\n" + rows.tobytes())
+    write_rows(folder.steps_path(0), rows)
     sweep = load_sweep(path)
     assert sweep.cells[0].problems == (f"steps/rank0.bin: {said}; they are left out",)
     assert analyse(sweep).measured[0].values("samples_per_s") == []

@@ -11,6 +11,7 @@ from scalewise.analysis.summary import analyse
 from scalewise.records import CellFolder, SweepFolder
 from scalewise.report import doubts
 
+WHY = "(sweep.rerun, or a result that could not be read)"
 STEADY = [1.0, 1.01, 0.99]
 
 
@@ -41,13 +42,13 @@ def test_replaced_runs_are_counted_and_named_in_the_doubts_of_the_report(path: P
     run_again(first)
     (line,) = replaced_runs(load_sweep(path))
     assert line == (
-        f"1 run replaced a finished one (sweep.rerun): {first.name}; "
+        f"1 run replaced a finished one {WHY}: {first.name}; "
         "earlier results lie in earlier/ of their folders"
     )
     run_again(second, times=2)
     (line,) = replaced_runs(load_sweep(path))
     assert line.startswith(
-        f"2 runs replaced finished ones (sweep.rerun): {first.name}, {second.name} (2 times); "
+        f"2 runs replaced finished ones {WHY}: {first.name}, {second.name} (2 times); "
     )
     assert line in doubts.warnings(analyse(load_sweep(path)))
 
@@ -56,7 +57,7 @@ def test_a_result_that_was_only_removed_is_said_too(path: Path) -> None:
     first, *_ = cells(path).values()
     first.set_aside()
     (line,) = replaced_runs(load_sweep(path))
-    assert line.startswith("1 finished run was set aside (sweep.rerun) and has no new result: ")
+    assert line.startswith(f"1 finished run was set aside {WHY} and has no new result: ")
     assert first.name in line
 
 

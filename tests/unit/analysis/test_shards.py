@@ -59,6 +59,22 @@ def test_a_dropped_last_batch_is_allowed_and_a_hole_is_not() -> None:
     assert "40 of 100" in hole.explanation
 
 
+@pytest.mark.parametrize(("ranks", "twice"), [(2, 1), (2, 2), (4, 3), (4, 4)])
+def test_overlap_is_allowed_up_to_the_padding_of_one_round(ranks: int, twice: int) -> None:
+    """A distributed sampler pads its last round with at most one sample for each other rank."""
+    own = [list(range(rank, 400, ranks)) for rank in range(ranks)]
+    own[0] += [ranks * i + 1 for i in range(twice)]  # which rank 1 feeds too
+    found = audit(*own, size=400)
+    assert found.overlapping_samples == twice
+    assert found.verdict == ("sharded" if twice < ranks else "overlap")
+
+
+@pytest.mark.parametrize(("left_out", "verdict"), [(7, "sharded"), (8, "incomplete")])
+def test_a_hole_is_allowed_below_one_global_batch(left_out: int, verdict: str) -> None:
+    seen = range(100 - left_out)
+    assert audit(seen[0::2], seen[1::2], size=100, batch=8).verdict == verdict
+
+
 def test_an_epoch_cut_short_is_not_blamed_for_coverage() -> None:
     result = audit([0, 1], [2, 3], size=100, complete=False)
     assert result.verdict == "sharded"

@@ -9,13 +9,10 @@ from pathlib import Path
 import pytest
 from test_pipeline import PIPE, PIPE_MS, pipelined
 
-from scalewise.analysis.diagnose import diagnose, diagnose_run
+from scalewise.analysis.diagnose import diagnose_run
 from scalewise.analysis.diagnosis import Diagnosis
-from scalewise.analysis.load import load_sweep
 from scalewise.analysis.run import Run
-from scalewise.analysis.summary import analyse
 
-RESULTS = Path(__file__).parents[3] / "docs" / "results"
 STEP_MS = sum(PIPE_MS.values()) + 2.0
 PARTS_MS = PIPE_MS["forward"] + PIPE_MS["backward"]
 
@@ -78,16 +75,3 @@ def test_without_gpm_nothing_is_said_of_activity(
     found = named(tmp_path, percents)
     assert [d.limit for d in found] == ["idle pipeline stages"]
     assert "SMs" not in found[0].evidence
-
-
-def test_recorded_on_two_h200_the_first_stage_is_launch_bound() -> None:
-    analysis = analyse(load_sweep(RESULTS / "h200x2_strategies"))
-    limits = {c.label: [d.limit for d in diagnose(c)] for c in analysis.measured}
-    assert limits["gpt2 pipeline x2"] == ["launch-bound stages", "idle pipeline stages"]
-    (gpipe,) = analysis.diagnoses[
-        next(c.config_id for c in analysis.measured if c.label == "gpt2 gpipe x2")
-    ]
-    assert gpipe.limit == "idle pipeline stages"
-    assert "at most 54 % (n=1) of 70.5 ms (rank 0), 89 % (n=1) of 53.1 ms" in gpipe.evidence
-    assert all("launch-bound stages" not in found for label, found in limits.items()
-               if "pipeline" not in label)  # fmt: skip

@@ -185,7 +185,6 @@ def leave_a_try(folder: CellFolder, log: str) -> None:
     for path in (folder.steps_path(0), folder.log_path(0, "err")):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(log)
-    (folder.path / "result.json").write_text("torn")
 
 
 def test_a_new_try_keeps_the_logs_of_a_recorded_one(folder: CellFolder) -> None:
@@ -194,8 +193,41 @@ def test_a_new_try_keeps_the_logs_of_a_recorded_one(folder: CellFolder) -> None:
     folder.clear_attempt()
     assert (folder.path / "attempts" / "1.logs" / "rank0.err").read_text() == "first"
     assert not folder.steps_path(0).exists()
-    assert not (folder.path / "result.json").exists()
     assert folder.next_attempt_number() == 2
+
+
+def test_a_new_try_deletes_nothing_of_a_run_that_ended(folder: CellFolder) -> None:
+    for number in (1, 2):
+        leave_a_try(folder, f"run {number}")
+        (folder.path / "result.json").write_text("torn")
+        folder.clear_attempt()
+        kept = CellFolder(folder.path / "earlier" / str(number))
+        for path in (kept.steps_path(0), kept.log_path(0, "err")):
+            assert path.read_text() == f"run {number}"
+        assert (kept.path / "result.json").read_text() == "torn"
+        assert sorted(p.name for p in folder.path.iterdir()) == ["earlier"]
+
+
+def test_a_crash_amid_the_moves_loses_nothing(
+    folder: CellFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave_a_try(folder, "run")
+    (folder.path / "result.json").write_text("torn")
+    rename, left = Path.rename, [1]
+
+    def crash(self: Path, target: Path) -> Path:
+        if not left:
+            raise KeyboardInterrupt
+        left.pop()
+        return rename(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", crash)
+        with pytest.raises(KeyboardInterrupt):
+            folder.set_aside()
+    folder.clear_attempt()
+    kept = [path.read_text() for path in (folder.path / "earlier").rglob("*") if path.is_file()]
+    assert sorted(kept) == ["run", "run", "torn"]
 
 
 def test_a_new_try_follows_any_number_of_unrecorded_ones(folder: CellFolder) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import os
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fakes.step_files import BLOCK_BYTES, steady_rows, write_old_rows
 from scalewise.records import (
     PHASES,
     STEP_DTYPE,
@@ -50,7 +52,7 @@ def test_steps_come_back_and_missing_stays_missing(tmp_path: Path) -> None:
     assert np.isnan(series.column("step", "device")).all()
 
 
-def test_a_step_file_cut_anywhere_loses_the_torn_row_only(tmp_path: Path) -> None:
+def test_a_step_file_cut_anywhere_loses_the_torn_block_only(tmp_path: Path) -> None:
     path = tmp_path / "steps"
     write_steps(path, 3)
     whole = path.read_bytes()
@@ -58,12 +60,71 @@ def test_a_step_file_cut_anywhere_loses_the_torn_row_only(tmp_path: Path) -> Non
     for size in range(header, len(whole) + 1):
         path.write_bytes(whole[:size])
         series = read_steps(path, 0)
-        rows, torn = divmod(size - header, STEP_DTYPE.itemsize)
+        rows, torn = divmod(size - header, BLOCK_BYTES)
         assert (len(series), series.torn_bytes) == (rows, torn)
     for size in (0, header // 2, header - 1):
         path.write_bytes(whole[:size])
         with pytest.raises(RecordError, match="the header is torn"):
             read_steps(path, 0)
+
+
+def test_an_old_step_file_is_read_and_loses_a_torn_row_only(tmp_path: Path) -> None:
+    path = tmp_path / "steps"
+    rows = steady_rows(5)
+    write_old_rows(path, rows)
+    assert read_steps(path, 0).rows.tobytes() == rows.tobytes()
+    path.write_bytes(path.read_bytes()[:-3])
+    series = read_steps(path, 0)
+    assert (len(series), series.torn_bytes) == (4, STEP_DTYPE.itemsize - 3)
+
+
+def test_rows_that_were_changed_are_never_read(tmp_path: Path) -> None:
+    """Each bit of a file of three blocks is turned over, and each byte is where it ends."""
+    path = tmp_path / "steps"
+    rows = steady_rows(4)
+    with closing(StepWriter(path, epoch_offset_ns=12_345)) as writer:
+        for part in (rows[:1], rows[1:3], rows[3:]):
+            writer.append_rows(part)
+    whole = path.read_bytes()
+
+    def check(data: bytes) -> int | None:
+        """How many rows are read, all of them true; None where the file is refused."""
+        path.write_bytes(data)
+        try:
+            series = read_steps(path, 0)
+        except RecordError:
+            return None
+        assert series.rows.tobytes() == rows[: len(series)].tobytes()
+        assert len(series) == 0 or series.epoch_offset_ns == 12_345
+        return len(series)
+
+    assert check(whole) == 4
+    cut = [check(whole[:size]) for size in range(len(whole))]
+    assert set(cut) == {None, 0, 1, 3}
+    turned = []
+    for bit in range(8 * len(whole)):
+        data = bytearray(whole)
+        data[bit // 8] ^= 1 << bit % 8
+        turned.append(check(bytes(data)))
+    assert 4 not in turned
+    assert turned.count(None) > 0.9 * len(turned)
+
+
+@pytest.mark.parametrize("order", [(0, 2), (1, 0, 2), (0, 1, 1, 2)])
+def test_blocks_that_are_lost_swapped_or_repeated_are_seen(
+    tmp_path: Path, order: tuple[int, ...]
+) -> None:
+    path = tmp_path / "steps"
+    rows = steady_rows(3)
+    rows["step"] = 7  # their numbers would tell too
+    with closing(StepWriter(path)) as writer:
+        for part in np.split(rows, 3):
+            writer.append_rows(part)
+    head, newline, body = path.read_bytes().partition(b"\n")
+    blocks = [body[i : i + BLOCK_BYTES] for i in range(0, len(body), BLOCK_BYTES)]
+    path.write_bytes(head + newline + b"".join(blocks[i] for i in order))
+    with pytest.raises(RecordError, match="checksum"):
+        read_steps(path, 0)
 
 
 def test_a_step_file_of_another_layout_is_refused(tmp_path: Path) -> None:

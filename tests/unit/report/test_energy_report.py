@@ -11,13 +11,13 @@ from scalewise.analysis.summary import Analysis, analyse
 from scalewise.report import energy, tables
 from scalewise.report.table import Table
 
-RESULTS = Path(__file__).parents[3] / "docs" / "results"
+STALLED = Path(__file__).parents[2] / "golden" / "stalled"
 
 
 @pytest.fixture(scope="module")
 def recorded() -> Analysis:
     """Three runs on four H200 that vary by a tenth: their means differ by kind of mean."""
-    return analyse(load_sweep(RESULTS / "h200x4_gpt2"))
+    return analyse(load_sweep(STALLED / "h200x4_gpt2"))
 
 
 def column(table: Table, header: str) -> dict[str, str]:

@@ -29,6 +29,10 @@ from scalewise.report.plots_scaling import speedup_efficiency
 from scalewise.terminal import open_console
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
+EXAMINED = {
+    name: RESULTS / "h200x2_anatomy" / name / "doctor-ddp-r0-19e13833" / "doctor.json"
+    for name in ("nvlink", "p2p_off")
+}
 STATE = '"optimizer_state_bytes": 1048576'
 STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
 
@@ -257,7 +261,7 @@ def test_a_failed_cell_says_at_which_line_and_in_which_log(tmp_path: Path) -> No
 
 def test_what_a_doctor_found_and_advises_is_printed(tmp_path: Path) -> None:
     path = write_sweep(tmp_path, [Spec(config={"workload": "doctor"})])
-    shutil.copy(RESULTS / "doctor_h200x4" / "p2p_off.json", path / "doctor.json")
+    shutil.copy(EXAMINED["p2p_off"], path / "doctor.json")
     examined = json.loads((path / "doctor.json").read_text())
     lines = printed(path, width=10_000).splitlines()
     assert examined["findings"]
@@ -273,7 +277,7 @@ def test_what_a_doctor_found_and_advises_is_printed(tmp_path: Path) -> None:
 def test_copies_between_host_and_device_are_on_screen_and_on_the_page(tmp_path: Path) -> None:
     path = write_sweep(tmp_path, [Spec(outcome="unfinished", config={"workload": "doctor"})])
     record = path / "doctor.json"
-    shutil.copy(RESULTS / "doctor_h200x4" / "nvlink.json", record)
+    shutil.copy(EXAMINED["nvlink"], record)
     plain = json.loads(record.read_text())
     for text in (printed(path, width=400), report.build(path).markdown.read_text()):
         for rank in plain["ranks"]:
@@ -287,13 +291,13 @@ def test_copies_between_host_and_device_are_on_screen_and_on_the_page(tmp_path: 
         assert "not measured" not in text
     plain["ranks"][1]["copies"] = []
     plain["ranks"][1]["missing"] = {"host staging": "cudaHostAlloc failed"}
-    plain["ranks"][2]["copies"] = plain["ranks"][2]["copies"][:1]
-    plain["ranks"][2]["stage"] = "copies"
+    plain["ranks"][0]["copies"] = plain["ranks"][0]["copies"][:1]
+    plain["ranks"][0]["stage"] = "copies"
     record.write_text(json.dumps(plain))
     text = printed(path, width=400)
     said = "doctor: copies between host and rank 1 not measured: host staging: cudaHostAlloc failed"
     assert said in text
-    assert "doctor: copies between host and rank 2 not measured: its examination ended at" in text
+    assert "doctor: copies between host and rank 0 not measured: its examination ended at" in text
     for facts in plain["devices"]:
         facts["device"]["kind"] = "cpu"
     record.write_text(json.dumps(plain))

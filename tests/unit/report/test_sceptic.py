@@ -27,6 +27,7 @@ from scalewise.analysis.seed_breakdown import seed_rows
 from scalewise.analysis.statistics import Interval, RatioEstimate
 from scalewise.analysis.summary import Analysis, analyse
 from scalewise.cli import main
+from scalewise.records import SweepFolder
 from scalewise.report import (
     allocator,
     balance_runs,
@@ -41,6 +42,7 @@ from scalewise.report import (
 from scalewise.report.plots_scaling import ratio_points
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
+RECORDING = Path(__file__).parents[2] / "data" / "h200x2_gpt2"
 FACTORS = [1.0, 1.03, 0.96]
 
 
@@ -233,32 +235,40 @@ def test_collectives_of_a_doubted_window_are_in_no_file() -> None:
         assert rank["operations"] and not any(o["communication"] for o in rank["operations"])
 
 
-def test_what_holds_of_ddp_is_said_of_no_other_strategy() -> None:
-    """The sweep has FSDP, tensor parallelism and two pipelines beside DDP."""
-    found = analyse(load_sweep(RESULTS / "h200x2_strategies"))
-    table = communication.seed_table(found)
-    assert set(column(table, "configuration")) == {"gpt2 ddp x2", "each"}
+def test_what_holds_of_ddp_is_said_of_no_other_strategy(tmp_path: Path) -> None:
+    """Other strategies have no gradient buckets, so no exposed communication."""
+    phases_ms = {name: ms for name, ms in DDP_MS.items() if name != "exposed_comm"}
+    fsdp = replace(DDP, strategy="fsdp", phases_ms=phases_ms)
+    path = write_sweep(tmp_path, [Spec(), DDP, fsdp])
+    for planned, folder in SweepFolder(path).cells():
+        if "fsdp" in planned.name:
+            result = folder.load_result()
+            ranks = tuple(replace(rank, gradient_buckets=None) for rank in result.ranks)
+            folder.save_result(replace(result, ranks=ranks))
+    table = communication.seed_table(analyse(load_sweep(path)))
+    assert set(column(table, "configuration")) == {"large ddp x2", "each"}
     assert len(table.rows) == len(set(column(table, "row"))) == 5
-    (ddp, *others) = sorted(found.measured, key=lambda c: c.name("strategy") != "ddp")
-    plain = [communication.as_plain(found, config) for config in (ddp, *others)]
-    rows = [one["seed_rows"] for one in plain if one is not None]
-    assert [len(each) for each in rows] == [5, 0, 0, 0, 0]  # type: ignore[arg-type]
 
 
 def test_throttling_is_told_with_how_often(tmp_path: Path) -> None:
-    """GPU 1 of the recording was at its power cap all the time; the other configuration's was 0."""
+    """Each GPU of the recording was at its power cap all the time, one of one and two of two."""
     found = analyse(load_sweep(RESULTS / "h200x2_gpt2"))
     assert not [line for line in faults.lines(found) if "held back" in line]
     lines = [line for line in doubts.warnings(found) if "held back" in line]
-    assert len(lines) == 2
-    for line, run in zip(lines, (c.runs[0] for c in found.measured), strict=True):
+    held = {
+        device.label
+        for config in found.measured
+        for run in config.runs
+        if run.usage is not None
+        for device in run.usage.devices
+        if device.throttle_reasons and device.throttled_share == 1.0
+    }
+    assert len(lines) == len(held) == 2
+    for line, label in zip(lines, sorted(held), strict=True):
+        assert f": {label} was held back" in line
         assert line.endswith(
             " was held back by power cap in 100 % of its samples, no fault in a GPU that works hard"
         )
-        assert run.usage is not None
-        (device,) = [d for d in run.usage.devices if d.throttle_reasons]
-        assert f": {device.label} was held back" in line
-        assert device.throttled_share == 1.0
 
 
 def test_heat_beside_a_power_cap_is_a_fault() -> None:
@@ -310,7 +320,7 @@ def test_percentiles_and_utilisation_stand_beside_what_they_are_of(tmp_path: Pat
 
 
 def test_a_gpu_older_than_its_profile_gets_an_mfu_that_names_the_present_one() -> None:
-    found = analyse(load_sweep(RESULTS / "h200x2_gpt2"))
+    found = analyse(load_sweep(RECORDING))
     lines = findings.mfu(found)
     assert [line.partition(": ")[0] for line in lines] == [c.label for c in found.measured]
     for line in lines:

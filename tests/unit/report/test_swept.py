@@ -20,6 +20,10 @@ from scalewise.records import SweepFolder
 from scalewise.report import doubts, swept
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
+EXAMINED = {
+    name: RESULTS / "h200x2_anatomy" / name / "doctor-ddp-r0-19e13833" / "doctor.json"
+    for name in ("nvlink", "p2p_off")
+}
 STEADY = [1.0, 1.01, 0.99]
 MAGNITUDE = {"name": "magnitude", "kind": "magnitude", "sparsity": 0.5, "end_step": 1000}
 
@@ -142,7 +146,7 @@ def test_no_pruning_is_not_spoken_of_and_one_among_others_names_its_row(tmp_path
 
 def test_an_examination_shows_what_it_measured(tmp_path: Path) -> None:
     path = write_sweep(tmp_path, [replace(Spec(), config={"workload": "doctor"})])
-    shutil.copy(RESULTS / "doctor_h200x4" / "p2p_off.json", path / "doctor.json")
+    shutil.copy(EXAMINED["p2p_off"], path / "doctor.json")
     measured = json.loads((path / "doctor.json").read_text())
     rates = [
         rate

@@ -14,6 +14,7 @@ from scalewise.analysis.summary import analyse
 from scalewise.report import build, doubts
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
+STALLED = Path(__file__).parents[2] / "golden" / "stalled"
 
 
 def said(path: Path) -> list[str]:
@@ -21,7 +22,7 @@ def said(path: Path) -> list[str]:
 
 
 def test_recorded_on_four_h200_both_figures_and_the_reason_are_told(tmp_path: Path) -> None:
-    assert said(with_known_code(RESULTS / "h200x4_gpt2", tmp_path / "sweep")) == [
+    assert said(with_known_code(STALLED / "h200x4_gpt2", tmp_path / "sweep")) == [
         "gpt2 ddp x4: speedup 2.08 by mean steps, 2.47 by median ones: long steps make the mean "
         "1.19 medians on 4 devices and 1.00 on one; verdict and cost are of the mean"
     ]

@@ -18,7 +18,7 @@ from scalewise.analysis.load import load_sweep
 from scalewise.analysis.summary import Analysis, analyse
 from scalewise.report import tables, widths
 
-RESULTS = Path(__file__).parents[3] / "docs" / "results"
+STALLED = Path(__file__).parents[2] / "golden" / "stalled"
 PRICE = {"usd_per_hour": 3.6, "source": "invoice", "date": "2026-11"}
 PRICED = {"hardware": {"name": "auto", "price": PRICE}}
 TITLE = "## Numbers of devices side by side\n"
@@ -115,7 +115,7 @@ def test_without_a_price_there_is_no_column_of_it(tmp_path: Path) -> None:
 
 
 def test_recorded_on_four_h200_each_of_the_three_added_brings_a_third(tmp_path: Path) -> None:
-    found = analyse(load_sweep(with_known_code(RESULTS / "h200x4_gpt2", tmp_path / "sweep")))
+    found = analyse(load_sweep(with_known_code(STALLED / "h200x4_gpt2", tmp_path / "sweep")))
     assert column(found, "each added device (x one before)") == ["-", "0.36 [0.20, 0.57]"]
     assert widths.lines(found) == [
         "gpt2 ddp: 4 devices make more samples/s than 1: each of the 3 added brings "

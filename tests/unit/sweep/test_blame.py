@@ -13,7 +13,7 @@ import pytest
 from scalewise.measure.untrained import untrained_summary
 from scalewise.records import CellFolder, DeviceInfo, HeartbeatWriter, RankError
 from scalewise.sweep import blame as blaming
-from scalewise.sweep.blame import Verdict, blame, last_lines, port_was_taken
+from scalewise.sweep.blame import Verdict, blame, last_lines
 from scalewise.sweep.ranks import RankProcess
 
 
@@ -78,15 +78,6 @@ def test_last_lines_are_the_blamed_ranks(folder: CellFolder) -> None:
     assert len(lines) == 20
     assert lines[-2:] == ("line 29", "\N{REPLACEMENT CHARACTER} torn")
     assert last_lines(folder, None) == ()
-
-
-def test_a_taken_port_is_recognised_from_the_log_too(folder: CellFolder) -> None:
-    failed = Verdict("exception", "rank 0: DistNetworkError: The server socket", 0, 1)
-    assert not port_was_taken(folder, failed)
-    log = folder.log_path(0, "err")
-    log.parent.mkdir()
-    log.write_text("... code: -98, name: EADDRINUSE, message: address already in use\n")
-    assert port_was_taken(folder, failed)
 
 
 def test_a_rank_that_leaves_early_with_status_0_is_the_culprit(folder: CellFolder) -> None:

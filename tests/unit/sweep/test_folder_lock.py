@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -34,6 +40,41 @@ def test_whoever_asks_whether_a_sweep_runs_keeps_none_from_starting(tmp_path: Pa
     threading.Timer(0.05, asking.release).start()
     with held(folder):
         assert not asking.held
+
+
+@pytest.fixture
+def left(tmp_path: Path) -> Iterator[int]:
+    """What a sweep that was killed has left: a process that holds its lock."""
+    script = (
+        "import os, signal, subprocess, sys; from pathlib import Path;"
+        "from scalewise.gpu.election import FileLock;"
+        "from scalewise.records import SweepFolder; from scalewise.sweep.folder_lock import held;"
+        "folder = SweepFolder(Path(sys.argv[1])); lock = FileLock(folder.lock_path);"
+        "context = held(folder, lock); context.__enter__();"
+        "child = subprocess.Popen(['sleep', '60'], stdout=-3, pass_fds=lock.descriptors);"
+        "print(child.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    pid = int(subprocess.run(command, stdout=subprocess.PIPE, check=False).stdout)
+    yield pid
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_what_a_killed_sweep_has_left_is_waited_for(tmp_path: Path, left: int) -> None:
+    ends = threading.Timer(1, os.kill, (left, signal.SIGKILL))
+    ends.start()
+    with held(SweepFolder(tmp_path)):
+        assert ends.finished.is_set()
+    ends.join()
+
+
+def test_what_does_not_end_is_named(
+    tmp_path: Path, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scalewise.sweep.folder_lock._END_S", 0.5)
+    with pytest.raises(SweepBusy, match=rf"^sweep\.resume: .*\(process ids: {left}\)"):
+        held(SweepFolder(tmp_path)).__enter__()
 
 
 def test_a_folder_that_cannot_be_made_is_wrong_input(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from scalewise.sweep.job import Outcome
 from scalewise.sweep.lease import Leases
 from scalewise.sweep.occupancy import Occupancy, foreign_processes, occupants, read_gpus
 from scalewise.sweep.patience import Patience
-from scalewise.sweep.tenants import Tenant
+from scalewise.tenants import Tenant
 
 GPUS = tuple(DeviceInfo("cuda", "a GPU", f"GPU-{i}", i) for i in range(2))
 BUSY = DeviceSample("GPU-0", processes=(DeviceProcess(4711, 900.0),))

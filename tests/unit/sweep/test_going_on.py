@@ -33,7 +33,7 @@ def begun(folder: Path, cwd: Path) -> tuple[CellFolder, Job]:
     return cell, Job(str(folder), planned, (SLOT,), str(cwd), (), ())
 
 
-def test_a_checkpoint_of_other_data_is_dropped(tmp_path: Path) -> None:
+def test_a_checkpoint_of_other_data_is_moved_away(tmp_path: Path) -> None:
     text = tmp_path / "t.txt"
     text.write_text("a" * 1000)
     plain = without_absent_groups(
@@ -55,9 +55,22 @@ def test_a_checkpoint_of_other_data_is_dropped(tmp_path: Path) -> None:
     assert why.startswith("its checkpoint is of other data: dataset.path: 1000 bytes (sha256 ")
     assert "there, 900 bytes" in why
     assert last_checkpoint(folder.path) is None
+    assert (folder.path / "earlier" / "1" / "checkpoints" / "step-000000010").is_dir()
 
 
-def test_a_checkpoint_of_other_own_code_is_dropped(tmp_path: Path) -> None:
+def test_a_checkpoint_that_cannot_be_read_is_moved_away(tmp_path: Path) -> None:
+    cell = build_cell(
+        without_absent_groups(compose_cell(["model=medium", "checkpoint.every_n_steps=10"]))
+    )
+    folder, job = begun(tmp_path / "cell", tmp_path)
+    (meta,) = folder.path.glob("checkpoints/*/checkpoint.json")
+    meta.write_text(meta.read_text().replace('"schema_version": 1', '"schema_version": 2'))
+    assert prepare(folder, cell, job) is not None
+    assert list(folder.path.glob("earlier/1/checkpoints/*/checkpoint.json"))
+    assert prepare(folder, cell, job) is None
+
+
+def test_a_checkpoint_of_other_own_code_is_moved_away(tmp_path: Path) -> None:
     """Its module lies outside of every repository: no commit tells that it changed."""
     module = tmp_path / "brought_along.py"
     module.write_text("FACTOR = 1\n")

@@ -58,7 +58,13 @@ class TogetherOnly:
         """Nothing runs."""
 
     def start(
-        self, cell: object, folder: CellFolder, lease: Lease, host: Host, others: Sequence[str]
+        self,
+        cell: object,
+        folder: CellFolder,
+        lease: Lease,
+        host: Host,
+        others: Sequence[str],
+        locks: tuple[int, ...],
     ) -> RunningCell:
         self.had[cell.request.cell.hardware.name] = tuple(s.uuid for s in lease.slots)  # type: ignore[attr-defined]
         (self.folder / f"{len(self.had)}").touch()

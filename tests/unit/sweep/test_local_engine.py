@@ -62,7 +62,13 @@ class Supervisors:
         """Nothing runs."""
 
     def start(
-        self, cell: Cell, folder: CellFolder, lease: Lease, host: Host, others: Sequence[str]
+        self,
+        cell: Cell,
+        folder: CellFolder,
+        lease: Lease,
+        host: Host,
+        others: Sequence[str],
+        locks: tuple[int, ...],
     ) -> RunningCell:
         uuids = tuple(slot.uuid for slot in lease.slots)
         self.started.append((cell.planned.name, uuids))

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from fakes.recorded_cell import RecordedCell, plan_sweep
+from fakes.step_files import BLOCK_BYTES
 from scalewise.cli import main
 from scalewise.gpu.election import FileLock
 from scalewise.records import (
-    STEP_DTYPE,
     DeviceSample,
     HeartbeatWriter,
     PlannedCell,
@@ -268,7 +268,7 @@ def test_an_interrupted_cell_tells_how_far_it_came(sweep: SweepFolder) -> None:
 
 def test_rows_that_are_lost_from_the_steps_are_said(sweep: SweepFolder) -> None:
     path = sweep.cell("done").steps_path(1)
-    path.write_bytes(path.read_bytes()[: -40 * STEP_DTYPE.itemsize])
+    path.write_bytes(path.read_bytes()[: -40 * BLOCK_BYTES])
     cell = states(sweep)["done"]
     assert cell.global_samples_per_s == pytest.approx(2 * 16 / 0.1)
     assert cell.problem == (
@@ -278,10 +278,10 @@ def test_rows_that_are_lost_from_the_steps_are_said(sweep: SweepFolder) -> None:
 
 def test_steps_with_bytes_that_are_none_give_no_figure(sweep: SweepFolder) -> None:
     path = sweep.cell("done").steps_path(1)
-    path.write_bytes(path.read_bytes() + b"\x5a" * 3 * STEP_DTYPE.itemsize)
+    path.write_bytes(path.read_bytes() + b"\x5a" * 3 * BLOCK_BYTES)
     cell = states(sweep)["done"]
     assert (cell.state, cell.global_samples_per_s) == ("done", None)
-    said = "steps/rank1.bin: the steps do not follow one another"
+    said = "steps/rank1.bin: a block of rows has an impossible length"
     assert cell.problem.startswith(f"samples/s are not known: {said}")
 
 

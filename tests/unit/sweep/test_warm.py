@@ -19,6 +19,7 @@ import pytest
 from fakes.train_command import wait_for
 from scalewise.analysis.identity import differences
 from scalewise.config import ConfigError, build_cell
+from scalewise.gpu.election import FileLock
 from scalewise.records import CellFolder
 from scalewise.sweep import supervisors as supervisors_module
 from scalewise.sweep import warm
@@ -117,6 +118,30 @@ def test_a_server_ends_with_the_sweep_that_started_it(tmp_path: Path) -> None:
         os.close(ended)
 
 
+def test_locks_are_handed_to_a_fork_and_not_kept_by_its_server(tmp_path: Path) -> None:
+    """As many as the cores of a large host, which are more than the kernel takes at once."""
+    become_subreaper()
+    lock, other = FileLock(tmp_path / "lock"), FileLock(tmp_path / "lock")
+    assert lock.try_acquire()
+    copies = [os.dup(lock.descriptors[0]) for _ in range(warm.MOST_DESCRIPTORS)]
+    server = WarmServer(tmp_path, "fresh")
+    forked = server.supervisor(tmp_path / "supervisor.err", (*lock.descriptors, *copies))
+    try:
+        lock.release()
+        for copy in copies:
+            os.close(copy)
+        fds = [link.resolve() for link in Path(f"/proc/{forked.pid}/fd").iterdir()]
+        assert fds.count(lock.path) == warm.MOST_DESCRIPTORS + 1
+        assert not other.try_acquire()
+    finally:
+        close(forked)
+    assert forked.wait(30) == 1, "no job was told"
+    assert server._process is not None
+    assert server._process.poll() is None
+    wait_for(other.try_acquire, "the lock, while the server lives", 5)
+    server.stop()
+
+
 def test_what_is_imported_for_supervisors_leaves_the_ranks_their_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -146,7 +171,7 @@ def test_a_sweep_goes_on_without_a_server_that_was_lost(
     cell: Any = None
     supervisors.prepare(2)
     for _ in range(2):
-        supervisors.start(cell, CellFolder(tmp_path), Lease((), ()), Host((), None, {}), ())
+        supervisors.start(cell, CellFolder(tmp_path), Lease((), ()), Host((), None, {}), (), ())
     assert started == ["forked", "fresh", "fresh"]
     assert said == ["warm     it ended; from here on, cells start without it"]
 
@@ -160,7 +185,9 @@ def test_one_cell_is_started_without_a_server(
     supervisors = Supervisors(tmp_path, warm=False, note=lambda text: None)
     supervisors.prepare(1)
     cell: Any = None
-    answer = supervisors.start(cell, CellFolder(tmp_path), Lease((), ()), Host((), None, {}), ())
+    answer = supervisors.start(
+        cell, CellFolder(tmp_path), Lease((), ()), Host((), None, {}), (), ()
+    )
     assert not any(isinstance(part, WarmServer) for part in cast(Any, answer))
     assert not begun
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes.step_files import steady_rows, write_old_rows, write_rows
 from scalewise.records import RecordError, StepWriter
 from scalewise.tracking.tail import LineTail, ReplacedError, StepTail
 
@@ -40,6 +41,24 @@ def test_every_cut_of_a_step_file_is_survived(tmp_path: Path) -> None:
     assert tail.epoch_offset_ns is not None
 
 
+def test_an_old_step_file_is_followed_and_a_changed_one_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.bin"
+    write_old_rows(path, steady_rows(6))
+    data = path.read_bytes()
+    path.write_bytes(data[:-50])
+    tail = StepTail(path)
+    assert tail.read()["step"].tolist() == [0, 1, 2, 3, 4]
+    path.write_bytes(data)
+    assert tail.read()["step"].tolist() == [5]
+
+    write_rows(path, steady_rows(6))
+    changed = bytearray(path.read_bytes())
+    changed[-1] ^= 1
+    path.write_bytes(changed)
+    with pytest.raises(RecordError, match="checksum"):
+        StepTail(path).read()
+
+
 @pytest.mark.parametrize("content", [b'{"a": 9}\n', b'{"a": 9}\n{"a": 8}\n{"a": 7}\n', b""])
 def test_a_file_begun_anew_is_noticed(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "rows.jsonl"
@@ -66,7 +85,7 @@ def test_what_is_no_record_is_named(tmp_path: Path) -> None:
     path.write_bytes(b"not json\n")
     with pytest.raises(RecordError, match=r"rows\.jsonl: not JSON"):
         LineTail(path).read()
-    with pytest.raises(RecordError, match=r"rows\.jsonl: not a step header"):
+    with pytest.raises(RecordError, match=r"rows\.jsonl: the header is not a step header"):
         StepTail(path).read()
     path.write_bytes(b'{"schema_version": 99, "dtype": [], "epoch_offset_ns": 0}\n')
     with pytest.raises(RecordError, match="schema version 99"):

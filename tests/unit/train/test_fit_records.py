@@ -183,3 +183,27 @@ def test_the_short_batch_that_ends_an_epoch_does_not_lower_the_batch_size(tmp_pa
     result = read(tmp_path).result
     assert result is not None
     assert (result.per_device_batch_size, result.global_batch_size) == (4, 4)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_fits_that_share_a_host_know_of_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where each of several SLURM tasks starts a launcher of its own with the same script."""
+    monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
+    fit(tmp_path / "before")
+    earlier = read(tmp_path / "before").result
+    assert earlier is not None
+    assert earlier.co_tenants == ()
+    ranks = earlier.ranks
+    folders = [CellFolder(tmp_path / "records" / name) for name in ("a", "b")]
+    for folder in folders:
+        folder.path.mkdir(parents=True)
+    fits = [FitRecords(folder, 0) for folder in folders]
+    for one in fits:
+        one.begin([DeviceInfo("cpu", "a cpu")])
+    fits[0].finish(ranks, "single")
+    fits[1].finish(ranks, "single")
+    cells = load_sweep(tmp_path / "records").cells
+    told = {cell.planned.name: cell.result.co_tenants for cell in cells if cell.result}
+    assert told == {"a": ("b",), "b": ("a",)}

@@ -31,6 +31,7 @@ from scalewise.records import (
     SweepPlan,
 )
 from scalewise.records.fed import batch_sizes_of, data_shards_of, sum_over_shards
+from scalewise.tenants import Tenant
 from scalewise.train.callbacks.background import BackgroundDrain
 from scalewise.train.failure import failure_kind, failure_line
 
@@ -55,6 +56,9 @@ class FitRecords:
         self._started_at, self._since = time.time(), time.monotonic()
         self._planned: PlannedCell | None = None
         self._beats: BackgroundDrain | None = None
+        self._tenant: Tenant | None = None
+        self._unknown: tuple[str, ...] = ()
+        """Why it is not known who shares the host, where that is so."""
 
     def begin(self, devices: Sequence[DeviceInfo]) -> None:
         """Plan the run, and give a sign of life every second from now on.
@@ -65,7 +69,26 @@ class FitRecords:
         planned = PlannedCell(name, name, name, (), 0, len(devices))
         self._put_into_plan(lambda _: planned)
         self._folder.save_running(RunningAttempt(1, self._started_at, tuple(devices)))
-        self._beats = BackgroundDrain([lambda *_: self._folder.beat()], _BEAT_S)
+        try:
+            self._tenant = Tenant(str(self._sweep.path), name)
+        except OSError as error:  # no reason to end a fit
+            self._unknown = (f"not known: {error.strerror}",)
+        self._beats = BackgroundDrain([lambda *_: self._beat()], _BEAT_S)
+
+    def _beat(self) -> None:
+        self._folder.beat()
+        if self._tenant is not None:
+            self._tenant.look()
+
+    def _co_tenants(self) -> tuple[str, ...]:
+        """Other fits and cells of this user on this host: several launchers may start one script.
+
+        Processes of others on its GPUs are in the device series.
+        """
+        if self._tenant is None:
+            return self._unknown
+        self._tenant.look()
+        return self._tenant.neighbours
 
     def repeat_of(self, config_id: str) -> None:
         """Plan it as one more run of the configuration ``config_id``."""
@@ -99,7 +122,7 @@ class FitRecords:
                 global_batch_size=together,
                 per_device_batch_size=per_device,
                 objective=None,
-                co_tenants=(),
+                co_tenants=self._co_tenants(),
                 ranks=ranks,
             )
         )
@@ -123,6 +146,9 @@ class FitRecords:
             self._beats.stop()
             self._folder.clear_running()
             self._beats = None
+        if self._tenant is not None:
+            self._tenant.leave()
+            self._tenant = None
 
     def _put_into_plan(self, plan_it: Callable[[SweepPlan], PlannedCell]) -> None:
         """In place of what was known of this run before; others may do so at the same time."""

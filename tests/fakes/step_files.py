@@ -1,0 +1,43 @@
+"""Step files as today's ranks write them, and as those of older versions did."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from scalewise.records import PHASES, STEP_DTYPE, StepWriter
+
+BLOCK_BYTES = 8 + STEP_DTYPE.itemsize
+"""Of a block with a single row, as a test that appends them one by one leaves them."""
+
+
+def write_rows(path: Path, rows: npt.NDArray[np.void]) -> None:
+    """In one block, with a clock that is Unix time."""
+    with closing(StepWriter(path, epoch_offset_ns=0)) as writer:
+        writer.append_rows(rows)
+
+
+def write_old_rows(path: Path, rows: npt.NDArray[np.void]) -> None:
+    """Without checksums: schema version 1."""
+    header = {"schema_version": 1, "dtype": STEP_DTYPE.descr, "epoch_offset_ns": 0}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(json.dumps(header).encode() + b"\n" + rows.tobytes())
+
+
+def steady_rows(steps: int, step_ms: float = 10.0, on_device: bool = True) -> npt.NDArray[np.void]:
+    """Rows whose times agree: each step begins where the one before it ended."""
+    rows = np.zeros(steps, STEP_DTYPE)
+    rows["step"] = np.arange(steps)
+    rows["start_ns"] = 10**9 + np.arange(steps) * int(step_ms * 1e6)
+    rows["samples"] = 16
+    for line in ("host", "device"):
+        known = line == "host" or on_device
+        for name in (*PHASES, "step", "arrival"):
+            rows[f"{line}_{name}_ms"] = step_ms / len(PHASES) if known else np.nan
+        if known:
+            rows[f"{line}_step_ms"] = step_ms
+    return rows

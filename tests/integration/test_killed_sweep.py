@@ -1,0 +1,187 @@
+"""What is left of a sweep that was killed ends by itself, and keeps all others out until then."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fakes.train_command import Train, wait_for
+from scalewise.gpu.election import FileLock
+from scalewise.host import usable_cores
+from scalewise.records import SweepFolder
+
+pytestmark = pytest.mark.skipif(
+    len(usable_cores()) < 2, reason="a cell of two devices needs two cores"
+)
+
+GRACE_S = 3
+ENDLESS = (
+    *("tracking=none", "monitor.devices=false", "dataset.samples=400", "batch_size=16"),
+    *("max_epochs=null", "max_steps=1000000", "warmup_steps=2", f"sweep.grace_s={GRACE_S}"),
+    *("strategy=ddp", "strategy.devices=2", "hardware=cpu", "hardware.cores_per_device=1"),
+)
+WAYS = {
+    "fresh": (),
+    "forked supervisor": ("repeats=2",),
+    "forked ranks": ("hydra.launcher.warm=true",),
+}
+"""How supervisor and ranks come to be."""
+
+
+class Started:
+    """A sweep whose first cell trains on two ranks."""
+
+    def __init__(self, train: Train, folder: Path, *arguments: str) -> None:
+        self.folder = SweepFolder(folder)
+        self.process = train.start("-m", *ENDLESS, f"hydra.sweep.dir={folder}", *arguments)
+        self.supervisor, self.ranks = wait_for(self._family, "two ranks that train")
+        self.family = [
+            self.process.pid,
+            *(c.pid for c in psutil.Process(self.process.pid).children()),
+        ]
+
+    def _family(self) -> tuple[int, list[int]] | None:
+        """Supervisor and ranks, once all have taken steps."""
+        assert self.process.poll() is None, self.process.communicate()
+        beats = list(self.folder.path.glob("*/heartbeat/*"))
+        for child in psutil.Process(self.process.pid).children():
+            ranks = [one.pid for one in child.children()]
+            if len(ranks) == 2 and len(beats) >= 2:
+                return child.pid, ranks
+        return None
+
+
+def alive(pids: Collection[int]) -> list[int]:
+    """Those that can still compute: a process that waits to be reaped has nothing any more."""
+    found = []
+    for pid in pids:
+        try:
+            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                found.append(pid)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def kill(*pids: int, number: int = signal.SIGKILL) -> None:
+    for pid in pids:
+        os.kill(pid, number)
+
+
+def locks_of(train: Train, folder: SweepFolder) -> list[FileLock]:
+    runtime = Path(train.environment["SCALEWISE_RUNTIME_DIR"])
+    return [FileLock(path) for path in (folder.lock_path, *sorted(runtime.glob("cpu-*.lock")))]
+
+
+def freed(locks: Collection[FileLock], ranks: Collection[int], seconds: float) -> float:
+    """How long it takes until all locks are free. None may be while one of the ranks lives."""
+    begun = time.monotonic()
+    waiting = list(locks)
+    while waiting:
+        for lock in list(waiting):
+            if lock.try_acquire():
+                assert alive(ranks) == [], f"{lock.path.name} was free before"
+                waiting.remove(lock)
+        assert time.monotonic() - begun < seconds, [lock.path.name for lock in waiting]
+    for lock in locks:
+        lock.release()
+    return time.monotonic() - begun
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_locks_are_held_until_the_last_rank_has_ended(
+    train: Train, tmp_path: Path, way: str
+) -> None:
+    sweep = Started(train, tmp_path / "sweep", *WAYS[way])
+    locks = locks_of(train, sweep.folder)
+    assert len(locks) == 3, "the folder's and one for each core"
+    assert not any(lock.try_acquire() for lock in locks)
+    # It does not answer when it is asked to end, and lives until it is made to.
+    kill(sweep.ranks[1], number=signal.SIGSTOP)
+    kill(sweep.process.pid)
+    assert freed(locks, sweep.ranks, 60) > GRACE_S
+    wait_for(lambda: train.processes() == {}, "the end of all", 10)
+
+
+def test_a_sweep_that_is_resumed_at_once_waits_for_what_was_killed(
+    train: Train, tmp_path: Path
+) -> None:
+    first = Started(train, tmp_path / "sweep")
+    kill(first.ranks[1], number=signal.SIGSTOP)
+    kill(first.process.pid)
+    resumed = train.start("-m", *ENDLESS, f"sweep.resume={first.folder.path}")
+    both: list[tuple[list[int], list[int]]] = []
+    seen_alive = time.time()
+
+    def trains() -> bool:
+        nonlocal seen_alive
+        assert resumed.poll() is None, resumed.communicate()
+        new = [pid for pid, line in train.processes().items() if ".sweep.worker" in line]
+        new = [pid for pid in new if pid not in first.ranks]
+        old = alive(first.ranks)
+        if old:
+            seen_alive = time.time()
+            both.extend([(old, new)] if new else [])
+        return len(new) == 2 and all(psutil.Process(pid).create_time() for pid in new)
+
+    wait_for(trains, "the ranks of the resumed sweep")
+    new = [pid for pid, line in train.processes().items() if ".sweep.worker" in line]
+    assert min(psutil.Process(pid).create_time() for pid in new) >= seen_alive - 0.02
+    assert both == []
+    kill(resumed.pid, number=signal.SIGINT)
+    resumed.communicate(timeout=30)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_ranks_end_with_everyone_above_them(train: Train, tmp_path: Path, way: str) -> None:
+    """Nobody is left to end them: only the kernel can."""
+    sweep = Started(train, tmp_path / "sweep", *WAYS[way])
+    assert sweep.supervisor in sweep.family
+    assert len(sweep.family) == (2 if way == "fresh" else 3)
+    # Stopped first: none of them can act on the end of another.
+    kill(*sweep.family, number=signal.SIGSTOP)
+    kill(*reversed(sweep.family))
+    freed(locks_of(train, sweep.folder), sweep.ranks, 5)
+
+
+def listening(pids: Collection[int]) -> set[str]:
+    """The addresses on which processes accept connections over TCP."""
+    found = set()
+    for pid in pids:
+        try:
+            sockets = psutil.Process(pid).net_connections(kind="inet")
+        except psutil.NoSuchProcess:
+            continue
+        found |= {one.laddr.ip for one in sockets if one.status == psutil.CONN_LISTEN}
+    return found
+
+
+def test_no_process_of_a_cell_listens_to_other_hosts(train: Train, tmp_path: Path) -> None:
+    sweep = Started(train, tmp_path / "sweep")
+    assert listening(sweep.ranks[:1]) == {"127.0.0.1"}, "the ranks meet there"
+    assert listening(train.processes()) <= {"127.0.0.1", "::1"}
+    kill(sweep.process.pid, number=signal.SIGINT)
+    sweep.process.communicate(timeout=30)
+
+
+def test_no_process_of_an_examination_listens_to_other_hosts(train: Train) -> None:
+    command = [*train.script[:1], "-m", "scalewise", "doctor", "--devices", "2", "--quick"]
+    doctor = subprocess.Popen(
+        command, cwd=train.cwd, env=train.environment, stdout=subprocess.PIPE, text=True
+    )
+    train.started.append(doctor)
+    found: set[str] = set()
+    while doctor.poll() is None and not found:
+        found = listening(train.processes())
+        time.sleep(0.02)
+    while doctor.poll() is None:
+        found |= listening(train.processes())
+        time.sleep(0.1)
+    assert found == {"127.0.0.1"}

@@ -1,0 +1,187 @@
+"""No checkpoint that somebody else can have written runs code when a rank goes on from it."""
+
+from __future__ import annotations
+
+import collections
+import os
+import pickle
+import random
+import stat
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytorch_lightning as pl
+import torch
+from omegaconf import OmegaConf
+from torch.utils.data import DataLoader, TensorDataset
+
+from scalewise.config import ConfigError
+from scalewise.records.checkpoints import Checkpoint, part_path, seal, untrusted
+from scalewise.train.checkpoint_trust import check_trust
+from scalewise.train.restart import _random_states, _restore_random
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's advice on so small a training
+
+
+class Malice:
+    """Makes the file ``path`` when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+class Module(pl.LightningModule):
+    """Keeps whatever it is given among its hyper-parameters."""
+
+    def __init__(self, option: Any = None) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.layer = torch.nn.Linear(2, 1)
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        loss: torch.Tensor = self.layer(batch[0]).sum()
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.Adam(self.parameters(), lr=0.1)
+        return [optimizer], [torch.optim.lr_scheduler.MultiStepLR(optimizer, [1, 2])]
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(TensorDataset(torch.ones(8, 2)), batch_size=2)
+
+
+def trainer(steps: int) -> pl.Trainer:
+    return pl.Trainer(
+        accelerator="cpu", max_steps=steps, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+
+
+def saved(cell: Path, option: Any = None, states: Any = None) -> Path:
+    """The sealed checkpoint of a cell whose module had this hyper-parameter."""
+    part = part_path(cell, 2)
+    part.mkdir(parents=True)
+    for folder in (cell.parent, cell, part.parent, part):
+        folder.chmod(0o755)
+    trains = trainer(2)
+    trains.fit(Module(option))
+    trains.save_checkpoint(part / "trainer.ckpt")
+    torch.save(_random_states() if states is None else states, part / "rank0.pt")
+    return seal(part, Checkpoint(2, 2, 1, (4,), ("a CPU",), {}, {}))
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        None,
+        {"a": [1, 2.5, "x", None, True]},
+        OmegaConf.create({"a": {"b": [1, 2.5, "x", None, True, b"y"]}, "c": "${a}"}),
+        OmegaConf.create([1, {"path": Path("/x/y")}]),
+        Path("/x/y"),
+        collections.defaultdict(list),
+        collections.OrderedDict(a=1),
+    ],
+)
+def test_plain_hyperparameters_are_gone_on_from(tmp_path: Path, option: Any) -> None:
+    path = saved(tmp_path / "cell", option)
+    check_trust(tmp_path / "cell", path, 0)
+    again, module = trainer(4), Module(option)
+    again.fit(module, ckpt_path=str(path / "trainer.ckpt"), weights_only=True)
+    assert again.global_step == 4
+    loaded = torch.load(path / "trainer.ckpt", weights_only=True)["hyper_parameters"]
+    assert loaded["option"] == option
+
+
+@pytest.mark.parametrize("as_hyperparameter", [True, False])
+def test_a_malicious_pickle_does_not_run(tmp_path: Path, as_hyperparameter: bool) -> None:
+    ran = tmp_path / "ran"
+    cell = tmp_path / "cell"
+    path = saved(cell, None, None if as_hyperparameter else {"python": Malice(ran)})
+    if as_hyperparameter:
+        content = torch.load(path / "trainer.ckpt", weights_only=True)
+        torch.save({**content, "hyper_parameters": Malice(ran)}, path / "trainer.ckpt")
+    with pytest.raises(ConfigError, match=r"posix\.mkdir") as refused:
+        check_trust(cell, path, 0)
+    assert "checkpoint.trust=true" in str(refused.value)
+    # Nor where it takes the place of a file that was examined.
+    with pytest.raises(pickle.UnpicklingError):
+        if as_hyperparameter:
+            trainer(4).fit(Module(), ckpt_path=str(path / "trainer.ckpt"), weights_only=True)
+        else:
+            torch.load(path / "rank0.pt", weights_only=True)
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"no checkpoint", pickle.dumps({"a": 1})])
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = saved(tmp_path / "cell")
+    (path / "trainer.ckpt").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"trainer\.ckpt cannot be loaded safely"):
+        check_trust(tmp_path / "cell", path, 0)
+
+
+@pytest.mark.parametrize(
+    ("option", "named"),
+    [
+        (Namespace(a=1), "argparse.Namespace"),
+        # torch allows the class, and refuses to put anything into it.
+        (collections.defaultdict(list, a=[1]), "collections.defaultdict"),
+    ],
+)
+def test_another_class_is_named_in_one_line(tmp_path: Path, option: Any, named: str) -> None:
+    path = saved(tmp_path / "cell", option)
+    with pytest.raises(ConfigError) as refused:
+        check_trust(tmp_path / "cell", path, 0)
+    assert named in str(refused.value)
+    assert "\n" not in refused.value.args[0]
+
+
+@pytest.mark.parametrize("where", [".", "cell", "cell/checkpoints", "step", "step/rank0.pt"])
+def test_a_folder_that_others_can_write_is_refused(tmp_path: Path, where: str) -> None:
+    cell = tmp_path / "cell"
+    path = saved(cell)
+    assert untrusted(cell) is None
+    opened = tmp_path / where.replace("step", str(path.relative_to(tmp_path)))
+    opened.chmod(stat.S_IMODE(opened.stat().st_mode) | stat.S_IWOTH)
+    with pytest.raises(ConfigError, match="others can write") as refused:
+        check_trust(cell, path, 0)
+    assert str(opened) in str(refused.value)
+
+
+def test_a_group_counts_unless_it_is_the_users_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = tmp_path / "cell"
+    saved(cell)
+    cell.chmod(0o775)
+    monkeypatch.setattr("scalewise.records.checkpoints._is_private_group", lambda gid: True)
+    assert untrusted(cell) is None
+    monkeypatch.setattr("scalewise.records.checkpoints._is_private_group", lambda gid: False)
+    assert str(cell) in str(untrusted(cell))
+
+
+def test_a_checkpoint_of_another_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = tmp_path / "cell"
+    saved(cell)
+    if os.geteuid() == 0:
+        os.chown(cell / "checkpoints", 12_345, -1)
+    else:
+        monkeypatch.setattr("os.geteuid", lambda: 12_345)
+    assert "12345" in str(untrusted(cell))
+
+
+def test_random_states_come_back_as_plain_values(tmp_path: Path) -> None:
+    np.random.normal()  # half of a pair of normal numbers is part of the state
+    torch.save(_random_states(), tmp_path / "states")
+    drawn = random.random(), np.random.normal(), np.random.random(), torch.rand(1).item()
+    _restore_random(torch.load(tmp_path / "states", weights_only=True))
+    again = random.random(), np.random.normal(), np.random.random(), torch.rand(1).item()
+    assert again == drawn

@@ -12,6 +12,12 @@ that was named first in every run, as all larger ones were), and what was named 
 diagnoses what is there without running anything. ``--warm`` forks cells from a server that has
 imported everything already: a diagnosis looks into runs and compares no times between them.
 
+A second context and a stall of all ranks are judged by findings (``analysis/disturbances``), other
+faults by the diagnosis. Of healthy pairs beside busy processes only the host may be named.
+
+A second context and a stall of all ranks are judged by findings (``analysis/disturbances``), all
+other faults by the diagnosis. Of healthy pairs beside busy processes only the host may be named.
+
 Exit status 1 if a fault at its largest magnitude was not named first, or one was named on a
 healthy run.
 """
@@ -110,6 +116,7 @@ def command(options: argparse.Namespace) -> str:
     words = ["python", "benchmarks/self_test.py", "--device", options.device]
     words += ["--jobs", str(options.jobs), "--healthy", str(options.healthy)]
     words += ["--planted", str(options.planted), "--magnitudes", str(options.magnitudes)]
+    words += ["--only", *options.only] if options.only else []
     return shlex.join([*words, "--warm"] if options.warm else words)
 
 

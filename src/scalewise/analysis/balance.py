@@ -113,11 +113,6 @@ def grade(cv: float) -> Grade:
     return next(name for name, below in GRADES.items() if cv < below)
 
 
-def worse(one: Grade, other: Grade) -> Grade:
-    """The worse of two grades."""
-    return max(one, other, key=list(GRADES).index)
-
-
 def cv_text(cv: float) -> str:
     """A CV in percent to a tenth; with more digits where the tenth has another grade."""
     if 0 < cv < 0.05:

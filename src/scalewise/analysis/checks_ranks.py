@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from scalewise.analysis.activity import run_queue_ms, sm_activity
+from scalewise.analysis.activity import run_queue_ms
 from scalewise.analysis.diagnosis import Case, Diagnosis
 from scalewise.analysis.run import Run
 from scalewise.analysis.throughput import common_steps, timeline
@@ -71,7 +71,7 @@ def straggler(case: Case) -> Iterator[Diagnosis]:
     rank = balance.slowest_rank
     if balance.behind_ms <= 2 * _delay_of_samples(case, rank):
         return  # it has more to do, and is not slow for it
-    if balance.behind_ms <= _run_ahead_ms(case, rank):
+    if _others_lead(case, rank):
         return  # its host launches as fast as the others', only not as far ahead
     if balance.behind_ms - _crowded_more_ms(case, rank) < LATE_SHARE * case.step_ms:
         return  # it had no core for as long: its host is crowded, and that is named as such
@@ -104,28 +104,24 @@ def _delay_of_samples(case: Case, rank: int) -> float:
     return case.compute_ms * excess * n / (n - 1)
 
 
-def _run_ahead_ms(case: Case, rank: int) -> float:
-    """Ms by which ``rank`` may be behind only because the others' hosts have run ahead.
+def _others_lead(case: Case, rank: int) -> bool:
+    """Whether ``rank`` may be behind only because the others' hosts have run ahead.
 
     Where its host is the pace of a rank, its GPU waits for each kernel, while the GPU of a host
     that happens to lead finds work queued and is ready at once. Nothing holds a lead back and
-    nothing wins a lost one again: up to the time that the host takes for a step, being behind says
-    nothing about the rank, unless its host spends longer than the others' where it launches
-    nothing (loader, callbacks).
+    nothing wins a lost one again: being behind says nothing about the rank, unless its host spends
+    longer than the others' where it launches nothing (loader, callbacks). So in all six runs of two
+    small models on two H200s.
     """
     if case.device is None or case.run.anatomy is None:
-        return 0.0
+        return False
     hosts = {r.rank: r for r in case.run.anatomy.ranks if r.timeline == "host"}
     away = {r: sum(a.phases_ms[p] or 0.0 for p in ("data_wait", "other")) for r, a in hosts.items()}
     others = [ms for other, ms in away.items() if other != rank]
     if away[rank] - sum(others) / len(others) >= LATE_SHARE * case.step_ms:
-        return 0.0
+        return False
     # Where every GPU has caught up with its host, none of the hosts is ahead.
-    if _caught_up(case, rank) and not all(_caught_up(case, other) for other in hosts):
-        return case.step_ms
-    activity = sm_activity(case)
-    # The GPU may catch up in the midst of a step only: then launching the kernels is the pace.
-    return activity.compute_ms if activity is not None and activity.is_launch_bound else 0.0
+    return _caught_up(case, rank) and not all(_caught_up(case, other) for other in hosts)
 
 
 def _caught_up(case: Case, rank: int) -> bool:

@@ -28,9 +28,6 @@ from scalewise.analysis.throughput import (
 
 HICCUP_FACTOR = 3.0
 """A step beyond this many medians is a hiccup: noise of single steps stays below it."""
-EVENT_STEPS = 5
-"""Hiccups no farther apart than this are one event: what stops all ranks shows in several steps,
-and on each rank in another (recorded of four ranks: steps 20, 22 and 24)."""
 WORTH_SAYING = 0.10
 """Share of all time from which hiccups, or waiting for the last rank, stand in the answer."""
 LATE_MOSTLY = 0.5
@@ -91,11 +88,8 @@ class Hiccups:
     steps: int
     """All timed steps."""
     events: int
-    """Separate occasions."""
+    """Separate occasions: hiccups in a row are one."""
     first_step: int
-    last_step: int
-    half_step: int
-    """The step in the middle of the run."""
     excess_ms: float
     """What they take beyond the median, in ms a step of all steps."""
     mean_ms: float
@@ -108,11 +102,6 @@ class Hiccups:
     def excess_share(self) -> float:
         """Of all timed time, what they take beyond the median."""
         return self.excess_ms / self.mean_ms
-
-    @property
-    def are_early(self) -> bool:
-        """Whether all lie in the first half: then a longer run, or warm-up, makes less of them."""
-        return self.last_step <= self.half_step
 
 
 def hiccups_of(run: Run) -> Hiccups | None:
@@ -129,10 +118,8 @@ def hiccups_of(run: Run) -> Hiccups | None:
     return Hiccups(
         count=int(long.sum()),
         steps=len(times),
-        events=1 + int((np.diff(numbers[long]) > EVENT_STEPS).sum()),
+        events=1 + int((np.diff(numbers[long]) > 1).sum()),
         first_step=int(numbers[long][0]),
-        last_step=int(numbers[long][-1]),
-        half_step=int(numbers[len(numbers) // 2]),
         excess_ms=float((times[long] - median).sum()) / len(times),
         mean_ms=float(times.mean()),
         median_ms=median,
@@ -148,20 +135,17 @@ def hiccups(config: Configuration) -> tuple[tuple[Run, Hiccups], ...]:
 
 
 def hiccup_line(config: Configuration) -> str | None:
-    """What hiccups took in each run, and what makes less of them; None where it is little."""
+    """What hiccups took in each run; None where it is little."""
     found = hiccups(config)
     if not found:
         return None
     told = [_told(run, one, len(config.runs)) for run, one in found[:_MOST_RUNS]]
     more = len(found) - len(told)
     told += [f"and so in {more} more run{'s' if more > 1 else ''}"] if more else []
-    early = all(one.are_early for _, one in found)
-    way = (
-        "more warm-up (warmup_steps) or a longer run makes less of them"
-        if early
-        else "the mean is no typical step; what interrupts the host in between has to be found"
+    return (
+        f"hiccups: {'; '.join(told)}: the mean is no typical step; what interrupts the host in "
+        "between has to be found"
     )
-    return f"hiccups: {'; '.join(told)}: {way}"
 
 
 def hiccup_clause(config: Configuration) -> str | None:

@@ -12,7 +12,7 @@ from typing import Literal
 
 Kind = Literal[
     "none", "slow_rank", "slow_loader", "skewed_shards", "no_sampler", "oversubscribe", "stall",
-    "configuration", "throttled_replay", "per_replica_import",
+    "configuration", "throttled_replay", "per_replica_import", "second_context", "common_stall",
 ]  # fmt: skip
 
 
@@ -26,11 +26,14 @@ class FaultConfig:
     rank: int = -1
     """The rank it strikes; -1 for all."""
     ms: float = 0.0
-    """``slow_rank``, ``stall``: delay in forward. ``slow_loader``: delay of each batch."""
+    """Delay in forward (``slow_rank``, ``stall``, ``common_stall``) or of each batch
+    (``slow_loader``)."""
     excess: float = 0.0
     """``skewed_shards``: share of a fair batch that the rank takes beyond it."""
     every_n_steps: int = 50
     """``stall``: one step in so many."""
+    at_s: float = 0.5
+    """``second_context``, ``common_stall``: so long after the first step, once."""
     processes: int = 0
     """``oversubscribe``: busy processes on the cores of each rank."""
     mhz: float = 1200.0
@@ -41,7 +44,7 @@ class FaultConfig:
     def __post_init__(self) -> None:
         if self.rank < -1:
             raise ValueError(f"rank: found {self.rank}; allowed: a rank, or -1 for all")
-        for name in ("ms", "excess", "processes"):
+        for name in ("ms", "excess", "at_s", "processes"):
             value = getattr(self, name)
             if value < 0:
                 raise ValueError(f"{name}: found {value}; allowed: 0 or more")
@@ -53,7 +56,8 @@ class FaultConfig:
             raise ValueError(f"every_n_steps: found {self.every_n_steps}; allowed: 2 or more")
 
     def strikes(self, rank: int) -> bool:
-        return self.rank in (-1, rank)
+        """The first GPU holds the first rank's context already: no second one there."""
+        return self.rank in (-1, rank) and not (self.kind == "second_context" and rank == 0)
 
 
 NO_FAULT = FaultConfig()

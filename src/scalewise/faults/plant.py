@@ -8,6 +8,7 @@ import itertools
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,8 +25,11 @@ _BUSY = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): sum(range(100_0
 """Ends by itself when its rank is gone."""
 
 
+_IN_STEPS = ("slow_rank", "stall", "common_stall", "second_context")
+
+
 class UnplantableError(Exception):
-    """The fault does not fit the data it is for."""
+    """The fault does not fit the data or the device it is for."""
 
 
 class SkewedBatchSampler(GlobalBatchSampler):
@@ -62,13 +66,16 @@ def planted(
 ) -> Iterator[None]:
     """Train inside this context and the fault is there; ``none`` costs nothing.
 
-    Raises UnplantableError for a fault of the loader where the loader is not ours.
+    Raises UnplantableError for a fault of the loader where the loader is not ours, and for one of
+    GPUs on a CPU.
     """
+    if fault.kind == "second_context" and rank.device.kind != "cuda":
+        raise UnplantableError(
+            f"fault: found {fault.name!r} on a CPU, which has no contexts; allowed: on GPUs"
+        )
     with contextlib.ExitStack() as stack:
-        if fault.kind in ("slow_rank", "stall") and fault.strikes(rank.rank):
-            every = fault.every_n_steps if fault.kind == "stall" else 1
-            pause = make_pause(rank.device.kind, fault.ms)
-            stack.enter_context(_delayed(module, pause, every))
+        if fault.kind in _IN_STEPS and fault.strikes(rank.rank):
+            stack.enter_context(_struck(module, _blow(fault, rank), _moments(fault)))
         elif fault.kind in ("slow_loader", "skewed_shards", "no_sampler"):
             _spoil_loader(fault, rank, data)
         elif fault.kind == "oversubscribe" and fault.strikes(rank.rank):
@@ -78,22 +85,52 @@ def planted(
 
 
 @contextlib.contextmanager
-def _delayed(module: pl.LightningModule, pause: Callable[[], None], every: int) -> Iterator[None]:
-    """Pause at the begin of one ``training_step`` in ``every``."""
+def _struck(
+    module: pl.LightningModule, blow: Callable[[], None], moments: Iterator[bool]
+) -> Iterator[None]:
+    """Call ``blow`` at the begin of each ``training_step`` whose moment is true."""
     inner = module.training_step
-    calls = itertools.count(1)
 
     @functools.wraps(inner)
-    def delayed(*args: Any, **kwargs: Any) -> Any:
-        if next(calls) % every == 0:
-            pause()
+    def struck(*args: Any, **kwargs: Any) -> Any:
+        if next(moments):
+            blow()
         return inner(*args, **kwargs)
 
-    module.training_step = delayed  # type: ignore[method-assign]
+    module.training_step = struck  # type: ignore[method-assign]
     try:
         yield
     finally:
         del module.training_step
+
+
+def _moments(fault: FaultConfig) -> Iterator[bool]:
+    """Whether the fault strikes at the begin of the first step, the second, and so on.
+
+    Ranks end their first step together, so what strikes once strikes all of them at one time.
+    """
+    if fault.kind not in ("second_context", "common_stall"):
+        every = fault.every_n_steps if fault.kind == "stall" else 1
+        yield from (step % every == 0 for step in itertools.count(1))
+    yield False
+    begin = time.monotonic()
+    while time.monotonic() - begin < fault.at_s:
+        yield False
+    yield True
+    yield from itertools.repeat(False)
+
+
+def _blow(fault: FaultConfig, rank: RankContext) -> Callable[[], None]:
+    if fault.kind != "second_context":
+        return make_pause(rank.device.kind, fault.ms)
+    side, number = torch.cuda.Stream(), torch.zeros((), device="cuda")
+
+    def read() -> None:
+        # Device 0 is current in a new thread: leaving the stream opens a context there.
+        with torch.cuda.stream(side):
+            float(number)
+
+    return lambda: threading.Thread(target=read).start()
 
 
 def make_pause(device_kind: str, ms: float) -> Callable[[], None]:

@@ -7,12 +7,13 @@ from typing import Final
 
 from matplotlib.figure import Figure
 
-from scalewise.analysis.balance import GRADES, LoadBalance, advice, cv_text, grade, worse
+from scalewise.analysis.balance import GRADES, LoadBalance, advice, cv_text, grade
 from scalewise.analysis.figures import number
 from scalewise.analysis.run import Run
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.summary import Analysis
 from scalewise.report import style, tables
+from scalewise.report.faults import UNEVEN
 from scalewise.report.table import Table
 
 NAME: Final = "balance_history.png"
@@ -65,9 +66,9 @@ def balanced_runs(analysis: Analysis) -> list[tuple[Configuration, Run, LoadBala
 
 
 def advice_lines(analysis: Analysis) -> list[str]:
-    """What to do about each configuration: about its worst run where that is graded worse.
+    """What to do about each configuration; the rank that is named is that of its worst run.
 
-    The rank that is named is that of its worst run.
+    Ranks that launch in turns arrive as far apart as one that is slow: a grade alone accuses none.
     """
     lines = []
     for config in analysis.measured:
@@ -75,10 +76,11 @@ def advice_lines(analysis: Analysis) -> list[str]:
         arrival = config.estimate("arrival_cv_percent")
         if balances and arrival is not None:
             worst, graded = max(balances, key=lambda b: b.cv_percent), grade(arrival.value)
-            acted_on = worse(graded, worst.grade)
-            said = advice(acted_on, worst.slowest_rank, on_cpu=config.is_cpu)
-            told = graded if acted_on == graded else f"{graded}, its worst run {acted_on}"
-            lines.append(f"{config.label} ({told}): {said}")
+            limits = {found.limit for found in analysis.diagnoses.get(config.config_id, ())}
+            said = advice(graded, worst.slowest_rank, on_cpu=config.is_cpu)
+            if graded in ("fair", "poor") and not limits & UNEVEN:
+                said = "the diagnosis names no rank: see what it does name"
+            lines.append(f"{config.label} ({graded}): {said}")
     return lines
 
 

@@ -9,6 +9,8 @@ from scalewise.analysis.runs import Configuration
 from scalewise.analysis.summary import Analysis
 from scalewise.report.gathered import by_text
 
+UNEVEN = frozenset({"straggler", "uneven shards"})
+"""Limits by which the diagnosis accuses a rank."""
 _POWER_CAP = "power cap"
 """As the device series name it."""
 
@@ -22,7 +24,7 @@ def lines(analysis: Analysis) -> list[str]:
     for config in analysis.measured:
         limits = {found.limit for found in analysis.diagnoses.get(config.config_id, ())}
         # A grade alone may be luck of one run; a fault is what holds over the runs.
-        uneven = bool(limits & {"straggler", "uneven shards"})
+        uneven = bool(limits & UNEVEN)
         for run in config.runs:
             name = run.cell.planned.name
             if run.shards and run.shards.is_fault:

@@ -72,8 +72,8 @@ def detections(observations: Sequence[Observation]) -> list[Detection]:
 
 
 def accusations(observations: Sequence[Observation]) -> Counter[str]:
-    """Faults named on healthy runs, and on how many of them."""
-    return Counter(name for o in observations if o.fault == HEALTHY for name in o.accused)
+    """Faults named on healthy trainings, and on how many; a busy host is no fault of theirs."""
+    return Counter(name for o in observations if o.is_healthy for name in o.accused)
 
 
 def passed(observations: Sequence[Observation]) -> bool:

@@ -1,6 +1,6 @@
-"""What the diagnosis names in each run of a self-test.
+"""What is named in each run of a self-test: limits by the diagnosis, disturbances by findings.
 
-What was planted is read from the overrides of the cell; the diagnosis gets the records alone.
+What was planted is read from the overrides of the cell; both get the records alone.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from scalewise.analysis.diagnose import diagnose_run, in_order
 from scalewise.analysis.diagnosis import Diagnosis
+from scalewise.analysis.disturbances import CODES, Finding, disturbances
 from scalewise.analysis.run import Run
 from scalewise.analysis.runs import Configuration
-from scalewise.self_test.plan import ALONE, Fault, Workload
+from scalewise.self_test.plan import ALONE, CROWDED, Fault, Workload
 
 HEALTHY = "healthy"
 NOTHING = "nothing"
@@ -33,24 +34,41 @@ class Observation:
     """The largest first."""
     step_ms: float | None = None
     """Mean step of the run; None where nothing ran for this observation."""
+    findings: tuple[Finding, ...] = ()
+    is_healthy: bool = False
+    """Whether the training has no fault, whatever its host has."""
 
     @property
     def limits(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(d.limit for d in self.named))
 
     @property
+    def found(self) -> tuple[str, ...]:
+        """Codes of what was found, without what cannot be told."""
+        return tuple(one.code for one in self.findings if one.status == "found")
+
+    @property
     def first(self) -> str:
-        return self.limits[0] if self.limits else NOTHING
+        """Of what the fault is judged by: findings have no size to stand among limits by."""
+        named = self.found if self.expected in CODES else self.limits
+        return named[0] if named else NOTHING
 
     @property
     def accused(self) -> tuple[str, ...]:
-        """Faults among what was named."""
-        return tuple(limit for limit in self.limits if limit not in TRUE_LIMITS)
+        """Faults among what was named, without the one that was planted.
+
+        A crowd that is named stops all ranks at once too.
+        """
+        true = {*TRUE_LIMITS, self.expected}
+        if CROWDED in self.limits:
+            true.add("common_stall")
+        return tuple(name for name in (*self.limits, *self.found) if name not in true)
 
     @property
     def right(self) -> bool:
-        """Named first what was planted; of a healthy run, no fault at all."""
-        return not self.accused if self.fault == HEALTHY else self.first == self.expected
+        """Named first what was planted; of a healthy training, nothing else."""
+        named = self.fault == HEALTHY or self.first == self.expected
+        return named and not (self.is_healthy and self.accused)
 
 
 def observe_all(
@@ -76,11 +94,20 @@ def observe(
     run: Run, fault: Fault | None, strength: int, single: Configuration | None
 ) -> Observation:
     """Diagnose one run beside its single-device twin, where it has one."""
-    named = in_order(diagnose_run(run, single))
+    named, findings = in_order(diagnose_run(run, single)), disturbances(run.cell)
     if fault is None:
-        return Observation(HEALTHY, NOTHING, "", 0, named, run.step_time_ms)
+        return Observation(HEALTHY, NOTHING, "", 0, named, run.step_time_ms, findings, True)
     words = fault.magnitudes[strength].words
-    return Observation(fault.name, fault.limit, words, strength, named, run.step_time_ms)
+    return Observation(
+        fault.name,
+        fault.expected,
+        words,
+        strength,
+        named,
+        run.step_time_ms,
+        findings,
+        fault.is_healthy,
+    )
 
 
 def _by_overrides(workload: Workload) -> Mapping[frozenset[str], tuple[Fault, int]]:

@@ -40,7 +40,8 @@ def as_markdown(observations: Sequence[Observation], setting: Setting) -> str:
     """The confusion matrix, the detection limits and what healthy runs were accused of."""
     table = rows(observations)
     columns = sorted({name for row in table for name in row.first})
-    healthy = [o for o in observations if o.fault == HEALTHY]
+    healthy = [o for o in observations if o.is_healthy]
+    busy = [o for o in healthy if o.fault != HEALTHY]
     accused = accusations(observations)
     lines = [
         "# Self-test of the diagnosis",
@@ -62,7 +63,7 @@ def as_markdown(observations: Sequence[Observation], setting: Setting) -> str:
         "|---|---|",
         *(f"| {d.fault} | {d} |" for d in detections(observations)),
         "",
-        f"Healthy runs: {len(healthy)}; with any fault named: "
+        f"Healthy runs: {len(healthy)}, {len(busy)} of them on a busy host; with any fault named: "
         f"{sum(bool(o.accused) for o in healthy)}"
         + (f" ({', '.join(f'{name} {n}' for name, n in accused.items())})." if accused else "."),
     ]
@@ -75,7 +76,7 @@ def as_plain(observations: Sequence[Observation], setting: Setting) -> dict[str,
         "schema_version": 1,
         "setting": asdict(setting),
         "detection": [asdict(d) for d in detections(observations)],
-        "healthy_runs": sum(o.fault == HEALTHY for o in observations),
+        "healthy_runs": sum(o.is_healthy for o in observations),
         "healthy_accused": dict(accusations(observations)),
         "runs": [_run(o) for o in observations],
     }
@@ -91,4 +92,5 @@ def _run(observation: Observation) -> dict[str, Any]:
             {"limit": d.limit, "ms": round(d.ms, 3), "rank": d.rank, "evidence": d.evidence}
             for d in observation.named
         ],
+        "found": [{"code": f.code, "evidence": f.detail} for f in observation.findings],
     }

@@ -13,6 +13,7 @@ DeviceKind = Literal["cpu", "cuda"]
 
 PAIR = ("strategy=ddp", "strategy.devices=2")
 ALONE = ("strategy=single",)
+CROWDED = "host oversubscribed"
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,13 @@ class Fault:
 
     name: str
     """As in the config group ``fault``."""
-    limit: str
-    """What the diagnosis must name first."""
+    expected: str
+    """The limit that the diagnosis must name first, or the code of a finding."""
     magnitudes: tuple[Magnitude, ...]
     needs_single: bool = False
     """Whether the same configuration has to run on one device too."""
+    is_healthy: bool = False
+    """Whether only the host is at fault: nothing else may be named then."""
 
     def overrides(self, strength: int) -> tuple[str, ...]:
         return (f"fault={self.name}", *self.magnitudes[strength].overrides)
@@ -95,14 +98,18 @@ _RECORDED = (
     )),
 )  # fmt: skip
 """Faults of what is recorded: they are the same on any device."""
+_COMMON_STALL = Fault("common_stall", "common_stall", _by_ms((100, 200, 400)))
 _LONG = ("max_steps=215",)
 """Four times one step in fifty, behind the warm-up."""
 
 
 def cpu_workload(cores_per_rank: int) -> Workload:
     """The published large network, 256 samples a rank: a healthy step is mostly computing."""
-    crowds = tuple(
-        Magnitude(f"{n} a core", (f"fault.processes={n * cores_per_rank}",)) for n in (1, 2, 4)
+    one, four = (f"fault.processes={n * cores_per_rank}" for n in (1, 4))
+    crowds = (
+        Magnitude("1 a core of rank 0", (one, "fault.rank=0")),
+        Magnitude("1 a core", (one,)),
+        Magnitude("4 a core", (four,)),
     )
     return Workload(
         "cpu",
@@ -121,10 +128,11 @@ def cpu_workload(cores_per_rank: int) -> Workload:
                 Magnitude(f"{n} samples", (f"dataset.samples={n}",)) for n in (16384, 8192, 4096)
             )),
             Fault("stall", "stalls", _by_ms((100, 300, 1000), *_LONG)),
+            _COMMON_STALL,
             Fault("small_batch", "batch too small", tuple(
                 Magnitude(f"batch {n}", (f"batch_size={n}",)) for n in (128, 16, 2)
             ), needs_single=True),
-            Fault("oversubscribe", "host oversubscribed", crowds),
+            Fault("oversubscribe", CROWDED, crowds, is_healthy=True),
             *_RECORDED,
         ),
     )  # fmt: skip
@@ -151,6 +159,10 @@ def gpu_workload() -> Workload:
                 for n in (4096, 2048, 512)
             )),
             Fault("stall", "stalls", _by_ms((50, 200, 500), *_LONG)),
+            _COMMON_STALL,
+            Fault("second_context", "rank_on_other_gpu", tuple(
+                Magnitude(f"after {s} s", (f"fault.at_s={s}",)) for s in (1.0, 0.5, 0.25)
+            )),
             Fault("p2p_off", "communication-bound", tuple(
                 Magnitude(f"batch {n}", (f"batch_size={n}",)) for n in (64, 32, 16)
             )),

@@ -1,7 +1,6 @@
 """Arrival finds the straggler that step time, memory and utilisation hide."""
 
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ from scalewise.analysis.balance import (
     cv_text,
     grade,
     measure_balance,
-    worse,
 )
 from scalewise.analysis.cells import Cell
 from scalewise.analysis.load import load_sweep
@@ -67,13 +65,6 @@ def test_even_ranks_are_excellent(tmp_path: Path) -> None:
 def test_grades_at_their_edges(cv: float, expected: str) -> None:
     assert grade(cv) == expected
     assert grade(float(cv_text(cv))) == expected
-
-
-def test_the_worse_of_two_grades_is_the_one_of_the_higher_cv() -> None:
-    ordered = [grade(cv) for cv in (0.0, 6.0, 12.0, 40.0)]
-    assert ordered == ["excellent", "good", "fair", "poor"]
-    assert [worse(one, other) for one, other in pairwise(ordered)] == ordered[1:]
-    assert [worse(other, one) for one, other in pairwise(ordered)] == ordered[1:]
 
 
 def test_a_cv_is_written_as_it_is_graded() -> None:

@@ -250,11 +250,10 @@ def with_steps(run: Run, *rows: np.ndarray) -> Run:
     return measure_run(replace(run.cell, steps=series))
 
 
-@pytest.mark.parametrize(("at", "named"), [((20, 22, 24), False), ((20, 22, 60, 110), True)])
-def test_one_freeze_of_the_host_is_no_stall_however_many_steps_it_lasts(
+@pytest.mark.parametrize(("at", "named"), [((20, 21, 22), False), ((20, 60, 110), True)])
+def test_one_interruption_is_no_stall_however_many_steps_it_lasts(
     tmp_path: Path, at: tuple[int, ...], named: bool
 ) -> None:
-    """Recorded on four H200: one freeze a run, seen in steps 20, 22 and 24."""
     run = one_run(tmp_path, Spec(kind="cpu", steps=160))
     rows = run.cell.steps[0].rows.copy()
     for name in ("host_step_ms", "host_other_ms"):
@@ -301,7 +300,7 @@ def test_a_loader_that_computing_hides_costs_nothing(tmp_path: Path) -> None:
 def test_a_gpu_that_has_caught_up_with_its_host_is_late_for_no_fault_of_its_own(
     tmp_path: Path, loader_ms: float, named: bool
 ) -> None:
-    """Recorded on four H200: the others' hosts had run a step ahead and kept their lead."""
+    """The others' hosts had run a step ahead and kept their lead."""
     run = one_run(tmp_path, replace(DDP, slow_ranks_ms={1: 3.0}))
     ahead, late = (one.rows.copy() for one in run.cell.steps)
     ahead["device_data_wait_ms"] = 0.001

@@ -121,9 +121,8 @@ def test_four_gpus_that_lose_a_third_of_the_step_are_not_called_compute_bound(
     (line,) = [line for line in warnings(analysis) if "hiccups" in line]
     assert "2 of 60 steps took 26% of the time in repeat 1 (the first at step 20; mean" in line
     assert "2 of 60 steps took 20% of the time in repeat 2 (the first at step 23; mean" in line
-    assert line.endswith("more warm-up (warmup_steps) or a longer run makes less of them")
     (advised,) = advice_lines(analysis)
-    assert advised.startswith("gpt2 ddp x4 (good, its worst run fair): compare rank 2's")
+    assert advised.startswith("gpt2 ddp x4 (good): nothing to do")
 
 
 def test_two_gpus_that_lose_little_have_no_such_doubts(nvlink: Analysis) -> None:

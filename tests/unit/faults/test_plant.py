@@ -98,6 +98,43 @@ def test_only_the_struck_rank_stalls_and_only_in_its_steps(monkeypatch: pytest.M
         assert "training_step" not in vars(one)
 
 
+def test_a_common_stall_strikes_every_rank_once_after_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    slept: list[float] = []
+    monkeypatch.setattr("scalewise.faults.plant.time.sleep", slept.append)
+    monkeypatch.setattr("scalewise.faults.plant.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(ExperimentModule, "training_step", lambda self, batch, i: torch.zeros(1))
+    fault = FaultConfig("common_stall", "common_stall", ms=200.0, at_s=0.5)
+    for number in range(2):
+        struck, one = [], module()
+        slept.clear()
+        with planted(fault, rank(number), one, {}):
+            for i in range(8):
+                one.training_step((torch.zeros(1), torch.zeros(1)), i)
+                struck.append(len(slept))
+                # A first step that takes long is no time of training.
+                now[0] += 9.0 if i == 0 else 0.125
+        assert struck == [0, 0, 0, 0, 0, 1, 1, 1]
+        assert slept == [0.2]
+
+
+def test_a_second_context_is_opened_by_every_rank_but_the_first() -> None:
+    fault = FaultConfig("second_context", "second_context")
+    assert [fault.strikes(number) for number in range(4)] == [False, True, True, True]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_cpu_has_no_second_context(number: int) -> None:
+    fault = FaultConfig("second_context", "second_context")
+    with (
+        pytest.raises(UnplantableError, match=r"^fault: found 'second_context' on a CPU.*$"),
+        planted(fault, rank(number), module(), {}),
+    ):
+        pass
+
+
 def test_a_loader_of_ones_own_cannot_be_spoiled() -> None:
     with (
         pytest.raises(UnplantableError, match="LightningDataModule"),
@@ -118,7 +155,7 @@ def test_no_fault_leaves_everything_as_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"ms": -1.0}, {"rank": -2}, {"every_n_steps": 1}, {"processes": -1}]
+    "wrong", [{"ms": -1.0}, {"rank": -2}, {"every_n_steps": 1}, {"processes": -1}, {"at_s": -1.0}]
 )
 def test_magnitudes_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):

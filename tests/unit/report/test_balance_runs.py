@@ -35,9 +35,12 @@ def test_each_run_has_its_straggler_and_its_speed(analysis: Analysis) -> None:
     assert balance_runs.left_out(analysis) == 0
 
 
-def test_advice_follows_from_the_worst_grade(analysis: Analysis) -> None:
+def test_advice_on_a_rank_is_given_where_the_diagnosis_names_one(analysis: Analysis) -> None:
     (line,) = balance_runs.advice_lines(analysis)
     assert line.startswith("large ddp x4 (poor): rank 2 holds the others back")
+    (line,) = balance_runs.advice_lines(replace(analysis, diagnoses={}))
+    assert line.startswith("large ddp x4 (poor)")
+    assert "rank 2" not in line
 
 
 def test_history_has_windows_of_ten_steps_at_least(analysis: Analysis) -> None:

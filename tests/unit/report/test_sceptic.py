@@ -117,7 +117,7 @@ def test_a_balance_has_one_grade_wherever_it_stands(tmp_path: Path) -> None:
     found = analysed(tmp_path, *specs)
     assert column(tables.balance_table(found), "grade") == ["good"]
     (line,) = balance_runs.advice_lines(found)
-    assert line.startswith("large ddp x2 (good, its worst run fair): compare rank 1's data wait")
+    assert line.startswith("large ddp x2 (good): nothing to do")
     text = report.build(tmp_path).markdown.read_text()
     assert "% (good), mean over runs" in text
     assert not re.search(r"\b(Excellent|Good|Fair|Poor)\b", text)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from scalewise.analysis.diagnosis import Diagnosis
+from scalewise.analysis.disturbances import Finding
 from scalewise.self_test import page
 from scalewise.self_test.matrix import accusations, detections, passed, rows
 from scalewise.self_test.observe import HEALTHY, NOTHING, Observation
-from scalewise.self_test.plan import ALONE, PAIR, asks, cpu_workload, gpu_workload
+from scalewise.self_test.plan import ALONE, CROWDED, PAIR, asks, cpu_workload, gpu_workload
 
 SETTING = page.Setting("python self_test.py", ("a CPU", "a CPU"), 16, 7, 1.5, 200.0)
 
@@ -18,7 +20,18 @@ SETTING = page.Setting("python self_test.py", ("a CPU", "a CPU"), 16, 7, 1.5, 20
 def seen(fault: str, strength: int, *limits: str) -> Observation:
     expected = NOTHING if fault == HEALTHY else "straggler"
     named = tuple(Diagnosis(limit, 1.0, 10.0, "", "") for limit in limits)  # type: ignore[arg-type]
-    return Observation(fault, expected, f"{strength} ms", strength, named, 10.0)
+    healthy = fault == HEALTHY
+    return Observation(fault, expected, f"{strength} ms", strength, named, 10.0, (), healthy)
+
+
+def crowded(limits: tuple[str, ...], codes: tuple[str, ...]) -> Observation:
+    """A healthy pair on a busy host."""
+    busy = seen("oversubscribe", 0, *limits)
+    return replace(busy, expected=CROWDED, findings=findings(*codes), is_healthy=True)
+
+
+def findings(*codes: str, status: str = "found") -> tuple[Finding, ...]:
+    return tuple(Finding(code, status, "a cell", "") for code in codes)  # type: ignore[arg-type]
 
 
 def test_the_detection_limit_is_the_weakest_from_which_all_are_right() -> None:
@@ -45,6 +58,34 @@ def test_a_true_limit_of_a_healthy_run_is_no_accusation() -> None:
     assert not passed(healthy)
 
 
+@pytest.mark.parametrize(
+    ("limits", "codes", "accused"),
+    [
+        ((CROWDED, "communication-bound"), (), ()),
+        ((CROWDED,), ("common_stall",), ()),
+        ((CROWDED, "straggler"), (), ("straggler",)),
+        ((CROWDED,), ("rank_on_other_gpu",), ("rank_on_other_gpu",)),
+        ((), ("common_stall",), ("common_stall",)),
+    ],
+)
+def test_on_a_busy_host_only_the_host_may_be_named(
+    limits: tuple[str, ...], codes: tuple[str, ...], accused: tuple[str, ...]
+) -> None:
+    busy = crowded(limits, codes)
+    assert busy.accused == accused
+    assert busy.right == passed([busy]) == (not accused)
+    assert accusations([busy]) == dict.fromkeys(accused, 1)
+
+
+def test_a_fault_may_be_judged_by_a_finding() -> None:
+    stalled = replace(seen("common_stall", 1, "communication-bound"), expected="common_stall")
+    assert stalled.first == NOTHING
+    found = replace(stalled, findings=findings("common_stall"))
+    assert (found.first, found.right) == ("common_stall", True)
+    untold = findings("common_stall", status="cannot be told")
+    assert replace(stalled, findings=untold).first == NOTHING
+
+
 def test_the_matrix_counts_what_was_named_first() -> None:
     found = [seen("slow_rank", 2, "straggler"), seen("slow_rank", 2, "stalls"), seen(HEALTHY, 0)]
     healthy, slow = rows(found)
@@ -57,7 +98,7 @@ def test_both_pages_say_the_same() -> None:
     found = [seen("slow_rank", 2, "straggler"), seen(HEALTHY, 0, "stalls")]
     text = page.as_markdown(found, SETTING)
     assert "| slow_rank | 2 ms | straggler | 1 |  | 1 |" in text
-    assert "Healthy runs: 1; with any fault named: 1 (stalls 1)." in text
+    assert "Healthy runs: 1, 0 of them on a busy host; with any fault named: 1 (stalls 1)." in text
     plain = json.loads(json.dumps(page.as_plain(found, SETTING)))
     assert plain["detection"][0]["limit"] == "2 ms"
     assert plain["healthy_accused"] == {"stalls": 1}

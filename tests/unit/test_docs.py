@@ -1,0 +1,26 @@
+"""What README and docs point at is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)[^)]*\)")
+NAMED = re.compile(r"`((?:unit|integration|gpu)/[\w/]*test_\w+\.py)`")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_named_tests_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    targets = [page.parent / link for link in LINK.findall(text)]
+    targets += [ROOT / "tests" / name for name in NAMED.findall(text)]
+    assert [str(path) for path in targets if not path.exists()] == []
+
+
+def test_the_table_of_faults_names_its_tests() -> None:
+    text = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
+    assert len(set(NAMED.findall(text))) >= 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -16,7 +17,7 @@ from scalewise import report
 from scalewise.analysis.disturbances import CODES, DEVICE_CODES
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.summary import Analysis, analyse
-from scalewise.records import STEP_DTYPE, CellFolder, StepSeries
+from scalewise.records import CellFolder, StepSeries, StepWriter, read_steps
 from scalewise.report import disturbances
 from scalewise.report.plots_steps import MOST_PANELS, step_times
 
@@ -25,13 +26,16 @@ STALL_MS = 400.0
 
 def stall(folder: Path, step: int) -> None:
     """Make one recorded step of every rank of a cell ``STALL_MS`` long."""
-    for path in (CellFolder(folder).steps_path(rank) for rank in (0, 1)):
-        head, _, body = path.read_bytes().partition(b"\n")
-        rows = np.frombuffer(body, STEP_DTYPE).copy()
-        for name in ("host_step_ms", "device_step_ms"):
-            rows[name][step] = STALL_MS
+    for rank in (0, 1):
+        path = CellFolder(folder).steps_path(rank)
+        series = read_steps(path, rank)
+        rows = series.rows.copy()
+        for line in ("host", "device"):
+            rows[f"{line}_other_ms"][step] += STALL_MS - rows[f"{line}_step_ms"][step]
+            rows[f"{line}_step_ms"][step] = STALL_MS
         rows["start_ns"][step + 1 :] += int(STALL_MS * 1e6)
-        path.write_bytes(head + b"\n" + rows.tobytes())
+        with closing(StepWriter(path, series.epoch_offset_ns)) as writer:
+            writer.append_rows(rows)
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,9 @@ _OF_THE_HOST = (
     errno.EFBIG,  # ulimit -f
     errno.EROFS,
     errno.EACCES,
+    errno.EPERM,  # a folder that may not be changed, by whoever owns it
+    errno.EISDIR,
+    errno.ELOOP,  # a link instead of a lock
     errno.ENAMETOOLONG,
     errno.ENOTDIR,
     errno.EEXIST,

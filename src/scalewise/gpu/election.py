@@ -80,7 +80,9 @@ class FileLock:
         """Take the lock if nobody holds it. Raises OSError if the file cannot be opened."""
         if self._descriptor is not None:
             return True
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # No link: where others can write the folder, it may lead to any file of this user.
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(self.path, flags, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -137,7 +137,7 @@ class CellFolder:
         kept = earlier / str(max(numbers, default=0) + 1)
         kept.mkdir(parents=True)
         for name in names:
-            if (self.path / name).exists():
+            if os.path.lexists(self.path / name):
                 (self.path / name).rename(kept / name)
         return kept
 
@@ -170,7 +170,7 @@ class CellFolder:
 
     def has_result_file(self) -> bool:
         """Whether a result was written, be it damaged since."""
-        return (self.path / "result.json").exists()
+        return os.path.lexists(self.path / "result.json")  # a link that leads nowhere, too
 
     def is_done(self) -> bool:
         """A cell is done if and only if its result can be read."""

@@ -67,7 +67,10 @@ def _finite(text: str) -> float:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace ``path`` by ``data``: a crash leaves the old content or the new, never a mixture."""
+    """Replace ``path`` by ``data``: a crash leaves the old content or the new, never a mixture.
+
+    Raises OSError that names ``path``, as that of a full disk does not do by itself.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     # Two threads may write the same record at once, each its own file until it takes the name.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
@@ -77,6 +80,10 @@ def write_atomically(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -38,10 +38,19 @@ def held(folder: SweepFolder, lock: FileLock | None = None) -> Iterator[None]:
     if not lock.try_acquire():
         _wait_for(lock, folder.path)
     try:
-        lock.path.write_text(f"{os.getpid()}\n", encoding="ascii")
+        _sign(lock)
         yield
     finally:
         lock.release()
+
+
+def _sign(lock: FileLock) -> None:
+    """Write into the lock who took it last: into the very file that is locked, never by its name,
+    which somebody else may by now have given to another file."""
+    with suppress(OSError):  # a full disk: whoever waits is told less, and nothing else
+        for descriptor in lock.descriptors:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
 
 
 def _wait_for(lock: FileLock, folder: Path) -> None:

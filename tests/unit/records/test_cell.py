@@ -260,3 +260,13 @@ def test_threads_that_write_one_record_at_once_do_not_disturb_each_other(tmp_pat
             each.result()
     assert path.read_bytes() == b"x" * 50_000
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_result_that_is_a_link_to_what_is_not_there_keeps_its_records(tmp_path: Path) -> None:
+    cell = CellFolder(tmp_path)
+    (tmp_path / "steps").mkdir()
+    (tmp_path / "steps" / "rank0.bin").write_bytes(b"rows")
+    (tmp_path / "result.json").symlink_to("/not-mounted/result.json")
+    cell.clear_attempt()
+    assert (tmp_path / "earlier" / "1" / "steps" / "rank0.bin").read_bytes() == b"rows"
+    assert (tmp_path / "earlier" / "1" / "result.json").is_symlink()

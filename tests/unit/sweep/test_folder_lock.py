@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from scalewise.errors import ConfigError
+from scalewise.explain import explain
 from scalewise.gpu.election import FileLock
 from scalewise.records import SweepFolder
 from scalewise.sweep.folder_lock import SweepBusy, held
@@ -82,3 +84,35 @@ def test_a_folder_that_cannot_be_made_is_wrong_input(tmp_path: Path) -> None:
     below = SweepFolder(tmp_path / "file" / "sweep")
     with pytest.raises(ConfigError, match=r"^hydra\.sweep\.dir: .*/file/sweep cannot be made"):
         held(below).__enter__()
+
+
+def test_a_link_instead_of_the_lock_leads_to_no_other_file(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    folder = SweepFolder(tmp_path / "sweep")
+    folder.path.mkdir()
+    folder.lock_path.symlink_to(precious)
+    with pytest.raises(OSError, match="symbolic link") as raised, held(folder):
+        pass
+    assert precious.read_text() == "mine"
+    said = explain(raised.value)
+    assert said is not None
+    assert said.startswith(f"{folder.lock_path}: ")
+
+
+def test_the_lock_says_who_took_it_last(tmp_path: Path) -> None:
+    folder = SweepFolder(tmp_path)
+    folder.lock_path.write_text("123456789\n")
+    with held(folder):
+        assert folder.lock_path.read_text() == f"{os.getpid()}\n"
+
+
+def test_a_full_disk_keeps_nobody_from_a_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with held(SweepFolder(tmp_path)):
+        pass

@@ -62,8 +62,13 @@ def loss_curve(
 
 
 def divergence(rows: Sequence[MetricRow]) -> str | None:
-    """Which recorded loss ended not finite, and since when; None where all ended finite."""
-    for name in dict.fromkeys(key for row in rows for key in row.values if "loss" in key):
+    """Which recorded loss ended not finite, and since when; None where all ended finite.
+
+    Beside the loss that is trained or validated on, another metric with "loss" in its name may be
+    not finite without harm: the best one so far, or a term that a batch has no samples for.
+    """
+    names = dict.fromkeys(key for row in rows for key in row.values if "loss" in key)
+    for name in [n for n in _PREFERRED if n in names] or names:
         own = [row for row in rows if name in row.values]
         if own[-1].values[name] is None:
             return _not_finite_since(name, own)

@@ -119,6 +119,10 @@ def _judge(
                 f"sampler does not shard, an epoch costs {world_size} times what it should"
             )
             return ShardAudit("every rank sees all data", text, size, overlap, coverage)
+        repeated = sum(len(s.indices) - len(np.unique(s.indices)) for s in shards)
+        if repeated > world_size - 1:
+            text = f"samples were drawn with replacement ({repeated:,} repeats within a rank)"
+            return ShardAudit("not judged", text, size)
         text = f"{overlap:,} of {seen:,} samples were fed by more than one rank"
         return ShardAudit("overlap", text, size, overlap, coverage)
     if coverage is not None and size - seen >= max(allowed, world_size):

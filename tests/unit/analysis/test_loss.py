@@ -2,7 +2,7 @@
 
 import pytest
 
-from scalewise.analysis.loss import longest_loss_curve, loss_curve
+from scalewise.analysis.loss import divergence, longest_loss_curve, loss_curve
 from scalewise.analysis.throughput import NotMeasuredError
 from scalewise.records import MetricRow
 
@@ -56,3 +56,15 @@ def test_what_a_diverged_run_had_reached_before_is_not_what_it_reached() -> None
 
 def test_a_loss_that_recovered_is_a_loss() -> None:
     assert loss_curve(rows({"train_loss": None}, {"train_loss": 2.0})).final == 2.0
+
+
+@pytest.mark.parametrize("beside", ["best_val_loss", "aux_loss", "glossary_hits"])
+def test_a_metric_beside_the_loss_that_is_not_finite_is_no_divergence(beside: str) -> None:
+    assert divergence(rows({"train_loss": 2.0, beside: None}, {"train_loss": 1.0})) is None
+
+
+@pytest.mark.parametrize("name", ["train_loss", "val_loss", "loss_g"])
+def test_a_loss_that_ends_not_finite_has_diverged(name: str) -> None:
+    assert divergence(rows({name: 2.0}, {name: None})) == (
+        f"{name} is not finite from step 2 on: training diverged"
+    )

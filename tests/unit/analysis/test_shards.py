@@ -93,3 +93,11 @@ def test_indices_nobody_recorded_are_no_fault() -> None:
 def test_missing_ranks_are_not_judged(ranks: list[int]) -> None:
     shards = [ShardIndices(r, np.arange(5), 10, True) for r in ranks]
     assert audit_shards(shards, 2).verdict == "not judged"
+
+
+def test_draws_with_replacement_are_not_judged_unless_all_ranks_draw_the_same() -> None:
+    drawn = np.random.default_rng(3).integers(0, 100, size=(2, 80))
+    found = audit(*drawn, size=100)
+    assert found.verdict == "not judged"
+    assert "with replacement" in found.explanation
+    assert audit(drawn[0], drawn[0], size=100).verdict == "every rank sees all data"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytorch_lightning as pl
+from pytorch_lightning.callbacks import GradientAccumulationScheduler as _Scheduler
 
 
 def planned_steps(trainer: pl.Trainer) -> int | None:
@@ -22,12 +23,16 @@ def planned_steps(trainer: pl.Trainer) -> int | None:
 def loader_samples_per_step(trainer: pl.Trainer) -> int | None:
     """Samples that this rank's loader was asked for in one optimizer step, as it says itself.
 
-    None where it does not say: a list of loaders, a loader without batching, or a batch sampler
-    of the user's own without ``batch_size``.
+    None where it does not say: a list of loaders, a loader without batching, a batch sampler of
+    the user's own, whose ``batch_size`` may be the most it gives, or an accumulation that changes
+    from epoch to epoch.
     """
+    callbacks = getattr(trainer, "callbacks", ())  # which Lightning does not declare
+    if any(len(c.scheduling) > 1 for c in callbacks if isinstance(c, _Scheduler)):
+        return None
     loader = trainer.train_dataloader
     sampler = getattr(loader, "batch_sampler", None)
     told = getattr(sampler, "samples_of_rank", None)
     if told is None:
-        told = getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None)
+        told = getattr(loader, "batch_size", None)
     return told * trainer.accumulate_grad_batches if isinstance(told, int) else None

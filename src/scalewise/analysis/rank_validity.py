@@ -40,12 +40,45 @@ def invalid_ranks(ranks: Sequence[RankSummary]) -> Iterator[Invalid]:
     shared = _shared_device(ranks)
     if shared is not None:
         yield Invalid("shared_device", shared)
+    turned = next((rank for rank in ranks if _counts_another_dimension(rank)), None)
+    if turned is not None:
+        yield Invalid("sample_count", f"{_count_words(turned)}: put the batch dimension first")
     worst = max(ranks, key=_untrained_share, default=None)
     if worst is not None and _untrained_share(worst) > UNTRAINED_UP_TO:
         yield Invalid("untrained", _untrained_words(worst))
     elif worst is not None and any(rank.parameters_changed is False for rank in ranks):
         words = f"no parameter changed in {_own_steps(worst):,} steps (learning rate 0, or frozen)"
         yield Invalid("untrained", words)
+
+
+def count_doubt(ranks: Sequence[RankSummary]) -> str | None:
+    """That a batch has another length than its loader says; None where it has not, or is invalid.
+
+    A loader that leaves out bad samples, or joins two views of each, is no fault.
+    """
+    for rank in ranks:
+        if _is_miscounted(rank) and not _counts_another_dimension(rank):
+            return f"{_count_words(rank)}: samples/s are wrong where these are no samples"
+    return None
+
+
+def _is_miscounted(rank: RankSummary) -> bool:
+    asked, shape = rank.loader_batch_size, rank.batch_shape
+    return asked is not None and bool(shape) and shape is not None and shape[0] != asked
+
+
+def _counts_another_dimension(rank: RankSummary) -> bool:
+    """Whether another dimension than the one that is counted has the length of a batch."""
+    return _is_miscounted(rank) and rank.loader_batch_size in (rank.batch_shape or ())[1:]
+
+
+def _count_words(rank: RankSummary) -> str:
+    assert rank.batch_shape is not None
+    shape = " x ".join(map(str, rank.batch_shape))
+    return (
+        f"{rank.batch_shape[0]:,} samples of a batch were counted (its first tensor is {shape}), "
+        f"but the loader's batch_size is {rank.loader_batch_size:,}"
+    )
 
 
 def untrained_steps(ranks: Sequence[RankSummary]) -> str | None:

@@ -50,9 +50,11 @@ class RankSummary:
     steps_without_loss: int | None = None
     """Steps of this try whose batches gave no loss, and so no gradient: they trained nothing. None
     where a module optimizes by hand or nothing optimizes, and in older records."""
-    loader_samples_per_step: int | None = None
-    """Samples this rank's loader was asked for in one optimizer step; None where it does not tell,
-    and in older records. ``samples_fed`` counts what really came."""
+    loader_batch_size: int | None = None
+    """Samples of a batch as this rank's loader says itself; None where it does not, and in older
+    records."""
+    batch_shape: tuple[int, ...] | None = None
+    """Of the first tensor of the first batch: its first dimension is counted as samples."""
     parameters_changed: bool | None = None
     """Whether any trainable parameter is another than before the first step; None where nothing
     optimizes, where ranks hold parts of the model, and in older records."""
@@ -86,7 +88,7 @@ class RankSummary:
     fp8: Fp8Record | None = None
     """Which linear layers multiplied in fp8; None where none did."""
 
-    FORMER_KEYS: ClassVar[frozenset[str]] = frozenset({"standstills"})
+    FORMER_KEYS: ClassVar[frozenset[str]] = frozenset({"standstills", "loader_samples_per_step"})
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from scalewise.analysis.kinds import is_monitored
 from scalewise.analysis.lost_time import long_step_line
 from scalewise.analysis.pipeline import pipeline_of
 from scalewise.analysis.pruned import pruning_shortfall
-from scalewise.analysis.rank_validity import untrained_steps
+from scalewise.analysis.rank_validity import count_doubt, untrained_steps
 from scalewise.analysis.replaced import replaced_runs
 from scalewise.analysis.resolution import detectable_speedup
 from scalewise.analysis.runs import Configuration
@@ -40,6 +40,9 @@ def warnings(analysis: Analysis) -> list[str]:
         shortfall = pruning_shortfall(config)
         if shortfall:
             found.append(f"{config.label}: {shortfall}")
+        miscounted = count_doubt(config.rank_summaries)
+        if miscounted:
+            found.append(f"{config.label}: {miscounted}")
         untrained = untrained_steps(config.rank_summaries)
         if untrained:
             found.append(f"{config.label}: {untrained}")

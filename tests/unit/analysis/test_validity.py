@@ -14,6 +14,7 @@ from recorded import DDP, Spec, repeats, write_sweep
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.summary import Analysis, analyse
 from scalewise.report import build, findings, tables
+from scalewise.report.doubts import warnings
 
 STEADY = [1.0, 1.01, 0.99]
 Rank = dict[str, Any]
@@ -38,8 +39,9 @@ def share_a_gpu(rank: Rank) -> None:
     rank["device"]["uuid"] = "GPU-1"
 
 
-def ask(samples: int) -> Callable[[Rank], None]:
-    return lambda rank: rank.update(loader_samples_per_step=samples)
+def fed(*shape: int, asked: int | None = 16) -> Callable[[Rank], None]:
+    """Batches whose first tensor has this shape, from a loader that says ``asked``."""
+    return lambda rank: rank.update(batch_shape=list(shape), loader_batch_size=asked)
 
 
 def change_nothing(rank: Rank) -> None:
@@ -50,7 +52,7 @@ def change_nothing(rank: Rank) -> None:
     ("change", "multi", "code"),
     [
         (share_a_gpu, DDP, "shared_device"),
-        (ask(16), DDP, "sample_count"),
+        (fed(24, 16, 8), DDP, "sample_count"),
         (change_nothing, DDP, "untrained"),
         (nothing, replace(DDP, sharded=False), "shards_overlap"),
         (nothing, replace(DDP, final_loss=float("nan")), "loss_not_finite"),
@@ -82,11 +84,21 @@ def test_the_report_says_so_to_programs_and_by_its_exit_status(tmp_path: Path) -
     assert verdicts["large single x1"] == ("baseline", [])
 
 
-@pytest.mark.parametrize("asked", [64, None])
-def test_sound_counts_and_unknown_ones_are_valid(tmp_path: Path, asked: int | None) -> None:
-    found = analysed(tmp_path, lambda rank: rank.update(loader_samples_per_step=asked))
+@pytest.mark.parametrize(
+    ("change", "doubted"),
+    [
+        (fed(16, 24, 8), False),
+        (fed(24, 16, 8, asked=None), False),
+        (fed(15, 24, 8), True),  # a loader that leaves out what it cannot read
+        (fed(32, 3, 8), True),  # two views of each sample
+    ],
+)
+def test_other_counts_are_valid(
+    tmp_path: Path, change: Callable[[Rank], None], doubted: bool
+) -> None:
+    found = analysed(tmp_path, change)
     assert not found.invalid
-    assert not build(tmp_path).invalid
+    assert any("batch_size" in line for line in warnings(found)) is doubted
 
 
 @pytest.mark.parametrize(("loss", "says"), [(0.30, True), (0.2501, False)])

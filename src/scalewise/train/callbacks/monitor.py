@@ -104,6 +104,8 @@ class Monitor(CellRecorder):
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         if stage != "fit":
             return
+        if self._records is not None:
+            raise RuntimeError("Monitor: found a second fit; allowed: one; make a new Monitor()")
         chosen = self._sweep_folder or Path(
             f"multirun/monitor-{time.strftime('%Y-%m-%d_%H-%M-%S')}-{secrets.token_hex(2)}"
         )

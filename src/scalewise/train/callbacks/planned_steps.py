@@ -1,11 +1,11 @@
-"""How many optimizer steps a fit means to take, and of how many samples each."""
+"""How many optimizer steps a fit means to take, and of how many samples a batch."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytorch_lightning as pl
-from pytorch_lightning.callbacks import GradientAccumulationScheduler as _Scheduler
 
 
 def planned_steps(trainer: pl.Trainer) -> int | None:
@@ -20,19 +20,16 @@ def planned_steps(trainer: pl.Trainer) -> int | None:
     return int(total) if math.isfinite(total) and total >= 0 else None
 
 
-def loader_samples_per_step(trainer: pl.Trainer) -> int | None:
-    """Samples that this rank's loader was asked for in one optimizer step, as it says itself.
+def loader_batch_size(trainer: pl.Trainer) -> int | None:
+    """Samples of a batch as this rank's loader says itself.
 
-    None where it does not say: a list of loaders, a loader without batching, a batch sampler of
-    the user's own, whose ``batch_size`` may be the most it gives, or an accumulation that changes
-    from epoch to epoch.
+    None where it does not say (a list of loaders, a loader without batching, a batch sampler of
+    the user's own, whose ``batch_size`` may be the most it gives), and where an epoch has one
+    batch, which may be a smaller one.
     """
-    callbacks = getattr(trainer, "callbacks", ())  # which Lightning does not declare
-    if any(len(c.scheduling) > 1 for c in callbacks if isinstance(c, _Scheduler)):
-        return None
     loader = trainer.train_dataloader
-    sampler = getattr(loader, "batch_sampler", None)
-    told = getattr(sampler, "samples_of_rank", None)
-    if told is None:
-        told = getattr(loader, "batch_size", None)
-    return told * trainer.accumulate_grad_batches if isinstance(told, int) else None
+    sampler: Any = getattr(loader, "batch_sampler", None)
+    own = hasattr(sampler, "samples_of_rank")
+    told = sampler.samples_of_rank * sampler.steps_per_batch if own else None
+    told = getattr(loader, "batch_size", None) if told is None else told
+    return told if isinstance(told, int) and trainer.num_training_batches > 1 else None

@@ -12,7 +12,7 @@ from scalewise.operations.contract import Operation
 from scalewise.records import DeviceInfo, RankSummary
 from scalewise.train.callbacks.footprint import optimizer_state_bytes
 from scalewise.train.callbacks.metrics import MetricsRecorder
-from scalewise.train.callbacks.planned_steps import loader_samples_per_step
+from scalewise.train.callbacks.planned_steps import loader_batch_size
 from scalewise.train.callbacks.pruning import pruned_share, pruning_state_bytes
 from scalewise.train.callbacks.shards import ShardAudit
 from scalewise.train.callbacks.steps import StepTimer
@@ -53,7 +53,8 @@ def summarise(
         metrics={**metrics.final, **_counted(module)},
         resumed_at_step=steps.first_step or None,
         steps_without_loss=steps.steps_without_loss,
-        loader_samples_per_step=loader_samples_per_step(trainer),
+        loader_batch_size=loader_batch_size(trainer),
+        batch_shape=steps.batch_shape,
         step_rows=steps.rows,
         metric_rows=metrics.rows,
         missing={**steps.missing, **shards.missing},

@@ -10,10 +10,19 @@ from torch import Tensor
 
 def count_samples(batch: Any) -> int:
     """Samples in a batch: the length of its first tensor. 0 for a batch without any."""
+    shape = first_shape(batch)
+    if shape is None:
+        return 0
+    return shape[0] if shape else 1
+
+
+def first_shape(batch: Any) -> tuple[int, ...] | None:
+    """Shape of the first tensor in a batch that is not empty; None without any."""
     if isinstance(batch, Tensor):
-        return len(batch) if batch.ndim else 1
+        return tuple(batch.shape) if batch.ndim == 0 or len(batch) else None
+    parts: Any = ()
     if isinstance(batch, Mapping):
-        return next((n for n in map(count_samples, batch.values()) if n), 0)
-    if isinstance(batch, Sequence) and not isinstance(batch, str):
-        return next((n for n in map(count_samples, batch) if n), 0)
-    return 0
+        parts = batch.values()
+    elif isinstance(batch, Sequence) and not isinstance(batch, str):
+        parts = batch
+    return next((shape for part in parts if (shape := first_shape(part)) is not None), None)

@@ -24,7 +24,7 @@ from scalewise.train.callbacks.bucket_watch import BucketWatch, hidden_reduction
 from scalewise.train.callbacks.epoch_guard import guard_epoch
 from scalewise.train.callbacks.last_gradient import LastGradient
 from scalewise.train.callbacks.loop_marks import mark_loop
-from scalewise.train.callbacks.sample_count import count_samples
+from scalewise.train.callbacks.sample_count import count_samples, first_shape
 from scalewise.train.callbacks.traffic import GradientTraffic
 from scalewise.train.profiling import DEFAULT_PROFILE, ProfileConfig
 
@@ -57,6 +57,8 @@ class StepTimer(pl.Callback):
         self.missing: dict[str, str] = {}
         self.steps_without_loss: int | None = None
         """Steps of this try that left no gradient; None where a step owes nobody a loss."""
+        self.batch_shape: tuple[int, ...] | None = None
+        """Of the first tensor of the first batch."""
         self.batch_samples = 0
         """Of the batch before; 0 where they could not be counted."""
         self.samples_per_step = 0
@@ -161,6 +163,8 @@ class StepTimer(pl.Callback):
         assert self._clock is not None
         self._clock.mark(Mark.OPTIMIZER_END)
         self.batch_samples = count_samples(batch)
+        if self.batch_shape is None:
+            self.batch_shape = first_shape(batch)
         self._step_samples += self.batch_samples
         self._step_has_loss |= loss_of(outputs) is not None
         accumulate = trainer.accumulate_grad_batches

@@ -53,7 +53,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 test: $(STAMP) ## Run every test
 	$(BIN)/python -m pytest tests/unit -n 2
-	$(BIN)/python -m pytest tests/integration -n 2 --dist loadfile \
+	$(BIN)/python -m pytest tests/integration -n 2 --dist loadfile --durations=15 \
 	  -m 'not cluster and not alone'
 	$(BIN)/python -m pytest tests/integration -m 'not cluster and alone'
 

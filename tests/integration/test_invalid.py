@@ -45,6 +45,7 @@ def test_each_is_named_with_its_reason_and_a_sound_run_is_not(
     shutil.copy(ROOT / "tests" / "fakes" / "misleading_fits.py", tmp_path)
     run = shared_train(
         "-m",
+        "hydra.launcher.warm=true",
         *LEAN,
         "model._target_=misleading_fits.Net",
         "dataset._target_=misleading_fits.Data",

@@ -1,7 +1,7 @@
 """Step times that cannot all be true, because the same time stands in a row or a file twice.
 
-A step begins where the one before it ended, and its phases add up to it: in each of the 129 step
-files kept in ``docs/results`` both hold to 1e-7. The device's time line is another clock's. Rows of
+A step begins where the one before it ended, and its phases add up to it: in every step file kept
+in ``docs/results`` and ``tests/golden`` both hold to 1e-7. The device's time line is another clock's. Rows of
 the two lines differ by up to 277 ms, since the host runs ahead, and a whole window by -10.8 to
 +2.9 %: only the sums of windows are held against each other.
 """

@@ -58,15 +58,22 @@ class Started:
         return None
 
 
+PF_EXITING = 0x4
+"""Linux's flag of a process that the kernel takes apart: none of its code runs any more."""
+
+
 def alive(pids: Collection[int]) -> list[int]:
-    """Those that can still compute: a process that waits to be reaped has nothing any more."""
+    """Those that can still compute. One that is being taken apart lets go of its locks before it
+    waits to be reaped."""
     found = []
     for pid in pids:
         try:
-            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-                found.append(pid)
-        except psutil.NoSuchProcess:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
             continue
+        state, flags = fields[0], int(fields[6])
+        if state not in "ZX" and not flags & PF_EXITING:
+            found.append(pid)
     return found
 
 

@@ -1,9 +1,9 @@
 """Step times that cannot all be true, because the same time stands in a row or a file twice.
 
 A step begins where the one before it ended, and its phases add up to it: in every step file kept
-in ``docs/results`` and ``tests/golden`` both hold to 1e-7. The device's time line is another clock's. Rows of
-the two lines differ by up to 277 ms, since the host runs ahead, and a whole window by -10.8 to
-+2.9 %: only the sums of windows are held against each other.
+in ``docs/results`` and ``tests/golden`` both hold to 1e-7. The device's time line is another
+clock's. Rows of the two lines differ by up to 277 ms, since the host runs ahead, and a whole window
+by -10.8 to +2.9 %: only the sums of windows are held against each other.
 """
 
 from __future__ import annotations

@@ -42,9 +42,13 @@ def doubted(pair: Pair, diagnoses: Diagnoses) -> Pair:
     clocks = clock_ratio(pair)
     interval, value = pair.efficiency.interval, pair.efficiency.value / clocks
     beyond = interval is not None and interval.low / clocks > LINEAR_UP_TO
-    doubts = []
+    explained = beyond and any(config is pair.single for config, _ in disturbed)
+    invalid: tuple[Invalid, ...] = ()
+    if beyond and not explained and not is_ceiling(pair.multi) and not _thrashes(pair, diagnoses):
+        invalid = (Invalid("superlinear", _superlinear(pair, clocks)),)
+    doubts = [one.reason for one in invalid]
     # A point beyond linear is within the noise unless there is a reason to doubt it.
-    if beyond or (disturbed and value > LINEAR_UP_TO):
+    if not invalid and (beyond or (disturbed and value > LINEAR_UP_TO)):
         doubts.append(f"more than linear: efficiency {factor(value)}")
     if disturbed:
         each = " and ".join(_disturbed(config, found) for config, found in disturbed)
@@ -61,16 +65,15 @@ def doubted(pair: Pair, diagnoses: Diagnoses) -> Pair:
     if not said:
         return pair
     told = pair.judgement
-    explained = beyond and any(config is pair.single for config, _ in disturbed)
-    verdict = "inconclusive" if explained else told.verdict
-    invalid: tuple[Invalid, ...] = ()
-    if beyond and not explained and not is_ceiling(pair.multi):
-        short = any(d.limit == "allocator thrash" for d in diagnoses.get(pair.single.config_id, ()))
-        if not short:
-            verdict, invalid = "invalid", (Invalid("superlinear", _superlinear(pair, clocks)),)
-            said = [invalid[0].reason, *said[1:]]
+    verdict = "invalid" if invalid else "inconclusive" if explained else told.verdict
     judgement = Judgement(verdict, "; ".join([told.reason, *said]))
     return replace(pair, judgement=judgement, doubts=tuple(doubts), invalid=invalid)
+
+
+def _thrashes(pair: Pair, diagnoses: Diagnoses) -> bool:
+    """Whether the single device is short of memory, which several devices are not."""
+    found = diagnoses.get(pair.single.config_id, ())
+    return any(d.limit == "allocator thrash" for d in found)
 
 
 def clock_ratio(pair: Pair) -> float:

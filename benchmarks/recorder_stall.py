@@ -22,7 +22,7 @@ from scalewise.analysis.load import load_sweep
 from scalewise.analysis.run import Run
 from scalewise.analysis.statistics import estimate_ratio
 from scalewise.analysis.summary import analyse
-from scalewise.report import style
+from scalewise.report import plot_style
 
 SIDES = ("before", "after")
 
@@ -56,12 +56,12 @@ def draw(axes: Axes, run: Run, side: str) -> None:
     edges = [step_edges_s(one) for one in run.cell.steps]
     start = min(float(each[0]) for each in edges)
     for one, each in zip(run.cell.steps, edges, strict=True):
-        axes.plot(each[:-1] - start, one.column("step"), color=style.colour(one.rank), lw=0.8,
+        axes.plot(each[:-1] - start, one.column("step"), color=plot_style.colour(one.rank), lw=0.8,
                   alpha=0.8, drawstyle="steps-post", label=f"rank {one.rank}")  # fmt: skip
     axes.set_yscale("log")
     axes.set_title(f"{side} the mend", loc="left", fontsize=10)
     axes.set_xlabel("seconds since the first step began", fontsize=9)
-    style.tidy(axes, "both")
+    plot_style.tidy(axes, "both")
 
 
 def main() -> int:
@@ -85,7 +85,7 @@ def main() -> int:
             interval = f" ({bounds.low:.2f} to {bounds.high:.2f})" if bounds else ""
             print(f"{name}, after over before: {ratio.value:.2f}{interval}, {ratio.n} runs")
     if arguments.out:
-        made = style.figure(12.0, 3.6)
+        made = plot_style.figure(12.0, 3.6)
         plot(made, [[r for r in runs[side] if r.world_size > 1][-1] for side in SIDES])
         made.savefig(arguments.out)
     return 0

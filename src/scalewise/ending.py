@@ -5,10 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from scalewise.streams import EXIT_NOT_SHOWN, discard, is_unread, say, silence_unread
 from scalewise.sweep.job import Outcome
 from scalewise.sweep.sweep_report import SweepReport, sweeps_run
+
+if TYPE_CHECKING:
+    from scalewise.analysis.summary import Analysis
 
 EXIT_FAILED = 1
 EXIT_SKIPPED = 3
@@ -42,26 +46,31 @@ def report() -> int:
 
 def _show(sweep: SweepReport) -> int:
     """Write the report and print its table; returns the exit status that this comes to."""
+    from scalewise.analysis.load import load_sweep
+    from scalewise.analysis.summary import analyse
     from scalewise.records import SweepFolder
     from scalewise.report import build
 
     shown, invalid = True, False
     if sweep.count("done"):
+        analysis = analyse(load_sweep(sweep.folder))
         # First: it needs no room on the disk, which the report may not find.
-        shown = _print_table(sweep)
+        shown = _print_table(analysis)
         try:
-            files = build(sweep.folder)
+            files = build(analysis)
         except OSError as error:
             folder = SweepFolder(sweep.folder).report_path
             say(f"error: {folder}: {error.strerror}: the cells are done; write their report with "
                 f"scalewise report {sweep.folder} --out FOLDER")  # fmt: skip
             return EXIT_NOT_SHOWN
         invalid = files.invalid
+        for problem in files.problems:
+            say(f"warning: {problem}")
         say(f"report: {files.markdown}")
         _say_where_runs_are(sweep.folder)
     elif sweep.count("failed"):
         # Of nothing, but it says where to look.
-        shown = _print_table(sweep)
+        shown = _print_table(analyse(load_sweep(sweep.folder)))
     if invalid:
         return EXIT_INVALID
     return 0 if shown else EXIT_NOT_SHOWN
@@ -87,7 +96,7 @@ def _left_behind(sweep: SweepReport) -> tuple[str, ...]:
     return unfinished(SweepFolder(sweep.folder), asked)
 
 
-def _print_table(sweep: SweepReport) -> bool:
+def _print_table(analysis: Analysis) -> bool:
     """To whoever still reads: the cells are done, and the files lie there.
 
     False where standard output cannot be written, which it has said.
@@ -96,7 +105,7 @@ def _print_table(sweep: SweepReport) -> bool:
     from scalewise.terminal import open_console
 
     try:
-        print_console(sweep.folder, open_console())
+        print_console(analysis, open_console())
         sys.stdout.flush()
     except (OSError, SystemExit) as error:
         if not is_unread(error):

@@ -12,7 +12,7 @@ from scalewise.analysis.identity import FACTORS
 from scalewise.analysis.load import load_sweep
 from scalewise.commands import refuse
 from scalewise.records import RecordError
-from scalewise.report.comparison import as_text
+from scalewise.report import comparison_text
 from scalewise.streams import discard, say
 
 
@@ -26,9 +26,9 @@ def main(argv: Sequence[str]) -> int:
     except (RecordError, ValueError) as error:
         return refuse("compare", error)
     if found.gate is None or not found.gate.failed:
-        sys.stdout.write(as_text(found))
+        sys.stdout.write(comparison_text(found))
         return 0
-    _print_before_gate(as_text(found))
+    _print_before_gate(comparison_text(found))
     say(f"scalewise compare: {found.gate.reason}")
     return 1
 

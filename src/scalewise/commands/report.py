@@ -6,11 +6,16 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from scalewise.commands import refuse
 from scalewise.ending import EXIT_INVALID
 from scalewise.records import RecordError, SweepFolder
+from scalewise.streams import say
 from scalewise.terminal import open_console
+
+if TYPE_CHECKING:
+    from scalewise.analysis.summary import Analysis
 
 
 def main(argv: Sequence[str]) -> int:
@@ -19,22 +24,27 @@ def main(argv: Sequence[str]) -> int:
     given = _options(argv)
     folder: Path = given.folder
     # What draws takes a second to load: not for --help.
+    from scalewise.analysis.load import load_sweep
+    from scalewise.analysis.summary import analyse
     from scalewise.analysis.target import SamplesError, read_samples
     from scalewise.report import ReportFolderError, build, print_console
 
     try:
         samples = None if given.samples is None else read_samples(given.samples)
-        files = build(folder, given.out, samples)
+        analysis = analyse(load_sweep(folder))
+        files = build(analysis, given.out, samples)
     except (RecordError, ReportFolderError, SamplesError) as error:
         return refuse("report", error)
     except OSError as error:
         target = given.out or SweepFolder(folder).report_path
         problem = f"cannot write into {target}: {error.strerror}"
         return refuse("report", f"{problem}; give another folder: --out FOLDER")
-    print_console(folder, open_console(), samples)
+    print_console(analysis, open_console(), samples)
     done = "written over the earlier one" if files.replaced else "written"
     sys.stdout.write(f"report: {files.markdown}, {done} with {len(files.plots)} plots beside it\n")
-    status = _study(folder, given) if given.study else 0
+    for problem in files.problems:
+        say(f"warning: {problem}")
+    status = _study(analysis, given) if given.study else 0
     return status or (EXIT_INVALID if files.invalid else 0)
 
 
@@ -63,15 +73,17 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _study(folder: Path, given: argparse.Namespace) -> int:
-    from scalewise.report import study
+def _study(analysis: Analysis, given: argparse.Namespace) -> int:
+    from scalewise.report import build_study
 
     if given.warmup_epochs < 0:
         found = f"--warmup-epochs: found {given.warmup_epochs}"
         return refuse("report", f"{found}; allowed: 0 or more")
     datasets = tuple(given.datasets.split(",")) if given.datasets else ()
     try:
-        files = study.build(folder, study.Selection(given.warmup_epochs, datasets), given.out)
+        files = build_study(
+            analysis, given.out, warmup_epochs=given.warmup_epochs, datasets=datasets
+        )
     except ValueError as error:
         return refuse("report", error)
     sys.stdout.write("".join(f"study: {file}\n" for file in files))

@@ -175,10 +175,10 @@ def _show(report: DoctorReport, *, as_json: bool) -> None:
         plain = {"schema_version": SCHEMA_VERSION, **to_plain(report)}
         sys.stdout.write(json.dumps(plain, indent=2, allow_nan=False) + "\n")
         return
-    from scalewise.report.doctor import show
+    from scalewise.report import show_doctor
     from scalewise.terminal import open_console
 
-    show(report, open_console())
+    show_doctor(report, open_console())
     sys.stdout.flush()
 
 

@@ -1,127 +1,176 @@
-"""The report on a terminal."""
+"""Sections and comparisons on a terminal. Record text is escaped in :func:`_text` alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+from rich import box
 from rich.console import Console
-from rich.markup import escape
+from rich.measure import Measurement
+from rich.table import Table as RichTable
 from rich.text import Text
 
-from scalewise.analysis.summary import Analysis
-from scalewise.report import (
-    alike,
-    cost,
-    disturbances,
-    doubts,
-    examined,
-    faults,
-    findings,
-    markdown,
-    provenance,
-    swept,
-    tables,
-    target,
-    trackers,
-    unfinished,
-    widths,
-)
-from scalewise.report.fitted import fitted
-from scalewise.report.table import Table
+from scalewise.analysis.compare import Comparison
+from scalewise.analysis.figures import bounds_nothing, confidence, factor, ratio
+from scalewise.analysis.matches import Match
+from scalewise.analysis.statistics import Interval
+from scalewise.records.doctor import DoctorReport
+from scalewise.report.doctor_tables import doctor_sections
+from scalewise.report.sections import Line, Lines, Section, Table, printable
 
-_COLOURS = {
-    "invalid": "red",
-    "beneficial": "green",
-    "marginal": "yellow",
-    "prefer single": "magenta",
-    "inconclusive": "yellow",
-    "ceiling": "cyan",
-    "not comparable": "red",
+_ORDER = (
+    "head", "scaling", "resources", "numbers_of_devices", "cost", "target", "answer", "unfinished",
+    "doctor", "limits", "faults", "disturbances", "doubts", "trackers",
+)  # fmt: skip
+"""Sections of a report that a terminal shows: tables, then answers, then what to doubt."""
+_TITLED = ("target", "doctor_missing", "doctor_findings")
+_PREFIX = {
+    "doctor": ("doctor", "cyan"),
+    "limits": ("limit", "yellow"),
+    "faults": ("fault", "yellow"),
+    "disturbances": ("finding", "yellow"),
+    "doubts": ("doubt", "yellow"),
+    "trackers": ("tracker", "yellow"),
 }
+_COLOURS = {
+    "invalid": "red", "not comparable": "red", "fault": "red", "beneficial": "green",
+    "marginal": "yellow", "inconclusive": "yellow", "warning": "yellow",
+    "prefer single": "magenta", "ceiling": "cyan", "note": "cyan",
+}  # fmt: skip
+_LEAST_FIRST = (
+    "batch", "study_label", "used", "percentiles", "runs", "efficiency", "energy", "utilization",
+    "peak", "speedup",
+)  # fmt: skip
+"""Columns that a narrow terminal shows in a second table, least missed first."""
+_FEWEST_LABEL_COLUMNS = 12
+"""The names of rows may fold at this width, if nothing else gives way."""
 
 
-def show(analysis: Analysis, console: Console, samples: int | None = None) -> None:
-    """Tables, verdicts with their reasons, and whatever went wrong.
+def show(sections: Iterable[Section], console: Console) -> None:
+    """A report: what a terminal shows of it, in the terminal's order."""
+    found = {one.key: one for one in sections}
+    for key in _ORDER:
+        if key in found:
+            _show_section(found[key], console)
 
-    With ``samples`` also the time and cost of so many.
+
+def show_doctor(report: DoctorReport, console: Console) -> None:
+    """What ``scalewise doctor`` measured and found."""
+    for section in doctor_sections(report):
+        _show_section(section, console)
+
+
+def _show_section(section: Section, console: Console) -> None:
+    if section.key in _TITLED and section.blocks:
+        console.print(_text(section.title, "bold"))
+    for block in section.blocks:
+        if isinstance(block, Table) and block.where != "page":
+            if block.title:
+                console.print(_text(block.title, "italic"))
+            for part in _fitted(block, console):
+                console.print(part)
+        elif isinstance(block, Lines) and block.where != "page":
+            for line in block.lines:
+                _show_line(line, block, section.key, console)
+
+
+def _show_line(line: Line, block: Lines, key: str, console: Console) -> None:
+    prefix, colour = _PREFIX.get(key, ("", ""))
+    tones = {"plain": "bold", "faint": "dim", "alarm": "red", "place": "red", "list": ""}
+    parts = [_text(f"{prefix}: ", colour)] if prefix else []
+    if line.verdict:
+        parts += [_text(f"{line.subject}: ", "bold")] if line.subject else []
+        parts += [_text(line.verdict, _COLOURS.get(line.verdict, "")), _text(". ")]
+    parts.append(_text(line.text, tones[block.tone]))
+    # A path that is broken over lines cannot be opened.
+    console.print(Text.assemble(*parts), soft_wrap=block.tone == "place")
+
+
+def _text(text: str, style: str = "") -> Text:
+    """Text that a terminal shows as it is: neither rich's markup nor an escape sequence."""
+    return Text(printable(text), style=style)
+
+
+def _fitted(table: Table, console: Console) -> Iterator[RichTable]:
+    """``table``, or as many tables with the same rows as the console's width asks for.
+
+    Only names of rows are ever folded; a figure stands whole on its line.
     """
-    console.print(f"[bold]{findings.counts(analysis)}[/bold]")
-    _show_lines(provenance.code_lines(analysis), "dim", console)
-    for label in provenance.labels(analysis):
-        console.print(f"[red]{escape(label)}[/red]")
-    if analysis.measured:
-        constant = alike.same_in_every_row(analysis)
-        if constant:
-            console.print(f"[dim]{escape(constant)}[/dim]")
-        for table in (tables.scaling_table(analysis), tables.resource_table(analysis)):
-            _show_table(table, console)
-        _show_lines(swept.fastest(analysis), "bold", console)
-        _show_widths(analysis, console)
-        _show_cost(analysis, console)
-        if samples is not None:
-            _show_target(analysis, samples, console)
-    answers = findings.answers(analysis)
-    for label, verdict, reason in answers:
-        colour = _COLOURS[verdict]
-        console.print(
-            f"[bold]{escape(label)}[/bold]: [{colour}]{verdict}[/{colour}]. {escape(reason)}"
+    left = list(range(1, len(table.columns)))
+    while left:
+        shown = _that_fit(table, left, console)
+        yield _rich(table.only(shown), console)
+        left = [i for i in left if i not in shown]
+
+
+def _that_fit(table: Table, columns: list[int], console: Console) -> list[int]:
+    """The columns to show first: the least missed give way, and then the last ones."""
+    shown = list(columns)
+    while len(shown) > 1 and _least_width(table.only(shown), console) > console.width:
+        given = (i for key in _LEAST_FIRST for i in shown if table.columns[i].key == key)
+        shown.remove(next(given, shown[-1]))
+    return shown
+
+
+def _least_width(table: Table, console: Console) -> int:
+    """Columns it takes with the names of its rows folded as far as a third of the console."""
+    unlimited = console.options.update(max_width=100_000)
+    widest = Measurement.get(console, unlimited, _rich(table, None)).maximum
+    names = max(len(word) for word in (table.columns[0].title, *(row[0] for row in table.cells)))
+    return widest - max(0, names - max(_FEWEST_LABEL_COLUMNS, console.width // 3))
+
+
+def _rich(table: Table, console: Console | None) -> RichTable:
+    """Made for the width of ``console``; without one, as wide as it likes."""
+    named = any(column.heading for column in table.columns)
+    made = RichTable(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, show_header=named)
+    for i, column in enumerate(table.columns):
+        # The unit goes on a line of its own: headings are wider than what stands under them.
+        words = printable(column.heading).replace(" per ", "\nper ").replace(": ", "\n")
+        unit = f"\n({column.unit})" if column.unit else ""
+        made.add_column(
+            Text(words + unit),
+            justify=column.align,
+            no_wrap=console is None or (i > 0 and named),
+            overflow="fold",
         )
-    if not answers:
-        console.print(escape(markdown.no_answer(analysis).replace("`", "")))
-    for line in unfinished.lines(analysis):
-        # A path that is broken over lines cannot be opened.
-        console.print(Text(line, style="red"), soft_wrap=True)
-    for line in examined.doctor_lines(analysis):
-        console.print(f"[cyan]doctor:[/cyan] {escape(line)}")
-    # Beside timed cells they are in report.md: the screen is for what the user asked.
-    if not analysis.measured:
-        for table in examined.examined_tables(analysis):
-            _show_table(table, console)
-    lines = {
-        "limit": findings.limits(analysis),
-        "fault": faults.lines(analysis),
-        "finding": disturbances.found_lines(analysis),
-        "doubt": doubts.warnings(analysis),
-        "tracker": trackers.problems(analysis),
-    }
-    for kind, found in lines.items():
-        for line in found:
-            console.print(f"[yellow]{kind}:[/yellow] {escape(line)}")
+    for row in table.cells:
+        made.add_row(*map(_text, row))
+    return made
 
 
-def _show_widths(analysis: Analysis, console: Console) -> None:
-    side_by_side = widths.widths_table(analysis)
-    if not side_by_side.rows:
-        return
-    _show_table(side_by_side, console)
-    _show_lines(widths.lines(analysis), "bold", console)
+def comparison_text(comparison: Comparison) -> str:
+    """One line a configuration, what could not be compared and why, and the gate's answer."""
+    said = [f"global samples/s of B over A; what may differ: {comparison.factor}"]
+    for match in comparison.matches:
+        said += [_match_line(match), *(f"{match.label}: {mixture}" for mixture in match.mixed)]
+    said += [f"{side}: {line}" for side, line in comparison.replaced]
+    said += [f"{one.side}, {one.cell}: left out: {one.fault}" for one in comparison.left_out]
+    said += [f"{one.label}: not comparable: {one.reason}" for one in comparison.unmatched]
+    if comparison.gate is not None:
+        gate = comparison.gate
+        passed = "passed, WARNING" if gate.blind else "passed"
+        said.append(f"gate {'failed' if gate.failed else passed}: {gate.reason}")
+    return "".join(f"{printable(line)}\n" for line in said)
 
 
-def _show_target(analysis: Analysis, samples: int, console: Console) -> None:
-    """Below the prices, which are those of its USD too: they are not said twice."""
-    found = target.target_table(analysis, samples)
-    if not found.rows:
-        return
-    console.print(f"[bold]{target.title(samples)}[/bold]")
-    _show_table(found, console)
-    if not cost.cost_table(analysis).rows:
-        _show_lines(target.price_lines(analysis), "dim", console)
+def _match_line(match: Match) -> str:
+    runs = " and ".join(map(str, reversed(match.ratio.n)))
+    level = _level(match.ratio.interval)
+    p = "" if match.p_value_holm is None else f", p = {match.p_value_holm:.2g} (Holm)"
+    seen = _seen(match.detectable) if match.change == "no difference shown" else ""
+    return f"{match.label}: {match.change}: {ratio(match.ratio)}{level} from {runs} runs{p}{seen}"
 
 
-def _show_cost(analysis: Analysis, console: Console) -> None:
-    """Above the answers, which name the prices; nothing where none is known."""
-    costs = cost.cost_table(analysis)
-    if not costs.rows:
-        return
-    _show_table(costs, console)
-    _show_lines([*cost.price_lines(analysis), f"USD are {cost.EXCLUDED}"], "dim", console)
+def _level(interval: Interval | None) -> str:
+    """95 % for one configuration, more for several: the level that Holm's correction left."""
+    if interval is None or bounds_nothing(interval):
+        return ""
+    return f" ({confidence(interval)} interval)"
 
 
-def _show_table(table: Table, console: Console) -> None:
-    for part in fitted(table, console):
-        console.print(part)
-
-
-def _show_lines(lines: Iterable[str], style: str, console: Console) -> None:
-    for line in lines:
-        console.print(f"[{style}]{escape(line)}[/{style}]")
+def _seen(detectable: float | None) -> str:
+    """What such runs would show; nothing where that is out of reach."""
+    if detectable is None:
+        return ""
+    return f"; a change beyond {factor(detectable)} would be seen four times in five"

@@ -1,9 +1,11 @@
-"""Reasons to doubt the figures of a report, in sentences."""
+"""What went wrong and what to doubt: faults, disturbances, and reasons to doubt a figure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from scalewise.analysis.balance import advice
+from scalewise.analysis.disturbances import CODES, DEVICE_CODES, Code, Finding
 from scalewise.analysis.doubts import hiccup_lines
 from scalewise.analysis.figures import estimate, factor
 from scalewise.analysis.kinds import is_monitored
@@ -19,40 +21,141 @@ from scalewise.analysis.sources import changed_sources
 from scalewise.analysis.stability import estimate_without_outliers, outliers, stability_warning
 from scalewise.analysis.summary import Analysis
 from scalewise.analysis.typical import typical_speedup
-from scalewise.report.execution import fallbacks, fp8_layers
-from scalewise.report.faults import held_back
-from scalewise.report.gathered import by_text
-from scalewise.report.swept import unequal_samples
+from scalewise.plurals import plural
+from scalewise.report.findings import workloads
+from scalewise.report.sections import Note, Picture, Section, by_text, lines, section
+
+UNEVEN = frozenset({"straggler", "uneven shards"})
+"""Limits by which the diagnosis accuses a rank."""
+_POWER_CAP = "power cap"
+"""As the device series name it."""
+_LAYERS_NAMED = 3
+"""Layers that are named; the ranks' records have all of them."""
 
 
-def warnings(analysis: Analysis) -> list[str]:
+def faults(analysis: Analysis) -> Section:
+    """What was wrong with runs that finished: shards, balance, throttling, damaged records.
+
+    A power cap is no fault: it stands among the doubts.
+    """
+    found = []
+    for config in analysis.measured:
+        limits = {found.limit for found in analysis.diagnoses.get(config.config_id, ())}
+        # A grade alone may be luck of one run; a fault is what holds over the runs.
+        uneven = bool(limits & UNEVEN)
+        for run in config.runs:
+            name, balance = run.cell.planned.name, run.balance
+            if run.shards and run.shards.is_fault:
+                found.append((name, f"{run.shards.verdict}: {run.shards.explanation}"))
+            if uneven and balance and balance.grade in ("fair", "poor"):
+                todo = advice(balance.grade, balance.slowest_rank, on_cpu=config.is_cpu)
+                found.append((name, f"{balance.explanation}; {todo}"))
+        found += _held_back(config, at_power_cap=False)
+    for cell in analysis.sweep.cells:
+        for series in cell.devices:
+            # Throttling stands above, from the samples themselves.
+            alerts = [a for a in series.alerts if a.condition != "throttling"]
+            found += [(cell.planned.name, alert.text) for alert in alerts]
+        found += [(cell.planned.name, problem) for problem in cell.problems]
+    return section("faults", "Faults found", lines([*analysis.sweep.problems, *by_text(found)]))
+
+
+def _held_back(config: Configuration, *, at_power_cap: bool) -> Iterator[tuple[str, str]]:
+    """Cells and what slowed a GPU of theirs, with how often over all runs of the configuration.
+
+    Either what the power cap alone slowed, which is where a GPU that works hard is to be, or what
+    anything else did.
+    """
+    seen: dict[str, list[tuple[str, float | None]]] = {}
+    for run in config.runs:
+        for device in run.usage.devices if run.usage else ():
+            reasons = device.throttle_reasons
+            if reasons and (set(reasons) == {_POWER_CAP}) == at_power_cap:
+                text = f"{device.label} was held back by {', '.join(reasons)}"
+                seen.setdefault(text, []).append((run.cell.planned.name, device.throttled_share))
+    for text, cells in seen.items():
+        percents = sorted(
+            {f"{100 * share:.0f}" for _, share in cells if share is not None}, key=int
+        )
+        ends = " to ".join(dict.fromkeys((percents[0], percents[-1]))) if percents else ""
+        often = f" in {ends} % of its samples" if ends else ""
+        no_fault = ", no fault in a GPU that works hard" if at_power_cap else ""
+        yield from ((name, f"{text}{often}{no_fault}") for name, _ in cells)
+
+
+def disturbances(analysis: Analysis) -> Section:
+    """What disturbed the runs; files also say what cannot be told and what there is not."""
+    if not any(cell.result is not None for cell in analysis.sweep.cells):
+        return section("disturbances", "")
+    on_gpus = any(
+        rank.device.kind == "cuda"
+        for cell in analysis.sweep.cells
+        if cell.result
+        for rank in cell.result.ranks
+    )
+    untold = []
+    for code in CODES if on_gpus else CODES[len(DEVICE_CODES) :]:
+        of_code = [one for one in analysis.disturbances if one.code == code]
+        unknown = [(one.cell, one.detail) for one in of_code if one.status == "cannot be told"]
+        untold += [f"{code}, cannot be told: {line}" for line in by_text(unknown)]
+        untold += [] if of_code else [f"{code}: none found"]
+    return section(
+        "disturbances",
+        "Processes, memory and stalls",
+        lines(line for code in CODES for line in _found(analysis, code)),
+        lines(untold, where="page"),
+        Note("A finding says what happened beside the training; it makes no run invalid. A busy "
+             "host stalls all ranks too."),
+        Picture("step_times.png",
+                "Step time over time, every run and rank; the timed window is shaded"),
+    )  # fmt: skip
+
+
+def _found(analysis: Analysis, code: Code) -> Iterator[str]:
+    """``gpt2 ddp, common_stall in 3 of 3 runs: ...``, with the details of the first run."""
+    by_cell: dict[str, list[Finding]] = {}
+    for one in analysis.disturbances:
+        if (one.code, one.status) == (code, "found"):
+            by_cell.setdefault(one.cell, []).append(one)
+    for config in analysis.configurations:
+        names = [cell.planned.name for cell in config.cells if cell.result is not None]
+        hit = [name for name in names if name in by_cell]
+        if hit:
+            details = "; ".join(one.detail for one in by_cell[hit[0]])
+            where = f" ({hit[0]})" if len(names) > 1 else ""
+            count = f"{len(hit)} of {len(names)} {plural(len(names), 'run')}"
+            yield f"{config.label}, {code} in {count}: {details}{where}"
+
+
+def doubts(analysis: Analysis) -> Section:
     """Doubts about the figures, one line each."""
     found = [f"quarantined: {device}" for device in analysis.sweep.quarantined]
     found += changed_sources(analysis.sweep.cells)
     found += replaced_runs(analysis.sweep)
-    found += by_text(list(_unstable(analysis)), "configuration")
+    found += by_text(_unstable(analysis), "configuration")
     found += hiccup_lines(analysis.measured, analysis.diagnoses)
     found += [line for pair in analysis.pairs for line in _two_speedups(pair)]
     for config in analysis.measured:
         found += [line for run in config.runs if (line := long_step_line(run))]
-        found += _set_aside(config)
-        found += [*fallbacks(config), *fp8_layers(config)]
-        shortfall = pruning_shortfall(config)
-        if shortfall:
-            found.append(f"{config.label}: {shortfall}")
-        miscounted = count_doubt(config.rank_summaries)
-        if miscounted:
-            found.append(f"{config.label}: {miscounted}")
-        untrained = untrained_steps(config.rank_summaries)
-        if untrained:
-            found.append(f"{config.label}: {untrained}")
-        found += _outlier_lines(config)
-        found += _missing(config)
-    capped = [one for config in analysis.measured for one in held_back(config, at_power_cap=True)]
+        found += [f"{config.label}: {text}" for text in _of_one(config)]
+    capped = [one for config in analysis.measured for one in _held_back(config, at_power_cap=True)]
     found += by_text(capped)
-    found += unequal_samples(analysis)
+    found += _unequal_samples(analysis)
     found += [line for pair in analysis.pairs for line in _resolution(pair)]
-    return found
+    return section("doubts", "Doubts", lines(found))
+
+
+def _of_one(config: Configuration) -> Iterator[str]:
+    """Doubts about one configuration."""
+    yield from _set_aside(config)
+    yield from _fallbacks(config)
+    yield from _fp8_layers(config)
+    ranks = config.rank_summaries
+    for doubt in (pruning_shortfall(config), count_doubt(ranks), untrained_steps(ranks)):
+        if doubt:
+            yield doubt
+    yield from _outlying(config)
+    yield from _missing(config)
 
 
 def _two_speedups(pair: Pair) -> Iterator[str]:
@@ -85,22 +188,64 @@ def _unstable(analysis: Analysis) -> Iterator[tuple[str, str]]:
             yield config.label, warning
 
 
+def _unequal_samples(analysis: Analysis) -> Iterator[str]:
+    """For each workload whose losses were reached after unequal numbers of samples."""
+    for rows in workloads(analysis):
+        seen = [run.loss.samples[-1] for row in rows for run in row.runs if run.loss]
+        if len(rows) > 1 and len(set(seen)) > 1:
+            names = (rows[0].name("model"), rows[0].name("dataset"))
+            yield (
+                f"{' on '.join(name for name in names if name)}: losses were reached at unequal "
+                f"samples ({min(seen):,} to {max(seen):,}): they do not rank the rows"
+            )
+
+
 def _set_aside(config: Configuration) -> Iterator[str]:
     """Repeats that are not compared, each with its reason."""
     finished = len(config.runs) + len(config.aside)
     for one in config.aside:
         yield (
-            f"{config.label}: {one.run.cell.planned.name} is set aside, {len(config.aside)} of "
+            f"{one.run.cell.planned.name} is set aside, {len(config.aside)} of "
             f"{finished} repeats: it {one.reason}"
         )
 
 
-def _outlier_lines(config: Configuration) -> Iterator[str]:
+def _fallbacks(config: Configuration) -> Iterator[str]:
+    """Each reason why a run did not execute as requested."""
+    reasons: dict[str, int] = {}
+    for run in config.runs:
+        result = run.cell.result
+        executed = result.ranks[0].execution if result is not None else None
+        if executed is not None and executed.fell_back_because is not None:
+            line = (
+                f"execution={executed.requested} was asked for, but the steps ran "
+                f"{executed.ran}: {executed.fell_back_because}"
+            )
+            reasons[line] = reasons.get(line, 0) + 1
+    for line, count in reasons.items():
+        yield line + (
+            f" (in {count} of {len(config.runs)} runs)" if count < len(config.runs) else ""
+        )
+
+
+def _fp8_layers(config: Configuration) -> Iterator[str]:
+    """How many linear layers multiplied in fp8, and which did not."""
+    result = config.runs[0].cell.result
+    fp8 = result.ranks[0].fp8 if result is not None else None
+    if fp8 is None:
+        return
+    others, count = fp8.other_layers, len(fp8.fp8_layers)
+    more = f" and {len(others) - _LAYERS_NAMED} more" if len(others) > _LAYERS_NAMED else ""
+    names = f": not {', '.join(others[:_LAYERS_NAMED])}{more}" if others else ""
+    yield f"{count} of {count + len(others)} linear layers ran in fp8{names}"
+
+
+def _outlying(config: Configuration) -> Iterator[str]:
     values = config.values("samples_per_s")
     flagged, without = outliers(values), estimate_without_outliers(values)
     if flagged and without:
         yield (
-            f"{config.label}: {len(flagged)} of {len(values)} runs lie far out (modified Z-score "
+            f"{len(flagged)} of {len(values)} runs lie far out (modified Z-score "
             f"beyond 3.5); with them {estimate(config.estimate('samples_per_s'))} samples/s, "
             f"without {estimate(without)}"
         )
@@ -114,4 +259,4 @@ def _missing(config: Configuration) -> Iterator[str]:
         if name != "balance" or unequal:
             some = len(reasons) < len(config.runs)
             where = f" in {len(reasons)} of {len(config.runs)} runs" if some else ""
-            yield f"{config.label}: {name} is missing{where}: {reasons[-1]}"
+            yield f"{name} is missing{where}: {reasons[-1]}"

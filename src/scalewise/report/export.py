@@ -1,10 +1,11 @@
-"""The numbers of a report for other programs: every run in JSON, a row a configuration in CSV."""
+"""The numbers of a report for other programs: JSON of every run, and CSV files."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from scalewise.analysis.cost import cost_ratio
@@ -17,29 +18,26 @@ from scalewise.analysis.scaling import Pair
 from scalewise.analysis.stability import outliers
 from scalewise.analysis.statistics import Estimate, RatioEstimate
 from scalewise.analysis.summary import Analysis
+from scalewise.analysis.timeline import TIMELINE_COLUMNS, timeline_rows
 from scalewise.analysis.typical import typical_speedup
 from scalewise.records import PHASES
 from scalewise.report import (
-    communication,
-    cost,
-    disturbances,
+    communication_tables,
+    cost_tables,
     doubts,
-    faults,
     findings,
-    losses,
-    provenance,
-    tables,
-    target,
-    trackers,
-    traffic,
-    widths,
+    run_facts,
+    scaling_tables,
 )
+from scalewise.report.sections import printable
 from scalewise.typed import to_plain
 
 FORMAT_VERSION = 1
+_MOST_TIMES = 1000
+"""Times of a cell in the timeline: a report stays small, ``scalewise export`` writes all."""
 
 
-def as_json(analysis: Analysis, samples: int | None = None) -> str:
+def results_json(analysis: Analysis, samples: int | None = None) -> str:
     """``results.json``: raw numbers of each run, estimates over runs, comparisons, refusals."""
     plain = {
         "format_version": FORMAT_VERSION,
@@ -50,8 +48,8 @@ def as_json(analysis: Analysis, samples: int | None = None) -> str:
             "problems": list(analysis.sweep.problems),
         },
         "configurations": [_configuration(analysis, c) for c in analysis.configurations],
-        "numbers_of_devices": widths.as_plain(analysis),
-        "target": target.as_plain(analysis, samples),
+        "numbers_of_devices": cost_tables.gains_as_plain(analysis),
+        "target": cost_tables.target_as_plain(analysis, samples),
         "unfinished": [
             {"cell": c.planned.name, "state": c.state, "reason": c.failure}
             for c in analysis.unfinished
@@ -65,24 +63,45 @@ def as_json(analysis: Analysis, samples: int | None = None) -> str:
             }
             for group in analysis.repeats
         ],
-        "faults": faults.lines(analysis),
-        "findings": disturbances.as_plain(analysis),
-        "doubts": doubts.warnings(analysis),
-        "trackers": [*trackers.standing(analysis), *trackers.problems(analysis)],
-        "provenance": provenance.provenance_lines(analysis),
+        "faults": doubts.faults(analysis).texts,
+        "findings": to_plain(analysis.disturbances),
+        "doubts": doubts.doubts(analysis).texts,
+        "trackers": run_facts.trackers(analysis).texts,
+        "provenance": run_facts.provenance(analysis).texts,
     }
     return json.dumps(plain, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def as_csv(analysis: Analysis) -> str:
+def results_csv(analysis: Analysis) -> str:
     """``results.csv``: a row a configuration, units in the header, empty where not measured."""
     rows = [_csv_row(analysis, config) for config in analysis.configurations]
+    return _csv([list(rows[0]), *(list(row.values()) for row in rows)]) if rows else ""
+
+
+def timeline_csv(analysis: Analysis) -> str:
+    """``gpu_timeline.csv``: every cell with GPUs; empty where no GPU was sampled."""
+    rows = [
+        [cell.planned.name, *row]
+        for cell in analysis.sweep.cells
+        for series in cell.devices
+        if series.source == "nvml"
+        for row in timeline_rows(series, _MOST_TIMES)
+    ]
+    return _csv([["cell", *TIMELINE_COLUMNS], *rows]) if rows else ""
+
+
+def _csv(rows: Iterable[Sequence[Any]]) -> str:
     text = io.StringIO()
-    if rows:
-        writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    csv.writer(text, lineterminator="\n").writerows([*map(_csv_cell, row)] for row in rows)
     return text.getvalue()
+
+
+def _csv_cell(value: Any) -> Any:
+    """Text that a spreadsheet does not take for a formula, and a terminal not for a command."""
+    if not isinstance(value, str):
+        return value
+    text = printable(value)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 
 def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
@@ -102,9 +121,11 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         ),
         "energy_j_per_step": figure_as_plain(config.estimate("joules_per_step")),
         "energy_j_per_run": figure_as_plain(config.estimate("energy_j")),
-        **cost.as_plain(analysis, config),
+        **cost_tables.cost_as_plain(analysis, config),
         "outlier_runs": to_plain(outliers(config.values("samples_per_s"))),
-        "verdict": tables.verdict(analysis, config) if is_timed(config.cells[0].config) else None,
+        "verdict": scaling_tables.verdict(analysis, config)
+        if is_timed(config.cells[0].config)
+        else None,
         "invalid": to_plain(analysis.invalid.get(config.config_id, ())),
         "comparison": _pair(pair) if pair else None,
         "refused": refused and {"reason": refused.reason, "differing": to_plain(refused.differing)},
@@ -113,11 +134,11 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
             {"cell": run.cell.planned.name, **to_plain(result)}
             for run, result in zip(config.runs, analysis.mfu[config.config_id], strict=True)
         ],
-        "communication": communication.as_plain(analysis, config),
+        "communication": communication_tables.communication_as_plain(analysis, config),
         "profiles": [
             {
                 "cell": run.cell.planned.name,
-                "ranks": communication.profiles_as_plain(analysis, run.cell),
+                "ranks": communication_tables.profiles_as_plain(analysis, run.cell),
             }
             for run in config.runs
             if run.cell.profiles
@@ -161,7 +182,9 @@ def _run(run: Run) -> dict[str, Any]:
         "energy_j_per_step": run.joules_per_step,
         "energy_j": run.energy_j,
         "loss": run.loss and {"name": run.loss.name, "final": run.loss.final},
-        "sent_by_the_busiest_rank": to_plain(cell.result and traffic.busiest(cell.result.ranks)),
+        "sent_by_the_busiest_rank": to_plain(
+            cell.result and communication_tables.busiest(cell.result.ranks)
+        ),
         "shards": to_plain(run.shards),
         "missing": dict(run.missing),
         "problems": list(cell.problems),
@@ -193,7 +216,7 @@ def _csv_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         "utilization_per_device_percent": _value(config.estimate("utilization_percent")),
         "utilization_readings": sum(run.utilization_readings for run in config.runs),
         "arrival_cv_percent": _value(config.estimate("arrival_cv_percent")),
-        "loss_name": losses.loss_name(config),
+        "loss_name": scaling_tables.loss_name(config),
         "loss_reached": _value(config.estimate("final_loss")),
         "energy_j_per_million_samples": _value(config.estimate("joules_per_million_samples")),
         "energy_j_per_step": _value(config.estimate("joules_per_step")),
@@ -203,7 +226,9 @@ def _csv_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         "timeline": anatomy[2] if anatomy else None,
         "main_limit": diagnoses[0].limit if diagnoses else None,
         "main_limit_ms": diagnoses[0].ms if diagnoses else None,
-        "verdict": tables.verdict(analysis, config) if is_timed(config.cells[0].config) else None,
+        "verdict": scaling_tables.verdict(analysis, config)
+        if is_timed(config.cells[0].config)
+        else None,
         "seed_label": pair.seed_label if pair else None,
         "reason": _reason(analysis, config),
     }

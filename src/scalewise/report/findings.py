@@ -1,23 +1,44 @@
-"""What a sweep found, in sentences: answers, limits, and what was chosen for it."""
+"""What a sweep found: answers, the fastest row, limits, MFU, and what was chosen for it."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import PurePath
 
 from scalewise.analysis.apart import timed_only
+from scalewise.analysis.asking import for_more_runs, for_several_devices
 from scalewise.analysis.ceiling import under_ceiling
 from scalewise.analysis.figures import estimate, number, ratio
+from scalewise.analysis.kinds import is_monitored
+from scalewise.analysis.labels import told_apart
+from scalewise.analysis.runs import Configuration
 from scalewise.analysis.statistics import estimate_positive
 from scalewise.analysis.summary import Analysis
 from scalewise.plurals import plural
-from scalewise.report import cost
-from scalewise.report.gathered import by_text
+from scalewise.report.cost_tables import cost_sentence
+from scalewise.report.sections import Line, Lines, Note, Section, by_text, lines, section
 
-BUSY = (
+_BUSY = (
     "*Compute-bound* is a GPU that is busy, not one that is efficient: its SMs have work also "
     "while their kernels wait for memory. MFU says how much of the peak is reached."
 )
+_FEWEST_ROWS = 3
+"""Rows of one workload below which the reader sees at once which is fastest."""
+_MOST_NAMED = 3
+"""Rows named in one line; further ones are counted."""
+
+
+def answer(analysis: Analysis) -> Section:
+    """Verdicts with their reasons, or why there is none, and the fastest rows."""
+    found = tuple(Line(reason, label, verdict) for label, verdict, reason in answers(analysis))
+    return section(
+        "answer",
+        "Answer",
+        Lines(found),
+        lines(() if found else [_no_answer(analysis)], "plain"),
+        lines(fastest(analysis), "plain"),
+    )
 
 
 def answers(analysis: Analysis) -> list[tuple[str, str, str]]:
@@ -41,12 +62,28 @@ def answers(analysis: Analysis) -> list[tuple[str, str, str]]:
             near = under_ceiling(config, analysis.measured)
             if near:
                 reason += f"; {ratio(near.share)} of the ceiling, {near.ceiling.label}"
-            costs = cost.sentence(analysis, pair)
+            costs = cost_sentence(analysis, pair)
             reason += f"; {costs}" if costs else ""
             found.append((config.label, pair.judgement.verdict, reason))
         elif refused:
             found.append((config.label, "not comparable", refused.reason))
     return sorted(found, key=lambda answer: answer[1] != "invalid")
+
+
+def _no_answer(analysis: Analysis) -> str:
+    """Why there is no verdict at all, and what to do."""
+    if not analysis.measured and any(c.runs for c in analysis.configurations):
+        return (
+            "No cell was timed: they examined the devices, tried batch sizes, or ran under a "
+            "profiler."
+        )
+    if not analysis.measured:
+        return "No cell finished, so nothing was measured: see the reasons below."
+    if all(c.devices == 1 for c in analysis.measured):
+        monitored = is_monitored(analysis.measured[0].cells[0].config)
+        todo = for_several_devices(monitored).replace("`", "")
+        return f"Nothing ran on several devices, so there is nothing to compare: {todo}."
+    return "No verdict."
 
 
 def command(analysis: Analysis) -> str:
@@ -62,17 +99,69 @@ def counts(analysis: Analysis) -> str:
     return f"{len(states)} {plural(len(states), 'cell')}: {', '.join(each) or 'none'}"
 
 
-def limits(analysis: Analysis) -> list[str]:
-    """What limits each configuration, the main limit first, with the test that would refute it."""
+def fastest(analysis: Analysis) -> list[str]:
+    """For each workload whose values were swept, the fastest row or those that may be it.
+
+    A row is the fastest if the 95 % interval of its samples/s lies above those of all others. An
+    invalid one is none of them.
+    """
     found = []
+    for rows in workloads(analysis):
+        timed = [row for row in rows if row.estimate("samples_per_s") is not None]
+        if len(timed) >= _FEWEST_ROWS and len({told_apart(row.label) for row in timed}) > 1:
+            sound = [row for row in timed if row.config_id not in analysis.invalid]
+            found += [_fastest_of(sound)] if len(sound) > 1 else []
+    return found
+
+
+def workloads(analysis: Analysis) -> list[list[Configuration]]:
+    """The measured rows by model and dataset."""
+    found: dict[tuple[str | None, str | None], list[Configuration]] = {}
+    for config in analysis.measured:
+        found.setdefault((config.name("model"), config.name("dataset")), []).append(config)
+    return list(found.values())
+
+
+def _fastest_of(rows: Sequence[Configuration]) -> str:
+    figures = {row.label: figure for row in rows if (figure := row.estimate("samples_per_s"))}
+    ordered = sorted(figures, key=lambda label: -figures[label].value)
+    first = figures[ordered[0]].interval
+    if first is None:
+        more = for_more_runs(is_monitored(rows[0].cells[0].config), 1)
+        return (
+            f"fastest: not decided: {ordered[0]} has the highest samples/s, of one run, which does "
+            f"not tell how far others would lie from it: {more}"
+        )
+    # One run tells no interval, so nobody is shown to lie above it.
+    rivals = [
+        label
+        for label in ordered[1:]
+        if (other := figures[label].interval) is None or other.high >= first.low
+    ]
+    if not rivals:
+        return f"fastest: {ordered[0]} with {estimate(figures[ordered[0]])} samples/s"
+    return f"fastest: not decided between {_listed([ordered[0], *rivals])}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMED
+    if more > 0:
+        return f"{', '.join(names[:_MOST_NAMED])} and {more} more"
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def limits(analysis: Analysis) -> Section:
+    """What limits each configuration, the main limit first, with the test that would refute it."""
+    found, busy = [], False
     for config in analysis.measured:
         for i, diagnosis in enumerate(analysis.diagnoses[config.config_id]):
             rank = "main limit" if i == 0 else "also"
             found.append(f"{config.label}, {rank}: {diagnosis}. Test: {diagnosis.refutation}.")
-    return found
+            busy = busy or diagnosis.limit == "compute-bound"
+    return section("limits", "What limits them", lines(found), Note(_BUSY if busy else ""))
 
 
-def mfu(analysis: Analysis) -> list[str]:
+def mfu(analysis: Analysis) -> Section:
     """MFU of each configuration against each peak that is known, or why there is none."""
     found, without = [], []
     for config in analysis.measured:
@@ -93,28 +182,30 @@ def mfu(analysis: Analysis) -> list[str]:
         if results and not peaks:
             reasons = dict.fromkeys(results[0].missing.values())
             without.append((config.label, f"no MFU: {'; '.join(reasons)}"))
-    return [*found, *by_text(without, "configuration")]
+    said = [*found, *by_text(without, "configuration")]
+    return section("mfu", "Model FLOPs utilisation", lines(said))
 
 
-def decisions(analysis: Analysis) -> list[str]:
+def decisions(analysis: Analysis) -> Section:
     """What ``strategy=auto`` chose and by which evidence, three lines for each choice."""
     found: dict[tuple[str, ...], str] = {}
     for cell in analysis.sweep.cells:
         if cell.decision is not None:
             found.setdefault(cell.decision.lines(), cell.planned.name)
-    return [f"{name}: {line}" for lines, name in found.items() for line in lines]
+    said = [f"{name}: {line}" for texts, name in found.items() for line in texts]
+    return section("decisions", "Strategy chosen by measurement", lines(said))
 
 
-def batch_sizes(analysis: Analysis) -> list[str]:
+def batch_sizes(analysis: Analysis) -> Section:
     """What ``batch_size=auto`` found, a line for each configuration that was trained with it."""
     found = []
     for config in timed_only(analysis.configurations):
         search, own = config.cells[0].batch_search, config.cells[0].config
         if search is not None and own is not None:
             found.append(f"{config.label}: {search.line(str(own['scaling']))}")
-    return found
+    return section("batch_sizes", "Batch size found by search", lines(found))
 
 
-def repeats(analysis: Analysis) -> list[str]:
+def repeats(analysis: Analysis) -> Section:
     """Who needed how many runs under ``repeats=auto``, and why."""
-    return [str(group) for group in analysis.repeats]
+    return section("repeats", "Repeats", lines(map(str, analysis.repeats)))

@@ -1,42 +1,148 @@
-"""The plots of a report. Each returns a figure, or None where there is nothing to draw."""
+"""Throughput, speedup, steps and losses: each a figure, or None without anything to show."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogFormatter, MaxNLocator
 
+from scalewise.analysis.common_stalls import step_edges_s
 from scalewise.analysis.figures import number
 from scalewise.analysis.limits import IDLE, mean_anatomy, phase_word
+from scalewise.analysis.run import Run
+from scalewise.analysis.runs import Configuration
+from scalewise.analysis.scaling import Pair
+from scalewise.analysis.statistics import RatioEstimate
 from scalewise.analysis.summary import Analysis
-from scalewise.records import PHASES
-from scalewise.report import style
-from scalewise.report.panels import by_workload, name_rows, short_label
-from scalewise.report.plots_balance import balance
-from scalewise.report.plots_scaling import speedup_efficiency, throughput
-from scalewise.report.plots_steps import step_times
+from scalewise.analysis.verdict import MIN_EFFICIENCY
+from scalewise.records import PHASES, WARMUP, StepSeries
+from scalewise.report import device_plots, plot_style
+from scalewise.report.plot_style import Draw
+
+_MOST_PANELS: Final = 12
+_BINS: Final = 600
+"""About the pixels of a panel's width: each shows its longest step, so that no spike is lost."""
+_LOG_FROM: Final = 10.0
+_RANKS_NAMED: Final = 8
 
 
-def draw_all(analysis: Analysis) -> dict[str, Figure]:
-    """File name to figure, for every plot that has something to show."""
-    drawn = {name: draw(analysis) for name, draw in _PLOTS.items()}
-    return {name: made for name, made in drawn.items() if made is not None}
+def report_plots(analysis: Analysis) -> dict[str, Draw]:
+    """File name to what draws it, for every plot there may be."""
+    beneficial = f"efficiency of {MIN_EFFICIENCY:g}: the least that is called beneficial"
+    scaled = partial(speedup_efficiency, analysis.pairs, "", MIN_EFFICIENCY, beneficial)
+    return {
+        "throughput.png": lambda: throughput(analysis.measured),
+        "speedup_efficiency.png": scaled,
+        "step_times.png": lambda: step_times(analysis),
+        "step_anatomy.png": lambda: step_anatomy(analysis),
+        "loss.png": lambda: loss(analysis),
+        **device_plots.device_plots(analysis),
+    }
+
+
+def throughput(configs: Sequence[Configuration]) -> Figure | None:
+    """Global samples/s with 95 % intervals over runs; every run is a dot."""
+    groups = plot_style.by_workload([c for c in configs if c.values("samples_per_s")])
+    if not groups:
+        return None
+    made, panels = plot_style.stacked_panels([len(g) for g in groups.values()])
+    for axes, (workload, members) in zip(panels, groups.items(), strict=True):
+        bars = [(c, mean, c.values("samples_per_s")) for c in members
+                if (mean := c.estimate("samples_per_s"))]  # fmt: skip
+        plot_style.interval_bars(axes, workload, bars)
+    panels[-1].set_xlabel(
+        "samples/s of all devices (bar and number: mean, line: 95 % interval, dots: runs)"
+    )
+    return made
+
+
+def speedup_efficiency(
+    pairs: Sequence[Pair], title: str, threshold: float, threshold_words: str
+) -> Figure | None:
+    """Speedup and efficiency over devices, with intervals, ideal and threshold lines."""
+    if not pairs:
+        return None
+    curves: dict[str, list[Pair]] = {}
+    for pair in pairs:
+        name = pair.multi.label.replace(f" x{pair.devices}", "", 1)
+        curves.setdefault(name, []).append(pair)
+    made = plot_style.figure(plot_style.WIDTH_IN + 1, 4.6 + 0.22 * len(curves))
+    most = max(p.devices for p in pairs)
+    readers: tuple[Callable[[Pair], RatioEstimate], ...] = (
+        lambda p: p.speedup,
+        lambda p: p.efficiency,
+    )
+    titles = ("speedup over one device", "efficiency")
+    panels = plot_style.grid_of_panels(made, 1, 2, 2)
+    for axes, read, words in zip(panels, readers, titles, strict=True):
+        for i, (name, members) in enumerate(curves.items()):
+            shift = 0.03 * most * (i - (len(curves) - 1) / 2) / max(len(curves) - 1, 1)
+            _ratio_points(axes, sorted(members, key=lambda p: p.devices), read, name, i, shift)
+        axes.set(xlabel="devices", title=f"{title}{words}")
+        axes.set_xticks(sorted({1, *(p.devices for p in pairs)}))
+        axes.set_xlim(1 - 0.06 * most, most * 1.08)
+        axes.set_ylim(0, max(axes.get_ylim()[1], 1.15))
+        plot_style.tidy(axes, "both")
+    speedup, efficiency = panels
+    speedup.plot([1, most], [1, most], "--", color=plot_style.GREY, label="ideal")
+    efficiency.axhline(1, ls="--", color=plot_style.GREY)
+    efficiency.axhline(threshold, ls=":", color=plot_style.GREY, label=threshold_words)
+    _limit_ratios(speedup, [(p.devices, p.speedup) for p in pairs], most)
+    _limit_ratios(efficiency, [(p.devices, p.efficiency) for p in pairs], 1.0)
+    plot_style.legend_below(made, plot_style.entries_of(*panels), 2)
+    return made
+
+
+def _ratio_points(
+    axes: Axes,
+    pairs: Sequence[Pair],
+    read: Callable[[Pair], RatioEstimate],
+    name: str,
+    index: int,
+    shift: float,
+) -> None:
+    """A marker a pair with its interval, and a line through them from 1 on one device."""
+    ratios = [read(pair) for pair in pairs]
+    values = [r.value for r in ratios]
+    low = [r.value - r.interval.low if r.interval else 0.0 for r in ratios]
+    high = [r.interval.high - r.value if r.interval else 0.0 for r in ratios]
+    x = [pair.devices + shift for pair in pairs]
+    colour = plot_style.colour(index)
+    axes.plot([1, *x], [1, *values], color=colour, lw=1, alpha=0.6)
+    axes.errorbar(x, values, yerr=[low, high], fmt=plot_style.marker(index), ms=6, capsize=3,
+                  color=colour, label=name)  # fmt: skip
+
+
+def _limit_ratios(axes: Axes, points: Sequence[tuple[int, RatioEstimate]], ideal: float) -> None:
+    """Intervals that dwarf every ratio leave the axes, with an arrow; the ``ideal`` stays."""
+    limit = plot_style.WIDEST * max(ideal, *(figure.value for _, figure in points))
+    if axes.get_ylim()[1] <= limit:
+        return
+    for devices, figure in points:
+        if figure.interval and figure.interval.high > limit:
+            axes.plot([devices], [limit], "^", color="black", ms=6, clip_on=False)
+    axes.set_ylim(0, limit)
 
 
 def step_anatomy(analysis: Analysis) -> Figure | None:
     """Where a step goes: stacked mean ms of each phase."""
     anatomies = {c.config_id: a for c in analysis.measured if (a := mean_anatomy(c))}
-    groups = by_workload([c for c in analysis.measured if c.config_id in anatomies])
+    groups = plot_style.by_workload([c for c in analysis.measured if c.config_id in anatomies])
     if not groups:
         return None
-    made, panels = style.stacked_panels(style.WIDTH_IN, [len(g) for g in groups.values()])
+    made, panels = plot_style.stacked_panels([len(g) for g in groups.values()])
     shown: dict[str, Artist] = {}
     for axes, (workload, configs) in zip(panels, groups.items(), strict=True):
         for row, config in enumerate(configs):
-            phases, step_ms, line = anatomies[config.config_id]
+            phases, step_ms, timeline = anatomies[config.config_id]
             left = 0.0
             for i, phase in enumerate(PHASES):
                 ms = phases.get(phase)
@@ -44,59 +150,154 @@ def step_anatomy(analysis: Analysis) -> Figure | None:
                     word = phase_word(config, phase)
                     idle = word == IDLE
                     hatch = "///" if phase == "exposed_comm" else "..." if idle else None
-                    colour = style.GREY if idle else style.colour(i)
+                    colour = plot_style.GREY if idle else plot_style.colour(i)
                     bar = axes.barh(row, ms, left=left, color=colour, height=0.7,
                                     hatch=hatch, edgecolor="white", linewidth=0.5)  # fmt: skip
                     shown.setdefault(word, bar[0])
                     left += ms
-            axes.text(left, row, f"  {number(step_ms)} ms ({line})", va="center", fontsize=8)
-        name_rows(axes, [short_label(c, workload) for c in configs])
+            axes.text(left, row, f"  {number(step_ms)} ms ({timeline})", va="center", fontsize=8)
+        plot_style.name_rows(axes, [plot_style.short_label(c) for c in configs])
         axes.set_title(workload, loc="left", fontsize=11)
         axes.set_xlim(0, axes.get_xlim()[1] * 1.2)
-        style.tidy(axes)
+        plot_style.tidy(axes)
     panels[-1].set_xlabel("mean ms a step, over runs and ranks (device or host clock)")
-    made.legend(list(shown.values()), list(shown), loc="outside lower center", ncols=4,
-                frameon=False, fontsize=9)  # fmt: skip
+    plot_style.legend_below(made, shown, 4)
     return made
 
 
 def loss(analysis: Analysis) -> Figure | None:
     """Loss over samples fed, a line a run: speed is worth what it reaches."""
-    groups = by_workload([c for c in analysis.measured if any(r.loss_history for r in c.runs)])
+    known = [c for c in analysis.measured if any(r.loss_history for r in c.runs)]
+    groups = plot_style.by_workload(known)
     if not groups:
         return None
     columns = 2 if len(groups) in (2, 4) else min(3, len(groups))
     rows = -(-len(groups) // columns)
-    made = style.figure(1.5 + 4.2 * columns, 4.0 * rows)
-    grid = made.subplots(rows, columns, squeeze=False).ravel()
-    for axes, (workload, configs) in zip(grid, groups.items(), strict=False):
-        for i, config in enumerate(configs):
-            curves = [run.loss_history for run in config.runs if run.loss_history]
-            for j, curve in enumerate(curves):
-                lonely = style.marker(i) if len(curve.samples) < 3 else None
-                axes.plot(curve.samples, curve.values, color=style.colour(i), lw=1.4,
-                          alpha=0.9 if len(curves) == 1 else 0.6, marker=lonely,
-                          ls=("-", "--", "-.", ":")[i % 4],
-                          label=short_label(config, workload) if j == 0 else None)  # fmt: skip
+    made = plot_style.figure(1.5 + 4.2 * columns, 4.0 * rows)
+    panels = plot_style.grid_of_panels(made, rows, columns, len(groups))
+    for axes, (workload, configs) in zip(panels, groups.items(), strict=True):
+        curves = [
+            (
+                plot_style.short_label(c),
+                [(h.samples, h.values) for r in c.runs if (h := r.loss_history)],
+            )
+            for c in configs
+        ]
         names = sorted({r.loss_history.name for c in configs for r in c.runs if r.loss_history})
-        axes.set(xlabel="samples fed by all devices", ylabel=", ".join(names))
-        axes.set_title(workload, loc="left", fontsize=11)
-        axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
-        axes.xaxis.set_major_locator(MaxNLocator(5))
-        axes.legend(frameon=False, fontsize=8)
-        style.tidy(axes, "both")
-    for axes in grid[len(groups) :]:
-        axes.remove()
+        draw_curves(axes, workload, curves, ", ".join(names))
     return made
 
 
-_PLOTS: Final[Mapping[str, Callable[[Analysis], Figure | None]]] = {
-    "throughput.png": throughput,
-    "speedup_efficiency.png": speedup_efficiency,
-    "step_times.png": step_times,
-    "step_anatomy.png": step_anatomy,
-    "loss.png": loss,
-    "balance.png": balance,
-}
-NAMES: Final = tuple(_PLOTS)
-"""Every plot there may be."""
+Curve = tuple[Sequence[int], Sequence[float]]
+
+
+def draw_curves(
+    axes: Axes, title: str, curves: Sequence[tuple[str, Sequence[Curve]]], what: str
+) -> None:
+    """Curves over samples fed: a colour a configuration, a line a run."""
+    for i, (label, runs) in enumerate(curves):
+        for j, (samples, values) in enumerate(runs):
+            lonely = plot_style.marker(i) if len(samples) < 3 else None
+            axes.plot(samples, values, color=plot_style.colour(i), lw=1.4,
+                      alpha=0.9 if len(runs) == 1 else 0.6, marker=lonely,
+                      ls=("-", "--", "-.", ":")[i % 4],
+                      label=label if j == 0 else None)  # fmt: skip
+    axes.set(xlabel="samples fed by all devices", ylabel=what)
+    axes.set_title(title, loc="left", fontsize=11)
+    plot_style.group_thousands(axes, "x")
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.legend(frameon=False, fontsize=8)
+    plot_style.tidy(axes, "both")
+
+
+def step_times(analysis: Analysis) -> Figure | None:
+    """Every step of every run and rank, a panel a configuration; the timed window is shaded."""
+    configs = [c for c in analysis.measured if any(_series(run) for run in c.runs)]
+    if not configs:
+        return None
+    shown, left_out = configs[:_MOST_PANELS], configs[_MOST_PANELS:]
+    columns = 1 if len(shown) == 1 else 2
+    rows = -(-len(shown) // columns)
+    made = plot_style.figure(plot_style.WIDTH_IN if columns == 1 else 12.0, 1.0 + 2.7 * rows)
+    panels = plot_style.grid_of_panels(made, rows, columns, len(shown))
+    for axes, config in zip(panels, shown, strict=True):
+        _draw_steps(axes, config)
+    ranks = max(one.rank for c in shown for run in c.runs for one in run.cell.steps) + 1
+    entries: dict[str, Artist] = {
+        f"rank {rank}": Line2D([], [], color=plot_style.colour(rank))
+        for rank in range(min(ranks, _RANKS_NAMED))
+    }
+    entries["timed window"] = Line2D([], [], color=plot_style.GREY, alpha=0.3, lw=8)
+    plot_style.legend_below(made, entries, 5)
+    if left_out:
+        names = ", ".join(config.label for config in left_out)
+        made.suptitle(f"not shown: {names}", fontsize=9, wrap=True)
+    return made
+
+
+def _draw_steps(axes: Axes, config: Configuration) -> None:
+    lowest, highest = np.inf, 0.0
+    for run in config.runs:
+        series = _series(run)
+        if not series:
+            continue
+        edges = [step_edges_s(one) for one in series]
+        start = min(float(each[0]) for each in edges)
+        _shade(axes, series, edges, start, alpha=0.3 / len(config.runs))
+        for one, each in zip(series, edges, strict=True):
+            steps = one.column("step")
+            known = ~np.isnan(steps)
+            at, ms = _longest_of_each_bin(each[:-1][known] - start, steps[known])
+            if len(ms):
+                lowest, highest = min(lowest, float(ms.min())), max(highest, float(ms.max()))
+                # A step lasts until the next one: a long one is as wide as it is high.
+                until = np.append(at, each[-1] - start)
+                axes.plot(until, np.append(ms, ms[-1]), color=plot_style.colour(one.rank), lw=0.8,
+                          alpha=0.8, drawstyle="steps-post")  # fmt: skip
+    if lowest > 0 and highest > _LOG_FROM * lowest:
+        axes.set_yscale("log")
+        # The default formatters write mathematics.
+        for set_formatter in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            set_formatter(LogFormatter(minor_thresholds=(1.5, 0.4)))
+    else:
+        axes.set_ylim(bottom=0)
+    runs = f"{len(config.runs)} {'run' if len(config.runs) == 1 else 'runs'}"
+    axes.set_title(f"{config.label} ({runs})", loc="left", fontsize=10)
+    axes.set_xlabel("seconds since the first step began", fontsize=9)
+    axes.set_ylabel("step time (ms)", fontsize=9)
+    axes.margins(x=0.01)
+    plot_style.tidy(axes, "both")
+
+
+def _series(run: Run) -> tuple[StepSeries, ...]:
+    return tuple(one for one in run.cell.steps if len(one))
+
+
+def _shade(
+    axes: Axes,
+    series: Sequence[StepSeries],
+    edges: Sequence[npt.NDArray[np.float64]],
+    start: float,
+    alpha: float,
+) -> None:
+    """The time in which any rank's steps were timed."""
+    timed = [np.flatnonzero((one.rows["flags"] & WARMUP) == 0) for one in series]
+    known = [(each[at[0]], each[at[-1] + 1]) for each, at in zip(edges, timed, strict=True)
+             if len(at)]  # fmt: skip
+    if known:
+        begin, end = min(b for b, _ in known), max(e for _, e in known)
+        axes.axvspan(float(begin) - start, float(end) - start, color=plot_style.GREY, alpha=alpha,
+                     lw=0)  # fmt: skip
+
+
+def _longest_of_each_bin(
+    at: npt.NDArray[np.float64], ms: npt.NDArray[np.float64]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """The same points if they are few, else the highest of each of ``_BINS`` equal times."""
+    if len(ms) <= _BINS:
+        return at, ms
+    bins = np.minimum((at - at[0]) / max(at[-1] - at[0], 1e-9) * _BINS, _BINS - 1).astype(int)
+    order = np.lexsort((ms, bins))
+    last = np.append(np.diff(bins[order]) > 0, True)
+    kept = order[last]
+    return at[kept], ms[kept]

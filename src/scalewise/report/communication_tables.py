@@ -1,0 +1,277 @@
+"""What the gradients cost: exposed, overlapped and total, against the doctor's curve."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from scalewise.analysis.cells import Cell
+from scalewise.analysis.communication import Communication, measured_serial_fraction
+from scalewise.analysis.figures import number
+from scalewise.analysis.runs import Configuration
+from scalewise.analysis.seed_breakdown import seed_rows
+from scalewise.analysis.summary import Analysis
+from scalewise.records import CommunicationRecord, RankSummary
+from scalewise.report.sections import (
+    NAME,
+    Column,
+    Note,
+    Section,
+    Table,
+    by_text,
+    label_column,
+    lines,
+    section,
+    table,
+)
+from scalewise.typed import to_plain
+
+_EXPLAINED = {
+    "exposed_ms": "*Exposed* is measured in every step of the timed cells: from the last gradient "
+    "bucket ready to the end of backward.",
+    "total_ms": "*Total* and *overlapped* are measured by a profiler in a cell of its own, whose "
+    "times are in no other table. Intervals of collectives are merged, so that streams are not "
+    "counted twice; waiting inside a collective is included.",
+    "on_against_off_ms": "*On against off* is how much longer a step with reduction takes than one "
+    "without, in the profiled cell. It is the exposed part and what comes *before the last "
+    "gradient*: computation that runs slower beside a collective, and DDP's scaling and copying of "
+    "gradients.",
+    "expected_ms": "*Expected* is what the doctor's all-reduce takes for the same buckets with "
+    "nothing beside them.",
+    "achieved_bus": "Bus bandwidth is bytes x 2(n-1)/n over time: achieved during the *transfer*, "
+    "which is each collective on the rank that came to it last (older records: all of the rank "
+    "that waits least), beside computation.",
+    "doctor_bus": "The *doctor's* is that of its all-reduce at the mean size of a bucket, alone.",
+}
+_LONGEST_NAME = 60
+_MIB = 2**20
+
+
+def communication(analysis: Analysis) -> Section:
+    """Times, bandwidths and ratios of every multi-device configuration."""
+    costs = _cost_table(analysis)
+    said = [text for key, text in _EXPLAINED.items() if key in {c.key for c in costs.columns}]
+    return section(
+        "communication",
+        "Communication",
+        costs,
+        Note(" ".join(said) if costs.rows else ""),
+        lines(_ratio_lines(analysis)),
+        _seed_table(analysis),
+    )
+
+
+def _cost_table(analysis: Analysis) -> Table:
+    columns = (
+        NAME,
+        Column("gradients", "gradients", "MiB", number),
+        Column("buckets", "buckets"),
+        Column("exposed_ms", "exposed", "ms", number),
+        Column("waiting_ms", "of it waiting", "ms", number),
+        Column("on_against_off_ms", "on against off", "ms", number),
+        Column("slower_ms", "of it before the last gradient", "ms", number),
+        Column("overlapped_ms", "overlapped", "ms", number),
+        Column("total_ms", "total", "ms", number),
+        Column("transfer_ms", "transfer", "ms", number),
+        Column("expected_ms", "expected", "ms", number),
+        Column("achieved_bus", "achieved bus", "GB/s", number),
+        Column("doctor_bus", "doctor's bus", "GB/s", number),
+    )
+    rows = []
+    for config, cost in _costs(analysis):
+        exposed, window = cost.exposed, cost.window
+        rows.append(
+            (
+                config.label,
+                None if cost.gradient_bytes is None else cost.gradient_bytes / _MIB,
+                cost.buckets,
+                exposed and exposed.mean_ms,
+                exposed and exposed.wait_ms,
+                window and window.cost_ms,
+                window and window.slower_ms,
+                window and window.overlapped_ms,
+                window and window.total_ms,
+                window and window.transfer_ms,
+                cost.expected_ms,
+                cost.achieved_bus_gb_s,
+                cost.doctor_bus_gb_s,
+            )
+        )
+    return table("communication", columns, rows)
+
+
+def _costs(analysis: Analysis) -> Iterator[tuple[Configuration, Communication]]:
+    for config in analysis.measured:
+        cost = analysis.communication.get(config.config_id)
+        if cost is not None:
+            yield config, cost
+
+
+def _ratio_lines(analysis: Analysis) -> Iterator[str]:
+    """Compute-to-communication ratio and Amdahl's serial fraction, or why there are none."""
+    missing = []
+    for config, cost in _costs(analysis):
+        yield from _ratio(config, cost)
+        yield from _serial_fraction(analysis, config)
+        missing += [(config.label, f"no {name}: {why}") for name, why in cost.missing.items()]
+    yield from by_text(missing, "configuration")
+
+
+def _ratio(config: Configuration, cost: Communication) -> Iterator[str]:
+    if cost.compute_to_communication is None:
+        return
+    ratio, compute = number(cost.compute_to_communication), number(cost.compute_ms)
+    at_most = "at most " if cost.against == "exposed only" else ""
+    of = {
+        "profiler window": "all of its communication, by the profiler window",
+        "doctor's curve": "what the doctor's curve gives for its communication",
+        "exposed only": "its exposed communication alone",
+    }
+    yield (
+        f"{config.label}: compute-to-communication ratio {at_most}{ratio}: forward, backward and "
+        f"optimizer take {compute} ms a step, over {of[cost.against or 'exposed only']}"
+    )
+
+
+def _serial_fraction(analysis: Analysis, config: Configuration) -> Iterator[str]:
+    pair = analysis.pair(config)
+    found = measured_serial_fraction(pair) if pair else None
+    if isinstance(found, str):
+        yield f"{config.label}: no serial fraction: {found}"
+    elif found is not None:
+        span = "" if found.low is None else f" [{number(found.low)}, {number(found.high)}]"
+        yield (
+            f"{config.label}: Amdahl's serial fraction {number(found.value)}{span} (Karp-Flatt, "
+            "from the speedup)"
+        )
+
+
+def _seed_table(analysis: Analysis) -> Table:
+    """The five rows of the study's table: those that DDP has for each configuration, the rest once.
+
+    Empty where no configuration averaged gradients in buckets: of no other strategy is it true.
+    """
+    ours = [(config, seed_rows(cost)) for config, cost in _costs(analysis) if _has_buckets(cost)]
+    rows = [
+        (config.label, row.name, number(row.ms), row.meaning)
+        for config, found in ours
+        for row in found
+        if row.exists
+    ]
+    for _, found in ours[:1]:
+        rows += [("each", row.name, "absent", row.meaning) for row in found if not row.exists]
+    columns = (
+        NAME,
+        label_column("row", "row"),
+        Column("ms", "ms a step"),
+        label_column("here", "here"),
+    )
+    title = (
+        "The rows of the TensorFlow study's communication table, and what exists of them in "
+        "DistributedDataParallel"
+    )
+    return table("seed", columns, rows, title=title)
+
+
+def _has_buckets(cost: Communication) -> bool:
+    return cost.buckets is not None or cost.exposed is not None
+
+
+def communication_as_plain(analysis: Analysis, config: Configuration) -> dict[str, object] | None:
+    """For ``results.json``."""
+    cost = analysis.communication.get(config.config_id)
+    if cost is None:
+        return None
+    pair = analysis.pair(config)
+    return {
+        **to_plain(cost),
+        "amdahl_serial_fraction": to_plain(measured_serial_fraction(pair)) if pair else None,
+        "seed_rows": to_plain(seed_rows(cost)) if _has_buckets(cost) else [],
+    }
+
+
+def profiles(analysis: Analysis) -> Section:
+    """Where the windows and the traces of profiled cells lie, with the longest operations."""
+    return section("profiles", "Under the profiler", lines(_profile_lines(analysis)))
+
+
+def _profile_lines(analysis: Analysis) -> Iterator[str]:
+    doubted = _doubted_windows(analysis)
+    for config in analysis.profiled:
+        cell = config.runs[-1].cell
+        if not cell.profiles:
+            yield f"{cell.planned.name}: the profiler's window was not recorded"
+            continue
+        first = cell.profiles[0]
+        known = [o for o in first.operations
+                 if not (cell.planned.name in doubted and o.communication)]  # fmt: skip
+        longest = sorted(known, key=lambda o: -o.ms_per_step)[:3]
+        names = ", ".join(f"{_cut(o.name)} {number(o.ms_per_step)} ms" for o in longest) or "none"
+        trace = f"; trace: {cell.planned.name}/profile/{first.trace}" if first.trace else ""
+        yield (
+            f"{cell.planned.name}: {first.steps} steps, longest of rank 0 a step: {names}{trace}"
+        )
+        yield from (f"{cell.planned.name}: {name}: {why}" for name, why in first.missing.items())
+
+
+def _cut(name: str) -> str:
+    """A kernel's name may have hundreds of letters, most of them types of its arguments."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
+
+
+def profiles_as_plain(analysis: Analysis, cell: Cell) -> list[dict[str, Any]]:
+    """What the profiler saw of each rank, without the collectives of a window that is doubted."""
+    ranks: list[dict[str, Any]] = to_plain(cell.profiles)
+    reason = _doubted_windows(analysis).get(cell.planned.name)
+    for rank in ranks if reason else ():
+        rank["communication_ms"] = rank["overlapped_ms"] = None
+        rank["operations"] = [one for one in rank["operations"] if not one["communication"]]
+        rank["missing"]["communication_ms"] = reason
+    return ranks
+
+
+def _doubted_windows(analysis: Analysis) -> dict[str, str]:
+    """Cell to the reason why the communication of its profiler's window is no figure."""
+    return {
+        cost.window.cell: cost.missing["total and overlapped"]
+        for cost in analysis.communication.values()
+        if cost.window is not None and "total and overlapped" in cost.missing
+    }
+
+
+def sent(analysis: Analysis) -> Section:
+    """Rounds and bytes of an optimizer step as counted, for configurations that counted them."""
+    found = []
+    for config in analysis.measured:
+        result = next((run.cell.result for run in config.runs if run.cell.result), None)
+        most = busiest(result.ranks) if result else None
+        if result is not None and most is not None:
+            said = _sent_line(most, result.ranks, config.devices or 1)
+            found.append(f"{config.label}: {said}")
+    return section("sent", "What was sent", lines(found))
+
+
+def busiest(ranks: Sequence[RankSummary]) -> CommunicationRecord | None:
+    """The record of the rank that sent most; None where none was counted."""
+    counted = [rank.communication for rank in ranks if rank.communication is not None]
+    return max(counted, key=lambda c: c.payload_bytes_per_step, default=None)
+
+
+def _sent_line(most: CommunicationRecord, ranks: Sequence[RankSummary], devices: int) -> str:
+    payload = most.payload_bytes_per_step
+    # A ring sends each rank's part round twice; between two ranks that is what they handed over.
+    wire = payload * 2 * (devices - 1) / devices
+    sends = "as much" if devices == 2 else f"{number(wire / _MIB)} MiB"
+    text = (
+        f"{most.what} averaged {number(most.rounds_per_step)} times a step, "
+        f"{number(payload / _MIB)} MiB a rank handed to the all-reduce, for which a ring sends "
+        f"{sends} over each of its links"
+    )
+    sizes = [r.gradient_bytes for r in ranks if r.communication and r.gradient_bytes]
+    whole = sizes[0] * most.rounds_per_step if sizes else 0
+    if most.what == "gradients" and whole and payload < whole * 0.99:
+        share = payload / whole
+        text += f"; compressed to {share:.0%} of the gradients' {number(sizes[0] / _MIB)} MiB"
+    if most.ms_per_step is not None:
+        text += f"; {number(most.ms_per_step)} ms a step on average"
+    return text

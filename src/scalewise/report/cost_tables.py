@@ -1,0 +1,296 @@
+"""Cost of a sample, time and cost of a target, and what each number of devices gains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from scalewise.analysis.ceiling import is_ceiling
+from scalewise.analysis.cost import Cost, cost_ratio
+from scalewise.analysis.figures import (
+    estimate,
+    factor,
+    figure_as_plain,
+    interval_words,
+    number,
+    ratio,
+)
+from scalewise.analysis.labels import told_apart
+from scalewise.analysis.runs import Configuration
+from scalewise.analysis.scaling import Pair
+from scalewise.analysis.statistics import Estimate
+from scalewise.analysis.summary import Analysis
+from scalewise.analysis.target import Target, reach
+from scalewise.analysis.widths import Gain, Ladder, fastest_of_each, ladders
+from scalewise.report.scaling_tables import verdict
+from scalewise.report.sections import (
+    NAME,
+    Column,
+    Section,
+    Table,
+    label_column,
+    lines,
+    section,
+    table,
+)
+from scalewise.typed import to_plain
+
+_EXCLUDED = (
+    "of the timed steps alone: start-up, warm-up, GPUs of the host that stand idle, storage and "
+    "traffic are not in it, and a list price is not what you pay"
+)
+_COST_NOTE = (
+    f"USD are {_EXCLUDED} (`+hardware.price=...` gives your own). *Cost of a sample* is over that "
+    "on the single device: 1 / efficiency at one price. Verdicts weigh time, not money: from an "
+    "efficiency of 0.5 a *beneficial* configuration may cost twice as much a sample."
+)
+_TARGET_NOTE = (
+    "Times are at the rate of the timed steps, and so are their 95 % intervals. Start-up, warm-up, "
+    "validation, checkpoints and what hours at full heat change are not in them. Equal samples are "
+    "not equal losses: compare what was reached, above all where the batches differ."
+)
+_DEVICES_NOTE = (
+    "*Gain* is samples/s over those of the next smaller number of devices, with Welch's 95 % "
+    "interval; the fastest counts where several ran on as many. *Each added device* brings that "
+    "much of what one of the smaller number does: 1 where it works as well, 0 where it changes "
+    "nothing. The speedup, the efficiency and the verdict are over one device."
+)
+_SAID_BY_THE_SPEEDUP = 2
+"""Devices up to which a speedup over one is all there is to say."""
+
+
+def cost(analysis: Analysis) -> Section:
+    """Cost of a million samples; the reasons alone where no price is known."""
+    costs, prices = _cost_table(analysis), price_lines(analysis)
+    screen = [*prices, f"USD are {_EXCLUDED}"] if costs.rows else []
+    return section(
+        "cost", "Cost", lines(prices, where="page"), costs, lines(screen, "faint", "screen")
+    )
+
+
+def _cost_table(analysis: Analysis) -> Table:
+    columns = (
+        NAME,
+        Column("usd", "USD per million samples", format=estimate),
+        Column("cost_ratio", "cost of a sample", "x single", ratio),
+    )
+    rows = []
+    for config in analysis.measured:
+        pair = analysis.sound_pair(config)
+        compared = cost_ratio(pair, analysis.costs) if pair else None
+        rows.append((config.label, usd_per_million(analysis, config), compared))
+    # No row at all where no price is known.
+    return table("cost", columns, rows if any(row[1] for row in rows) else (), _COST_NOTE)
+
+
+def usd_per_million(analysis: Analysis, config: Configuration) -> Estimate | None:
+    """USD per million samples; None without a price."""
+    found = analysis.costs.get(config.config_id)
+    return found.usd_per_million_samples if found else None
+
+
+def price_lines(analysis: Analysis) -> list[str]:
+    """Each price with its source and date, and each reason why there is no cost.
+
+    A line names its configurations unless it holds for all of them.
+    """
+    labels: dict[str, list[str]] = {}
+    for config in analysis.measured:
+        found = analysis.costs.get(config.config_id)
+        if found is not None:
+            missing = f"no cost in USD: {found.missing}"
+            line = missing if found.missing else f"price: {_price_words(found)}"
+            labels.setdefault(line, []).append(config.label)
+    if len(labels) == 1:
+        return list(labels)
+    return [f"{', '.join(names)}: {line}" for line, names in labels.items()]
+
+
+def cost_sentence(analysis: Analysis, pair: Pair) -> str:
+    """``2 GPUs cost 1.13 times as much a sample as one and finish 1.77 times as soon``, priced.
+
+    Empty for independent models, which are a bound and nothing one could choose, and where the
+    price of one side alone is known.
+    """
+    compared = cost_ratio(pair, analysis.costs)
+    if is_ceiling(pair.multi) or compared is None:
+        return ""
+    noun = "devices" if pair.multi.is_cpu else "GPUs"
+    interval = f" ({interval_words(compared)})" if compared.interval else ""
+    speedup = pair.speedup.value
+    finish = f"finish {factor(speedup)} times as soon"
+    said = (
+        f"{pair.devices} {noun} cost {factor(compared.value)} times as much a sample as one"
+        f"{interval} and {finish if speedup >= 1 else f'take {factor(1 / speedup)} times as long'}"
+    )
+    multi, single = (analysis.costs.get(c.config_id) for c in (pair.multi, pair.single))
+    if multi is None or single is None:
+        return f"at equal prices, {said}"
+    if multi.usd_per_million_samples is None or single.usd_per_million_samples is None:
+        return f"at equal prices, {said} (no cost in USD: {multi.missing or single.missing})"
+    usd = number(multi.usd_per_million_samples.value)
+    alone = number(single.usd_per_million_samples.value)
+    prices = " and ".join(dict.fromkeys(map(_price_words, (multi, single))))
+    return f"{said}: {usd} USD per million samples, single {alone}, at {prices}"
+
+
+def _price_words(found: Cost) -> str:
+    price = found.price
+    if price is None:
+        return "no known price"
+    cents = f"{price.usd_per_hour:.2f}"
+    # As it was read: who multiplies it out is to get what stands beside it.
+    usd = cents if float(cents) == price.usd_per_hour else f"{price.usd_per_hour:.10g}"
+    return f"{usd} USD per device and hour ({price.source}, {price.date})"
+
+
+def cost_as_plain(analysis: Analysis, config: Configuration) -> dict[str, Any]:
+    """The fields of a configuration in ``results.json``."""
+    found, pair = analysis.costs.get(config.config_id), analysis.sound_pair(config)
+    return {
+        "usd_per_million_samples": figure_as_plain(usd_per_million(analysis, config)),
+        "sample_cost_ratio": figure_as_plain(cost_ratio(pair, analysis.costs) if pair else None),
+        "price_of_one_device": to_plain(found and found.price),
+        "cost_missing": found and found.missing,
+    }
+
+
+def target(analysis: Analysis, samples: int | None) -> Section:
+    """Hours and USD of ``samples``, a number that somebody means to train."""
+    if samples is None:
+        return section("target", "")
+    columns = (
+        NAME,
+        Column("hours", "wall time", "hours", estimate),
+        Column("usd", "cost", "USD", lambda usd: usd if isinstance(usd, str) else estimate(usd)),
+    )
+    found = _targets(analysis, samples)
+    priced = any(one.usd for _, one in found)
+    rows = [(c.label, one.hours, one.usd or ("missing" if priced else None)) for c, one in found]
+    prices = [line.replace("no cost in USD", "USD missing") for line in price_lines(analysis)]
+    return section(
+        "target",
+        f"Time and cost of {samples:,} samples",
+        lines(prices if rows else (), "list", "page"),
+        table("target", columns, rows, _TARGET_NOTE),
+        # Prices of a cost table are not said twice.
+        lines(() if _cost_table(analysis).rows or not rows else prices, "faint", "screen"),
+    )
+
+
+def target_as_plain(analysis: Analysis, samples: int | None) -> dict[str, Any] | None:
+    """The field of ``results.json``; None where nobody asked."""
+    if samples is None:
+        return None
+    return {
+        "samples": samples,
+        "configurations": [
+            {
+                "config_id": config.config_id,
+                "label": config.label,
+                "devices": config.devices,
+                "hours": figure_as_plain(found.hours),
+                "usd": figure_as_plain(found.usd),
+                "missing": found.missing,
+            }
+            for config, found in _targets(analysis, samples)
+        ],
+    }
+
+
+def _targets(analysis: Analysis, samples: int) -> list[tuple[Configuration, Target]]:
+    """Independent models are a bound, and no way to train one: they are left out."""
+    return [
+        (config, reach(samples, config, analysis.costs.get(config.config_id)))
+        for config in analysis.measured
+        if not is_ceiling(config)
+    ]
+
+
+def numbers_of_devices(analysis: Analysis) -> Section:
+    """A row for each number of devices, where there are more than a speedup says."""
+    columns = (
+        NAME,
+        Column("samples_per_s", "samples/s", "global", estimate),
+        Column("speedup", "speedup", format=ratio),
+        Column("efficiency", "efficiency", format=ratio),
+        Column("gain", "gain over the next smaller", format=ratio),
+        Column("added", "each added device", "x one before", ratio),
+        Column("usd", "USD per million samples", format=estimate),
+        label_column("verdict", "verdict"),
+    )
+    shown = [one for one in ladders(analysis.pairs) if one[-1].devices > _SAID_BY_THE_SPEEDUP]
+    rows = [
+        (
+            rung.config.label,
+            rung.config.estimate("samples_per_s"),
+            rung.pair and rung.pair.speedup,
+            rung.pair and rung.pair.efficiency,
+            rung.gain and rung.gain.ratio,
+            rung.gain and rung.gain.added,
+            usd_per_million(analysis, rung.config),
+            verdict(analysis, rung.config),
+        )
+        for ladder in shown
+        for rung in ladder
+    ]
+    return section(
+        "numbers_of_devices",
+        "Numbers of devices side by side",
+        table("numbers_of_devices", columns, rows, _DEVICES_NOTE),
+        lines(map(_gain_line, shown)),
+    )
+
+
+def gains_as_plain(analysis: Analysis) -> list[dict[str, Any]]:
+    """Every number of devices in ``results.json``, those of two numbers too."""
+    return [
+        {
+            "config_id": rung.config.config_id,
+            "label": rung.config.label,
+            "devices": rung.devices,
+            "next_smaller_devices": rung.gain and rung.gain.smaller,
+            "gain_over_next_smaller": figure_as_plain(rung.gain.ratio if rung.gain else None),
+            "each_added_device": figure_as_plain(rung.gain.added if rung.gain else None),
+        }
+        for ladder in ladders(analysis.pairs)
+        for rung in ladder
+    ]
+
+
+def _gain_line(ladder: Ladder) -> str:
+    """Up to which number of devices those that are added make it faster."""
+    config = ladder[-1].config
+    parts = (config.name("model"), config.name("strategy"), *told_apart(config.label))
+    best = fastest_of_each(ladder)
+    steps = [(rung.devices, rung.gain) for rung in best if rung.gain is not None]
+    faster = 0
+    while faster < len(steps) and steps[faster][1].step == "faster":
+        faster += 1
+    said = [_gain_clause(*step) for step in steps]
+    if faster > 1:
+        said[:faster] = [
+            f"up to {steps[faster - 1][0]} devices each number makes more samples/s than the next "
+            "smaller one"
+        ]
+    several = "" if len(best) == len(ladder) else " (the fastest of each number of devices)"
+    return f"{_joined(parts)}: {'; '.join(said)}{several}"
+
+
+def _joined(parts: Iterable[str | None]) -> str:
+    return " ".join(part for part in parts if part)
+
+
+def _gain_clause(devices: int, gain: Gain) -> str:
+    words = {
+        "faster": "make more samples/s than",
+        "slower": "make fewer samples/s than",
+        "not shown": "are not shown to make more samples/s than",
+    }
+    more = devices - gain.smaller
+    each = "the one added brings" if more == 1 else f"each of the {more} added brings"
+    before = "one alone" if gain.smaller == 1 else f"one of the {gain.smaller} before"
+    return (
+        f"{devices} devices {words[gain.step]} {gain.smaller}: {each} {ratio(gain.added)} of what "
+        f"{before} does"
+    )

@@ -1,0 +1,411 @@
+"""What each device and rank did: load balance, memory, energy, and divided models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from scalewise.analysis.balance import (
+    GRADES,
+    LoadBalance,
+    advice,
+    cv_percent,
+    cv_text,
+    grade,
+    what_says_nothing,
+)
+from scalewise.analysis.energy import DeviceEnergy
+from scalewise.analysis.figures import estimate, number
+from scalewise.analysis.pipeline import measure_pipeline
+from scalewise.analysis.run import Run
+from scalewise.analysis.runs import Configuration
+from scalewise.analysis.statistics import Estimate, estimate_not_negative, estimate_positive
+from scalewise.analysis.summary import Analysis
+from scalewise.analysis.usage import DeviceUsage
+from scalewise.report.doubts import UNEVEN
+from scalewise.report.scaling_tables import counted
+from scalewise.report.sections import (
+    NAME,
+    Column,
+    Note,
+    Picture,
+    Section,
+    Table,
+    Verbatim,
+    label_column,
+    lines,
+    section,
+    table,
+)
+
+_MOST_RUNS = 40
+"""Runs with a row of their own."""
+_MOST_GPUS = 16
+"""GPUs of a configuration with a row of their own."""
+_GRADES_NOTE = (
+    "*Grade* is of the mean over runs ("
+    + ", ".join(f"{name} below {below:g} %" for name, below in GRADES.items() if below < math.inf)
+    + ", else poor). The slowest rank, and how far it is behind, are of the worst run. "
+)
+_MEMORY_NOTE = (
+    "MiB are means over the samples inside a run, and ± is their standard deviation there, both "
+    "means over runs; neither is a doubt over runs. *Balance* is the memory CV of the devices' "
+    "means over runs, and says nothing of load. Where runs differ in which device holds more, it "
+    "lies below the memory CV under *Load balance*, the mean of the runs' own CVs."
+)
+_ENERGY_NOTE = (
+    "*J a step* and *J per 1,000 samples* are of the timed steps: the energy counter tells how "
+    "much was used between two of its readings, power samples when. They are geometric means of "
+    "runs, as in *Time and resources*; *power* and *run* are arithmetic means. *Run* goes from the "
+    "first reading of the counter to the last, start-up and idle time included. Beside it is what "
+    "integrating the power samples gives over the same time, and the difference. *Idle* is the "
+    "power of the GPU before the first step."
+)
+
+
+def load_balance(analysis: Analysis) -> Section:
+    """The means, then every run in the order in which they began, then what to do."""
+    more = len(balanced_runs(analysis)) - _MOST_RUNS
+    nothing = what_says_nothing(on_cpu=all(c.is_cpu for c in analysis.measured))
+    return section(
+        "load_balance",
+        "Load balance",
+        _balance_table(analysis, _GRADES_NOTE + nothing),
+        Picture("balance.png", "Arrival of each rank, and CVs across ranks"),
+        _runs_table(analysis),
+        lines([f"{more} more runs are in results.json."] if more > 0 else (), "plain"),
+        lines(_advice(analysis)),
+        Picture("balance_history.png", "Balance over time, and against training speed"),
+    )
+
+
+def _balance_table(analysis: Analysis, note: str) -> Table:
+    """CV across ranks of arrival, and beside it of memory, utilisation and power.
+
+    The first column and its grade are of the mean over runs; the rank and how far it is behind
+    are of the worst run, whose own CV stands beside them.
+    """
+    cpu = all(c.is_cpu for c in analysis.measured)
+    columns = (
+        NAME,
+        Column("arrival_cv", "arrival CV", "%", estimate),
+        label_column("grade", "grade"),
+        Column("worst_cv", "worst run", "%", cv_text),
+        Column("slowest_rank", "its slowest rank"),
+        Column("behind_ms", "behind", "ms", number),
+        Column("memory_cv", "memory CV", "%", estimate),
+        Column("utilization_cv", f"{'CPU time' if cpu else 'utilisation'} CV", "%, n readings"),
+        Column("power_cv", "power CV", "%", estimate),
+    )
+    rows = []
+    for config in analysis.measured:
+        balances = [run.balance for run in config.runs if run.balance]
+        if balances:
+            worst = max(balances, key=lambda b: b.cv_percent)
+            arrival = config.estimate("arrival_cv_percent")
+            rows.append(
+                (
+                    config.label,
+                    arrival,
+                    arrival and grade(arrival.value),
+                    worst.cv_percent,
+                    worst.slowest_rank,
+                    worst.behind_ms,
+                    config.estimate("memory_cv_percent"),
+                    counted(config, "utilization_cv_percent", estimate),
+                    config.estimate("power_cv_percent"),
+                )
+            )
+    return table("balance", columns, rows, note)
+
+
+def _runs_table(analysis: Analysis) -> Table:
+    """One row a run on several devices, in the order in which the runs began."""
+    columns = (
+        label_column("run", "run"),
+        Column("arrival_cv", "arrival CV", "%", cv_text),
+        label_column("grade", "grade"),
+        Column("slowest_rank", "slowest rank"),
+        Column("behind_ms", "behind", "ms", number),
+        Column("behind_share", "share of the step", "%", number),
+        Column("last_in", "last in", "% of steps", number),
+        Column("worst_stretch", "worst stretch", "CV %"),
+        Column("activity_cv", "SM activity CV", "%, n readings"),
+        Column("samples_per_s", "samples/s", "global", number),
+    )
+    rows = []
+    for config, run, balance in balanced_runs(analysis)[:_MOST_RUNS]:
+        worst = max(balance.history, key=lambda w: w.cv_percent, default=None)
+        share, activity = balance.behind_share, run.sm_activity_cv_percent
+        readings = run.usage.activity_readings if run.usage else 0
+        rows.append(
+            (
+                f"{config.label}, repeat {run.cell.planned.repeat}",
+                balance.cv_percent,
+                balance.grade,
+                balance.slowest_rank,
+                balance.behind_ms,
+                None if share is None else 100 * share,
+                100 * balance.slowest_share,
+                worst
+                and f"{cv_text(worst.cv_percent)}, steps {worst.first_step} to {worst.last_step}",
+                None if activity is None else f"{number(activity)} (n={readings})",
+                run.samples_per_s,
+            )
+        )
+    title = "Run by run, in the order in which they began"
+    return table("balance_runs", columns, rows, title=title)
+
+
+def balanced_runs(analysis: Analysis) -> list[tuple[Configuration, Run, LoadBalance]]:
+    """Runs whose balance was measured, in the order in which they began."""
+    found = [(c, run, run.balance) for c in analysis.measured for run in c.runs if run.balance]
+    return sorted(found, key=lambda one: one[1].cell.result.started_at if one[1].cell.result else 0)
+
+
+def _advice(analysis: Analysis) -> Iterator[str]:
+    """What to do about each configuration; the rank that is named is that of its worst run.
+
+    Ranks that launch in turns arrive as far apart as one that is slow: a grade alone accuses none.
+    """
+    for config in analysis.measured:
+        balances = [run.balance for run in config.runs if run.balance]
+        arrival = config.estimate("arrival_cv_percent")
+        if balances and arrival is not None:
+            worst, graded = max(balances, key=lambda b: b.cv_percent), grade(arrival.value)
+            limits = {found.limit for found in analysis.diagnoses.get(config.config_id, ())}
+            said = advice(graded, worst.slowest_rank, on_cpu=config.is_cpu)
+            if graded in ("fair", "poor") and not limits & UNEVEN:
+                said = "the diagnosis names no rank: see what it does name"
+            yield f"{config.label} ({graded}): {said}"
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """Memory of one device of a configuration, over its runs."""
+
+    label: str
+    mean_mib: float
+    sd_mib: float | None
+    """Over the samples inside a run, mean of the runs."""
+
+
+def device_memory(config: Configuration) -> tuple[DeviceMemory, ...]:
+    """Mean memory of each device in the order of ranks; empty where a device is unknown."""
+    runs = [sorted(run.usage.devices, key=_rank_order) for run in config.runs if run.usage]
+    if not runs or len({len(devices) for devices in runs}) != 1:
+        return ()
+    found = []
+    for devices in zip(*runs, strict=True):
+        means = [d.memory_used_mib for d in devices if d.memory_used_mib is not None]
+        spreads = [d.memory_sd_mib for d in devices if d.memory_sd_mib is not None]
+        if not means:
+            return ()
+        sd = sum(spreads) / len(spreads) if spreads else None
+        first = devices[0]
+        label = first.label if first.label.startswith("GPU") else f"rank {first.device.index}"
+        found.append(DeviceMemory(label, sum(means) / len(means), sd))
+    return tuple(found)
+
+
+def _rank_order(usage: DeviceUsage) -> tuple[int, int]:
+    rank = usage.device.rank
+    return (rank if rank is not None else usage.device.index, usage.device.index)
+
+
+def devices(analysis: Analysis) -> Section:
+    """Memory of each device, as ``gpu_summary.txt`` has it."""
+    return section(
+        "devices",
+        "Devices",
+        Verbatim(memory_summary(analysis).rstrip()),
+        Note(_MEMORY_NOTE),
+        Picture("per_gpu_memory_breakdown.png", "Memory of each device over time"),
+        Picture("gpu_load_balance_analysis.png",
+                "Memory of each device, and the CVs of memory and arrival"),
+        Picture("gpu_memory_comparison.png", "Memory of all devices together"),
+        Picture("gpu_timeline.png", "What every device did over time"),
+    )  # fmt: skip
+
+
+def memory_summary(analysis: Analysis) -> str:
+    """``GPU i: mean MiB (±sd)``, total and balance of every configuration.
+
+    Empty where no device was sampled.
+    """
+    blocks = []
+    for config in analysis.measured:
+        memory = device_memory(config)
+        if not memory:
+            continue
+        text = [f"{config.label} - memory per device:"]
+        for device in memory:
+            sd = "" if device.sd_mib is None else f" (±{device.sd_mib:.1f})"
+            text.append(f"    {device.label}: {device.mean_mib:.1f} MiB{sd}")
+        text.append(f"    Total:  {sum(d.mean_mib for d in memory):.1f} MiB")
+        if len(memory) > 1:
+            cv = _equals(cv_percent([d.mean_mib for d in memory]))
+            text.append(f"    Balance: memory CV {cv}%, of the means over runs")
+        arrival = config.estimate("arrival_cv_percent")
+        if arrival:
+            cv = _equals(arrival.value)
+            text.append(f"    Load: arrival CV {cv}% ({grade(arrival.value)}), mean over runs")
+        blocks.append("\n".join(text))
+    return "\n\n".join(blocks) + ("\n" if blocks else "")
+
+
+def _equals(cv: float) -> str:
+    text = cv_text(cv)
+    return text if text.startswith("<") else f"= {text}"
+
+
+def energy(analysis: Analysis) -> Section:
+    """A row a configuration, and below it one for each GPU; no row where nothing was measured."""
+    columns = (
+        NAME,
+        Column("power_w", "power", "W", number),
+        Column("step_j", "J a step", format=estimate),
+        Column("samples_j", "J per 1,000 samples", format=estimate),
+        Column("run_j", "run, counter", "J", number),
+        Column("run_integrated_j", "run, integrated power", "J", number),
+        Column("difference", "difference", "%", "{:+.1f}".format),
+        Column("idle_w", "idle", "W", number),
+        label_column("source", "from"),
+    )
+    rows: list[tuple[object, ...]] = []
+    missing = []
+    for config in analysis.measured:
+        runs = _energies(config)
+        if runs:
+            parts = [part for _, devices in runs for part in devices]
+            joules = config.estimate("joules_per_million_samples")
+            step_j = config.estimate("joules_per_step")
+            thousand = joules and joules.scaled(1e-3)
+            rows.append(_energy_row(config.label, parts, len(runs), step_j, thousand))
+            rows += _gpu_rows(config, runs)
+            missing += [f"{config.label}: GPU {part.device.index}: {reason}"
+                        for part in parts for reason in part.missing]  # fmt: skip
+    return section(
+        "energy",
+        "Energy",
+        table("energy", columns, rows, _ENERGY_NOTE),
+        lines(dict.fromkeys(missing)),
+    )
+
+
+def _energies(config: Configuration) -> list[tuple[Run, list[DeviceEnergy]]]:
+    """The energy of each GPU of each run in which anything of it was measured."""
+    found = []
+    for run in config.runs:
+        parts = [d.energy for d in run.usage.devices if d.energy] if run.usage else []
+        if any(e.timed_j is not None or e.run_j is not None for e in parts):
+            found.append((run, parts))
+    return found
+
+
+def _gpu_rows(
+    config: Configuration, runs: Sequence[tuple[Run, list[DeviceEnergy]]]
+) -> Iterator[tuple[object, ...]]:
+    """A row for each of several GPUs, where all runs used as many and they are not too many."""
+    count = len(runs[0][1])
+    if not 1 < count <= _MOST_GPUS or any(len(parts) != count for _, parts in runs):
+        return
+    for i in range(count):
+        mine = [(parts[i], run.throughput) for run, parts in runs]
+        step_j = [_each(part, timed.steps if timed else None) for part, timed in mine]
+        sample_j = [_each(part, timed.samples if timed else None) for part, timed in mine]
+        yield _energy_row(
+            f"{config.label}: GPU {mine[0][0].device.index}",
+            [part for part, _ in mine],
+            len(mine),
+            _over_runs(step_j),
+            _over_runs(sample_j, 1e3),
+        )
+
+
+def _each(part: DeviceEnergy, count: int | None) -> float | None:
+    """Joules of one GPU in the timed steps, over their number or that of all ranks' samples."""
+    return None if part.timed_j is None or count is None else part.timed_j / count
+
+
+def _over_runs(values: Sequence[float | None], unit: float = 1.0) -> Estimate | None:
+    """Mean of all, times ``unit``; None if one is missing. Geometric, unless a counter never
+    moved, as for a whole configuration."""
+    known = [v for v in values if v is not None]
+    if len(known) < len(values):
+        return None
+    mean = estimate_positive if min(known) > 0 else estimate_not_negative
+    return mean(known).scaled(unit)
+
+
+def _energy_row(
+    label: str,
+    parts: Sequence[DeviceEnergy],
+    runs: int,
+    step_j: Estimate | None,
+    thousand_samples_j: Estimate | None,
+) -> tuple[object, ...]:
+    """``parts`` are those of all ``runs``: sums over the GPUs of a run, means over runs."""
+    timed = _mean_of_runs([e.timed_j for e in parts], runs)
+    seconds = sum(e.timed_s for e in parts) / len(parts)
+    run_j = _mean_of_runs([e.run_j for e in parts], runs)
+    integrated = _mean_of_runs([e.run_integrated_j for e in parts], runs)
+    return (
+        label,
+        timed / seconds if timed is not None and seconds > 0 else None,
+        step_j,
+        thousand_samples_j,
+        run_j,
+        integrated,
+        None if not run_j or integrated is None else 100 * (integrated / run_j - 1),
+        _mean_of_runs([e.idle_w for e in parts], runs),
+        " and ".join(sorted({e.source for e in parts if e.source})) or None,
+    )
+
+
+def _mean_of_runs(values: Sequence[float | None], runs: int) -> float | None:
+    """The sum of all over the number of runs; None if one is missing."""
+    known = [v for v in values if v is not None]
+    return sum(known) / runs if known and len(known) == len(values) else None
+
+
+def divided(analysis: Analysis) -> Section:
+    """Idle time of pipelines and memory of every rank, for strategies that divide the model."""
+    found = [text for c in analysis.measured for text in (*_idle(c), *_divided_memory(c))]
+    return section("divided", "Models divided over devices", lines(found))
+
+
+def _idle(config: Configuration) -> Iterator[str]:
+    found = [idle for run in config.runs if (idle := measure_pipeline(run.cell, run.anatomy))]
+    if found:
+        yield f"{config.label}: {found[0]}{_first_of(len(found))}"
+
+
+def _divided_memory(config: Configuration) -> Iterator[str]:
+    strategy = (config.cells[0].config or {}).get("strategy")
+    kind = strategy.get("kind") if isinstance(strategy, dict) else None
+    result = config.runs[0].cell.result
+    if kind not in ("fsdp", "tensor", "pipeline") or result is None:
+        return
+    parts, ranks = [], result.ranks
+    states = [r.optimizer_state_bytes for r in ranks]
+    if all(s is not None for s in states):
+        parts.append(f"optimizer state {_rank_by_rank([(s or 0) / 2**20 for s in states])}")
+    on_gpu = all(r.device.kind == "cuda" for r in ranks)
+    peaks = [r.peak_allocated_mib if on_gpu else r.peak_rss_mib for r in ranks]
+    if all(p is not None for p in peaks):
+        name = "peak allocated" if on_gpu else "peak resident set"
+        parts.append(f"{name} {_rank_by_rank([p or 0 for p in peaks])}")
+    yield (
+        f"{config.label}: {ranks[0].parameters_total:,} parameters in all; rank by rank "
+        f"{', '.join(parts)}{_first_of(len(config.runs))}"
+    )
+
+
+def _rank_by_rank(mib: Sequence[float]) -> str:
+    return " / ".join(f"{v:,.3g}" if v < 100 else f"{v:,.0f}" for v in mib) + " MiB"
+
+
+def _first_of(count: int) -> str:
+    return f" (first of {count} runs)" if count > 1 else ""

@@ -1,0 +1,379 @@
+"""What the doctor measured and found: on a terminal, and in the report of a sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from scalewise.analysis.figures import number
+from scalewise.analysis.summary import Analysis
+from scalewise.records.doctor import DoctorReport, RankMeasurements
+from scalewise.records.doctor_rates import Backend, CollectiveRate, CopyRate, Timing
+from scalewise.report.sections import (
+    Column,
+    Line,
+    Lines,
+    Section,
+    Table,
+    label_column,
+    lines,
+    section,
+    table,
+)
+
+_SPREAD_NOTE = (
+    "Times are medians over repetitions; *spread* is from the fastest to the slowest of them, in "
+    "percent of the median."
+)
+_BANDWIDTHS = (
+    "algorithm bandwidth: bytes / time. Bus bandwidth: times 2(n-1)/n for all-reduce, "
+    "(n-1)/n for all-gather and reduce-scatter, 1 for broadcast.",
+    "Spread: (slowest - fastest repetition) / median. GB/s: 10^9 bytes a second.",
+)
+_GEMM = ("fp32", "tf32", "bf16", "fp16", "fp8")
+_DIRECTIONS = {"h2d": "host to device", "d2h": "device to host"}
+_COPIES = {
+    "pinned": ("pinned", False),
+    "pinned, all at once": ("pinned", True),
+    "pageable": ("pageable", False),
+}
+"""Words to the host's memory and whether all devices copied at once."""
+
+
+def doctor_sections(report: DoctorReport) -> list[Section]:
+    """All that was measured, then what is missing, then the advice."""
+    found = report.findings
+    healthy = () if found else ["No known fault was found in what could be measured."]
+    return [
+        section("doctor_host", "", _host(report)),
+        section("doctor_devices", "", _devices(report)),
+        section("doctor_pairs", "", _pairs(report)),
+        section("doctor_nccl", "", _collectives(report, "nccl")),
+        section("doctor_gloo", "", _collectives(report, "gloo"), lines(_BANDWIDTHS, "faint")),
+        section("doctor_missing", "Not measured", lines(_missing(report), "plain")),
+        section(
+            "doctor_findings",
+            "Advice",
+            *(
+                Lines(
+                    (
+                        Line(f.text, verdict=f.severity),
+                        Line(f"evidence: {f.evidence}"),
+                        Line(f"do: {f.advice}"),
+                        Line(f"wrong if: {f.refuted_by}"),
+                    ),
+                    "plain",
+                )
+                for f in found
+            ),
+            lines(healthy, "plain"),
+            lines([f"examined in {report.duration_s:.0f} s"], "faint"),
+        ),
+    ]
+
+
+def _host(report: DoctorReport) -> Table:
+    host = report.host
+    nodes = "; ".join(f"{n.node}: {len(n.cores)} cores" for n in host.numa_nodes)
+    quota = f", cgroup quota {host.cpu_quota:g}" if host.cpu_quota is not None else ""
+    pressure = host.cpu_pressure_percent
+    versions = sorted({item for rank in report.ranks for item in rank.versions.items()})
+    rows = (
+        ("processor", host.processor),
+        ("usable cores", f"{len(host.usable_cores)}{quota}"),
+        ("NUMA nodes", nodes or None),
+        ("CPU governor", host.cpu_governor),
+        ("CPU pressure", None if pressure is None else f"{pressure:g} % of the last 10 s"),
+        (
+            "memory",
+            f"{_mib(host.memory_available_mib)} free of {_mib(host.memory_total_mib)}, "
+            f"cgroup limit {_mib(host.memory_limit_mib) if host.memory_limit_mib else 'none'}",
+        ),
+        ("/dev/shm", f"{_mib(host.shm_free_mib)} free of {_mib(host.shm_total_mib)}"),
+        ("driver", report.driver),
+        ("software", ", ".join(f"{k} {v}" for k, v in versions) or None),
+    )
+    columns = (label_column("fact", ""), label_column("value", ""))
+    return Table("host", columns, rows, title="Host")
+
+
+def _devices(report: DoctorReport) -> Table:
+    """One column a rank, so that equal devices can be compared along a row."""
+    columns = [label_column("measured", "")]
+    for rank, facts in enumerate(report.devices):
+        index = facts.device.index
+        where = "" if index is None else f" (GPU {index})"
+        columns.append(Column(f"rank{rank}", f"rank {rank}{where}: {facts.device.name}"))
+    rows: dict[str, dict[int, str]] = {}
+    for measured in report.ranks:
+        for label, text in _device_cells(measured):
+            rows.setdefault(label, {})[measured.rank] = text
+    cells = [
+        (label, *(by_rank.get(r) for r in range(len(report.devices))))
+        for label, by_rank in rows.items()
+    ]
+    return Table("devices", tuple(columns), tuple(cells), title="Devices")
+
+
+def _device_cells(rank: RankMeasurements) -> Iterator[tuple[str, str]]:
+    for gemm in rank.gemm:
+        label = f"product {gemm.precision}, TFLOP/s"
+        yield label, f"{gemm.tflops:.3g} (spread {_spread(gemm.timing)}, n={gemm.size})"
+    for copy in rank.copies:
+        words = f"{copy.kind.replace('_', ' ')}, {'all at once' if copy.together else 'alone'}"
+        own = "copy in memory, read+write" if copy.kind in ("device", "host") else words
+        yield f"{own}, GB/s", f"{rate_text(copy.gb_s)} (spread {_spread(copy.timing)})"
+    for cost in rank.launch:
+        label = f"launch: {cost.kind.replace('_', ' ')}, us"
+        yield label, f"{cost.timing.median_us:.3g} (spread {_spread(cost.timing)})"
+    if rank.pcie is not None:
+        link = rank.pcie
+        yield (
+            "PCIe under load",
+            f"gen {link.generation or '?'} of {link.max_generation or '?'}, "
+            f"x{link.lanes or '?'} of x{link.max_lanes or '?'}",
+        )
+    if rank.soak is not None and rank.soak.windows:
+        windows = rank.soak.windows
+        rates = [w.tflops for w in windows]
+        yield (
+            f"soak {windows[-1].at_s:.0f} s {rank.soak.precision}, TFLOP/s",
+            f"{rates[0]:.3g} first, {rates[-1]:.3g} last, {min(rates):.3g} least",
+        )
+        hot = [w.temperature_c for w in windows if w.temperature_c is not None]
+        clocks = [w.sm_clock_mhz for w in windows if w.sm_clock_mhz is not None]
+        limits = sorted({r for w in windows for r in w.throttle_reasons or ()})
+        if hot:
+            yield "soak: hottest, C", str(max(hot))
+        if clocks:
+            yield "soak: SM clock, MHz", f"{min(clocks)} to {max(clocks)}"
+        if any(w.throttle_reasons is not None for w in windows):
+            yield "soak: clock limits", ", ".join(limits) or "none"
+
+
+def _pairs(report: DoctorReport) -> Table:
+    columns = (
+        label_column("ranks", "ranks"),
+        label_column("link", "link"),
+        label_column("how", "how"),
+        Column("size", "size", format=size_text),
+        Column("there", "there", format=rate_text),
+        Column("back", "back", format=rate_text),
+        Column("both", "both", format=rate_text),
+        Column("spread", "spread", format=_spread),
+        Column("latency_us", "latency us", format="{:.1f}".format),
+        Column("data", "data", format=_data_word),
+    )
+    links = {(link.first, link.second): link for link in report.links}
+    rows = []
+    for pair in report.pairs:
+        link = links.get((pair.first, pair.second))
+        how: str = pair.transport
+        if pair.direct is not None:
+            how = "direct" if pair.direct else "through the host"
+        rows.append(
+            (
+                f"{pair.first}-{pair.second}",
+                link and link.kind,
+                how,
+                pair.bytes,
+                pair.forward_gb_s,
+                pair.backward_gb_s,
+                pair.both_gb_s,
+                pair.forward,
+                pair.latency_us,
+                pair.correct,
+            )
+        )
+    return Table("pairs", columns, tuple(rows), title="Pairs, point to point (GB/s)")
+
+
+def _collectives(report: DoctorReport, backend: Backend) -> Table:
+    rates = [rate for rate in report.collectives if rate.backend == backend]
+    columns = (
+        label_column("collective", "collective"),
+        Column("size", "size", format=size_text),
+        Column("time_us", "time us", format="{:.1f}".format),
+        Column("spread", "spread", format=_spread),
+        Column("algorithm", "alg. GB/s", format=rate_text),
+        Column("bus", "bus GB/s", format=rate_text),
+        Column("data", "data", format=_data_word),
+    )
+    rows = [
+        (
+            rate.collective.replace("_", "-"),
+            rate.bytes,
+            rate.timing.median_us,
+            rate.timing,
+            rate.algorithm_gb_s,
+            rate.bus_gb_s,
+            rate.correct,
+        )
+        for rate in rates
+    ]
+    ranks = max((rate.ranks for rate in rates), default=0)
+    title = f"Collectives, {backend}, {ranks} ranks"
+    return Table(f"collectives_{backend}", columns, tuple(rows), title=title)
+
+
+def _missing(report: DoctorReport) -> list[str]:
+    owners: list[tuple[str, dict[str, str]]] = [
+        ("", dict(report.missing)),
+        ("", dict(report.host.missing)),
+        *((f"rank {n}", dict(facts.missing)) for n, facts in enumerate(report.devices)),
+        *((f"rank {rank.rank}", dict(rank.missing)) for rank in report.ranks),
+    ]
+    reasons: dict[str, list[str]] = {}
+    for owner, missing in owners:
+        for key, reason in missing.items():
+            reasons.setdefault(f"{key}: {reason}", []).extend([owner] if owner else [])
+    return [f"{text} ({', '.join(of)})" if of else text for text, of in reasons.items()]
+
+
+def examined(analysis: Analysis) -> Section:
+    """What the doctor said of the devices that a sweep ran on.
+
+    Beside timed cells the tables are in files: the screen is for what the user asked.
+    """
+    report = analysis.doctor
+    if report is None:
+        return section("doctor", "")
+    tables = (_ceilings(report), _copies(report), _three_sizes_of_each(report))
+    return section(
+        "doctor",
+        "What the doctor found",
+        lines(_doctor_lines(report, measured=bool(analysis.measured))),
+        *(replace(one, where="page" if analysis.measured else "both") for one in tables),
+    )
+
+
+def _doctor_lines(report: DoctorReport, *, measured: bool) -> Iterator[str]:
+    """Findings with their evidence and advice; one line if there is nothing to complain of."""
+    for finding in report.findings:
+        text = finding.text.rstrip(".")
+        yield f"{finding.severity}: {text} ({finding.evidence}). {finding.advice}"
+    if not report.findings:
+        yield f"no known fault was found on {len(report.devices)} devices"
+    yield from (f"not examined: {what}: {why}" for what, why in report.missing.items())
+    if any(facts.device.kind != "cpu" for facts in report.devices):
+        yield from _lost_copies(report)
+    elif not measured:
+        # Who asked for training knows that: it is said where the examination is all there is.
+        yield (
+            "no copies between host and device were timed: these devices are cores of the "
+            "host and compute in its memory"
+        )
+
+
+def _lost_copies(report: DoctorReport) -> Iterator[str]:
+    """Which rates between host and device there are not, and why."""
+    for rank in report.ranks:
+        lost = [f"{key}: {why}" for key, why in rank.missing.items()
+                if key == "host staging" or key[:3] in _DIRECTIONS]  # fmt: skip
+        if lost:
+            yield f"copies between host and rank {rank.rank} not measured: {'; '.join(lost)}"
+        elif not any(rate.kind[:3] in _DIRECTIONS for rate in rank.copies):
+            yield (
+                f"copies between host and rank {rank.rank} not measured: its examination ended "
+                f"at {rank.stage!r}"
+            )
+
+
+def _named(report: DoctorReport, rank: RankMeasurements) -> str:
+    return f"{rank.rank}: {report.devices[rank.rank].device.name}"
+
+
+def _ceilings(report: DoctorReport) -> Table:
+    """Rates of every examined device: matrix products by number format, copies, launches."""
+    columns = (
+        label_column("device", "device"),
+        *(Column(name, f"{name} GEMM", "TFLOP/s", number) for name in _GEMM),
+        Column("memory_copy", "memory copy", "GB/s", number),
+        Column("launch", "launch", "us", number),
+    )
+    rows = []
+    for rank in report.ranks:
+        best: dict[str, float] = {
+            g.precision: g.tflops for g in sorted(rank.gemm, key=lambda g: g.tflops)
+        }
+        copies = [c.gb_s for c in rank.copies if c.kind in ("device", "host")]
+        launches = [c.timing.median_us for c in rank.launch if c.kind == "stream"]
+        gemm = [best.get(name) for name in _GEMM]
+        fastest = (max(copies, default=None), min(launches, default=None))
+        rows.append((_named(report, rank), *gemm, *fastest))
+    return table("ceilings", columns, rows)
+
+
+def _copies(report: DoctorReport) -> Table:
+    """GB/s of each device and direction; empty where no device has a memory of its own."""
+    columns = (
+        label_column("device", "device"),
+        label_column("copy", "copy"),
+        *(Column(how, how, "GB/s", rate_text) for how in _COPIES),
+    )
+    rows = []
+    for rank in report.ranks:
+        for direction, words in _DIRECTIONS.items():
+            rates = [_copy_rate(rank.copies, f"{direction}_{memory}", together)
+                     for memory, together in _COPIES.values()]  # fmt: skip
+            if any(rate is not None for rate in rates):
+                rows.append((_named(report, rank), words, *rates))
+    return table("copies", columns, rows)
+
+
+def _copy_rate(copies: Sequence[CopyRate], kind: str, together: bool) -> float | None:
+    found = (rate.gb_s for rate in copies if rate.kind == kind and rate.together is together)
+    return next(found, None)
+
+
+def _three_sizes_of_each(report: DoctorReport) -> Table:
+    """Time and bus bandwidth of every collective at the least, a middle and the largest size."""
+    columns = (
+        label_column("collective", "collective"),
+        Column("ranks", "ranks"),
+        Column("time_us", "time", "us", "{:,.1f}".format),
+        Column("spread", "spread", format=_spread),
+        Column("bus", "bus bandwidth", "GB/s", rate_text),
+    )
+    by_kind: dict[tuple[str, str], list[CollectiveRate]] = {}
+    for rate in report.collectives:
+        by_kind.setdefault((rate.backend, rate.collective), []).append(rate)
+    rows = []
+    for (backend, collective), rates in by_kind.items():
+        ordered = sorted(rates, key=lambda rate: rate.bytes)
+        places = dict.fromkeys((0, (len(ordered) - 1) // 2, len(ordered) - 1))
+        for rate in (ordered[place] for place in places):
+            name = f"{backend} {collective.replace('_', '-')}, {size_text(rate.bytes)}"
+            wrong = "" if rate.correct else ": WRONG DATA"
+            timing = rate.timing
+            rows.append((name + wrong, rate.ranks, timing.median_us, timing, rate.bus_gb_s))
+    return table("collectives", columns, rows, _SPREAD_NOTE)
+
+
+def rate_text(gb_s: float) -> str:
+    """Three digits without an exponent."""
+    if gb_s < 0.01:
+        return "<0.01"
+    return f"{gb_s:.{2 if gb_s < 10 else 1 if gb_s < 100 else 0}f}"
+
+
+def _spread(timing: Timing) -> str:
+    return f"{timing.spread_percent:.0f}%"
+
+
+def _data_word(correct: bool) -> str:
+    return "right" if correct else "WRONG"
+
+
+def size_text(byte_count: int) -> str:
+    """Bytes in the largest binary unit that keeps them whole."""
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if byte_count >= unit and byte_count % unit == 0:
+            return f"{byte_count // unit} {name}"
+    return f"{byte_count} B"
+
+
+def _mib(value: float | None) -> str:
+    if value is None:
+        return "unknown"
+    return f"{value / 1024:.1f} GiB" if value >= 1024 else f"{value:.0f} MiB"

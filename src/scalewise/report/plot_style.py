@@ -1,0 +1,161 @@
+"""How every plot looks, and the one way in which plots are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from scalewise.analysis.figures import number
+from scalewise.analysis.runs import Configuration
+from scalewise.analysis.statistics import Estimate
+
+# Okabe and Ito (2008): distinguishable with every common colour vision deficiency.
+PALETTE = (
+    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#555555", "#F0E442",
+)  # fmt: skip
+GREY = "#888888"
+WIDTH_IN = 9.0
+WIDEST = 1.6
+"""Length of an axis in its largest figure: few wild runs have intervals that dwarf all others."""
+_MARKERS = "osD^vP*X"
+
+Draw = Callable[[], Figure | None]
+
+
+def write_plots(draws: Mapping[str, Draw], folder: Path) -> tuple[list[str], list[str]]:
+    """Write the plots that have something to show; returns their names, and what failed.
+
+    An earlier plot of the same name is removed, since it would show what is no longer there. A
+    picture that fails, for whatever reason, never ends a report: its figures are in the tables.
+    """
+    written, failed = [], []
+    # A `$` in a label is no mathematics.
+    with mpl.rc_context({"text.parse_math": False}):
+        for name, draw in draws.items():
+            path = folder / name
+            try:
+                path.unlink(missing_ok=True)
+                made = draw()
+                if made is not None:
+                    made.savefig(path)
+                    written.append(name)
+            except Exception as error:
+                failed.append(f"{name} was not written: {type(error).__name__}: {error}")
+    return written, failed
+
+
+def figure(width_in: float, height_in: float) -> Figure:
+    """A figure drawn by Agg that lays itself out."""
+    made = Figure(figsize=(width_in, height_in), dpi=150, layout="constrained")
+    FigureCanvasAgg(made)
+    return made
+
+
+def colour(index: int) -> str:
+    """A colour of the palette."""
+    return PALETTE[index % len(PALETTE)]
+
+
+def marker(index: int) -> str:
+    """A marker; a ninth series repeats a colour, so the marker changes with it."""
+    return _MARKERS[(index + index // len(PALETTE)) % len(_MARKERS)]
+
+
+def tidy(axes: Axes, grid: str = "x") -> None:
+    """Light grid behind the data, no box."""
+    axes.grid(axis=grid, color="#dddddd", linewidth=0.7)  # type: ignore[arg-type]
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def group_thousands(axes: Axes, *names: str) -> None:
+    """Numbers on the axes ``x`` or ``y`` as 12,800."""
+    for name in names:
+        axis = axes.xaxis if name == "x" else axes.yaxis
+        axis.set_major_formatter(lambda v, _: f"{v:,.0f}" if v >= 10 or v == 0 else f"{v:g}")
+
+
+def legend_below(made: Figure, entries: Mapping[str, Artist], columns: int) -> None:
+    """One legend for all panels; nothing where there are no entries."""
+    if entries:
+        made.legend(list(entries.values()), list(entries), loc="outside lower center",
+                    ncols=columns, frameon=False, fontsize=8)  # fmt: skip
+
+
+def entries_of(*panels: Axes) -> dict[str, Artist]:
+    """What the panels' legends would show, each name once."""
+    named = [axes.get_legend_handles_labels() for axes in panels]
+    return {label: handle for handles, labels in named
+            for handle, label in zip(handles, labels, strict=True)}  # fmt: skip
+
+
+def grid_of_panels(made: Figure, rows: int, columns: int, count: int, **more: Any) -> list[Axes]:
+    """The first ``count`` panels of a grid, without the others."""
+    panels = list(made.subplots(rows, columns, squeeze=False, **more).ravel())
+    for axes in panels[count:]:
+        axes.remove()
+    return panels[:count]
+
+
+def stacked_panels(rows: Sequence[int]) -> tuple[Figure, list[Axes]]:
+    """One panel above the other, each as high as its number of rows needs."""
+    heights = [1.0 + 0.36 * n for n in rows]
+    made = figure(WIDTH_IN, sum(heights) + 0.5)
+    return made, grid_of_panels(made, len(rows), 1, len(rows), height_ratios=heights)
+
+
+def name_rows(axes: Axes, names: Sequence[str]) -> None:
+    """Names beside the rows, the first on top."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+
+
+def by_workload(configs: Sequence[Configuration]) -> dict[str, list[Configuration]]:
+    """Configurations by model and dataset: a panel each."""
+    groups: dict[str, list[Configuration]] = {}
+    for config in configs:
+        model, dataset = config.name("model"), config.name("dataset")
+        name = f"{model} on {dataset}" if model and dataset else config.label
+        groups.setdefault(name, []).append(config)
+    return groups
+
+
+def short_label(config: Configuration) -> str:
+    """The label without the model, which the panel's title names already."""
+    return config.label.removeprefix(f"{config.name('model')} ")
+
+
+Bar = tuple[Configuration, Estimate, Sequence[float]]
+"""A configuration with its mean and the values of its runs."""
+
+
+def interval_bars(axes: Axes, title: str, bars: Sequence[Bar]) -> None:
+    """A bar a mean, a line its 95 % interval, and a dot a run.
+
+    Few wild runs have intervals that dwarf every bar: those leave the axes, with an arrow.
+    """
+    for row, (config, mean, values) in enumerate(bars):
+        single = config.devices == 1
+        axes.barh(row, mean.value, height=0.65, color=colour(0 if single else 1), alpha=0.85)
+        if mean.interval is not None:
+            axes.plot([mean.interval.low, mean.interval.high], [row, row], color="black", lw=1.6)
+        axes.plot(values, [row] * len(values), "o", ms=3, mfc="white", mec="black", mew=0.8)
+    most = max(max(mean.value, *values) for _, mean, values in bars)
+    limit = min(axes.get_xlim()[1], WIDEST * most)
+    for row, (_, mean, _) in enumerate(bars):
+        if mean.interval and mean.interval.high > limit:
+            axes.plot([limit], [row], ">", color="black", ms=6, clip_on=False)
+    axes.set_xlim(0, limit)
+    # Before the bar: at the end of an interval the mean would be read as that end's value.
+    name_rows(axes, [f"{short_label(c)}:  {number(mean.value)}" for c, mean, _ in bars])
+    axes.set_title(title, loc="left", fontsize=11)
+    group_thousands(axes, "x")
+    tidy(axes)

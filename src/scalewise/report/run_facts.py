@@ -1,0 +1,236 @@
+"""Facts of the runs: what was planned, devices and code behind them, trackers, and failures."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Any, Literal
+
+from scalewise.analysis.blame import Fate, blame_last, fate_lines
+from scalewise.analysis.cells import Cell
+from scalewise.analysis.labels import swept_words
+from scalewise.analysis.run import Run
+from scalewise.analysis.runs import Configuration
+from scalewise.analysis.summary import Analysis
+from scalewise.nccl_settings import set_in
+from scalewise.plurals import plural
+from scalewise.records import Provenance, TrackerState
+from scalewise.records.provenance import SOURCE_SHA256, WORKING_DIRECTORY
+from scalewise.report.findings import command, counts
+from scalewise.report.sections import (
+    Section,
+    Verbatim,
+    by_text,
+    label_column,
+    lines,
+    section,
+    table,
+)
+
+Where = Literal["online", "offline", "uploaded later", "this machine"]
+_WHERE: dict[Where, str] = {
+    "online": "on the server, read back from there",
+    "offline": "recorded offline, in files of this machine; not uploaded "
+    "(scalewise wandb-sync SWEEP_FOLDER uploads them)",
+    "uploaded later": "recorded offline and uploaded since",
+    "this machine": "in Trackio's files of this machine, read back from there",
+}
+
+
+def head(analysis: Analysis) -> Section:
+    """What ran and when, and what a reader has to know before the first figure."""
+    created = analysis.sweep.created_at
+    when = [] if created is None else [datetime.datetime.fromtimestamp(created, datetime.UTC)]
+    return section(
+        "head",
+        "",
+        lines([f"{counts(analysis)}."], "plain"),
+        lines((f"Planned {time:%Y-%m-%d %H:%M} UTC." for time in when), "plain", "page"),
+        Verbatim(command(analysis)),
+        lines(_facts_in_lines(_code(_records(analysis))), "faint", "screen"),
+        lines(_labels(analysis), "alarm"),
+    )
+
+
+def _labels(analysis: Analysis) -> list[str]:
+    """Emulated hardware and planted faults."""
+    found = []
+    faults = [(c.config or {}).get("fault") for c in analysis.sweep.cells]
+    planted = dict.fromkeys(str(f.get("name")) for f in faults if isinstance(f, Mapping))
+    if planted:
+        found.append(f"PLANTED FAULTS: {', '.join(planted)}; those runs are spoiled on purpose")
+    marks = ", ".join(dict.fromkeys(e for p in _records(analysis) for e in p.emulated))
+    if marks:
+        found.append(f"EMULATED: {marks}; these figures do not describe the bare hardware")
+    return found
+
+
+def provenance(analysis: Analysis) -> Section:
+    """Devices, versions and code behind the figures; every value that occurred is listed."""
+    return section("provenance", "Provenance", lines(_provenance_lines(analysis)))
+
+
+def _provenance_lines(analysis: Analysis) -> list[str]:
+    records = _records(analysis)
+    if not records:
+        return ["no provenance was recorded: no cell came as far as to start training"]
+    devices = [d for p in records for d in p.devices]
+    names = ("torch", "pytorch-lightning", "lightning", "hydra-core", "numpy")
+    packages = [f"{n} {p.packages[n]}" for p in records for n in names if n in p.packages]
+    facts: dict[str, Sequence[str | None]] = {
+        "devices": [f"{d.name} ({d.kind})" for d in devices],
+        "GPUs by UUID": _gpus(analysis.measured),
+        "driver": [p.driver for p in records],
+        "CUDA": [p.cuda for p in records],
+        "NCCL": [p.nccl for p in records],
+        "links": [f"{pair}: {link}" for p in records for pair, link in p.topology.items()],
+        "cores bound per rank": [str(len(d.cores)) for d in devices if d.cores],
+        "usable cores of the host": _usable_cores(records),
+        "software": [f"Python {p.python}" for p in records] + packages,
+        **_code(records),
+        "NCCL settings": [f"{k}={v}" for p in records for k, v in set_in(p.environment).items()],
+        "hosts (hashed)": [p.host for p in records],
+        "protocol of timing": [str(p.protocol) for p in records],
+    }
+    found = _facts_in_lines(facts)
+    if analysis.sweep.order_seed is not None:
+        found.append(f"order of cells: shuffled with seed {analysis.sweep.order_seed}")
+    return [*_labels(analysis), *found]
+
+
+def _records(analysis: Analysis) -> list[Provenance]:
+    return [c.provenance for c in analysis.sweep.cells if c.provenance]
+
+
+def _code(records: Sequence[Provenance]) -> dict[str, Sequence[str | None]]:
+    """By whose commit it is. A user's own is on record only where scalewise is installed from no
+    checkout: then it is that of the folder the sweep was started in."""
+    mine = [p.code for p in records if p.code.get("tree") == WORKING_DIRECTORY]
+    ours = [p.code for p in records if p.code.get("tree") != WORKING_DIRECTORY]
+    return {
+        "scalewise commit": [*map(_commit, ours), _without_commit(records)],
+        "scalewise sources (SHA-256)": [p.code.get(SOURCE_SHA256, "")[:12] for p in records],
+        f"commit of the {WORKING_DIRECTORY}": [*map(_commit, mine)],
+    }
+
+
+def _facts_in_lines(facts: Mapping[str, Sequence[str | None]]) -> list[str]:
+    """Each fact with every value that occurred; nothing of one without any."""
+    known = {name: list(dict.fromkeys(v for v in values if v)) for name, values in facts.items()}
+    return [f"{name}: {', '.join(values)}" for name, values in known.items() if values]
+
+
+def _gpus(configs: Sequence[Configuration]) -> list[str]:
+    """How many there were, and which configurations have the spread between GPUs in theirs."""
+    sets = {c.label: [_uuids(run) for run in c.runs] for c in configs}
+    total = len({uuid for runs in sets.values() for uuids in runs for uuid in uuids})
+    several = [
+        f"{label} ({len(set(runs))} sets in {len(runs)} runs)"
+        for label, runs in sets.items()
+        if len(set(runs)) > 1
+    ]
+    but = f" but for {', '.join(several)}" if several else ""
+    return [f"{total} in all, the same in all runs of a configuration{but}"] if total else []
+
+
+def _uuids(run: Run) -> frozenset[str]:
+    ranks = run.cell.result.ranks if run.cell.result is not None else ()
+    return frozenset(rank.device.uuid for rank in ranks if rank.device.uuid is not None)
+
+
+def _usable_cores(records: Sequence[Provenance]) -> list[str]:
+    """Of the hosts; nothing where the ranks were bound to more, as older records have it.
+
+    Those were counted by a rank that was bound already.
+    """
+    bound = max(len({core for d in p.devices for core in d.cores}) for p in records)
+    known = [p.usable_cores for p in records]
+    return [str(cores) for cores in known] if min(known) >= bound else []
+
+
+def _commit(code: Mapping[str, Any]) -> str | None:
+    if not code.get("commit"):
+        return None
+    return f"{code['commit'][:12]}{' with uncommitted changes' if code.get('dirty') else ''}"
+
+
+def _without_commit(records: Sequence[Provenance]) -> str | None:
+    """That nobody can tell which code some of the cells ran; None where all have a commit or a
+    hash."""
+    unknown = sum(not (p.code.get("commit") or p.code.get(SOURCE_SHA256)) for p in records)
+    if not unknown:
+        return None
+    of_all = f" for {unknown} of {len(records)} {plural(len(records), 'cell')}"
+    return f"unknown{of_all if unknown < len(records) else ''} (not a git checkout)"
+
+
+def trackers(analysis: Analysis) -> Section:
+    """Where the runs' mirrors are, and those that do not hold what the records hold."""
+    counted: dict[tuple[str, Where], int] = {}
+    lost = []
+    for cell in analysis.sweep.cells:
+        for name, state in cell.tracking.trackers.items() if cell.tracking else ():
+            if state.status == "synced":
+                key = (name, _where(cell, name, state))
+                counted[key] = counted.get(key, 0) + 1
+            else:
+                back = "none could be" if state.read_back is None else f"{state.read_back:,}"
+                text = (
+                    f"{name} {state.status}: {state.handed_over:,} rows handed over, {back} "
+                    f"read back; {state.problem or 'no reason given'}"
+                )
+                lost.append((cell.planned.name, text))
+    standing = [
+        f"{name}: {count} {plural(count, 'run')} {_WHERE[place]}"
+        for (name, place), count in counted.items()
+    ]
+    return section("trackers", "Trackers", lines(standing, where="page"), lines(by_text(lost)))
+
+
+def _where(cell: Cell, tracker: str, state: TrackerState) -> Where:
+    """``synced`` in a record says that every row was read back, not from where."""
+    if tracker == "trackio":
+        return "this machine"
+    if "://" in state.location:
+        return "online"
+    name = PurePath(state.location).name
+    # Beside the cells, wherever the sweep has been moved to; WandB marks what it has uploaded.
+    folders = (Path(state.location), cell.path.parent / "wandb" / name)
+    sent = any(list(folder.glob("*.wandb.synced")) for folder in folders if folder.is_dir())
+    return "uploaded later" if sent else "offline"
+
+
+def unfinished(analysis: Analysis) -> Section:
+    """Cells without a result: why, at which line of code, and which log to open.
+
+    A page may travel: it has paths inside the sweep, and other files by their names.
+    """
+    swept = swept_words([cell.planned for cell in analysis.sweep.cells])
+    columns = [
+        label_column(name, name)
+        for name in ("cell", "swept", "state", "reason", "raised at", "log")
+    ]
+    rows, fates = [], []
+    for cell in analysis.unfinished:
+        words, planned = swept[cell.planned.cell_id], cell.planned
+        found = blame_last(cell.path, cell.attempts)
+        at = PurePath(found.at).name if found.at else None
+        log = found.log and str(found.log.relative_to(analysis.sweep.path))
+        rows.append((planned.name, words or None, cell.state, cell.failure, at, log))
+        name = f"{planned.name} ({words})" if words else planned.name
+        fates.append(Fate(name, cell.state, cell.failure, found))
+    return section(
+        "unfinished",
+        "Without a result",
+        table("unfinished", columns, rows, where="page"),
+        lines(fate_lines(fates), "place", "screen"),
+        *_last_lines(analysis),
+    )
+
+
+def _last_lines(analysis: Analysis) -> Iterator[Verbatim]:
+    for cell in analysis.unfinished:
+        if cell.attempts:
+            last = cell.attempts[-1]
+            yield Verbatim("\n".join(last.last_lines), f"{cell.planned.name}, rank {last.rank}:")

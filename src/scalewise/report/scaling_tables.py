@@ -1,0 +1,317 @@
+"""Throughput, time, resources and anatomy of every configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from scalewise.analysis.balance import cv_text
+from scalewise.analysis.figures import estimate, number, ratio
+from scalewise.analysis.limits import IDLE, PHASE_WORDS, mean_anatomy, phase_word
+from scalewise.analysis.pruned import pruning_word
+from scalewise.analysis.runs import Configuration, Metric
+from scalewise.analysis.statistics import Estimate
+from scalewise.analysis.summary import Analysis
+from scalewise.analysis.throughput import StepTimes
+from scalewise.records import PHASES, RankSummary
+from scalewise.report.sections import (
+    NAME,
+    Column,
+    Picture,
+    Section,
+    Table,
+    label_column,
+    lines,
+    section,
+    table,
+)
+
+_SCALING_NOTE = (
+    "Samples/s are global, over the time of the slowest rank, without warm-up: the geometric mean "
+    "of runs. ± is half the width of a 95 % interval over runs (Student's t on logarithms); "
+    "brackets hold its ends where its halves differ. Ratios have Welch's, on logarithms too. "
+    "Runs that are *equal* may owe that to a shared seed, and bound nothing. *Beneficial* needs a "
+    "lower bound of the speedup over 1.1 and an efficiency of at least 0.5; a verdict needs its "
+    "whole interval. The *study's label* follows the published study and looks at the point "
+    "alone: beneficial from 1.1, marginal from 0.95, else single."
+)
+_ANATOMY_NOTE = (
+    "Exposed communication runs from the last gradient bucket ready to the end of backward, "
+    "waiting for the slowest rank included. Host and device clocks are never added together. These "
+    "are arithmetic means over runs and ranks, whose parts add up to the step. *step (ms)* above "
+    "is of the slowest rank, and the geometric mean of runs."
+)
+_ALLOCATOR_NOTE = (
+    "*Allocated* is what tensors held at most, *reserved* what PyTorch's allocator had taken from "
+    "the driver for them. A retry is an allocation for which its cache had to be given back first. "
+    "All are of the rank that needed most. *Device-wide* is NVML's mean over devices, with the "
+    "CUDA context, NCCL's buffers and other processes: it is no sum of the others."
+)
+
+
+def scaling(analysis: Analysis) -> Section:
+    """Throughput, speedup, efficiency and verdict of every configuration that ran."""
+    columns = (
+        NAME,
+        Column("runs", "runs"),
+        Column("batch", "batch", "global", "{:,}".format),
+        Column("samples_per_s", "samples/s", "global", estimate),
+        Column("speedup", "speedup", format=ratio),
+        Column("efficiency", "efficiency", format=ratio),
+        label_column("verdict", "verdict"),
+        label_column("study_label", "study's label"),
+    )
+    same_batch = _in_every_row(analysis, _batch) and not any(map(_is_weak, analysis.measured))
+    rows = []
+    for config in analysis.measured:
+        pair, result = analysis.sound_pair(config), config.runs[0].cell.result
+        rows.append(
+            (
+                config.label,
+                f"{len(config.runs)} of {len(config.cells)}",
+                result.global_batch_size if result and not same_batch else None,
+                config.estimate("samples_per_s"),
+                pair and pair.speedup,
+                pair and pair.efficiency,
+                verdict(analysis, config),
+                pair and pair.seed_label,
+            )
+        )
+    return section(
+        "scaling",
+        "Scaling",
+        lines(same_in_every_row(analysis), "faint"),
+        table("scaling", columns, rows, _SCALING_NOTE),
+        Picture("throughput.png", "Throughput with 95 % intervals over runs"),
+        Picture("speedup_efficiency.png", "Speedup and efficiency with 95 % intervals"),
+    )
+
+
+def verdict(analysis: Analysis, config: Configuration) -> str | None:
+    """The word in every table and file; None where there is nothing to judge."""
+    if config.config_id in analysis.invalid:
+        return "invalid"
+    pair = analysis.pair(config)
+    if pair is not None:
+        return pair.judgement.verdict
+    if not config.runs:
+        return None
+    if config.devices == 1:
+        return "baseline"
+    return "not comparable" if analysis.refusal(config) else None
+
+
+def same_in_every_row(analysis: Analysis) -> list[str]:
+    """One line of what all rows share; none where they share nothing."""
+    words = [_in_every_row(analysis, fact) for fact in _FACTS]
+    shared = ", ".join(word for word in words if word)
+    return [f"the same in every row: {shared}"] if shared else []
+
+
+Fact = Callable[[Configuration], str | None]
+
+
+def _in_every_row(analysis: Analysis, fact: Fact) -> str | None:
+    found = {fact(config) for config in analysis.measured}
+    return found.pop() if len(found) == 1 else None
+
+
+def _group(group: str) -> Fact:
+    return lambda config: None if config.name(group) is None else f"{group}={config.name(group)}"
+
+
+def _identity(key: str, words: str) -> Fact:
+    def fact(config: Configuration) -> str | None:
+        value = config.identity.get(key)
+        return None if value is None else words.format(value)
+
+    return fact
+
+
+def _is_weak(config: Configuration) -> bool:
+    return config.identity.get("scaling") == "weak"
+
+
+def _batch(config: Configuration) -> str | None:
+    where = "on each device" if _is_weak(config) else "of all devices"
+    return _identity("batch", f"{{}} samples a step {where}")(config)
+
+
+def _steps(config: Configuration) -> str | None:
+    steps, warmup = (config.identity.get(key) for key in ("max_steps", "warmup_steps"))
+    if steps in (None, "None"):
+        return None
+    return f"{steps} steps" + ("" if warmup is None else f" ({warmup} to warm up)")
+
+
+_FACTS: tuple[Fact, ...] = (
+    *map(_group, ("dataset", "precision", "execution", "optimizer")),
+    _identity("optimizer.lr", "lr={}"),
+    pruning_word,
+    _batch,
+    _steps,
+    _identity("seed", "seed={}"),
+    _identity("device_model", "on {}"),
+)
+
+
+def resources(analysis: Analysis) -> Section:
+    """Time per step, memory, utilisation, balance, loss and energy."""
+    return section(
+        "resources",
+        "Time and resources",
+        _resource_table(analysis),
+        _allocator_table(analysis),
+        Picture("loss.png", "Loss over samples fed"),
+    )
+
+
+def _resource_table(analysis: Analysis) -> Table:
+    configs = analysis.measured
+    cpu, gpu = any(c.is_cpu for c in configs), any(not c.is_cpu for c in configs)
+    peaks = {(True, False): "peak RSS per rank", (False, True): "peak allocated per GPU"}
+    names = {name for config in configs if (name := loss_name(config))}
+    reached = f"{min(names)} reached" if len(names) == 1 else "loss reached"
+    columns = (
+        NAME,
+        Column("step_ms", "step", "ms", estimate),
+        Column("percentiles", "p50 / p99", "ms, n steps"),
+        Column("peak", peaks.get((cpu, gpu), "peak memory per device"), "MiB", mean_number),
+        Column(
+            "used", "mean RSS per rank" if cpu and not gpu else "used per device", "MiB",
+            mean_number,
+        ),
+        Column(
+            "utilization", "CPU per rank" if cpu and not gpu else "utilisation per device",
+            "%, n readings",
+        ),
+        Column("arrival_cv", "arrival CV", "%", lambda figure: cv_text(figure.value)),
+        Column("loss", reached),
+        Column("energy", "energy", "J per 1,000 samples", estimate),
+        Column("optimizer_state", "optimizer state per rank", "MiB", mean_number),
+        Column("pruned", "pruned", "%", lambda figure: number(100 * figure.value)),
+    )  # fmt: skip
+    state = _optimizers_are_compared(configs)
+    rows = []
+    for config in configs:
+        joules = config.estimate("joules_per_million_samples")
+        rows.append(
+            (
+                config.label,
+                config.estimate("step_time_ms"),
+                _percentiles([r.throughput.step_time_ms for r in config.runs if r.throughput]),
+                config.estimate("peak_memory_mib"),
+                config.estimate("memory_used_mib"),
+                counted(config, "utilization_percent", mean_number),
+                config.estimate("arrival_cv_percent"),
+                _loss(config, several=len(names) != 1),
+                joules and joules.scaled(1e-3),
+                config.estimate("optimizer_memory_mib") if state else None,
+                config.estimate("pruned_share"),
+            )
+        )
+    return table("resources", columns, rows)
+
+
+def mean_number(figure: Estimate) -> str:
+    """The mean without its interval."""
+    return number(figure.value)
+
+
+def counted(config: Configuration, metric: Metric, text: Callable[[Estimate], str]) -> str | None:
+    """``94.2 (n=12)`` with the number of utilisation readings."""
+    figure = config.estimate(metric)
+    readings = sum(run.utilization_readings for run in config.runs)
+    return None if figure is None else f"{text(figure)} (n={readings})"
+
+
+def loss_name(config: Configuration) -> str | None:
+    """The loss that was reached: of training or of validation."""
+    return " / ".join(dict.fromkeys(run.loss.name for run in config.runs if run.loss)) or None
+
+
+def _loss(config: Configuration, *, several: bool) -> str | None:
+    """With the loss's name where the rows share none."""
+    figure, name = config.estimate("final_loss"), loss_name(config)
+    if figure is None or name is None or not several:
+        return None if figure is None else estimate(figure)
+    return f"{estimate(figure)} ({name.removesuffix('_loss')})"
+
+
+def _percentiles(times: Sequence[StepTimes]) -> str | None:
+    """``1.62 / 2.76 (n=3x100)``: means of 3 runs of 100 steps; no p99 unless every run has one."""
+    if not times:
+        return None
+    steps = sorted({t.n for t in times})
+    each = f"{steps[0]}" if len(steps) == 1 else f"{steps[0]}-{steps[-1]}"
+    tails = [t.p99 for t in times if t.p99 is not None]
+    p99 = sum(tails) / len(tails) if len(tails) == len(times) else None
+    return (
+        f"{number(sum(t.p50 for t in times) / len(times))} / {number(p99)} (n={len(times)}x{each})"
+    )
+
+
+def _optimizers_are_compared(configs: Sequence[Configuration]) -> bool:
+    """Whether some workload was trained with several optimizers or prunings.
+
+    With one alone its state is part of the memory; among several it is the question.
+    """
+    kinds: dict[tuple[str | None, str | None], set[tuple[str | None, str | None]]] = {}
+    for config in configs:
+        workload = (config.name("model"), config.name("dataset"))
+        kinds.setdefault(workload, set()).add((config.name("optimizer"), config.name("pruning")))
+    return any(len(found) > 1 for found in kinds.values())
+
+
+def _allocator_table(analysis: Analysis) -> Table:
+    """Memory of each run's largest rank, by the CUDA allocator and by the driver."""
+    columns = (
+        NAME,
+        Column("allocated", "peak allocated", "MiB", mean_number),
+        Column("reserved", "peak reserved", "MiB", number),
+        Column("retries", "retries", "most", "{:.0f}".format),
+        Column("used", "device-wide used", "MiB, mean", mean_number),
+    )
+    rows = []
+    for config in (c for c in analysis.measured if not c.is_cpu):
+        reserved = _largest(config, lambda r: r.peak_reserved_mib)
+        rows.append(
+            (
+                config.label,
+                config.estimate("peak_memory_mib"),
+                sum(reserved) / len(reserved) if reserved else None,
+                max(_largest(config, lambda r: r.allocation_retries), default=None),
+                config.estimate("memory_used_mib"),
+            )
+        )
+    return table("allocator", columns, rows, _ALLOCATOR_NOTE, where="page")
+
+
+def _largest(config: Configuration, read: Callable[[RankSummary], float | None]) -> list[float]:
+    """The largest over the ranks of each run in which a rank has it."""
+    results = [run.cell.result for run in config.runs if run.cell.result]
+    known = [[v for rank in result.ranks if (v := read(rank)) is not None] for result in results]
+    return [max(values) for values in known if values]
+
+
+def anatomy(analysis: Analysis) -> Section:
+    """Mean ms of each phase over runs and ranks."""
+    words = (*(PHASE_WORDS[phase] for phase in PHASES), IDLE)
+    columns = (
+        NAME,
+        label_column("timeline", "timeline"),
+        *(Column(word, word, format=number) for word in words),
+        Column("step", "step", format=number),
+    )
+    rows = []
+    for config in analysis.measured:
+        found = mean_anatomy(config)
+        if found is not None:
+            phases, step_ms, timeline = found
+            named = {phase_word(config, phase): ms for phase, ms in phases.items()}
+            rows.append((config.label, timeline, *map(named.get, words), step_ms))
+    return section(
+        "anatomy",
+        "Anatomy of a step (mean ms)",
+        table("anatomy", columns, rows, _ANATOMY_NOTE),
+        Picture("step_anatomy.png", "Where the time of a step goes"),
+    )

@@ -1,0 +1,205 @@
+"""A report as data: sections of lines, tables, notes and pictures, which renderers lay out.
+
+Texts are plain: each renderer escapes them in one place. Notes alone are Markdown; they are
+constants of this room and hold nothing from a record.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from scalewise.analysis.figures import MISSING
+from scalewise.plurals import plural
+
+Where = Literal["both", "page", "screen"]
+"""Who shows a block: every renderer, files alone, or the terminal alone."""
+Tone = Literal["list", "plain", "faint", "alarm", "place"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: what it is called and how its values are written."""
+
+    key: str
+    heading: str
+    unit: str = ""
+    format: Callable[[Any], str] = str
+    align: Literal["left", "right"] = "right"
+
+    @property
+    def title(self) -> str:
+        """The heading with its unit."""
+        return f"{self.heading} ({self.unit})" if self.unit else self.heading
+
+    def text(self, value: Any) -> str:
+        """A cell; a dash for what was not measured."""
+        return MISSING if value is None else self.format(value)
+
+
+def label_column(key: str, heading: str, unit: str = "") -> Column:
+    """A column of words."""
+    return Column(key, heading, unit, align="left")
+
+
+NAME = label_column("configuration", "configuration")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Values by row and column; None is a value that was not measured."""
+
+    key: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    note: str = ""
+    """Markdown below the table."""
+    where: Where = "both"
+    title: str = ""
+
+    @property
+    def cells(self) -> list[list[str]]:
+        """The text of every row."""
+        return [
+            [column.text(value) for column, value in zip(self.columns, row, strict=True)]
+            for row in self.rows
+        ]
+
+    def values(self, key: str) -> list[Any]:
+        """The values of one column."""
+        at = [column.key for column in self.columns].index(key)
+        return [row[at] for row in self.rows]
+
+    def only(self, positions: Iterable[int]) -> Table:
+        """The same with the first column, which names the rows, and these."""
+        kept = sorted({0, *positions})
+        columns = tuple(self.columns[i] for i in kept)
+        return replace(
+            self, columns=columns, rows=tuple(tuple(row[i] for i in kept) for row in self.rows)
+        )
+
+
+def table(
+    key: str, columns: Sequence[Column], rows: Iterable[Sequence[Any]], note: str = "", **more: Any
+) -> Table:
+    """A table without the columns in which every value is missing."""
+    made = Table(key, tuple(columns), tuple(map(tuple, rows)), note, **more)
+    known = [i for i in range(len(columns)) if any(row[i] is not None for row in made.rows)]
+    return made.only(known) if made.rows else made
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line; an answer also has whose it is and its verdict."""
+
+    text: str
+    subject: str = ""
+    verdict: str = ""
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Lines of one tone."""
+
+    lines: tuple[Line, ...]
+    tone: Tone = "list"
+    where: Where = "both"
+
+
+def lines(texts: Iterable[str], tone: Tone = "list", where: Where = "both") -> Lines:
+    """Lines of text alone."""
+    return Lines(tuple(map(Line, texts)), tone, where)
+
+
+@dataclass(frozen=True)
+class Note:
+    """Markdown of our own, for files."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A plot by its file name; renderers leave out one that was not drawn."""
+
+    name: str
+    caption: str
+
+
+@dataclass(frozen=True)
+class Verbatim:
+    """Text that is shown letter by letter, for files."""
+
+    text: str
+    title: str = ""
+
+
+Block = Lines | Table | Note | Picture | Verbatim
+
+
+@dataclass(frozen=True)
+class Section:
+    """One subject of a report."""
+
+    key: str
+    title: str
+    blocks: tuple[Block, ...]
+
+    @property
+    def texts(self) -> list[str]:
+        """Every line of the section."""
+        found = [line for block in self.blocks if isinstance(block, Lines) for line in block.lines]
+        return [line.text for line in found]
+
+    def table(self, key: str) -> Table:
+        """One of its tables. Raises KeyError where it is not shown."""
+        for block in self.blocks:
+            if isinstance(block, Table) and block.key == key:
+                return block
+        raise KeyError(key)
+
+
+def section(key: str, title: str, *blocks: Block) -> Section:
+    """A section without its empty blocks; it has none where only notes and pictures are left."""
+    filled = tuple(block for block in blocks if _is_filled(block))
+    if all(isinstance(block, Note | Picture) for block in filled):
+        filled = ()
+    return Section(key, title, filled)
+
+
+def _is_filled(block: Block) -> bool:
+    match block:
+        case Table():
+            return bool(block.rows)
+        case Lines():
+            return bool(block.lines)
+        case Picture():
+            return True
+        case _:
+            return bool(block.text)
+
+
+def by_text(found: Iterable[tuple[str, str]], noun: str = "cell") -> list[str]:
+    """One line for each text, with the names of those of which it is true."""
+    names: dict[str, list[str]] = {}
+    for name, text in found:
+        names.setdefault(text, []).append(name)
+    said = []
+    for text, holders in names.items():
+        distinct = list(dict.fromkeys(holders))
+        more = len(distinct) - 2
+        others = f" and {more} more {plural(more, noun)}" if more > 0 else ""
+        said.append(f"{', '.join(distinct[:2])}{others}: {text}")
+    return said
+
+
+def printable(text: str) -> str:
+    """One line without control characters: an escape sequence is shown, not obeyed."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]", _shown, text)
+
+
+def _shown(found: re.Match[str]) -> str:
+    character = found.group()
+    return " " if character in "\n\t\r" else character.encode("unicode_escape").decode()

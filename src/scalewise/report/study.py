@@ -1,0 +1,291 @@
+"""The files of the published studies, by their names, from measured records.
+
+``scalewise report FOLDER --study`` writes them into ``study`` beside the report. Figures are those
+of the report itself; what was not measured is empty, never zero.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from scalewise.analysis.figures import estimate, figure_as_plain, number, ratio
+from scalewise.analysis.remedies import REMEDIES
+from scalewise.analysis.run import Run
+from scalewise.analysis.runs import Configuration
+from scalewise.analysis.scaling import Pair
+from scalewise.analysis.summary import Analysis
+from scalewise.report import export, findings, markdown
+from scalewise.report.builder import Source, analysis_of, report_folder, write_text
+from scalewise.report.doubts import doubts, faults
+from scalewise.report.plot_style import write_plots
+from scalewise.report.sections import (
+    NAME,
+    Column,
+    Note,
+    Section,
+    Table,
+    label_column,
+    lines,
+    printable,
+)
+from scalewise.report.study_plots import by_name, file_part, study_plots
+from scalewise.typed import to_plain
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "<": r"\textless{}", ">": r"\textgreater{}", "±": r"$\pm$",
+}  # fmt: skip
+_WIDTH = 96
+_COMPARISON_NOTE = (
+    "Global samples/s, mean over runs with 95 % intervals. Recommendation is the published "
+    "rule (speedup of 1.1 or more beneficial, 0.95 or more marginal, else single), which "
+    "looks at neither the number of devices nor the doubt; the verdict needs its whole "
+    "interval and an efficiency of at least 0.5."
+)
+
+
+def build_study(
+    sweep: Source,
+    report_to: Path | None = None,
+    *,
+    warmup_epochs: int = 1,
+    datasets: Sequence[str] = (),
+) -> tuple[Path, ...]:
+    """Write every file that the sweep's records can fill, and return their paths.
+
+    They lie in ``study`` of ``report_to``, by default the sweep's report. The first
+    ``warmup_epochs`` are in no epoch time; no ``datasets`` are all of them. Raises
+    :class:`~scalewise.records.RecordError` where there is no cell at all, and ValueError where
+    ``datasets`` has one that the sweep does not.
+    """
+    analysis = _select(analysis_of(sweep), datasets)
+    folder = report_folder(analysis, report_to) / "study"
+    folder.mkdir(parents=True, exist_ok=True)
+    for stale in folder.iterdir():
+        # All of it is ours: a file of an earlier study would show what is no longer there.
+        stale.unlink()
+    written = []
+    for name, text in (*_benchmarks(analysis), *_summaries(analysis)):
+        write_text(folder / name, text)
+        written.append(name)
+    drawn, _ = write_plots(study_plots(analysis, warmup_epochs), folder)
+    return tuple(folder / name for name in (*written, *drawn))
+
+
+def _select(analysis: Analysis, datasets: Sequence[str]) -> Analysis:
+    """The analysis of the chosen data sets alone."""
+    if not datasets:
+        return analysis
+    known = sorted({name for c in analysis.configurations if (name := c.name("dataset"))})
+    unknown = [name for name in datasets if name not in known]
+    if unknown:
+        raise ValueError(
+            f"--datasets: found {unknown[0]!r}; allowed: {', '.join(known) or 'none ran'}"
+        )
+
+    def holds(config: Configuration) -> bool:
+        return config.name("dataset") in datasets
+
+    return replace(
+        analysis,
+        configurations=tuple(c for c in analysis.configurations if holds(c)),
+        pairs=tuple(p for p in analysis.pairs if holds(p.multi)),
+        refused=tuple(r for r in analysis.refused if holds(r.multi)),
+    )
+
+
+def _benchmarks(analysis: Analysis) -> Iterator[tuple[str, str]]:
+    """Every run of a model in JSON, and one device against several in Markdown."""
+    for model, configs in by_name(analysis, "model").items():
+        sides = {
+            "single": [c for c in configs if c.devices == 1],
+            "multi": [c for c in configs if (c.devices or 0) > 1],
+        }
+        for mode, side in sides.items():
+            if side:
+                plain = {"model": model, "mode": mode, "results": list(map(_configuration, side))}
+                text = json.dumps(plain, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+                yield f"benchmark_{file_part(model)}_{mode}_gpu.json", text
+        pairs = [p for p in analysis.pairs if p.multi.name("model") == model]
+        if pairs:
+            page = markdown.render(f"{model}: one device against several", _comparison(pairs))
+            yield f"comparison_report_{file_part(model)}.md", page
+
+
+def _configuration(config: Configuration) -> dict[str, Any]:
+    result = config.runs[0].cell.result
+    return {
+        "configuration": config.label,
+        "dataset": config.name("dataset"),
+        "strategy": config.name("strategy"),
+        "devices": config.devices,
+        "device_name": result.ranks[0].device.name if result else None,
+        "global_batch_size_samples": _batch(config),
+        "global_samples_per_s": figure_as_plain(config.estimate("samples_per_s")),
+        "step_time_ms": figure_as_plain(config.estimate("step_time_ms")),
+        "runs": [_run(run) for run in config.runs],
+    }
+
+
+def _run(run: Run) -> dict[str, Any]:
+    result, anatomy = run.cell.result, run.anatomy
+    phases = (anatomy.mean("device") or anatomy.mean("host")) if anatomy else None
+    return {
+        "cell": run.cell.planned.name,
+        "repeat": run.cell.planned.repeat,
+        "seed": (run.cell.config or {}).get("seed"),
+        "started_at_unix_s": result and result.started_at,
+        "global_samples_per_s": run.samples_per_s,
+        "step_time_ms": to_plain(run.throughput.step_time_ms) if run.throughput else None,
+        "timed_steps": run.throughput.steps if run.throughput else None,
+        "peak_memory_per_device_mib": run.peak_memory_mib,
+        "memory_used_per_device_mib": run.memory_used_mib,
+        "utilization_per_device_percent": run.utilization_percent,
+        "utilization_readings": run.utilization_readings,
+        "exposed_comm_ms": phases.phases_ms["exposed_comm"] if phases else None,
+        "loss": run.loss and {"name": run.loss.name, "final": run.loss.final},
+    }
+
+
+def _batch(config: Configuration) -> int | None:
+    """Global samples a step."""
+    result = config.runs[0].cell.result
+    return result.global_batch_size if result else None
+
+
+def _comparison(pairs: Sequence[Pair]) -> list[Section]:
+    """One device against several, batch by batch, and what follows on average."""
+    columns = (
+        label_column("dataset", "dataset"),
+        Column("batch", "batch"),
+        Column("devices", "devices"),
+        Column("single", "single", format=estimate),
+        Column("multi", "multi", format=estimate),
+        Column("speedup", "speedup", format=ratio),
+        label_column("recommendation", "recommendation"),
+        label_column("verdict", "verdict"),
+    )
+    ordered = sorted(
+        pairs, key=lambda p: (p.multi.name("dataset") or "", p.devices, _batch(p.multi) or 0)
+    )
+    rows = [
+        (
+            pair.multi.name("dataset"),
+            _batch(pair.multi),
+            pair.devices,
+            pair.single.estimate("samples_per_s"),
+            pair.multi.estimate("samples_per_s"),
+            pair.speedup,
+            pair.seed_label,
+            pair.judgement.verdict,
+        )
+        for pair in ordered
+    ]
+    said = [_conclusion([p for p in ordered if p.devices == devices], devices)
+            for devices in sorted({p.devices for p in ordered})]  # fmt: skip
+    compared = Table("comparison", columns, tuple(rows))
+    return [
+        Section("comparison", "", (Note(_COMPARISON_NOTE), compared)),
+        Section("conclusion", "Average and conclusion", (lines(said),)),
+    ]
+
+
+def _conclusion(pairs: Sequence[Pair], devices: int) -> str:
+    # Speedups are ratios: their mean is the geometric one.
+    mean = math.exp(sum(math.log(p.speedup.value) for p in pairs) / len(pairs))
+    verdicts = [p.judgement.verdict for p in pairs]
+    counted = ", ".join(f"{verdicts.count(v)} {v}" for v in dict.fromkeys(verdicts))
+    return (
+        f"On {devices} devices: average speedup {number(mean)} (geometric mean of {len(pairs)}); "
+        f"verdicts: {counted}."
+    )
+
+
+def _summaries(analysis: Analysis) -> Iterator[tuple[str, str]]:
+    yield "comprehensive_summary.csv", export.results_csv(analysis)
+    yield "summary_table.tex", _latex(_summary(analysis))
+    yield "performance_report.txt", _performance_report(analysis)
+
+
+def _summary(analysis: Analysis) -> Table:
+    """A row a configuration, as a paper would show it."""
+    columns = (
+        label_column("dataset", "dataset"),
+        NAME,
+        Column("batch", "batch"),
+        Column("samples_per_s", "samples/s", format=estimate),
+        Column("speedup", "speedup", format=ratio),
+        Column("efficiency", "efficiency", format=ratio),
+        label_column("verdict", "verdict"),
+    )
+    rows = []
+    for config in analysis.measured:
+        pair = analysis.pair(config)
+        rows.append(
+            (
+                config.name("dataset"),
+                config.label,
+                _batch(config),
+                config.estimate("samples_per_s"),
+                pair and pair.speedup,
+                pair and pair.efficiency,
+                pair and pair.judgement.verdict,
+            )
+        )
+    return Table("summary", columns, tuple(rows))
+
+
+def _latex(table: Table) -> str:
+    """A ``tabular`` that needs no package. Put it into a ``table`` with ``\\input``."""
+    align = "".join("r" if column.align == "right" else "l" for column in table.columns)
+    head, *rows = [
+        " & ".join(map(latex_escape, row)) + r" \\"
+        for row in ([column.title for column in table.columns], *table.cells)
+    ]
+    rule = "\\hline"
+    found = [f"\\begin{{tabular}}{{{align}}}", rule, head, rule, *rows, rule, "\\end{tabular}", ""]
+    return "\n".join(found)
+
+
+def latex_escape(text: str) -> str:
+    """Text as LaTeX prints it."""
+    return "".join(_LATEX.get(character, character) for character in printable(text))
+
+
+def _performance_report(analysis: Analysis) -> str:
+    """What limits each configuration, with its evidence, its test, and what follows from it."""
+    answers = [f"{n}: {v}. {why}" for n, v, why in findings.answers(analysis)]
+    text = ["PERFORMANCE REPORT", "", f"command: {findings.command(analysis) or 'unknown'}"]
+    text += [findings.counts(analysis), "", *_part("Answers", answers)]
+    text += ["Diagnosis, and what follows from it", "-" * 35, ""]
+    for config in analysis.measured:
+        text.append(config.label)
+        found = analysis.diagnoses[config.config_id]
+        if not found:
+            text += _wrapped("no limit was found in what was measured", "  ")
+        for diagnosis in found:
+            text += _wrapped(str(diagnosis), "  ")
+            text += _wrapped(f"test: {diagnosis.refutation}", "    ")
+            text += _wrapped(f"try: {REMEDIES[diagnosis.limit]}", "    ")
+        text.append("")
+    text += _part("Faults found", faults(analysis).texts)
+    text += _part("Doubts", doubts(analysis).texts)
+    return "\n".join(map(printable, text)).rstrip() + "\n"
+
+
+def _part(title: str, entries: Sequence[str]) -> list[str]:
+    if not entries:
+        return []
+    wrapped = [line for entry in entries for line in _wrapped(entry, "")]
+    return [title, "-" * len(title), "", *wrapped, ""]
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ")

@@ -1,0 +1,175 @@
+"""``{dataset}_*.png`` of a study, and memory against quality for optimizers and pruning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from scalewise.analysis.run import Run
+from scalewise.analysis.runs import Configuration
+from scalewise.analysis.statistics import Estimate, estimate_mean, estimate_positive
+from scalewise.analysis.summary import Analysis
+from scalewise.report import plot_style
+from scalewise.report.plot_style import Draw
+from scalewise.report.plots import Curve, draw_curves, speedup_efficiency, throughput
+
+_GOOD_EFFICIENCY = 0.8
+"""The published plots' line for "good"."""
+
+
+def study_plots(analysis: Analysis, warmup_epochs: int) -> dict[str, Draw]:
+    """File name to what draws it, for every data set."""
+    draws: dict[str, Draw] = {}
+    good = f"good: efficiency of {_GOOD_EFFICIENCY:g}"
+    for dataset, configs in by_name(analysis, "dataset").items():
+        name = file_part(dataset)
+        pairs = [p for p in analysis.pairs if p.multi.name("dataset") == dataset]
+        title = f"{dataset}: "
+        draws |= {
+            f"{name}_epoch_time_detailed.png": partial(epoch_time, dataset, configs, warmup_epochs),
+            f"{name}_speedup_efficiency.png": partial(
+                speedup_efficiency, pairs, title, _GOOD_EFFICIENCY, good
+            ),
+            f"{name}_throughput.png": partial(throughput, configs),
+            f"{name}_accuracy.png": partial(accuracy_curves, dataset, configs),
+            f"{name}_memory_quality.png": partial(memory_quality, dataset, configs),
+        }
+    return draws
+
+
+def by_name(analysis: Analysis, group: str) -> dict[str, list[Configuration]]:
+    """Measured configurations by the name of their model or data set."""
+    found: dict[str, list[Configuration]] = {}
+    for config in analysis.measured:
+        found.setdefault(config.name(group) or "unnamed", []).append(config)
+    return found
+
+
+def file_part(name: str) -> str:
+    """A name as a part of a file's name."""
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
+
+
+def epoch_time(dataset: str, configs: Sequence[Configuration], warmup_epochs: int) -> Figure | None:
+    """Seconds an epoch, a bar a configuration, with 95 % intervals over runs."""
+    bars = []
+    for config in configs:
+        times = [each for run in config.runs if (each := epoch_times_s(run, warmup_epochs))]
+        means = [sum(each) / len(each) for each in times]
+        if means:
+            bars.append((config, estimate_positive(means), means))
+    if not bars:
+        return None
+    left_out = f", the first {warmup_epochs} left out" if warmup_epochs else ""
+    made, (axes,) = plot_style.stacked_panels([len(bars)])
+    plot_style.interval_bars(axes, f"{dataset}: time of an epoch{left_out}", bars)
+    axes.set_xlabel("s an epoch (bar and number: mean, line: 95 % interval, dots: runs)")
+    return made
+
+
+def epoch_times_s(run: Run, warmup_epochs: int) -> tuple[float, ...]:
+    """Seconds of training in each whole epoch after the first ``warmup_epochs``.
+
+    The sum of the steps of the rank that took longest, on the host's clock: between epochs the
+    device has nothing to do, and validation is no part of it. An epoch of fewer steps than another
+    was cut off by ``max_steps`` and is left out.
+    """
+    ranks = []
+    for series in run.cell.steps:
+        epochs, of_step, steps = np.unique(
+            series.rows["epoch"], return_inverse=True, return_counts=True
+        )
+        sums = np.bincount(of_step, series.column("step", "host")) / 1e3
+        whole = (steps == steps.max()) & (epochs >= warmup_epochs) if len(steps) else steps > 0
+        ranks.append(sums[whole])
+    if not ranks or len({len(times) for times in ranks}) != 1:
+        return ()
+    return tuple(float(t) for t in np.max(ranks, axis=0))
+
+
+def accuracy_curves(dataset: str, configs: Sequence[Configuration]) -> Figure | None:
+    """Accuracy on the validation set over samples fed, a line a run."""
+    curves = [
+        (config.label, found)
+        for config in configs
+        if (found := [curve for run in config.runs if (curve := _accuracy(run))])
+    ]
+    if not curves:
+        return None
+    made = plot_style.figure(8, 4.6)
+    draw_curves(made.subplots(), f"{dataset}: accuracy", curves, "validation accuracy (%)")
+    return made
+
+
+def _accuracy(run: Run) -> Curve | None:
+    """Samples fed and accuracy in percent at each validation; None where none was scored."""
+    rows = run.cell.metrics.get(0, ())
+    points = [(r.samples, v) for r in rows if (v := r.values.get("val_accuracy")) is not None]
+    if not points:
+        return None
+    return [samples for samples, _ in points], [100 * value for _, value in points]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One configuration's memory and quality."""
+
+    label: str
+    state_mib: float
+    """Optimizer state, masks and scores of one rank: the largest over ranks, mean over runs."""
+    loss: Estimate
+    pruned_share: float | None
+
+
+def memory_points(configs: Sequence[Configuration]) -> tuple[list[Point], str, int] | None:
+    """Every configuration whose memory is known, with its loss at the same number of samples.
+
+    Returns the points, the name of the loss and the samples; None where fewer than two optimizers
+    or prunings can be compared, or their runs do not share a loss.
+    """
+    usable = [
+        (c, state)
+        for c in configs
+        if (state := c.estimate("optimizer_memory_mib")) and any(r.loss for r in c.runs)
+    ]
+    kinds = {(c.name("optimizer"), c.name("pruning")) for c, _ in usable}
+    curves = [run.loss for c, _ in usable for run in c.runs if run.loss is not None]
+    if len(kinds) < 2 or len({curve.name for curve in curves}) != 1:
+        return None
+    samples = min(curve.samples[-1] for curve in curves)
+    found = []
+    for config, state in usable:
+        losses = [v for r in config.runs if r.loss and (v := r.loss.at(samples)) is not None]
+        pruned = config.estimate("pruned_share")
+        if losses:
+            share = pruned.value if pruned else None
+            found.append(Point(config.label, state.value, estimate_mean(losses), share))
+    return found, curves[0].name, samples
+
+
+def memory_quality(dataset: str, configs: Sequence[Configuration]) -> Figure | None:
+    """A dot a configuration: memory to the right, loss upwards; below and left is better."""
+    compared = memory_points(configs)
+    if compared is None:
+        return None
+    found, loss, samples = compared
+    made = plot_style.figure(9, 5.2)
+    axes = made.subplots()
+    for i, point in enumerate(found):
+        interval, value = point.loss.interval, point.loss.value
+        spread = [[value - interval.low], [interval.high - value]] if interval else None
+        pruned = "" if point.pruned_share is None else f" ({point.pruned_share:.0%} pruned)"
+        axes.errorbar(point.state_mib, value, yerr=spread, fmt=plot_style.marker(i), ms=7,
+                      capsize=3, color=plot_style.colour(i),
+                      label=point.label + pruned)  # fmt: skip
+    axes.set_xlim(0, axes.get_xlim()[1] * 1.05)
+    axes.set_xlabel("optimizer state, masks and scores of one rank (MiB)")
+    axes.set_ylabel(f"{loss} at {samples:,} samples")
+    axes.set_title(f"{dataset}: memory against quality", loc="left", fontsize=11)
+    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    plot_style.tidy(axes, "both")
+    return made

@@ -13,7 +13,7 @@ from scalewise.analysis.gate import parse_limit
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.statistics import estimate_ratio
 from scalewise.records import SweepFolder
-from scalewise.report.comparison import as_text
+from scalewise.report import comparison_text
 
 STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
 
@@ -97,7 +97,7 @@ def test_a_mixture_in_the_declared_factor_is_compared_and_said(
     found = compare(a, b, "code")
     (match,) = found.matches
     assert match.mixed == (f"the repeats in A are of several code.commit: x | y{leave}",)
-    assert f"{match.label}: {match.mixed[0]}\n" in as_text(found)
+    assert f"{match.label}: {match.mixed[0]}\n" in comparison_text(found)
     assert compare(b, b, "code").matches[0].mixed == ()
 
 
@@ -200,7 +200,7 @@ def test_a_run_whose_steps_are_cut_off_is_named_and_not_counted(tmp_path: Path) 
     (left_out,) = found.left_out
     assert (left_out.side, left_out.cell) == ("B", planned.name)
     assert left_out.fault == "steps/rank0.bin: 20 of 60 step rows are there"
-    assert f"B, {planned.name}: left out: {left_out.fault}\n" in as_text(found)
+    assert f"B, {planned.name}: left out: {left_out.fault}\n" in comparison_text(found)
     assert compare(load_sweep(tmp_path / "b"), a, "code").left_out[0].side == "A"
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from recorded import DDP, Spec, repeats, step_ms, write_sweep
 
+from fakes.sections import lines_of
 from scalewise.analysis.cells import Sweep
 from scalewise.analysis.compare import compare
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.summary import analyse
-from scalewise.report.doubts import warnings
 
 FACTORS = [1.0, 1.01, 0.99]
 OLD, NEW = {"path": "100 bytes (sha256 a)"}, {"path": "200 bytes (sha256 b)"}
@@ -28,11 +28,11 @@ def swept(path: Path, *specs: Spec) -> Sweep:
 def test_a_file_that_changed_between_cells_is_a_doubt_of_their_report(tmp_path: Path) -> None:
     first = Spec(seed=1, data=OLD, config=NAMED)
     same = analyse(swept(tmp_path / "same", first, replace(first, seed=2)))
-    assert not [line for line in warnings(same) if "dataset.path" in line]
+    assert not [line for line in lines_of(same, "doubts") if "dataset.path" in line]
     spelt = {"dataset": {"name": "ag_news", "path": "./x.csv"}}
     changed = replace(first, seed=2, data=NEW, config=spelt)
     other = analyse(swept(tmp_path / "other", first, changed))
-    (line,) = [line for line in warnings(other) if "dataset.path" in line]
+    (line,) = [line for line in lines_of(other, "doubts") if "dataset.path" in line]
     assert line == (
         "dataset.path=x.csv changed between cells (100 bytes (sha256 a), 200 bytes (sha256 b)): "
         "their results are of different data"
@@ -55,7 +55,7 @@ def test_repeats_that_read_other_data_are_not_averaged_with_the_others(tmp_path:
     assert pair.judgement == alone.judgement
     for side, kept in ((pair.single, alone.single), (pair.multi, alone.multi)):
         assert side.estimate("samples_per_s") == kept.estimate("samples_per_s")
-    (line,) = [w for w in warnings(analyse(mixed)) if "large single x1: 002" in w]
+    (line,) = [w for w in lines_of(analyse(mixed), "doubts") if "large single x1: 002" in w]
     assert line == (
         "large single x1: 002-large-single-r2 is set aside, 1 of 3 repeats: it read other data "
         "than the repeats that are compared: dataset.path=x.csv was 200 bytes (sha256 b), not 100 "
@@ -82,11 +82,13 @@ def test_own_code_that_changed_between_repeats_is_a_doubt_of_their_report(tmp_pa
     first = Spec(own_code=WAS)
     again = replace(first, repeat=1)
     same = analyse(swept(tmp_path / "same", first, again))
-    assert not [line for line in warnings(same) if "mine.Net" in line]
+    assert not [line for line in lines_of(same, "doubts") if "mine.Net" in line]
     older = analyse(swept(tmp_path / "older", first, replace(again, own_code={})))
-    assert not [line for line in warnings(older) if "mine.Net" in line], "unknown, not different"
+    assert not [line for line in lines_of(older, "doubts") if "mine.Net" in line], (
+        "unknown, not different"
+    )
     changed = analyse(swept(tmp_path / "changed", first, replace(again, own_code=IS)))
-    (line,) = [line for line in warnings(changed) if line.startswith("your mine.Net")]
+    (line,) = [line for line in lines_of(changed, "doubts") if line.startswith("your mine.Net")]
     assert line == (
         "your mine.Net changed between cells (30 bytes (sha256 a), 40 bytes (sha256 b)): their "
         "results are of different code"
@@ -110,7 +112,7 @@ def test_repeats_that_ran_other_code_are_not_averaged_with_the_others(tmp_path: 
         figure = side.estimate("samples_per_s")
         assert figure is not None
         assert figure.value == pytest.approx(3e3 * spec.global_batch / step_ms(spec), rel=0.02)
-    assert [line for line in warnings(found) if "large ddp x2: 003-" in line] == [
+    assert [line for line in lines_of(found, "doubts") if "large ddp x2: 003-" in line] == [
         "large ddp x2: 003-large-ddp-r0 is set aside, 1 of 3 repeats: it ran other code than the "
         "repeats that are compared: your mine.Net was 30 bytes (sha256 a), not 40 bytes (sha256 b)"
     ]

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 from fakes.kept_sweep import with_known_code
+from fakes.sections import lines_of
 from scalewise.analysis.cells import Sweep
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.summary import Analysis, analyse
 from scalewise.records import PHASES, read_steps
-from scalewise.report.balance_runs import advice_lines
-from scalewise.report.doubts import warnings
 
 DATA = Path(__file__).parents[2] / "data"
 
@@ -118,10 +117,10 @@ def test_four_gpus_that_lose_a_third_of_the_step_are_not_called_compute_bound(
     assert "ranks wait 6.94 of 38 ms a step for the last of them (rank 0: 10.3, " in reason
     assert "rank 2 is last in most steps in 2 of 3 runs" in reason
     assert "long steps took 20 to 26 % of the time of gpt2 ddp x4 in 2 of 3 runs" in reason
-    (line,) = [line for line in warnings(analysis) if "hiccups" in line]
+    (line,) = [line for line in lines_of(analysis, "doubts") if "hiccups" in line]
     assert "2 of 60 steps took 26% of the time in repeat 1 (the first at step 20; mean" in line
     assert "2 of 60 steps took 20% of the time in repeat 2 (the first at step 23; mean" in line
-    (advised,) = advice_lines(analysis)
+    (advised,) = lines_of(analysis, "load_balance")
     assert advised.startswith("gpt2 ddp x4 (good): nothing to do")
 
 
@@ -130,4 +129,4 @@ def test_two_gpus_that_lose_little_have_no_such_doubts(nvlink: Analysis) -> None
     assert pair.doubts == ()
     assert "ranks wait" not in pair.judgement.reason
     assert [d.limit for d in nvlink.diagnoses[pair.multi.config_id]] == ["compute-bound"]
-    assert not [line for line in warnings(nvlink) if "hiccups" in line]
+    assert not [line for line in lines_of(nvlink, "doubts") if "hiccups" in line]

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from recorded import DDP, Spec, repeats, write_sweep
 
+from fakes.sections import lines_of
 from scalewise.analysis.compare import Comparison, compare
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.scaling import Refused
 from scalewise.analysis.summary import Analysis, analyse
 from scalewise.records import SweepFolder
 from scalewise.records.provenance import PROTOCOL, WORKING_DIRECTORY
-from scalewise.report.provenance import provenance_lines
 
 FACTORS = [1.0, 1.01, 0.99, 1.005]
 HERE, THERE, ELSEWHERE = "dmi-aaaaaaaaaaaa", "dmi-bbbbbbbbbbbb", "dmi-cccccccccccc"
@@ -143,7 +143,7 @@ def test_gpus_are_counted_and_not_compared(tmp_path: Path) -> None:
     moved = [replace(run, first_gpu=2 * (run.repeat % 2)) for run in repeats(DDP, FACTORS)]
     found = analysed(tmp_path, *repeats(Spec(), FACTORS), *moved)
     assert len(found.pairs) == 1
-    (line,) = [one for one in provenance_lines(found) if one.startswith("GPUs by UUID: ")]
+    (line,) = [one for one in lines_of(found, "provenance") if one.startswith("GPUs by UUID: ")]
     assert line.startswith("GPUs by UUID: 4 in all")
     assert "large ddp x2 (2 sets in 4 runs)" in line
     assert "single" not in line

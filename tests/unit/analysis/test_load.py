@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from recorded import DDP, Spec, write_sweep
 
+from fakes.sections import values
 from fakes.step_files import BLOCK_BYTES, write_rows
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.run import measure_run
 from scalewise.analysis.runs import configurations
 from scalewise.analysis.summary import analyse
 from scalewise.records import CellFolder, RecordError, SweepFolder, read_steps
-from scalewise.report.tables import resource_table
 
 RECORDS = (
     "result.json",
@@ -216,8 +216,11 @@ def test_a_number_that_is_not_finite_is_a_fault_of_its_cell_alone(
     sweep = load_sweep(path)
     assert f"rank0.jsonl, line 13: not JSON: found {number}" in sweep.cells[0].problems[0]
     assert f"found {number}; allowed: finite numbers" in sweep.cells[1].problems[0]
-    tables = resource_table(analyse(sweep)).rows
-    assert [row[0] for row in tables] == ["large single x1", "large ddp x2"]
+    shown = values(analyse(sweep), "resources", "resources", "configuration")
+    assert shown == [
+        "large single x1",
+        "large ddp x2",
+    ]
     result = first.path / "result.json"
     for key in ("objective", "peak_rss_mib", "train_loss"):
         whole = result.read_text()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from recorded import DDP, Spec, repeats, write_sweep
 
+from fakes.sections import lines_of
 from scalewise.analysis.diagnose import diagnose
 from scalewise.analysis.doubts import doubted
 from scalewise.analysis.load import load_sweep
@@ -22,7 +23,6 @@ from scalewise.analysis.run import Run, measure_run
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.summary import analyse
 from scalewise.records import StepSeries
-from scalewise.report.doubts import warnings
 
 
 def configuration(path: Path, *specs: Spec) -> Configuration:
@@ -90,11 +90,11 @@ def test_stalls_are_not_also_a_doubt(tmp_path: Path) -> None:
     (config,) = analysis.measured
     long = replace(config, runs=(with_long(config.runs[0], (20, 60, 110), 300.0),))
     doubt = replace(analysis, configurations=(long,))
-    assert [line for line in warnings(doubt) if "hiccups" in line]
+    assert [line for line in lines_of(doubt, "doubts") if "hiccups" in line]
     (stalls,) = doubt.measured
     named = replace(doubt, diagnoses={config.config_id: diagnose(stalls)})
     assert [d.limit for d in named.diagnoses[config.config_id]] == ["stalls"]
-    assert not [line for line in warnings(named) if "hiccups" in line]
+    assert not [line for line in lines_of(named, "doubts") if "hiccups" in line]
 
 
 @pytest.mark.parametrize(("late_ms", "told"), [(1.0, False), (3.0, True)])
@@ -135,7 +135,7 @@ def test_a_report_names_long_steps_their_run_and_their_length(
     assert line.startswith(f"long_step: {run.cell.planned.name}: step ")
     assert said in line
     told = replace(analysis, configurations=(replace(config, runs=(run,)),))
-    assert line in warnings(told)
+    assert line in lines_of(told, "doubts")
 
 
 def test_a_long_step_leaves_no_trace_in_the_figures_of_a_run(tmp_path: Path) -> None:

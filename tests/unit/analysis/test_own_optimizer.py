@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from recorded import DDP, Spec, write_sweep
 
+from fakes.sections import lines_of
 from scalewise.analysis.cells import Sweep
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.runs import configurations
 from scalewise.analysis.summary import analyse
-from scalewise.report import alike
 
 OWN = "the module's own (SGD)"
 
@@ -37,16 +37,16 @@ def test_the_modules_own_is_named_and_its_settings_are_not_the_configurations(
 ) -> None:
     sweep = load_sweep(sweep_of(tmp_path, Spec(), DDP))
     assert optimizers(sweep) == {OWN}
-    said = alike.same_in_every_row(analyse(sweep))
-    assert f"optimizer={OWN}" in said
-    assert "lr=" not in said
+    (shared,) = lines_of(analyse(sweep), "scaling")
+    assert f"optimizer={OWN}" in shared
+    assert "lr=" not in shared
     assert not [p for cell in sweep.cells for p in cell.problems]
 
 
 def test_the_configured_one_is_named_where_it_was_used(tmp_path: Path) -> None:
     sweep = load_sweep(sweep_of(tmp_path, Spec(), DDP, own=None))
     assert optimizers(sweep) == {"adam"}
-    assert "lr=0.001" in alike.same_in_every_row(analyse(sweep))
+    assert "lr=0.001" in lines_of(analyse(sweep), "scaling")[0]
 
 
 def test_a_cell_that_did_not_finish_has_that_of_its_model(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Literal
 import pytest
 from recorded import DDP, SINGLE_MS, Spec, repeats, write_sweep
 
+from fakes.sections import cells, lines_of
 from scalewise.analysis.diagnose import diagnose_run
 from scalewise.analysis.limits import IDLE, explain_loss
 from scalewise.analysis.load import load_sweep
@@ -16,9 +17,6 @@ from scalewise.analysis.pipeline import measure_pipeline
 from scalewise.analysis.run import measure_run
 from scalewise.analysis.summary import Analysis, analyse
 from scalewise.records import PipelineRecord, SweepFolder
-from scalewise.report import plots
-from scalewise.report.divided import divided_lines
-from scalewise.report.tables import anatomy_table
 
 PIPE_MS = {"data_wait": 0.1, "h2d": 0.1, "forward": 2.0, "backward": 4.0, "optimizer": 0.5}
 PIPE = replace(
@@ -103,22 +101,17 @@ def test_the_verdict_blames_waiting_and_the_report_shows_both(tmp_path: Path) ->
     assert explain_loss(pipe, single) == (
         "waiting for the other stages of the pipeline takes 2.01 of 8.74 ms a step"
     )
-    idle, memory = divided_lines(analysis)
+    idle, memory = lines_of(analysis, "divided")
     assert "the bubble alone, (p - 1) / (m + p - 1), is 20% (first of 2 runs)" in idle
     assert "optimizer state 1 / 2 MiB" in memory
 
 
 def test_the_anatomy_calls_idle_time_what_it_is(tmp_path: Path) -> None:
     analysis = pipelined(tmp_path, PIPE)
-    table = anatomy_table(analysis)
-    rows = {row[0]: dict(zip(table.headers, row, strict=True)) for row in table.rows}
+    rows = {row["configuration"]: row for row in cells(analysis, "anatomy", "anatomy")}
     single, pipe = rows["large single x1"], rows["large pipeline x2"]
     assert (pipe[IDLE], pipe["callbacks and loops"]) == ("2.01", "-")
     assert (single[IDLE], single["callbacks and loops"]) == ("-", "0.201")
-    figure = plots.step_anatomy(analysis)
-    assert figure is not None
-    (legend,) = figure.legends
-    assert IDLE in [text.get_text() for text in legend.get_texts()]
 
 
 def test_without_a_pipeline_there_is_nothing_to_say(tmp_path: Path) -> None:

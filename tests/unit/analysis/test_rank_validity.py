@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 from recorded import DDP, Spec, repeats, write_sweep
 
+from fakes.sections import lines_of
 from scalewise.analysis.ceiling import under_ceiling
 from scalewise.analysis.compare import compare
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.strategy_choice import choose_strategy
 from scalewise.analysis.summary import Analysis, analyse
 from scalewise.analysis.target import reach
-from scalewise.report import swept
-from scalewise.report.doubts import warnings
 
 
 def analysed(
@@ -34,7 +33,7 @@ def analysed(
 
 
 def said(analysis: Analysis) -> list[str]:
-    return [line for line in warnings(analysis) if "trained nothing" in line]
+    return [line for line in lines_of(analysis, "doubts") if "trained nothing" in line]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +90,7 @@ def test_it_is_not_the_fastest(tmp_path: Path) -> None:
         text = result.read_text()
         assert text.count('"steps_without_loss": null') == 1
         result.write_text(text.replace('"steps_without_loss": null', '"steps_without_loss": 60'))
-    (named,) = swept.fastest(analyse(load_sweep(tmp_path)))
+    (named,) = [line for line in lines_of(tmp_path, "answer") if line.startswith("fastest: ")]
     assert "batch_size=512" in named and "batch_size=64" not in named
 
 

@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 from recorded import DDP, Spec, repeats, write_sweep
 
+from fakes.sections import lines_of
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.replaced import replaced_runs
-from scalewise.analysis.summary import analyse
 from scalewise.records import CellFolder, SweepFolder
-from scalewise.report import doubts
 
 WHY = "(sweep.rerun, or a result that could not be read)"
 STEADY = [1.0, 1.01, 0.99]
@@ -50,7 +49,7 @@ def test_replaced_runs_are_counted_and_named_in_the_doubts_of_the_report(path: P
     assert line.startswith(
         f"2 runs replaced finished ones {WHY}: {first.name}, {second.name} (2 times); "
     )
-    assert line in doubts.warnings(analyse(load_sweep(path)))
+    assert line in lines_of(path, "doubts")
 
 
 def test_a_result_that_was_only_removed_is_said_too(path: Path) -> None:

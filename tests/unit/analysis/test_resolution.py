@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 from recorded import DDP, Spec, repeats, write_sweep
 
+from fakes.sections import lines_of
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.resolution import detectable_speedup
 from scalewise.analysis.scaling import Pair
 from scalewise.analysis.sequential import nominal_level
 from scalewise.analysis.significance import minimum_detectable_effect
 from scalewise.analysis.summary import analyse
-from scalewise.report import doubts
 
 NOISY = [1.0, 1.4, 0.8, 1.1]
 
@@ -32,7 +32,7 @@ def test_a_plain_pair_is_tested_at_its_interval(tmp_path: Path) -> None:
     assert least > interval.high / pair.speedup.value
     sides = [c.values("samples_per_s") for c in (pair.multi, pair.single)]
     assert least == pytest.approx(minimum_detectable_effect(sides[0], sides[1], 0.05))
-    (said,) = [w for w in doubts.warnings(analyse(load_sweep(tmp_path))) if "four times" in w]
+    (said,) = [w for w in lines_of(tmp_path, "doubts") if "four times" in w]
     assert f"only a speedup beyond {least:.2f} " in said
 
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from recorded import DDP, DDP_MS, SINGLE_MS, Spec, repeats, write_sweep
 
+from fakes.sections import lines_of
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.runs import configurations
 from scalewise.analysis.summary import Analysis, analyse
 from scalewise.analysis.verdicts import reach_verdicts
-from scalewise.report.doubts import warnings
-from scalewise.report.export import as_json
+from scalewise.report import results_json
 
 STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
 IDEAL = sum(SINGLE_MS.values()) / sum(DDP_MS.values())
@@ -37,12 +37,12 @@ def test_one_repeat_with_a_neighbour_is_set_aside_and_the_others_are_compared(
     assert (pair.speedup.n, pair.judgement.verdict) == ((4, 5), "beneficial")
     assert abs(pair.speedup.value / IDEAL - 1) < 0.01
     assert (len(pair.multi.runs), len(pair.multi.aside)) == (4, 1)
-    (line,) = [w for w in warnings(found) if "set aside" in w]
+    (line,) = [w for w in lines_of(found, "doubts") if "set aside" in w]
     assert line == (
         "large ddp x2: 008-large-ddp-r3 is set aside, 1 of 5 repeats: it shared the host with "
         "pid 4711 (python)"
     )
-    assert '"reason": "shared the host with pid 4711 (python)"' in as_json(found)
+    assert '"reason": "shared the host with pid 4711 (python)"' in results_json(found)
 
 
 def test_too_few_repeats_left_are_no_comparison(tmp_path: Path) -> None:

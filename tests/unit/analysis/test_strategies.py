@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from recorded import DDP, DDP_MS, Spec, repeats, write_sweep
 
+from fakes.sections import answers, lines_of
 from scalewise.analysis.ceiling import under_ceiling
 from scalewise.analysis.diagnose import diagnose_run
 from scalewise.analysis.diagnosis import Diagnosis
@@ -21,7 +22,6 @@ from scalewise.analysis.strategy_choice import UndecidedError, choose_strategy, 
 from scalewise.analysis.summary import analyse
 from scalewise.analysis.throughput import measure_throughput
 from scalewise.records import CommunicationRecord, ShardIndices, SweepFolder
-from scalewise.report import findings, traffic
 
 FACTORS = [1.0, 1.02, 0.98]
 
@@ -83,8 +83,8 @@ def test_independent_replicas_are_a_ceiling_and_no_verdict(tmp_path: Path) -> No
     assert near.ceiling is ceiling
     assert near.share.value < 1
     assert under_ceiling(ceiling, analysis.measured) is None
-    said = {label: reason for label, _, reason in findings.answers(analysis)}
-    assert "of the ceiling, large task_parallel x2" in said["large ddp x2"]
+    _, reason = answers(analysis)["large ddp x2"]
+    assert "of the ceiling, large task_parallel x2" in reason
 
 
 def test_samples_of_ranks_that_share_a_part_of_the_data_count_once(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_the_report_says_what_was_sent(tmp_path: Path) -> None:
     sent = CommunicationRecord("gradients", 1.0, 8_085_516 / 2)
     ranks = tuple(replace(rank, communication=sent) for rank in result.ranks)
     folder.save_result(replace(result, ranks=ranks))
-    (line,) = traffic.lines(analyse(load_sweep(tmp_path)))
+    (line,) = lines_of(tmp_path, "sent")
     assert line == (
         "large ddp x2: gradients averaged 1.00 times a step, 3.86 MiB a rank handed to the "
         "all-reduce, for which a ring sends as much over each of its links; compressed to 50% of "

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from recorded import DDP, Spec, repeats, write_sweep
 
+from fakes.sections import answers, lines_of, values
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.summary import Analysis, analyse
-from scalewise.report import build, findings, tables
-from scalewise.report.doubts import warnings
+from scalewise.report import build
 
 STEADY = [1.0, 1.01, 0.99]
 Rank = dict[str, Any]
@@ -65,10 +65,10 @@ def test_it_outranks_every_other_verdict(
     single, ddp = found.measured
     assert [one.code for one in found.invalid[ddp.config_id]] == [code]
     assert single.config_id not in found.invalid
-    assert tables.verdict(found, ddp) == "invalid"
+    assert "invalid" in values(found, "scaling", "scaling", "verdict")
     assert found.sound_pair(ddp) is None
     assert found.costs[ddp.config_id].usd_per_million_samples is None
-    ((label, verdict, reason),) = findings.answers(found)
+    ((label, (verdict, reason)),) = answers(found).items()
     assert (label, verdict) == (ddp.label, "invalid")
     assert "USD" not in reason
 
@@ -98,7 +98,7 @@ def test_other_counts_are_valid(
 ) -> None:
     found = analysed(tmp_path, change)
     assert not found.invalid
-    assert any("batch_size" in line for line in warnings(found)) is doubted
+    assert any("batch_size" in line for line in lines_of(found, "doubts")) is doubted
 
 
 @pytest.mark.parametrize(("loss", "says"), [(0.30, True), (0.2501, False)])

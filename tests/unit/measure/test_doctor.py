@@ -35,7 +35,7 @@ from scalewise.records.doctor_rates import (
     SoakWindow,
     Timing,
 )
-from scalewise.report.doctor import show
+from scalewise.report import show_doctor
 
 __all__ = ["fake_nvml"]
 
@@ -296,7 +296,7 @@ def test_the_terminal_shows_figures_advice_and_what_is_missing() -> None:
     console = Console(width=120, record=True, quiet=True)
     console.quiet = False
     with console.capture() as captured:
-        show(report, console)
+        show_doctor(report, console)
     text = captured.get()
     for expected in ("NV18", "328", "760", "380", "hottest", "1 GiB", "(n-1)/n"):
         assert expected in text
@@ -335,7 +335,10 @@ def test_values_out_of_range_end_with_status_2(
 
 
 def test_the_parent_needs_neither_torch_nor_hydra_nor_trackers() -> None:
-    code = "import sys, scalewise.measure.doctor, scalewise.report.doctor; print(list(sys.modules))"
+    code = (
+        "import sys, scalewise.measure.doctor; from scalewise.report import show_doctor; "
+        "print(list(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(json.loads(done.stdout.replace("'", '"')))
     heavy = {"torch", "hydra", "omegaconf", "pytorch_lightning", "wandb", "trackio", "pynvml"}

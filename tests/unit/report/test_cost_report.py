@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from recorded import DDP, DDP_MS, SINGLE_MS, Spec, repeats, write_sweep
 from rich.console import Console
+from scalewise.report.cost import EXCLUDED
 
 from scalewise import report
 from scalewise.report import cost
-from scalewise.report.cost import EXCLUDED
 
 STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
 OWN = {"usd_per_hour": 3.6, "source": "invoice", "date": "2026-11"}

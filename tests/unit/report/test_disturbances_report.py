@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from recorded import DDP, Spec, repeats, write_sweep
 from rich.console import Console
+from scalewise.report.plots_steps import MOST_PANELS, step_times
 
 from scalewise import report
 from scalewise.analysis.disturbances import CODES, DEVICE_CODES
@@ -19,7 +20,6 @@ from scalewise.analysis.load import load_sweep
 from scalewise.analysis.summary import Analysis, analyse
 from scalewise.records import CellFolder, StepSeries, StepWriter, read_steps
 from scalewise.report import disturbances
-from scalewise.report.plots_steps import MOST_PANELS, step_times
 
 STALL_MS = 400.0
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from scalewise.report.table import Table
 
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.summary import Analysis, analyse
 from scalewise.report import energy, tables
-from scalewise.report.table import Table
 
 STALLED = Path(__file__).parents[2] / "golden" / "stalled"
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+from scalewise.report.execution import fallbacks, fp8_layers
+
 from scalewise.analysis.runs import Configuration
 from scalewise.records import ExecutionRecord, Fp8Record
-from scalewise.report.execution import fallbacks, fp8_layers
 
 
 def configuration(*executed: ExecutionRecord | None, fp8: Fp8Record | None = None) -> Configuration:

@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 from recorded import DDP, DDP_MS, SINGLE_MS, START, Spec, repeats, write_sweep
 from rich.console import Console
+from scalewise.report.devices import NAMES as DEVICE_PLOTS
+from scalewise.report.doctor import rate_text
+from scalewise.report.plots_scaling import speedup_efficiency
 
 from scalewise import report
 from scalewise.analysis.balance import grade
@@ -22,10 +25,7 @@ from scalewise.analysis.summary import analyse
 from scalewise.explain import explain, is_the_hosts_fault
 from scalewise.records import CellFolder, RankError, RecordError
 from scalewise.report import tables
-from scalewise.report.devices import NAMES as DEVICE_PLOTS
-from scalewise.report.doctor import rate_text
 from scalewise.report.export import as_csv
-from scalewise.report.plots_scaling import speedup_efficiency
 from scalewise.terminal import open_console
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 from recorded import DDP, DDP_MS, Spec, repeats, write_sweep
+from scalewise.report.plots_scaling import ratio_points
 
 from fakes.kept_sweep import with_known_code
 from scalewise import report
@@ -39,7 +40,6 @@ from scalewise.report import (
     provenance,
     tables,
 )
-from scalewise.report.plots_scaling import ratio_points
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
 RECORDING = Path(__file__).parents[2] / "data" / "h200x2_gpt2"

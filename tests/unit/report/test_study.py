@@ -10,6 +10,9 @@ from pathlib import Path
 from statistics import geometric_mean
 
 import pytest
+from scalewise.report.study.epochs import epoch_times_s
+from scalewise.report.study.selection import Selection, select
+from scalewise.report.table import Table
 
 from fakes.kept_sweep import with_known_code
 from scalewise.analysis.diagnosis import Limit
@@ -18,9 +21,6 @@ from scalewise.analysis.remedies import REMEDIES
 from scalewise.analysis.summary import Analysis, analyse
 from scalewise.report import study
 from scalewise.report.study import benchmarks, tables
-from scalewise.report.study.epochs import epoch_times_s
-from scalewise.report.study.selection import Selection, select
-from scalewise.report.table import Table
 
 RECORDING = Path(__file__).parents[2] / "data" / "h200x2_gpt2"
 MATRIX = Path(__file__).parents[3] / "docs" / "results" / "cpu2_matrix"

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from recorded import Spec, repeats, write_sweep
 from rich.console import Console
+from scalewise.report.provenance import provenance_lines
 
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.summary import analyse
 from scalewise.records import SweepFolder
 from scalewise.records.provenance import WORKING_DIRECTORY
 from scalewise.report import build, print_console
-from scalewise.report.provenance import provenance_lines
 
 
 def without_commit(path: Path, *which: int) -> Path:

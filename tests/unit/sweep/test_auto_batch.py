@@ -10,6 +10,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 from rich.console import Console
 
+from fakes.sections import lines_of
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 
 from recorded import Spec, write_cell
@@ -26,7 +28,6 @@ from scalewise.records.batch_search import (
     load_batch_search,
     save_batch_search,
 )
-from scalewise.report.findings import batch_sizes
 from scalewise.sweep.asked import plan_in, select_in
 from scalewise.sweep.auto_batch import described, is_search, left_open, search_for
 from scalewise.sweep.display import LineDisplay
@@ -239,7 +240,7 @@ def test_a_search_is_no_measurement_and_the_report_says_what_it_found(tmp_path: 
     labels = [config.label for config in configurations(analysis.sweep)]
     assert sorted(labels) == ["find batch medium single x1", "medium single x1"]
     assert [config.label for config in analysis.measured] == ["medium single x1"]
-    (line,) = batch_sizes(analysis)
+    (line,) = lines_of(analysis, "batch_sizes")
     found = "batch_size=48 with scaling=strong was found by the search"
     assert line.startswith(f"medium single x1: {found}")
 

@@ -11,10 +11,13 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 
 
 @pytest.fixture(autouse=True)
-def no_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures are made and named, and only fixtures of a module render them: it takes seconds."""
+def figures(monkeypatch: pytest.MonkeyPatch) -> dict[str, Figure]:
+    """Figures by file name: only fixtures of a module render them, which takes seconds."""
+    made: dict[str, Figure] = {}
 
-    def save(_figure: Figure, path: Path, **_options: Any) -> None:
+    def save(figure: Figure, path: Path, **_options: Any) -> None:
+        made[path.name] = figure
         path.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(100))
 
     monkeypatch.setattr(Figure, "savefig", save)
+    return made

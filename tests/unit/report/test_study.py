@@ -6,21 +6,19 @@ import csv
 import io
 import json
 import re
+import shutil
 from pathlib import Path
 from statistics import geometric_mean
 
 import pytest
-from scalewise.report.study.epochs import epoch_times_s
-from scalewise.report.study.selection import Selection, select
-from scalewise.report.table import Table
+from matplotlib.figure import Figure
 
 from fakes.kept_sweep import with_known_code
 from scalewise.analysis.diagnosis import Limit
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.remedies import REMEDIES
 from scalewise.analysis.summary import Analysis, analyse
-from scalewise.report import study
-from scalewise.report.study import benchmarks, tables
+from scalewise.report import build_study
 
 RECORDING = Path(__file__).parents[2] / "data" / "h200x2_gpt2"
 MATRIX = Path(__file__).parents[3] / "docs" / "results" / "cpu2_matrix"
@@ -32,15 +30,17 @@ def analysis() -> Analysis:
 
 
 @pytest.fixture
-def sweep(tmp_path: Path) -> Path:
-    return with_known_code(RECORDING, tmp_path / "sweep")
+def texts(analysis: Analysis, tmp_path: Path) -> dict[str, str]:
+    files = build_study(analysis, tmp_path, warmup_epochs=2)
+    return {file.name: file.read_text() for file in files if file.suffix != ".png"}
 
 
-def test_every_file_is_there_and_nothing_stale(sweep: Path) -> None:
+def test_every_file_is_there_and_nothing_stale(tmp_path: Path) -> None:
+    sweep = with_known_code(RECORDING, tmp_path / "sweep")
     folder = sweep / "report" / "study"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "ag_news_accuracy.png").write_bytes(b"of an earlier study")
-    written = study.build(sweep)
+    written = build_study(sweep)
     assert {path.name for path in folder.iterdir()} == {path.name for path in written}
     names = {path.name for path in written}
     assert {
@@ -57,76 +57,61 @@ def test_every_file_is_there_and_nothing_stale(sweep: Path) -> None:
     assert all(path.stat().st_size > 100 for path in written)
 
 
-def test_the_json_holds_every_run(analysis: Analysis) -> None:
-    texts = dict(benchmarks.texts(analysis))
-    plain = json.loads(texts["benchmark_medium_multi_gpu.json"])
-    (config,) = plain["results"]
+def test_the_json_holds_every_run(texts: dict[str, str]) -> None:
+    (config,) = json.loads(texts["benchmark_medium_multi_gpu.json"])["results"]
     assert [run["repeat"] for run in config["runs"]] == [0, 1, 2]
     rates = [run["global_samples_per_s"] for run in config["runs"]]
     assert config["global_samples_per_s"]["value"] == pytest.approx(geometric_mean(rates))
-    assert config["devices"] == 2
-    assert config["global_batch_size_samples"] == 128
+    assert (config["devices"], config["global_batch_size_samples"]) == (2, 128)
 
 
-def test_the_comparison_averages_ratios_geometrically(analysis: Analysis) -> None:
-    pairs = list(analysis.pairs)
-    text = benchmarks.comparison("both", pairs)
-    mean = (pairs[0].speedup.value * pairs[1].speedup.value) ** 0.5
-    assert f"average speedup {mean:.3g} (geometric mean of 2)" in text
-    assert "verdicts: 1 beneficial, 1 prefer single" in text
-
-
-def test_the_summary_has_numbers_and_its_units_in_the_header(analysis: Analysis) -> None:
-    rows = list(
-        csv.DictReader(io.StringIO(dict(tables.texts(analysis))["comprehensive_summary.csv"]))
-    )
+def test_tables_have_the_figures_of_the_analysis(analysis: Analysis, texts: dict[str, str]) -> None:
+    rows = list(csv.DictReader(io.StringIO(texts["comprehensive_summary.csv"])))
     assert len(rows) == 4
-    ratio = next(r for r in rows if r["configuration"] == "medium ddp x2")["speedup_ratio"]
-    assert 0.5 < float(ratio) < 0.7
+    for pair in analysis.pairs:
+        (row,) = [r for r in rows if r["configuration"] == pair.multi.label]
+        assert float(row["speedup_ratio"]) == pytest.approx(pair.speedup.value)
+        page = texts[f"comparison_report_{pair.multi.name('model')}.md"]
+        assert f"average speedup {pair.speedup.value:.3g} (geometric mean of 1)" in page
+        assert f"1 {pair.judgement.verdict}" in page
 
 
-def test_latex_is_escaped() -> None:
-    table = Table(("a_b", "50 %"), (("x & y", "1 ± 2"), ("{^~\\}", "#1 $")), frozenset({1}))
-    text = tables.latex(table)
-    assert r"\begin{tabular}{lr}" in text
-    assert r"a\_b & 50 \% \\" in text
-    assert r"x \& y & 1 $\pm$ 2 \\" in text
-    assert r"\{\textasciicircum{}\textasciitilde{}\textbackslash{}\} & \#1 \$ \\" in text
-
-
-def test_the_table_of_a_sweep_is_plain_ascii_to_latex(analysis: Analysis) -> None:
-    text = tables.latex(tables.summary(analysis))
+def test_latex_is_ascii_and_escaped(texts: dict[str, str], tmp_path: Path) -> None:
+    text = texts["summary_table.tex"]
     assert text.isascii()
     rows = [line for line in text.splitlines() if line.endswith(r"\\")]
     assert {len(re.findall(r"(?<!\\)&", row)) for row in rows} == {6}
+    hostile = shutil.copytree(MATRIX, tmp_path / "hostile")
+    for record in (*hostile.rglob("config.yaml"), hostile / "sweep.json"):
+        record.write_text(record.read_text().replace("medium", r"{^~&} #1 $ 50 % a_b"))
+    build_study(hostile, tmp_path / "out")
+    escaped = r"\{\textasciicircum{}\textasciitilde{}\&\} \#1 \$ 50 \% a\_b"
+    assert escaped in (tmp_path / "out" / "study" / "summary_table.tex").read_text()
 
 
-def test_the_report_says_what_to_try(analysis: Analysis) -> None:
-    text = tables.performance_report(analysis)
-    assert "batch too small" in text
-    assert "a larger batch_size; under scaling=strong, fewer devices" in " ".join(text.split())
-
-
-def test_every_limit_has_a_remedy() -> None:
+def test_the_report_says_what_to_try(texts: dict[str, str]) -> None:
+    assert REMEDIES["batch too small"] in " ".join(texts["performance_report.txt"].split())
     assert set(REMEDIES) == set(Limit.__args__)  # type: ignore[attr-defined]
 
 
-def test_epoch_times_leave_out_the_first_and_the_unfinished(analysis: Analysis) -> None:
-    run = next(c for c in analysis.configurations if c.label == "medium single x1").runs[0]
-    series = run.cell.steps[0]
+def test_epoch_times_leave_out_the_first_and_the_unfinished(
+    analysis: Analysis, texts: dict[str, str], figures: dict[str, Figure]
+) -> None:
+    assert texts
+    config = next(c for c in analysis.configurations if c.label == "medium single x1")
     # 8,000 training samples in batches of 128: 62 steps an epoch, 400 steps are 6.5 epochs.
-    times = epoch_times_s(run, warmup_epochs=2)
-    assert len(times) == 4
-    third = series.column("step", "host")[2 * 62 : 3 * 62].sum() / 1e3
-    assert times[0] == pytest.approx(third)
+    expected = []
+    for run in config.runs:
+        ms = run.cell.steps[0].column("step", "host")[2 * 62 : 6 * 62]
+        expected.append(float(ms.sum()) / 4 / 1e3)
+    (axes,) = figures["tabular_epoch_time_detailed.png"].axes
+    drawn = [dots.get_xdata() for dots in axes.get_lines() if dots.get_marker() == "o"]
+    assert any(list(x) == pytest.approx(expected) for x in drawn)
 
 
-class TestSelection:
-    def test_one_data_set(self, analysis: Analysis) -> None:
-        chosen = select(analysis, Selection(datasets=("stdlib",)))
-        assert {c.name("dataset") for c in chosen.configurations} == {"stdlib"}
-        assert {p.multi.name("dataset") for p in chosen.pairs} == {"stdlib"}
-
-    def test_one_that_is_not_there(self, analysis: Analysis) -> None:
-        with pytest.raises(ValueError, match=r"--datasets: found 'imdb'; allowed: stdlib, tabular"):
-            select(analysis, Selection(datasets=("imdb",)))
+def test_one_data_set_alone(analysis: Analysis, tmp_path: Path) -> None:
+    build_study(analysis, tmp_path, datasets=("stdlib",))
+    rows = csv.DictReader((tmp_path / "study" / "comprehensive_summary.csv").open())
+    assert {row["dataset"] for row in rows} == {"stdlib"}
+    with pytest.raises(ValueError, match=r"--datasets: found 'imdb'; allowed: stdlib, tabular"):
+        build_study(analysis, tmp_path, datasets=("imdb",))

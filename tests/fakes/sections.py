@@ -1,0 +1,40 @@
+"""The sections of a report by their keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from scalewise.analysis.summary import Analysis
+from scalewise.report import report_sections
+
+
+def section(sweep: Analysis | Path, key: str, samples: int | None = None) -> Any:
+    """One section; None where the report has none."""
+    found = {one.key: one for one in report_sections(sweep, samples)}
+    return found.get(key)
+
+
+def lines_of(sweep: Analysis | Path, key: str) -> list[str]:
+    """The lines of a section."""
+    found = section(sweep, key)
+    return found.texts if found else []
+
+
+def values(sweep: Analysis | Path, key: str, table: str, column: str) -> list[Any]:
+    """The figures of a column. Raises ValueError where the table does not show it."""
+    found: list[Any] = section(sweep, key).table(table).values(column)
+    return found
+
+
+def cells(sweep: Analysis | Path, key: str, table: str) -> list[dict[str, str]]:
+    """The texts of a table's rows by column."""
+    found = section(sweep, key).table(table)
+    keys = [column.key for column in found.columns]
+    return [dict(zip(keys, row, strict=True)) for row in found.cells]
+
+
+def answers(sweep: Analysis | Path) -> dict[str, tuple[str, str]]:
+    """Configuration to its verdict and its reason."""
+    lines = [line for block in section(sweep, "answer").blocks for line in block.lines]
+    return {line.subject: (line.verdict, line.text) for line in lines if line.verdict}

@@ -1,0 +1,713 @@
+"""The figures of each section of a report, by its keys."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from recorded import DDP, DDP_MS, SINGLE_MS, Spec, repeats, write_sweep
+from rich.console import Console
+
+from fakes.kept_sweep import with_known_code
+from fakes.sections import answers, cells, lines_of, section, values
+from scalewise import report
+from scalewise.analysis.apart import Window
+from scalewise.analysis.balance import grade
+from scalewise.analysis.communication import (
+    SerialFraction,
+    measure_communication,
+    measured_serial_fraction,
+)
+from scalewise.analysis.disturbances import CODES, DEVICE_CODES
+from scalewise.analysis.load import load_sweep
+from scalewise.analysis.mfu import Mfu, MfuResult
+from scalewise.analysis.seed_breakdown import seed_rows
+from scalewise.analysis.statistics import Interval, RatioEstimate
+from scalewise.analysis.summary import Analysis, analyse
+from scalewise.records import (
+    CellFolder,
+    ExecutionRecord,
+    Fp8Record,
+    StepWriter,
+    SweepFolder,
+    TrackerState,
+    TrackingRecord,
+    read_steps,
+)
+from scalewise.records.provenance import WORKING_DIRECTORY
+
+ROOT = Path(__file__).parents[3]
+RESULTS = ROOT / "docs" / "results"
+RECORDING = ROOT / "tests" / "data" / "h200x2_gpt2"
+STALLED = ROOT / "tests" / "golden" / "stalled"
+EXAMINED = RESULTS / "h200x2_anatomy" / "nvlink" / "doctor-ddp-r0-19e13833" / "doctor.json"
+FACTORS = [1.0, 1.03, 0.96]
+STEADY = [1.0, 1.01, 0.99]
+OWN = {"usd_per_hour": 3.6, "source": "invoice", "date": "2026-11"}
+PRICED = {"hardware": {"name": "auto", "price": OWN}}
+RATIO = 2 * sum(DDP_MS.values()) / sum(SINGLE_MS.values())
+
+
+def analysed(path: Path, *specs: Spec) -> Analysis:
+    return analyse(load_sweep(write_sweep(path, list(specs))))
+
+
+def noisy(path: Path, *specs: Spec) -> Analysis:
+    return analysed(path, *(run for spec in specs for run in repeats(spec, [1.0, 1.02, 0.98])))
+
+
+def printed(sweep: Analysis) -> str:
+    file = StringIO()
+    report.print_console(sweep, Console(file=file, width=10_000))
+    return file.getvalue()
+
+
+class TestScaling:
+    def test_what_is_the_same_in_every_row_is_said_once_above(self, tmp_path: Path) -> None:
+        same = analysed(tmp_path / "same", Spec(), DDP)
+        assert lines_of(same, "scaling") == [
+            "the same in every row: dataset=tabular, precision=fp32, execution=eager, "
+            "optimizer=adam, lr=0.001, 128 samples a step of all devices, 60 steps (10 to warm "
+            "up), seed=7, on NVIDIA H200"
+        ]
+        rates = [Spec(batch_size=size, config={"optimizer": {"name": "adam", "lr": lr}})
+                 for size in (32, 64) for lr in (0.1, 0.2)]  # fmt: skip
+        other = analysed(tmp_path / "other", *rates)
+        assert "lr=" not in lines_of(other, "scaling")[0]
+        assert values(other, "scaling", "scaling", "batch") == [32, 32, 64, 64]
+        with pytest.raises(ValueError, match="not in list"):
+            values(same, "scaling", "scaling", "batch")
+
+    def test_the_loss_reached_says_which_loss_it_is(self, tmp_path: Path) -> None:
+        path = write_sweep(tmp_path, [Spec(), DDP])
+        titles = [c.title for c in section(path, "resources").table("resources").columns]
+        assert "train_loss reached" in titles
+        for record in (*path.glob("*-ddp-*/metrics/*"), *path.glob("*-ddp-*/result.json")):
+            record.write_text(record.read_text().replace("train_loss", "val_loss"))
+        shown = values(path, "resources", "resources", "loss")
+        assert [re.sub(r"[\d.]+", "N", text) for text in shown] == ["N (train)", "N (val)"]
+
+    def test_optimizer_state_is_a_column_where_optimizers_are_compared(
+        self, tmp_path: Path
+    ) -> None:
+        def keys(path: Path, *specs: Spec) -> set[str]:
+            write_sweep(path, specs)
+            for result in path.glob("0*/result.json"):
+                state = '"optimizer_state_bytes": '
+                result.write_text(result.read_text().replace(f"{state}null", f"{state}1048576"))
+            return {c.key for c in section(path, "resources").table("resources").columns}
+
+        sgd = {"optimizer": {"name": "sgd", "lr": 0.1}}
+        assert "optimizer_state" in keys(tmp_path / "a", Spec(), Spec(config=sgd))
+        other = Spec(model="medium", config=sgd)
+        assert "optimizer_state" not in keys(tmp_path / "b", Spec(), other)
+        assert "optimizer_state" not in keys(tmp_path / "c", Spec(), DDP)
+
+    def test_percentiles_and_utilisation_say_of_how_many(self, tmp_path: Path) -> None:
+        found = analysed(tmp_path, *repeats(Spec(), [1.0, 1.0]), DDP)
+        first = cells(found, "resources", "resources")[0]
+        runs = found.measured[0].runs
+        steps = [run.throughput.steps for run in runs if run.throughput]
+        readings = sum(d.samples for run in runs if run.usage for d in run.usage.devices)
+        assert steps[0] < 100
+        assert first["percentiles"].endswith(f" / - (n=2x{steps[0]})")
+        assert first["utilization"].endswith(f" (n={readings})")
+        plain = json.loads(report.results_json(found))["configurations"][0]["runs"][0]
+        times = plain["throughput"]["step_time_ms"]
+        assert (times["p99"], times["n"], set(times["missing"])) == (None, steps[0], {"p99"})
+
+    def test_a_figure_is_the_same_in_every_table(self) -> None:
+        found = analyse(load_sweep(STALLED / "h200x4_gpt2"))
+        rows = cells(found, "resources", "resources")
+        energy = {row["configuration"]: row for row in cells(found, "energy", "energy")}
+        assert [row["energy"] for row in rows] == [
+            energy[row["configuration"]]["samples_j"] for row in rows
+        ]
+        parts = [r["step_j"] for n, r in energy.items() if n.startswith("gpt2 ddp x4: GPU ")]
+        whole = float(energy["gpt2 ddp x4"]["step_j"].split(" ")[0])
+        assert len(parts) == 4
+        assert sum(float(part.split(" ")[0]) for part in parts) == pytest.approx(whole, rel=0.005)
+        peaks = [row["allocated"] for row in cells(found, "resources", "allocator")]
+        assert peaks == [row["peak"] for row in rows]
+
+    def test_steps_in_sentences_are_those_of_the_table_or_name_their_repeat(
+        self, tmp_path: Path
+    ) -> None:
+        slow = replace(DDP, phases_ms={**DDP_MS, "exposed_comm": 4.0})
+        found = analysed(tmp_path, *repeats(Spec(), FACTORS), *repeats(slow, [1.0, 1.5, 0.8]))
+        (pair,) = found.pairs
+        step = pair.multi.estimate("step_time_ms")
+        assert step is not None
+        assert f" of {step.value:.3g} ms a step" in pair.judgement.reason
+        limits = lines_of(found, "limits")
+        assert limits
+        for line in limits:
+            assert re.search(r"ms a step in repeat \d\)", line)
+            for ms, repeat in re.findall(r" of ([\d.]+) ms a step in repeat (\d)", line):
+                run = pair.multi.runs[int(repeat)]
+                assert run.throughput is not None
+                assert float(ms) == pytest.approx(run.throughput.step_time_ms.mean, rel=0.005)
+
+
+class TestFastest:
+    @staticmethod
+    def sized(factors: list[float], *sizes: int) -> list[Spec]:
+        """One device with each of these batch sizes; all take the same time a step."""
+        return [one for size in sizes for one in repeats(Spec(batch_size=size), factors)]
+
+    @staticmethod
+    def fastest(found: Analysis) -> list[str]:
+        return [line for line in lines_of(found, "answer") if line.startswith("fastest")]
+
+    def test_it_is_named_where_its_interval_lies_above_all_others(self, tmp_path: Path) -> None:
+        (line,) = self.fastest(analysed(tmp_path, *self.sized(STEADY, 256, 32, 64)))
+        # 256 samples in steps of 10 ms.
+        rate = re.fullmatch(r"fastest: large .* batch_size=256 with (\S+) ± \d+ samples/s", line)
+        assert rate
+        assert float(rate[1].replace(",", "")) == pytest.approx(25_600, rel=1e-3)
+
+    @pytest.mark.parametrize(
+        ("groups", "named", "more"),
+        [
+            # A third less or more from run to run: 128 may be as fast as 130, 32 cannot be.
+            ([([1.0, 1.1, 0.9], 128, 130), (STEADY, 16)], [130, 128], False),
+            ([([1.0, 1.1, 0.9], 128, 130, 132, 134, 136)], [136, 134, 132], True),
+            ([([1.0], 16, 64, 32)], [64], False),
+            # One run of the slower one: nothing shows that the others lie above it.
+            ([(STEADY, 64, 128), ([1.0], 16)], [128, 16], False),
+        ],
+    )
+    def test_it_is_left_open_where_intervals_meet(
+        self, tmp_path: Path, groups: Any, named: list[int], more: bool
+    ) -> None:
+        specs = [one for factors, *sizes in groups for one in self.sized(factors, *sizes)]
+        (line,) = self.fastest(analysed(tmp_path, *specs))
+        assert "not decided" in line
+        assert [int(size) for size in re.findall(r"batch_size=(\d+)", line)] == named
+        assert ("2 more" in line) is more
+
+    def test_rows_that_differ_in_devices_alone_have_none(self, tmp_path: Path) -> None:
+        assert not self.fastest(analysed(tmp_path / "two", *self.sized(STEADY, 32, 64)))
+        devices = [Spec(strategy="ddp", devices=n) if n > 1 else Spec() for n in (1, 2, 4)]
+        assert not self.fastest(analysed(tmp_path / "devices", *devices))
+
+
+class TestCost:
+    @staticmethod
+    def pair(config: dict[str, Any], forward_ms: float = 0.0, kind: str = "cuda") -> list[Spec]:
+        slow = replace(DDP, phases_ms={**DDP_MS, "forward": DDP_MS["forward"] + forward_ms})
+        sides = (replace(side, kind=kind, config=config) for side in (Spec(), slow))
+        return [spec for side in sides for spec in repeats(side, STEADY)]
+
+    @pytest.mark.parametrize(
+        ("forward_ms", "verdict", "times", "time"),
+        [
+            (0.0, "beneficial", RATIO, f"finish {2 / RATIO:.2f} times as soon"),
+            (2.8, "beneficial", 1.80, "finish 1.11 times as soon"),
+            (6.3, "prefer single", 2.50, "take 1.25 times as long"),
+        ],
+    )
+    def test_the_answer_names_cost_time_and_price(
+        self, tmp_path: Path, forward_ms: float, verdict: str, times: float, time: str
+    ) -> None:
+        found = analysed(tmp_path, *self.pair(PRICED, forward_ms))
+        said, reason = answers(found)["large ddp x2"]
+        assert said == verdict
+        assert f"; 2 GPUs cost {times:.2f} times as much a sample as one (95 % inter" in reason
+        assert time in reason
+        # 10 ms for 128 samples at 3.6 USD an hour, which is a thousandth of a dollar a second.
+        single = 0.001 * 0.010 / 128 * 1e6
+        assert f"{times * single:.3g}"[:4] in reason and f"single {single:.4f}, at " in reason
+        assert reason.endswith("at 3.60 USD per device and hour (invoice, 2026-11)")
+
+    def test_without_a_price_there_is_a_reason_and_no_figure_in_usd(self, tmp_path: Path) -> None:
+        found = analysed(tmp_path, *self.pair({}, kind="cpu"))
+        reason = "a share of a CPU host has no list price"
+        assert section(found, "cost").texts == [f"no cost in USD: {reason}"]
+        _, said = answers(found)["large ddp x2"]
+        assert f"at equal prices, 2 devices cost {RATIO:.2f} times as much a sample" in said
+        assert "per million samples" not in printed(found)
+        for config in json.loads(report.results_json(found))["configurations"]:
+            missing = (config["usd_per_million_samples"], config["price_of_one_device"])
+            assert (missing, config["cost_missing"]) == ((None, None), reason)
+
+    def test_reasons_name_their_configurations_where_others_have_a_price(
+        self, tmp_path: Path
+    ) -> None:
+        other = replace(Spec(model="medium"), device_name="Some GPU")
+        found = analysed(tmp_path, *self.pair(PRICED), other)
+        priced, unpriced, _ = lines_of(found, "cost")[:3]
+        assert priced.startswith("large single x1, large ddp x2: price: 3.60 USD")
+        assert unpriced.startswith("medium single x1: no cost in USD: ")
+        assert [u is None for u in values(found, "cost", "cost", "usd")] == [False, False, True]
+
+    def test_programs_read_cost_with_its_interval(self, tmp_path: Path) -> None:
+        found = analysed(tmp_path, *self.pair(PRICED))
+        configs = json.loads(report.results_json(found))["configurations"]
+        for config in configs:
+            usd, rate = config["usd_per_million_samples"], config["global_samples_per_s"]["value"]
+            assert usd["value"] == pytest.approx(config["devices"] * 0.001 / rate * 1e6)
+            assert usd["interval"]["low"] < usd["value"] < usd["interval"]["high"]
+            assert config["price_of_one_device"] == OWN
+        assert configs[0]["sample_cost_ratio"] is None
+        assert configs[1]["sample_cost_ratio"]["value"] == pytest.approx(RATIO, rel=1e-3)
+
+    def test_a_target_has_hours_and_usd_where_somebody_asked(self, tmp_path: Path) -> None:
+        unpriced = replace(Spec(model="medium"), device_name="Some GPU")
+        priced = [replace(spec, config=PRICED) for spec in (Spec(), DDP)]
+        found = noisy(tmp_path, *priced, unpriced)
+        rows = {r["configuration"]: r for r in self.target(found).values()}
+        # 128 samples in 10 ms, at 3.60 USD an hour.
+        assert rows["large single x1"]["hours"] == "21.7 ± 1.1"
+        assert rows["large single x1"]["usd"] == "78.1 ± 3.9"
+        assert rows["medium single x1"]["usd"] == "missing"
+        plain = json.loads(report.results_json(found, 10**9))["target"]
+        ddp = plain["configurations"][1]
+        assert (plain["samples"], ddp["devices"]) == (10**9, 2)
+        assert ddp["usd"]["value"] == pytest.approx(ddp["hours"]["value"] * 2 * 3.6)
+        assert section(found, "target") is None
+        assert json.loads(report.results_json(found))["target"] is None
+        host = section(RESULTS / "cpu2_matrix", "target", 10**9)
+        assert [c.key for c in host.table("target").columns] == ["configuration", "hours"]
+
+    @staticmethod
+    def target(found: Analysis) -> dict[str, dict[str, str]]:
+        table = section(found, "target", 10**9).table("target")
+        keys = [column.key for column in table.columns]
+        return {row[0]: dict(zip(keys, row, strict=True)) for row in table.cells}
+
+    def test_independent_models_reach_no_target(self, tmp_path: Path) -> None:
+        free = replace(DDP, strategy="task_parallel", devices=4, config=PRICED)
+        found = noisy(tmp_path, Spec(config=PRICED), replace(DDP, config=PRICED), free)
+        for planned, folder in SweepFolder(tmp_path).cells():
+            if "task_parallel" in planned.name:
+                folder.save_result(replace(folder.load_result(), models=4))
+        found = analyse(load_sweep(tmp_path))
+        assert set(self.target(found)) == {"large single x1", "large ddp x2"}
+
+
+class TestNumbersOfDevices:
+    @staticmethod
+    def four(last: float = 0.4) -> list[Spec]:
+        """DDP whose forward takes a factor of that of two devices."""
+        wide = [
+            replace(DDP, devices=devices, config=PRICED,
+                    phases_ms={**DDP_MS, "forward": DDP_MS["forward"] * factor})
+            for devices, factor in ((2, 1.0), (4, 0.5), (8, last))
+        ]  # fmt: skip
+        return [Spec(config=PRICED), *wide]
+
+    def test_each_has_what_the_scaling_table_says_of_it(self, tmp_path: Path) -> None:
+        found = noisy(tmp_path, *self.four())
+        key = "numbers_of_devices"
+        for column in ("configuration", "samples_per_s", "speedup", "efficiency", "verdict"):
+            assert values(found, key, key, column) == values(found, "scaling", "scaling", column)
+        gains = values(found, key, key, "gain")
+        assert gains[0] is None
+        assert gains[1].value == pytest.approx(values(found, key, key, "speedup")[1].value)
+        usd = [figure.value for figure in values(found, key, key, "usd")]
+        assert usd == sorted(usd)
+        (line,) = lines_of(found, key)
+        assert "up to 4 devices each number makes more" in line
+        assert "; 8 devices are not shown to make more samples/s than 4" in line
+        assert line in printed(found)
+        plain = json.loads(report.results_json(found))["numbers_of_devices"]
+        assert [(one["devices"], one["next_smaller_devices"]) for one in plain] == [
+            (1, None), (2, 1), (4, 2), (8, 4),
+        ]  # fmt: skip
+        (slower,) = lines_of(noisy(tmp_path / "slower", *self.four(1.0)), key)
+        assert "; 8 devices make fewer samples/s than 4: each of the 4 added brings -0." in slower
+
+    def test_one_and_two_devices_need_no_table_of_their_own(self, tmp_path: Path) -> None:
+        found = noisy(tmp_path, *self.four()[:2])
+        assert section(found, "numbers_of_devices") is None
+        assert len(json.loads(report.results_json(found))["numbers_of_devices"]) == 2
+
+
+class TestBalance:
+    SLOW = replace(DDP, devices=4, slow_ranks_ms={2: 3.0})
+
+    def test_each_run_has_its_straggler_and_its_speed(
+        self, tmp_path: Path, figures: dict[str, Figure]
+    ) -> None:
+        found = analysed(tmp_path, Spec(), *repeats(self.SLOW, [1.0, 1.1]))
+        first, second = cells(found, "load_balance", "balance_runs")
+        assert first["run"] == "large ddp x4, repeat 0"
+        assert (first["slowest_rank"], first["last_in"]) == ("2", "100")
+        assert float(first["behind_ms"]) == pytest.approx(3.0, abs=0.01)
+        # A step takes 9.2 ms: 6.2 and the wait for rank 2.
+        assert float(first["behind_share"]) == pytest.approx(100 * 3 / 9.2, rel=0.01)
+        fast, slow = (float(row["samples_per_s"].replace(",", "")) for row in (first, second))
+        assert fast / slow == pytest.approx(1.1, rel=0.01)
+        (line,) = lines_of(found, "load_balance")
+        assert line.startswith("large ddp x4 (poor): rank 2 ")
+        (line,) = lines_of(replace(found, diagnoses={c.config_id: () for c in found.measured}),
+                           "load_balance")  # fmt: skip
+        assert line.startswith("large ddp x4 (poor)") and "rank 2" not in line
+        report.build(found)
+        right = figures["balance_history.png"].axes[1]
+        (points,) = [line for line in right.get_lines() if line.get_label() == "large ddp x4"]
+        assert sorted(points.get_ydata()) == pytest.approx([100 / 1.1, 100], rel=0.01)
+
+    def test_the_grade_is_of_the_mean_wherever_it_stands(self, tmp_path: Path) -> None:
+        """The mean is good, the worst of its runs fair."""
+        specs = [replace(DDP, repeat=i, run_factor=f, slow_ranks_ms={1: ms})
+                 for i, (f, ms) in enumerate([(1.0, 0.4), (1.0, 0.9), (1.01, 1.2)])]  # fmt: skip
+        found = analysed(tmp_path, *specs)
+        (row,) = cells(found, "load_balance", "balance")
+        assert grade(float(row["worst_cv"])) == "fair"
+        assert row["grade"] == grade(float(row["arrival_cv"].split(" ")[0])) == "good"
+        assert lines_of(found, "load_balance")[0].startswith("large ddp x2 (good): ")
+        assert "% (good), mean over runs" in section(found, "devices").blocks[0].text
+
+    def test_a_cpu_host_is_told_nothing_of_gpus(
+        self, tmp_path: Path, figures: dict[str, Figure]
+    ) -> None:
+        slow = replace(DDP, kind="cpu", device_name="a processor", slow_ranks_ms={1: 5.0})
+        alone = replace(Spec(), kind="cpu", device_name="a processor")
+        path = write_sweep(tmp_path, [*repeats(alone, FACTORS), *repeats(slow, FACTORS)])
+        text = report.build(path).markdown.read_text().partition("## Provenance")[0]
+        assert re.findall(r"\bGPUs?\b|NCCL|NVML|CUDA|throttl\w*|reads 100 %", text) == []
+        assert section(path, "energy") is None
+        assert len(figures["gpu_timeline.png"].axes) == 2
+        assert not (path / "report" / "gpu_timeline.csv").exists()
+
+
+class TestDevices:
+    @pytest.mark.parametrize("count", [2, 3, 8, 12])
+    def test_every_gpu_has_a_panel_with_its_line(
+        self, tmp_path: Path, figures: dict[str, Figure], count: int
+    ) -> None:
+        report.build(analysed(tmp_path, replace(DDP, devices=count, batch_size=24 * count)))
+        axes = figures["per_gpu_memory_breakdown.png"].axes
+        assert len(axes) == count
+        for i, one in enumerate(axes):
+            (line,) = one.get_lines()
+            assert min(line.get_ydata()) == pytest.approx(12_000 + 40 * i)
+
+    def test_the_text_has_means_spreads_and_balance(self, tmp_path: Path) -> None:
+        slow = replace(DDP, slow_ranks_ms={1: 3.0})
+        found = analysed(tmp_path, Spec(), *repeats(slow, [1.0, 1.01]))
+        # Samples cycle through +0, +5 and +10 MiB, eight of them: their mean is 4.4, their sd 4.2.
+        text = section(found, "devices").blocks[0].text
+        assert text.splitlines()[4:] == [
+            "large ddp x2 - memory per device:",
+            "    GPU 0: 12004.4 MiB (±4.2)",
+            "    GPU 1: 12044.4 MiB (±4.2)",
+            "    Total:  24048.8 MiB",
+            "    Balance: memory CV = 0.2%, of the means over runs",
+            "    Load: arrival CV = 23.4% (poor), mean over runs",
+        ]
+        report.build(found)
+        assert (tmp_path / "report" / "gpu_summary.txt").read_text() == text + "\n"
+
+    def test_wild_runs_do_not_dwarf_the_speedups(
+        self, tmp_path: Path, figures: dict[str, Figure]
+    ) -> None:
+        report.build(analysed(tmp_path, *repeats(Spec(), [1.0, 1.02]), *repeats(DDP, [1.0, 4.0])))
+        axes = figures["speedup_efficiency.png"].axes
+        assert [one.get_ylim()[1] for one in axes] == pytest.approx([3.2, 1.6])
+        joined, *_ = axes[0].get_lines()
+        assert joined.get_xdata()[0] == joined.get_ydata()[0] == 1
+
+    def test_a_long_run_is_drawn_with_few_points_and_keeps_every_spike(
+        self, tmp_path: Path, figures: dict[str, Figure]
+    ) -> None:
+        sweep = load_sweep(write_sweep(tmp_path, [replace(Spec(), steps=9000)]))
+        (cell,) = sweep.cells
+        rows = cell.steps[0].rows.copy()
+        rows["device_step_ms"][5000] = 777.0
+        series = replace(cell.steps[0], rows=rows)
+        report.build(analyse(replace(sweep, cells=(replace(cell, steps=(series,)),))))
+        (axes,) = figures["step_times.png"].axes
+        drawn = np.asarray(axes.lines[0].get_ydata(), dtype=float)
+        assert len(drawn) < 1000 and drawn.max() == pytest.approx(777.0)
+
+
+STALL_MS = 400.0
+
+
+def test_a_stall_of_all_ranks_is_found_and_told(tmp_path: Path) -> None:
+    """Two runs on one GPU, and two on two of which one was stalled."""
+    write_sweep(tmp_path, [*repeats(Spec(), [1.0, 1.0]), *repeats(DDP, [1.0, 1.0])])
+    folder = next(tmp_path.glob("*-ddp-r0"))
+    for rank in (0, 1):
+        path = CellFolder(folder).steps_path(rank)
+        series = read_steps(path, rank)
+        rows = series.rows.copy()
+        for clock in ("host", "device"):
+            rows[f"{clock}_other_ms"][30] += STALL_MS - rows[f"{clock}_step_ms"][30]
+            rows[f"{clock}_step_ms"][30] = STALL_MS
+        rows["start_ns"][31:] += int(STALL_MS * 1e6)
+        with closing(StepWriter(path, series.epoch_offset_ns)) as writer:
+            writer.append_rows(rows)
+    found = analyse(load_sweep(tmp_path))
+    plain = json.loads(report.results_json(found))["findings"]
+    (one,) = [each for each in plain if each["code"] == "common_stall"]
+    assert one["status"] == "found" and one["cell"].endswith("-ddp-r0") and one["detail"]
+    assert one["figures"]["length_ms"] == [pytest.approx(STALL_MS, abs=10)]
+    lines = lines_of(found, "disturbances")
+    assert {code for code in CODES for line in lines if code in line} == set(CODES)
+    (shown,) = [line for line in printed(found).splitlines() if line.startswith("finding: ")]
+    assert "common_stall in 1 of 2 runs" in shown
+    clear = [replace(Spec(), kind="cpu"), replace(DDP, kind="cpu")]
+    (line,) = lines_of(analysed(tmp_path / "clear", *clear), "disturbances")
+    assert line.startswith("common_stall") and not any(code in line for code in DEVICE_CODES)
+
+
+class TestCommunication:
+    def test_a_serial_fraction_beyond_0_and_1_is_not_defined(self, tmp_path: Path) -> None:
+        (pair,) = analysed(tmp_path, Spec(), DDP).pairs
+
+        def fraction(value: float, low: float, high: float) -> SerialFraction | str:
+            speedup = RatioEstimate(value, (3, 3), Interval(low, high), None)
+            return measured_serial_fraction(replace(pair, speedup=speedup))
+
+        assert isinstance(fraction(0.58, 0.55, 0.63), str)
+        assert isinstance(fraction(2.1, 2.0, 2.2), str)
+        assert fraction(1.6, 0.8, 2.4) == SerialFraction(pytest.approx(0.25), 0.0, 1.0)
+
+    @pytest.mark.parametrize(("overlapped_ms", "doubted"), [(11.6, True), (17.0, False)])
+    def test_a_window_whose_ranks_waited_gives_no_figure(
+        self, tmp_path: Path, overlapped_ms: float, doubted: bool
+    ) -> None:
+        """The figures of two H200s: 0.64 ms exposed in the timed steps."""
+        window = Window(
+            cell="c", timeline="device", steps=5, ranks=2, span_ms=50.0, computation_ms=44.0,
+            total_ms=17.7, overlapped_ms=overlapped_ms, least_total_ms=10.7, on_ms=45.0,
+            off_ms=43.3,
+        )  # fmt: skip
+        (multi,) = [c for c in analysed(tmp_path, Spec(), DDP).measured if c.devices == 2]
+        cost = measure_communication(multi, window, None)
+        assert cost is not None and cost.window is not None and cost.exposed is not None
+        assert cost.window.cost_ms == pytest.approx(1.7), "measured with the profiler stopped"
+        totals = (cost.window.total_ms, cost.window.overlapped_ms, cost.window.least_total_ms)
+        all_reduce = seed_rows(cost)[1].ms
+        assert ("total and overlapped" in cost.missing) is doubted
+        if doubted:
+            assert totals == (None, None, None)
+            assert (cost.against, cost.achieved_bus_gb_s) == ("exposed only", None)
+            assert all_reduce == cost.exposed.transfer_ms
+        else:
+            assert totals == (17.7, 17.0, 10.7)
+            assert (cost.against, all_reduce) == ("profiler window", 17.7)
+
+    def test_collectives_of_a_doubted_window_are_in_no_file(self) -> None:
+        plain = json.loads(
+            report.results_json(analyse(load_sweep(RESULTS / "h200x2_anatomy" / "nvlink")))
+        )
+        ranks = [r for c in plain["configurations"] for p in c["profiles"] for r in p["ranks"]]
+        assert ranks
+        for rank in ranks:
+            assert (rank["communication_ms"], rank["overlapped_ms"]) == (None, None)
+            assert rank["missing"]["communication_ms"]
+            assert rank["operations"] and not any(o["communication"] for o in rank["operations"])
+
+    def test_what_holds_of_ddp_is_said_of_no_other_strategy(self, tmp_path: Path) -> None:
+        """Other strategies have no gradient buckets, so no exposed communication."""
+        phases_ms = {name: ms for name, ms in DDP_MS.items() if name != "exposed_comm"}
+        fsdp = replace(DDP, strategy="fsdp", phases_ms=phases_ms)
+        path = write_sweep(tmp_path, [Spec(), DDP, fsdp])
+        for planned, folder in SweepFolder(path).cells():
+            if "fsdp" in planned.name:
+                result = folder.load_result()
+                ranks = tuple(replace(rank, gradient_buckets=None) for rank in result.ranks)
+                folder.save_result(replace(result, ranks=ranks))
+        rows = cells(path, "communication", "seed")
+        assert {row["configuration"] for row in rows} == {"large ddp x2", "each"}
+        assert len(rows) == len({row["row"] for row in rows}) == 5
+
+
+class TestDoctor:
+    def test_it_is_shown_where_nothing_was_timed_and_filed_elsewhere(self, tmp_path: Path) -> None:
+        for name, spec in (("examined", Spec(config={"workload": "doctor"})), ("timed", Spec())):
+            path = write_sweep(tmp_path / name, [spec])
+            shutil.copy(EXAMINED, path / "doctor.json")
+            found = analyse(load_sweep(path))
+            assert ("nccl all-reduce, " in printed(found)) is (name == "examined")
+            rows = cells(found, "doctor", "collectives")
+            largest = [r for r in rows if r["collective"].startswith("nccl all-reduce")][-1]
+            assert len(rows) % 3 == 0 and "1 GiB" in largest["collective"]
+            rates = [r for r in json.loads(EXAMINED.read_text())["ranks"][0]["collectives"]
+                     if (r["backend"], r["collective"]) == ("nccl", "all_reduce")]  # fmt: skip
+            most = max(rates, key=lambda rate: rate["bytes"])
+            assert largest["bus"] == f"{most['bus_gb_s']:.3g}"
+
+    def test_copies_have_a_row_a_device_and_direction_or_a_reason(self, tmp_path: Path) -> None:
+        path = write_sweep(tmp_path, [Spec(outcome="unfinished", config={"workload": "doctor"})])
+        record = path / "doctor.json"
+        plain = json.loads(EXAMINED.read_text())
+        record.write_text(json.dumps(plain))
+        rows = cells(path, "doctor", "copies")
+        assert len(rows) == 2 * len(plain["ranks"])
+        assert all("-" not in row.values() for row in rows)
+        plain["ranks"][1] |= {"copies": [], "missing": {"host staging": "cudaHostAlloc failed"}}
+        plain["ranks"][0] |= {"copies": plain["ranks"][0]["copies"][:1], "stage": "copies"}
+        record.write_text(json.dumps(plain))
+        lost = [line for line in lines_of(path, "doctor") if "not measured" in line]
+        assert ["rank 0" in lost[0], "rank 1" in lost[1]] == [True, True]
+        assert "cudaHostAlloc failed" in lost[1]
+        for facts in plain["devices"]:
+            facts["device"]["kind"] = "cpu"
+        record.write_text(json.dumps(plain))
+        assert not [line for line in lines_of(path, "doctor") if "not measured" in line]
+
+
+class TestDoubts:
+    def test_long_steps_that_pull_means_from_medians_are_told(self, tmp_path: Path) -> None:
+        def told(path: Path) -> list[str]:
+            return [line for line in lines_of(path, "doubts") if "by median ones" in line]
+
+        (line,) = told(with_known_code(STALLED / "h200x4_gpt2", tmp_path / "stalled"))
+        assert "speedup 2.08 by mean steps, 2.47 by median ones" in line
+        assert not told(with_known_code(RESULTS / "h200x2_gpt2", tmp_path / "kept"))
+
+    def test_losses_after_unequal_numbers_of_samples(self, tmp_path: Path) -> None:
+        def told(found: Analysis) -> list[str]:
+            return [line for line in lines_of(found, "doubts") if "unequal samples" in line]
+
+        sizes = TestFastest.sized(STEADY, 256, 32)
+        (line,) = told(analysed(tmp_path / "sizes", *sizes))
+        assert "(1,920 to 15,360)" in line
+        rates = [Spec(config={"optimizer": {"name": "adam", "lr": lr}}) for lr in (0.1, 0.2)]
+        other = Spec(model="medium", batch_size=32)
+        assert not told(analysed(tmp_path / "rates", *rates, other))
+
+    @pytest.mark.parametrize(
+        ("share", "steps", "expected"), [(0.15, 60, "1000"), (0.4, 1000, "40 %"), (0.497, 1000, "")]
+    )
+    def test_pruning_that_stays_from_its_target(
+        self, tmp_path: Path, share: float, steps: int, expected: str
+    ) -> None:
+        magnitude = {"name": "magnitude", "kind": "magnitude", "sparsity": 0.5, "end_step": 1000}
+        path = write_sweep(tmp_path, [Spec(steps=steps, config={"pruning": magnitude})])
+        (result,) = path.glob("*/result.json")
+        text = result.read_text()
+        result.write_text(text.replace('"pruned_share": null', f'"pruned_share": {share}'))
+        told = [line for line in lines_of(path, "doubts") if "pruned to" in line]
+        assert bool(told) is bool(expected)
+        assert all(expected in line for line in told)
+        assert "pruning=magnitude (sparsity 0.5)" in lines_of(path, "scaling")[0]
+        assert values(path, "resources", "resources", "pruned")[0].value == share
+
+    def test_a_fallback_is_told_with_its_reason_and_how_often(self, tmp_path: Path) -> None:
+        eager = ExecutionRecord("cudagraph", "eager", "the step waits for the device at m.py:3")
+        path = write_sweep(tmp_path, repeats(Spec(), [1.0, 1.0]))
+        first = next(folder for _, folder in SweepFolder(path).cells())
+        result = first.load_result()
+        fp8 = Fp8Record(("a", "b"), ("c", "d", "e", "f"))
+        ranks = tuple(replace(rank, execution=eager, fp8=fp8) for rank in result.ranks)
+        first.save_result(replace(result, ranks=ranks))
+        fallback, layers = [line for line in lines_of(path, "doubts")
+                            if "execution=" in line or "fp8" in line]  # fmt: skip
+        assert fallback.endswith(f"{eager.fell_back_because} (in 1 of 2 runs)")
+        assert layers.endswith("2 of 6 linear layers ran in fp8: not c, d, e and 1 more")
+
+    def test_a_figure_that_only_some_runs_have_says_so(self, tmp_path: Path) -> None:
+        path = write_sweep(tmp_path, repeats(Spec(), FACTORS))
+        next(path.glob("*-r1/gpu/*")).unlink()
+        (line,) = [w for w in lines_of(path, "doubts") if "is missing" in w]
+        assert line.startswith("large single x1: usage is missing in 1 of 3 runs: ")
+
+    @pytest.mark.parametrize("heat", [(), ("thermal slowdown (hardware)",)])
+    def test_a_power_cap_is_a_doubt_and_heat_a_fault(self, heat: tuple[str, ...]) -> None:
+        found = analyse(load_sweep(RESULTS / "h200x2_gpt2"))
+        (config, *_) = found.measured
+        run = config.runs[0]
+        assert run.usage is not None
+        hot = tuple(replace(device, throttle_reasons=(*device.throttle_reasons, *heat))
+                    for device in run.usage.devices if device.throttle_reasons)  # fmt: skip
+        heated = replace(config, runs=(replace(run, usage=replace(run.usage, devices=hot)),))
+        found = replace(found, configurations=(heated,))
+        told, *others = ("faults", "doubts") if heat else ("doubts", "faults")
+        (line,) = [line for line in lines_of(found, told) if "held back" in line]
+        assert "in 100 % of its samples" in line
+        assert not [line for line in lines_of(found, others[0]) if "held back" in line]
+
+
+class TestFacts:
+    def test_share_and_rate_of_mfu_are_of_the_same_runs(self, tmp_path: Path) -> None:
+        found = analysed(tmp_path, *repeats(Spec(), [1.0, 1.0, 1.0]))
+        (config,) = found.measured
+        one, other = (Mfu("data sheet", tf / 100, tf, 100.0, "a sheet") for tf in (20, 45))
+        results = (MfuResult((one,), {}), MfuResult((), {}), MfuResult((other,), {}))
+        (line,) = lines_of(replace(found, mfu={config.config_id: results}), "mfu")
+        assert ": 30.0 " in line, "the geometric mean of 20 and 45"
+        assert "(30.0 of 100 TFLOP/s" in line and "2 of 3 runs" in line
+
+    def test_what_was_emulated_is_said_before_the_first_figure(self, tmp_path: Path) -> None:
+        marks = ("NCCL_P2P_DISABLE=1",)
+        path = write_sweep(tmp_path, [Spec(emulated=marks), replace(DDP, emulated=marks)])
+        for key in ("head", "provenance"):
+            assert [one for one in lines_of(path, key) if one.startswith("EMULATED: NCCL_P2P")]
+
+    def test_settings_and_cores_are_those_that_count(self) -> None:
+        """Older records counted the cores of the host in a rank that was bound to its share."""
+        lines = lines_of(RESULTS / "h200x2_gpt2", "provenance")
+        settings = [line for line in lines if line.startswith("NCCL settings")]
+        assert settings == ["NCCL settings: NCCL_NVLS_ENABLE=0"]
+        lines = lines_of(RESULTS / "cpu2_matrix", "provenance")
+        assert "cores bound per rank: 1" in lines
+        assert not [line for line in lines if line.startswith("usable cores")]
+
+    @pytest.mark.parametrize(
+        ("unknown", "expected"),
+        [
+            ((), "a1b2c3d4e5f6"),
+            ((1,), "a1b2c3d4e5f6, unknown for 1 of 3 cells (not a git checkout)"),
+            ((0, 1, 2), "unknown (not a git checkout)"),
+        ],
+    )
+    def test_a_commit_that_nobody_knows_is_said(
+        self, tmp_path: Path, unknown: Sequence[int], expected: str
+    ) -> None:
+        write_sweep(tmp_path, repeats(Spec(), STEADY))
+        for index, (_, folder) in enumerate(SweepFolder(tmp_path).cells()):
+            if index in unknown:
+                folder.save_provenance(dataclasses.replace(folder.load_provenance(), code={}))
+        found = analyse(load_sweep(tmp_path))
+        assert f"scalewise commit: {expected}" in lines_of(found, "provenance")
+        assert f"scalewise commit: {expected}\n" in printed(found)
+
+    def test_other_code_is_not_taken_for_scalewises_commit(self, tmp_path: Path) -> None:
+        sources = dataclasses.replace(Spec(), commit=None, source_sha256="5" * 64)
+        lines = lines_of(analysed(tmp_path / "a", sources), "provenance")
+        assert "scalewise sources (SHA-256): 555555555555" in lines
+        write_sweep(tmp_path / "b", [Spec()])
+        for _, folder in SweepFolder(tmp_path / "b").cells():
+            known = folder.load_provenance()
+            users = {**known.code, "tree": WORKING_DIRECTORY}
+            folder.save_provenance(dataclasses.replace(known, code=users))
+        lines += lines_of(tmp_path / "b", "provenance")
+        assert "commit of the working directory: a1b2c3d4e5f6" in lines
+        assert not [line for line in lines if line.startswith("scalewise commit")]
+
+    def test_a_mirror_is_said_to_be_where_it_is(self, tmp_path: Path) -> None:
+        write_sweep(tmp_path, [Spec()])
+
+        def told(state: TrackerState, name: str = "wandb") -> str:
+            folder = CellFolder(next(tmp_path.glob("000-*")))
+            folder.save_tracking(TrackingRecord({name: state}))
+            (line,) = lines_of(tmp_path, "trackers")
+            return line
+
+        offline = TrackerState("synced", 12, 12, "/gone/offline-run-1")
+        assert "recorded offline" in told(offline)
+        (tmp_path / "wandb" / "offline-run-1").mkdir(parents=True)
+        (tmp_path / "wandb" / "offline-run-1" / "run-1.wandb.synced").touch()
+        assert "uploaded since" in told(offline)
+        assert "on the server" in told(replace(offline, location="https://wandb.test/r"))
+        assert "files of this machine" in told(replace(offline, location="p/r"), "trackio")
+        lost = TrackerState("incomplete", 12, 9, "https://wandb.test/r", "3 rows lost")
+        assert "12 rows handed over, 9 read back; 3 rows lost" in told(lost)

@@ -29,6 +29,7 @@ from scalewise.sweep.patience import Patience
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.quarantine import Ward
 from scalewise.sweep.running import RunningCell
+from scalewise.sweep.sampling import Sampling
 from scalewise.sweep.supervisors import Supervisors
 from scalewise.sweep.sweep_report import SweepReport
 from scalewise.sweep.unrecorded import attempt_until_now
@@ -61,6 +62,7 @@ class LocalEngine(Engine):
         self._ward = Ward(folder)
         self._running: list[RunningCell] = []
         self.supervisors = Supervisors(folder, warm, display.note)
+        self._sampling = Sampling()
         self._settling = False
         """Whether a cell waits for devices only until a process has vanished from there."""
         self._said: set[str] = set()
@@ -148,6 +150,7 @@ class LocalEngine(Engine):
     def _start(self, turn: Turn, lease: Lease, selector: selectors.BaseSelector) -> None:
         neighbours = tuple(r.name for r in self._running)
         folder = self.folder.cell(turn.cell.planned.name)
+        self._sampling.begin(turn.cell, folder, lease.slots)
         running = self.supervisors.start(
             turn.cell, folder, lease, turn.host, neighbours, self.lock.descriptors
         )
@@ -182,6 +185,7 @@ class LocalEngine(Engine):
     def _take_answer(self, running: RunningCell, report: SweepReport) -> None:
         """The supervisor has answered or died; either way its try is over."""
         outcome = running.take_answer()
+        self._sampling.end(running.cell)
         if outcome is None:
             message, lines = running.how_it_died()
             began_at = time.time() - running.age_s
@@ -232,6 +236,7 @@ class LocalEngine(Engine):
             running.process.terminate()
         for running in self._running:
             running.end(deadline)
+            self._sampling.end(running.cell)
             self._leases.release(running.lease)
             report.outcomes[running.cell.planned.cell_id] = Outcome("interrupted")
         self._running.clear()

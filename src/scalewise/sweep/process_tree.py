@@ -38,6 +38,12 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def find_below(pid: int, command: list[str]) -> int | None:
+    """The process that runs ``command``, ``pid`` itself or below it; None while there is none."""
+    wanted = [word.encode() for word in command]
+    return next((p for p in [pid, *descendants(pid)] if command_line(p) == wanted), None)
+
+
 def end_descendants(grace_s: float, limit_s: float = 9.0) -> list[int]:
     """End every process below this one: asked first, then made to. Returns what is left.
 

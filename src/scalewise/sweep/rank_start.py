@@ -41,11 +41,6 @@ def supervisor_command(locks: Sequence[int]) -> list[str]:
     return [sys.executable, "-P", "-m", "scalewise.sweep.supervisor", *map(str, locks)]
 
 
-def worker_command(folder: str) -> list[str]:
-    """What a rank of the cell in ``folder`` runs, without anything around it."""
-    return [sys.executable, "-P", "-m", "scalewise.sweep.worker", folder]
-
-
 def keep_from_children(inherited: Sequence[int]) -> None:
     """Close what was handed to this process in whatever it executes; its forks still have it."""
     for descriptor in inherited:

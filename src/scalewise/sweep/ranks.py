@@ -15,8 +15,8 @@ from scalewise.config import CellConfig
 from scalewise.records import CellFolder
 from scalewise.sweep.interface import interface_towards
 from scalewise.sweep.job import Job
-from scalewise.sweep.process_tree import ENV_SUPERVISOR, find_below, kill, reap
-from scalewise.sweep.rank_start import ENV_INHERITED, RankStart, Starter, spawn, worker_command
+from scalewise.sweep.process_tree import ENV_SUPERVISOR, find_below, kill, reap, worker_command
+from scalewise.sweep.rank_start import ENV_INHERITED, RankStart, Starter, spawn
 from scalewise.train.rank import across_hosts, rendezvous, scrubbed
 from scalewise.train.rendezvous import ENV_LISTENER, listen, on_loopback
 from scalewise.train.stacks import REQUEST

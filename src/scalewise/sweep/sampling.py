@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from scalewise.gpu.sampler import DeviceSampler
 from scalewise.records import CellFolder, DeviceInfo
 from scalewise.sweep.plan import Cell
-from scalewise.sweep.process_tree import find_below
-from scalewise.sweep.rank_start import worker_command
+from scalewise.sweep.process_tree import find_below, worker_command
 
 
 class Sampling:

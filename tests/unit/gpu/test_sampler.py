@@ -232,6 +232,25 @@ def test_the_record_begins_with_the_ranks(tmp_path: Path) -> None:
     assert not (tmp_path / "never").exists()
 
 
+def test_cells_of_one_process_keep_their_own_gpus(fake_nvml: Use, tmp_path: Path) -> None:
+    fake_nvml(Scenario().h200(2))
+    folders = [CellFolder(tmp_path / name) for name in ("first", "second")]
+    first, second = (
+        DeviceSampler(folder, {gpu_uuid(i): 0}, _no_pids, interval_s=0.1)
+        for i, folder in enumerate(folders)
+    )
+    with first:
+        with second:
+            time.sleep(0.5)
+        ended_at = time.time()
+        time.sleep(0.5)
+    for gpu, folder in enumerate(folders):
+        series = _series(folder)
+        assert series.problems == ()
+        assert all(set(row) == {gpu_uuid(gpu)} for row in series.samples)
+    assert _series(folders[0]).times[-1] > ended_at > _series(folders[1]).times[-1]
+
+
 def test_what_the_driver_reports_of_another_cells_gpu_is_not_told(
     fake_nvml: Use, tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from scalewise.components import OPTIMIZER_GIVEN, Component, bind, check_optimizer, load_target
 from scalewise.errors import ConfigError, in_one_line
-from scalewise.typed import build, to_plain
+from scalewise.typed import to_plain
 
 if TYPE_CHECKING:
     from scalewise.sweep.plan import Request
@@ -60,9 +60,7 @@ def _ask(asked: Sequence[_Asked]) -> None:
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", "scalewise.sweep.own_code"],
-            input=json.dumps(
-                [[key, to_plain(component), typed] for key, component, typed in asked]
-            ),
+            input=json.dumps(to_plain(asked)),
             env={**os.environ, "PYTHONPATH": os.pathsep.join(p or "." for p in sys.path)},
             check=False,
             stdout=subprocess.PIPE,
@@ -97,7 +95,7 @@ def main() -> None:
         error = None
         try:
             for key, plain, typed in json.load(sys.stdin):
-                _look(key, build(Component, plain), typed)
+                _look(key, Component(**plain), typed)
         except ConfigError as refused:
             error = str(refused)
         json.dump({"error": error}, answer)

@@ -92,26 +92,26 @@ def main() -> None:
     """Look at each component of standard input; the first error, or null, as JSON."""
     with os.fdopen(os.dup(1), "w") as answer:
         os.dup2(2, 1)  # what the user's modules print is no answer
-        error = None
-        try:
-            for key, plain, typed in json.load(sys.stdin):
-                _look(key, Component(**plain), typed)
-        except ConfigError as refused:
-            error = str(refused)
-        json.dump({"error": error}, answer)
+        asked = [(key, Component(**plain), typed) for key, plain, typed in json.load(sys.stdin)]
+        json.dump({"error": next(filter(None, map(_error_of, asked)), None)}, answer)
+
+
+def _error_of(asked: _Asked) -> str | None:
+    key, component, _ = asked
+    try:
+        _look(*asked)
+    except ConfigError as error:
+        return str(error)
+    except (Exception, SystemExit) as error:  # whatever the user's module raises, it is his to mend
+        why = in_one_line(error, with_class=True)
+        return f"{key}._target_: importing {component.target.rpartition('.')[0]} failed: {why}"
+    return None
 
 
 def _look(key: str, component: Component, typed: str) -> None:
-    at, name = f"{key}._target_", component.target
-    try:
-        target = load_target(key, component)
-    except ConfigError:
-        raise
-    except (Exception, SystemExit) as error:  # whatever the user's module raises, it is his to mend
-        why = in_one_line(error, with_class=True)
-        raise ConfigError(f"{at}: importing {name.rpartition('.')[0]} failed: {why}") from error
+    target, name = load_target(key, component), component.target
     if not callable(target):
-        raise ConfigError(f"{at}: found {name}, which is no class; allowed: a class")
+        raise ConfigError(f"{key}._target_: found {name}, which is no class; allowed: a class")
     if key == "model":
         _check_lightning(component, target, typed)
     if key == "optimizer":

@@ -22,7 +22,8 @@ from scalewise.records import CellFolder, DeviceInfo, read_steps
 from scalewise.train import build, experiment
 from scalewise.train.callbacks.live_device import live_device
 from scalewise.train.precision import apply_precision
-from scalewise.train.provenance import code_version, package_versions
+from scalewise.train.provenance import package_versions
+from scalewise.working_tree import code_version
 from scalewise.train.rank import RankContext
 
 Batch = tuple[Tensor, Tensor]

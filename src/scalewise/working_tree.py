@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.resources
 import subprocess
 from pathlib import Path
 
 from scalewise.records.provenance import SOURCE_SHA256, WORKING_DIRECTORY
 
-_PACKAGE = Path(__file__).parent
+_PACKAGE = Path(str(importlib.resources.files("scalewise")))
 
 
 def running_code(working_directory: Path) -> dict[str, object]:

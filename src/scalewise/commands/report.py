@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from scalewise.analysis.summary import Analysis
 
 
-def main(argv: Sequence[str]) -> int:
+def write_report(argv: Sequence[str]) -> int:
     """Write and print; exit status 2 for a folder without a sweep or that takes no report, 4 where
     a verdict is invalid."""
-    given = _options(argv)
+    given = _report_options(argv)
     folder: Path = given.folder
     # What draws takes a second to load: not for --help.
     from scalewise.analysis.load import load_sweep
@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     return status or (EXIT_INVALID if files.invalid else 0)
 
 
-def _options(argv: Sequence[str]) -> argparse.Namespace:
+def _report_options(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scalewise report",
         description="Print the tables and verdicts of a sweep, and write its report anew from its "

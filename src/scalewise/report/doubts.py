@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from scalewise.analysis.balance import advice
-from scalewise.analysis.disturbances import CODES, DEVICE_CODES, Code, Finding
+from scalewise.analysis.disturbances import CODES, DEVICE_CODES, Disturbance, DisturbanceCode
 from scalewise.analysis.doubts import hiccup_lines
 from scalewise.analysis.figures import estimate, factor
 from scalewise.analysis.kinds import is_monitored
@@ -111,9 +111,9 @@ def disturbances(analysis: Analysis) -> Section:
     )  # fmt: skip
 
 
-def _found(analysis: Analysis, code: Code) -> Iterator[str]:
+def _found(analysis: Analysis, code: DisturbanceCode) -> Iterator[str]:
     """``gpt2 ddp, common_stall in 3 of 3 runs: ...``, with the details of the first run."""
-    by_cell: dict[str, list[Finding]] = {}
+    by_cell: dict[str, list[Disturbance]] = {}
     for one in analysis.disturbances:
         if (one.code, one.status) == (code, "found"):
             by_cell.setdefault(one.cell, []).append(one)

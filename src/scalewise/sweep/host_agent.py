@@ -113,6 +113,7 @@ def _job(order: Order, lease: Lease, host: Host, nodes: Nodes | None) -> Job:
         topology=host.topology,
         co_tenants=order.co_tenants,
         nodes=nodes,
+        samples_devices=True,
     )
 
 

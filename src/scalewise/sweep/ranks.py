@@ -15,7 +15,7 @@ from scalewise.config import CellConfig
 from scalewise.records import CellFolder
 from scalewise.sweep.interface import interface_towards
 from scalewise.sweep.job import Job
-from scalewise.sweep.process_tree import ENV_SUPERVISOR, command_line, descendants, kill, reap
+from scalewise.sweep.process_tree import ENV_SUPERVISOR, find_below, kill, reap, worker_command
 from scalewise.sweep.rank_start import ENV_INHERITED, RankStart, Starter, spawn
 from scalewise.train.rank import across_hosts, rendezvous, scrubbed
 from scalewise.train.rendezvous import ENV_LISTENER, listen, on_loopback
@@ -101,7 +101,7 @@ class Ranks:
     @property
     def _own(self) -> list[str]:
         """What a rank runs, without anything around it."""
-        return [sys.executable, "-P", "-m", "scalewise.sweep.worker", self._job.folder]
+        return worker_command(self._job.folder)
 
     def trainers(self) -> dict[int, int]:
         """Rank to the process that trains, of those alive: under a profiler it is not our child.
@@ -110,14 +110,8 @@ class Ranks:
         """
         if self._cell.sweep.wrap is None:
             return {p.rank: p.pid for p in self.alive}
-        own = [word.encode() for word in self._own]
-        found = {}
-        for process in self.alive:
-            below = [process.pid, *descendants(process.pid)]
-            trainer = next((pid for pid in below if command_line(pid) == own), None)
-            if trainer is not None:
-                found[process.rank] = trainer
-        return found
+        found = ((p.rank, find_below(p.pid, self._own)) for p in self.alive)
+        return {rank: pid for rank, pid in found if pid is not None}
 
     def collect(self) -> None:
         """Note every rank that has ended since the last call."""
@@ -148,7 +142,7 @@ class Ranks:
         job, slot = self._job, self._job.slots[local_rank]
         threads = str(max(1, len(slot.cores)))
         environment = {
-            **(on_loopback(job.slots) if job.nodes is None else {}),
+            **(on_loopback(slot.kind == "cuda") if job.nodes is None else {}),
             **scrubbed(os.environ),
             **self._cell.hardware.nccl_environment(),
             **self._cell.execution.rank_environment(job.world_size),

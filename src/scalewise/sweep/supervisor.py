@@ -17,9 +17,9 @@ import time
 from collections.abc import Collection, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from scalewise.config import CellConfig, build_cell
-from scalewise.gpu.sampler import DeviceSampler
 from scalewise.records import CellFolder, RunningAttempt
 from scalewise.sweep.absence import name_absent
 from scalewise.sweep.blame import Verdict, blame
@@ -36,6 +36,9 @@ from scalewise.sweep.recorded_end import Try
 from scalewise.sweep.stopped import name_stopped
 from scalewise.sweep.wakeup import Wakeup, read_line
 from scalewise.tenants import Tenant
+
+if TYPE_CHECKING:
+    from scalewise.gpu.sampler import DeviceSampler
 
 _POLL_S = 1.0
 _STOPPED = Verdict("interrupted", "the sweep was stopped", None, None)
@@ -132,7 +135,7 @@ class Supervisor:
             self.folder.clear_attempt()
         ranks = Ranks(self.job, self.cell, self.folder, self.starter, self.locks)
         ranks.start()
-        sampler = self._sampler(ranks)
+        sampler = self._start_sampling(ranks)
         try:
             verdict = self._watch(ranks)
             if verdict is not None and verdict.cause == "hang":
@@ -147,19 +150,20 @@ class Supervisor:
             return Verdict("exit", f"processes {left} could not be ended", None, None)
         return verdict
 
-    def _sampler(self, ranks: Ranks) -> DeviceSampler | None:
+    def _start_sampling(self, ranks: Ranks) -> DeviceSampler | None:
+        """Sample the devices, or tell the sweep's process of the ranks: then it does."""
         if not self.cell.monitor.devices:
             return None
-        sampler = DeviceSampler(
-            self.folder,
-            {
-                slot.uuid: rank
-                for rank, slot in enumerate(self.job.slots, self.job.first_rank)
-                if slot.uuid
-            },
-            ranks.trainers,
-            self.cell.monitor.interval_s,
-        )
+        if not self.job.samples_devices:
+            one, pids = self.this_try, tuple(process.pid for process in ranks.processes)
+            running = RunningAttempt(one.number, one.started_at, self.job.slots, pids)
+            self.folder.save_running(running)
+            return None
+        from scalewise.gpu.sampler import DeviceSampler
+
+        first = self.job.first_rank
+        gpus = {slot.uuid: rank for rank, slot in enumerate(self.job.slots, first) if slot.uuid}
+        sampler = DeviceSampler(self.folder, gpus, ranks.trainers, self.cell.monitor.interval_s)
         sampler.start()
         return sampler
 

@@ -6,12 +6,12 @@ import csv
 import io
 import json
 import re
-import shutil
 from pathlib import Path
 from statistics import geometric_mean
 
 import pytest
 from matplotlib.figure import Figure
+from recorded import Spec, write_sweep
 
 from fakes.kept_sweep import with_known_code
 from scalewise.analysis.diagnosis import Limit
@@ -81,12 +81,9 @@ def test_latex_is_ascii_and_escaped(texts: dict[str, str], tmp_path: Path) -> No
     assert text.isascii()
     rows = [line for line in text.splitlines() if line.endswith(r"\\")]
     assert {len(re.findall(r"(?<!\\)&", row)) for row in rows} == {6}
-    hostile = shutil.copytree(MATRIX, tmp_path / "hostile")
-    for record in (*hostile.rglob("config.yaml"), hostile / "sweep.json"):
-        record.write_text(record.read_text().replace("medium", r"{^~&} #1 $ 50 % a_b"))
-    build_study(hostile, tmp_path / "out")
+    build_study(write_sweep(tmp_path / "hostile", [Spec(model=r"{^~&} #1 $ 50 % a_b")]), tmp_path)
     escaped = r"\{\textasciicircum{}\textasciitilde{}\&\} \#1 \$ 50 \% a\_b"
-    assert escaped in (tmp_path / "out" / "study" / "summary_table.tex").read_text()
+    assert escaped in (tmp_path / "study" / "summary_table.tex").read_text()
 
 
 def test_the_report_says_what_to_try(texts: dict[str, str]) -> None:
@@ -111,7 +108,8 @@ def test_epoch_times_leave_out_the_first_and_the_unfinished(
 
 def test_one_data_set_alone(analysis: Analysis, tmp_path: Path) -> None:
     build_study(analysis, tmp_path, datasets=("stdlib",))
-    rows = csv.DictReader((tmp_path / "study" / "comprehensive_summary.csv").open())
+    text = (tmp_path / "study" / "comprehensive_summary.csv").read_text()
+    rows = csv.DictReader(io.StringIO(text))
     assert {row["dataset"] for row in rows} == {"stdlib"}
     with pytest.raises(ValueError, match=r"--datasets: found 'imdb'; allowed: stdlib, tabular"):
         build_study(analysis, tmp_path, datasets=("imdb",))

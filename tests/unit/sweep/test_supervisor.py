@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -107,3 +108,23 @@ def test_an_end_that_could_not_be_written_is_told_with_its_reason(
     assert (outcome.state, outcome.is_recorded) == ("failed", False)
     gone = "the cell's folder is gone: deleted or moved while it ran"
     assert outcome.message == (gone if is_deleted else "[Errno 28] No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "is_asked", "pids"),
+    [([], False, (7,)), ([], True, ()), (["monitor.devices=false"], False, ())],
+)
+def test_whoever_samples_knows_the_ranks(
+    tmp_path: Path, overrides: list[str], is_asked: bool, pids: tuple[int, ...]
+) -> None:
+    """The sweep's process samples, unless the job asks the supervisor to."""
+    one = supervised(tmp_path, ["model=medium", *overrides])
+    one.job = replace(one.job, samples_devices=is_asked)
+    one.folder.save_running(RunningAttempt(1, 1.0, (SLOT,)))
+    ranks = SimpleNamespace(processes=[SimpleNamespace(pid=7)], trainers=dict)
+    sampler = one._start_sampling(cast(Any, ranks))
+    if sampler is not None:
+        sampler.stop()
+    running = one.folder.load_running()
+    assert running is not None and running.pids == pids
+    assert len(one.folder.device_series_paths()) == is_asked

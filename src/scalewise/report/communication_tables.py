@@ -13,16 +13,17 @@ from scalewise.analysis.seed_breakdown import seed_rows
 from scalewise.analysis.summary import Analysis
 from scalewise.records import CommunicationRecord, RankSummary
 from scalewise.report.sections import (
-    NAME,
     Column,
     Note,
+    Read,
     Section,
     Table,
     by_text,
-    label_column,
+    item,
     lines,
     section,
     table,
+    words,
 )
 from scalewise.typed import to_plain
 
@@ -62,42 +63,33 @@ def communication(analysis: Analysis) -> Section:
 
 
 def _cost_table(analysis: Analysis) -> Table:
+    def exposed(figure: str) -> Read:
+        return lambda row: getattr(row[1].exposed, figure, None)
+
+    def window(figure: str) -> Read:
+        return lambda row: getattr(row[1].window, figure, None)
+
+    def mib(row: tuple[Configuration, Communication]) -> float | None:
+        return None if row[1].gradient_bytes is None else row[1].gradient_bytes / _MIB
+
     columns = (
-        NAME,
-        Column("gradients", "gradients", "MiB", number),
-        Column("buckets", "buckets"),
-        Column("exposed_ms", "exposed", "ms", number),
-        Column("waiting_ms", "of it waiting", "ms", number),
-        Column("on_against_off_ms", "on against off", "ms", number),
-        Column("slower_ms", "of it before the last gradient", "ms", number),
-        Column("overlapped_ms", "overlapped", "ms", number),
-        Column("total_ms", "total", "ms", number),
-        Column("transfer_ms", "transfer", "ms", number),
-        Column("expected_ms", "expected", "ms", number),
-        Column("achieved_bus", "achieved bus", "GB/s", number),
-        Column("doctor_bus", "doctor's bus", "GB/s", number),
+        words("configuration", "configuration", lambda row: row[0].label),
+        Column("gradients", "gradients", "MiB", mib, number),
+        Column("buckets", "buckets", "", lambda row: row[1].buckets),
+        Column("exposed_ms", "exposed", "ms", exposed("mean_ms"), number),
+        Column("waiting_ms", "of it waiting", "ms", exposed("wait_ms"), number),
+        Column("on_against_off_ms", "on against off", "ms", window("cost_ms"), number),
+        Column("slower_ms", "of it before the last gradient", "ms", window("slower_ms"), number),
+        Column("overlapped_ms", "overlapped", "ms", window("overlapped_ms"), number),
+        Column("total_ms", "total", "ms", window("total_ms"), number),
+        Column("transfer_ms", "transfer", "ms", window("transfer_ms"), number),
+        Column("expected_ms", "expected", "ms", lambda row: row[1].expected_ms, number),
+        Column(
+            "achieved_bus", "achieved bus", "GB/s", lambda row: row[1].achieved_bus_gb_s, number
+        ),
+        Column("doctor_bus", "doctor's bus", "GB/s", lambda row: row[1].doctor_bus_gb_s, number),
     )
-    rows = []
-    for config, cost in _costs(analysis):
-        exposed, window = cost.exposed, cost.window
-        rows.append(
-            (
-                config.label,
-                None if cost.gradient_bytes is None else cost.gradient_bytes / _MIB,
-                cost.buckets,
-                exposed and exposed.mean_ms,
-                exposed and exposed.wait_ms,
-                window and window.cost_ms,
-                window and window.slower_ms,
-                window and window.overlapped_ms,
-                window and window.total_ms,
-                window and window.transfer_ms,
-                cost.expected_ms,
-                cost.achieved_bus_gb_s,
-                cost.doctor_bus_gb_s,
-            )
-        )
-    return table("communication", columns, rows)
+    return table("communication", columns, _costs(analysis))
 
 
 def _costs(analysis: Analysis) -> Iterator[tuple[Configuration, Communication]]:
@@ -161,10 +153,10 @@ def _seed_table(analysis: Analysis) -> Table:
     for _, found in ours[:1]:
         rows += [("each", row.name, "absent", row.meaning) for row in found if not row.exists]
     columns = (
-        NAME,
-        label_column("row", "row"),
-        Column("ms", "ms a step"),
-        label_column("here", "here"),
+        words("configuration", "configuration", item(0)),
+        words("row", "row", item(1)),
+        Column("ms", "ms a step", "", item(2)),
+        words("here", "here", item(3)),
     )
     title = (
         "The rows of the TensorFlow study's communication table, and what exists of them in "

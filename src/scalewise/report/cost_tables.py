@@ -18,7 +18,7 @@ from scalewise.analysis.figures import (
 from scalewise.analysis.labels import told_apart
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.scaling import Pair
-from scalewise.analysis.statistics import Estimate
+from scalewise.analysis.statistics import Estimate, RatioEstimate
 from scalewise.analysis.summary import Analysis
 from scalewise.analysis.target import Target, reach
 from scalewise.analysis.widths import Gain, Ladder, fastest_of_each, ladders
@@ -26,12 +26,13 @@ from scalewise.report.scaling_tables import verdict
 from scalewise.report.sections import (
     NAME,
     Column,
+    Read,
     Section,
     Table,
-    label_column,
     lines,
     section,
     table,
+    words,
 )
 from scalewise.typed import to_plain
 
@@ -69,18 +70,21 @@ def cost(analysis: Analysis) -> Section:
 
 
 def _cost_table(analysis: Analysis) -> Table:
+    def compared(config: Configuration) -> RatioEstimate | None:
+        pair = analysis.sound_pair(config)
+        return cost_ratio(pair, analysis.costs) if pair else None
+
+    def usd(config: Configuration) -> Estimate | None:
+        return usd_per_million(analysis, config)
+
     columns = (
         NAME,
-        Column("usd", "USD per million samples", format=estimate),
-        Column("cost_ratio", "cost of a sample", "x single", ratio),
+        Column("usd", "USD per million samples", "", usd, estimate),
+        Column("cost_ratio", "cost of a sample", "x single", compared, ratio),
     )
-    rows = []
-    for config in analysis.measured:
-        pair = analysis.sound_pair(config)
-        compared = cost_ratio(pair, analysis.costs) if pair else None
-        rows.append((config.label, usd_per_million(analysis, config), compared))
     # No row at all where no price is known.
-    return table("cost", columns, rows if any(row[1] for row in rows) else (), _COST_NOTE)
+    rows = analysis.measured if any(map(usd, analysis.measured)) else ()
+    return table("cost", columns, rows, _COST_NOTE)
 
 
 def usd_per_million(analysis: Analysis, config: Configuration) -> Estimate | None:
@@ -160,13 +164,13 @@ def target(analysis: Analysis, samples: int | None) -> Section:
     if samples is None:
         return section("target", "")
     columns = (
-        NAME,
-        Column("hours", "wall time", "hours", estimate),
-        Column("usd", "cost", "USD", lambda usd: usd if isinstance(usd, str) else estimate(usd)),
-    )
-    found = _targets(analysis, samples)
-    priced = any(one.usd for _, one in found)
-    rows = [(c.label, one.hours, one.usd or ("missing" if priced else None)) for c, one in found]
+        words("configuration", "configuration", lambda row: row[0].label),
+        Column("hours", "wall time", "hours", lambda row: row[1].hours, estimate),
+        Column("usd", "cost", "USD", lambda row: row[1].usd or (priced and "missing") or None,
+               lambda usd: usd if isinstance(usd, str) else estimate(usd)),
+    )  # fmt: skip
+    rows = _targets(analysis, samples)
+    priced = any(one.usd for _, one in rows)
     prices = [line.replace("no cost in USD", "USD missing") for line in price_lines(analysis)]
     return section(
         "target",
@@ -209,31 +213,27 @@ def _targets(analysis: Analysis, samples: int) -> list[tuple[Configuration, Targ
 
 def numbers_of_devices(analysis: Analysis) -> Section:
     """A row for each number of devices, where there are more than a speedup says."""
+
+    def pair(figure: str) -> Read:
+        return lambda rung: getattr(rung.pair, figure, None)
+
+    def gain(figure: str) -> Read:
+        return lambda rung: getattr(rung.gain, figure, None)
+
     columns = (
-        NAME,
-        Column("samples_per_s", "samples/s", "global", estimate),
-        Column("speedup", "speedup", format=ratio),
-        Column("efficiency", "efficiency", format=ratio),
-        Column("gain", "gain over the next smaller", format=ratio),
-        Column("added", "each added device", "x one before", ratio),
-        Column("usd", "USD per million samples", format=estimate),
-        label_column("verdict", "verdict"),
-    )
+        words("configuration", "configuration", lambda rung: rung.config.label),
+        Column("samples_per_s", "samples/s", "global",
+               lambda rung: rung.config.estimate("samples_per_s"), estimate),
+        Column("speedup", "speedup", "", pair("speedup"), ratio),
+        Column("efficiency", "efficiency", "", pair("efficiency"), ratio),
+        Column("gain", "gain over the next smaller", "", gain("ratio"), ratio),
+        Column("added", "each added device", "x one before", gain("added"), ratio),
+        Column("usd", "USD per million samples", "",
+               lambda rung: usd_per_million(analysis, rung.config), estimate),
+        words("verdict", "verdict", lambda rung: verdict(analysis, rung.config)),
+    )  # fmt: skip
     shown = [one for one in ladders(analysis.pairs) if one[-1].devices > _SAID_BY_THE_SPEEDUP]
-    rows = [
-        (
-            rung.config.label,
-            rung.config.estimate("samples_per_s"),
-            rung.pair and rung.pair.speedup,
-            rung.pair and rung.pair.efficiency,
-            rung.gain and rung.gain.ratio,
-            rung.gain and rung.gain.added,
-            usd_per_million(analysis, rung.config),
-            verdict(analysis, rung.config),
-        )
-        for ladder in shown
-        for rung in ladder
-    ]
+    rows = [rung for ladder in shown for rung in ladder]
     return section(
         "numbers_of_devices",
         "Numbers of devices side by side",

@@ -24,19 +24,21 @@ from scalewise.analysis.statistics import Estimate, estimate_not_negative, estim
 from scalewise.analysis.summary import Analysis
 from scalewise.analysis.usage import DeviceUsage
 from scalewise.report.doubts import UNEVEN
-from scalewise.report.scaling_tables import counted
+from scalewise.report.scaling_tables import counted, joules_per_1000, of
 from scalewise.report.sections import (
     NAME,
     Column,
     Note,
     Picture,
+    Read,
     Section,
     Table,
     Verbatim,
-    label_column,
+    item,
     lines,
     section,
     table,
+    words,
 )
 
 _MOST_RUNS = 40
@@ -87,78 +89,74 @@ def _balance_table(analysis: Analysis, note: str) -> Table:
     are of the worst run, whose own CV stands beside them.
     """
     cpu = all(c.is_cpu for c in analysis.measured)
+
+    def graded(config: Configuration) -> str | None:
+        arrival = config.estimate("arrival_cv_percent")
+        return grade(arrival.value) if arrival else None
+
+    def worst(figure: str) -> Read:
+        return lambda config: getattr(_worst_balance(config), figure)
+
     columns = (
         NAME,
-        Column("arrival_cv", "arrival CV", "%", estimate),
-        label_column("grade", "grade"),
-        Column("worst_cv", "worst run", "%", cv_text),
-        Column("slowest_rank", "its slowest rank"),
-        Column("behind_ms", "behind", "ms", number),
-        Column("memory_cv", "memory CV", "%", estimate),
-        Column("utilization_cv", f"{'CPU time' if cpu else 'utilisation'} CV", "%, n readings"),
-        Column("power_cv", "power CV", "%", estimate),
-    )
-    rows = []
-    for config in analysis.measured:
-        balances = [run.balance for run in config.runs if run.balance]
-        if balances:
-            worst = max(balances, key=lambda b: b.cv_percent)
-            arrival = config.estimate("arrival_cv_percent")
-            rows.append(
-                (
-                    config.label,
-                    arrival,
-                    arrival and grade(arrival.value),
-                    worst.cv_percent,
-                    worst.slowest_rank,
-                    worst.behind_ms,
-                    config.estimate("memory_cv_percent"),
-                    counted(config, "utilization_cv_percent", estimate),
-                    config.estimate("power_cv_percent"),
-                )
-            )
-    return table("balance", columns, rows, note)
+        Column("arrival_cv", "arrival CV", "%", of("arrival_cv_percent"), estimate),
+        words("grade", "grade", graded),
+        Column("worst_cv", "worst run", "%", worst("cv_percent"), cv_text),
+        Column("slowest_rank", "its slowest rank", "", worst("slowest_rank")),
+        Column("behind_ms", "behind", "ms", worst("behind_ms"), number),
+        Column("memory_cv", "memory CV", "%", of("memory_cv_percent"), estimate),
+        Column("utilization_cv", f"{'CPU time' if cpu else 'utilisation'} CV", "%, n readings",
+               lambda c: counted(c, "utilization_cv_percent", estimate)),
+        Column("power_cv", "power CV", "%", of("power_cv_percent"), estimate),
+    )  # fmt: skip
+    balanced = [config for config in analysis.measured if _worst_balance(config)]
+    return table("balance", columns, balanced, note)
+
+
+def _worst_balance(config: Configuration) -> LoadBalance | None:
+    """That of the run whose ranks were furthest apart."""
+    found = [run.balance for run in config.runs if run.balance]
+    return max(found, key=lambda b: b.cv_percent, default=None)
 
 
 def _runs_table(analysis: Analysis) -> Table:
     """One row a run on several devices, in the order in which the runs began."""
+
+    def share(row: BalancedRun) -> float | None:
+        found = row[2].behind_share
+        return None if found is None else 100 * found
+
+    def stretch(row: BalancedRun) -> str | None:
+        worst = max(row[2].history, key=lambda w: w.cv_percent, default=None)
+        if worst is None:
+            return None
+        return f"{cv_text(worst.cv_percent)}, steps {worst.first_step} to {worst.last_step}"
+
+    def activity(row: BalancedRun) -> str | None:
+        cv, usage = row[1].sm_activity_cv_percent, row[1].usage
+        readings = usage.activity_readings if usage else 0
+        return None if cv is None else f"{number(cv)} (n={readings})"
+
     columns = (
-        label_column("run", "run"),
-        Column("arrival_cv", "arrival CV", "%", cv_text),
-        label_column("grade", "grade"),
-        Column("slowest_rank", "slowest rank"),
-        Column("behind_ms", "behind", "ms", number),
-        Column("behind_share", "share of the step", "%", number),
-        Column("last_in", "last in", "% of steps", number),
-        Column("worst_stretch", "worst stretch", "CV %"),
-        Column("activity_cv", "SM activity CV", "%, n readings"),
-        Column("samples_per_s", "samples/s", "global", number),
+        words("run", "run", lambda row: f"{row[0].label}, repeat {row[1].cell.planned.repeat}"),
+        Column("arrival_cv", "arrival CV", "%", lambda row: row[2].cv_percent, cv_text),
+        words("grade", "grade", lambda row: row[2].grade),
+        Column("slowest_rank", "slowest rank", "", lambda row: row[2].slowest_rank),
+        Column("behind_ms", "behind", "ms", lambda row: row[2].behind_ms, number),
+        Column("behind_share", "share of the step", "%", share, number),
+        Column("last_in", "last in", "% of steps", lambda row: 100 * row[2].slowest_share, number),
+        Column("worst_stretch", "worst stretch", "CV %", stretch),
+        Column("activity_cv", "SM activity CV", "%, n readings", activity),
+        Column("samples_per_s", "samples/s", "global", lambda row: row[1].samples_per_s, number),
     )
-    rows = []
-    for config, run, balance in balanced_runs(analysis)[:_MOST_RUNS]:
-        worst = max(balance.history, key=lambda w: w.cv_percent, default=None)
-        share, activity = balance.behind_share, run.sm_activity_cv_percent
-        readings = run.usage.activity_readings if run.usage else 0
-        rows.append(
-            (
-                f"{config.label}, repeat {run.cell.planned.repeat}",
-                balance.cv_percent,
-                balance.grade,
-                balance.slowest_rank,
-                balance.behind_ms,
-                None if share is None else 100 * share,
-                100 * balance.slowest_share,
-                worst
-                and f"{cv_text(worst.cv_percent)}, steps {worst.first_step} to {worst.last_step}",
-                None if activity is None else f"{number(activity)} (n={readings})",
-                run.samples_per_s,
-            )
-        )
     title = "Run by run, in the order in which they began"
-    return table("balance_runs", columns, rows, title=title)
+    return table("balance_runs", columns, balanced_runs(analysis)[:_MOST_RUNS], title=title)
 
 
-def balanced_runs(analysis: Analysis) -> list[tuple[Configuration, Run, LoadBalance]]:
+BalancedRun = tuple[Configuration, Run, LoadBalance]
+
+
+def balanced_runs(analysis: Analysis) -> list[BalancedRun]:
     """Runs whose balance was measured, in the order in which they began."""
     found = [(c, run, run.balance) for c in analysis.measured for run in c.runs if run.balance]
     return sorted(found, key=lambda one: one[1].cell.result.started_at if one[1].cell.result else 0)
@@ -170,10 +168,9 @@ def _advice(analysis: Analysis) -> Iterator[str]:
     Ranks that launch in turns arrive as far apart as one that is slow: a grade alone accuses none.
     """
     for config in analysis.measured:
-        balances = [run.balance for run in config.runs if run.balance]
-        arrival = config.estimate("arrival_cv_percent")
-        if balances and arrival is not None:
-            worst, graded = max(balances, key=lambda b: b.cv_percent), grade(arrival.value)
+        worst, arrival = _worst_balance(config), config.estimate("arrival_cv_percent")
+        if worst is not None and arrival is not None:
+            graded = grade(arrival.value)
             limits = {found.limit for found in analysis.diagnoses.get(config.config_id, ())}
             said = advice(graded, worst.slowest_rank, on_cpu=config.is_cpu)
             if graded in ("fair", "poor") and not limits & UNEVEN:
@@ -263,15 +260,15 @@ def _equals(cv: float) -> str:
 def energy(analysis: Analysis) -> Section:
     """A row a configuration, and below it one for each GPU; no row where nothing was measured."""
     columns = (
-        NAME,
-        Column("power_w", "power", "W", number),
-        Column("step_j", "J a step", format=estimate),
-        Column("samples_j", "J per 1,000 samples", format=estimate),
-        Column("run_j", "run, counter", "J", number),
-        Column("run_integrated_j", "run, integrated power", "J", number),
-        Column("difference", "difference", "%", "{:+.1f}".format),
-        Column("idle_w", "idle", "W", number),
-        label_column("source", "from"),
+        words("configuration", "configuration", item(0)),
+        Column("power_w", "power", "W", item(1), number),
+        Column("step_j", "J a step", "", item(2), estimate),
+        Column("samples_j", "J per 1,000 samples", "", item(3), estimate),
+        Column("run_j", "run, counter", "J", item(4), number),
+        Column("run_integrated_j", "run, integrated power", "J", item(5), number),
+        Column("difference", "difference", "%", item(6), "{:+.1f}".format),
+        Column("idle_w", "idle", "W", item(7), number),
+        words("source", "from", item(8)),
     )
     rows: list[tuple[object, ...]] = []
     missing = []
@@ -279,10 +276,8 @@ def energy(analysis: Analysis) -> Section:
         runs = _energies(config)
         if runs:
             parts = [part for _, devices in runs for part in devices]
-            joules = config.estimate("joules_per_million_samples")
-            step_j = config.estimate("joules_per_step")
-            thousand = joules and joules.scaled(1e-3)
-            rows.append(_energy_row(config.label, parts, len(runs), step_j, thousand))
+            joules = (config.estimate("joules_per_step"), joules_per_1000(config))
+            rows.append(_energy_row(config.label, parts, len(runs), *joules))
             rows += _gpu_rows(config, runs)
             missing += [f"{config.label}: GPU {part.device.index}: {reason}"
                         for part in parts for reason in part.missing]  # fmt: skip

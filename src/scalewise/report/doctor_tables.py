@@ -8,17 +8,19 @@ from dataclasses import replace
 from scalewise.analysis.figures import number
 from scalewise.analysis.summary import Analysis
 from scalewise.records.doctor import DoctorReport, RankMeasurements
-from scalewise.records.doctor_rates import Backend, CollectiveRate, CopyRate, Timing
+from scalewise.records.doctor_rates import Backend, CollectiveRate, CopyRate, PairRate, Timing
 from scalewise.report.sections import (
     Column,
     Line,
     Lines,
+    Read,
     Section,
     Table,
-    label_column,
+    item,
     lines,
     section,
     table,
+    words,
 )
 
 _SPREAD_NOTE = (
@@ -93,17 +95,17 @@ def _host(report: DoctorReport) -> Table:
         ("driver", report.driver),
         ("software", ", ".join(f"{k} {v}" for k, v in versions) or None),
     )
-    columns = (label_column("fact", ""), label_column("value", ""))
-    return Table("host", columns, rows, title="Host")
+    return table("host", (words("", "", item(0)), words("", "", item(1))), rows, title="Host")
 
 
 def _devices(report: DoctorReport) -> Table:
     """One column a rank, so that equal devices can be compared along a row."""
-    columns = [label_column("measured", "")]
+    columns = [words("measured", "", item(0))]
     for rank, facts in enumerate(report.devices):
         index = facts.device.index
         where = "" if index is None else f" (GPU {index})"
-        columns.append(Column(f"rank{rank}", f"rank {rank}{where}: {facts.device.name}"))
+        heading = f"rank {rank}{where}: {facts.device.name}"
+        columns.append(Column(f"rank{rank}", heading, "", item(rank + 1)))
     rows: dict[str, dict[int, str]] = {}
     for measured in report.ranks:
         for label, text in _device_cells(measured):
@@ -112,7 +114,7 @@ def _devices(report: DoctorReport) -> Table:
         (label, *(by_rank.get(r) for r in range(len(report.devices))))
         for label, by_rank in rows.items()
     ]
-    return Table("devices", tuple(columns), tuple(cells), title="Devices")
+    return table("devices", columns, cells, title="Devices")
 
 
 def _device_cells(rank: RankMeasurements) -> Iterator[tuple[str, str]]:
@@ -120,8 +122,8 @@ def _device_cells(rank: RankMeasurements) -> Iterator[tuple[str, str]]:
         label = f"product {gemm.precision}, TFLOP/s"
         yield label, f"{gemm.tflops:.3g} (spread {_spread(gemm.timing)}, n={gemm.size})"
     for copy in rank.copies:
-        words = f"{copy.kind.replace('_', ' ')}, {'all at once' if copy.together else 'alone'}"
-        own = "copy in memory, read+write" if copy.kind in ("device", "host") else words
+        kind = f"{copy.kind.replace('_', ' ')}, {'all at once' if copy.together else 'alone'}"
+        own = "copy in memory, read+write" if copy.kind in ("device", "host") else kind
         yield f"{own}, GB/s", f"{rate_text(copy.gb_s)} (spread {_spread(copy.timing)})"
     for cost in rank.launch:
         label = f"launch: {cost.kind.replace('_', ' ')}, us"
@@ -152,68 +154,42 @@ def _device_cells(rank: RankMeasurements) -> Iterator[tuple[str, str]]:
 
 
 def _pairs(report: DoctorReport) -> Table:
+    links = {(link.first, link.second): link.kind for link in report.links}
+
+    def how(pair: PairRate) -> str:
+        if pair.direct is None:
+            return pair.transport
+        return "direct" if pair.direct else "through the host"
+
     columns = (
-        label_column("ranks", "ranks"),
-        label_column("link", "link"),
-        label_column("how", "how"),
-        Column("size", "size", format=size_text),
-        Column("there", "there", format=rate_text),
-        Column("back", "back", format=rate_text),
-        Column("both", "both", format=rate_text),
-        Column("spread", "spread", format=_spread),
-        Column("latency_us", "latency us", format="{:.1f}".format),
-        Column("data", "data", format=_data_word),
+        words("ranks", "ranks", lambda pair: f"{pair.first}-{pair.second}"),
+        words("link", "link", lambda pair: links.get((pair.first, pair.second))),
+        words("how", "how", how),
+        Column("size", "size", "", lambda pair: pair.bytes, size_text),
+        Column("there", "there", "", lambda pair: pair.forward_gb_s, rate_text),
+        Column("back", "back", "", lambda pair: pair.backward_gb_s, rate_text),
+        Column("both", "both", "", lambda pair: pair.both_gb_s, rate_text),
+        Column("spread", "spread", "", lambda pair: pair.forward, _spread),
+        Column("latency_us", "latency us", "", lambda pair: pair.latency_us, "{:.1f}".format),
+        Column("data", "data", "", lambda pair: pair.correct, _data_word),
     )
-    links = {(link.first, link.second): link for link in report.links}
-    rows = []
-    for pair in report.pairs:
-        link = links.get((pair.first, pair.second))
-        how: str = pair.transport
-        if pair.direct is not None:
-            how = "direct" if pair.direct else "through the host"
-        rows.append(
-            (
-                f"{pair.first}-{pair.second}",
-                link and link.kind,
-                how,
-                pair.bytes,
-                pair.forward_gb_s,
-                pair.backward_gb_s,
-                pair.both_gb_s,
-                pair.forward,
-                pair.latency_us,
-                pair.correct,
-            )
-        )
-    return Table("pairs", columns, tuple(rows), title="Pairs, point to point (GB/s)")
+    return table("pairs", columns, report.pairs, title="Pairs, point to point (GB/s)")
 
 
 def _collectives(report: DoctorReport, backend: Backend) -> Table:
     rates = [rate for rate in report.collectives if rate.backend == backend]
     columns = (
-        label_column("collective", "collective"),
-        Column("size", "size", format=size_text),
-        Column("time_us", "time us", format="{:.1f}".format),
-        Column("spread", "spread", format=_spread),
-        Column("algorithm", "alg. GB/s", format=rate_text),
-        Column("bus", "bus GB/s", format=rate_text),
-        Column("data", "data", format=_data_word),
+        words("collective", "collective", lambda rate: rate.collective.replace("_", "-")),
+        Column("size", "size", "", lambda rate: rate.bytes, size_text),
+        Column("time_us", "time us", "", lambda rate: rate.timing.median_us, "{:.1f}".format),
+        Column("spread", "spread", "", lambda rate: rate.timing, _spread),
+        Column("algorithm", "alg. GB/s", "", lambda rate: rate.algorithm_gb_s, rate_text),
+        Column("bus", "bus GB/s", "", lambda rate: rate.bus_gb_s, rate_text),
+        Column("data", "data", "", lambda rate: rate.correct, _data_word),
     )
-    rows = [
-        (
-            rate.collective.replace("_", "-"),
-            rate.bytes,
-            rate.timing.median_us,
-            rate.timing,
-            rate.algorithm_gb_s,
-            rate.bus_gb_s,
-            rate.correct,
-        )
-        for rate in rates
-    ]
     ranks = max((rate.ranks for rate in rates), default=0)
     title = f"Collectives, {backend}, {ranks} ranks"
-    return Table(f"collectives_{backend}", columns, tuple(rows), title=title)
+    return table(f"collectives_{backend}", columns, rates, title=title)
 
 
 def _missing(report: DoctorReport) -> list[str]:
@@ -285,39 +261,43 @@ def _named(report: DoctorReport, rank: RankMeasurements) -> str:
 
 def _ceilings(report: DoctorReport) -> Table:
     """Rates of every examined device: matrix products by number format, copies, launches."""
+
+    def gemm(precision: str) -> Read:
+        return lambda rank: max(
+            (g.tflops for g in rank.gemm if g.precision == precision), default=None
+        )
+
+    def copy(rank: RankMeasurements) -> float | None:
+        found = (c.gb_s for c in rank.copies if c.kind in ("device", "host"))
+        return max(found, default=None)
+
+    def launch(rank: RankMeasurements) -> float | None:
+        found = (c.timing.median_us for c in rank.launch if c.kind == "stream")
+        return min(found, default=None)
+
     columns = (
-        label_column("device", "device"),
-        *(Column(name, f"{name} GEMM", "TFLOP/s", number) for name in _GEMM),
-        Column("memory_copy", "memory copy", "GB/s", number),
-        Column("launch", "launch", "us", number),
+        words("device", "device", lambda rank: _named(report, rank)),
+        *(Column(name, f"{name} GEMM", "TFLOP/s", gemm(name), number) for name in _GEMM),
+        Column("memory_copy", "memory copy", "GB/s", copy, number),
+        Column("launch", "launch", "us", launch, number),
     )
-    rows = []
-    for rank in report.ranks:
-        best: dict[str, float] = {
-            g.precision: g.tflops for g in sorted(rank.gemm, key=lambda g: g.tflops)
-        }
-        copies = [c.gb_s for c in rank.copies if c.kind in ("device", "host")]
-        launches = [c.timing.median_us for c in rank.launch if c.kind == "stream"]
-        gemm = [best.get(name) for name in _GEMM]
-        fastest = (max(copies, default=None), min(launches, default=None))
-        rows.append((_named(report, rank), *gemm, *fastest))
-    return table("ceilings", columns, rows)
+    return table("ceilings", columns, report.ranks)
 
 
 def _copies(report: DoctorReport) -> Table:
     """GB/s of each device and direction; empty where no device has a memory of its own."""
     columns = (
-        label_column("device", "device"),
-        label_column("copy", "copy"),
-        *(Column(how, how, "GB/s", rate_text) for how in _COPIES),
+        words("device", "device", item(0)),
+        words("copy", "copy", item(1)),
+        *(Column(how, how, "GB/s", item(i), rate_text) for i, how in enumerate(_COPIES, 2)),
     )
     rows = []
     for rank in report.ranks:
-        for direction, words in _DIRECTIONS.items():
+        for direction, how in _DIRECTIONS.items():
             rates = [_copy_rate(rank.copies, f"{direction}_{memory}", together)
                      for memory, together in _COPIES.values()]  # fmt: skip
             if any(rate is not None for rate in rates):
-                rows.append((_named(report, rank), words, *rates))
+                rows.append((_named(report, rank), how, *rates))
     return table("copies", columns, rows)
 
 
@@ -328,25 +308,26 @@ def _copy_rate(copies: Sequence[CopyRate], kind: str, together: bool) -> float |
 
 def _three_sizes_of_each(report: DoctorReport) -> Table:
     """Time and bus bandwidth of every collective at the least, a middle and the largest size."""
+
+    def name(rate: CollectiveRate) -> str:
+        text = f"{rate.backend} {rate.collective.replace('_', '-')}, {size_text(rate.bytes)}"
+        return text if rate.correct else f"{text}: WRONG DATA"
+
     columns = (
-        label_column("collective", "collective"),
-        Column("ranks", "ranks"),
-        Column("time_us", "time", "us", "{:,.1f}".format),
-        Column("spread", "spread", format=_spread),
-        Column("bus", "bus bandwidth", "GB/s", rate_text),
+        words("collective", "collective", name),
+        Column("ranks", "ranks", "", lambda rate: rate.ranks),
+        Column("time_us", "time", "us", lambda rate: rate.timing.median_us, "{:,.1f}".format),
+        Column("spread", "spread", "", lambda rate: rate.timing, _spread),
+        Column("bus", "bus bandwidth", "GB/s", lambda rate: rate.bus_gb_s, rate_text),
     )
     by_kind: dict[tuple[str, str], list[CollectiveRate]] = {}
     for rate in report.collectives:
         by_kind.setdefault((rate.backend, rate.collective), []).append(rate)
     rows = []
-    for (backend, collective), rates in by_kind.items():
+    for rates in by_kind.values():
         ordered = sorted(rates, key=lambda rate: rate.bytes)
         places = dict.fromkeys((0, (len(ordered) - 1) // 2, len(ordered) - 1))
-        for rate in (ordered[place] for place in places):
-            name = f"{backend} {collective.replace('_', '-')}, {size_text(rate.bytes)}"
-            wrong = "" if rate.correct else ": WRONG DATA"
-            timing = rate.timing
-            rows.append((name + wrong, rate.ranks, timing.median_us, timing, rate.bus_gb_s))
+        rows += [ordered[place] for place in places]
     return table("collectives", columns, rows, _SPREAD_NOTE)
 
 

@@ -22,10 +22,11 @@ from scalewise.report.sections import (
     Section,
     Verbatim,
     by_text,
-    label_column,
+    item,
     lines,
     section,
     table,
+    words,
 )
 
 Where = Literal["online", "offline", "uploaded later", "this machine"]
@@ -207,18 +208,16 @@ def unfinished(analysis: Analysis) -> Section:
     A page may travel: it has paths inside the sweep, and other files by their names.
     """
     swept = swept_words([cell.planned for cell in analysis.sweep.cells])
-    columns = [
-        label_column(name, name)
-        for name in ("cell", "swept", "state", "reason", "raised at", "log")
-    ]
+    names = ("cell", "swept", "state", "reason", "raised at", "log")
+    columns = [words(name, name, item(i)) for i, name in enumerate(names)]
     rows, fates = [], []
     for cell in analysis.unfinished:
-        words, planned = swept[cell.planned.cell_id], cell.planned
+        told, planned = swept[cell.planned.cell_id], cell.planned
         found = blame_last(cell.path, cell.attempts)
         at = PurePath(found.at).name if found.at else None
         log = found.log and str(found.log.relative_to(analysis.sweep.path))
-        rows.append((planned.name, words or None, cell.state, cell.failure, at, log))
-        name = f"{planned.name} ({words})" if words else planned.name
+        rows.append((planned.name, told or None, cell.state, cell.failure, at, log))
+        name = f"{planned.name} ({told})" if told else planned.name
         fates.append(Fate(name, cell.state, cell.failure, found))
     return section(
         "unfinished",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from scalewise.analysis.balance import cv_text
 from scalewise.analysis.figures import estimate, number, ratio
@@ -11,18 +12,19 @@ from scalewise.analysis.pruned import pruning_word
 from scalewise.analysis.runs import Configuration, Metric
 from scalewise.analysis.statistics import Estimate
 from scalewise.analysis.summary import Analysis
-from scalewise.analysis.throughput import StepTimes
 from scalewise.records import PHASES, RankSummary
 from scalewise.report.sections import (
     NAME,
     Column,
     Picture,
+    Read,
     Section,
     Table,
-    label_column,
+    item,
     lines,
     section,
     table,
+    words,
 )
 
 _SCALING_NOTE = (
@@ -50,40 +52,38 @@ _ALLOCATOR_NOTE = (
 
 def scaling(analysis: Analysis) -> Section:
     """Throughput, speedup, efficiency and verdict of every configuration that ran."""
+    shared = _in_every_row(analysis, _batch) and not any(map(_is_weak, analysis.measured))
+
+    def pair(figure: str) -> Read:
+        return lambda c: getattr(analysis.sound_pair(c), figure, None)
+
+    def batch(config: Configuration) -> int | None:
+        result = config.runs[0].cell.result
+        return result.global_batch_size if result and not shared else None
+
     columns = (
         NAME,
-        Column("runs", "runs"),
-        Column("batch", "batch", "global", "{:,}".format),
-        Column("samples_per_s", "samples/s", "global", estimate),
-        Column("speedup", "speedup", format=ratio),
-        Column("efficiency", "efficiency", format=ratio),
-        label_column("verdict", "verdict"),
-        label_column("study_label", "study's label"),
+        Column("runs", "runs", "", lambda c: f"{len(c.runs)} of {len(c.cells)}"),
+        Column("batch", "batch", "global", batch, "{:,}".format),
+        Column("samples_per_s", "samples/s", "global", of("samples_per_s"), estimate),
+        Column("speedup", "speedup", "", pair("speedup"), ratio),
+        Column("efficiency", "efficiency", "", pair("efficiency"), ratio),
+        words("verdict", "verdict", lambda c: verdict(analysis, c)),
+        words("study_label", "study's label", pair("seed_label")),
     )
-    same_batch = _in_every_row(analysis, _batch) and not any(map(_is_weak, analysis.measured))
-    rows = []
-    for config in analysis.measured:
-        pair, result = analysis.sound_pair(config), config.runs[0].cell.result
-        rows.append(
-            (
-                config.label,
-                f"{len(config.runs)} of {len(config.cells)}",
-                result.global_batch_size if result and not same_batch else None,
-                config.estimate("samples_per_s"),
-                pair and pair.speedup,
-                pair and pair.efficiency,
-                verdict(analysis, config),
-                pair and pair.seed_label,
-            )
-        )
     return section(
         "scaling",
         "Scaling",
         lines(same_in_every_row(analysis), "faint"),
-        table("scaling", columns, rows, _SCALING_NOTE),
+        table("scaling", columns, analysis.measured, _SCALING_NOTE),
         Picture("throughput.png", "Throughput with 95 % intervals over runs"),
         Picture("speedup_efficiency.png", "Speedup and efficiency with 95 % intervals"),
     )
+
+
+def of(metric: Metric) -> Read:
+    """Reads an estimate over the runs of a configuration."""
+    return lambda config: config.estimate(metric)
 
 
 def verdict(analysis: Analysis, config: Configuration) -> str | None:
@@ -171,45 +171,34 @@ def _resource_table(analysis: Analysis) -> Table:
     peaks = {(True, False): "peak RSS per rank", (False, True): "peak allocated per GPU"}
     names = {name for config in configs if (name := loss_name(config))}
     reached = f"{min(names)} reached" if len(names) == 1 else "loss reached"
+    several, state = len(names) != 1, _optimizers_are_compared(configs)
+    used = "mean RSS per rank" if cpu and not gpu else "used per device"
+    busy = "CPU per rank" if cpu and not gpu else "utilisation per device"
     columns = (
         NAME,
-        Column("step_ms", "step", "ms", estimate),
-        Column("percentiles", "p50 / p99", "ms, n steps"),
-        Column("peak", peaks.get((cpu, gpu), "peak memory per device"), "MiB", mean_number),
-        Column(
-            "used", "mean RSS per rank" if cpu and not gpu else "used per device", "MiB",
-            mean_number,
-        ),
-        Column(
-            "utilization", "CPU per rank" if cpu and not gpu else "utilisation per device",
-            "%, n readings",
-        ),
-        Column("arrival_cv", "arrival CV", "%", lambda figure: cv_text(figure.value)),
-        Column("loss", reached),
-        Column("energy", "energy", "J per 1,000 samples", estimate),
-        Column("optimizer_state", "optimizer state per rank", "MiB", mean_number),
-        Column("pruned", "pruned", "%", lambda figure: number(100 * figure.value)),
+        Column("step_ms", "step", "ms", of("step_time_ms"), estimate),
+        Column("percentiles", "p50 / p99", "ms, n steps", _percentiles),
+        Column("peak", peaks.get((cpu, gpu), "peak memory per device"), "MiB",
+               of("peak_memory_mib"), mean_number),
+        Column("used", used, "MiB", of("memory_used_mib"), mean_number),
+        Column("utilization", busy, "%, n readings",
+               lambda c: counted(c, "utilization_percent", mean_number)),
+        Column("arrival_cv", "arrival CV", "%", of("arrival_cv_percent"),
+               lambda figure: cv_text(figure.value)),
+        Column("loss", reached, "", lambda c: _loss(c, several=several)),
+        Column("energy", "energy", "J per 1,000 samples", joules_per_1000, estimate),
+        Column("optimizer_state", "optimizer state per rank", "MiB",
+               of("optimizer_memory_mib") if state else lambda _: None, mean_number),
+        Column("pruned", "pruned", "%", of("pruned_share"),
+               lambda figure: number(100 * figure.value)),
     )  # fmt: skip
-    state = _optimizers_are_compared(configs)
-    rows = []
-    for config in configs:
-        joules = config.estimate("joules_per_million_samples")
-        rows.append(
-            (
-                config.label,
-                config.estimate("step_time_ms"),
-                _percentiles([r.throughput.step_time_ms for r in config.runs if r.throughput]),
-                config.estimate("peak_memory_mib"),
-                config.estimate("memory_used_mib"),
-                counted(config, "utilization_percent", mean_number),
-                config.estimate("arrival_cv_percent"),
-                _loss(config, several=len(names) != 1),
-                joules and joules.scaled(1e-3),
-                config.estimate("optimizer_memory_mib") if state else None,
-                config.estimate("pruned_share"),
-            )
-        )
-    return table("resources", columns, rows)
+    return table("resources", columns, configs)
+
+
+def joules_per_1000(config: Configuration) -> Estimate | None:
+    """Energy of 1,000 samples."""
+    joules = config.estimate("joules_per_million_samples")
+    return joules and joules.scaled(1e-3)
 
 
 def mean_number(figure: Estimate) -> str:
@@ -237,8 +226,9 @@ def _loss(config: Configuration, *, several: bool) -> str | None:
     return f"{estimate(figure)} ({name.removesuffix('_loss')})"
 
 
-def _percentiles(times: Sequence[StepTimes]) -> str | None:
+def _percentiles(config: Configuration) -> str | None:
     """``1.62 / 2.76 (n=3x100)``: means of 3 runs of 100 steps; no p99 unless every run has one."""
+    times = [run.throughput.step_time_ms for run in config.runs if run.throughput]
     if not times:
         return None
     steps = sorted({t.n for t in times})
@@ -264,26 +254,23 @@ def _optimizers_are_compared(configs: Sequence[Configuration]) -> bool:
 
 def _allocator_table(analysis: Analysis) -> Table:
     """Memory of each run's largest rank, by the CUDA allocator and by the driver."""
+
+    def reserved(config: Configuration) -> float | None:
+        most = _largest(config, lambda r: r.peak_reserved_mib)
+        return sum(most) / len(most) if most else None
+
+    def retries(config: Configuration) -> float | None:
+        return max(_largest(config, lambda r: r.allocation_retries), default=None)
+
     columns = (
         NAME,
-        Column("allocated", "peak allocated", "MiB", mean_number),
-        Column("reserved", "peak reserved", "MiB", number),
-        Column("retries", "retries", "most", "{:.0f}".format),
-        Column("used", "device-wide used", "MiB, mean", mean_number),
+        Column("allocated", "peak allocated", "MiB", of("peak_memory_mib"), mean_number),
+        Column("reserved", "peak reserved", "MiB", reserved, number),
+        Column("retries", "retries", "most", retries, "{:.0f}".format),
+        Column("used", "device-wide used", "MiB, mean", of("memory_used_mib"), mean_number),
     )
-    rows = []
-    for config in (c for c in analysis.measured if not c.is_cpu):
-        reserved = _largest(config, lambda r: r.peak_reserved_mib)
-        rows.append(
-            (
-                config.label,
-                config.estimate("peak_memory_mib"),
-                sum(reserved) / len(reserved) if reserved else None,
-                max(_largest(config, lambda r: r.allocation_retries), default=None),
-                config.estimate("memory_used_mib"),
-            )
-        )
-    return table("allocator", columns, rows, _ALLOCATOR_NOTE, where="page")
+    on_gpus = [config for config in analysis.measured if not config.is_cpu]
+    return table("allocator", columns, on_gpus, _ALLOCATOR_NOTE, where="page")
 
 
 def _largest(config: Configuration, read: Callable[[RankSummary], float | None]) -> list[float]:
@@ -293,22 +280,25 @@ def _largest(config: Configuration, read: Callable[[RankSummary], float | None])
     return [max(values) for values in known if values]
 
 
+def _phase_ms(phase: str, row: tuple[str, str, Mapping[str, float], float]) -> float | None:
+    return row[2].get(phase)
+
+
 def anatomy(analysis: Analysis) -> Section:
     """Mean ms of each phase over runs and ranks."""
-    words = (*(PHASE_WORDS[phase] for phase in PHASES), IDLE)
+    phases = (*(PHASE_WORDS[phase] for phase in PHASES), IDLE)
     columns = (
-        NAME,
-        label_column("timeline", "timeline"),
-        *(Column(word, word, format=number) for word in words),
-        Column("step", "step", format=number),
+        words("configuration", "configuration", item(0)),
+        words("timeline", "timeline", item(1)),
+        *(Column(p, p, "", partial(_phase_ms, p), number) for p in phases),
+        Column("step", "step", "", item(3), number),
     )
     rows = []
     for config in analysis.measured:
         found = mean_anatomy(config)
         if found is not None:
-            phases, step_ms, timeline = found
-            named = {phase_word(config, phase): ms for phase, ms in phases.items()}
-            rows.append((config.label, timeline, *map(named.get, words), step_ms))
+            named = {phase_word(config, phase): ms for phase, ms in found[0].items()}
+            rows.append((config.label, found[2], named, found[1]))
     return section(
         "anatomy",
         "Anatomy of a step (mean ms)",

@@ -6,6 +6,7 @@ constants of this room and hold nothing from a record.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -19,13 +20,18 @@ Where = Literal["both", "page", "screen"]
 Tone = Literal["list", "plain", "faint", "alarm", "place"]
 
 
+Read = Callable[[Any], Any]
+
+
 @dataclass(frozen=True)
 class Column:
-    """One column: what it is called and how its values are written."""
+    """One column: what it is called, where its values come from, and how they are written."""
 
     key: str
     heading: str
-    unit: str = ""
+    unit: str
+    read: Read
+    """The value of a row's item; None where it was not measured."""
     format: Callable[[Any], str] = str
     align: Literal["left", "right"] = "right"
 
@@ -39,12 +45,17 @@ class Column:
         return MISSING if value is None else self.format(value)
 
 
-def label_column(key: str, heading: str, unit: str = "") -> Column:
+def words(key: str, heading: str, read: Read) -> Column:
     """A column of words."""
-    return Column(key, heading, unit, align="left")
+    return Column(key, heading, "", read, align="left")
 
 
-NAME = label_column("configuration", "configuration")
+def item(position: int) -> Read:
+    """Reads a row that is a sequence already."""
+    return operator.itemgetter(position)
+
+
+NAME = words("configuration", "configuration", lambda config: config.label)
 
 
 @dataclass(frozen=True)
@@ -81,11 +92,19 @@ class Table:
         )
 
 
-def table(
-    key: str, columns: Sequence[Column], rows: Iterable[Sequence[Any]], note: str = "", **more: Any
+def full_table(
+    key: str, columns: Sequence[Column], items: Iterable[Any], note: str = "", **more: Any
 ) -> Table:
-    """A table without the columns in which every value is missing."""
-    made = Table(key, tuple(columns), tuple(map(tuple, rows)), note, **more)
+    """A row an item."""
+    rows = tuple(tuple(column.read(one) for column in columns) for one in items)
+    return Table(key, tuple(columns), rows, note, **more)
+
+
+def table(
+    key: str, columns: Sequence[Column], items: Iterable[Any], note: str = "", **more: Any
+) -> Table:
+    """As :func:`full_table`, without the columns in which every value is missing."""
+    made = full_table(key, columns, items, note, **more)
     known = [i for i in range(len(columns)) if any(row[i] is not None for row in made.rows)]
     return made.only(known) if made.rows else made
 

@@ -24,15 +24,18 @@ from scalewise.report import export, findings, markdown
 from scalewise.report.builder import Source, analysis_of, report_folder, write_text
 from scalewise.report.doubts import doubts, faults
 from scalewise.report.plot_style import write_plots
+from scalewise.report.scaling_tables import of
 from scalewise.report.sections import (
     NAME,
     Column,
     Note,
+    Read,
     Section,
     Table,
-    label_column,
+    full_table,
     lines,
     printable,
+    words,
 )
 from scalewise.report.study_plots import by_name, file_part, study_plots
 from scalewise.typed import to_plain
@@ -162,35 +165,26 @@ def _batch(config: Configuration) -> int | None:
 
 def _comparison(pairs: Sequence[Pair]) -> list[Section]:
     """One device against several, batch by batch, and what follows on average."""
+
+    def rate(side: str) -> Read:
+        return lambda pair: getattr(pair, side).estimate("samples_per_s")
+
     columns = (
-        label_column("dataset", "dataset"),
-        Column("batch", "batch"),
-        Column("devices", "devices"),
-        Column("single", "single", format=estimate),
-        Column("multi", "multi", format=estimate),
-        Column("speedup", "speedup", format=ratio),
-        label_column("recommendation", "recommendation"),
-        label_column("verdict", "verdict"),
+        words("dataset", "dataset", lambda pair: pair.multi.name("dataset")),
+        Column("batch", "batch", "", lambda pair: _batch(pair.multi)),
+        Column("devices", "devices", "", lambda pair: pair.devices),
+        Column("single", "single", "", rate("single"), estimate),
+        Column("multi", "multi", "", rate("multi"), estimate),
+        Column("speedup", "speedup", "", lambda pair: pair.speedup, ratio),
+        words("recommendation", "recommendation", lambda pair: pair.seed_label),
+        words("verdict", "verdict", lambda pair: pair.judgement.verdict),
     )
     ordered = sorted(
         pairs, key=lambda p: (p.multi.name("dataset") or "", p.devices, _batch(p.multi) or 0)
     )
-    rows = [
-        (
-            pair.multi.name("dataset"),
-            _batch(pair.multi),
-            pair.devices,
-            pair.single.estimate("samples_per_s"),
-            pair.multi.estimate("samples_per_s"),
-            pair.speedup,
-            pair.seed_label,
-            pair.judgement.verdict,
-        )
-        for pair in ordered
-    ]
     said = [_conclusion([p for p in ordered if p.devices == devices], devices)
             for devices in sorted({p.devices for p in ordered})]  # fmt: skip
-    compared = Table("comparison", columns, tuple(rows))
+    compared = full_table("comparison", columns, ordered)
     return [
         Section("comparison", "", (Note(_COMPARISON_NOTE), compared)),
         Section("conclusion", "Average and conclusion", (lines(said),)),
@@ -216,30 +210,24 @@ def _summaries(analysis: Analysis) -> Iterator[tuple[str, str]]:
 
 def _summary(analysis: Analysis) -> Table:
     """A row a configuration, as a paper would show it."""
+
+    def pair(figure: str) -> Read:
+        return lambda config: getattr(analysis.pair(config), figure, None)
+
+    def judged(config: Configuration) -> str | None:
+        found = analysis.pair(config)
+        return found.judgement.verdict if found else None
+
     columns = (
-        label_column("dataset", "dataset"),
+        words("dataset", "dataset", lambda config: config.name("dataset")),
         NAME,
-        Column("batch", "batch"),
-        Column("samples_per_s", "samples/s", format=estimate),
-        Column("speedup", "speedup", format=ratio),
-        Column("efficiency", "efficiency", format=ratio),
-        label_column("verdict", "verdict"),
+        Column("batch", "batch", "", _batch),
+        Column("samples_per_s", "samples/s", "", of("samples_per_s"), estimate),
+        Column("speedup", "speedup", "", pair("speedup"), ratio),
+        Column("efficiency", "efficiency", "", pair("efficiency"), ratio),
+        words("verdict", "verdict", judged),
     )
-    rows = []
-    for config in analysis.measured:
-        pair = analysis.pair(config)
-        rows.append(
-            (
-                config.name("dataset"),
-                config.label,
-                _batch(config),
-                config.estimate("samples_per_s"),
-                pair and pair.speedup,
-                pair and pair.efficiency,
-                pair and pair.judgement.verdict,
-            )
-        )
-    return Table("summary", columns, tuple(rows))
+    return full_table("summary", columns, analysis.measured)
 
 
 def _latex(table: Table) -> str:

@@ -214,7 +214,7 @@ class TestCost:
         ("forward_ms", "verdict", "times", "time"),
         [
             (0.0, "beneficial", RATIO, f"finish {2 / RATIO:.2f} times as soon"),
-            (2.8, "beneficial", 1.80, "finish 1.11 times as soon"),
+            (2.8, "inconclusive", 1.80, "finish 1.11 times as soon"),
             (6.3, "prefer single", 2.50, "take 1.25 times as long"),
         ],
     )

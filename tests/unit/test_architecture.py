@@ -136,6 +136,19 @@ def test_an_outside_thing_has_one_seam(library: str, owners: set[str]) -> None:
     assert users <= owners
 
 
+def test_a_report_is_asked_through_its_front() -> None:
+    inside = {f"scalewise.report.{p.stem}" for p in rooms()["report"]} - {
+        "scalewise.report.plot_style"
+    }
+    outside = [p for room, paths in rooms().items() if room != "report" for p in paths]
+    outside += [
+        p
+        for folder in ("tests", "tools", "benchmarks")
+        for p in SOURCE.parent.glob(f"{folder}/**/*.py")
+    ]
+    assert [str(path) for path in outside if imported(path) & inside] == []
+
+
 @pytest.mark.parametrize("room", ["records", "analysis", "report"])
 def test_importing_a_light_room_loads_nothing_heavy(room: str) -> None:
     modules = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -69,36 +70,13 @@ def report_sections(sweep: Source, samples: int | None = None) -> list[Section]:
     ``samples`` is how many somebody means to train: their time and cost are shown.
     """
     analysis = analysis_of(sweep)
-    found = (
-        head(analysis),
-        answer(analysis),
-        numbers_of_devices(analysis),
-        target(analysis, samples),
-        cost(analysis),
-        limits(analysis),
-        decisions(analysis),
-        batch_sizes(analysis),
-        repeats(analysis),
-        sent(analysis),
-        scaling(analysis),
-        resources(analysis),
-        disturbances(analysis),
-        anatomy(analysis),
-        communication(analysis),
-        profiles(analysis),
-        examined(analysis),
-        divided(analysis),
-        mfu(analysis),
-        load_balance(analysis),
-        devices(analysis),
-        energy(analysis),
-        unfinished(analysis),
-        faults(analysis),
-        doubts(analysis),
-        trackers(analysis),
-        provenance(analysis),
-    )
-    return [section for section in found if section.blocks]
+    parts = (
+        head, answer, numbers_of_devices, partial(target, samples=samples), cost, limits, decisions,
+        batch_sizes, repeats, sent, scaling, resources, disturbances, anatomy, communication,
+        profiles, examined, divided, mfu, load_balance, devices, energy, unfinished, faults, doubts,
+        trackers, provenance,
+    )  # fmt: skip
+    return [found for part in parts if (found := part(analysis)).blocks]
 
 
 def build(sweep: Source, out: Path | None = None, samples: int | None = None) -> ReportFiles:

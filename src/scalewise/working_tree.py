@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.resources
 import importlib.util
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 
 from scalewise.records.provenance import CLASS_FILES, SOURCE_SHA256, WORKING_DIRECTORY
 
-_PACKAGE = Path(__file__).parent
+_PACKAGE = Path(str(importlib.resources.files("scalewise")))
 _RECORDED_OTHERWISE = ("scalewise.", "torch.")
 """Classes whose state a commit or a version tells."""
 

@@ -38,7 +38,7 @@ def doubted(pair: Pair, diagnoses: Diagnoses) -> Pair:
     """
     if pair.invalid:
         return pair
-    disturbed = [(c, d) for c in (pair.single, pair.multi) if (d := _crowded(c, diagnoses))]
+    disturbed = [(c, d) for c in (pair.single, pair.multi) if (d := _find_contention(c, diagnoses))]
     clocks = clock_ratio(pair)
     interval, value = pair.efficiency.interval, pair.efficiency.value / clocks
     beyond = interval is not None and interval.low / clocks > LINEAR_UP_TO
@@ -114,7 +114,7 @@ def _stalls(config: Configuration, diagnoses: Diagnoses) -> bool:
     return any(d.limit == "stalls" for d in diagnoses.get(config.config_id, ()))
 
 
-def _crowded(config: Configuration, diagnoses: Diagnoses) -> Diagnosis | None:
+def _find_contention(config: Configuration, diagnoses: Diagnoses) -> Diagnosis | None:
     """Named from a tenth of the step on (:mod:`scalewise.analysis.checks_host`)."""
     found = diagnoses.get(config.config_id, ())
     return next((d for d in found if d.limit == "host oversubscribed"), None)

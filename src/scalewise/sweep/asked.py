@@ -49,7 +49,7 @@ def _check_resumed(requests: Sequence[Request]) -> None:
 
 def left_open(requests: Sequence[Request]) -> tuple[Request, ...]:
     """The requests that a first stage decides."""
-    return (*auto_batch.left_open(requests), *auto.left_open(requests))
+    return (*auto_batch.open_batches(requests), *auto.open_strategies(requests))
 
 
 def select_in(cells: Sequence[Cell], sweep: SweepFolder, undecided: Sequence[Request]) -> Selection:

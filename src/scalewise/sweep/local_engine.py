@@ -25,9 +25,9 @@ from scalewise.sweep.lease import (
 )
 from scalewise.sweep.line import Line, Turn
 from scalewise.sweep.occupancy import Occupancy
-from scalewise.sweep.patience import Patience
+from scalewise.sweep.patience import DeviceWait
 from scalewise.sweep.plan import Cell
-from scalewise.sweep.quarantine import Ward
+from scalewise.sweep.quarantine import DeviceQuarantine
 from scalewise.sweep.running import RunningCell
 from scalewise.sweep.supervisors import Supervisors
 from scalewise.sweep.sweep_report import SweepReport
@@ -57,8 +57,8 @@ class LocalEngine(Engine):
         self._hosts = Hosts(display.note)
         self._leases = Leases(occupancy or Occupancy())
         self._line = Line(policy == "packed", self._standing.history)
-        self._patience = Patience(display.note)
-        self._ward = Ward(folder)
+        self._device_wait = DeviceWait(display.note)
+        self._device_quarantine = DeviceQuarantine(folder)
         self._running: list[RunningCell] = []
         self.supervisors = Supervisors(folder, warm, display.note)
         self._settling = False
@@ -91,7 +91,9 @@ class LocalEngine(Engine):
         check_execution(cell.request.cell, host)
         wanted = width(cell.request.cell, len(host.slots))
         self._say_once(differs_here(cell.request.cell, wanted, host))
-        refusal = self._ward.refusal(wanted, host.slots) if self._quarantines(cell) else None
+        refusal = (
+            self._device_quarantine.refusal(wanted, host.slots) if self._quarantines(cell) else None
+        )
         if refusal is not None:
             raise HostMismatch(refusal)
         return Turn(cell, wanted, host)
@@ -140,7 +142,7 @@ class LocalEngine(Engine):
             waits = self._wait(turn, report)
             self._settling = self._settling or (waits and self._leases.foreign_settles)
             return not waits
-        self._patience.end()
+        self._device_wait.end()
         self._line.waiting.remove(turn)
         self._start(turn, lease, selector)
         return True
@@ -160,7 +162,7 @@ class LocalEngine(Engine):
 
     def _wait(self, turn: Turn, report: SweepReport) -> bool:
         """Whether a cell whose devices cannot be leased goes on waiting for them."""
-        verdict = self._patience.with_(turn.cell, self._leases, bool(self._running))
+        verdict = self._device_wait.with_(turn.cell, self._leases, bool(self._running))
         if isinstance(verdict, bool):
             return verdict
         self._leave(turn)
@@ -211,15 +213,17 @@ class LocalEngine(Engine):
 
     def _usable(self, turn: Turn) -> Sequence[DeviceInfo]:
         slots = turn.host.slots
-        return self._ward.usable(slots) if self._quarantines(turn.cell) else slots
+        return self._device_quarantine.usable(slots) if self._quarantines(turn.cell) else slots
 
     def _examine(self, running: RunningCell, outcome: Outcome, report: SweepReport) -> None:
         """Put aside the devices that the cell's records speak against, and what needs them."""
         config_id = running.cell.planned.config_id
-        for device in self._ward.examine(running.folder, config_id, running.lease.slots, outcome):
+        for device in self._device_quarantine.examine(
+            running.folder, config_id, running.lease.slots, outcome
+        ):
             self.display.note(f"quarantine {device}; it gets no more cells of this sweep")
         for turn in list(self._line.waiting):
-            refusal = self._ward.refusal(turn.width, turn.host.slots)
+            refusal = self._device_quarantine.refusal(turn.width, turn.host.slots)
             if refusal is not None and self._quarantines(turn.cell):
                 self._leave(turn)
                 self._skip([turn.cell], report, refusal)

@@ -148,7 +148,7 @@ class Ranks:
         job, slot = self._job, self._job.slots[local_rank]
         threads = str(max(1, len(slot.cores)))
         environment = {
-            **(on_loopback(job.slots) if job.nodes is None else {}),
+            **(on_loopback(slot.kind == "cuda") if job.nodes is None else {}),
             **scrubbed(os.environ),
             **self._cell.hardware.nccl_environment(),
             **self._cell.execution.rank_environment(job.world_size),

@@ -102,21 +102,21 @@ def _train(folder: CellFolder, rank: int, device: DeviceInfo, host_cores: int) -
     if cell.workload == "doctor":
         _examine(folder, context)
     elif cell.workload == "find_batch":
-        from scalewise.train import batch_cell
+        from scalewise.train.batch_cell import search_batch
 
-        batch_cell.run(cell, plain, folder, context, host_cores)
+        search_batch(cell, plain, folder, context, host_cores)
     else:
         experiment.run(cell, folder, context)
 
 
 def _examine(folder: CellFolder, context: RankContext) -> None:
     from scalewise.config import ConfigError
-    from scalewise.measure import doctor_cell
+    from scalewise.measure.doctor_cell import examine_cell
     from scalewise.typed import build
 
     slots = [build(DeviceInfo, d) for d in json.loads(os.environ["SCALEWISE_DEVICES"])]
     try:
-        doctor_cell.run(folder, context, slots, os.environ.get(ENV_DRIVER))
+        examine_cell(folder, context, slots, os.environ.get(ENV_DRIVER))
     except ValueError as error:
         raise ConfigError(str(error)) from error
 

@@ -26,7 +26,7 @@ from scalewise.records import (
 from scalewise.sweep.job import Outcome
 from scalewise.sweep.lease import Leases
 from scalewise.sweep.occupancy import Occupancy, foreign_processes, occupants, read_gpus
-from scalewise.sweep.patience import Patience
+from scalewise.sweep.patience import DeviceWait
 from scalewise.tenants import Tenant
 
 GPUS = tuple(DeviceInfo("cuda", "a GPU", f"GPU-{i}", i) for i in range(2))
@@ -58,7 +58,7 @@ class Gpus:
         self.samples = {"GPU-0": BUSY, "GPU-1": FREE}
         self.leases = Leases(Occupancy(lambda: dict(self.samples), self.clock))
         self.said: list[str] = []
-        self.patience = Patience(self.said.append, self.clock)
+        self.patience = DeviceWait(self.said.append, self.clock)
 
     def lease(self, count: int) -> Any:
         self.clock.now += 2

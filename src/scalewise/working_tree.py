@@ -128,9 +128,9 @@ def source_sha256(package: Path) -> str:
 
 
 def code_version(folder: Path, tracked: str | None = None) -> dict[str, object]:
-    """Commit, dirtiness and hash of the difference of the repository around ``folder``.
+    """Commit of the repository around ``folder``, and how its Python files differ from it.
 
-    Empty where there is no repository, no git, or it does not track the file ``tracked``.
+    Notes and pages may be edited while a sweep runs: its cells stay repeats of each other. Empty where there is no repository, no git, or it does not track the file ``tracked``.
     """
 
     def git(*arguments: str) -> bytes:
@@ -142,7 +142,7 @@ def code_version(folder: Path, tracked: str | None = None) -> dict[str, object]:
         commit = git("rev-parse", "HEAD").decode().strip()
         if tracked is not None:
             git("ls-files", "--error-unmatch", tracked)
-        difference = git("diff", "HEAD")
+        difference = git("diff", "HEAD", "--", ":(top)*.py")
     except (OSError, subprocess.SubprocessError):
         return {}
     return {

@@ -64,6 +64,19 @@ def test_a_repository_that_does_not_track_the_package_is_not_its_own(tmp_path: P
     assert scalewise_version(tracked)["commit"] == commit
 
 
+def test_a_page_that_is_edited_while_a_sweep_runs_changes_no_code(tmp_path: Path) -> None:
+    (tmp_path / "notes.md").write_text("a")
+    package(tmp_path / "src")
+    repository(tmp_path)
+    clean = code_version(tmp_path)
+    (tmp_path / "notes.md").write_text("b")
+    assert code_version(tmp_path) == clean
+    (tmp_path / "src" / "part" / "a.py").write_text("A = 2\n")
+    changed = code_version(tmp_path / "src")
+    assert changed["dirty"]
+    assert changed["diff_sha256"] != clean["diff_sha256"]
+
+
 def test_a_users_commit_is_recorded_as_none_of_scalewises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

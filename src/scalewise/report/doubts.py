@@ -17,7 +17,6 @@ from scalewise.analysis.replaced import replaced_runs
 from scalewise.analysis.resolution import detectable_speedup
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.scaling import Pair
-from scalewise.analysis.sources import changed_sources
 from scalewise.analysis.stability import estimate_without_outliers, outliers, stability_warning
 from scalewise.analysis.summary import Analysis
 from scalewise.analysis.typical import typical_speedup
@@ -130,7 +129,6 @@ def _found(analysis: Analysis, code: DisturbanceCode) -> Iterator[str]:
 def doubts(analysis: Analysis) -> Section:
     """Doubts about the figures, one line each."""
     found = [f"quarantined: {device}" for device in analysis.sweep.quarantined]
-    found += changed_sources(analysis.sweep.cells)
     found += replaced_runs(analysis.sweep)
     found += by_text(_unstable(analysis), "configuration")
     found += hiccup_lines(analysis.measured, analysis.diagnoses)

@@ -74,10 +74,10 @@ def _train(folder: CellFolder, rank: int, device: DeviceInfo, host_cores: int) -
 
     from scalewise.config import build_cell
     from scalewise.data_identity import data_identity
-    from scalewise.own_code_identity import own_code_identity, own_targets
     from scalewise.train import experiment
     from scalewise.train.provenance import collect
     from scalewise.train.rank import RankContext
+    from scalewise.working_tree import own_classes
 
     if device.kind == "cpu" and device.cores:
         torch.set_num_threads(len(device.cores))
@@ -96,7 +96,7 @@ def _train(folder: CellFolder, rank: int, device: DeviceInfo, host_cores: int) -
                 tuple(json.loads(os.environ.get("SCALEWISE_COMMAND", "[]"))),
                 host_cores,
                 {} if cell.workload == "doctor" else data_identity(cell.dataset.arguments),
-                {} if cell.workload == "doctor" else own_code_identity(own_targets(plain)),
+                () if cell.workload == "doctor" else own_classes(plain),
             )
         )
     if cell.workload == "doctor":

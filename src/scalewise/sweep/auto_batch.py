@@ -24,7 +24,7 @@ _SETTLED: dict[str, Any] = {
     "warmup_steps": 0, "validation": "never", "log_every_n_steps": 1, "repeats": 1,
 }  # fmt: skip
 """What a search does not depend on, set alike so that it is not repeated for it."""
-_LEFT_OUT = ("profile", "checkpoint", "fault", "allow_faults", "experiment")
+_LEFT_OUT = ("profile", "checkpoint", "fault", "experiment")
 
 
 @dataclass(frozen=True)

@@ -31,9 +31,8 @@ _LEFT_OUT = ("profile", "checkpoint", "fault", "experiment")
 class Found:
     """What one request for ``batch_size=auto`` has come to."""
 
-    asked: Request
     trained: Request | None
-    """The same with the batch size found; None where none was."""
+    """It with the batch size found; None where none was."""
     record: BatchSearchRecord | None
     lines: tuple[str, ...]
     """To say it in."""
@@ -78,12 +77,12 @@ def resolve(folder: SweepFolder, asked: Request) -> Found:
         if record is None:
             attempts = list(cell.attempts())
             why = attempts[-1].message if attempts else "its search has not ended"
-            return Found(asked, None, None, (f"not found for {_name(asked)}: {why}",))
+            return Found(None, None, (f"not found for {_name(asked)}: {why}",))
         trained = _with_size(asked, record)
     except (RecordError, ConfigError) as error:
-        return Found(asked, None, None, (f"not found for {_name(asked)}: {error}",))
+        return Found(None, None, (f"not found for {_name(asked)}: {error}",))
     said = f"{_name(asked)}: {record.line(asked.cell.scaling)}"
-    return Found(asked, trained, record, (said, f"evidence: {cell.path / 'find_batch.json'}"))
+    return Found(trained, record, (said, f"evidence: {cell.path / 'find_batch.json'}"))
 
 
 def useless(requests: Iterable[Request], folder: SweepFolder) -> frozenset[str]:

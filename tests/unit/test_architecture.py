@@ -21,14 +21,13 @@ ALLOWED = {
     "ranges": set(),
     "host": set(),
     "host_identity": set(),
-    "file_kind": set(),
     "errors": set(),
     "plurals": set(),
-    "records": {"errors", "file_kind", "typed"},
+    "records": {"errors", "typed"},
     "analysis": {"hardware", "paths", "plurals", "records", "typed"},
     "report": {"analysis", "nccl_settings", "plurals", "records", "typed"},
     "models": {"ranges"},
-    "datasets": {"errors", "file_kind", "plurals", "ranges", "typed"},
+    "datasets": {"errors", "plurals", "ranges", "typed"},
     "optimizers": {"ranges"},
 }
 """Rooms whose whole list of neighbours is short enough to be written down."""

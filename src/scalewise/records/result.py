@@ -117,7 +117,7 @@ class TrackerState:
     handed_over: int
     """Rows logged to it."""
     read_back: int | None
-    """Rows found when it was read again at the end; None if it could not be read."""
+    """Rows that it counts itself at the end; None where it does not, or could not be asked."""
     location: str
     """Project and run, folder or URL: where a person finds it."""
     problem: str | None = None

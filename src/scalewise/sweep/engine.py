@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -247,7 +247,7 @@ class Engine(ABC):
 
     def _expected_s(self, cell: Cell) -> float | None:
         """How long a cell will take, by those that have ended; None while nothing tells."""
-        return self._standing.expected_s(cell)
+        return self._standing.durations.of(cell.planned.config_id)
 
     def _affords(self, cell: Cell, width: int, beside: Iterable[tuple[Cell, int, float]]) -> bool:
         """Whether ``sweep.max_gpu_hours`` lets a cell start now on ``width`` devices.
@@ -290,10 +290,8 @@ class Engine(ABC):
             folder.save_attempt(attempt_until_now(folder, "skipped", "host", why))
             self._end(report, cell, Outcome("skipped", why), None)
 
-    def _tick(
-        self, progress: Sequence[Progress], remaining: Callable[[], Sequence[Remaining]]
-    ) -> None:
+    def _tick(self, progress: Sequence[Progress], remaining: Sequence[Remaining]) -> None:
         """Say how far the sweep is; ``remaining`` is what runs and what waits."""
         packed = self.policy == "packed"
-        left_s = self._standing.seconds_left(remaining, self._slots(), packed)
+        left_s = self._standing.durations.seconds_left(remaining, self._slots(), packed)
         self.display.tick(self._standing.tally, progress, left_s)

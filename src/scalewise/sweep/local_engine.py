@@ -23,7 +23,7 @@ from scalewise.sweep.lease import (
     check_precision,
     width,
 )
-from scalewise.sweep.line import Line, Turn
+from scalewise.sweep.line import Line, Turn, remaining_of
 from scalewise.sweep.occupancy import Occupancy
 from scalewise.sweep.patience import DeviceWait
 from scalewise.sweep.plan import Cell
@@ -57,7 +57,7 @@ class LocalEngine(Engine):
         super().__init__(folder, policy, display)
         self._hosts = Hosts(display.note)
         self._leases = Leases(occupancy or Occupancy())
-        self._line = Line(policy == "packed", self._standing.history)
+        self._line = Line(policy == "packed", self._standing.durations)
         self._device_wait = DeviceWait(display.note)
         self._device_quarantine = DeviceQuarantine(folder)
         self._running: list[RunningCell] = []
@@ -208,7 +208,12 @@ class LocalEngine(Engine):
 
     def _show(self) -> None:
         progress = [progress_of(r.name, r.folder, r.width) for r in self._running]
-        self._tick(progress, lambda: self._line.remaining(self._running))
+        waiting = [remaining_of(turn.cell, turn.width) for turn in self._line.waiting]
+        running = [
+            remaining_of(r.cell, r.width, r.age_s, p)
+            for r, p in zip(self._running, progress, strict=True)
+        ]
+        self._tick(progress, waiting + running)
 
     # Bad devices
 

@@ -16,7 +16,7 @@ def test_start_and_end_of_a_finished_cell_are_told_by_its_heartbeats(tmp_path: P
     now = time.time()
     folder = CellFolder(tmp_path / "cell")
     result = CellResult(
-        "c", "a", "cell", 0, 1, now - 4.0, now + 3.0, 2, "ddp", "weak", 2, 1, None, (), ()
+        "c", "a", "cell", 0, 1, now - 4.0, now + 3.0, 2, "ddp", "weak", 2, 1, (), ()
     )
     unknown = Measured("a", result.finished_at - result.started_at, "train", 2)
     assert duration_of(folder, result, "train") == unknown

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from scalewise.config import build_cell, without_absent_groups
+from fakes.settings import SETTINGS
 from scalewise.data_identity import data_identity
 from scalewise.own_code_identity import own_code_identity
 from scalewise.records import CellFolder, DeviceInfo, PlannedCell, Provenance
 from scalewise.records.checkpoints import Checkpoint, last_checkpoint, part_path, seal
-from scalewise.sweep.compose import compose_cell
 from scalewise.sweep.going_on import prepare
 from scalewise.sweep.job import Job
 from scalewise.working_tree import running_code
@@ -22,35 +21,31 @@ RECORDED = Provenance(
 )  # fmt: skip
 
 
-def begun(folder: Path, cwd: Path) -> tuple[CellFolder, Job]:
+def begun(folder: Path, cwd: Path, **arguments: str) -> tuple[CellFolder, Job]:
     """A cell with a checkpoint that this host may go on from."""
     cell = CellFolder(folder)
     part = part_path(folder, 10)
     part.mkdir(parents=True)
     code = running_code(cwd)
     seal(part, Checkpoint(10, 10, 1, (40,), (SLOT.name,), code, {}))
+    settings = replace(SETTINGS, checkpoints=True, dataset_arguments=arguments)
     planned = PlannedCell("id", "config", folder.name, (), 0, 1)
-    return cell, Job(str(folder), planned, (SLOT,), str(cwd), (), ())
+    return cell, Job(str(folder), planned, settings, (SLOT,), str(cwd), (), ())
 
 
 def test_a_checkpoint_of_other_data_is_moved_away(tmp_path: Path) -> None:
     text = tmp_path / "t.txt"
     text.write_text("a" * 1000)
-    plain = without_absent_groups(
-        compose_cell(["model=gpt2_tiny", "dataset=text_file", "dataset.path=t.txt",
-                      "checkpoint.every_n_steps=10"])
-    )  # fmt: skip
-    cell = build_cell(plain)
-    folder, job = begun(tmp_path / "cell", tmp_path)
-    now = data_identity(cell.dataset.arguments, tmp_path)
+    folder, job = begun(tmp_path / "cell", tmp_path, path="t.txt")
+    now = data_identity(job.settings.dataset_arguments, tmp_path)
     folder.save_provenance(replace(RECORDED, data=now))
-    assert prepare(folder, cell, job) is None
+    assert prepare(folder, job) is None
     assert last_checkpoint(folder.path) is not None
 
     text.write_text("a" * 900)
-    mixed = replace(cell, sweep=replace(cell.sweep, allow_mixed=True))
-    assert prepare(folder, mixed, job) is None, "as it was asked for"
-    why = prepare(folder, cell, job)
+    mixed = replace(job, settings=replace(job.settings, allow_mixed=True))
+    assert prepare(folder, mixed) is None, "as it was asked for"
+    why = prepare(folder, job)
     assert why is not None
     assert why.startswith("its checkpoint is of other data: dataset.path: 1000 bytes (sha256 ")
     assert "there, 900 bytes" in why
@@ -59,33 +54,27 @@ def test_a_checkpoint_of_other_data_is_moved_away(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_that_cannot_be_read_is_moved_away(tmp_path: Path) -> None:
-    cell = build_cell(
-        without_absent_groups(compose_cell(["model=medium", "checkpoint.every_n_steps=10"]))
-    )
     folder, job = begun(tmp_path / "cell", tmp_path)
     (meta,) = folder.path.glob("checkpoints/*/checkpoint.json")
     meta.write_text(meta.read_text().replace('"schema_version": 1', '"schema_version": 2'))
-    assert prepare(folder, cell, job) is not None
+    assert prepare(folder, job) is not None
     assert list(folder.path.glob("earlier/1/checkpoints/*/checkpoint.json"))
-    assert prepare(folder, cell, job) is None
+    assert prepare(folder, job) is None
 
 
 def test_a_checkpoint_of_other_own_code_is_moved_away(tmp_path: Path) -> None:
     """Its module lies outside of every repository: no commit tells that it changed."""
     module = tmp_path / "brought_along.py"
     module.write_text("FACTOR = 1\n")
-    cell = build_cell(
-        without_absent_groups(compose_cell(["model=medium", "checkpoint.every_n_steps=10"]))
-    )
     folder, job = begun(tmp_path / "cell", tmp_path)
     job = replace(job, python_path=(str(tmp_path),))
     own_code = own_code_identity(["brought_along.Net"], job.python_path)
     folder.save_provenance(replace(RECORDED, own_code=own_code))
-    assert prepare(folder, cell, job) is None
+    assert prepare(folder, job) is None
     module.write_text("FACTOR = 100\n")
-    mixed = replace(cell, sweep=replace(cell.sweep, allow_mixed=True))
-    assert prepare(folder, mixed, job) is None, "as it was asked for"
-    why = prepare(folder, cell, job)
+    mixed = replace(job, settings=replace(job.settings, allow_mixed=True))
+    assert prepare(folder, mixed) is None, "as it was asked for"
+    why = prepare(folder, job)
     assert why is not None
     assert why.startswith("its checkpoint is of other code: your brought_along.Net: 11 bytes")
     assert last_checkpoint(folder.path) is None

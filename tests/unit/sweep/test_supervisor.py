@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pytest
 
+from fakes.settings import SETTINGS
 from scalewise.records import CellFolder, DeviceInfo, PlannedCell, RunningAttempt
-from scalewise.sweep.blame import Verdict
-from scalewise.sweep.compose import compose_cell
-from scalewise.sweep.job import Job
+from scalewise.sweep.job import Job, Settings, Verdict
 from scalewise.sweep.supervisor import Supervisor
 from scalewise.sweep.wakeup import Wakeup
 
@@ -24,15 +24,14 @@ FAILED = Verdict("exception", "rank 0 failed", 0, 1)
 
 @pytest.fixture
 def supervisor(tmp_path: Path) -> Supervisor:
-    return supervised(tmp_path, ["model=medium"])
+    return supervised(tmp_path)
 
 
-def supervised(tmp_path: Path, overrides: list[str], wakeup: Any = None) -> Supervisor:
+def supervised(tmp_path: Path, settings: Settings = SETTINGS, wakeup: Any = None) -> Supervisor:
     folder = CellFolder(tmp_path / "sweep" / "cell")
     folder.path.mkdir(parents=True)
-    folder.save_config(compose_cell(overrides))
     planned = PlannedCell("id", "config", "cell", (), 0, 1)
-    job = Job(str(folder.path), planned, (SLOT,), str(tmp_path), (), ())
+    job = Job(str(folder.path), planned, settings, (SLOT,), str(tmp_path), (), ())
     return Supervisor(job, cast(Wakeup, wakeup))
 
 
@@ -80,11 +79,11 @@ def test_whether_a_later_try_has_begun_is_looked_up_once(
     assert len(found) == 1
 
 
-@pytest.mark.parametrize(("overrides", "known"), [(["experiment=doctor"], True), ([], False)])
+@pytest.mark.parametrize(("workload", "known"), [("doctor", True), ("train", False)])
 def test_the_doctors_workers_are_no_strangers(
-    tmp_path: Path, overrides: list[str], known: bool
+    tmp_path: Path, workload: Literal["doctor", "train"], known: bool
 ) -> None:
-    one = supervised(tmp_path, overrides)
+    one = supervised(tmp_path, replace(SETTINGS, workload=workload))
     with subprocess.Popen(["sleep", "60"]) as worker:
         ranks = SimpleNamespace(collect=worker.kill, failed=[], alive=[])
         one.wakeup = cast(Any, SimpleNamespace(wait=lambda seconds: None))

@@ -132,52 +132,32 @@ __all__ = [
 ]
 
 _HOMES = {
-    "cell": ("CellFolder",),
-    "communication": ("CommunicationRecord",),
-    "decision": (
-        "CandidateEvidence",
-        "StrategyDecision",
-        "ThresholdRule",
-        "load_decision",
-        "save_decision",
-    ),
-    "device_series": (
-        "Alert",
-        "DeviceProcess",
-        "DeviceSample",
-        "DeviceSeries",
-        "DeviceSeriesWriter",
-        "SampledDevice",
-        "read_device_series",
-    ),
-    "execution": ("ExecutionRecord",),
-    "files": ("SCHEMA_VERSION", "RecordError"),
-    "fp8": ("Fp8Record",),
-    "heartbeat": ("Heartbeat", "HeartbeatWriter", "read_heartbeat"),
-    "latest": ("LatestSample", "read_latest_sample"),
-    "lines": ("finite_or_none", "follow_lines"),
-    "metric_rows": ("MetricRow", "MetricsWriter", "read_metrics"),
-    "pipeline": ("PipelineRecord",),
-    "provenance": ("DeviceInfo", "Provenance"),
-    "rank": ("RankError", "RankSummary"),
-    "result": (
-        "Attempt",
-        "Cause",
-        "CellResult",
-        "RunningAttempt",
-        "TrackerState",
-        "TrackingRecord",
-    ),
-    "shards": ("ShardIndices", "read_shard", "write_shard"),
-    "steps": ("PHASES", "STEP_DTYPE", "WARMUP", "StepSeries", "StepWriter", "read_steps"),
-    "sweep": ("PlannedCell", "SweepFolder", "SweepPlan"),
+    "cell": "CellFolder",
+    "communication": "CommunicationRecord",
+    "decision": "CandidateEvidence StrategyDecision ThresholdRule load_decision save_decision",
+    "device_series": "Alert DeviceProcess DeviceSample "
+    "DeviceSeries DeviceSeriesWriter SampledDevice read_device_series",
+    "execution": "ExecutionRecord",
+    "files": "SCHEMA_VERSION RecordError",
+    "fp8": "Fp8Record",
+    "heartbeat": "Heartbeat HeartbeatWriter read_heartbeat",
+    "latest": "LatestSample read_latest_sample",
+    "lines": "finite_or_none follow_lines",
+    "metric_rows": "MetricRow MetricsWriter read_metrics",
+    "pipeline": "PipelineRecord",
+    "provenance": "DeviceInfo Provenance",
+    "rank": "RankError RankSummary",
+    "result": "Attempt Cause CellResult RunningAttempt TrackerState TrackingRecord",
+    "shards": "ShardIndices read_shard write_shard",
+    "steps": "PHASES STEP_DTYPE WARMUP StepSeries StepWriter read_steps",
+    "sweep": "PlannedCell SweepFolder SweepPlan",
 }
 """Who imports one record need not import all of them, and NumPy with them."""
 
 
 def __getattr__(name: str) -> Any:
     for home, names in _HOMES.items():
-        if name in names:
+        if name in names.split():
             value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
             globals()[name] = value
             return value

@@ -107,8 +107,6 @@ class LocalEngine(Engine):
     # While cells run
 
     def _loop(self, report: SweepReport) -> None:
-        if self._warm and self._server is None:
-            self._server = WarmServer(self.folder.path)
         with selectors.DefaultSelector() as selector:
             while self._line.waiting or self._running:
                 while self._start_what_fits(selector, report):
@@ -169,7 +167,8 @@ class LocalEngine(Engine):
     ) -> RunningCell:
         """Start a cell's supervisor, which starts its ranks on the leased devices."""
         asked = (cell, folder, lease, host, neighbours, self.lock.descriptors)
-        if self._server is not None and may_fork(cell.request.plain, cell.request.cell):
+        if self._warm and may_fork(cell.request.plain, cell.request.cell):
+            self._server = self._server or WarmServer(self.folder.path)
             try:
                 return start(*asked, self._server)
             except NotWarmError as error:

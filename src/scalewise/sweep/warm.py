@@ -89,7 +89,7 @@ class ForkedSupervisor:
 
 
 class WarmServer:
-    """The sweep's side: starts the process at once, which imports beside the first steps.
+    """The sweep's side.
 
     ``folder`` takes its errors, as ``warm.err``; a file that stays empty is removed.
     """

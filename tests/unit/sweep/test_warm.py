@@ -154,7 +154,6 @@ def test_a_sweep_goes_on_without_a_server_that_was_lost(
     monkeypatch.setattr(sys, "executable", "/bin/false")
     said = io.StringIO()
     engine = LocalEngine(tmp_path, "exclusive", make_display(said), warm=True)
-    engine._server = WarmServer(tmp_path)
     cell: Any = SimpleNamespace(request=SimpleNamespace(plain={}, cell=None))
     for _ in range(2):
         engine.start_cell(cell, CellFolder(tmp_path), Lease((), ()), Host((), None, {}), ())

@@ -22,8 +22,9 @@ from scalewise.records import CellFolder, DeviceInfo, read_steps
 from scalewise.train import build, experiment
 from scalewise.train.callbacks.live_device import live_device
 from scalewise.train.precision import apply_precision
-from scalewise.train.provenance import code_version, package_versions
+from scalewise.train.provenance import package_versions
 from scalewise.train.rank import RankContext
+from scalewise.working_tree import code_version
 
 Batch = tuple[Tensor, Tensor]
 WARMUP = 40

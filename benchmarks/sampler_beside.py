@@ -114,7 +114,7 @@ def _timed_steps(folder: Path) -> list[npt.NDArray[np.void]]:
 
 
 def sample_in_windows(pairs: int, window_s: float, seed: int) -> dict[str, Any]:
-    """Do what the elected sampler does, in one window of each pair, and tell when they were."""
+    """Do what a sampler does, in one window of each pair, and tell when they were."""
     import tempfile
 
     import psutil
@@ -122,13 +122,11 @@ def sample_in_windows(pairs: int, window_s: float, seed: int) -> dict[str, Any]:
     from scalewise.gpu.nvml import open_nvml
     from scalewise.gpu.reader import GpuReader
     from scalewise.gpu.recorder import SeriesRecorder
-    from scalewise.gpu.spool import SpoolWriter
     from scalewise.records import SampledDevice
 
     order, windows, readings_ns, costs_ms, cpu_s = random.Random(seed), [], [], [], 0.0
     with tempfile.TemporaryDirectory(prefix="scalewise-cost-") as scratch:
         reader = GpuReader(open_nvml())
-        spool = SpoolWriter(Path(scratch))
         recorder = SeriesRecorder(Path(scratch) / "gpu.jsonl", 1 / HZ, [])
         gpus = [
             SampledDevice(g.uuid, g.index, g.name, None, g.memory_total_mib, g.power_limit_w)
@@ -147,7 +145,6 @@ def sample_in_windows(pairs: int, window_s: float, seed: int) -> dict[str, Any]:
                     time.sleep(max(0.0, wait))
                     readings_ns.append(time.perf_counter_ns())
                     reading = reader.read(reader.devices, 1 / HZ)
-                    spool.write(reading)
                     recorder.accept(reading)
                     costs_ms.append(reading.cost_ms)
                 time.sleep(max(0.0, begin / 1e9 + window_s - time.perf_counter()))
@@ -155,7 +152,6 @@ def sample_in_windows(pairs: int, window_s: float, seed: int) -> dict[str, Any]:
                 windows.append(Window(pair, sampled, begin, time.perf_counter_ns()))
         grown = psutil.Process().memory_info().rss - rss
         recorder.close()
-        spool.close()
         reader.close()
     return {
         "gpus": len(gpus), "windows": [asdict(w) for w in windows], "readings_ns": readings_ns,

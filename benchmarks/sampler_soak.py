@@ -1,10 +1,9 @@
-"""Does the sampler lose samples or grow? Two cells share one sampler on a fake host for minutes.
+"""Does the sampler lose samples or grow? A cell is sampled on a fake host for minutes.
 
     python benchmarks/sampler_soak.py [--minutes 30] [--gpus 8] [--interval 0.1] [--out FILE]
 
 NVML is the tests' fake library (it needs a C compiler): its energy counter takes 3.5 ms, as an
-H200's does. The first cell is elected and reads the GPUs, the second follows its spool. A sample
-counts as lost where a beat of the interval has none; the two series must hold the same samples.
+H200's does. A sample counts as lost where a beat of the interval has none.
 RSS growth is the slope of a line through the readings after the first tenth, in MiB an hour.
 """
 
@@ -52,7 +51,7 @@ def main() -> int:
 
 
 def soak(seconds: float, gpus: int, interval_s: float) -> dict[str, Any]:
-    """Run both cells and judge what they recorded."""
+    """Run the cell and judge what it recorded."""
     sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
     from fakes.nvml.scenario import Scenario, environment
 
@@ -62,26 +61,15 @@ def soak(seconds: float, gpus: int, interval_s: float) -> dict[str, Any]:
         for index in range(gpus):
             scenario.latency(index, "energy_mj", _ENERGY_COUNTER_US)
         env = environment(scenario.write(folder / "scenario.txt"))
-        env |= {"SCALEWISE_RUNTIME_DIR": str(folder / "runtime"), "PYTHONPATH": str(ROOT / "src")}
-        with (
-            _cell(folder / "elected", gpus, interval_s, env) as elected,
-            _cell(folder / "follower", gpus, interval_s, env) as follower,
-        ):
-            watched = _watch({"elected": elected.pid, "follower": follower.pid}, seconds)
-        series = {name: _judge_series(folder / name, interval_s) for name in watched}
-    cells = {name: {**series[name][0], **_judge_process(watched[name])} for name in watched}
-    only_one = len(set(series["elected"][1]) ^ set(series["follower"][1]))
-    # Beside the shared ones each cell takes a first and a last sample of its own, and the follower
-    # some more until the elected one has seen its wish.
-    result = {
-        "seconds": seconds, "gpus": gpus, "interval_s": interval_s, "library": "fake",
-        "cells": cells, "samples_in_one_series_alone": only_one,
+        env |= {"PYTHONPATH": str(ROOT / "src")}
+        with _cell(folder / "cell", gpus, interval_s, env) as cell:
+            readings = _watch(cell.pid, seconds)
+        found = {**_judge_series(folder / "cell", interval_s), **_judge_process(readings)}
+    passed = found["lost"] == 0 and found["rss_growth_mib_per_h"] < 10 and not found["problems"]
+    return {
+        "seconds": seconds, "gpus": gpus, "interval_s": interval_s, "library": "fake", **found,
+        "passed": passed,
     }  # fmt: skip
-    result["passed"] = all(
-        c["lost"] == 0 and c["rss_growth_mib_per_h"] < 10 and not c["problems"]
-        for c in cells.values()
-    )
-    return result
 
 
 @contextmanager
@@ -119,18 +107,17 @@ def _be_a_cell(folder: Path, gpus: int, interval_s: float) -> int:
     return 0
 
 
-def _watch(pids: dict[str, int], seconds: float) -> dict[str, list[tuple[float, float, float]]]:
-    """Seconds, RSS in MiB and CPU seconds of each process, read at even intervals."""
-    processes = {name: psutil.Process(pid) for name, pid in pids.items()}
-    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in pids}
+def _watch(pid: int, seconds: float) -> list[tuple[float, float, float]]:
+    """Seconds, RSS in MiB and CPU seconds of a process, read at even intervals."""
+    process = psutil.Process(pid)
+    found: list[tuple[float, float, float]] = []
     begun = time.monotonic()
     for reading in range(_READINGS + 1):
         time.sleep(max(0.0, begun + seconds * reading / _READINGS - time.monotonic()))
-        for name, process in processes.items():
-            with process.oneshot():
-                times, rss = process.cpu_times(), process.memory_info().rss
-            at = time.monotonic() - begun
-            found[name].append((at, rss / 2**20, times.user + times.system))
+        with process.oneshot():
+            times, rss = process.cpu_times(), process.memory_info().rss
+        at = time.monotonic() - begun
+        found.append((at, rss / 2**20, times.user + times.system))
     return found
 
 
@@ -146,7 +133,7 @@ def _judge_process(readings: list[tuple[float, float, float]]) -> dict[str, floa
     }
 
 
-def _judge_series(folder: Path, interval_s: float) -> tuple[dict[str, Any], tuple[float, ...]]:
+def _judge_series(folder: Path, interval_s: float) -> dict[str, Any]:
     from scalewise.records import CellFolder, read_device_series
 
     (path,) = CellFolder(folder).device_series_paths()
@@ -162,14 +149,13 @@ def _judge_series(folder: Path, interval_s: float) -> tuple[dict[str, Any], tupl
         "cost_ms_median": float(np.median(costs_ms)),
         "cost_ms_p99": float(np.percentile(costs_ms, 99)),
         "problems": list(series.problems),
-    }, series.times  # fmt: skip
+    }
 
 
 def count_lost(times: npt.NDArray[np.float64], interval_s: float) -> int:
     """Beats without a sample. One that comes late fills its beat: the next is then the nearer.
 
-    The first and the last second are left out: a cell's own first and last readings, and a
-    follower's until it is heard, are on no beat.
+    The first and the last second are left out: the first and the last reading are on no beat.
     """
     inner = times[(times > times[0] + 1) & (times < times[-1] - 1)]
     due = int(np.round((inner[-1] - inner[0]) / interval_s)) if len(inner) > 1 else 0
@@ -181,15 +167,14 @@ def show(result: dict[str, Any]) -> None:
         f"{result['seconds'] / 60:.1f} minutes, {result['gpus']} GPUs ({result['library']} NVML), "
         f"one sample every {result['interval_s']:g} s"
     )
-    print(f"{'cell':9} {'samples':>8} {'lost':>5} {'longest gap s':>14} {'RSS MiB':>14} "
-          f"{'growth MiB/h':>13} {'CPU %':>6}")  # fmt: skip
-    for name, cell in result["cells"].items():
-        rss = f"{cell['rss_first_mib']:.1f} to {cell['rss_last_mib']:.1f}"
-        print(f"{name:9} {cell['samples']:8} {cell['lost']:5} {cell['longest_gap_s']:14.3f} "
-              f"{rss:>14} {cell['rss_growth_mib_per_h']:13.2f} "
-              f"{cell['cpu_percent_of_a_core']:6.2f}")  # fmt: skip
-        for problem in cell["problems"]:
-            print(f"{name:9} {problem}")
+    rss = f"{result['rss_first_mib']:.1f} to {result['rss_last_mib']:.1f}"
+    print(
+        f"{result['samples']} samples, {result['lost']} lost, longest gap "
+        f"{result['longest_gap_s']:.3f} s; RSS {rss} MiB, growth "
+        f"{result['rss_growth_mib_per_h']:.2f} MiB/h; CPU {result['cpu_percent_of_a_core']:.2f} %"
+    )
+    for problem in result["problems"]:
+        print(problem)
     print("passed" if result["passed"] else "FAILED")
 
 

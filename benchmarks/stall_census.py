@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from scalewise.analysis.cells import Cell
-from scalewise.analysis.disturbances import CODES, Finding, disturbances
+from scalewise.analysis.disturbances import CODES, Disturbance, disturbances
 from scalewise.analysis.load import load_cell
 from scalewise.records import CellFolder
 
@@ -39,7 +39,7 @@ def trained_cells(folders: Iterable[Path]) -> Iterator[Cell]:
                 yield cell
 
 
-def line(cell: Cell, found: Iterable[Finding]) -> str:
+def line(cell: Cell, found: Iterable[Disturbance]) -> str:
     """Devices, protocol where it is recorded, and each finding in a word with its detail."""
     assert cell.result is not None
     protocol = cell.provenance.protocol if cell.provenance is not None else None

@@ -39,31 +39,46 @@ class Command:
 
 COMMANDS = {
     "train": Command(
-        "commands.train", "one cell or, with -m, a sweep: what train.py does, from anywhere"
+        "commands.train",
+        "one cell or, with -m, a sweep: what train.py does, from anywhere",
+        "run_training",
     ),
     "report": Command(
-        "commands.report", "the report of a sweep: table, Markdown, plots, JSON, CSV"
+        "commands.report",
+        "the report of a sweep: table, Markdown, plots, JSON, CSV",
+        "write_report",
     ),
-    "status": Command("sweep.status_view", "where a sweep stands, and when it will have ended"),
+    "status": Command(
+        "sweep.status_view", "where a sweep stands, and when it will have ended", "show_status"
+    ),
     "compare": Command(
         "commands.compare",
         "sweep B against A; a gate for CI: --factor code --fail-if slower=3%",
+        "compare_sweeps",
     ),
     "top": Command("gpu.top", "all GPUs of this host, live"),
     "doctor": Command(
-        "measure.doctor", "topology, links, collectives, GEMM and copy rates of this host"
+        "measure.doctor",
+        "topology, links, collectives, GEMM and copy rates of this host",
+        "run_doctor",
     ),
     "find-batch": Command(
-        "sweep.find_batch", "the largest batch that fits, the same on every device"
+        "sweep.find_batch",
+        "the largest batch that fits, the same on every device",
+        "find_batch",
     ),
     "defconfig": Command(
-        "commands.defconfig", "save an experiment as the default of the runs to come"
+        "commands.defconfig",
+        "save an experiment as the default of the runs to come",
+        "save_default",
     ),
     "tokenize": Command(
         "datasets.tokenize", "text of the Hugging Face hub or of files into token shards"
     ),
     "mirror": Command(
-        "commands.mirror", "hand a sweep's records to the trackers, whatever they lack"
+        "commands.mirror",
+        "hand a sweep's records to the trackers, whatever they lack",
+        "mirror_records",
     ),
     "trackio-view": Command("tracking.view", "start Trackio's dashboard", "main_view"),
     "wandb-sync": Command(

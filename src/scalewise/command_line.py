@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import NoReturn
 
 from scalewise.config import ConfigError
@@ -20,9 +18,6 @@ def with_defaults(arguments: list[str]) -> list[str]:
     return [*defaults, *arguments]
 
 
-_DRY_RUN = ("--dry-run", "--dryrun")
-
-
 def overrides_last(arguments: list[str]) -> list[str]:
     """``a=1 -m b=2`` as ``-m a=1 b=2``: Hydra's parser takes the overrides in one piece only.
 
@@ -34,58 +29,39 @@ def overrides_last(arguments: list[str]) -> list[str]:
     from hydra._internal.utils import get_args_parser
 
     parser = get_args_parser()
-    parser.add_argument(*_DRY_RUN, action="store_true", dest="dry_run")
-
-    def refuse(message: str) -> NoReturn:
-        raise ConfigError(f"{message}; python {Path(sys.argv[0]).name} --hydra-help lists them")
-
-    parser.error = refuse  # type: ignore[method-assign]
+    parser.add_argument("--dry-run", "--dryrun", action="store_true", dest="dry_run")
+    parser.error = _refuse  # type: ignore[method-assign]
     given, unknown = parser.parse_known_intermixed_args(arguments)
     if unknown:
-        refuse(f"unrecognized arguments: {' '.join(unknown)}{_without_dashes(unknown[0])}")
-    if given.multirun and given.cfg:
-        raise ConfigError(
-            f"--cfg {given.cfg}: found with -m; allowed: without -m, for one run, or -m with "
-            "--dry-run (sweep.dry_run=true), which lists the cells of a sweep"
+        _refuse(
+            f"unrecognized arguments: {' '.join(unknown)}; an override has no dashes: KEY=VALUE"
         )
-    overrides = given.overrides
-    for override in overrides:
-        _check_override(override)
     options = list(arguments)
-    for override in reversed(overrides):
+    for override in reversed(given.overrides):
+        _check_override(override)
         # The last of its kind: an equal word before it is the value of an option.
         del options[len(options) - 1 - options[::-1].index(override)]
     options = [word for word in options if not word.startswith("--dry")]
     asked = ["sweep.dry_run=true"] if given.dry_run else []
-    return [*options, *map(_as_shipped, overrides), *asked]
+    return [*options, *given.overrides, *asked]
 
 
-def _without_dashes(word: str) -> str:
-    """What to type instead of ``--seed=3`` or ``--model``; nothing for other words."""
-    key, equals, value = word.lstrip("-").partition("=")
-    known = options_of(key) or equals
-    return f" (an override has no dashes: {key}={value if equals else 'VALUE'})" if known else ""
-
-
-def _as_shipped(override: str) -> str:
-    """``precision=bf16_mixed`` as the option is called, for those who type underscores."""
-    key, equals, value = override.partition("=")
-    if key.lstrip("+") != "precision":
-        return override
-    return f"{key}{equals}{value.replace('16_mixed', '16-mixed')}"
+def _refuse(message: str) -> NoReturn:
+    raise ConfigError(f"{message}; python train.py --hydra-help lists the options")
 
 
 def _check_override(override: str) -> None:
-    """Refuse what Hydra would take for something that nobody means. Raises ConfigError."""
+    """Raises ConfigError for what Hydra would misread.
+
+    It lays the options of a list one over the other, takes a launcher's name for its settings,
+    and an empty folder for the current one.
+    """
     key, _, value = override.partition("=")
     key = key.strip().lstrip("+~")
-    if key in ("hydra.launcher", "hydra.sweeper"):
-        raise ConfigError(
-            f"{key}: found {value or override!r} in place of its settings; allowed: "
-            f"{key.replace('.', '/')}=NAME to choose one, {key}.KEY=VALUE to set it"
-        )
-    if key in ("hydra.run.dir", "hydra.sweep.dir") and value.strip("'\"") == "":
-        raise ConfigError(f"{key}: found {override!r}; allowed: a folder, {key}=FOLDER")
-    if value.startswith("[") and (options := options_of(key)):
-        # Hydra would lay one over the other.
-        raise ConfigError(f"{key}: found the list {value}; allowed: one of {', '.join(options)}")
+    group = key.replace(".", "/")
+    options = options_of(group)
+    if options and (value.startswith("[") or group != key):
+        allowed = ", ".join(options)
+        raise ConfigError(f"{key}: found {value!r}; allowed: {group}=NAME, one of {allowed}")
+    if key in ("hydra.run.dir", "hydra.sweep.dir") and not value.strip("'\""):
+        raise ConfigError(f"{key}: found {value!r}; allowed: a folder")

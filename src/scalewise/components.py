@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import pkgutil
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,19 +42,23 @@ def component_of(key: str, group: Mapping[str, Any]) -> Component:
 def check_module(key: str, component: Component) -> None:
     """Look for the module of a component without importing it. Raises :class:`ConfigError`.
 
-    A user's class is imported only where the cell runs: this process stays free of whatever the
-    import does.
+    This process stays free of whatever the import of a user's class does.
     """
-    module_name = component.target.rpartition(".")[0]
-    try:
-        found = importlib.util.find_spec(module_name) is not None
-    except (ImportError, ValueError):
-        found = False
-    if not found:
-        raise ConfigError(
-            f"{key}._target_: found {component.target!r}, but there is no module {module_name!r}; "
-            "allowed: an importable class (is its folder on PYTHONPATH?)"
-        )
+    places: Iterable[str] | None = None  # those of sys.path
+    name = ""
+    for part in component.target.split(".")[:-1]:
+        name = f"{name}.{part}".lstrip(".")
+        try:
+            spec = importlib.util.find_spec(name)
+        except (ImportError, ValueError):
+            spec = None
+        if spec is None:
+            near = closest(part, [module.name for module in pkgutil.iter_modules(places)])
+            raise ConfigError(
+                f"{key}._target_: found {component.target!r}, but there is no module {name!r}{near}"
+                "; allowed: an importable class (is its folder on PYTHONPATH?)"
+            )
+        places = spec.submodule_search_locations or ()
 
 
 def load_target(key: str, component: Component) -> Any:
@@ -98,7 +103,7 @@ def bind(key: str, component: Component, target: Any, given: tuple[str, ...] = (
         elif not open_ended:
             raise ConfigError(
                 f"{key}.{name}: unknown key{closest(name, list(named))}; "
-                f"allowed: {', '.join(named)}"
+                f"allowed: {', '.join(named) or 'none'}"
             )
     for name, parameter in named.items():
         if parameter.default is parameter.empty and name not in component.arguments:

@@ -1,13 +1,11 @@
 """Which host this is: told apart from others, and never named.
 
-An identity says what it rests on, then a hash of that: ``dmi-0123456789ab``. The first source that
-can be read is taken.
+An identity says what it rests on, then a hash of that: ``mac-0123456789ab``. The first source that
+can be read is taken. Older records also have ``dmi``, of the firmware, which only root may read.
 
 ==== ========================================== ====================================================
 kind what is hashed                             how long, and for whom, it stays the same
 ==== ========================================== ====================================================
-dmi  UUID and serial numbers of the firmware;   for good; for all containers of the host
-     only root may read them
 mac  addresses that the makers gave to the      until a card is exchanged; not in containers with a
      host's network cards on PCI                network of their own, which do not see the cards
 gpu  UUIDs of the NVIDIA GPUs that are visible  until a GPU is exchanged; not for containers that
@@ -17,9 +15,7 @@ name the host's name                            as long as it is called so
 ==== ========================================== ====================================================
 
 Different hosts get different identities, but for those that only ``name`` can tell, and for virtual
-machines that are copies of one another: of one firmware, or taken from one memory image. Two
-identities of the same kind, other than ``boot``, are two hosts or two views of one as the table
-says; of different kinds (root there, a user here) they may be one host.
+machines taken from one memory image. Identities of different kinds may be of one host.
 
 Not asked is ``/etc/machine-id``: containers and copied disks carry that of the image they were made
 from. Nor are addresses that hypervisors and containers make up, which begin anew on each host.
@@ -30,10 +26,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import socket
-from collections import Counter
 from pathlib import Path
 
-_DMI = ("product_uuid", "product_serial", "board_serial", "chassis_serial")
 _GIVEN_BY_ITS_MAKER = "0"
 """What ``addr_assign_type`` says of an address that stands in the card."""
 
@@ -64,17 +58,6 @@ def identify(root: Path) -> str:
 
 def _hash(told: list[str]) -> str:
     return hashlib.sha256("\n".join(told).encode()).hexdigest()[:12]
-
-
-def _firmware(root: Path) -> list[str]:
-    told = [_read(root / "sys/class/dmi/id" / name) for name in _DMI]
-    return told if _is_unique(told[0]) else []
-
-
-def _is_unique(uuid: str) -> bool:
-    """Whether a maker took the trouble: placeholders such as 03000200-0400-... repeat a digit."""
-    digits = [digit for digit in uuid.lower() if digit in "0123456789abcdef"]
-    return len(digits) == 32 and max(Counter(digits).values()) < 16
 
 
 def _network_cards(root: Path) -> list[str]:
@@ -111,7 +94,7 @@ def _boot(root: Path) -> list[str]:
     return [number] if number else []
 
 
-_SOURCES = (("dmi", _firmware), ("mac", _network_cards), ("gpu", _gpus), ("boot", _boot))
+_SOURCES = (("mac", _network_cards), ("gpu", _gpus), ("boot", _boot))
 
 
 def _read(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.resources
 import secrets
 import shutil
 import time
@@ -17,7 +18,7 @@ def conf_dir() -> Path:
 
     Raises FileNotFoundError where neither exists: the installation is broken.
     """
-    package = Path(__file__).resolve().parent
+    package = Path(str(importlib.resources.files("scalewise"))).resolve()
     for folder in (package / "conf", package.parents[1] / "conf"):
         if (folder / "config.yaml").is_file():
             return folder

@@ -13,9 +13,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
 
 import pytest
 
@@ -164,59 +162,3 @@ def test_keys_sort_pause_and_quit_and_a_lost_gpu_is_shown(tmp_path: Path) -> Non
     terminal.wait_for("PAUSED")
     terminal.press("q")
     assert terminal.close() == 0
-
-
-_CELL = """
-import sys, time
-from pathlib import Path
-from scalewise.gpu.sampler import DeviceSampler
-from scalewise.records import CellFolder
-with DeviceSampler(CellFolder(Path(sys.argv[1])), {sys.argv[2]: 0}, dict, 0.5):
-    print("started", flush=True)
-    sys.stdin.read()
-"""
-
-
-def test_while_a_cell_runs_its_sampler_reads_for_top_too(tmp_path: Path) -> None:
-    """The cell wants one GPU twice a second, top both ten times: one process reads all of it."""
-    env = _host(tmp_path, Scenario().h200(2)) | {"SCALEWISE_RUNTIME_DIR": str(tmp_path / "rt")}
-    cell, top = (
-        subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for command in (
-            [sys.executable, "-c", _CELL, str(tmp_path / "cell"), gpu_uuid(0)],
-            _command("--interval", "0.1"),
-        )
-    )
-    assert cell.stdin is not None and cell.stdout is not None and top.stdout is not None
-    with cell, top:
-        assert cell.stdout.readline() == "started\n"
-        shared = _frames(top.stdout, lambda frame: "(shared)" in frame["source"], 25)
-        (spool,) = (tmp_path / "rt").glob("spool*/*.jsonl")
-        read = {json.loads(line)["time"] for line in spool.read_text().splitlines()}
-        assert all(set(_answering(f)) == {0, 1} for f in shared)
-        assert {f["time"] for f in shared} <= read
-        assert any(f["devices"][1]["sm_activity_percent"] == 88.5 for f in shared)
-        cell.stdin.close()
-        cell.wait(10)
-        alone = _frames(top.stdout, lambda frame: "(shared)" not in frame["source"], 3)
-        assert all(set(_answering(f)) == {0, 1} for f in alone)
-        top.terminate()
-    assert top.returncode == 0
-
-
-def _frames(
-    lines: IO[str], wanted: Callable[[dict[str, Any]], bool], count: int
-) -> list[dict[str, Any]]:
-    """The next ``count`` frames that are as wanted, within 100 frames."""
-    found: list[dict[str, Any]] = []
-    for _ in range(100):
-        frame = json.loads(lines.readline())
-        if wanted(frame):
-            found.append(frame)
-        if len(found) == count:
-            return found
-    raise AssertionError(f"only {len(found)} of {count} frames were as wanted")
-
-
-def _answering(frame: dict[str, Any]) -> list[int]:
-    return [d["index"] for d in frame["devices"] if d["answers"]]

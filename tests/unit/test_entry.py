@@ -55,7 +55,7 @@ def train(
 
 
 WRONG = {
-    "unknown option of Hydra": (("--sweep",), "unrecognized arguments: --sweep; python train.py"),
+    "unknown option of Hydra": (("--sweep",), "unrecognized arguments: --sweep; "),
     "unknown key": (("batchsize=3",), "batchsize: unknown key (did you mean 'batch_size'?)"),
     "unknown nested key": (
         ("model.hidden_width=3",),
@@ -68,11 +68,11 @@ WRONG = {
     ),
     "unknown launcher": (("hydra/launcher=loacl",), "hydra/launcher: found 'loacl' (did you mean"),
     "option of the wrong type": (("model=3",), "ValueError: Config group override must be"),
-    "a list of options": (("-m", "model=[large,medium]"), "model: found the list [large,medium]"),
+    "a list of options": (("-m", "model=[large,medium]"), "model: found '[large,medium]'; "),
     "a reference to nothing": (("-m", "tracking.project=${nope}"), "Interpolation key 'nope' not"),
     "a newline": (("model=a\nb",), "model=a\\nb: "),
-    "no folder": (("-m", "hydra.sweep.dir="), "hydra.sweep.dir: found 'hydra.sweep.dir='"),
     "no launcher": (("hydra.launcher=null",), "hydra.launcher: found 'null'"),
+    "no folder": (("-m", "hydra.sweep.dir="), "hydra.sweep.dir: found ''; allowed: a folder"),
     "unknown policy": (("hydra.launcher.policy=foo",), "hydra.launcher.policy: found 'foo'"),
     "unknown policy of a sweep": (
         ("-m", "hydra.launcher.policy=foo"),
@@ -124,11 +124,8 @@ WRONG = {
         "max_steps: found 1000.0 (did you mean 1000?); allowed: an integer or null",
     ),
     "a comma at the end": (("-m", "model=large,"), "model=large,: "),
-    "an override with dashes": (
-        ("--seed=3",),
-        "unrecognized arguments: --seed=3 (an override has no dashes: seed=3); python train.py",
-    ),
-    "the configuration of a sweep": (("-m", "--cfg", "job"), "--cfg job: found with -m"),
+    "an override with dashes": (("--seed=3",), "unrecognized arguments: --seed=3; an override "),
+    "the configuration of a sweep": (("-m", "--cfg", "job"), "ValueError: Only one of "),
     "a launcher of Hydra's own": (
         ("-m", "hydra/launcher=basic"),
         "hydra/launcher: found BasicLauncher, which knows nothing of cells; allowed: local, ",
@@ -237,7 +234,6 @@ def test_a_traceback_is_there_for_who_asks(train: Train, monkeypatch: pytest.Mon
         ("~a +b=-1 -cn x", "-cn x ~a +b=-1"),
         ("--dry-run -m a=1", "-m a=1 sweep.dry_run=true"),
         ("sweep.dry_run=false --dryrun", "sweep.dry_run=false sweep.dry_run=true"),
-        ("precision=fp32,bf16_mixed a=16_mixed", "precision=fp32,bf16-mixed a=16_mixed"),
         ("", ""),
     ],
 )

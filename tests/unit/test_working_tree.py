@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from scalewise import working_tree
-from scalewise.records.provenance import SOURCE_SHA256, WORKING_DIRECTORY
-from scalewise.working_tree import code_version, running_code, scalewise_version, source_sha256
+from scalewise.records.provenance import CLASS_FILES, SOURCE_SHA256, WORKING_DIRECTORY
+from scalewise.working_tree import (
+    code_changes,
+    code_version,
+    own_classes,
+    running_code,
+    scalewise_version,
+    source_sha256,
+)
 
 
 def repository(folder: Path) -> str:
@@ -55,6 +64,19 @@ def test_a_repository_that_does_not_track_the_package_is_not_its_own(tmp_path: P
     assert scalewise_version(tracked)["commit"] == commit
 
 
+def test_a_page_that_is_edited_while_a_sweep_runs_changes_no_code(tmp_path: Path) -> None:
+    (tmp_path / "notes.md").write_text("a")
+    package(tmp_path / "src")
+    repository(tmp_path)
+    clean = code_version(tmp_path)
+    (tmp_path / "notes.md").write_text("b")
+    assert code_version(tmp_path) == clean
+    (tmp_path / "src" / "part" / "a.py").write_text("A = 2\n")
+    changed = code_version(tmp_path / "src")
+    assert changed["dirty"]
+    assert changed["diff_sha256"] != clean["diff_sha256"]
+
+
 def test_a_users_commit_is_recorded_as_none_of_scalewises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,3 +90,63 @@ def test_a_users_commit_is_recorded_as_none_of_scalewises(
     }  # fmt: skip
     shutil.rmtree(tmp_path / ".git")
     assert running_code(tmp_path) == {SOURCE_SHA256: "0"}
+
+
+def test_the_classes_are_those_of_neither_scalewise_nor_torch() -> None:
+    plain = {
+        "model": {"_target_": "mine.Net", "layer": {"_target_": "other.Layer"}},
+        "dataset": {"_target_": "scalewise.datasets.tabular.Tabular"},
+        "optimizer": {"_target_": "torch.optim.SGD"},
+        "callbacks": [{"_target_": "mine.Callback"}],
+    }
+    assert own_classes(plain) == ("mine.Callback", "mine.Net", "other.Layer")
+
+
+@pytest.mark.parametrize(
+    ("module", "file"),
+    [
+        ("mine_of_all", "mine_of_all.py"),
+        ("nets_of_all", "nets_of_all/__init__.py"),
+        ("nets_of_all.parts.mine", "nets_of_all/parts/mine.py"),
+        ("exp_of_all.nets.mine", "exp_of_all/nets/mine.py"),
+    ],
+)
+def test_a_class_is_known_by_the_file_of_its_module_which_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, file: str
+) -> None:
+    nets = ("nets_of_all/__init__.py", "nets_of_all/parts/mine.py")
+    for name in ("mine_of_all.py", *nets, "exp_of_all/nets/mine.py"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"raise RuntimeError({name!r})\n")
+    search = [str(tmp_path)]
+    monkeypatch.setattr(working_tree, "scalewise_version", lambda: {"commit": "ours"})
+    content = hashlib.sha256((tmp_path / file).read_bytes()).hexdigest()
+    found = running_code(tmp_path, [f"{module}.Net", f"{module}.Data"], search)
+    assert found == {"commit": "ours", CLASS_FILES: {file: content}}
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert running_code(tmp_path, [f"{module}.Net"]) == found
+    assert module.partition(".")[0] not in sys.modules
+
+
+def test_a_class_that_is_not_found_has_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(working_tree, "scalewise_version", lambda: {"commit": "ours"})
+    absent = ["no_such_module.Net", "no.such.Net", "sys.Net", "__main__.Net"]
+    assert running_code(tmp_path, absent, [str(tmp_path)]) == {"commit": "ours"}
+
+
+def test_each_part_of_the_fingerprint_tells_of_a_change() -> None:
+    was = {"commit": "a", "diff_sha256": None, SOURCE_SHA256: "0", CLASS_FILES: {"mine.py": "1"}}
+    now = [
+        {**was, "commit": "b"},
+        {**was, "diff_sha256": "2"},
+        {**was, SOURCE_SHA256: "3"},
+        {**was, CLASS_FILES: {"mine.py": "4"}},
+    ]
+    assert [len(list(code_changes(was, one))) for one in now] == [1, 1, 1, 1]
+    (line,) = code_changes(was, now[-1])
+    assert "mine.py" in line
+    unknown = {**was, CLASS_FILES: {"other.py": "5"}}
+    assert not list(code_changes(was, was)) + list(code_changes(was, unknown))

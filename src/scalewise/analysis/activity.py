@@ -9,7 +9,7 @@ from scalewise.analysis.run import Run
 
 LAUNCH_BOUND_SM_PERCENT = 50.0
 """Below this share of its cycles with work, a GPU that computes idles more than it works."""
-LEAST_CROWD_SHARE = 0.01
+LEAST_CONTENTION_SHARE = 0.01
 """Share of a step from which a crowd's part of a cost is told: the figures around it have three
 digits, and a tenth of what makes a limit decides none."""
 
@@ -57,7 +57,7 @@ def run_queue_ms(run: Run) -> dict[int, float]:
     return {r.rank: ms for r in ranks if (ms := r.run_queue_ms_per_step) is not None}
 
 
-def crowded_out_ms(run: Run) -> dict[int, float]:
+def contention_ms_by_rank(run: Run) -> dict[int, float]:
     """Of :func:`run_queue_ms`, what other processes caused: at least so much.
 
     The thread waits only while every core of its rank is taken. The rank's own other threads can
@@ -73,12 +73,12 @@ def crowded_out_ms(run: Run) -> dict[int, float]:
     return found
 
 
-def crowd_ms(run: Run) -> float:
-    """Of :func:`crowded_out_ms`, the worst rank's: the others wait for it. 0 where not counted."""
-    return max(crowded_out_ms(run).values(), default=0.0)
+def contention_ms(run: Run) -> float:
+    """The worst rank's :func:`contention_ms_by_rank`: the others wait for it. 0 if not counted."""
+    return max(contention_ms_by_rank(run).values(), default=0.0)
 
 
-def crowd_words(crowd_ms: float, step_ms: float, less: str = "less") -> str:
-    """`` (less 1.5 ms without a core)``; empty below :data:`LEAST_CROWD_SHARE` of a step."""
-    told = crowd_ms > 0 and crowd_ms >= LEAST_CROWD_SHARE * step_ms
-    return f" ({less} {crowd_ms:.3g} ms without a core)" if told else ""
+def contention_words(contention_ms: float, step_ms: float, less: str = "less") -> str:
+    """`` (less 1.5 ms without a core)``; empty below :data:`LEAST_CONTENTION_SHARE` of a step."""
+    told = contention_ms > 0 and contention_ms >= LEAST_CONTENTION_SHARE * step_ms
+    return f" ({less} {contention_ms:.3g} ms without a core)" if told else ""

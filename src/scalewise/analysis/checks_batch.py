@@ -9,8 +9,8 @@ import numpy as np
 
 from scalewise.analysis.activity import (
     LAUNCH_BOUND_SM_PERCENT,
-    crowd_ms,
-    crowd_words,
+    contention_ms,
+    contention_words,
     sm_activity,
 )
 from scalewise.analysis.breakdown import ExposedCommunication
@@ -62,8 +62,8 @@ def divided_too_far(case: Case) -> Iterator[Diagnosis]:
     filled = ": undivided, it would fill the GPUs" if _makes_idle(found, case) else ""
     turns_ms = found.turns_ms
     turns = f"{turns_ms:.3g} ms of waiting for each other in turns and " if turns_ms else ""
-    less = crowd_words(found.crowd_ms, case.step_ms)
-    taken_off = crowd_words(case.twin_crowd_ms, found.before_ms, "already less")
+    less = contention_words(found.contention_ms, case.step_ms)
+    taken_off = contention_words(case.twin_contention_ms, found.before_ms, "already less")
     yield Diagnosis(
         "batch too small", found.lost_ms, case.step_ms,
         f"forward and backward take {found.compute_ms:.3g} ms with 1/{n} of the batch and "
@@ -87,7 +87,7 @@ class Division:
     """The reduction that comes on top."""
     turns_ms: float = 0.0
     """And the wait for whichever rank comes last, where no rank is the slow one."""
-    crowd_ms: float = 0.0
+    contention_ms: float = 0.0
     """What of all this other processes caused by holding the cores: named as such, not here."""
 
     @property
@@ -101,7 +101,7 @@ class Division:
         Without what the crowd had of it.
         """
         beyond = self.compute_ms - self.before_ms / self.devices
-        return beyond + self.turns_ms + self.transfer_ms - self.crowd_ms
+        return beyond + self.turns_ms + self.transfer_ms - self.contention_ms
 
 
 def division(case: Case) -> Division | None:
@@ -112,9 +112,9 @@ def division(case: Case) -> Division | None:
         return None
     split = case.run.anatomy.communication if case.run.anatomy else None
     # A GPU computes on while its host has no core; on a CPU that delay is in these very times.
-    crowd = 0.0 if case.device else crowd_ms(case.run)
+    crowd = 0.0 if case.device else contention_ms(case.run)
     if split is None:
-        return Division(n, before, compute, 0.0, crowd_ms=crowd)
+        return Division(n, before, compute, 0.0, contention_ms=crowd)
     turns_ms = split.wait_ms if _waits_in_turns(case) else 0.0
     return Division(n, before, compute, split.transfer_ms, turns_ms, crowd)
 

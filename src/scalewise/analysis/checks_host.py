@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from scalewise.analysis.activity import (
-    crowd_ms,
-    crowd_words,
-    crowded_out_ms,
+    contention_ms,
+    contention_ms_by_rank,
+    contention_words,
     run_queue_ms,
     sm_activity,
 )
@@ -51,10 +51,10 @@ def input_bound(case: Case) -> Iterator[Diagnosis]:
         return
     # A thread that waits for its loader has to be given a core again when the batch is there: all
     # of the crowd's delay may lie in the wait. It is named as the crowd's, and not twice.
-    crowd = 0.0 if case.device else crowd_ms(case.run)
+    crowd = 0.0 if case.device else contention_ms(case.run)
     if wait - crowd > SHARE * step:
         who = "the GPU's stream" if case.device else "the training process"
-        less = crowd_words(crowd, case.step_ms)
+        less = contention_words(crowd, case.step_ms)
         yield Diagnosis(
             "input-bound", wait - crowd, case.step_ms,
             f"{who} waits {wait:.3g} ms a step for its loader{less}",
@@ -63,7 +63,7 @@ def input_bound(case: Case) -> Iterator[Diagnosis]:
 
 
 def oversubscribed(case: Case) -> Iterator[Diagnosis]:
-    delays = crowded_out_ms(case.run)
+    delays = contention_ms_by_rank(case.run)
     if not delays:
         return
     # The ranks wait for one another: a core that one rank lacks delays all of them.

@@ -73,7 +73,7 @@ def straggler(case: Case) -> Iterator[Diagnosis]:
         return  # it has more to do, and is not slow for it
     if _others_lead(case, rank):
         return  # its host launches as fast as the others', only not as far ahead
-    if balance.behind_ms - _crowded_more_ms(case, rank) < LATE_SHARE * case.step_ms:
+    if balance.behind_ms - _more_contention_ms(case, rank) < LATE_SHARE * case.step_ms:
         return  # it had no core for as long: its host is crowded, and that is named as such
     steps, late_ms = _lateness(case.run, rank)
     # A slow rank is late most of the time, or was so at the end: a few long steps are stalls.
@@ -137,7 +137,7 @@ def _caught_up(case: Case, rank: int) -> bool:
     return bool(device > CAUGHT_UP * host)
 
 
-def _crowded_more_ms(case: Case, rank: int) -> float:
+def _more_contention_ms(case: Case, rank: int) -> float:
     """Ms a step that ``rank`` was without a core beyond the mean of the others."""
     delays = run_queue_ms(case.run)
     others = [ms for other, ms in delays.items() if other != rank]

@@ -7,9 +7,9 @@ on what is merely possible: only when the whole interval, so corrected, lies bey
 pass that excludes nothing says so.
 
 Repeats of one configuration may be of several states: ``sweep.allow_mixed`` lets a resumed sweep
-add results of other code or devices, and code is edited while a sweep runs. As in a report, such a
-mixture equals only the same mixture; one in the declared factor itself is said aloud. Repeats that
-are set aside there, as those of another state of the user's own files, are left out here.
+add results of other code or devices. As in a report, such a mixture equals only the same mixture;
+one in the declared factor itself is said aloud. Repeats that are set aside there, as those of other
+code, are left out here.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Literal
 
 from scalewise.analysis.cells import Cell, Sweep
 from scalewise.analysis.gate import Gate, judge_gate, parse_limit
-from scalewise.analysis.identity import FACTORS, differences, identity
+from scalewise.analysis.identity import FACTORS, differences, mixtures
 from scalewise.analysis.matches import Change, Match, Unmatched
+from scalewise.analysis.parted import mixing_allowed
 from scalewise.analysis.replaced import replaced_runs
 from scalewise.analysis.runs import Configuration, configurations
 from scalewise.analysis.significance import detectable_effect, holm, holm_levels
-from scalewise.analysis.sources import mixing_allowed
 from scalewise.analysis.statistics import estimate_ratio
 
 Side = Literal["A", "B"]
@@ -141,15 +141,11 @@ def _match(
 
 def _mixtures(side: Side, config: Configuration, fields: Sequence[str]) -> list[str]:
     """Those of ``fields``, and of what lies below them, in which the runs differ, in words."""
-    each = [identity([run.cell]) for run in config.runs]
-    found = []
-    for name in dict.fromkeys(name for one in each for name in one):
-        values = sorted({one.get(name, "absent") for one in each})
-        if len(values) > 1 and any(name == f or name.startswith(f"{f}.") for f in fields):
-            # Commits and sums by their beginnings.
-            told = " | ".join(v[:12] if name.startswith("code.") else v for v in values)
-            found.append(f"the repeats in {side} are of several {name}: {told}{_leave(config)}")
-    return found
+    found = mixtures([run.cell for run in config.runs], fields).items()
+    return [
+        f"the repeats in {side} are of several {name}: {told}{_leave(config)}"
+        for name, told in found
+    ]
 
 
 def _leave(config: Configuration) -> str:

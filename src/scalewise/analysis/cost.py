@@ -23,9 +23,9 @@ from scalewise.analysis.statistics import Estimate, Interval, RatioEstimate, est
 from scalewise.hardware import HardwareConfig, Price, profile_of
 from scalewise.typed import DataError, build
 
-_SECONDS_PER_HOUR = 3600.0
+SECONDS_PER_HOUR = 3600.0
 _PRICE, _SOURCE = "hardware.price.usd_per_hour", "hardware.price.source"
-_MILLION = 1e6
+MILLION = 1e6
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def measure_cost(
 
 def usd_per_million_samples(devices: int, usd_per_hour: float, samples_per_s: float) -> float:
     """The formula above; ``usd_per_hour`` is of one device, ``samples_per_s`` of all together."""
-    return devices * usd_per_hour / _SECONDS_PER_HOUR / samples_per_s * _MILLION
+    return devices * usd_per_hour / SECONDS_PER_HOUR / samples_per_s * MILLION
 
 
 def cost_ratio(pair: Pair, costs: Mapping[str, Cost]) -> RatioEstimate | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from scalewise.analysis.activity import crowd_ms
+from scalewise.analysis.activity import contention_ms
 from scalewise.analysis.checks import CHECKS
 from scalewise.analysis.diagnosis import Case, Diagnosis, compute_ms, median_compute_ms
 from scalewise.analysis.imported import check_imported
@@ -19,7 +19,7 @@ from scalewise.analysis.runs import Configuration
 
 WELL_SPENT = frozenset({"compute-bound", "memory-bound"})
 """Limits that are no loss: the device does nothing but its work."""
-MOST_CROWD_SHARE = 1 / 3
+MOST_CONTENTION_SHARE = 1 / 3
 """Share of a step up to which computing is known without what a crowd had of it. In which phases
 the delay fell is not counted: taken to be spread like the time of the step, it may be wrong by as
 much again, and beyond a third that is half of what would be left."""
@@ -78,7 +78,7 @@ def diagnose_run(run: Run, twin: Configuration | None = None) -> list[Diagnosis]
         device,
         own.compute_ms if own else None,
         _twin_step(twin),
-        own.crowd_ms if own else 0.0,
+        own.contention_ms if own else 0.0,
     )
     return contradictions + [diagnosis for check in CHECKS for diagnosis in check(case)]
 
@@ -94,7 +94,7 @@ class _OwnCompute:
 
     compute_ms: float
     """Without what other processes that held the cores had of it."""
-    crowd_ms: float
+    contention_ms: float
     """What it was reduced by."""
 
 
@@ -108,12 +108,12 @@ def _twin_compute(run: Run, twin: Configuration | None) -> _OwnCompute | None:
         return None
     return _OwnCompute(
         sum(own.compute_ms for own in known) / len(known),
-        sum(own.crowd_ms for own in known) / len(known),
+        sum(own.contention_ms for own in known) / len(known),
     )
 
 
 def _own_compute(run: Run) -> _OwnCompute | None:
-    """None where it was not timed, and where a crowd had more than :data:`MOST_CROWD_SHARE`.
+    """None where it was not timed, and where a crowd had more than :data:`MOST_CONTENTION_SHARE`.
 
     The delay is a mean over steps, which few long ones may make: it is taken from the mean, and
     the median stands where that is less.
@@ -125,8 +125,8 @@ def _own_compute(run: Run) -> _OwnCompute | None:
     mean_ms = compute_ms(host) if host is not None else None
     if host is None or mean_ms is None or not host.step_ms:
         return None
-    crowd_share = crowd_ms(run) / host.step_ms
-    if crowd_share > MOST_CROWD_SHARE:
+    contention_share = contention_ms(run) / host.step_ms
+    if contention_share > MOST_CONTENTION_SHARE:
         return None
-    own_ms = min(median_ms, mean_ms * (1 - crowd_share))
+    own_ms = min(median_ms, mean_ms * (1 - contention_share))
     return _OwnCompute(own_ms, median_ms - own_ms)

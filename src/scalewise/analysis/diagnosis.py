@@ -60,7 +60,7 @@ class Case:
     """Of a typical step, mean over its runs; on a CPU without what a crowd had of it."""
     twin_step_ms: float | None = None
     """Mean over its steps and runs."""
-    twin_crowd_ms: float = 0.0
+    twin_contention_ms: float = 0.0
     """What ``twin_compute_ms`` was reduced by, mean over its runs."""
 
     @property

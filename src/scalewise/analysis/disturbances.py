@@ -20,11 +20,13 @@ from scalewise.analysis.kinds import is_profiled
 from scalewise.plurals import plural
 from scalewise.records import DeviceSeries, RankSummary, StepSeries
 
-Code = Literal["rank_on_other_gpu", "foreign_process", "extra_memory_on_gpu0", "common_stall"]
-DEVICE_CODES: Final[tuple[Code, ...]] = (
+DisturbanceCode = Literal[
+    "rank_on_other_gpu", "foreign_process", "extra_memory_on_gpu0", "common_stall"
+]
+DEVICE_CODES: Final[tuple[DisturbanceCode, ...]] = (
     "rank_on_other_gpu", "foreign_process", "extra_memory_on_gpu0",
 )  # fmt: skip
-CODES: Final[tuple[Code, ...]] = (*DEVICE_CODES, "common_stall")
+CODES: Final[tuple[DisturbanceCode, ...]] = (*DEVICE_CODES, "common_stall")
 
 EXTRA_MEMORY_MIB: Final = 200.0
 """A CUDA context takes 520 MiB on an H200; replicas differ by less than 10 beyond their
@@ -34,10 +36,10 @@ _SAMPLES = 2
 
 
 @dataclass(frozen=True)
-class Finding:
+class Disturbance:
     """What was found in one cell, or why that cannot be told; nothing stands for a clear cell."""
 
-    code: Code
+    code: DisturbanceCode
     status: Literal["found", "cannot be told"]
     cell: str
     """The cell's name."""
@@ -46,7 +48,7 @@ class Finding:
     """The numbers behind the text, by name and unit."""
 
 
-def disturbances(cell: Cell) -> tuple[Finding, ...]:
+def disturbances(cell: Cell) -> tuple[Disturbance, ...]:
     """Findings about a finished cell that trained; none for other cells."""
     if cell.result is None or not cell.steps:
         return ()
@@ -67,13 +69,13 @@ class _Sight:
     memory_mib: float | None
 
 
-def _device_findings(cell: Cell) -> Iterator[Finding]:
+def _device_findings(cell: Cell) -> Iterator[Disturbance]:
     assert cell.result is not None
     ranks = [rank for rank in cell.result.ranks if rank.device.kind == "cuda"]
     if not ranks:
         return
     training = _training(cell.steps)
-    found: list[Finding] = []
+    found: list[Disturbance] = []
     seen: set[int] = set()
     for series in cell.devices:
         sampled = {device.id for device in series.devices}
@@ -95,7 +97,7 @@ def _device_findings(cell: Cell) -> Iterator[Finding]:
 
 def _host_findings(
     name: str, series: DeviceSeries, ranks: Sequence[RankSummary], training: tuple[float, float]
-) -> Iterator[Finding]:
+) -> Iterator[Disturbance]:
     """Findings about the GPUs of one host and the ``ranks`` that ran on it."""
     sights = _sights(series)
     lost = [r for r in ranks if not any(_is_at_home(r, sight) for sight in sights)]
@@ -182,7 +184,7 @@ def _unread_while_training(
 
 def _rank_on_other_gpu(
     name: str, series: DeviceSeries, elsewhere: Sequence[tuple[RankSummary, _Sight]]
-) -> Finding:
+) -> Disturbance:
     index = {device.id: device.index for device in series.devices}
     contexts = [
         {
@@ -202,10 +204,10 @@ def _rank_on_other_gpu(
         f"{_ranks(sorted({rank.rank for rank, _ in elsewhere}))} also on GPU "
         f"{', '.join(map(str, others))}{sizes}"
     )
-    return Finding("rank_on_other_gpu", "found", name, text, {"contexts": contexts})
+    return Disturbance("rank_on_other_gpu", "found", name, text, {"contexts": contexts})
 
 
-def _foreign_process(name: str, series: DeviceSeries, strangers: Sequence[_Sight]) -> Finding:
+def _foreign_process(name: str, series: DeviceSeries, strangers: Sequence[_Sight]) -> Disturbance:
     index = {device.id: device.index for device in series.devices}
     figures = [
         {
@@ -218,7 +220,7 @@ def _foreign_process(name: str, series: DeviceSeries, strangers: Sequence[_Sight
     ]
     each = [f"pid {one['pid']} on GPU {one['gpu']}" for one in figures]
     text = f"{', '.join(each)} is none of the cell's ranks"
-    return Finding("foreign_process", "found", name, text, {"processes": figures})
+    return Disturbance("foreign_process", "found", name, text, {"processes": figures})
 
 
 # Memory
@@ -231,12 +233,12 @@ def _memory_finding(
     training: tuple[float, float],
     *,
     shared: bool,
-) -> Iterator[Finding]:
+) -> Iterator[Disturbance]:
     """What GPU 0 holds beyond its rank's allocator, against the same on the other GPUs.
 
     Allocators of replicas may differ by more than a context; what lies beside them does not.
     """
-    code: Code = "extra_memory_on_gpu0"
+    code: DisturbanceCode = "extra_memory_on_gpu0"
     first, *others = sorted(ranks, key=lambda rank: rank.local_rank)
     if len({rank.device.uuid for rank in ranks}) < len(ranks):
         yield _untold(code, name, "ranks share a GPU")
@@ -268,13 +270,13 @@ def _memory_finding(
             f"others, {each:,.0f} for each other rank (a CUDA context takes some 500)"
         )
         figures = {"extra_mib": extra, "per_other_rank_mib": each, "beside_allocator_mib": beside}
-        yield Finding(code, "found", name, text, figures)
+        yield Disturbance(code, "found", name, text, figures)
 
 
 # Stalls
 
 
-def _stall_findings(cell: Cell) -> Iterator[Finding]:
+def _stall_findings(cell: Cell) -> Iterator[Disturbance]:
     assert cell.result is not None
     name = cell.planned.name
     if is_profiled(cell.config):
@@ -289,7 +291,7 @@ def _stall_findings(cell: Cell) -> Iterator[Finding]:
         return
     named = ", ".join(f"{one.length_ms:,.0f} ms at {one.begin_s:.2f} s" for one in stalls[:3])
     more = f" and {len(stalls) - 3} more" if len(stalls) > 3 else ""
-    yield Finding(
+    yield Disturbance(
         "common_stall",
         "found",
         name,
@@ -316,8 +318,8 @@ def _training(series: Sequence[StepSeries]) -> tuple[float, float]:
     return max(float(e[1]) for e in edges), min(float(e[-1]) for e in edges)
 
 
-def _untold(code: Code, cell: str, reason: str) -> Finding:
-    return Finding(code, "cannot be told", cell, reason)
+def _untold(code: DisturbanceCode, cell: str, reason: str) -> Disturbance:
+    return Disturbance(code, "cannot be told", cell, reason)
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -13,11 +13,11 @@ from statistics import mean
 from scalewise.analysis.ceiling import is_ceiling
 from scalewise.analysis.diagnosis import Diagnosis
 from scalewise.analysis.figures import factor
+from scalewise.analysis.identity import mixtures
 from scalewise.analysis.lost_time import hiccup_clause, hiccup_line, long_step_clause, wait_clause
 from scalewise.analysis.rank_validity import Invalid, untrained_steps
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.scaling import Pair
-from scalewise.analysis.sources import mixed_sources
 from scalewise.analysis.verdict import Judgement
 
 LINEAR_UP_TO = 1.02
@@ -38,7 +38,7 @@ def doubted(pair: Pair, diagnoses: Diagnoses) -> Pair:
     """
     if pair.invalid:
         return pair
-    disturbed = [(c, d) for c in (pair.single, pair.multi) if (d := _crowded(c, diagnoses))]
+    disturbed = [(c, d) for c in (pair.single, pair.multi) if (d := _find_contention(c, diagnoses))]
     clocks = clock_ratio(pair)
     interval, value = pair.efficiency.interval, pair.efficiency.value / clocks
     beyond = interval is not None and interval.low / clocks > LINEAR_UP_TO
@@ -59,7 +59,10 @@ def doubted(pair: Pair, diagnoses: Diagnoses) -> Pair:
     doubts += [clause for side in both if (clause := long_step_clause(side))]
     doubts += [clause for side in both if (clause := _hiccups(side, diagnoses))]
     sides_cells = [[run.cell for run in side.runs] for side in (pair.single, pair.multi)]
-    doubts += dict.fromkeys(line for cells in sides_cells for line in mixed_sources(cells))
+    mixed = (mixtures(cells, ("code", "data_file")).items() for cells in sides_cells)
+    doubts += dict.fromkeys(
+        f"its repeats are of several {name}: {told}" for found in mixed for name, told in found
+    )
     waits = wait_clause(pair.multi)
     said = [*([waits] if waits else []), *doubts]
     if not said:
@@ -111,7 +114,7 @@ def _stalls(config: Configuration, diagnoses: Diagnoses) -> bool:
     return any(d.limit == "stalls" for d in diagnoses.get(config.config_id, ()))
 
 
-def _crowded(config: Configuration, diagnoses: Diagnoses) -> Diagnosis | None:
+def _find_contention(config: Configuration, diagnoses: Diagnoses) -> Diagnosis | None:
     """Named from a tenth of the step on (:mod:`scalewise.analysis.checks_host`)."""
     found = diagnoses.get(config.config_id, ())
     return next((d for d in found if d.limit == "host oversubscribed"), None)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalewise.analysis.cells import Cell
-from scalewise.records.provenance import SOURCE_SHA256, WORKING_DIRECTORY
+from scalewise.records.provenance import CLASS_FILES, SOURCE_SHA256, WORKING_DIRECTORY
 
 # Keys that say how often and by what a configuration is run, and nothing of what is run.
 _NO_FACTOR = (
@@ -42,7 +42,7 @@ FACTORS: Mapping[str, tuple[str, ...]] = {
     "devices": ("devices", "strategy"),
     "strategy": ("strategy",),
     "gpu": ("device_model", "hardware", "driver", "host"),
-    "code": ("code", "own_code"),
+    "code": ("code",),
     "versions": ("torch", "lightning", "driver", "cuda"),
     "model": ("model",),
     "dataset": ("dataset", "data_file"),
@@ -60,8 +60,8 @@ _AMONG_REPEATS = " | "
 """Between the values that repeats of one configuration have."""
 DATA_FILE = "data_file."
 """Before the name of an argument of the data set: what the file was that it named."""
-OWN_CODE = "own_code."
-"""Before the dotted name of a class of the user's own: what its source was."""
+CLASS_FILE = "code.file."
+"""Before the file of a class of the user's own: its SHA-256."""
 _PROVENANCE = (
     "torch", "lightning", "driver", "cuda", "code.commit", "code.diff", "code.source", "emulated",
     "host", "protocol",
@@ -127,10 +127,29 @@ def differences(left: Identity, right: Identity, factor: str = "devices") -> lis
         excused |= "code" in freed and name not in _RECORDED and "absent" in (a, b)
         # Records older than these fields, data sets without files and cells without classes of
         # the user's own have none.
-        excused |= name.startswith((DATA_FILE, OWN_CODE)) and "absent" in (a, b)
+        excused |= name.startswith((DATA_FILE, CLASS_FILE)) and "absent" in (a, b)
         # What nobody recorded cannot be shown to be equal.
         if not excused and (a != b or UNKNOWN in a.split(_AMONG_REPEATS)):
             found.append(Difference(name, a, b))
+    return found
+
+
+def code_and_data(cell: Cell) -> Identity:
+    """The fields that tell which code a finished cell ran and which files it read, if known."""
+    fields = _from_provenance(cell).items()
+    known = {n: v for n, v in fields if n.startswith(("code.", DATA_FILE)) and v != UNKNOWN}
+    # Without a commit nobody can tell that nothing was changed on top of it.
+    return known if "code.commit" in known else {n: v for n, v in known.items() if v != "none"}
+
+
+def mixtures(cells: Sequence[Cell], fields: Sequence[str]) -> dict[str, str]:
+    """Each of ``fields``, or below one of them, that ``cells`` have several values of, to those."""
+    each = [_identity(cell) for cell in cells]
+    found = {}
+    for name in dict.fromkeys(name for one in each for name in one):
+        values = sorted({one[name] for one in each if name in one})
+        if len(values) > 1 and any(name == f or name.startswith(f"{f}.") for f in fields):
+            found[name] = _short(_AMONG_REPEATS.join(values))
     return found
 
 
@@ -202,7 +221,8 @@ def _from_provenance(cell: Cell) -> dict[str, str]:
     named = zip(_PROVENANCE, values, strict=True)
     fields = {name: "none" if value is None else str(value) for name, value in named}
     fields |= {f"{DATA_FILE}{argument}": told for argument, told in provenance.data.items()}
-    fields |= {f"{OWN_CODE}{target}": told for target, told in provenance.own_code.items()}
+    files = provenance.code.get(CLASS_FILES, {})
+    fields |= {f"{CLASS_FILE}{name}": told for name, told in files.items()}
     # Forks share what fresh processes draw anew: their times are none to compare with.
     return fields | ({} if provenance.started == "fresh" else {"started": provenance.started})
 

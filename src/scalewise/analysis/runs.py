@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from scalewise.analysis import shared_host, sources
+from scalewise.analysis import shared_host
 from scalewise.analysis.cells import Cell, Sweep
 from scalewise.analysis.identity import Identity, identity
 from scalewise.analysis.labels import configuration_labels, named, swept_order
-from scalewise.analysis.parted import Parted, part_by_protocol
+from scalewise.analysis.parted import Parted, part_by_protocol, part_by_state
 from scalewise.analysis.rank_validity import Invalid
 from scalewise.analysis.run import Run, measure_run
 from scalewise.analysis.statistics import (
@@ -151,10 +151,10 @@ def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
 
 
 def _parted(groups: Mapping[str, Sequence[Cell]]) -> dict[str, Parted]:
-    """Repeats that were timed alike, of those the ones of one state of the user's files, and of
-    those the ones with like neighbours."""
+    """Repeats that were timed alike, of those the ones of the same code and data, and of those the
+    ones with like neighbours."""
     found = {key: Parted(tuple(cells), {}) for key, cells in groups.items()}
-    for part in (part_by_protocol, sources.part, shared_host.part):
+    for part in (part_by_protocol, part_by_state, shared_host.part):
         again = part({key: parted.kept for key, parted in found.items()})
         found = {
             key: Parted(again[key].kept, {**parted.aside, **again[key].aside})

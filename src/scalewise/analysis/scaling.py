@@ -126,10 +126,8 @@ def _pair(
             return Refused(multi, f"its single-device twin {twin.label} has no run: {why}")
         words = "; ".join(_in_words(d, single, multi) for d in differing[:4])
         more = f" and {len(differing) - 4} more" if len(differing) > 4 else ""
-        edited = any(d.field.startswith("code.") and " | " in d.left + d.right for d in differing)
-        why = ": the code was changed while the sweep ran" if edited else ""
         way_out = _way_out(differing, single, multi)
-        return Refused(multi, f"{single.label} differs in {words}{more}{why}{way_out}", differing)
+        return Refused(multi, f"{single.label} differs in {words}{more}{way_out}", differing)
     for side in (multi, single):
         if side.aside and len(side.runs) < ENOUGH_RUNS:
             return Refused(multi, too_few(side))

@@ -10,7 +10,7 @@ from scalewise.analysis.cells import Cell, Sweep
 from scalewise.analysis.communication import Communication, measure_communication
 from scalewise.analysis.cost import Cost, measure_cost
 from scalewise.analysis.diagnosis import Diagnosis
-from scalewise.analysis.disturbances import Finding, disturbances
+from scalewise.analysis.disturbances import Disturbance, disturbances
 from scalewise.analysis.kinds import is_profiled
 from scalewise.analysis.mfu import MfuResult, find_doctor, measure_mfu
 from scalewise.analysis.rank_validity import Found
@@ -47,7 +47,7 @@ class Analysis:
     """The examination of the devices that lies beside the cells."""
     costs: Mapping[str, Cost] = field(default_factory=dict)
     """``config_id`` to what a sample costs, of timed configurations that ran."""
-    disturbances: tuple[Finding, ...] = ()
+    disturbances: tuple[Disturbance, ...] = ()
     """What disturbed each cell, or why that cannot be told, in the order of the plan."""
 
     @property

@@ -13,12 +13,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from scalewise.analysis.cost import Cost
+from scalewise.analysis.cost import MILLION, SECONDS_PER_HOUR, Cost
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.statistics import Estimate, estimate_positive
 
-_SECONDS_PER_HOUR = 3600.0
-_MILLION = 1e6
 _MOST = 10**18
 """More than anybody trains on, and every figure that follows from it can still be written down."""
 
@@ -60,7 +58,7 @@ def reach(samples: int, config: Configuration, cost: Cost | None) -> Target:
     if not rates:
         why = config.runs[0].missing.get("throughput", "no throughput") if config.runs else "no run"
         return Target(None, None, why)
-    hours = estimate_positive([samples / rate / _SECONDS_PER_HOUR for rate in rates])
+    hours = estimate_positive([samples / rate / SECONDS_PER_HOUR for rate in rates])
     if cost is None or cost.usd_per_million_samples is None:
         return Target(hours, None, cost.missing if cost else "no price was looked for")
-    return Target(hours, cost.usd_per_million_samples.scaled(samples / _MILLION))
+    return Target(hours, cost.usd_per_million_samples.scaled(samples / MILLION))

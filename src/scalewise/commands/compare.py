@@ -16,9 +16,9 @@ from scalewise.report.comparison import as_text
 from scalewise.streams import discard, say
 
 
-def main(argv: Sequence[str]) -> int:
+def compare_sweeps(argv: Sequence[str]) -> int:
     """Print the comparison; exit status 1 where ``--fail-if`` holds or cannot be judged."""
-    options = _options(argv)
+    options = _compare_options(argv)
     try:
         found = compare(
             load_sweep(options.a), load_sweep(options.b), options.factor, options.fail_if
@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
     return 1
 
 
-def _options(argv: Sequence[str]) -> argparse.Namespace:
+def _compare_options(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scalewise compare",
         description="Compare sweep B with sweep A, which may differ in one declared factor only. "

@@ -11,7 +11,7 @@ from scalewise.defaults import FILE, save
 from scalewise.errors import ConfigError
 
 
-def main(argv: Sequence[str]) -> int:
+def save_default(argv: Sequence[str]) -> int:
     """Write the file of this folder, and print what it holds."""
     parser = argparse.ArgumentParser(
         prog="scalewise defconfig",

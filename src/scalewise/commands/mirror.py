@@ -11,7 +11,7 @@ from scalewise.commands import refuse
 from scalewise.tracking import mirror
 
 
-def main(argv: Sequence[str]) -> int:
+def mirror_records(argv: Sequence[str]) -> int:
     """Exit status 1 if something is not in the trackers afterwards."""
     parser = argparse.ArgumentParser(
         prog="scalewise mirror",

@@ -13,10 +13,10 @@ from scalewise.records import RecordError, SweepFolder
 from scalewise.terminal import open_console
 
 
-def main(argv: Sequence[str]) -> int:
+def write_report(argv: Sequence[str]) -> int:
     """Write and print; exit status 2 for a folder without a sweep or that takes no report, 4 where
     a verdict is invalid."""
-    given = _options(argv)
+    given = _report_options(argv)
     folder: Path = given.folder
     # What draws takes a second to load: not for --help.
     from scalewise.analysis.target import SamplesError, read_samples
@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
     return status or (EXIT_INVALID if files.invalid else 0)
 
 
-def _options(argv: Sequence[str]) -> argparse.Namespace:
+def _report_options(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scalewise report",
         description="Print the tables and verdicts of a sweep, and write its report anew from its "
@@ -71,7 +71,7 @@ def _study(folder: Path, given: argparse.Namespace) -> int:
         return refuse("report", f"{found}; allowed: 0 or more")
     datasets = tuple(given.datasets.split(",")) if given.datasets else ()
     try:
-        files = study.build(folder, study.Selection(given.warmup_epochs, datasets), given.out)
+        files = study.build(folder, study.StudySelection(given.warmup_epochs, datasets), given.out)
     except ValueError as error:
         return refuse("report", error)
     sys.stdout.write("".join(f"study: {file}\n" for file in files))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from scalewise import entry
 
 
-def main(argv: Sequence[str]) -> int:
+def run_training(argv: Sequence[str]) -> int:
     """Run the cell or the sweep that ``argv`` asks for; exit status as :func:`entry.train`."""
     # Hydra reads sys.argv itself.
     sys.argv = ["scalewise train", *argv]

@@ -21,7 +21,7 @@ class TrainingData(Protocol):
 
     Building one only checks its arguments. The data are read or made when ``train`` or
     ``validation`` is first asked for, and are the same for the same arguments on every rank.
-    One whose arguments alone tell its size says it as ``train_samples``, so that a batch that is
+    One of ours whose arguments alone tell its size says it as ``train_samples``: a batch that is
     too large is refused before anything starts.
     """
 

@@ -1,4 +1,4 @@
-"""One sampler a host: elected by a file lock, told by its peers what they want sampled.
+"""Locks of processes of one user on a host.
 
 The kernel drops a lock with its holder, however the holder dies, so there is nothing to clean up
 and no stale pid to misread. Everything lies in a folder that only this user can enter.
@@ -8,16 +8,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 import stat
 import tempfile
-import uuid
 import weakref
-from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 
 def runtime_folder() -> Path:
@@ -107,65 +102,3 @@ def _drop_inherited_locks() -> None:
 
 
 os.register_at_fork(after_in_child=_drop_inherited_locks)
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What one participant wants sampled."""
-
-    interval_s: float
-    uuids: tuple[str, ...]
-
-
-class WishBoard:
-    """Wishes of all living participants: a locked file each."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder / "wishes"
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        self._own: FileLock | None = None
-
-    def post(self, wish: Wish) -> None:
-        """Say what this participant wants, until :meth:`withdraw` or its death."""
-        text = json.dumps({"interval_s": wish.interval_s, "uuids": wish.uuids})
-        while True:
-            lock = FileLock(self._folder / uuid.uuid4().hex)
-            if lock.try_acquire() and lock.path.exists():
-                break
-            # Between creation and locking, the elected sampler took it for a dead one's.
-            lock.release()
-        lock.path.write_text(text, encoding="ascii")
-        self._own = lock
-
-    def withdraw(self) -> None:
-        if self._own is not None:
-            self._own.path.unlink(missing_ok=True)
-            self._own.release()
-            self._own = None
-
-    def changed_at_ns(self) -> int:
-        """Changes when a wish is posted or withdrawn."""
-        return self._folder.stat().st_mtime_ns
-
-    def read(self) -> list[Wish]:
-        """Wishes of participants that live; those of the dead are removed."""
-        return list(self._living(self._folder.iterdir()))
-
-    def _living(self, paths: Iterable[Path]) -> Iterable[Wish]:
-        for path in paths:
-            own = self._own is not None and path == self._own.path
-            if not own and self._is_abandoned(path):
-                path.unlink(missing_ok=True)
-                continue
-            try:
-                plain: Any = json.loads(path.read_text(encoding="ascii"))
-            except (FileNotFoundError, ValueError):
-                continue  # withdrawn, or not yet written: the next reading will see it
-            yield Wish(float(plain["interval_s"]), tuple(plain["uuids"]))
-
-    @staticmethod
-    def _is_abandoned(path: Path) -> bool:
-        probe = FileLock(path)
-        free = probe.try_acquire()
-        probe.release()
-        return free

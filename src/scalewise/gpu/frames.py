@@ -56,10 +56,12 @@ def identify(pid: int) -> Owner:
         rank = process.environ().get("RANK", "")
     except psutil.Error:
         rank = ""
-    return Owner(pid, _short_name(name, words), int(rank) if rank.isdecimal() else None, cell, None)
+    return Owner(
+        pid, _script_name(name, words), int(rank) if rank.isdecimal() else None, cell, None
+    )
 
 
-def _short_name(name: str, words: Sequence[str]) -> str:
+def _script_name(name: str, words: Sequence[str]) -> str:
     """``python train.py`` tells more than ``python``."""
     script = next((w for w in words[1:] if w.endswith(".py")), None)
     return f"{name} {os.path.basename(script)}" if script else name  # noqa: PTH119 - not a file here

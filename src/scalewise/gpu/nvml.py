@@ -109,14 +109,10 @@ class Nvml:
 
     # Readings
 
-    def read_core(self, device: GpuDevice) -> DeviceSample:
-        """The core lane: microseconds a GPU. Raises :class:`GpuLost`."""
-        return self.sample(device)
-
     def sample(self, device: GpuDevice, *, slow: bool = False, gpm: bool = False) -> DeviceSample:
-        """The core lane, with the slow lane and the GPM lane (Hopper's counters) if asked for.
+        """The core lane: microseconds a GPU; if asked for, the slow and the GPM lane, too.
 
-        Both read the process list beside them.
+        Both read the process list beside them. The GPM lane holds Hopper's counters.
 
         GPM compares with the last GPM reading of this device, which must be more than 100 ms ago;
         the first one gives None. Raises :class:`GpuLost`.

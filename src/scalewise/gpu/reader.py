@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from scalewise.gpu import events
 from scalewise.gpu.events import DeviceEvent
 from scalewise.gpu.nvml import GpuDevice, GpuLost, Nvml, NvmlError, open_nvml
-from scalewise.gpu.spool import Reading
 from scalewise.records import DeviceSample
 
 SLOW_INTERVAL_S = 10.0
 GPM_INTERVAL_S = 1.0
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One reading of some devices of a host."""
+
+    time: float
+    """Unix time."""
+    cost_ms: float
+    """How long it took for all of them together."""
+    samples: Mapping[str, DeviceSample]
+    """By UUID; a device that is lost is absent."""
+    events: Mapping[str, tuple[DeviceEvent, ...]] = field(default_factory=dict)
+    """By UUID, what happened to a device."""
 
 
 class GpuReader:
@@ -29,7 +43,7 @@ class GpuReader:
 
     def read(self, uuids: Iterable[str], interval_s: float, *, all_lanes: bool = False) -> Reading:
         """One reading of the GPUs named; ``all_lanes`` reads the slow ones whether due or not."""
-        begun = time.perf_counter()
+        begun, wanted = time.perf_counter(), list(uuids)
         now = time.monotonic()
         # Half an interval early is nearer to the due time than half an interval late.
         gpm = all_lanes or now - self._gpm_at > GPM_INTERVAL_S - interval_s / 2
@@ -41,10 +55,10 @@ class GpuReader:
                 happened.setdefault(device.uuid, []).append(events.back(device.index))
         if gpm:
             for device, xid in self._xids.read():
-                happened.setdefault(device.uuid, []).append(events.reported(device.index, xid))
+                if device.uuid in wanted:  # other GPUs are another cell's
+                    happened.setdefault(device.uuid, []).append(events.reported(device.index, xid))
         samples: dict[str, DeviceSample] = {}
-        wanted = [uuid for uuid in uuids if uuid in self.devices]
-        present = [uuid for uuid in wanted if uuid not in self._lost]
+        present = [u for u in wanted if u in self.devices and u not in self._lost]
         slow = set(present) if all_lanes else self._slow_due(present, now, interval_s)
         for uuid in present:
             try:
@@ -56,12 +70,9 @@ class GpuReader:
         self._slow_at.update(dict.fromkeys(slow, now))
         return Reading(
             when,
-            interval_s,
             1e3 * (time.perf_counter() - begun),
-            gpm or bool(slow),
             samples,
             {uuid: tuple(each) for uuid, each in happened.items()},
-            tuple(uuid for uuid in wanted if uuid in self._lost),
         )
 
     def _slow_due(self, uuids: list[str], now: float, interval_s: float) -> set[str]:
@@ -101,7 +112,7 @@ class GpuReader:
 
     def _answers(self, device: GpuDevice) -> bool:
         try:
-            self.nvml.read_core(device)
+            self.nvml.sample(device)
         except GpuLost:
             return False
         return True

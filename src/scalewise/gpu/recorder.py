@@ -8,7 +8,7 @@ from typing import Literal
 
 from scalewise.gpu.alerts import DeviceAlerts
 from scalewise.gpu.events import DeviceEvent
-from scalewise.gpu.spool import Reading
+from scalewise.gpu.reader import Reading
 from scalewise.host_identity import host_id
 from scalewise.records import DeviceSample, DeviceSeriesWriter, SampledDevice
 
@@ -23,7 +23,6 @@ class SeriesRecorder:
         self._problems = problems
         self._writer: DeviceSeriesWriter | None = None
         self._said: set[str] = set()
-        self._last_time = 0.0
         self._alerts = DeviceAlerts()
         self._devices: dict[str, SampledDevice] = {}
 
@@ -52,11 +51,10 @@ class SeriesRecorder:
                 self._give_up(error)
 
     def accept(self, reading: Reading) -> None:
-        """Record a reading, unless it is older than the last or finer than the cell asked for."""
         for uuid, events in reading.events.items():
             for event in events:
                 self._accept_event(reading.time, uuid, event)
-        if reading.samples and self._is_due(reading):
+        if reading.samples:
             self.append(reading.time, reading.samples, reading.cost_ms)
 
     def _accept_event(self, when: float, uuid: str, event: DeviceEvent) -> None:
@@ -69,7 +67,6 @@ class SeriesRecorder:
                 self._give_up(error)
 
     def append(self, when: float, samples: Mapping[str, DeviceSample], cost_ms: float) -> None:
-        self._last_time = when
         if self._writer is not None:
             try:
                 self._writer.append(when, samples, cost_ms)
@@ -109,14 +106,6 @@ class SeriesRecorder:
                 writer.close()
             except OSError as error:
                 self._give_up(error)
-
-    def _is_due(self, reading: Reading) -> bool:
-        if reading.time <= self._last_time:
-            return False
-        if reading.extra_lanes or reading.interval_s > 0.75 * self._interval_s:
-            return True
-        # Another cell wants finer steps: keep the first reading of each of ours.
-        return int(reading.time / self._interval_s) != int(self._last_time / self._interval_s)
 
     def _give_up(self, error: OSError) -> None:
         self._writer = None

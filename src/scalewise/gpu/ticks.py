@@ -13,11 +13,6 @@ class Ticks:
         self._interval_s = interval_s
         self._next = time.monotonic() + interval_s
 
-    def set_interval(self, interval_s: float) -> None:
-        if interval_s != self._interval_s:
-            self._interval_s = interval_s
-            self._next = time.monotonic()
-
     def wait_s(self) -> float:
         """Seconds until the next beat, which is taken to be kept."""
         wait = self._next - time.monotonic()

@@ -37,8 +37,7 @@ def main(argv: Sequence[str]) -> int:
     if options.json and not options.once:
         return _complain("--json goes with --once", EXIT_USAGE)
     try:
-        # A single reading takes less time than to be told one.
-        source = LiveFrames(options.interval, share=not options.once)
+        source = LiveFrames(options.interval)
     except NvmlUnavailable as error:
         return _complain(str(error), EXIT_FAILED)
     try:
@@ -189,7 +188,6 @@ def _run_screen(source: LiveFrames, state: TopState, log: StatsLog | None, ended
         while not ended.by_signal:
             if not state.paused and time.monotonic() >= due:
                 frame = source.next()
-                state.title = source.title
                 state.add(frame)
                 if log is not None:
                     log.write(frame)

@@ -20,7 +20,7 @@ from pathlib import Path
 from scalewise.hardware import HardwareConfig
 from scalewise.host import usable_cores
 from scalewise.measure.doctor_advice import advise
-from scalewise.measure.doctor_devices import examine
+from scalewise.measure.doctor_devices import describe_devices
 from scalewise.measure.doctor_plan import Plan
 from scalewise.measure.doctor_ranks import run_ranks
 from scalewise.measure.host_checks import host_facts
@@ -36,19 +36,19 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 
-def main(argv: list[str]) -> int:
+def run_doctor(argv: list[str]) -> int:
     """Examine this host.
 
     Exit status: 0 examined; 1 a fault was found, or a rank did not end well; 2 the options do not
     fit this host; 130 interrupted. Warnings do not change it.
     """
-    options = _parser().parse_args(argv)
+    options = _doctor_parser().parse_args(argv)
     plan = Plan(options.quick, options.soak, options.backend)
     try:
-        host = _find_devices(options.devices, options.gpus, options.backend)
+        host = find_devices(options.devices, options.gpus, options.backend)
         slots = host.slots[: options.devices or len(host.slots)]
-        with _leased(slots) as lease:
-            report = run(plan, slots, host.driver, lease.descriptors)
+        with leased(slots) as lease:
+            report = examine(plan, slots, host.driver, lease.descriptors)
         path = save_doctor(options.out, report) if options.out is not None else None
     except (HostMismatch, OSError) as error:
         _say(f"error: {error}")
@@ -56,14 +56,14 @@ def main(argv: list[str]) -> int:
     except KeyboardInterrupt:
         _say("interrupted: nothing is recorded")
         return EXIT_INTERRUPTED
-    _show(report, as_json=options.json)
+    _show_doctor(report, as_json=options.json)
     if path is not None:
         _say(f"recorded: {path}")
     failed = any(key.startswith("rank ") for key in report.missing)
     return EXIT_FAULT if failed or any(f.severity == "fault" for f in report.findings) else 0
 
 
-def run(
+def examine(
     plan: Plan,
     slots: Sequence[DeviceInfo],
     driver: str | None = None,
@@ -76,7 +76,7 @@ def run(
     """
     begun = time.time()
     host = host_facts()
-    devices, links = examine(slots)
+    devices, links = describe_devices(slots)
     with scratch_folder("doctor") as folder:
         ranks, missing = run_ranks(plan, slots, folder, locks)
     taken_s = time.time() - begun
@@ -87,7 +87,7 @@ def run(
 
 
 @contextmanager
-def _leased(slots: Sequence[DeviceInfo]) -> Iterator[Lease]:
+def leased(slots: Sequence[DeviceInfo]) -> Iterator[Lease]:
     """Keep other scalewise jobs off the devices. Raises :class:`HostMismatch` if one is there."""
     lease = Leases().try_lease(slots, len(slots))
     if lease is None:
@@ -101,7 +101,7 @@ def _leased(slots: Sequence[DeviceInfo]) -> Iterator[Lease]:
         lease.release()
 
 
-def _find_devices(devices: int | None, gpus: tuple[int | str, ...] | None, backend: str) -> Host:
+def find_devices(devices: int | None, gpus: tuple[int | str, ...] | None, backend: str) -> Host:
     """The host's devices. Raises :class:`HostMismatch` for what is not there."""
     config = HardwareConfig("auto", gpus=gpus or "all")
     host = discover(config)
@@ -121,7 +121,7 @@ def _find_devices(devices: int | None, gpus: tuple[int | str, ...] | None, backe
     return host
 
 
-def _parser() -> argparse.ArgumentParser:
+def _doctor_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="scalewise doctor",
         description="Measure what the devices of this host can do alone and together, and name "
@@ -170,7 +170,7 @@ def _gpus(text: str) -> tuple[int | str, ...]:
     return tuple(int(name) if name.isdecimal() else name for name in names)
 
 
-def _show(report: DoctorReport, *, as_json: bool) -> None:
+def _show_doctor(report: DoctorReport, *, as_json: bool) -> None:
     if as_json:
         plain = {"schema_version": SCHEMA_VERSION, **to_plain(report)}
         sys.stdout.write(json.dumps(plain, indent=2, allow_nan=False) + "\n")
@@ -187,4 +187,4 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_doctor(sys.argv[1:]))

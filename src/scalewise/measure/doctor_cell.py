@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from scalewise.measure import doctor
+from scalewise.measure.doctor import examine
 from scalewise.measure.doctor_plan import Plan
 from scalewise.measure.untrained import untrained_summary
 from scalewise.records import CellFolder, DeviceInfo, RankSummary
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _WHY = "workload=doctor: the devices were examined, nothing was trained"
 
 
-def run(
+def examine_cell(
     folder: CellFolder,
     rank: RankContext,
     slots: Sequence[DeviceInfo],
@@ -45,7 +45,7 @@ def run(
         cores = {core for slot in slots for core in slot.cores}
         if cores:
             os.sched_setaffinity(0, cores)
-        report = doctor.run(plan or Plan(), slots, driver)
+        report = examine(plan or Plan(), slots, driver)
         save_doctor(folder.path, report)
         found = _counts(report)
     summary = untrained_summary(rank, found, _WHY)

@@ -12,7 +12,9 @@ from scalewise.records import DeviceInfo
 from scalewise.records.doctor_host import DeviceFacts, PairLink, PcieLink
 
 
-def examine(slots: Sequence[DeviceInfo]) -> tuple[tuple[DeviceFacts, ...], tuple[PairLink, ...]]:
+def describe_devices(
+    slots: Sequence[DeviceInfo],
+) -> tuple[tuple[DeviceFacts, ...], tuple[PairLink, ...]]:
     """The facts of each device and the link of each pair; NVML's silence is in ``missing``."""
     if not any(slot.kind == "cuda" for slot in slots):
         return tuple(DeviceFacts(slot) for slot in slots), ()

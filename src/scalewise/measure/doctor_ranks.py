@@ -64,7 +64,7 @@ def _environment(
 ) -> dict[str, str]:
     threads = str(max(1, len(slot.cores)))
     return {
-        **on_loopback(any(slot.kind == "cuda" for slot in slots)),
+        **on_loopback(slot.kind == "cuda"),
         **scrubbed(os.environ),
         **rendezvous(rank, rank, len(slots), port),
         # Every rank sees all GPUs of the examination: rank r's is number r.

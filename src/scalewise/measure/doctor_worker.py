@@ -195,7 +195,7 @@ class Examination:
             return
         with nvml:
             gpu = next((g for g in nvml.all_devices() if g.uuid == self.info.uuid), None)
-            yield lambda: None if gpu is None else nvml.read_core(gpu)
+            yield lambda: None if gpu is None else nvml.sample(gpu)
 
 
 def _versions() -> dict[str, str]:

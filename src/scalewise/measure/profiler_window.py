@@ -72,7 +72,9 @@ class ProfilerWindow:
         events = results.events()
         spans = kernels(events) if self._on_gpu else host_operations(events)
         name = None if trace is None else trace.name
-        return summarise(self._rank, steps, "device" if self._on_gpu else "host", spans, name)
+        return summarise_window(
+            self._rank, steps, "device" if self._on_gpu else "host", spans, name
+        )
 
     def _wait(self) -> None:
         if self._on_gpu:
@@ -113,7 +115,7 @@ def host_operations(events: Iterable[Any]) -> list[Span]:
     return [_span(e, True) for e in collectives] + [_span(e, False) for e in trains]
 
 
-def summarise(
+def summarise_window(
     rank: int,
     steps: int,
     timeline: Literal["device", "host"],

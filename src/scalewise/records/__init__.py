@@ -14,7 +14,7 @@ audit/rank<r>.npz  which samples the first epoch fed, by index     every rank, a
 ranks/rank<r>.json what this rank did in all                       every rank, at the end
 profile/rank<r>.   what a profiler saw, in cells made for it    every rank, after its window
 ranks/rank<r>.err  what this rank died of                          a rank that fails
-gpu/<host>.jsonl   devices (or processes) sampled over time        one sampler a host
+gpu/<host>.jsonl   devices (or processes) sampled over time        the sampler of the host
 heartbeat/rank<r>  progress, overwritten in place                  every rank, every step
 logs/rank<r>.*     stdout and stderr                               every rank
 running.json       a try under way; touched while it lives         the supervisor

@@ -10,6 +10,8 @@ WORKING_DIRECTORY = "working directory"
 """Whose repository a ``code`` is of where scalewise itself runs from none."""
 SOURCE_SHA256 = "source_sha256"
 """In a ``code``: hash of scalewise's own sources, where no commit of theirs is known."""
+CLASS_FILES = "class_files"
+"""In a ``code``: file of each module of the user's own classes to its SHA-256."""
 PROTOCOL = 2
 """How steps are timed now. 1: a thread of the recorder opened a context on GPU 0 from every other
 rank, and stalled all ranks of a run on several GPUs."""
@@ -49,7 +51,8 @@ class Provenance:
     code: Mapping[str, Any]
     """``commit``, ``dirty`` and ``diff_sha256`` of scalewise's working tree. Where it has none,
     :data:`SOURCE_SHA256`, and those three of the tree that the run started in, with
-    :data:`WORKING_DIRECTORY` as ``tree``. Older records have no hash."""
+    :data:`WORKING_DIRECTORY` as ``tree``. Where classes of the user's own were named,
+    :data:`CLASS_FILES`. Older records have no hash and no files."""
     devices: tuple[DeviceInfo, ...]
     """One for each local rank."""
     driver: str | None
@@ -74,8 +77,8 @@ class Provenance:
     data: Mapping[str, str] = field(default_factory=dict)
     """Argument of the data set to the size and sum of the file it named; empty where none did."""
     own_code: Mapping[str, str] = field(default_factory=dict)
-    """Class of the user's own to the size and sum of its source; empty where none was named, and in
-    records from before it was looked at."""
+    """Sums of import graphs in older records, which compare with nothing; now ``code`` holds
+    :data:`CLASS_FILES`."""
     started: Literal["fresh", "forked"] = "fresh"
     """``forked``: the ranks are forks of a process that had imported everything already."""
     protocol: int = 1

@@ -20,6 +20,8 @@ class RunningAttempt:
     """Unix time."""
     devices: tuple[DeviceInfo, ...]
     """One a rank."""
+    pids: tuple[int, ...] = ()
+    """Of the ranks, once they have started; only where the sweep's own process samples them."""
 
 
 Cause = Literal[

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from scalewise.analysis.disturbances import CODES, DEVICE_CODES, Code, Finding
+from scalewise.analysis.disturbances import CODES, DEVICE_CODES, Disturbance, DisturbanceCode
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.summary import Analysis
 from scalewise.report.gathered import by_text
@@ -45,9 +45,9 @@ def as_plain(analysis: Analysis) -> list[dict[str, Any]]:
     return [to_plain(finding) for finding in analysis.disturbances]
 
 
-def _found(analysis: Analysis, code: Code) -> Iterator[str]:
+def _found(analysis: Analysis, code: DisturbanceCode) -> Iterator[str]:
     """``gpt2 ddp: `common_stall` in 3 of 3 runs: ...``, with the details of the first run."""
-    by_cell: dict[str, list[Finding]] = {}
+    by_cell: dict[str, list[Disturbance]] = {}
     for one in analysis.disturbances:
         if (one.code, one.status) == (code, "found"):
             by_cell.setdefault(one.cell, []).append(one)

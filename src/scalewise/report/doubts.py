@@ -15,7 +15,6 @@ from scalewise.analysis.replaced import replaced_runs
 from scalewise.analysis.resolution import detectable_speedup
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.scaling import Pair
-from scalewise.analysis.sources import changed_sources
 from scalewise.analysis.stability import estimate_without_outliers, outliers, stability_warning
 from scalewise.analysis.summary import Analysis
 from scalewise.analysis.typical import typical_speedup
@@ -28,7 +27,6 @@ from scalewise.report.swept import unequal_samples
 def warnings(analysis: Analysis) -> list[str]:
     """Doubts about the figures, one line each."""
     found = [f"quarantined: {device}" for device in analysis.sweep.quarantined]
-    found += changed_sources(analysis.sweep.cells)
     found += replaced_runs(analysis.sweep)
     found += by_text(list(_unstable(analysis)), "configuration")
     found += hiccup_lines(analysis.measured, analysis.diagnoses)

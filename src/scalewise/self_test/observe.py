@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from scalewise.analysis.diagnose import diagnose_run, in_order
 from scalewise.analysis.diagnosis import Diagnosis
-from scalewise.analysis.disturbances import CODES, Finding, disturbances
+from scalewise.analysis.disturbances import CODES, Disturbance, disturbances
 from scalewise.analysis.run import Run
 from scalewise.analysis.runs import Configuration
 from scalewise.self_test.plan import ALONE, CROWDED, Fault, Workload
@@ -34,7 +34,7 @@ class Observation:
     """The largest first."""
     step_ms: float | None = None
     """Mean step of the run; None where nothing ran for this observation."""
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Disturbance, ...] = ()
     is_healthy: bool = False
     """Whether the training has no fault, whatever its host has."""
 

@@ -29,7 +29,7 @@ _GAVE_UP = re.compile(
 )
 
 
-def gave_up(text: str) -> bool:
+def is_collective_timeout(text: str) -> bool:
     """Whether this is how a rank ends that has waited in a collective for too long."""
     return _GAVE_UP.search(text) is not None
 
@@ -48,7 +48,9 @@ def name_absent(
         limit_s: ``sweep.collective_timeout_s``.
         world_size: ranks of the cell on all of its hosts.
     """
-    if verdict.rank is None or not gave_up(f"{verdict.message}\n{_log(folder, verdict.rank)}"):
+    if verdict.rank is None or not is_collective_timeout(
+        f"{verdict.message}\n{_log(folder, verdict.rank)}"
+    ):
         return verdict
     deadline = time.monotonic() + _OTHERS_GIVE_UP_S
     while time.monotonic() < deadline and ranks.alive:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from scalewise.errors import ConfigError
-from scalewise.own_code_identity import own_code_identity, own_targets
 from scalewise.records import SweepFolder
 from scalewise.sweep import auto, auto_batch
 from scalewise.sweep.own_code import check_own_code
@@ -16,6 +15,7 @@ from scalewise.sweep.plan import Cell, Request, folded, given_twice, plan
 from scalewise.sweep.resume import (
     Selection,
     check_options,
+    current_code,
     differing,
     is_done,
     planned_repeats,
@@ -49,7 +49,7 @@ def _check_resumed(requests: Sequence[Request]) -> None:
 
 def left_open(requests: Sequence[Request]) -> tuple[Request, ...]:
     """The requests that a first stage decides."""
-    return (*auto_batch.left_open(requests), *auto.left_open(requests))
+    return (*auto_batch.open_batches(requests), *auto.open_strategies(requests))
 
 
 def select_in(cells: Sequence[Cell], sweep: SweepFolder, undecided: Sequence[Request]) -> Selection:
@@ -76,22 +76,19 @@ def mixed(sweep: SweepFolder, selection: Selection, host: ThisHost) -> list[str]
     again = selection.again
     found = refuse_mixing(sweep, selection.cells, again, host.models(), on_this_host)
     if not found:
-        # Nothing is added to those results, or nothing that is made of the same classes.
+        # Nothing is added to those results.
         return _of_older_code(sweep, selection)
     return [f"mixed: {difference}" for difference in found]
 
 
 def _of_older_code(folder: SweepFolder, selection: Selection) -> list[str]:
-    """Own classes of done cells that are looked after and not run again, and whose source is
-    another by now; a line each."""
+    """How the code differs from that of done cells that are not run again, a line each."""
     stay = [
         cell
         for cell in selection.cells
         if cell.planned.cell_id not in selection.again and is_done(folder, cell.planned)
     ]
-    targets = {target for cell in stay for target in own_targets(cell.request.plain)}
-    if not targets:
+    if not stay:
         return []
-    now = own_code_identity(sorted(targets))
-    found = differing(folder, [cell.planned for cell in stay], {}, set(), own_code=now)
+    found = differing(folder, [cell.planned for cell in stay], current_code(stay), set())
     return [f"not run again: {line}; sweep.rerun=all runs them anew" for line in found]

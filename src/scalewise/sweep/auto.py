@@ -10,9 +10,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.runs import configurations
-from scalewise.analysis.strategy_choice import UndecidedError, choose_strategy
 from scalewise.config import build_cell
 from scalewise.records import StrategyDecision, SweepFolder
 from scalewise.sweep.plan import Request
@@ -40,23 +37,27 @@ def stage_one(requests: Iterable[Request]) -> Iterator[Request]:
             yield one
 
 
-def left_open(requests: Iterable[Request]) -> tuple[Request, ...]:
+def open_strategies(requests: Iterable[Request]) -> tuple[Request, ...]:
     """The distinct requests among these that leave the strategy to measurement."""
     found = [one for one in requests if isinstance(one.cell.strategy, AutoConfig)]
     return tuple({one.config_id: one for one in found}.values())
 
 
-def described(requests: Iterable[Request]) -> list[str]:
+def describe_strategies(requests: Iterable[Request]) -> list[str]:
     """What every request of ``strategy=auto`` will train, as far as that is known before."""
     return [
         f"{' and '.join(one.cell.strategy.candidates)}, model={one.cell.model.name}"
-        for one in left_open(requests)
+        for one in open_strategies(requests)
         if isinstance(one.cell.strategy, AutoConfig)
     ]
 
 
 def choose(folder: SweepFolder, asked: Request) -> Chosen:
     """Decide from the records of the short runs."""
+    from scalewise.analysis.load import load_sweep
+    from scalewise.analysis.runs import configurations
+    from scalewise.analysis.strategy_choice import UndecidedError, choose_strategy
+
     strategy = asked.cell.strategy
     assert isinstance(strategy, AutoConfig)
     known = {c.config_id: c for c in configurations(load_sweep(folder.path))}

@@ -28,7 +28,7 @@ _LEFT_OUT = ("profile", "checkpoint", "fault", "allow_faults", "experiment")
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundBatch:
     """What one request for ``batch_size=auto`` has come to."""
 
     asked: Request
@@ -69,7 +69,7 @@ def with_searches(requests: Iterable[Request], folder: SweepFolder) -> Iterator[
                 yield found.trained
 
 
-def resolve(folder: SweepFolder, asked: Request) -> Found:
+def resolve(folder: SweepFolder, asked: Request) -> FoundBatch:
     """Put what the search found in place of ``auto``."""
     planned = make_cell(search_for(asked), 0).planned
     cell = folder.cell(planned.name)
@@ -78,17 +78,17 @@ def resolve(folder: SweepFolder, asked: Request) -> Found:
         if record is None:
             attempts = list(cell.attempts())
             why = attempts[-1].message if attempts else "its search has not ended"
-            return Found(asked, None, None, (f"not found for {_name(asked)}: {why}",))
+            return FoundBatch(asked, None, None, (f"not found for {_name(asked)}: {why}",))
         trained = _with_size(asked, record)
     except (RecordError, ConfigError) as error:
-        return Found(asked, None, None, (f"not found for {_name(asked)}: {error}",))
+        return FoundBatch(asked, None, None, (f"not found for {_name(asked)}: {error}",))
     said = f"{_name(asked)}: {record.line(asked.cell.scaling)}"
-    return Found(asked, trained, record, (said, f"evidence: {cell.path / 'find_batch.json'}"))
+    return FoundBatch(asked, trained, record, (said, f"evidence: {cell.path / 'find_batch.json'}"))
 
 
 def useless(requests: Iterable[Request], folder: SweepFolder) -> frozenset[str]:
     """Ids of searches that are done and from which no batch size can be read any longer."""
-    searches = [(one, make_cell(search_for(one), 0).planned) for one in left_open(requests)]
+    searches = [(one, make_cell(search_for(one), 0).planned) for one in open_batches(requests)]
     return frozenset(
         planned.cell_id
         for one, planned in searches
@@ -96,14 +96,16 @@ def useless(requests: Iterable[Request], folder: SweepFolder) -> frozenset[str]:
     )
 
 
-def left_open(requests: Iterable[Request]) -> tuple[Request, ...]:
+def open_batches(requests: Iterable[Request]) -> tuple[Request, ...]:
     """The distinct requests among these that are open."""
     return tuple({one.config_id: one for one in requests if is_open(one)}.values())
 
 
-def described(requests: Iterable[Request], folder: SweepFolder) -> list[str]:
+def describe_batches(requests: Iterable[Request], folder: SweepFolder) -> list[str]:
     """What will be trained once the searches are done, a line each."""
-    waiting = [one for one in left_open(requests) if len(list(with_searches([one], folder))) == 1]
+    waiting = [
+        one for one in open_batches(requests) if len(list(with_searches([one], folder))) == 1
+    ]
     names = Counter(_name(one) for one in waiting)
     return [
         f"{name}, the largest that fits" + (f" ({n} configurations)" if n > 1 else "")

@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from scalewise.analysis.blame import blame_last
-from scalewise.analysis.readings import read_rank_steps
-from scalewise.analysis.throughput import NotMeasuredError
 from scalewise.records import (
     CellFolder,
     CellResult,
@@ -27,7 +24,7 @@ UNFINISHED = ("running", "waiting", "interrupted")
 
 
 @dataclass(frozen=True)
-class DeviceMemory:
+class MemoryInUse:
     """The memory of one device of a cell, when it was last read."""
 
     device: str
@@ -54,7 +51,7 @@ class CellStatus:
     """Of a done cell: what it took."""
     seconds_left: float | None = None
     """Of a running cell, until its last step at its present pace."""
-    memory: tuple[DeviceMemory, ...] = ()
+    memory: tuple[MemoryInUse, ...] = ()
     message: str = ""
     """Why there is no result."""
     problem: str = ""
@@ -100,6 +97,9 @@ def _with_result(planned: PlannedCell, folder: CellFolder, result: CellResult) -
 
 def _measured(folder: CellFolder, result: CellResult) -> tuple[float | None, str]:
     """Global samples/s, and why a cell that took steps has none, or a doubtful one."""
+    from scalewise.analysis.readings import read_rank_steps
+    from scalewise.analysis.throughput import NotMeasuredError
+
     # The same reading and the same words as those of a report.
     faults: list[str] = []
     series = read_rank_steps(folder, result, faults)
@@ -116,6 +116,8 @@ def _without_result(
     planned: PlannedCell, folder: CellFolder, now: float, unread: str
 ) -> CellStatus:
     """``unread`` says why there is no result to read."""
+    from scalewise.analysis.blame import blame_last
+
     beat = folder.last_beat()
     attempt, problem = None, ""
     try:
@@ -185,9 +187,9 @@ def _under_way(
     )
 
 
-def _memory(folder: CellFolder) -> tuple[DeviceMemory, ...]:
+def _memory(folder: CellFolder) -> tuple[MemoryInUse, ...]:
     """Of every device of the cell, in the order of their names; empty where none was sampled."""
-    found: list[DeviceMemory] = []
+    found: list[MemoryInUse] = []
     for path in folder.device_series_paths():
         try:
             latest = read_latest_sample(path)
@@ -200,5 +202,5 @@ def _memory(folder: CellFolder) -> tuple[DeviceMemory, ...]:
             is_gpu = device is not None and device.id.startswith("GPU-")
             label = str(device.index) if device is not None and is_gpu else name
             total = None if device is None else device.memory_total_mib
-            found.append(DeviceMemory(label, used, total))
+            found.append(MemoryInUse(label, used, total))
     return tuple(found)

@@ -15,7 +15,6 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from scalewise.analysis.labels import swept_words
 from scalewise.plurals import plural
 from scalewise.records import CellFolder, Heartbeat, RecordError, SweepFolder, read_heartbeat
 from scalewise.sweep.job import Outcome
@@ -111,6 +110,8 @@ class Names:
 
     def of(self, cell: Cell) -> str:
         """``mlp-tabular-ddp-r0-1f463a41 (lr=0.1)``."""
+        from scalewise.analysis.labels import swept_words
+
         planned = cell.planned
         if self._folder is not None and planned.cell_id not in self._swept:
             try:

@@ -22,7 +22,7 @@ EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 
 
-def main(argv: Sequence[str]) -> int:
+def find_batch(argv: Sequence[str]) -> int:
     """Run the command; 2 for wrong use, 1 where the search fails."""
     options = _parse(argv)
     folder = Path(sweep_folder(options.overrides)).resolve()

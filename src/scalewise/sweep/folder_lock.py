@@ -14,7 +14,7 @@ from scalewise.records import SweepFolder
 
 _ASK_S = 0.2
 """Whoever asks for the status of a sweep has its lock for far less than this."""
-_END_S = 15.0
+_RANKS_END_S = 15.0
 """Ranks of a sweep that was killed are ended within ``sweep.grace_s``, which is at most 8."""
 _LOOK_S = 0.05
 
@@ -69,7 +69,7 @@ def _wait_for(lock: FileLock, folder: Path) -> None:
                 f"sweep.resume: another process is running a sweep in {folder}; "
                 "wait for it or choose another folder"
             )
-        if waited_s > _END_S:
+        if waited_s > _RANKS_END_S:
             raise SweepBusy(
                 f"sweep.resume: the sweep in {folder} was killed, and what it left still runs "
                 f"(process ids: {', '.join(map(str, pids))}); end it first"

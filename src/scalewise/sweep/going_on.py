@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from scalewise.data_identity import changes, data_identity
-from scalewise.own_code_identity import own_code_identity
 from scalewise.records import CellFolder, Provenance, RecordError
 from scalewise.records.checkpoints import Checkpoint, has_checkpoints, last_checkpoint
 from scalewise.sweep.job import Job
-from scalewise.working_tree import running_code
+from scalewise.working_tree import code_changes, own_classes, running_code
 
 _UNREADABLE = "its checkpoint is torn, or of another version of scalewise"
 
@@ -35,16 +34,17 @@ def _unfit(checkpoint: Checkpoint, folder: CellFolder, job: Job) -> str | None:
     models = tuple(sorted({slot.name for slot in job.slots}))
     if not set(checkpoint.devices) <= set(models):
         return f"its checkpoint is from {', '.join(checkpoint.devices)}, this is {models[0]}"
+    if job.settings.allow_mixed:
+        return None
     provenance = _provenance(folder)
-    if provenance is not None and not job.settings.allow_mixed:
+    if provenance is not None:
         now = data_identity(job.settings.dataset_arguments, Path(job.cwd))
         for argument, words in changes(provenance.data, now).items():
             return f"its checkpoint is of other data: dataset.{argument}: {words}"
-        sources = own_code_identity(provenance.own_code, job.python_path)
-        for target, words in changes(provenance.own_code, sources).items():
-            return f"its checkpoint is of other code: your {target}: {words}"
-    if dict(checkpoint.code) != running_code(Path(job.cwd)) and not job.settings.allow_mixed:
-        return "its checkpoint is of another state of the code (sweep.allow_mixed=true uses any)"
+    code = running_code(Path(job.cwd), own_classes(folder.load_config()), job.python_path)
+    differing = next(code_changes(checkpoint.code, code), None)
+    if differing is not None:
+        return f"its checkpoint is of other {differing} (sweep.allow_mixed=true uses any)"
     return None
 
 

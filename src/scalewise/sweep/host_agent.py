@@ -116,6 +116,7 @@ def _job(order: Order, settings: Settings, lease: Lease, host: Host, nodes: Node
         topology=host.topology,
         co_tenants=order.co_tenants,
         nodes=nodes,
+        samples_devices=True,
     )
 
 

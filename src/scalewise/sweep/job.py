@@ -101,6 +101,8 @@ class Job:
     co_tenants: tuple[str, ...] = ()
     nodes: Nodes | None = None
     """None for a cell on one host."""
+    samples_devices: bool = False
+    """Whether the supervisor samples the devices: where the sweep's process is on another host."""
 
     @property
     def world_size(self) -> int:

@@ -71,7 +71,7 @@ def launch(
 ) -> list[JobReturn]:
     """``hydra/launcher=local``: one return for each list of overrides, in that order."""
     local = _local(master.hydra.launcher)
-    return _launch(
+    return launch_with(
         master,
         context,
         job_overrides,
@@ -90,16 +90,17 @@ def launch_on_cluster(
 ) -> list[JobReturn]:
     """``hydra/launcher=slurm|ray``: the same, with ``options`` for its configuration."""
     make_engine = engine_maker(cluster, options)
-    return _launch(master, context, job_overrides, initial_job_idx, make_engine)
+    return launch_with(master, context, job_overrides, initial_job_idx, make_engine)
 
 
-def _launch(
+def launch_with(
     master: DictConfig,
     context: HydraContext,
     job_overrides: Sequence[Sequence[str]],
     initial_job_idx: int,
     make_engine: Callable[[Path], Engine],
 ) -> list[JobReturn]:
+    """The same on the engine that ``make_engine`` makes for the sweep's folder."""
     folder = _folder_of(master)
     composer = Composer(master, context)
     sweeper = str(master.hydra.sweeper._target_)

@@ -26,10 +26,11 @@ from scalewise.sweep.lease import (
 )
 from scalewise.sweep.line import Line, Turn
 from scalewise.sweep.occupancy import Occupancy
-from scalewise.sweep.patience import Patience
+from scalewise.sweep.patience import DeviceWait
 from scalewise.sweep.plan import Cell
-from scalewise.sweep.quarantine import Ward
+from scalewise.sweep.quarantine import DeviceQuarantine
 from scalewise.sweep.running import RunningCell, start
+from scalewise.sweep.sampling import Sampling
 from scalewise.sweep.sweep_report import SweepReport
 from scalewise.sweep.unrecorded import attempt_until_now
 from scalewise.sweep.warm import NotWarmError, WarmServer, may_fork
@@ -58,11 +59,12 @@ class LocalEngine(Engine):
         self._hosts = Hosts(display.note)
         self._leases = Leases(occupancy or Occupancy())
         self._line = Line(policy == "packed", self._standing.history)
-        self._patience = Patience(display.note)
-        self._ward = Ward(folder)
+        self._device_wait = DeviceWait(display.note)
+        self._device_quarantine = DeviceQuarantine(folder)
         self._running: list[RunningCell] = []
         self._warm = warm
         self._server: WarmServer | None = None
+        self._sampling = Sampling()
         self._settling = False
         """Whether a cell waits for devices only until a process has vanished from there."""
         self._said: set[str] = set()
@@ -93,7 +95,9 @@ class LocalEngine(Engine):
         check_execution(cell.request.cell, host)
         wanted = width(cell.request.cell, len(host.slots))
         self._say_once(differs_here(cell.request.cell, wanted, host))
-        refusal = self._ward.refusal(wanted, host.slots) if self._quarantines(cell) else None
+        refusal = (
+            self._device_quarantine.refusal(wanted, host.slots) if self._quarantines(cell) else None
+        )
         if refusal is not None:
             raise HostMismatch(refusal)
         return Turn(cell, wanted, host)
@@ -141,7 +145,7 @@ class LocalEngine(Engine):
             waits = self._wait(turn, report)
             self._settling = self._settling or (waits and self._leases.foreign_settles)
             return not waits
-        self._patience.end()
+        self._device_wait.end()
         self._line.waiting.remove(turn)
         self._start(turn, lease, selector)
         return True
@@ -149,6 +153,7 @@ class LocalEngine(Engine):
     def _start(self, turn: Turn, lease: Lease, selector: selectors.BaseSelector) -> None:
         neighbours = tuple(r.name for r in self._running)
         folder = self.folder.cell(turn.cell.planned.name)
+        self._sampling.begin(turn.cell, folder, lease.slots)
         running = self.start_cell(turn.cell, folder, lease, turn.host, neighbours)
         for neighbour in self._running:
             neighbour.tell(running.name)
@@ -184,7 +189,7 @@ class LocalEngine(Engine):
 
     def _wait(self, turn: Turn, report: SweepReport) -> bool:
         """Whether a cell whose devices cannot be leased goes on waiting for them."""
-        verdict = self._patience.with_(turn.cell, self._leases, bool(self._running))
+        verdict = self._device_wait.with_(turn.cell, self._leases, bool(self._running))
         if isinstance(verdict, bool):
             return verdict
         self._leave(turn)
@@ -206,6 +211,7 @@ class LocalEngine(Engine):
     def _take_answer(self, running: RunningCell, report: SweepReport) -> None:
         """The supervisor has answered or died; either way its try is over."""
         outcome = running.take_answer()
+        self._sampling.end(running.cell)
         if outcome is None:
             message, lines = running.how_it_died()
             began_at = time.time() - running.age_s
@@ -235,15 +241,17 @@ class LocalEngine(Engine):
 
     def _usable(self, turn: Turn) -> Sequence[DeviceInfo]:
         slots = turn.host.slots
-        return self._ward.usable(slots) if self._quarantines(turn.cell) else slots
+        return self._device_quarantine.usable(slots) if self._quarantines(turn.cell) else slots
 
     def _examine(self, running: RunningCell, outcome: Outcome, report: SweepReport) -> None:
         """Put aside the devices that the cell's records speak against, and what needs them."""
         config_id = running.cell.planned.config_id
-        for device in self._ward.examine(running.folder, config_id, running.lease.slots, outcome):
+        for device in self._device_quarantine.examine(
+            running.folder, config_id, running.lease.slots, outcome
+        ):
             self.display.note(f"quarantine {device}; it gets no more cells of this sweep")
         for turn in list(self._line.waiting):
-            refusal = self._ward.refusal(turn.width, turn.host.slots)
+            refusal = self._device_quarantine.refusal(turn.width, turn.host.slots)
             if refusal is not None and self._quarantines(turn.cell):
                 self._leave(turn)
                 self._skip([turn.cell], report, refusal)
@@ -256,6 +264,7 @@ class LocalEngine(Engine):
             running.process.terminate()
         for running in self._running:
             running.end(deadline)
+            self._sampling.end(running.cell)
             self._leases.release(running.lease)
             report.outcomes[running.cell.planned.cell_id] = Outcome("interrupted")
         self._running.clear()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scalewise.analysis.rank_validity import invalid_ranks
-from scalewise.analysis.throughput import NotMeasuredError, measure_throughput
 from scalewise.records import CellFolder, RankSummary, RecordError, StepSeries, read_steps
 from scalewise.records.fed import data_shards_of
 from scalewise.records.rank_means import last_metrics
@@ -14,6 +12,8 @@ from scalewise.sweep.job import Outcome
 
 def throughput_of(folder: CellFolder, ranks: Sequence[RankSummary]) -> float | None:
     """Global samples/s of a run; None where its records do not carry it."""
+    from scalewise.analysis.throughput import NotMeasuredError
+
     try:
         series = [read_steps(folder.steps_path(rank), rank) for rank in range(len(ranks))]
         return throughput_from(series, ranks)
@@ -24,8 +24,10 @@ def throughput_of(folder: CellFolder, ranks: Sequence[RankSummary]) -> float | N
 def throughput_from(series: Sequence[StepSeries], ranks: Sequence[RankSummary]) -> float:
     """Global samples/s of a run, by the steps of its ranks.
 
-    Raises :class:`NotMeasuredError` where they do not carry it.
+    Raises analysis' NotMeasuredError where they do not carry it.
     """
+    from scalewise.analysis.throughput import measure_throughput
+
     return measure_throughput(series, len(ranks), data_shards_of(ranks)).global_samples_per_s
 
 
@@ -45,6 +47,8 @@ def done(folder: CellFolder, cell_id: str, objective: str, told_before: bool) ->
         value = last_metrics(result.ranks).get(objective)
         missing = _unmeasured(objective, result.ranks)
     else:
+        from scalewise.analysis.rank_validity import invalid_ranks
+
         # The fastest of a search must not be the one that left out the work.
         invalid = next(invalid_ranks(result.ranks), None)
         value = None if invalid else rate

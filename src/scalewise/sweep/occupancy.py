@@ -31,7 +31,7 @@ def read_gpus() -> Mapping[str, DeviceSample]:
     try:
         with open_nvml() as nvml:
             return {
-                gpu.uuid: replace(nvml.read_core(gpu), processes=nvml.processes(gpu))
+                gpu.uuid: replace(nvml.sample(gpu), processes=nvml.processes(gpu))
                 for gpu in nvml.all_devices()
             }
     except NvmlUnavailable:

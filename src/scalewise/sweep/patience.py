@@ -10,7 +10,7 @@ from scalewise.sweep.lease import Leases
 from scalewise.sweep.plan import Cell
 
 
-class Patience:
+class DeviceWait:
     """Decides about a cell whose devices could not be leased.
 
     Args:

@@ -41,8 +41,8 @@ def print_preview(
     """
     sweep = SweepFolder(folder)
     undecided = left_open(requests)
-    later = [f"the better of {one}" for one in auto.described(requests)]
-    later += auto_batch.described(requests, sweep)
+    later = [f"the better of {one}" for one in auto.describe_strategies(requests)]
+    later += auto_batch.describe_batches(requests, sweep)
     selection = select_in(cells, sweep, undecided)
     refused = refusals(sweep, selection, host)
     if refused and len(selection.cells) == 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -36,6 +37,17 @@ def descendants(pid: int) -> list[int]:
         found += below
         waiting += below
     return found
+
+
+def worker_command(folder: str) -> list[str]:
+    """What a rank of the cell in ``folder`` runs, without anything around it."""
+    return [sys.executable, "-P", "-m", "scalewise.sweep.worker", folder]
+
+
+def find_below(pid: int, command: list[str]) -> int | None:
+    """The process that runs ``command``, ``pid`` itself or below it; None while there is none."""
+    wanted = [word.encode() for word in command]
+    return next((p for p in [pid, *descendants(pid)] if command_line(p) == wanted), None)
 
 
 def end_descendants(grace_s: float, limit_s: float = 9.0) -> list[int]:

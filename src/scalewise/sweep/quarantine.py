@@ -15,10 +15,10 @@ from scalewise.records.quarantine import (
     save_quarantine,
 )
 from scalewise.sweep.job import Outcome
-from scalewise.sweep.suspects import SingleRun, Suspect, slow_gpus, suspects
+from scalewise.sweep.suspects import FaultyGpu, SingleRun, find_faulty_gpus, find_slow_gpus
 
 
-class Ward:
+class DeviceQuarantine:
     """The devices that one sweep leases no more.
 
     Args:
@@ -41,7 +41,7 @@ class Ward:
         if len(gpus) == 1 and outcome.state == "done" and rate is not None:
             self._runs.append(SingleRun(config_id, next(iter(gpus)), rate))
         new: dict[str, QuarantinedDevice] = {}
-        for one in (*_found_in(folder), *slow_gpus(self._runs)):
+        for one in (*_found_in(folder), *find_slow_gpus(self._runs)):
             slot = gpus.get(one.uuid)
             if slot is not None and one.uuid not in self.quarantine.uuids | new.keys():
                 new[one.uuid] = _put_aside(slot, one, folder.name)
@@ -68,17 +68,17 @@ class Ward:
         )
 
 
-def _found_in(folder: CellFolder) -> list[Suspect]:
-    found: list[Suspect] = []
+def _found_in(folder: CellFolder) -> list[FaultyGpu]:
+    found: list[FaultyGpu] = []
     for path in folder.device_series_paths():
         try:
-            found += suspects([read_device_series(path)])
+            found += find_faulty_gpus([read_device_series(path)])
         except RecordError:
             continue  # cut off with its sampler; the report names the file
     return found
 
 
-def _put_aside(slot: DeviceInfo, one: Suspect, cell: str) -> QuarantinedDevice:
+def _put_aside(slot: DeviceInfo, one: FaultyGpu, cell: str) -> QuarantinedDevice:
     return QuarantinedDevice(
         one.uuid, slot.index, slot.name, host_id(), one.reason, one.evidence, cell, time.time()
     )

@@ -28,7 +28,7 @@ from scalewise.rank_environment import (
 )
 from scalewise.records import CellFolder
 from scalewise.sweep.job import Job
-from scalewise.sweep.process_tree import ENV_SUPERVISOR, command_line, descendants, kill, reap
+from scalewise.sweep.process_tree import ENV_SUPERVISOR, find_below, kill, reap, worker_command
 from scalewise.typed import to_plain
 
 
@@ -193,7 +193,7 @@ class Ranks:
     @property
     def _own(self) -> list[str]:
         """What a rank runs, without anything around it."""
-        return [sys.executable, "-P", "-m", "scalewise.sweep.worker", self._job.folder]
+        return worker_command(self._job.folder)
 
     def trainers(self) -> dict[int, int]:
         """Rank to the process that trains, of those alive: under a profiler it is not our child.
@@ -202,14 +202,8 @@ class Ranks:
         """
         if self._job.settings.wrap is None:
             return {p.rank: p.pid for p in self.alive}
-        own = [word.encode() for word in self._own]
-        found = {}
-        for process in self.alive:
-            below = [process.pid, *descendants(process.pid)]
-            trainer = next((pid for pid in below if command_line(pid) == own), None)
-            if trainer is not None:
-                found[process.rank] = trainer
-        return found
+        found = ((p.rank, find_below(p.pid, self._own)) for p in self.alive)
+        return {rank: pid for rank, pid in found if pid is not None}
 
     def collect(self) -> None:
         """Note every rank that has ended since the last call."""
@@ -239,9 +233,8 @@ class Ranks:
     def _environment(self, rank: int, local_rank: int, port: int) -> dict[str, str]:
         job, slot = self._job, self._job.slots[local_rank]
         threads = str(max(1, len(slot.cores)))
-        on_gpu = any(one.kind == "cuda" for one in job.slots)
         environment = {
-            **(on_loopback(on_gpu) if job.nodes is None else {}),
+            **(on_loopback(slot.kind == "cuda") if job.nodes is None else {}),
             **scrubbed(os.environ),
             **job.settings.environment,
             **rendezvous(rank, local_rank, job.world_size, port),

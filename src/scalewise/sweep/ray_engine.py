@@ -16,7 +16,7 @@ from scalewise.sweep.ray import RayConfig
 from scalewise.sweep.ray_cluster import Node, RayCluster, Reservation, require_ray
 from scalewise.sweep.ray_link import ActorLink
 from scalewise.sweep.remote import RemoteEngine
-from scalewise.sweep.remote_cell import Link
+from scalewise.sweep.remote_cell import HostLink
 from scalewise.sweep.sweep_report import SweepReport
 
 _ADDRESS_S = 20.0
@@ -67,7 +67,7 @@ class RayEngine(RemoteEngine):
                 "grows"
             )
 
-    def _links(self, orders: Sequence[Order], wanted: Demand) -> Sequence[Link] | None:
+    def _links(self, orders: Sequence[Order], wanted: Demand) -> Sequence[HostLink] | None:
         name = orders[0].cell.cell_id
         if self._asked is None or self._asked[0] != name:
             self._give_back()
@@ -96,7 +96,7 @@ class RayEngine(RemoteEngine):
 
     def _started(
         self, orders: Sequence[Order], wanted: Demand, reservation: Reservation
-    ) -> Sequence[Link] | None:
+    ) -> Sequence[HostLink] | None:
         known = {node.node_id: node for node in self._cluster.nodes()}
         placed = reservation.nodes()
         actors = [self._cluster.actor(reservation, i, wanted) for i in range(wanted.nodes)]

@@ -24,7 +24,7 @@ from scalewise.sweep.lease import HostMismatch
 from scalewise.sweep.line import remaining_of, waiting_of
 from scalewise.sweep.order import Order, forwarded
 from scalewise.sweep.plan import Cell
-from scalewise.sweep.remote_cell import Link, Lost, RemoteCell
+from scalewise.sweep.remote_cell import HostLink, Lost, RemoteCell
 from scalewise.sweep.sweep_report import SweepReport
 
 _LOOK_S = 0.5
@@ -53,7 +53,7 @@ class RemoteEngine(Engine):
         """By cell id: when one that was lost with its host may start again (monotonic time)."""
 
     @abstractmethod
-    def _links(self, orders: Sequence[Order], wanted: Demand) -> Sequence[Link] | None:
+    def _links(self, orders: Sequence[Order], wanted: Demand) -> Sequence[HostLink] | None:
         """Start a cell, one order a host; None while there is no room for it.
 
         Raises :class:`HostMismatch` where there never will be.

@@ -24,7 +24,7 @@ class Lost:
     """False where the host lives and only the processes of the cell are gone."""
 
 
-class Link(Protocol):
+class HostLink(Protocol):
     """One host's part of one running cell."""
 
     host: str
@@ -49,7 +49,7 @@ class RemoteCell:
     cell: Cell
     folder: CellFolder
     wanted: Demand
-    links: Sequence[Link]
+    links: Sequence[HostLink]
     first_attempt: int
     began_at: float
     """Unix time."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.repeats import Repeats
-from scalewise.analysis.runs import Configuration
-from scalewise.analysis.verdicts import reach_verdicts
 from scalewise.records import SweepFolder
 from scalewise.sweep.plan import Cell, Request, in_rounds, make_cell
+
+if TYPE_CHECKING:
+    from scalewise.analysis.repeats import Repeats
+    from scalewise.analysis.runs import Configuration
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,9 @@ def next_rounds(
     ``tried`` are the ids of cells that this sweep has ended with, however they ended: none of
     them is run again, so that the rounds come to an end whatever fails.
     """
+    from scalewise.analysis.load import load_sweep
+    from scalewise.analysis.verdicts import reach_verdicts
+
     found = reach_verdicts(load_sweep(folder.path)).repeats
     rounds: dict[int, dict[str, Cell]] = {}
     undecided = [(m, r.wanted) for r in found if r.wanted is not None for m in r.members]

@@ -11,18 +11,14 @@ from typing import Any
 
 from scalewise.config import ConfigError, SweepConfig
 from scalewise.data_identity import changes, data_identity
-from scalewise.own_code_identity import own_code_identity, own_targets
 from scalewise.plurals import plural
 from scalewise.records import CellFolder, PlannedCell, Provenance, RecordError, SweepFolder
 from scalewise.records.checkpoints import has_checkpoints, untrusted
 from scalewise.records.files import NewerRecordError
-from scalewise.records.provenance import PROTOCOL, SOURCE_SHA256
+from scalewise.records.provenance import PROTOCOL
 from scalewise.sweep.plan import Cell
 from scalewise.train.checkpoint_config import CLOSE_IT, untrusted_checkpoint
-from scalewise.working_tree import running_code
-
-_TOGETHER = "its package and what it imports from beside it, taken together"
-"""What the one sum on record is of."""
+from scalewise.working_tree import code_changes, own_classes, running_code
 
 
 @dataclass(frozen=True)
@@ -152,7 +148,6 @@ def differing(
     code: Mapping[str, object],
     gpus: set[str],
     data: Mapping[str, Mapping[str, str]] | None = None,
-    own_code: Mapping[str, str] | None = None,
 ) -> list[str]:
     """How this process differs from those that made the results of ``kept``, one line each.
 
@@ -162,7 +157,6 @@ def differing(
         code: :func:`~scalewise.working_tree.running_code` of now; empty if unknown.
         gpus: models of the devices that cells would run on now; empty if unknown.
         data: of each cell's id, the files it would learn from now; None if unknown.
-        own_code: sources of the user's own classes that added cells name; None if unknown.
     """
     found: dict[str, int] = {}
     for planned in kept:
@@ -171,7 +165,7 @@ def differing(
         except RecordError:
             continue  # what nobody recorded cannot be compared
         now = {} if data is None else data.get(planned.cell_id, {})
-        for line in _differences(provenance, code, gpus, now, own_code or {}):
+        for line in _differences(provenance, code, gpus, now):
             found[line] = found.get(line, 0) + 1
     return [f"{line} (in {count} {plural(count, 'cell')})" for line, count in found.items()]
 
@@ -181,19 +175,11 @@ def _differences(
     code: Mapping[str, object],
     gpus: set[str],
     data: Mapping[str, str],
-    own_code: Mapping[str, str],
 ) -> Iterable[str]:
     if provenance.protocol != PROTOCOL:
         yield f"protocol of timing: {provenance.protocol} there, {PROTOCOL} here"
-    was = provenance.code
-    for key, name in (("commit", "commit"), (SOURCE_SHA256, "scalewise's sources")):
-        if code and was.get(key) != code.get(key):
-            yield f"code: {name} {_short(was.get(key))} there, {_short(code.get(key))} here"
-    changed = was.get("diff_sha256") != code.get("diff_sha256")
-    if code and was.get("commit") == code.get("commit") and changed:
-        yield "code: the same commit with other changes on top"
-    for target, words in changes(provenance.own_code, own_code).items():
-        yield f"code: your {target}, {_TOGETHER}: {words}"
+    if code:
+        yield from code_changes(provenance.code, code)
     models = {device.name for device in provenance.devices}
     if gpus and not models <= gpus:
         yield f"device: {', '.join(sorted(models))} there, {', '.join(sorted(gpus))} here"
@@ -201,8 +187,10 @@ def _differences(
         yield f"data: dataset.{argument}: {words}"
 
 
-def _short(commit: object) -> str:
-    return str(commit)[:10] if commit else "unknown"
+def current_code(cells: Iterable[Cell]) -> dict[str, Any]:
+    """The fingerprint of the code that these cells would run now."""
+    classes = {name for cell in cells for name in own_classes(cell.request.plain)}
+    return running_code(Path.cwd(), classes)
 
 
 def refuse_mixing(
@@ -229,8 +217,7 @@ def refuse_mixing(
     if not kept or not added:
         return []
     data = _files_of(folder, kept, cells, added) if has_data else None
-    targets = {target for cell in added for target in own_targets(cell.request.plain)}
-    now = running_code(Path.cwd()), gpus, data, own_code_identity(sorted(targets))
+    now = current_code(added), gpus, data
     sweep = cells[0].request.cell.sweep
     mixed_with = kept if sweep.rerun in (None, "failed") else _repeats_of(added, kept)
     refused = [] if sweep.allow_mixed else differing(folder, mixed_with, *now)

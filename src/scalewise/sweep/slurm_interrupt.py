@@ -9,7 +9,7 @@ from scalewise.sweep.job import Outcome
 from scalewise.sweep.slurm_queue import JobState, QueueUnreachable, cancel, states
 from scalewise.sweep.slurm_record import Sent
 
-_LOOK_S = 0.5
+_ASK_EVERY_S = 0.5
 
 
 def interrupt(
@@ -46,7 +46,7 @@ def _cancel_all(jobs: Sequence[Sent], deadline: float, note: Callable[[str], Non
                 sent.state = state if state.ended else JobState("CANCELLED")
             if all(state.ended for state in answer.values()):
                 break
-            time.sleep(_LOOK_S)
+            time.sleep(_ASK_EVERY_S)
     except QueueUnreachable as error:
         note(f"the jobs may go on, SLURM does not answer ({error}): scancel {' '.join(ids)}")
         return False

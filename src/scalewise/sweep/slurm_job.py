@@ -129,6 +129,7 @@ class CellJob:
             topology=host.topology,
             co_tenants=_neighbours(),
             nodes=nodes,
+            samples_devices=True,
         )
 
     def _say_why(self, folder: CellFolder) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from scalewise.analysis.labels import swept_words
 from scalewise.records import CellResult, PlannedCell, RecordError, SweepFolder
 from scalewise.records.quarantine import QuarantinedDevice, load_quarantine
 from scalewise.sweep.cell_status import UNFINISHED, CellStatus, read_cell
@@ -66,6 +65,8 @@ class StatusReader:
 
     def read(self, now: float | None = None) -> SweepStatus:
         """The state of every cell at the Unix time ``now``."""
+        from scalewise.analysis.labels import swept_words
+
         now = time.time() if now is None else now
         plan = self.sweep.load_plan()
         swept = swept_words(plan.cells)

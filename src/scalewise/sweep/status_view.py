@@ -8,15 +8,13 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Group, JustifyMethod, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from scalewise.analysis.blame import Blame, Fate, fate_lines
-from scalewise.analysis.load import no_sweep, sweep_folder
 from scalewise.plurals import plural
 from scalewise.records import RecordError
 from scalewise.sweep.cell_status import UNFINISHED, CellStatus
@@ -24,6 +22,9 @@ from scalewise.sweep.display import duration
 from scalewise.sweep.status import StatusReader, SweepStatus
 from scalewise.terminal import open_console
 from scalewise.typed import to_plain
+
+if TYPE_CHECKING:
+    from scalewise.analysis.blame import Fate
 
 _STYLES = {"done": "green", "failed": "red", "running": "bold", "waiting": "dim"}
 _COLUMNS: Final[tuple[tuple[str, JustifyMethod], ...]] = (
@@ -42,7 +43,7 @@ _SHOWN = 60
 """Rows of the table; of more cells, those that are neither done nor waiting come first."""
 
 
-def main(argv: Sequence[str]) -> int:
+def show_status(argv: Sequence[str]) -> int:
     """Exit status 0, or 2 where there is no sweep to read."""
     parser = argparse.ArgumentParser(
         prog="scalewise status",
@@ -69,6 +70,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _reader(folder: Path) -> StatusReader:
     """Raises :class:`RecordError`, for a folder of no sweep in the words of the other commands."""
+    from scalewise.analysis.load import no_sweep, sweep_folder
+
     cells = folder.glob("*/config.yaml")
     if not sweep_folder(folder).plan_path.exists() and next(cells, None) is None:
         raise RecordError(no_sweep(folder))
@@ -120,6 +123,8 @@ def render(status: SweepStatus, *, whole_lines: bool = False) -> RenderableType:
     ``whole_lines`` leaves the breaking of long lines to the terminal, so that a path can be
     copied; what is redrawn in place has to know its own height.
     """
+    from scalewise.analysis.blame import fate_lines
+
     shown = _worth_showing(status.cells)
     rows = [_row(cell) for cell in shown]
     used = [i for i in range(len(_COLUMNS)) if i < 2 or any(row[i] for row in rows)]
@@ -150,6 +155,8 @@ def _line(text: str, style: str, whole: bool) -> Text:
 
 def _fates(cells: Sequence[CellStatus]) -> list[Fate]:
     """Of cells that have ended without a result."""
+    from scalewise.analysis.blame import Blame, Fate
+
     return [
         Fate(
             f"{cell.name} ({cell.swept})" if cell.swept else cell.name,

@@ -133,7 +133,7 @@ class Supervisor:
             self.folder.clear_attempt()
         ranks = Ranks(self.job, self.folder, self.starter, self.locks)
         ranks.start()
-        sampler = self._sampler(ranks)
+        sampler = self._start_sampling(ranks)
         try:
             verdict = self._watch(ranks)
             if verdict is not None and verdict.cause == "hang":
@@ -148,22 +148,21 @@ class Supervisor:
             return Verdict("exit", f"processes {left} could not be ended", None, None)
         return verdict
 
-    def _sampler(self, ranks: Ranks) -> DeviceSampler | None:
+    def _start_sampling(self, ranks: Ranks) -> DeviceSampler | None:
+        """Sample the devices, or tell the sweep's process of the ranks: then it does."""
         interval_s = self.job.settings.sample_every_s
         if interval_s is None:
             return None
+        if not self.job.samples_devices:
+            one, pids = self.this_try, tuple(process.pid for process in ranks.processes)
+            running = RunningAttempt(one.number, one.started_at, self.job.slots, pids)
+            self.folder.save_running(running)
+            return None
         from scalewise.gpu.sampler import DeviceSampler
 
-        sampler = DeviceSampler(
-            self.folder,
-            {
-                slot.uuid: rank
-                for rank, slot in enumerate(self.job.slots, self.job.first_rank)
-                if slot.uuid
-            },
-            ranks.trainers,
-            interval_s,
-        )
+        first = self.job.first_rank
+        gpus = {slot.uuid: rank for rank, slot in enumerate(self.job.slots, first) if slot.uuid}
+        sampler = DeviceSampler(self.folder, gpus, ranks.trainers, interval_s)
         sampler.start()
         return sampler
 

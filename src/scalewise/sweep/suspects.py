@@ -35,7 +35,7 @@ SLOW_RUNS = 2
 
 
 @dataclass(frozen=True)
-class Suspect:
+class FaultyGpu:
     """One GPU and what speaks against it."""
 
     uuid: str
@@ -43,7 +43,7 @@ class Suspect:
     evidence: str
 
 
-def suspects(series: Iterable[DeviceSeries]) -> Iterator[Suspect]:
+def find_faulty_gpus(series: Iterable[DeviceSeries]) -> Iterator[FaultyGpu]:
     """GPUs that one cell's device series speak against; several findings of one GPU may come."""
     for one in series:
         if one.source == "nvml":
@@ -52,19 +52,19 @@ def suspects(series: Iterable[DeviceSeries]) -> Iterator[Suspect]:
             yield from _low_clocks(one)
 
 
-def _erring(series: DeviceSeries) -> Iterator[Suspect]:
+def _erring(series: DeviceSeries) -> Iterator[FaultyGpu]:
     for alert in series.alerts:
         if alert.level == "error" and alert.condition in ("xid", "ecc", "lost"):
-            yield Suspect(alert.device_id, "errors", alert.text)
+            yield FaultyGpu(alert.device_id, "errors", alert.text)
 
 
-def _throttling(series: DeviceSeries) -> Iterator[Suspect]:
+def _throttling(series: DeviceSeries) -> Iterator[FaultyGpu]:
     for device in series.devices:
         read = _reasons(series, device.id)
         for reason in sorted({word for reasons in read for word in reasons} - HARMLESS):
             held = sum(reason in reasons for reasons in read)
             if held >= FEWEST_SAMPLES and held >= THROTTLED_SHARE * len(read):
-                yield Suspect(
+                yield FaultyGpu(
                     device.id,
                     "throttling",
                     f"held back by {reason} in {held} of {len(read)} samples",
@@ -76,7 +76,7 @@ def _reasons(series: DeviceSeries, device: str) -> list[tuple[str, ...]]:
     return [row.throttle_reasons for row in rows if row.throttle_reasons is not None]
 
 
-def _low_clocks(series: DeviceSeries) -> Iterator[Suspect]:
+def _low_clocks(series: DeviceSeries) -> Iterator[FaultyGpu]:
     pairs: dict[str, list[tuple[float, float]]] = {}
     for sample in series.samples:
         for uuid, own, twins in _comparable_clocks(series, sample):
@@ -86,7 +86,7 @@ def _low_clocks(series: DeviceSeries) -> Iterator[Suspect]:
             continue
         if statistics.median(own / twins for own, twins in read) < CLOCK_RATIO:
             own, twins = (statistics.median(column) for column in zip(*read, strict=True))
-            yield Suspect(
+            yield FaultyGpu(
                 uuid, "slow", f"ran at {own:.0f} MHz under load, its twins at {twins:.0f} MHz"
             )
 
@@ -119,7 +119,7 @@ class SingleRun:
     samples_per_s: float
 
 
-def slow_gpus(runs: Sequence[SingleRun]) -> Iterator[Suspect]:
+def find_slow_gpus(runs: Sequence[SingleRun]) -> Iterator[FaultyGpu]:
     """GPUs that fall behind their twins in single-GPU runs of the same configurations."""
     slow: dict[str, list[float]] = {}
     usual: dict[str, int] = {}
@@ -140,4 +140,4 @@ def slow_gpus(runs: Sequence[SingleRun]) -> Iterator[Suspect]:
     for uuid, ratios in slow.items():
         if len(ratios) >= SLOW_RUNS and len(ratios) > usual.get(uuid, 0):
             made = ", ".join(f"{100 * ratio:.0f} %" for ratio in ratios)
-            yield Suspect(uuid, "slow", f"made {made} of its twins' samples/s in the same cells")
+            yield FaultyGpu(uuid, "slow", f"made {made} of its twins' samples/s in the same cells")

@@ -73,10 +73,10 @@ def _train(folder: CellFolder, rank: int, device: DeviceInfo, host_cores: int) -
 
     from scalewise.config import build_cell
     from scalewise.data_identity import data_identity
-    from scalewise.own_code_identity import own_code_identity, own_targets
     from scalewise.train import experiment
     from scalewise.train.provenance import collect
     from scalewise.train.rank import RankContext
+    from scalewise.working_tree import own_classes
 
     if device.kind == "cpu" and device.cores:
         torch.set_num_threads(len(device.cores))
@@ -95,27 +95,27 @@ def _train(folder: CellFolder, rank: int, device: DeviceInfo, host_cores: int) -
                 tuple(json.loads(os.environ.get("SCALEWISE_COMMAND", "[]"))),
                 host_cores,
                 {} if cell.workload == "doctor" else data_identity(cell.dataset.arguments),
-                {} if cell.workload == "doctor" else own_code_identity(own_targets(plain)),
+                () if cell.workload == "doctor" else own_classes(plain),
             )
         )
     if cell.workload == "doctor":
         _examine(folder, context)
     elif cell.workload == "find_batch":
-        from scalewise.train import batch_cell
+        from scalewise.train.batch_cell import search_batch
 
-        batch_cell.run(cell, plain, folder, context, host_cores)
+        search_batch(cell, plain, folder, context, host_cores)
     else:
         experiment.run(cell, folder, context)
 
 
 def _examine(folder: CellFolder, context: RankContext) -> None:
     from scalewise.config import ConfigError
-    from scalewise.measure import doctor_cell
+    from scalewise.measure.doctor_cell import examine_cell
     from scalewise.typed import build
 
     slots = [build(DeviceInfo, d) for d in json.loads(os.environ["SCALEWISE_DEVICES"])]
     try:
-        doctor_cell.run(folder, context, slots, os.environ.get(ENV_DRIVER))
+        examine_cell(folder, context, slots, os.environ.get(ENV_DRIVER))
     except ValueError as error:
         raise ConfigError(str(error)) from error
 

@@ -51,24 +51,24 @@ class CellMirror:
         self._settled = False
         self._said: str | None = None
 
-    def poll(self) -> bool:
+    def poll(self, *, closing: bool = False) -> bool:
         """Hand over what is new. Returns whether the run is open in the trackers."""
         if self._settled:
             return False
         try:
-            self._poll()
+            self._poll(closing)
         except (RecordError, OSError) as error:
             self._say(str(error))
         return self._open is not None
 
     def close(self) -> None:
         """No more records will come: hand over what there is and end the run as it stands."""
-        self.poll()
+        self.poll(closing=True)
         if self._open is not None:
             self._open.finish(self._open.attempt, self._read(final=False) or _UNFINISHED)
             self._open = None
 
-    def _poll(self) -> None:
+    def _poll(self, closing: bool) -> None:
         attempt = current_attempt(self._cell)
         if attempt is None:
             return
@@ -79,12 +79,16 @@ class CellMirror:
         if self._open is None and self._done != identity:
             self._start(attempt)
         if self._open is not None:
-            # Whether it has ended is asked first, so that what is read after that is all.
-            problem = self._read(final=attempt.has_ended)
-            if problem is not None or attempt.has_ended:
+            # The sweep samples the devices once more when the result is there: what is read a poll
+            # after that is all.
+            done = attempt.result is not None
+            final = attempt.has_ended and (closing or not done or self._open.is_done)
+            problem = self._read(final=final)
+            self._open.is_done = done
+            if problem is not None or final:
                 self._open.finish(attempt, problem)
                 self._open = None
-                self._settled = attempt.result is not None
+                self._settled = done
 
     def _start(self, attempt: CurrentAttempt) -> None:
         self._done = (attempt.number, attempt.stamp)
@@ -171,6 +175,8 @@ class _OpenRun:
         self.rows = rows
         self.lanes = lanes
         self.book = book
+        self.is_done = False
+        """Whether its result was there at the last poll."""
 
     def finish(self, attempt: CurrentAttempt, problem: str | None) -> None:
         summary = run_summary(self._cell, attempt, self.rows.windows)

@@ -21,7 +21,7 @@ class ReplacedError(Exception):
     """The file was begun anew (a retry) before its earlier rows had all been read."""
 
 
-class _Tail:
+class Tail:
     """Whole units of bytes from a growing file; a torn last one stays until it is whole."""
 
     def __init__(self, path: Path) -> None:
@@ -50,7 +50,7 @@ class _Tail:
         self._head = head
 
 
-class LineTail(_Tail):
+class LineTail(Tail):
     """Parsed lines of a JSON-lines file."""
 
     def read(self) -> list[dict[str, Any]]:
@@ -64,7 +64,7 @@ class LineTail(_Tail):
             raise RecordError(f"{self.path}: not JSON: {error}") from error
 
 
-class StepTail(_Tail):
+class StepTail(Tail):
     """Rows of ``STEP_DTYPE`` from a rank's step file."""
 
     def __init__(self, path: Path) -> None:

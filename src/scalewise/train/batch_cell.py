@@ -33,7 +33,7 @@ from scalewise.train.rank import RankContext
 from scalewise.train.trial_memory import GpuMemory, HostMemory, TrialMemory
 
 
-def run(
+def search_batch(
     cell: CellConfig,
     plain: Mapping[str, Any],
     folder: CellFolder,

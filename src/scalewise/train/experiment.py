@@ -17,6 +17,7 @@ from scalewise.faults.plant import UnplantableError, planted
 from scalewise.faults.records import leave_records
 from scalewise.optimizers.pruning import UnprunableError
 from scalewise.records import CellFolder, RankSummary
+from scalewise.train import strategies
 from scalewise.train.build import (
     brings_optimizer,
     build_data,
@@ -176,7 +177,7 @@ def build_trainer(
 
 def _build_strategy(cell: CellConfig, setting: Setting) -> Strategy | str:
     try:
-        return cell.strategy.build(setting)
+        return strategies.build(cell.strategy, setting)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 

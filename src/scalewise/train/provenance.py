@@ -6,7 +6,7 @@ import importlib.metadata
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -42,13 +42,13 @@ def collect(
     command: tuple[str, ...] | None = None,
     host_cores: int | None = None,
     data: Mapping[str, str] | None = None,
-    own_code: Mapping[str, str] | None = None,
+    classes: Iterable[str] = (),
 ) -> Provenance:
     """Provenance of the cell this process is a rank of.
 
     ``host_cores`` are the usable cores of the host, where this process is bound to some of them;
     ``data`` are the files it learns from: :func:`scalewise.data_identity.data_identity`;
-    ``own_code`` is of the user's classes: :func:`scalewise.own_code_identity.own_code_identity`.
+    ``classes`` are the user's own: :func:`scalewise.working_tree.own_classes`.
     """
     environment = recorded_in(os.environ)
     gpus = [device.name for device in devices if device.kind == "cuda"]
@@ -59,7 +59,7 @@ def collect(
         platform=platform.platform(),
         python=platform.python_version(),
         packages=package_versions(),
-        code=running_code(Path.cwd()),
+        code=running_code(Path.cwd(), classes),
         devices=devices,
         driver=driver,
         cuda=torch.version.cuda,
@@ -73,7 +73,6 @@ def collect(
         peak_tflops=peak_tflops,
         peak_source=peak_source,
         data=data or {},
-        own_code=own_code or {},
         started="forked" if os.environ.get(ENV_STARTED) == "forked" else "fresh",
         protocol=PROTOCOL,
     )

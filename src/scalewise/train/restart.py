@@ -25,7 +25,6 @@ from scalewise.train.callbacks.recorder import CellRecorder
 from scalewise.train.checkpoint_config import CheckpointConfig
 from scalewise.train.checkpoint_trust import check_trust
 from scalewise.train.rank import RankContext
-from scalewise.working_tree import running_code
 
 _PACE_STEPS = 10
 """Steps from which the pace is told, before the first checkpoint by time."""
@@ -60,10 +59,6 @@ class Restarts:
         self._next = first + (config.every_n_steps or _PACE_STEPS)
         self._pace_from = (first, time.monotonic())
         self._paced = config.every_n_steps is not None
-        # Once, of the code that was loaded: asked at each checkpoint, a signal to all processes of
-        # the cell could end git, and what it could not tell would later count as other code.
-        asks = config.on and rank.is_first
-        self._code = running_code(Path.cwd()) if asks else {}
 
     def fit_arguments(self) -> dict[str, Any]:
         """What ``Trainer.fit`` needs to start from the last checkpoint."""
@@ -164,7 +159,7 @@ class Restarts:
                     world_size=rank.world_size,
                     samples=samples,
                     devices=(rank.device.name,),
-                    code=self._code,
+                    code=self._folder.load_provenance().code,
                     files={},
                 ),
             )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from scalewise import records
-from scalewise.records.provenance import PROTOCOL, SOURCE_SHA256
+from scalewise.records.provenance import CLASS_FILES, PROTOCOL, SOURCE_SHA256
 
 PACKAGES = {"torch": "2.13.0", "pytorch-lightning": "2.6.6", "numpy": "2.4.6"}
 START = 1_760_000_000.0
@@ -71,7 +71,7 @@ class Spec:
     rank_losses: Mapping[int, float] = field(default_factory=dict)
     """What the loss of a rank's own samples lies above that; add up to 0."""
     data: Mapping[str, str] = field(default_factory=dict)
-    own_code: Mapping[str, str] = field(default_factory=dict)
+    class_files: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -197,15 +197,15 @@ def _provenance(spec: Spec) -> records.Provenance:
         memory_limit_mib=None,
         emulated=spec.emulated,
         data=spec.data,
-        own_code=spec.own_code,
         protocol=spec.protocol,
     )
 
 
 def _code(spec: Spec) -> dict[str, Any]:
+    files = {CLASS_FILES: dict(spec.class_files)} if spec.class_files else {}
     if spec.commit is not None:
-        return {"commit": spec.commit, "dirty": False, "diff_sha256": None}
-    return {} if spec.source_sha256 is None else {SOURCE_SHA256: spec.source_sha256}
+        return {"commit": spec.commit, "dirty": False, "diff_sha256": None, **files}
+    return files if spec.source_sha256 is None else {SOURCE_SHA256: spec.source_sha256, **files}
 
 
 def _write_steps(folder: records.CellFolder, spec: Spec, rank: int) -> None:
@@ -335,7 +335,7 @@ def _result(planned: records.PlannedCell, spec: Spec) -> records.CellResult:
         repeat=spec.repeat,
         attempt=1,
         started_at=START,
-        finished_at=START + 10,
+        finished_at=START + spec.repeat + 10,
         world_size=spec.devices,
         strategy=spec.strategy,
         scaling="weak" if spec.scaling == "weak" else "strong",

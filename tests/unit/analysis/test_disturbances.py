@@ -15,7 +15,7 @@ from fakes.nvml.fixture import fake_nvml  # noqa: F401  # a fixture
 from fakes.nvml.scenario import INVALID_ARGUMENT, NO_PERMISSION, Scenario, gpu_uuid, mig_uuid
 from scalewise.analysis.cells import Cell
 from scalewise.analysis.common_stalls import common_stalls
-from scalewise.analysis.disturbances import Finding, disturbances
+from scalewise.analysis.disturbances import Disturbance, disturbances
 from scalewise.analysis.load import load_cell, load_sweep
 from scalewise.gpu.sampler import DeviceSampler
 from scalewise.records import (
@@ -41,7 +41,7 @@ Processes = Mapping[int, float]
 """Pid to MiB."""
 
 
-def statuses(found: Sequence[Finding]) -> dict[str, str]:
+def statuses(found: Sequence[Disturbance]) -> dict[str, str]:
     return {one.code: one.status for one in found}
 
 

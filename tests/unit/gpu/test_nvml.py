@@ -32,7 +32,7 @@ def test_the_core_lane_reads_every_value_in_its_unit(fake_nvml: Use) -> None:
     fake_nvml(Scenario().h200(2))
     with open_nvml() as nvml:
         _, second = nvml.devices()
-        sample = nvml.read_core(second)
+        sample = nvml.sample(second)
         assert nvml.driver_version() == "999.01"
     assert (second.name, second.uuid, second.cores) == ("NVIDIA H200", gpu_uuid(1), (2, 3))
     assert (second.memory_total_mib, second.power_limit_w) == (143_771, 700)
@@ -101,11 +101,11 @@ def test_an_unexpected_error_is_kept_as_a_fault_and_asked_again(fake_nvml: Use) 
     fake_nvml(scenario.fault(0, "temperature", TIMEOUT, until=now + 0.3))
     with open_nvml() as nvml:
         (gpu,) = nvml.devices()
-        assert nvml.read_core(gpu).temperature_c is None
+        assert nvml.sample(gpu).temperature_c is None
         assert nvml.faults == {"GPU 0 temperature_c": "timeout"}
         assert not nvml.unavailable
         time.sleep(0.35)
-        assert nvml.read_core(gpu).temperature_c == 61
+        assert nvml.sample(gpu).temperature_c == 61
 
 
 @pytest.mark.parametrize("code", [GPU_IS_LOST, DRIVER_NOT_LOADED, VERSION_MISMATCH])
@@ -117,9 +117,9 @@ def test_a_gpu_that_is_gone_raises_gpu_lost(fake_nvml: Use, code: int) -> None:
         first, second = nvml.devices()
         time.sleep(0.25)
         with pytest.raises(GpuLost) as lost:
-            nvml.read_core(second)
+            nvml.sample(second)
         assert lost.value.uuid == gpu_uuid(1)
-        assert nvml.read_core(first).power_w == 600
+        assert nvml.sample(first).power_w == 600
 
 
 def test_a_gpu_lost_before_the_start_is_left_out_and_named(fake_nvml: Use) -> None:
@@ -138,7 +138,7 @@ def test_mig_instances_are_found_and_tell_what_they_can(fake_nvml: Use) -> None:
         assert [d.uuid for d in instances] == [mig_uuid(1, 3), mig_uuid(1, 5)]
         assert [d.mig_ids for d in instances] == [(3, 0), (5, 0)]
         assert instances[0].parent_uuid == parent.uuid
-        sample = nvml.read_core(instances[1])
+        sample = nvml.sample(instances[1])
         assert not nvml.faults
     assert sample.memory_used_mib == 2560
     assert sample.power_w is None, "an invalid argument of a MIG handle is not a fault"

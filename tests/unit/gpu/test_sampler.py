@@ -1,4 +1,4 @@
-"""One participant: lanes, loss, faults, the beat."""
+"""Lanes, loss, faults, the beat."""
 
 from __future__ import annotations
 
@@ -93,7 +93,6 @@ def test_slow_lanes_are_read_one_gpu_after_another(
         reading = reader.read(uuids, 0.1)
         slow = [uuid for uuid, s in reading.samples.items() if s.energy_j is not None]
         assert len(slow) <= 1
-        assert not slow or reading.extra_lanes
         for uuid in slow:
             read_at[uuid].append(time.monotonic() - begun)
     reader.close()
@@ -219,6 +218,52 @@ def test_a_cpu_host_samples_processes_that_start_late(tmp_path: Path) -> None:
     assert len(rss) >= 4 and all(v is not None and v > 10 for v in rss)
 
 
+def test_the_record_begins_with_the_ranks(tmp_path: Path) -> None:
+    folder = CellFolder(tmp_path / "cell")
+    ranks: list[dict[int, int] | None] = [None]
+    with DeviceSampler(folder, {}, lambda: ranks[-1], interval_s=0.1):
+        time.sleep(0.25)
+        assert folder.device_series_paths() == []
+        ranks.append({0: os.getpid()})
+        time.sleep(0.35)
+    assert _series(folder).times
+    with DeviceSampler(CellFolder(tmp_path / "never"), {}, lambda: None, interval_s=0.1):
+        pass
+    assert not (tmp_path / "never").exists()
+
+
+def test_cells_of_one_process_keep_their_own_gpus(fake_nvml: Use, tmp_path: Path) -> None:
+    fake_nvml(Scenario().h200(2))
+    folders = [CellFolder(tmp_path / name) for name in ("first", "second")]
+    first, second = (
+        DeviceSampler(folder, {gpu_uuid(i): 0}, _no_pids, interval_s=0.1)
+        for i, folder in enumerate(folders)
+    )
+    with first:
+        with second:
+            time.sleep(0.5)
+        ended_at = time.time()
+        time.sleep(0.5)
+    for gpu, folder in enumerate(folders):
+        series = _series(folder)
+        assert series.problems == ()
+        assert all(set(row) == {gpu_uuid(gpu)} for row in series.samples)
+    assert _series(folders[0]).times[-1] > ended_at > _series(folders[1]).times[-1]
+
+
+def test_what_the_driver_reports_of_another_cells_gpu_is_not_told(
+    fake_nvml: Use, tmp_path: Path
+) -> None:
+    scenario = Scenario().h200(2)
+    fake_nvml(scenario.xid(1, 79, time.monotonic() - scenario.origin + 0.2))
+    folder = CellFolder(tmp_path / "cell")
+    sampler = DeviceSampler(folder, _gpus(1), _no_pids, interval_s=0.1)
+    _sample_for(1.3, sampler)
+    assert sampler.problems == [] and not [
+        a for a in _series(folder).alerts if a.condition == "xid"
+    ]
+
+
 def test_a_full_disk_ends_the_record_and_nothing_else(tmp_path: Path) -> None:
     folder = CellFolder(tmp_path / "cell")
     folder.path.mkdir()
@@ -230,8 +275,13 @@ def test_a_full_disk_ends_the_record_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_an_error_in_the_thread_is_recorded_not_raised(tmp_path: Path) -> None:
+    asked: list[None] = []
+
     def broken() -> dict[int, int]:
-        raise RuntimeError("no pids today")
+        asked.append(None)
+        if len(asked) > 1:
+            raise RuntimeError("no pids today")
+        return {}
 
     folder = CellFolder(tmp_path / "cell")
     sampler = DeviceSampler(folder, {}, broken, interval_s=0.1)

@@ -17,7 +17,7 @@ from fakes.nvml.scenario import Scenario, gpu_uuid
 from scalewise.gpu.nvml import NvmlError, open_nvml
 from scalewise.measure import doctor, gemm_rates
 from scalewise.measure.doctor_advice import advise
-from scalewise.measure.doctor_devices import examine, pcie_link
+from scalewise.measure.doctor_devices import describe_devices, pcie_link
 from scalewise.measure.doctor_links import expected_gb_s, pcie_gb_s
 from scalewise.measure.doctor_plan import Plan
 from scalewise.measure.doctor_rules_devices import thermal_ratio
@@ -329,7 +329,7 @@ def test_values_out_of_range_end_with_status_2(
     argv: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        doctor.main(argv)
+        doctor.run_doctor(argv)
     assert ended.value.code == 2
     assert "allowed:" in capsys.readouterr().err
 
@@ -369,11 +369,11 @@ def test_facts_and_links_of_gpus_come_from_nvml(
     scenario = Scenario().h200(2).add("process 0 4242 5120").points(0, "ecc_uncorrected", {0: 3})
     fake_nvml(scenario)
     slots = [DeviceInfo("cuda", "NVIDIA H200", gpu_uuid(i), i) for i in range(2)]
-    (first, second), (link,) = examine(slots)
+    (first, second), (link,) = describe_devices(slots)
     assert (first.other_processes, first.ecc_uncorrected, second.other_processes) == (1, 3, 0)
     assert second.near_cores == (2, 3)
     assert (link.first, link.second, link.kind) == (0, 1, "NV18")
-    (stranger,), _ = examine([DeviceInfo("cuda", "NVIDIA H200", "GPU-gone", 7)])
+    (stranger,), _ = describe_devices([DeviceInfo("cuda", "NVIDIA H200", "GPU-gone", 7)])
     assert stranger.missing == {"nvml": "NVML does not show GPU-gone"}
     with open_nvml() as nvml, pytest.raises(NvmlError, match="does not answer"):
         pcie_link(nvml, "GPU-gone")

@@ -14,7 +14,7 @@ from scalewise.measure.profiler_window import (
     Span,
     host_operations,
     kernels,
-    summarise,
+    summarise_window,
 )
 
 CUDA, CPU = torch.autograd.DeviceType.CUDA, torch.autograd.DeviceType.CPU
@@ -92,7 +92,7 @@ def test_nccl_kernels_on_two_streams_are_communication_counted_once() -> None:
         Event("step", 0, 20 * MS, where=CPU, annotation=True),
         Event("aten::mm", 0, 20 * MS, where=CPU),
     ]
-    found = summarise(0, 2, "device", kernels(events))
+    found = summarise_window(0, 2, "device", kernels(events))
     assert found.communication_ms == pytest.approx(3.0)
     assert found.overlapped_ms == pytest.approx(1.0)
     assert found.not_overlapped_ms == pytest.approx(2.0)
@@ -110,18 +110,18 @@ def test_on_a_cpu_collectives_are_ranges_and_only_the_training_thread_computes()
         Event("aten::add", 12 * MS, 1 * MS, CPU),
         Event("aten::copy_", 0, 9 * MS, CPU, thread=3),
     ]
-    found = summarise(0, 1, "host", host_operations(events))
+    found = summarise_window(0, 1, "host", host_operations(events))
     assert found.communication_ms == pytest.approx(10.0)
     assert found.overlapped_ms == pytest.approx(3.0)
     assert found.computation_ms == pytest.approx(4.0)
 
 
 def test_no_collective_is_missing_and_not_zero() -> None:
-    found = summarise(0, 1, "device", [Span("gemm", 0, MS, communication=False)])
+    found = summarise_window(0, 1, "device", [Span("gemm", 0, MS, communication=False)])
     assert found.communication_ms is None and found.overlapped_ms is None
     assert "communication_ms" in found.missing
     with pytest.raises(ValueError, match="steps: found 0"):
-        summarise(0, 0, "device", [])
+        summarise_window(0, 0, "device", [])
 
 
 def test_collectives_are_kept_one_by_one_in_the_order_in_which_they_began() -> None:
@@ -130,7 +130,7 @@ def test_collectives_are_kept_one_by_one_in_the_order_in_which_they_began() -> N
         Span("gemm", 0, 30 * MS, communication=False),
         Span("ncclAllReduce", 5 * MS, 12 * MS, communication=True),
     ]
-    assert summarise(0, 1, "device", spans).collectives_ms == (7.0, 3.0)
+    assert summarise_window(0, 1, "device", spans).collectives_ms == (7.0, 3.0)
 
 
 def test_the_real_profiler_sees_the_operators_of_a_step() -> None:

@@ -19,7 +19,7 @@ from scalewise.analysis.summary import Analysis, analyse
 from scalewise.report import study
 from scalewise.report.study import benchmarks, tables
 from scalewise.report.study.epochs import epoch_times_s
-from scalewise.report.study.selection import Selection, select
+from scalewise.report.study.selection import StudySelection, select
 from scalewise.report.table import Table
 
 RECORDING = Path(__file__).parents[2] / "data" / "h200x2_gpt2"
@@ -123,10 +123,10 @@ def test_epoch_times_leave_out_the_first_and_the_unfinished(analysis: Analysis) 
 
 class TestSelection:
     def test_one_data_set(self, analysis: Analysis) -> None:
-        chosen = select(analysis, Selection(datasets=("stdlib",)))
+        chosen = select(analysis, StudySelection(datasets=("stdlib",)))
         assert {c.name("dataset") for c in chosen.configurations} == {"stdlib"}
         assert {p.multi.name("dataset") for p in chosen.pairs} == {"stdlib"}
 
     def test_one_that_is_not_there(self, analysis: Analysis) -> None:
         with pytest.raises(ValueError, match=r"--datasets: found 'imdb'; allowed: stdlib, tabular"):
-            select(analysis, Selection(datasets=("imdb",)))
+            select(analysis, StudySelection(datasets=("imdb",)))

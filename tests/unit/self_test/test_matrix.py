@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from scalewise.analysis.diagnosis import Diagnosis
-from scalewise.analysis.disturbances import Finding
+from scalewise.analysis.disturbances import Disturbance
 from scalewise.self_test import page
 from scalewise.self_test.matrix import accusations, detections, passed, rows
 from scalewise.self_test.observe import HEALTHY, NOTHING, Observation
@@ -30,8 +30,8 @@ def crowded(limits: tuple[str, ...], codes: tuple[str, ...]) -> Observation:
     return replace(busy, expected=CROWDED, findings=findings(*codes), is_healthy=True)
 
 
-def findings(*codes: str, status: str = "found") -> tuple[Finding, ...]:
-    return tuple(Finding(code, status, "a cell", "") for code in codes)  # type: ignore[arg-type]
+def findings(*codes: str, status: str = "found") -> tuple[Disturbance, ...]:
+    return tuple(Disturbance(code, status, "a cell", "") for code in codes)  # type: ignore[arg-type]
 
 
 def test_the_detection_limit_is_the_weakest_from_which_all_are_right() -> None:

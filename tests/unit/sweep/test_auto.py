@@ -17,7 +17,7 @@ from recorded import DDP, Spec, write_cell
 from scalewise.config import ConfigError, resolve
 from scalewise.paths import conf_dir
 from scalewise.records import SweepFolder, SweepPlan, load_decision, save_decision
-from scalewise.sweep.auto import choose, left_open, stage_one
+from scalewise.sweep.auto import choose, open_strategies, stage_one
 from scalewise.sweep.plan import Cell, Request, plan, request
 
 
@@ -47,7 +47,7 @@ def test_stage_one_is_short_runs_of_every_candidate(auto: Request) -> None:
     other = asked("strategy=single", "max_steps=70")
     first = list(stage_one([auto, other]))
     assert first[-1] is other
-    assert left_open([auto, other, auto]) == (auto,)
+    assert open_strategies([auto, other, auto]) == (auto,)
     probes = {one.cell.strategy.kind: one.cell for one in first[:-1]}
     assert set(probes) == {"single", "ddp"}
     for cell in probes.values():

@@ -28,7 +28,7 @@ from scalewise.records.batch_search import (
 )
 from scalewise.report.findings import batch_sizes
 from scalewise.sweep.asked import plan_in, select_in
-from scalewise.sweep.auto_batch import described, is_search, left_open, search_for
+from scalewise.sweep.auto_batch import describe_batches, is_search, open_batches, search_for
 from scalewise.sweep.display import LineDisplay
 from scalewise.sweep.engine import Engine
 from scalewise.sweep.job import Outcome
@@ -104,7 +104,7 @@ class Pretended(Engine):
 
 def sweep(folder: Path, requests: Sequence[Request], fails: bool = False) -> Pretended:
     """As the launcher runs it, trackers and devices apart."""
-    open_ones = left_open(requests)
+    open_ones = open_batches(requests)
     selection = select_in(plan_in(folder, requests), SweepFolder(folder), open_ones)
     engine = Pretended(folder, fails)
     engine.left_open, engine.again = open_ones, selection.again
@@ -178,7 +178,7 @@ def test_a_sweep_that_goes_on_does_not_search_again(tmp_path: Path) -> None:
     (search, trained) = first.ran
     (tmp_path / trained.planned.name / "result.json").unlink()
     resumed = asked("batch_size=auto", f"sweep.resume={tmp_path}")
-    assert described([resumed], SweepFolder(tmp_path)) == []
+    assert describe_batches([resumed], SweepFolder(tmp_path)) == []
     second = sweep(tmp_path, [resumed])
     assert [cell.planned.cell_id for cell in second.ran] == [trained.planned.cell_id]
     more = sweep(tmp_path, [asked("batch_size=auto", f"sweep.resume={tmp_path}", "sweep.extend=1")])
@@ -228,7 +228,7 @@ def test_nothing_is_trained_where_nothing_was_found(tmp_path: Path) -> None:
 
 def test_the_dry_run_says_what_comes_later(tmp_path: Path) -> None:
     requests = [asked("batch_size=auto", f"seed={seed}") for seed in (1, 2)]
-    assert described(requests, SweepFolder(tmp_path)) == [
+    assert describe_batches(requests, SweepFolder(tmp_path)) == [
         "medium tabular single x1 batch_size=auto, the largest that fits (2 configurations)"
     ]
 

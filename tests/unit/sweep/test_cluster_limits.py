@@ -22,7 +22,7 @@ from scalewise.sweep.job import Outcome
 from scalewise.sweep.order import Order
 from scalewise.sweep.plan import Cell, plan, request
 from scalewise.sweep.remote import RemoteEngine
-from scalewise.sweep.remote_cell import Link, Lost
+from scalewise.sweep.remote_cell import HostLink, Lost
 from scalewise.sweep.slurm import SlurmConfig
 from scalewise.sweep.slurm_engine import SlurmEngine
 from scalewise.sweep.slurm_queue import JobState
@@ -67,7 +67,7 @@ class AnsweringEngine(RemoteEngine):
     def _ask_for(self, cell: Cell) -> None:
         self._queue.append((cell, ONE))
 
-    def _links(self, orders: Sequence[Order], wanted: Demand) -> Sequence[Link]:
+    def _links(self, orders: Sequence[Order], wanted: Demand) -> Sequence[HostLink]:
         self.tries += 1
         return [AnsweringLink(self.answers.pop(0))]
 

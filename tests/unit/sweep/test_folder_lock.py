@@ -74,7 +74,7 @@ def test_what_a_killed_sweep_has_left_is_waited_for(tmp_path: Path, left: int) -
 def test_what_does_not_end_is_named(
     tmp_path: Path, left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scalewise.sweep.folder_lock._END_S", 0.5)
+    monkeypatch.setattr("scalewise.sweep.folder_lock._RANKS_END_S", 0.5)
     with pytest.raises(SweepBusy, match=rf"^sweep\.resume: .*\(process ids: {left}\)"):
         held(SweepFolder(tmp_path)).__enter__()
 

@@ -26,7 +26,7 @@ from scalewise.records import (
 from scalewise.sweep.job import Outcome
 from scalewise.sweep.lease import Leases
 from scalewise.sweep.occupancy import Occupancy, occupants, read_gpus
-from scalewise.sweep.patience import Patience
+from scalewise.sweep.patience import DeviceWait
 from scalewise.sweep.recorded_end import foreign_processes
 from scalewise.tenants import Tenant
 
@@ -59,7 +59,7 @@ class Gpus:
         self.samples = {"GPU-0": BUSY, "GPU-1": FREE}
         self.leases = Leases(Occupancy(lambda: dict(self.samples), self.clock))
         self.said: list[str] = []
-        self.patience = Patience(self.said.append, self.clock)
+        self.patience = DeviceWait(self.said.append, self.clock)
 
     def lease(self, count: int) -> Any:
         self.clock.now += 2

@@ -22,7 +22,7 @@ from scalewise.sweep.line import Line, Turn
 from scalewise.sweep.order import Order
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.remote import RemoteEngine
-from scalewise.sweep.remote_cell import Link
+from scalewise.sweep.remote_cell import HostLink
 
 
 class OnNoHost(RemoteEngine):
@@ -31,7 +31,7 @@ class OnNoHost(RemoteEngine):
     def _ask_for(self, cell: Cell) -> None:
         self._queue.append((cell, Demand(1, 1, 0, 1)))
 
-    def _links(self, orders: Sequence[Order], wanted: Demand) -> Sequence[Link] | None:
+    def _links(self, orders: Sequence[Order], wanted: Demand) -> Sequence[HostLink] | None:
         return None
 
 

@@ -1,8 +1,8 @@
-"""A user's own classes are checked before anything starts, mostly without importing them."""
+"""A user's own classes are imported and looked at by one process before any cell starts."""
 
 from __future__ import annotations
 
-import ast
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,133 +11,195 @@ from typing import Any, cast
 
 import pytest
 
-from scalewise.components import Component
+from scalewise.components import Component, check_module
 from scalewise.errors import ConfigError
+from scalewise.sweep import own_code
 from scalewise.sweep.own_code import check_own_code
-from scalewise.sweep.signature import Undecided, check_call
 
 SOURCE = """
-import dataclasses
-from elsewhere import Imported, Base
+import collections
+print("said while it is imported")
 
 class Net:
     def __init__(self, width: int, depth=2, *, note: str = ""): ...
 
-class Wider(Net):
-    pass
+class Wider(Net): ...
 
 class Open:
     def __init__(self, width, **rest): ...
 
-class Inherits(Base):
-    pass
-
-@dataclasses.dataclass
-class Data:
-    path: str
+Point = collections.namedtuple("Point", ["x", "y"])
+NUMBER = 3
 
 def make(size: float): ...
+def bare(): ...
+
+class Plain:
+    def __init__(self, params, lr: float): ...
+
+class Told:
+    def __init__(self, params, device_kind, lr: float = 0.1): ...
+
+def optimizer(**all): ...
+
+class Without:
+    def __init__(self, weights): ...
 """
-MODULE = ast.parse(SOURCE)
+STUB = """
+class LightningModule:
+    def training_step(self): ...
+    def configure_optimizers(self): ...
+"""
+"""Stands for Lightning, whose import takes seconds."""
+LIGHTNING = """
+import pytorch_lightning as pl
+class Mine(pl.LightningModule):
+    def training_step(self, batch): ...
+    def configure_optimizers(self): ...
+class Derived(Mine): ...
+class Idle(pl.LightningModule):
+    def configure_optimizers(self): ...
+class Still(pl.LightningModule):
+    def training_step(self, batch): ...
+class Other: ...
+"""
+OURS = Component("scalewise.datasets.Any", "any", {})
 
 
-def check(name: str, **arguments: Any) -> None:
-    check_call("model", f"mine.{name}", name, MODULE, arguments)
-
-
-def test_arguments_that_fit_pass() -> None:
-    check("Net", width=3, note="x")
-    check("Wider", width=3, depth=None)
-    check("Open", width=3, anything=4)
-    check("make", size=3)
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "line"),
-    [
-        ("Net", {"widht": 1}, "model.widht: unknown key (did you mean 'width'?); allowed: width,"),
-        ("Net", {}, "model.width: missing; mine.Net needs it"),
-        ("Wider", {"width": "a"}, "model.width: found 'a'; allowed: an integer"),
-        ("Open", {"rest": 1}, "model.width: missing"),
-        ("make", {"size": None}, "model.size: found null; allowed: a number"),
-        ("Nett", {}, "model._target_: found 'mine.Nett'; mine has no 'Nett' (did you mean 'Net'?)"),
-    ],
-)
-def test_what_does_not_is_one_line(name: str, arguments: dict[str, Any], line: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        check(name, **arguments)
-    assert str(error.value).startswith(line)
-
-
-@pytest.mark.parametrize("name", ["Inherits", "Data", "Imported"])
-def test_what_the_source_does_not_tell_is_left_to_an_import(name: str) -> None:
-    with pytest.raises(Undecided):
-        check(name)
-
-
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(own_code, "_sound", set())
+    (tmp_path / "loud.py").write_text(SOURCE)
     yield tmp_path
     assert not {"loud", "broken"} & set(sys.modules), "nothing of the user's was imported here"
 
 
-def request_of(target: str, **arguments: Any) -> Any:
-    ours = Component("scalewise.datasets.Any", "any", {})
-    cell = SimpleNamespace(model=Component(target, "own", arguments), dataset=ours, optimizer=ours)
-    return cast(Any, SimpleNamespace(cell=cell, overrides=()))
+def asked(target: str, *overrides: str, group: str = "model", **arguments: Any) -> Any:
+    groups = {"model": OURS, "dataset": OURS, "optimizer": OURS}
+    cell = SimpleNamespace(**{**groups, group: Component(target, "own", arguments)})
+    return cast(Any, SimpleNamespace(cell=cell, overrides=overrides))
 
 
-def test_one_process_imports_what_the_source_does_not_tell(mine: Path) -> None:
-    (mine / "loud.py").write_text(
-        "import collections\nPoint = collections.namedtuple('Point', ['x', 'y'])\n"
-        "class Counter(collections.Counter): pass\n"
-    )
-    check_own_code([request_of("loud.Point", x=1, y=2), request_of("loud.Counter", a=1)])
-    with pytest.raises(ConfigError, match=r"^model\.y: missing; loud\.Point needs it$"):
-        check_own_code([request_of("loud.Counter"), request_of("loud.Point", x=1)])
+def refusal(*requests: Any) -> str:
+    with pytest.raises(ConfigError) as refused:
+        check_own_code(requests)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
 
 
-def test_a_module_that_cannot_be_imported_is_one_line(mine: Path) -> None:
-    (mine / "broken.py").write_text("Net = 1 / 0\n")
-    with pytest.raises(ConfigError, match=r"importing broken failed: ZeroDivisionError"):
-        check_own_code([request_of("broken.Net")])
-    (mine / "broken.py").write_text("class Net:\n  def\n")
-    with pytest.raises(ConfigError, match=r"^model\._target_: broken\.py, line 2: invalid syntax$"):
-        check_own_code([request_of("broken.Net")])
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What ``subprocess.run`` was called with."""
+    calls: list[Any] = []
+    run = subprocess.run
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(args)
+        return run(*args, **kwargs)
+
+    monkeypatch.setattr(subprocess, "run", counted)
+    return calls
 
 
-def optimizer_of(target: str, **arguments: Any) -> Any:
-    ours = Component("scalewise.models.Any", "any", {})
-    optimizer = Component(target, "own", arguments)
-    cell = SimpleNamespace(model=ours, dataset=ours, optimizer=optimizer)
-    return cast(Any, SimpleNamespace(cell=cell, overrides=()))
+def test_one_process_looks_at_all_that_fits_and_only_once(started: list[Any]) -> None:
+    sound = [
+        asked("loud.Net", "optimizer=sgd", width=3, note="x"),
+        asked("loud.Wider", width=3, depth=None),
+        asked("loud.Open", width=3, anything=4),
+        asked("loud.Point", x=1, y=2),
+        asked("loud.make", size=3, group="dataset"),
+        asked("loud.Plain", lr=0.1, group="optimizer"),
+        asked("loud.Told", group="optimizer"),
+        asked("loud.optimizer", lr=0.1, group="optimizer"),
+        asked("scalewise.models.mlp.Mlp"),
+    ]
+    check_own_code(sound)
+    check_own_code([*sound, asked("loud.Net", "optimizer=adam", width=4, note="y")])
+    assert len(started) == 1
+    check_own_code([asked("loud.Net", width=4)])
+    assert len(started) == 2, "other arguments than before"
 
 
-def test_an_optimizer_of_ones_own_is_given_its_parameters(mine: Path) -> None:
-    (mine / "loud.py").write_text(
-        "class Plain:\n  def __init__(self, params, lr: float): ...\n"
-        "class Told:\n  def __init__(self, params, device_kind, lr: float = 0.1): ...\n"
-        "def make(**all): ...\n"
-        "class Without:\n  def __init__(self, weights): ...\n"
-    )
-    check_own_code([optimizer_of("loud.Plain", lr=0.1), optimizer_of("loud.Told")])
-    check_own_code([optimizer_of("loud.make", lr=0.1)])
-    for wrong, line in (
+@pytest.mark.parametrize(
+    ("request_", "line"),
+    [
         (
-            optimizer_of("loud.Plain", lr=0.1, rate=3),
-            r"^optimizer\.rate: unknown key; allowed: lr$",
+            asked("loud.Net", widht=1),
+            "model.widht: unknown key (did you mean 'width'?); allowed: width, depth, note",
         ),
-        (optimizer_of("loud.Plain", lr="x"), r"^optimizer\.lr: found 'x'; allowed: a number$"),
-        (optimizer_of("loud.Plain"), r"^optimizer\.lr: missing; loud\.Plain needs it$"),
-        (optimizer_of("loud.Plain", lr=1.0, params=3), r"^optimizer\.params: unknown key"),
-        (optimizer_of("loud.Without", weights=1), r"^optimizer\._target_: .* takes no params;"),
-    ):
-        with pytest.raises(ConfigError, match=line):
-            check_own_code([wrong])
+        (asked("loud.bare", size=1), "model.size: unknown key; allowed: none"),
+        (asked("loud.Net"), "model.width: missing; loud.Net needs it"),
+        (asked("loud.Point", x=1), "model.y: missing; loud.Point needs it"),
+        (asked("loud.Wider", width="a"), "model.width: found 'a'; allowed: an integer"),
+        (asked("loud.make", size=None), "model.size: found null; allowed: a number"),
+        (
+            asked("loud.Nett"),
+            "model._target_: found 'loud.Nett'; loud has no 'Nett' (did you mean 'Net'?)",
+        ),
+        (asked("loud.NUMBER"), "model._target_: found loud.NUMBER, which is no class"),
+        (asked("loud.Plain", group="optimizer"), "optimizer.lr: missing; loud.Plain needs it"),
+        (asked("loud.Plain", lr=1.0, params=3, group="optimizer"), "optimizer.params: unknown key"),
+        (
+            asked("loud.Without", weights=1, group="optimizer"),
+            "optimizer._target_: found loud.Without, which takes no params",
+        ),
+    ],
+    ids=lambda value: value[:24] if isinstance(value, str) else "",
+)
+def test_what_does_not_fit_is_one_line(request_: Any, line: str) -> None:
+    assert refusal(asked("loud.Told", group="optimizer"), request_).startswith(line)
 
 
-def test_a_module_that_ends_the_process_is_one_line(mine: Path) -> None:
-    (mine / "broken.py").write_text("import sys\nsys.exit(3)\nclass Net: ...\n")
-    with pytest.raises(ConfigError, match="importing broken failed: SystemExit: 3"):
-        check_own_code([request_of("broken.Net")])
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("Net = 1 / 0", "model._target_: importing broken failed: ZeroDivisionError: "),
+        ("class Net:\n  def", "model._target_: importing broken failed: SyntaxError: "),
+        ("import sys; sys.exit(3)", "model._target_: importing broken failed: SystemExit: 3"),
+        ("import loudd", "model._target_: found 'broken.Net'; importing broken failed: No module "),
+        (
+            "import os; os._exit(3)",
+            "model._target_: importing broken ended the process that tried it (exit status 3)",
+        ),
+        ("import os; os.abort()", "model._target_: importing broken ended the process that tried "),
+        ("import time; time.sleep(60)", "model._target_: importing broken took more than 2 s"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_one_line(
+    mine: Path, monkeypatch: pytest.MonkeyPatch, source: str, line: str
+) -> None:
+    if "sleep" in source:
+        monkeypatch.setattr(own_code, "_TIMEOUT_S", 2.0)
+    (mine / "broken.py").write_text(source)
+    assert refusal(asked("broken.Net")).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("target", "line"),
+    [
+        ("luod.Net", "there is no module 'luod' (did you mean 'loud'?)"),
+        ("pkg.loudd.Net", "there is no module 'pkg.loudd' (did you mean 'louder'?)"),
+        ("pkgg.louder.Net", "there is no module 'pkgg' (did you mean 'pkg'?)"),
+    ],
+)
+def test_a_module_that_is_not_there_is_named_with_its_near_miss(
+    mine: Path, target: str, line: str
+) -> None:
+    (mine / "pkg").mkdir()
+    (mine / "pkg" / "__init__.py").touch()
+    (mine / "pkg" / "louder.py").touch()
+    with pytest.raises(ConfigError) as refused:
+        check_module("model", Component(target, "own", {}))
+    assert line in str(refused.value)
+
+
+def test_a_lightning_module_has_what_lightning_calls_and_takes_no_optimizer(mine: Path) -> None:
+    (mine / "pytorch_lightning.py").write_text(STUB)
+    (mine / "lit.py").write_text(LIGHTNING)
+    check_own_code([asked("lit.Derived", "seed=3"), asked("lit.Other", "optimizer=sgd")])
+    typed = asked("lit.Derived", "seed=3", "+optimizer.lr=0.5")
+    assert refusal(typed).startswith("optimizer: found +optimizer.lr=0.5 beside model._target_=lit")
+    assert "a LightningModule without training_step" in refusal(asked("lit.Idle"))
+    assert "a LightningModule without configure_optimizers" in refusal(asked("lit.Still"))
+    check_own_code([asked("lit.Derived", "optimizer_like=3", "model.optimizer=x")])

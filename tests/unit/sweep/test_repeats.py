@@ -25,7 +25,7 @@ from scalewise.sweep.job import Outcome
 from scalewise.sweep.order import Order
 from scalewise.sweep.plan import Cell, Request, plan, request
 from scalewise.sweep.remote import RemoteEngine
-from scalewise.sweep.remote_cell import Link
+from scalewise.sweep.remote_cell import HostLink
 from scalewise.sweep.repeats import adaptive_requests, next_rounds
 from scalewise.sweep.resume import planned_repeats
 
@@ -105,7 +105,7 @@ class RecordingEngine(RemoteEngine):
         width = cell.planned.devices or 1
         self._queue.append((cell, Demand(width, 1, 0, 1)))
 
-    def _links(self, orders: Sequence[Order], wanted: Demand) -> Sequence[Link]:
+    def _links(self, orders: Sequence[Order], wanted: Demand) -> Sequence[HostLink]:
         if len(self.started) == self.stop_after:
             raise KeyboardInterrupt
         planned = orders[0].cell

@@ -26,7 +26,7 @@ class Cluster:
         self.answers = True
         monkeypatch.setattr(slurm_interrupt, "cancel", self._cancel)
         monkeypatch.setattr(slurm_interrupt, "states", self._states)
-        monkeypatch.setattr(slurm_interrupt, "_LOOK_S", 0.001)
+        monkeypatch.setattr(slurm_interrupt, "_ASK_EVERY_S", 0.001)
 
     def _cancel(self, ids: list[str]) -> None:
         if not self.answers:

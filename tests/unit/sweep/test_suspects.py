@@ -21,8 +21,8 @@ from scalewise.records import (
 )
 from scalewise.records.quarantine import load_quarantine
 from scalewise.sweep.job import Outcome
-from scalewise.sweep.quarantine import Ward
-from scalewise.sweep.suspects import SingleRun, slow_gpus, suspects
+from scalewise.sweep.quarantine import DeviceQuarantine
+from scalewise.sweep.suspects import SingleRun, find_faulty_gpus, find_slow_gpus
 
 DATA = Path(__file__).parents[2] / "data"
 A, B, C = "GPU-a", "GPU-b", "GPU-c"
@@ -46,7 +46,7 @@ def healthy(uuid: str, i: int) -> DeviceSample:
 
 
 def found(one: DeviceSeries) -> list[tuple[str, str]]:
-    return [(s.uuid, s.reason) for s in suspects([one])]
+    return [(s.uuid, s.reason) for s in find_faulty_gpus([one])]
 
 
 def test_a_power_cap_and_a_single_hot_sample_are_no_fault() -> None:
@@ -64,7 +64,7 @@ def test_heat_in_a_tenth_of_the_samples_is() -> None:
         reasons = ("thermal slowdown (hardware)", "power cap") if hot else ()
         return replace(healthy(uuid, i), throttle_reasons=reasons)
 
-    (one,) = suspects([series(sample)])
+    (one,) = find_faulty_gpus([series(sample)])
     assert (one.uuid, one.reason) == (B, "throttling")
     assert one.evidence == "held back by thermal slowdown (hardware) in 5 of 20 samples"
 
@@ -80,7 +80,7 @@ def test_gpus_that_the_doctor_measured_in_turn_are_no_twins_of_another_moment() 
     """Recorded on two healthy H200s: one was busy mostly at its power cap, one mostly below."""
     recorded = read_device_series(DATA / "h200x2_doctor" / "gpu.jsonl")
     assert len(recorded.samples) == 18
-    assert list(suspects([recorded])) == []
+    assert list(find_faulty_gpus([recorded])) == []
 
 
 def test_who_alone_is_at_its_power_cap_works_harder() -> None:
@@ -108,13 +108,13 @@ def test_a_clock_below_its_twins_under_load(mhz: float, expected: list[tuple[str
 def test_falling_behind_in_single_gpu_cells_takes_two_of_them_and_two_twins() -> None:
     first = [SingleRun("x", A, 60.0), SingleRun("x", B, 100.0), SingleRun("x", C, 104.0)]
     second = [SingleRun("y", A, 7.0), SingleRun("y", B, 10.0), SingleRun("y", C, 10.0)]
-    assert list(slow_gpus(first)) == []
-    (one,) = slow_gpus([*first, *second])
+    assert list(find_slow_gpus(first)) == []
+    (one,) = find_slow_gpus([*first, *second])
     assert (one.uuid, one.reason) == (A, "slow")
     assert one.evidence == "made 59 %, 70 % of its twins' samples/s in the same cells"
-    assert list(slow_gpus([*first[:2], *second[:2]])) == [], "of two, who is the slow one?"
+    assert list(find_slow_gpus([*first[:2], *second[:2]])) == [], "of two, who is the slow one?"
     usual = [replace(run, samples_per_s=80.0) if run.uuid == A else run for run in first]
-    assert list(slow_gpus([*usual, *second])) == []
+    assert list(find_slow_gpus([*usual, *second])) == []
 
 
 def test_a_ward_keeps_what_it_put_aside_and_says_who_cannot_run(tmp_path: Path) -> None:
@@ -122,13 +122,13 @@ def test_a_ward_keeps_what_it_put_aside_and_says_who_cannot_run(tmp_path: Path) 
     writer = DeviceSeriesWriter(folder.device_series_path("h"), "h", "nvml", 1.0, DEVICES, {})
     writer.alert(Alert(1.0, "error", "xid", B, "GPU 1: XID 79", "XID 79, fallen off the bus"))
     writer.close()
-    ward = Ward(tmp_path)
-    assert ward.refusal(3, SLOTS) is None
-    (device,) = ward.examine(folder, "x", SLOTS, Outcome("failed"))
+    quarantine = DeviceQuarantine(tmp_path)
+    assert quarantine.refusal(3, SLOTS) is None
+    (device,) = quarantine.examine(folder, "x", SLOTS, Outcome("failed"))
     assert str(device) == "GPU 1 (GPU-b): XID 79, fallen off the bus"
-    assert ward.examine(folder, "x", SLOTS, Outcome("failed")) == [], "said once"
+    assert quarantine.examine(folder, "x", SLOTS, Outcome("failed")) == [], "said once"
 
-    again = Ward(tmp_path)
+    again = DeviceQuarantine(tmp_path)
     assert load_quarantine(tmp_path).devices == (device,)
     assert [slot.uuid for slot in again.usable(SLOTS)] == [A, C]
     assert again.refusal(2, SLOTS) is None
@@ -140,7 +140,7 @@ def test_a_ward_keeps_what_it_put_aside_and_says_who_cannot_run(tmp_path: Path) 
 
 
 def test_processor_cores_are_never_put_aside(tmp_path: Path) -> None:
-    ward = Ward(tmp_path)
+    quarantine = DeviceQuarantine(tmp_path)
     cores = (DeviceInfo("cpu", "a CPU", cores=(0,)),)
-    assert ward.examine(CellFolder(tmp_path / "cell"), "x", cores, Outcome("done")) == []
-    assert ward.usable(cores) == cores
+    assert quarantine.examine(CellFolder(tmp_path / "cell"), "x", cores, Outcome("done")) == []
+    assert quarantine.usable(cores) == cores

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
 
 from scalewise.records import CellFolder, read_shard
-from scalewise.train.callbacks.shards import ShardAudit
+from scalewise.train.callbacks.shards import ShardRecorder
 
 SAMPLES = 10
 
@@ -48,9 +48,9 @@ class LengthFails(TensorDataset):
         raise KeyError("no index file")
 
 
-def audited(folder: CellFolder, loader: object) -> ShardAudit:
+def audited(folder: CellFolder, loader: object) -> ShardRecorder:
     """One epoch of ``loader`` under the audit, as Lightning would run it."""
-    audit = ShardAudit(folder, SimpleNamespace(samples=SAMPLES))  # type: ignore[arg-type]
+    audit = ShardRecorder(folder, SimpleNamespace(samples=SAMPLES))  # type: ignore[arg-type]
     strategy = SimpleNamespace(process_dataloader=lambda same: same)
     trainer: Any = SimpleNamespace(strategy=strategy, training=True)
     module: Any = None

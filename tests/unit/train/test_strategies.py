@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -13,7 +13,7 @@ from scalewise.paths import conf_dir
 from scalewise.train.batch_sizes import BatchSizes
 from scalewise.train.callbacks.data_share import DataShare
 from scalewise.train.data import GlobalBatchSampler, UnevenBatchSampler
-from scalewise.train.strategies import KINDS, strategy_config
+from scalewise.train.strategies import BUILDERS, KINDS, build, strategy_config
 from scalewise.train.strategies.heterogeneous import whole_samples
 from scalewise.typed import DataError
 
@@ -104,6 +104,12 @@ def test_what_cannot_work_is_refused_in_one_line(overrides: tuple[str, ...], mes
     with pytest.raises(ConfigError) as error:
         cell(*overrides)
     assert str(error.value) == message
+
+
+def test_every_kind_but_auto_has_a_builder() -> None:
+    assert set(BUILDERS) == set(KINDS) - {"auto"}
+    with pytest.raises(ValueError, match=r"strategy: found auto in a single cell; allowed: single"):
+        build(cell("strategy=auto").strategy, cast(Any, None))
 
 
 def test_an_unknown_kind_lists_those_there_are() -> None:

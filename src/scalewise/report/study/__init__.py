@@ -12,13 +12,15 @@ from scalewise.analysis.load import load_sweep
 from scalewise.analysis.summary import analyse
 from scalewise.records import SweepFolder
 from scalewise.report.study import benchmarks, figures, tables
-from scalewise.report.study.selection import Selection, select
+from scalewise.report.study.selection import StudySelection, select
 
-__all__ = ["Selection", "build"]
+__all__ = ["StudySelection", "build"]
 
 
 def build(
-    sweep_folder: Path | str, wanted: Selection | None = None, report_folder: Path | None = None
+    sweep_folder: Path | str,
+    wanted: StudySelection | None = None,
+    report_folder: Path | None = None,
 ) -> tuple[Path, ...]:
     """Write every file that the sweep's records can fill, and return their paths.
 
@@ -26,7 +28,7 @@ def build(
     :class:`~scalewise.records.RecordError` where there is no cell at all, and ValueError where
     ``wanted`` names a data set that the sweep does not have.
     """
-    chosen = wanted or Selection()
+    chosen = wanted or StudySelection()
     analysis = select(analyse(load_sweep(sweep_folder)), chosen)
     folder = (report_folder or SweepFolder(sweep_folder).report_path) / "study"
     folder.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from scalewise.analysis.summary import Analysis
 
 
 @dataclass(frozen=True)
-class Selection:
+class StudySelection:
     """What the options of the command choose."""
 
     warmup_epochs: int = 1
@@ -18,7 +18,7 @@ class Selection:
     """Names of data sets; none are all of them."""
 
 
-def select(analysis: Analysis, wanted: Selection) -> Analysis:
+def select(analysis: Analysis, wanted: StudySelection) -> Analysis:
     """The analysis of the chosen data sets alone. Raises ValueError for one that is not there."""
     if not wanted.datasets:
         return analysis

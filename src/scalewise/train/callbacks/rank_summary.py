@@ -14,7 +14,7 @@ from scalewise.train.callbacks.footprint import optimizer_state_bytes
 from scalewise.train.callbacks.metrics import MetricsRecorder
 from scalewise.train.callbacks.planned_steps import loader_batch_size
 from scalewise.train.callbacks.pruning import pruned_share, pruning_state_bytes
-from scalewise.train.callbacks.shards import ShardAudit
+from scalewise.train.callbacks.shards import ShardRecorder
 from scalewise.train.callbacks.steps import StepTimer
 from scalewise.train.float8 import fp8_record
 
@@ -25,7 +25,7 @@ def summarise(
     device: DeviceInfo,
     steps: StepTimer,
     metrics: MetricsRecorder,
-    shards: ShardAudit,
+    shards: ShardRecorder,
 ) -> RankSummary:
     """Everything that these know; to be called after the last step and the last metric."""
     on_gpu = device.kind == "cuda"

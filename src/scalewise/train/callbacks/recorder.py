@@ -28,7 +28,7 @@ from scalewise.train.callbacks.optimizer_names import class_names
 from scalewise.train.callbacks.planned_steps import planned_steps
 from scalewise.train.callbacks.profiled import ProfiledSteps
 from scalewise.train.callbacks.rank_summary import summarise
-from scalewise.train.callbacks.shards import ShardAudit
+from scalewise.train.callbacks.shards import ShardRecorder
 from scalewise.train.callbacks.steps import StepTimer
 from scalewise.train.profiling import DEFAULT_PROFILE, ProfileConfig
 
@@ -62,7 +62,7 @@ class CellRecorder(pl.Callback):
         self.steps = StepTimer(folder, warmup_steps, profile)
         self._profiled = ProfiledSteps(folder, warmup_steps, profile) if profile.profiles else None
         self.metrics = MetricsRecorder(folder, self.steps, log_every_n_steps, data)
-        self.shards = ShardAudit(folder, self.steps, data.shard)
+        self.shards = ShardRecorder(folder, self.steps, data.shard)
         self.execution: Callable[[], ExecutionRecord] | None = None
         """Asked at the end how the steps were really executed."""
         self.brings_optimizer = False

@@ -40,7 +40,7 @@ class _Listening:
         self.first_epoch_complete = True
 
 
-class ShardAudit(pl.Callback):
+class ShardRecorder(pl.Callback):
     """Records the indices of the first epoch to ``audit/rank<r>.npz``.
 
     Keeping a reference to each index list costs nothing that a step could feel.

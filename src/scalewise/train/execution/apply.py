@@ -18,10 +18,10 @@ from scalewise.train.execution.compiled import Compiled, compiled_graphs, graph_
 from scalewise.train.execution.replay import ReplayedSteps
 from scalewise.train.lean import LeanSteps
 from scalewise.train.module import ExperimentModule
-from scalewise.train.rank import RankContext
 
 if TYPE_CHECKING:
     from scalewise.train.callbacks.recorder import CellRecorder
+    from scalewise.train.rank import RankContext
 
 
 class Execution:

@@ -13,6 +13,7 @@ from torch import nn
 from torch.distributed import distributed_c10d
 
 from scalewise.train.lean import LeanSteps
+from scalewise.train.strategies.process_group import group_arguments
 
 if TYPE_CHECKING:
     from scalewise.train.strategies.base import Setting
@@ -35,7 +36,7 @@ class DividedStrategy(DDPStrategy):
     """What the records cannot hold under this strategy, and why."""
 
     def __init__(self, config: DividedConfig, setting: Setting) -> None:
-        super().__init__(**config.group_arguments(setting))
+        super().__init__(**group_arguments(config, setting))
         self._is_divided = False
         shards = config.data_shards(setting.world_size)
         shard = config.data_shard(setting.rank, setting.world_size)

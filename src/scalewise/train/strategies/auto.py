@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from scalewise.train.strategies.base import Setting, StrategyConfig
+from scalewise.train.strategies.base import StrategyConfig
 
 if TYPE_CHECKING:
     from scalewise.config import CellConfig
@@ -71,10 +71,3 @@ class AutoConfig(StrategyConfig):
         """Refuse what any candidate refuses."""
         for one in self.built().values():
             one.check(cell)
-
-    def build(self, setting: Setting) -> NoReturn:
-        """Always raises: a rank gets the strategy that was chosen."""
-        raise ValueError(
-            "strategy: found auto in a single cell; allowed: a strategy by name (auto is decided "
-            "by train.py before the cell starts)"
-        )

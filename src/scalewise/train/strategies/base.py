@@ -1,20 +1,18 @@
 """What every strategy has: its typed settings, its rules, and how it shares out the data.
 
-A strategy is one module of this package: a frozen dataclass that is its config group
-``strategy``, says which cells it can run, and builds Lightning's strategy. Nothing of torch is
-imported before :meth:`StrategyConfig.build`, so that a sweep can check a thousand cells at once.
+A strategy is a frozen dataclass, which is its config group ``strategy`` and says which cells it can
+run, and a function that builds Lightning's strategy from it (``builders``). The settings import
+nothing of torch, so that a sweep can check a thousand cells at once.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 if TYPE_CHECKING:
     import pytorch_lightning as pl
-    from pytorch_lightning.strategies import Strategy
 
     from scalewise.config import CellConfig
     from scalewise.train.batch_sizes import BatchSizes
@@ -42,7 +40,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class StrategyConfig(ABC):
+class StrategyConfig:
     """The config group ``strategy``. ``kind`` chooses the subclass, see ``registry``."""
 
     KIND: ClassVar[str]
@@ -123,7 +121,3 @@ class StrategyConfig(ABC):
                 f"allowed: a multiple of {shards} (nearest: {' or '.join(nearest)})"
             )
         return (batch_size // shards,) * shards
-
-    @abstractmethod
-    def build(self, setting: Setting) -> Strategy | str:
-        """Lightning's strategy, or its name. Raises ValueError for what this host cannot do."""

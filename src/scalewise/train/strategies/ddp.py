@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from scalewise.train.strategies.base import Setting
 from scalewise.train.strategies.compression import (
     FEWEST_POWERSGD_STEPS,
     Compression,
     compressing_hook,
 )
-from scalewise.train.strategies.process_group import ProcessGroupConfig
+from scalewise.train.strategies.process_group import ProcessGroupConfig, group_arguments
 
 if TYPE_CHECKING:
     import pytorch_lightning as pl
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
     from scalewise.config import CellConfig
     from scalewise.train.callbacks.traffic import GradientHook
+    from scalewise.train.strategies.base import Setting
 
 
 @dataclass(frozen=True)
@@ -74,30 +74,32 @@ class DdpConfig(ProcessGroupConfig):
                 f"{cell.execution.name}; allowed: none (or execution=eager)"
             )
 
-    def build(self, setting: Setting) -> DDPStrategy:
-        """Lightning's DDP on the stream that training runs on."""
-        strategy = own_stream_ddp()(**self.ddp_arguments(setting))
-        strategy.gradient_hook = compressing_hook(
-            self.compression, self.powersgd_rank, self.powersgd_start_step
-        )
-        strategy.syncs_every_batch = not self.no_sync
-        built: DDPStrategy = strategy
-        return built
 
-    def ddp_arguments(self, setting: Setting) -> dict[str, Any]:
-        """What Lightning's strategy and torch's ``DistributedDataParallel`` are built with.
+def build_ddp(config: DdpConfig, setting: Setting) -> DDPStrategy:
+    """Lightning's DDP on the stream that training runs on."""
+    strategy = own_stream_ddp()(**ddp_arguments(config, setting))
+    strategy.gradient_hook = compressing_hook(
+        config.compression, config.powersgd_rank, config.powersgd_start_step
+    )
+    strategy.syncs_every_batch = not config.no_sync
+    built: DDPStrategy = strategy
+    return built
 
-        Buffers are sent around before each forward only where there are batch statistics: any
-        other buffer is a constant, alike on all ranks.
-        """
-        return {
-            **self.group_arguments(setting),
-            "bucket_cap_mb": self.bucket_cap_mb,
-            "static_graph": self.static_graph,
-            "gradient_as_bucket_view": self.gradient_as_bucket_view,
-            "find_unused_parameters": self.find_unused_parameters,
-            _buffers_argument(): has_batch_norm(setting.module),
-        }
+
+def ddp_arguments(config: DdpConfig, setting: Setting) -> dict[str, Any]:
+    """What Lightning's strategy and torch's ``DistributedDataParallel`` are built with.
+
+    Buffers are sent around before each forward only where there are batch statistics: any
+    other buffer is a constant, alike on all ranks.
+    """
+    return {
+        **group_arguments(config, setting),
+        "bucket_cap_mb": config.bucket_cap_mb,
+        "static_graph": config.static_graph,
+        "gradient_as_bucket_view": config.gradient_as_bucket_view,
+        "find_unused_parameters": config.find_unused_parameters,
+        _buffers_argument(): has_batch_norm(setting.module),
+    }
 
 
 def has_batch_norm(module: pl.LightningModule) -> bool:

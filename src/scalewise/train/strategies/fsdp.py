@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from scalewise.train.strategies.base import Setting
 from scalewise.train.strategies.divided import DividedConfig
 
 if TYPE_CHECKING:
     from pytorch_lightning.strategies import Strategy
 
     from scalewise.config import CellConfig
+    from scalewise.train.strategies.base import Setting
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,14 @@ class FsdpConfig(DividedConfig):
                 "model without torch's LSTM or GRU, whose fused kernels keep the unsharded weights"
             )
 
-    def build(self, setting: Setting) -> Strategy:
-        """Lightning's process group and our sharding.
 
-        Raises ValueError for a model or a host that cannot do it.
-        """
-        from scalewise.train.parallel.fsdp import FsdpStrategy
+def build_fsdp(config: FsdpConfig, setting: Setting) -> Strategy:
+    """Lightning's process group and our sharding.
 
-        if self.cpu_offload and setting.device_kind == "cpu":
-            raise ValueError("strategy.cpu_offload: found true on a CPU host; allowed: false")
-        return FsdpStrategy(self, setting)
+    Raises ValueError for a model or a host that cannot do it.
+    """
+    from scalewise.train.parallel.fsdp import FsdpStrategy
+
+    if config.cpu_offload and setting.device_kind == "cpu":
+        raise ValueError("strategy.cpu_offload: found true on a CPU host; allowed: false")
+    return FsdpStrategy(config, setting)

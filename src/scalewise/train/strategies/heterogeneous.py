@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from scalewise.train.strategies.base import Setting
-from scalewise.train.strategies.ddp import DdpConfig, own_stream_ddp
+from scalewise.train.strategies.ddp import DdpConfig, ddp_arguments, own_stream_ddp
 
 if TYPE_CHECKING:
     import torch
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import GradBucket
 
     from scalewise.train.batch_sizes import BatchSizes
+    from scalewise.train.strategies.base import Setting
 
 _SUM_TOLERANCE = 1e-3
 _PROBE_WARMUP = 3
@@ -71,15 +71,6 @@ class HeterogeneousConfig(DdpConfig):
         shares = (1.0,) * world_size if self.shares == "auto" else self.shares
         return whole_samples(batch_size, shares)
 
-    def build(self, setting: Setting) -> DDPStrategy:
-        strategy: Any = own_stream_ddp()(**self.ddp_arguments(setting))
-        strategy.gradient_hook = weighted_hook(setting.batch_sizes, setting.rank)
-        strategy.syncs_every_batch = not self.no_sync
-        if self.shares == "auto":
-            strategy.before_wrapping = lambda: settle_shares(strategy, setting)
-        built: DDPStrategy = strategy
-        return built
-
 
 def whole_samples(batch_size: int, weights: Sequence[float]) -> tuple[int, ...]:
     """``batch_size`` in proportion to ``weights``, by largest remainder, one for each at least.
@@ -100,6 +91,17 @@ def whole_samples(batch_size: int, weights: Sequence[float]) -> tuple[int, ...]:
         large = [i for i in range(len(sizes)) if sizes[i] > 1]
         sizes[min(large, key=lambda i: exact[i] - sizes[i])] -= 1
     return tuple(sizes)
+
+
+def build_heterogeneous(config: HeterogeneousConfig, setting: Setting) -> DDPStrategy:
+    """DDP whose gradients are weighted by the shares, measured first where they are ``auto``."""
+    strategy: Any = own_stream_ddp()(**ddp_arguments(config, setting))
+    strategy.gradient_hook = weighted_hook(setting.batch_sizes, setting.rank)
+    strategy.syncs_every_batch = not config.no_sync
+    if config.shares == "auto":
+        strategy.before_wrapping = lambda: settle_shares(strategy, setting)
+    built: DDPStrategy = strategy
+    return built
 
 
 def weighted_hook(sizes: BatchSizes, rank: int) -> Any:

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from scalewise.records import CommunicationRecord
-from scalewise.train.strategies.base import Setting
-from scalewise.train.strategies.process_group import ProcessGroupConfig
+from scalewise.train.strategies.process_group import ProcessGroupConfig, group_arguments
 from scalewise.train.strategies.replicas import unwrapped_replicas
 
 if TYPE_CHECKING:
     import torch
     from pytorch_lightning.strategies import DDPStrategy
+
+    from scalewise.train.strategies.base import Setting
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,12 @@ class LocalSgdConfig(ProcessGroupConfig):
         if self.period < 1:
             raise ValueError(f"period: found {self.period}; allowed: 1 or more")
 
-    def build(self, setting: Setting) -> DDPStrategy:
-        built: DDPStrategy = _local_sgd()(period=self.period, **self.group_arguments(setting))
-        return built
+
+def build_local_sgd(config: LocalSgdConfig, setting: Setting) -> DDPStrategy:
+    """Replicas that take the mean of their parameters every ``period`` steps."""
+    arguments = group_arguments(config, setting)
+    built: DDPStrategy = _local_sgd()(period=config.period, **arguments)
+    return built
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from scalewise.train.strategies.base import Setting
 from scalewise.train.strategies.divided import ReplicaConfig
 
 if TYPE_CHECKING:
     from pytorch_lightning.strategies import Strategy
+
+    from scalewise.train.strategies.base import Setting
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,9 @@ class PipelineConfig(ReplicaConfig):
             )
         return shares
 
-    def build(self, setting: Setting) -> Strategy:
-        """Lightning's process group and torch's schedule. Raises ValueError for an unfit model."""
-        from scalewise.train.parallel.pipeline import PipelineStrategy
 
-        return PipelineStrategy(self, setting)
+def build_pipeline(config: PipelineConfig, setting: Setting) -> Strategy:
+    """Lightning's process group and torch's schedule. Raises ValueError for an unfit model."""
+    from scalewise.train.parallel.pipeline import PipelineStrategy
+
+    return PipelineStrategy(config, setting)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from scalewise.train.strategies.base import DeviceKind, Setting, StrategyConfig
+from scalewise.train.strategies.base import DeviceKind, StrategyConfig
+
+if TYPE_CHECKING:
+    from scalewise.train.strategies.base import Setting
 
 Backend = Literal["nccl", "gloo"]
 
@@ -29,12 +32,13 @@ class ProcessGroupConfig(StrategyConfig):
             raise ValueError("strategy.backend: found nccl on a CPU host; allowed: gloo or auto")
         return self.backend
 
-    def group_arguments(self, setting: Setting) -> dict[str, Any]:
-        """What Lightning makes the process group with: backend and ``sweep.collective_timeout_s``.
 
-        Raises ValueError for NCCL without GPUs.
-        """
-        return {
-            "process_group_backend": self.backend_for(setting.device_kind),
-            "timeout": timedelta(seconds=setting.cell.sweep.collective_timeout_s),
-        }
+def group_arguments(config: ProcessGroupConfig, setting: Setting) -> dict[str, Any]:
+    """What Lightning makes the process group with: backend and ``sweep.collective_timeout_s``.
+
+    Raises ValueError for NCCL without GPUs.
+    """
+    return {
+        "process_group_backend": config.backend_for(setting.device_kind),
+        "timeout": timedelta(seconds=setting.cell.sweep.collective_timeout_s),
+    }

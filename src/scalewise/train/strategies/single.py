@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from scalewise.train.strategies.base import Setting, StrategyConfig
-
-if TYPE_CHECKING:
-    from pytorch_lightning.strategies import Strategy
+from scalewise.train.strategies.base import StrategyConfig
 
 
 @dataclass(frozen=True)
@@ -26,7 +23,3 @@ class SingleConfig(StrategyConfig):
                 f"devices: found {self.devices} with strategy=single; allowed: 1, "
                 "or strategy=ddp for more"
             )
-
-    def build(self, setting: Setting) -> Strategy | str:
-        """Lightning's own choice for one device."""
-        return "auto"

@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from scalewise.train.strategies.base import Setting
-from scalewise.train.strategies.process_group import ProcessGroupConfig
+from scalewise.train.strategies.process_group import ProcessGroupConfig, group_arguments
 from scalewise.train.strategies.replicas import unwrapped_replicas
 
 if TYPE_CHECKING:
     from pytorch_lightning.strategies import DDPStrategy
+
+    from scalewise.train.strategies.base import Setting
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,9 @@ class TaskParallelConfig(ProcessGroupConfig):
     KIND: ClassVar[str] = "task_parallel"
     ONE_MODEL: ClassVar[bool] = False
 
-    def build(self, setting: Setting) -> DDPStrategy:
-        strategy: Any = unwrapped_replicas()(**self.group_arguments(setting))
-        built: DDPStrategy = strategy
-        return built
+
+def build_task_parallel(config: TaskParallelConfig, setting: Setting) -> DDPStrategy:
+    """Replicas that send nothing to one another while they train."""
+    strategy: Any = unwrapped_replicas()(**group_arguments(config, setting))
+    built: DDPStrategy = strategy
+    return built

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from scalewise.train.strategies.base import Setting
 from scalewise.train.strategies.divided import ReplicaConfig
 
 if TYPE_CHECKING:
     from pytorch_lightning.strategies import Strategy
+
+    from scalewise.train.strategies.base import Setting
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,9 @@ class TensorConfig(ReplicaConfig):
     def _degree(self) -> int | Literal["auto"]:
         return self.degree
 
-    def build(self, setting: Setting) -> Strategy:
-        """Lightning's process group and our cuts. Raises ValueError for an unfit model."""
-        from scalewise.train.parallel.tensor import TensorStrategy
 
-        return TensorStrategy(self, setting)
+def build_tensor(config: TensorConfig, setting: Setting) -> Strategy:
+    """Lightning's process group and our cuts. Raises ValueError for an unfit model."""
+    from scalewise.train.parallel.tensor import TensorStrategy
+
+    return TensorStrategy(config, setting)

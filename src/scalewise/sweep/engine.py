@@ -23,6 +23,7 @@ from scalewise.sweep.durations import Remaining
 from scalewise.sweep.folder_lock import held
 from scalewise.sweep.job import Outcome
 from scalewise.sweep.lease import HostMismatch
+from scalewise.sweep.measured import done
 from scalewise.sweep.mirror import Mirror
 from scalewise.sweep.plan import Cell, Request
 from scalewise.sweep.plan_file import add_to_plan
@@ -274,8 +275,11 @@ class Engine(ABC):
         final: bool = False,
     ) -> None:
         """A try has ended: for good if it is ``final`` or no other may end better."""
+        folder = self.folder.cell(cell.planned.name)
+        if outcome.state == "done":
+            objective = cell.request.cell.sweep.objective
+            outcome = done(folder, cell.planned.cell_id, objective, told_before=seconds is None)
         if outcome.state == "failed" and not final:
-            folder = self.folder.cell(cell.planned.name)
             retry = self._retries.grant(folder, cell.request.cell.sweep.retries)
             if retry is not None and self._requeue(cell):
                 self.display.note(f"again    {cell.planned.name}: {outcome.message} ({retry})")

@@ -25,7 +25,7 @@ class Standing:
             return None
         self.tally.already_done += 1
         self.durations.add(cell.planned.config_id, result.took_s)
-        return Outcome("done", objective=result.objective)
+        return Outcome("done")
 
     def ended(self, cell: Cell, outcome: Outcome, seconds: float | None) -> Outcome:
         """A cell has ended for good. Returns ``outcome``, recorded if that is possible by now.

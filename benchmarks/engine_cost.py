@@ -61,10 +61,7 @@ def run(folder: Path, todo: list[Cell], seconds: float) -> tuple[float, float]:
     assert isinstance(display, LineDisplay)
     engine = LocalEngine(folder, "exclusive", display)
     cpu, wall = cpu_s(), time.monotonic()
-    with (
-        mock.patch.object(running_module.subprocess, "Popen", stand_in),
-        mock.patch.object(engine.supervisors, "prepare"),  # none is forked
-    ):
+    with mock.patch.object(running_module.subprocess, "Popen", stand_in):
         report = engine.run(todo)
     assert report.count("done") == len(todo)
     return cpu_s() - cpu, time.monotonic() - wall

@@ -22,7 +22,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalewise.sweep.schedule import Busy, Waiting, starts_now
+from scalewise.sweep.schedule import Waiting, starts_now
 
 SLOTS = 8
 CELLS = 24
@@ -55,8 +55,8 @@ def play(jobs: list[Job]) -> float:
     now = 0.0
     while waiting or running:
         queue = [Waiting(j.key, j.width, j.expected_s) for j in waiting.values()]
-        busy = [Busy(j.width, max(began + j.expected_s - now, 0)) for j, began in running.values()]
-        for key in starts_now(queue, busy, SLOTS):
+        taken = sum(job.width for job, _ in running.values())
+        for key in starts_now(queue, taken, SLOTS):
             running[key] = (waiting.pop(key), now)
         assert sum(job.width for job, _ in running.values()) <= SLOTS
         now, key = min((began + job.seconds, key) for key, (job, began) in running.items())

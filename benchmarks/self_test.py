@@ -12,9 +12,6 @@ that was named first in every run, as all larger ones were), and what was named 
 diagnoses what is there without running anything. ``--warm`` forks cells from a server that has
 imported everything already: a diagnosis looks into runs and compares no times between them.
 
-A second context and a stall of all ranks are judged by findings (``analysis/disturbances``), other
-faults by the diagnosis. Of healthy pairs beside busy processes only the host may be named.
-
 A second context and a stall of all ranks are judged by findings (``analysis/disturbances``), all
 other faults by the diagnosis. Of healthy pairs beside busy processes only the host may be named.
 
@@ -35,16 +32,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from faults import FaultConfig, page
+from faults.matrix import passed
+from faults.observe import Observation, observe_all
+from faults.plan import Fault, Workload, asks, cpu_workload, gpu_workload
+from faults.records import leave_records
 from hydra import compose, initialize_config_dir
 
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.runs import configurations
 from scalewise.config import ConfigError, resolve
 from scalewise.paths import conf_dir
-from scalewise.self_test import page
-from scalewise.self_test.matrix import passed
-from scalewise.self_test.observe import Observation, observe_all
-from scalewise.self_test.plan import Fault, Workload, asks, cpu_workload, gpu_workload
+from scalewise.records import SweepFolder
 from scalewise.sweep.display import make_display
 from scalewise.sweep.engine import Policy
 from scalewise.sweep.lease import Host, HostMismatch, Leases, discover
@@ -123,7 +122,9 @@ def command(options: argparse.Namespace) -> str:
 def run(
     workload: Workload, faults: Sequence[Fault], folder: Path, options: argparse.Namespace
 ) -> None:
-    """Run everything that is not done yet in one sweep."""
+    """Run everything that is not done yet in one sweep, then plant the faults of records."""
+    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))  # ranks import the faults
     strengths = range(3 - options.magnitudes, 3)
     wanted = asks(workload, faults, strengths, options.healthy, options.planted)
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
@@ -136,6 +137,11 @@ def run(
         policy: Policy = "exclusive" if options.jobs == 1 else "packed"
         engine = LocalEngine(folder, policy, make_display(), warm=options.warm)
         engine.run(plan(requests, order_seed=1))
+    for _, cell in SweepFolder(folder).cells():
+        planted = cell.load_config().get("fault")
+        if planted and cell.has_result_file():
+            arguments = {k: v for k, v in planted.items() if k not in ("_target_", "name")}
+            leave_records(FaultConfig(**arguments), cell, PAIR)
 
 
 def compose_request(overrides: tuple[str, ...]) -> Request:

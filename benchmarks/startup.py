@@ -75,7 +75,7 @@ def used_s() -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--cells", type=int, default=5)
-    parser.add_argument("--forked", action="store_true", help="from a warm server, untimed")
+    parser.add_argument("--forked", action="store_true", help="from a warm server")
     parser.add_argument("overrides", nargs="*")
     arguments = parser.parse_args()
     sys.argv[1:] = []

@@ -63,8 +63,8 @@ def start_ranks(
 
     Who starts them ends them.
     """
+    from scalewise.rank_environment import rendezvous, scrubbed
     from scalewise.sweep.ports import free_port
-    from scalewise.train.rank import rendezvous, scrubbed
 
     port = free_port()
     paths = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]

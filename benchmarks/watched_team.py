@@ -133,10 +133,10 @@ def _wait(
         if any(ended[rank] is not None for rank in missing):
             return _first_error(folder, ended)
         if time.monotonic() > deadline:
-            from scalewise.train.stacks import REQUEST
+            from scalewise.rank_environment import STACKS_SIGNAL
 
             for process in processes:
-                process.send_signal(REQUEST)
+                process.send_signal(STACKS_SIGNAL)
             time.sleep(_STACKS_S)
             who = ", ".join(map(str, missing))
             return f"no answer from rank {who} within {allowed_s:g} s"

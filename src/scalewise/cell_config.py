@@ -12,7 +12,6 @@ from typing import Literal
 from scalewise.components import Component
 from scalewise.datasets.loader import LoaderConfig
 from scalewise.errors import ConfigError
-from scalewise.faults import NO_FAULT, FaultConfig
 from scalewise.hardware import HardwareConfig
 from scalewise.optimizers.pruning_schedule import NO_PRUNING, PruningConfig
 from scalewise.policies import MonitorConfig, SweepConfig
@@ -71,8 +70,8 @@ class CellConfig:
     ``find_batch``: try which batch sizes fit on them."""
     batch_search: BatchSearchConfig = DEFAULT_SEARCH
     checkpoint: CheckpointConfig = NO_CHECKPOINTS
-    fault: FaultConfig = NO_FAULT
-    allow_faults: bool = False
+    fault: Component | None = None
+    """A Lightning callback that spoils the run on purpose (``benchmarks/faults``)."""
 
     def __post_init__(self) -> None:
         if self.batch_size == "auto":
@@ -89,11 +88,6 @@ class CellConfig:
         if not 0 < self.precision_percent <= 100:
             raise ValueError(
                 f"precision_percent: found {self.precision_percent}; allowed: above 0, up to 100"
-            )
-        if self.fault.kind != "none" and not self.allow_faults:
-            raise ValueError(
-                f"fault: found {self.fault.name!r}, which spoils the run on purpose; allowed: "
-                "none, or set allow_faults=true"
             )
         _at_least("warmup_steps", self.warmup_steps, 0)
         _at_least("log_every_n_steps", self.log_every_n_steps, 1)

@@ -100,6 +100,8 @@ def build_cell(plain: Mapping[str, Any]) -> CellConfig:
             ("optimizer", _group(data, "optimizer")),
         ):
             data[key] = component_of(key, group)
+        if "fault" in data:
+            data["fault"] = component_of("fault", _group(data, "fault"))
         _check_finite(plain)
         _check_mixed_up(plain)
         return build(CellConfig, {k: _shared(k, v) for k, v in data.items()})

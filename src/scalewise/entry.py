@@ -12,6 +12,7 @@ from scalewise.ending import EXIT_FAILED, EXIT_INTERRUPTED, report, say_how_to_f
 from scalewise.errors import EXIT_CONFIG_ERROR
 from scalewise.explain import explain, is_the_hosts_fault
 from scalewise.paths import conf_dir, discard_unused_folder, sweep_folder
+from scalewise.rank_environment import foreign_launch
 from scalewise.streams import (
     EXIT_UNREAD,
     interrupt_on_polite_signals,
@@ -22,7 +23,6 @@ from scalewise.streams import (
 )
 from scalewise.sweep.job import CellFailed
 from scalewise.sweep.sweep_report import sweeps_run
-from scalewise.train.rank import foreign_launch
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

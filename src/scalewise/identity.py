@@ -21,7 +21,9 @@ def without_absent_groups(plain: Mapping[str, Any]) -> dict[str, Any]:
     kept = dict(plain)
     for group, keys in _ABSENT.items():
         option = plain.get(group)
-        if isinstance(option, Mapping) and option.get("kind", "none") == "none":
+        if not isinstance(option, Mapping) or "_target_" in option:
+            continue
+        if option.get("kind", "none") == "none":
             for key in keys:
                 kept.pop(key, None)
     if plain.get("profile") == to_plain(DEFAULT_PROFILE):

@@ -130,7 +130,8 @@ def source_sha256(package: Path) -> str:
 def code_version(folder: Path, tracked: str | None = None) -> dict[str, object]:
     """Commit of the repository around ``folder``, and how its Python files differ from it.
 
-    Notes and pages may be edited while a sweep runs: its cells stay repeats of each other. Empty where there is no repository, no git, or it does not track the file ``tracked``.
+    Notes and pages may be edited while a sweep runs: its cells stay repeats of each other.
+    Empty where there is no repository, no git, or it does not track the file ``tracked``.
     """
 
     def git(*arguments: str) -> bytes:

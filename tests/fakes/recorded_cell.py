@@ -203,7 +203,6 @@ class RecordedCell:
                 "strong",
                 BATCH * self.ranks,
                 BATCH,
-                0.25,
                 (),
                 summaries,
             )

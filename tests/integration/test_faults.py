@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from fakes.train_command import Finished, Train
+from fakes.train_command import ROOT, Finished, Train
 from scalewise.analysis.diagnose import diagnose
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.runs import Configuration, configurations
 
+PATH = os.pathsep.join([str(ROOT / "src"), str(ROOT / "benchmarks")])
 WORKLOAD = (
     "max_steps=40", "warmup_steps=5", "tracking=none", "monitor.devices=false",
     "validation=never", "dataset.samples=1024", "batch_size=64",
@@ -20,16 +22,15 @@ WORKLOAD = (
 @pytest.fixture(scope="module")
 def planted(shared_train: Train) -> Finished:
     """A fault that no neighbour of this host hides; those of times are ``make self-test``'s."""
-    faults = ("allow_faults=true", "fault=none,no_sampler")
-    return shared_train("-m", "strategy=ddp", *WORKLOAD, *faults)
+    # The second kind plants nothing.
+    fault = ("+fault._target_=faults.plant.PlantedFault", "+fault.kind=no_sampler,configuration")
+    return shared_train("-m", "strategy=ddp", *WORKLOAD, *fault, PYTHONPATH=PATH)
 
 
 def by_fault(sweep: Path) -> dict[str, Configuration]:
     """The test knows what was planted; the diagnosis does not."""
     configs = configurations(load_sweep(sweep))
-    return {
-        str((c.cells[0].config or {}).get("fault", {"name": "none"})["name"]): c for c in configs
-    }
+    return {str((c.cells[0].config or {})["fault"]["kind"]): c for c in configs}
 
 
 def test_a_planted_fault_is_named_first_and_invalid(planted: Finished) -> None:
@@ -43,19 +44,11 @@ def test_a_planted_fault_is_named_first_and_invalid(planted: Finished) -> None:
 
 def test_its_healthy_twin_is_not_accused_of_it(planted: Finished) -> None:
     assert planted.folder is not None
-    healthy = diagnose(by_fault(planted.folder)["none"])
+    healthy = diagnose(by_fault(planted.folder)["configuration"])
     assert not {d.limit for d in healthy} & {"not sharded", "uneven shards"}
-    (run,) = by_fault(planted.folder)["none"].runs
+    (run,) = by_fault(planted.folder)["configuration"].runs
     assert run.cell.result is not None
     for rank in run.cell.result.ranks:
         delay = rank.run_queue_ms_per_step
         assert (delay is None) == ("run_queue_ms_per_step" in rank.missing)
         assert delay is None or delay >= 0
-
-
-def test_a_fault_is_refused_unless_it_is_allowed(train: Train) -> None:
-    run = train("fault=slow_rank", *WORKLOAD)
-    assert run.status == 2
-    assert "fault: found 'slow_rank'" in run.err
-    assert "allow_faults=true" in run.err
-    assert run.folder is None

@@ -29,7 +29,6 @@ ENDLESS = (
 )
 WAYS = {
     "fresh": (),
-    "forked supervisor": ("repeats=2",),
     "forked ranks": ("hydra.launcher.warm=true",),
 }
 """How supervisor and ranks come to be."""

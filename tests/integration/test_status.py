@@ -55,7 +55,7 @@ def test_cells_are_counted_and_the_rest_is_estimated(train: Train, own_code: Pat
     wait_for(lambda: len(list(folder.path.glob("*/result.json"))) == 1, "a result", 120)
     said = wait_for(lambda: while_under_way(status(train, folder.path)), "the second's steps")
     assert said["count"] == {"done": 1, "running": 1}
-    assert said["estimate"]["seconds_left"] > 0
+    assert said["seconds_left"] > 0
     _, err = sweep.communicate(timeout=120)
     assert sweep.returncode == 0, err
     assert status(train, folder.path)["count"] == {"done": 2}

@@ -144,11 +144,14 @@ def test_two_cells_land_whole_in_both_trackers(
         rows = trackio_rows(environment, cell.folder.name)
         assert len(rows) == cell.expected_rows()
         assert len(history(logs[cell.folder.name])) == cell.expected_rows()
-        for state in tracking(cell.folder).trackers.values():
+        handed = cell.expected_rows()
+        # Nobody counts the rows of an offline run of WandB.
+        for name, counted in (("trackio", handed), ("wandb", None)):
+            state = tracking(cell.folder).trackers[name]
             assert (state.status, state.handed_over, state.read_back, state.problem) == (
                 "synced",
-                cell.expected_rows(),
-                cell.expected_rows(),
+                handed,
+                counted,
                 None,
             )
 
@@ -331,7 +334,7 @@ def test_dead_sweep_ends_the_mirror_and_its_children(tmp_path: Path, start: Star
     states = tracking(cell.folder).trackers
     assert {s.status for s in states.values()} == {"incomplete"}
     assert all("had not ended" in (s.problem or "") for s in states.values())
-    assert all(s.handed_over == s.read_back for s in states.values())
+    assert states["trackio"].handed_over == states["trackio"].read_back
 
 
 def descendants(pid: int) -> list[int]:

@@ -218,7 +218,7 @@ def test_ctrl_c_keeps_what_is_done_and_resume_runs_the_rest(train: Train, own_co
         log.write("of the first try")
     for torn in interrupted.path.glob("steps/*.bin"):
         torn.write_bytes(torn.read_bytes()[:-7])
-    assert load_sweep(folder.path).in_state("done")
+    assert "done" in {cell.state for cell in load_sweep(folder.path).cells}
 
     run = train(*command, "-m", f"sweep.resume={folder.path}", cwd=own_code)
     assert run.status == 0, run.err
@@ -255,8 +255,9 @@ def supervise(
     """Run one attempt at a tiny cell of one rank under a real supervisor; its answer."""
     from hydra import compose, initialize_config_dir
 
-    from scalewise.config import resolve
+    from scalewise.config import build_cell, resolve
     from scalewise.paths import conf_dir
+    from scalewise.sweep.cell_settings import settings_of
 
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         plain = resolve(compose(config_name="config", overrides=[*SMALL, *overrides]))
@@ -265,6 +266,7 @@ def supervise(
     job = Job(
         str(folder.path),
         PlannedCell("id", "config", folder.name, (), 0, 1),
+        settings_of(build_cell(plain), 1),
         (DeviceInfo("cpu", "a CPU", uuid, cores=cores),),
         str(train.cwd),
         tuple(filter(None, sys.path)),

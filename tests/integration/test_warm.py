@@ -1,4 +1,4 @@
-"""Sweeps whose supervisors, or whole cells, are forked from a process that has imported them."""
+"""Sweeps whose ranks are forked from a process that has imported everything."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from scalewise.sweep.display import make_display
 from scalewise.sweep.local_engine import LocalEngine
 from scalewise.sweep.plan import plan, request
 from scalewise.sweep.process_tree import descendants
-from scalewise.sweep.warm_start import ForkedSupervisor, WarmServer
 
 TYPED = [
     "strategy=ddp", "strategy.devices=2", "hardware=cpu", "tracking=none", "max_steps=4",
@@ -48,27 +47,3 @@ def test_forked_cells_train_fail_and_say_what_they_are(
         assert all(rank.device.cores for rank in cell.result.ranks)
         assert len({rank.pid for rank in cell.result.ranks}) == 2
     assert not descendants(os.getpid())
-
-
-def test_only_the_supervisors_of_timed_cells_are_forked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
-    typed = [*TYPED[2:], "repeats=2"]
-    lean = WarmServer.supervisor
-    forked: list[int] = []
-
-    def counted(server: WarmServer, errors: Path, locks: tuple[int, ...]) -> ForkedSupervisor:
-        process = lean(server, errors, locks)
-        forked.append(process.pid)
-        return process
-
-    monkeypatch.setattr(WarmServer, "supervisor", counted)
-    engine = LocalEngine(tmp_path / "sweep", "exclusive", make_display(io.StringIO()))
-    report = engine.run(plan([request(typed, compose_cell(typed))], 0))
-    assert report.count("done") == 2
-    assert len(forked) == 2
-    cells = load_sweep(tmp_path / "sweep").cells
-    assert [identity([cell]).get("started") for cell in cells] == [None, None]
-    assert not descendants(os.getpid())
-    assert not list((tmp_path / "sweep").glob("*.err"))

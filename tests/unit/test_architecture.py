@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from fakes.settings import SETTINGS
+from scalewise.records import CellFolder, DeviceInfo, PlannedCell, RankSummary
+from scalewise.sweep.job import Job, Outcome
+
 SOURCE = Path(__file__).parents[2] / "src"
 PACKAGE = SOURCE / "scalewise"
 HEAVY = {"torch", "pytorch_lightning", "lightning", "lightning_fabric", "hydra", "pynvml"}
@@ -21,14 +25,13 @@ ALLOWED = {
     "ranges": set(),
     "host": set(),
     "host_identity": set(),
-    "file_kind": set(),
     "errors": set(),
     "plurals": set(),
-    "records": {"errors", "file_kind", "typed"},
+    "records": {"errors", "typed"},
     "analysis": {"hardware", "paths", "plurals", "records", "typed"},
     "report": {"analysis", "nccl_settings", "plurals", "records", "typed"},
     "models": {"ranges"},
-    "datasets": {"errors", "file_kind", "plurals", "ranges", "typed"},
+    "datasets": {"errors", "plurals", "ranges", "typed"},
     "optimizers": {"ranges"},
 }
 """Rooms whose whole list of neighbours is short enough to be written down."""
@@ -158,8 +161,42 @@ def test_importing_a_light_room_loads_nothing_heavy(room: str) -> None:
     assert loaded_by(*modules) & HEAVY == set()
 
 
-def test_the_supervisor_loads_neither_torch_nor_hydra() -> None:
-    assert loaded_by("scalewise.sweep.supervisor") & {"torch", "hydra", "omegaconf"} == set()
+FAR_FROM_A_SUPERVISOR = {*HEAVY, "omegaconf", "pandas", "numpy", "yaml"}
+TRIVIAL_RANK = (
+    "import pathlib, sys; folder = pathlib.Path(sys.argv[1]); (folder / 'ranks').mkdir(); "
+    "(folder / 'summary.json').rename(folder / 'ranks' / 'rank0.json')"
+)
+
+
+def test_a_supervisor_imports_little_until_its_cell_is_done(tmp_path: Path) -> None:
+    """Its cell's devices lie idle while it starts; its ranks are timed while it runs."""
+    folder = CellFolder(tmp_path / "sweep" / "cell")
+    planned = PlannedCell("id", "config", "cell", (), 0, 1)
+    slot = DeviceInfo("cpu", "a processor")
+    job = Job(str(folder.path), planned, SETTINGS, (slot,), str(tmp_path), (), ())
+    script = (
+        "import json, sys\n"
+        "from scalewise.sweep import supervisor\n"
+        "from scalewise.sweep.ranks import Ranks\n"
+        f"Ranks._own = [sys.executable, '-c', {TRIVIAL_RANK!r}, {str(folder.path)!r}]\n"
+        "supervisor.main()\n"
+        "print(json.dumps(sorted(sys.modules)))"
+    )
+    folder.save_rank(
+        RankSummary(0, 0, 1, slot, 1, 1, 1, 1, 1, None, None, None, None, None, None, 1.0, {}, 0, 0)
+    )
+    (folder.path / "ranks" / "rank0.json").rename(folder.path / "summary.json")
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(job.to_line())
+        process.stdin.flush()
+        outcome, modules = process.stdout.read().splitlines()
+    assert Outcome.from_line(outcome).state == "done"
+    loaded = set(json.loads(modules))
+    assert {name.partition(".")[0] for name in loaded} & FAR_FROM_A_SUPERVISOR == set()
+    assert len([name for name in loaded if name.startswith("scalewise")]) <= 30
 
 
 def test_a_rank_loads_neither_sweep_nor_analysis_while_it_trains() -> None:

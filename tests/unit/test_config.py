@@ -82,8 +82,6 @@ def fitting(option: str) -> tuple[str, ...]:
     group, _, name = option.partition("=")
     if group == "dataset":
         return NEEDS.get(name, ())
-    if group == "fault":
-        return ("allow_faults=true",)
     if option == "strategy=tensor":
         return ("model=gpt2_tiny", "dataset=synthetic_tokens")
     if group == "model":

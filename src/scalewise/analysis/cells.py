@@ -98,6 +98,3 @@ class Sweep:
     problems: tuple[str, ...] = ()
     quarantined: tuple[str, ...] = ()
     """Devices that the sweep put aside, with the evidence, one line each."""
-
-    def in_state(self, state: CellState) -> tuple[Cell, ...]:
-        return tuple(c for c in self.cells if c.state == state)

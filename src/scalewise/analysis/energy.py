@@ -46,20 +46,6 @@ class DeviceEnergy:
     """Mean power before the first step, with nothing running on the GPU."""
     missing: tuple[str, ...] = ()
 
-    @property
-    def difference_percent(self) -> float | None:
-        """Integrated power over the counter, minus one."""
-        if self.run_j is None or self.run_integrated_j is None:
-            return None
-        return 100 * (self.run_integrated_j / self.run_j - 1)
-
-    @property
-    def above_idle_j(self) -> float | None:
-        """What the timed steps took beyond what the idle GPU would have."""
-        if self.timed_j is None or self.idle_w is None:
-            return None
-        return self.timed_j - self.idle_w * self.timed_s
-
 
 def measure_energy(
     series: DeviceSeries,

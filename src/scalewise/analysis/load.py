@@ -18,7 +18,6 @@ from scalewise.analysis.readings import (
     read_attempts,
     read_config,
     read_devices,
-    read_provenance,
     read_rank_metrics,
     read_rank_shards,
     read_rank_steps,
@@ -99,7 +98,7 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> Cell:
     result = _read_result(folder, planned, of_result)
     state, under_way = _state(folder, result, attempts, problems)
     started = (folder.path / "provenance.json").exists() or result is not None
-    config = attempt(problems, read_config, folder, result)
+    config = attempt(problems, read_config, folder)
     tracking = attempt(problems, folder.load_tracking)
     steps = read_rank_steps(folder, result, of_steps)
     metrics = read_rank_metrics(folder, result, of_metrics)
@@ -115,7 +114,7 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> Cell:
         state=state,
         config=config,
         result=result,
-        provenance=attempt(problems, read_provenance, folder, result) if started else None,
+        provenance=attempt(problems, folder.load_provenance) if started else None,
         steps=steps,
         devices=read_devices(folder, problems),
         metrics=metrics,

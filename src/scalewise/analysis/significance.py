@@ -1,11 +1,8 @@
-"""Tests over runs: whether two sets of them differ, and what they could have shown at all."""
+"""Tests over runs: corrected for their number, and what they could have shown at all."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
 import scipy  # its parts load when they are first asked for: half a second that few need
@@ -14,56 +11,8 @@ from scalewise.analysis.statistics import (
     Values,
     checked_runs,
     finite_exp,
-    two_sided_p,
     welch_error,
 )
-
-
-@dataclass(frozen=True)
-class TestResult:
-    """A two-sided test."""
-
-    __test__ = False  # not a test case, whatever pytest makes of the name
-
-    statistic: float
-    p_value: float
-    df: float | None = None
-
-
-def welch_test(a: Values, b: Values) -> TestResult:
-    """Welch's two-sided t test of equal means (unequal variances). Needs two runs a side."""
-    x, y = checked_runs(a, "a", at_least=2), checked_runs(b, "b", at_least=2)
-    error, df = welch_error(x, y)
-    difference = float(x.mean() - y.mean())
-    statistic = difference / error if error > 0 else math.copysign(math.inf, difference)
-    if difference == 0:
-        statistic = 0.0
-    return TestResult(statistic, two_sided_p(difference, error, df), df)
-
-
-def permutation_test(a: Values, b: Values, permutations: int = 10_000, seed: int = 0) -> TestResult:
-    """Two-sided permutation test of equal means; assumes no distribution.
-
-    Exact where the runs can be split in at most ``permutations`` ways; else that many seeded
-    random splits, the observed one counted among them (Phipson and Smyth, 2010). With n runs
-    a side p cannot fall below ``2 / C(2n, n)``: three against three never reach 0.05.
-    """
-    x, y = checked_runs(a, "a"), checked_runs(b, "b")
-    pooled, n = np.concatenate([x, y]), len(x)
-    observed = float(x.mean() - y.mean())
-    exact = math.comb(len(pooled), n) <= permutations
-    if exact:
-        chosen = np.array(list(combinations(range(len(pooled)), n)))
-    else:
-        order = np.random.default_rng(seed).random((permutations, len(pooled)))
-        chosen = np.argpartition(order, n - 1, axis=1)[:, :n]
-    sums = pooled[chosen].sum(axis=1)
-    differences = sums / n - (pooled.sum() - sums) / len(y)
-    # Splits that tie with the observed one must count whatever the last bit says.
-    tolerance = 1e-12 * max(float(np.abs(pooled).max()), 1e-300)
-    as_extreme = int((np.abs(differences) >= abs(observed) - tolerance).sum())
-    p = as_extreme / len(chosen) if exact else (as_extreme + 1) / (permutations + 1)
-    return TestResult(observed, p)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -92,21 +41,6 @@ def holm_levels(p_values: Sequence[float], alpha: float = 0.05) -> list[float]:
         if p_values[i] >= levels[i]:
             stopped_at = levels[i]
     return levels
-
-
-def effect_size(a: Values, b: Values) -> float | None:
-    """Hedges' g: difference of means in pooled standard deviations, corrected for few runs.
-
-    None if either side has one run or nothing varies.
-    """
-    x, y = checked_runs(a, "a"), checked_runs(b, "b")
-    df = len(x) + len(y) - 2
-    if min(len(x), len(y)) < 2:
-        return None
-    pooled = ((len(x) - 1) * x.var(ddof=1) + (len(y) - 1) * y.var(ddof=1)) / df
-    if pooled == 0:
-        return None
-    return float((x.mean() - y.mean()) / math.sqrt(pooled) * (1 - 3 / (4 * df - 1)))
 
 
 def minimum_detectable_effect(

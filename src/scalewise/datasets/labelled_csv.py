@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TextIO
 
 from scalewise.datasets.errors import DatasetError
-from scalewise.datasets.regular_file import check_regular
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,6 @@ def read_labelled_csv(path: Path, layout: CsvLayout) -> LabelledTexts:
     texts: list[str] = []
     labels: list[int] = []
     label_at = layout.columns.index(layout.label)
-    check_regular(path, "a CSV file")
     try:
         with path.open(encoding=_ENCODING, newline="") as file:
             for row in _rows(path, file, layout):
@@ -84,7 +82,6 @@ def look_at_csv(path: Path, layout: CsvLayout, most_bytes: int = HEAD_BYTES) -> 
     later rows, and a row that ends after so many bytes, are left to whoever reads all of it.
     Raises :class:`DatasetError`.
     """
-    check_regular(path, "a CSV file")
     try:
         with path.open("rb") as file:
             head = file.read(most_bytes + 1)

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewise.datasets.byte_tokens import ByteParts, check_windows
-from scalewise.datasets.contract import DatasetError
-from scalewise.datasets.regular_file import check_not_empty, check_regular
+from scalewise.datasets.errors import DatasetError, check_not_empty
 from scalewise.datasets.split import check_split
 from scalewise.datasets.tensors import TokenWindows
 from scalewise.ranges import require
@@ -39,7 +38,6 @@ class TextFile:
 
     @cached_property
     def _parts(self) -> ByteParts:
-        check_regular(self.path, "a text file")
         try:
             data = self.path.read_bytes()
         except OSError as error:

@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from scalewise.file_kind import irregular_kind
+from scalewise.records.files import read_record
 
 _EMPTY = b"[\n]\n"
 _END = b"\n]\n"
@@ -23,7 +23,7 @@ class JsonArrayFile:
     """Appends entries to a JSON array; an array that is already there is continued."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ValueError where ``path`` holds something else than a JSON array."""
+        """Raises ValueError where ``path`` holds something else than a JSON array, or OSError."""
         self.path = path
         self._copies = [path.with_name(f".{path.name}.{suffix}") for suffix in "ab"]
         self._pending: list[bytes] = []
@@ -50,11 +50,8 @@ class JsonArrayFile:
             copy.unlink(missing_ok=True)
 
     def _existing(self) -> bytes:
-        kind = irregular_kind(self.path)
-        if kind is not None:
-            raise ValueError(f"{self.path}: no regular file but {kind}; name another file")
         try:
-            content = self.path.read_bytes()
+            content = read_record(self.path)
         except FileNotFoundError:
             return _EMPTY
         try:

@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scalewise.measure.doctor_plan import ENV_DEVICE, ENV_PARENT, Plan, save_plan
+from scalewise.rank_environment import ENV_LISTENER, listen, on_loopback, rendezvous, scrubbed
 from scalewise.records import DeviceInfo, RecordError
 from scalewise.records.doctor import RankMeasurements
 from scalewise.records.files import load_json
-from scalewise.train.rank import rendezvous, scrubbed
-from scalewise.train.rendezvous import ENV_LISTENER, listen, on_loopback
 from scalewise.typed import to_plain
 
 _GRACE_S = 8.0

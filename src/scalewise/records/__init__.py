@@ -24,52 +24,58 @@ result.json        the cell is done                                the superviso
 ================== =============================================== ==========================
 """
 
-from scalewise.records.cell import CellFolder
-from scalewise.records.communication import CommunicationRecord
-from scalewise.records.decision import (
-    CandidateEvidence,
-    StrategyDecision,
-    ThresholdRule,
-    load_decision,
-    save_decision,
-)
-from scalewise.records.device_series import (
-    Alert,
-    DeviceProcess,
-    DeviceSample,
-    DeviceSeries,
-    DeviceSeriesWriter,
-    SampledDevice,
-    read_device_series,
-)
-from scalewise.records.execution import ExecutionRecord
-from scalewise.records.files import SCHEMA_VERSION, RecordError
-from scalewise.records.fp8 import Fp8Record
-from scalewise.records.heartbeat import Heartbeat, HeartbeatWriter, read_heartbeat
-from scalewise.records.latest import LatestSample, read_latest_sample
-from scalewise.records.lines import finite_or_none, follow_lines
-from scalewise.records.metric_rows import MetricRow, MetricsWriter, read_metrics
-from scalewise.records.pipeline import PipelineRecord
-from scalewise.records.provenance import DeviceInfo, Provenance
-from scalewise.records.rank import RankError, RankSummary
-from scalewise.records.result import (
-    Attempt,
-    Cause,
-    CellResult,
-    RunningAttempt,
-    TrackerState,
-    TrackingRecord,
-)
-from scalewise.records.shards import ShardIndices, read_shard, write_shard
-from scalewise.records.steps import (
-    PHASES,
-    STEP_DTYPE,
-    WARMUP,
-    StepSeries,
-    StepWriter,
-    read_steps,
-)
-from scalewise.records.sweep import PlannedCell, SweepFolder, SweepPlan
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scalewise.records.cell import CellFolder
+    from scalewise.records.communication import CommunicationRecord
+    from scalewise.records.decision import (
+        CandidateEvidence,
+        StrategyDecision,
+        ThresholdRule,
+        load_decision,
+        save_decision,
+    )
+    from scalewise.records.device_series import (
+        Alert,
+        DeviceProcess,
+        DeviceSample,
+        DeviceSeries,
+        DeviceSeriesWriter,
+        SampledDevice,
+        read_device_series,
+    )
+    from scalewise.records.execution import ExecutionRecord
+    from scalewise.records.files import SCHEMA_VERSION, RecordError
+    from scalewise.records.fp8 import Fp8Record
+    from scalewise.records.heartbeat import Heartbeat, HeartbeatWriter, read_heartbeat
+    from scalewise.records.latest import LatestSample, read_latest_sample
+    from scalewise.records.lines import finite_or_none, follow_lines
+    from scalewise.records.metric_rows import MetricRow, MetricsWriter, read_metrics
+    from scalewise.records.pipeline import PipelineRecord
+    from scalewise.records.provenance import DeviceInfo, Provenance
+    from scalewise.records.rank import RankError, RankSummary
+    from scalewise.records.result import (
+        Attempt,
+        Cause,
+        CellResult,
+        RunningAttempt,
+        TrackerState,
+        TrackingRecord,
+    )
+    from scalewise.records.shards import ShardIndices, read_shard, write_shard
+    from scalewise.records.steps import (
+        PHASES,
+        STEP_DTYPE,
+        WARMUP,
+        StepSeries,
+        StepWriter,
+        read_steps,
+    )
+    from scalewise.records.sweep import PlannedCell, SweepFolder, SweepPlan
 
 __all__ = [
     "PHASES",
@@ -104,7 +110,6 @@ __all__ = [
     "RunningAttempt",
     "SampledDevice",
     "ShardIndices",
-    "Standstill",
     "StepSeries",
     "StepWriter",
     "StrategyDecision",
@@ -125,3 +130,35 @@ __all__ = [
     "save_decision",
     "write_shard",
 ]
+
+_HOMES = {
+    "cell": "CellFolder",
+    "communication": "CommunicationRecord",
+    "decision": "CandidateEvidence StrategyDecision ThresholdRule load_decision save_decision",
+    "device_series": "Alert DeviceProcess DeviceSample "
+    "DeviceSeries DeviceSeriesWriter SampledDevice read_device_series",
+    "execution": "ExecutionRecord",
+    "files": "SCHEMA_VERSION RecordError",
+    "fp8": "Fp8Record",
+    "heartbeat": "Heartbeat HeartbeatWriter read_heartbeat",
+    "latest": "LatestSample read_latest_sample",
+    "lines": "finite_or_none follow_lines",
+    "metric_rows": "MetricRow MetricsWriter read_metrics",
+    "pipeline": "PipelineRecord",
+    "provenance": "DeviceInfo Provenance",
+    "rank": "RankError RankSummary",
+    "result": "Attempt Cause CellResult RunningAttempt TrackerState TrackingRecord",
+    "shards": "ShardIndices read_shard write_shard",
+    "steps": "PHASES STEP_DTYPE WARMUP StepSeries StepWriter read_steps",
+    "sweep": "PlannedCell SweepFolder SweepPlan",
+}
+"""Who imports one record need not import all of them, and NumPy with them."""
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names.split():
+            value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from scalewise.records.files import RecordError, load_json, read_record, save_json, write_atomically
 from scalewise.records.provenance import Provenance
 from scalewise.records.rank import RankError, RankSummary
@@ -72,10 +70,14 @@ class CellFolder:
     # Configuration and provenance
 
     def save_config(self, config: Mapping[str, Any]) -> None:
+        import yaml
+
         text = yaml.safe_dump(to_plain(config), sort_keys=False, allow_unicode=True)
         write_atomically(self.path / "config.yaml", text.encode())
 
     def load_config(self) -> dict[str, Any]:
+        import yaml  # a supervisor reads no configuration, and starts faster without it
+
         path = self.path / "config.yaml"
         try:
             config = yaml.safe_load(read_record(path).decode())

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scalewise.records.cell import CellFolder
-from scalewise.records.files import RecordError
 from scalewise.records.rank import RankSummary
-from scalewise.records.steps import read_steps
 
 
 def sum_over_shards(fed: Sequence[int], data_shards: Sequence[int] | None) -> int:
@@ -21,14 +18,10 @@ def data_shards_of(ranks: Sequence[RankSummary]) -> tuple[int, ...]:
     return tuple(r.rank if r.data_shard is None else r.data_shard for r in ordered)
 
 
-def batch_sizes_of(folder: CellFolder, ranks: Sequence[RankSummary]) -> tuple[int, int] | None:
+def batch_sizes_of(ranks: Sequence[RankSummary]) -> tuple[int, int] | None:
     """Samples of the largest step, of the largest rank and of all ranks, as they were fed.
 
-    None where the step records do not tell. A user's LightningDataModule decides on its own.
+    None where a rank recorded no step. A user's LightningDataModule decides on its own.
     """
-    try:
-        series = [read_steps(folder.steps_path(rank), rank) for rank in range(len(ranks))]
-    except RecordError:
-        return None
-    fed = [int(one.rows["samples"].max(initial=0)) for one in series]
+    fed = [one.largest_step_samples or 0 for one in ranks]
     return (max(fed), sum_over_shards(fed, data_shards_of(ranks))) if all(fed) else None

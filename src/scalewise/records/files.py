@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from scalewise.errors import escaped
-from scalewise.file_kind import irregular_kind
 from scalewise.typed import DataError, build, to_plain
 
 T = TypeVar("T")
@@ -30,18 +30,13 @@ class NewerRecordError(RecordError):
     """A record that a newer scalewise wrote."""
 
 
-class IrregularFileError(OSError):
-    """Something that is no file stands where a record should."""
-
-
 def open_record(path: Path) -> BufferedReader:
     """Open a record for reading, at once. Raises OSError, also for what is no regular file.
 
     A pipe, to open which is to wait for a writer, could otherwise hold up whoever reads a folder.
     """
-    kind = irregular_kind(path)
-    if kind is not None:
-        raise IrregularFileError(f"it is no regular file but {kind}; remove it")
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise OSError(errno.EINVAL, "it is no regular file; remove it", str(path))
     return path.open("rb")
 
 

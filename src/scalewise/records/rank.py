@@ -47,6 +47,8 @@ class RankSummary:
     resumed_at_step: int | None = None
     """Steps done by an earlier try, from whose checkpoint this one went on: no times of theirs
     are here. None for a run from the start."""
+    largest_step_samples: int | None = None
+    """Samples of the recorded step that fed most; None in older records."""
     steps_without_loss: int | None = None
     """Steps of this try whose batches gave no loss, and so no gradient: they trained nothing. None
     where a module optimizes by hand or nothing optimizes, and in older records."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from scalewise.records.provenance import DeviceInfo
 from scalewise.records.rank import RankSummary
@@ -88,8 +88,6 @@ class CellResult:
     scaling: Literal["strong", "weak"]
     global_batch_size: int
     per_device_batch_size: int
-    objective: float | None
-    """What a sweeper minimises or maximises; None if the objective was not measured."""
     co_tenants: tuple[str, ...]
     """Cells and foreign processes that shared the host while this one ran."""
     ranks: tuple[RankSummary, ...]
@@ -97,6 +95,8 @@ class CellResult:
     """Models that were trained: above 1, ranks that never met, a ceiling and no training job."""
     elapsed_s: float | None = None
     """From start to end by a clock that nobody sets; None in older records."""
+
+    FORMER_KEYS: ClassVar[frozenset[str]] = frozenset({"objective"})
 
     @property
     def took_s(self) -> float:
@@ -117,7 +117,7 @@ class TrackerState:
     handed_over: int
     """Rows logged to it."""
     read_back: int | None
-    """Rows found when it was read again at the end; None if it could not be read."""
+    """Rows that it counts itself at the end; None where it does not, or could not be asked."""
     location: str
     """Project and run, folder or URL: where a person finds it."""
     problem: str | None = None

@@ -73,6 +73,8 @@ class StepWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: BinaryIO = path.open("wb")
         self.rows = 0
+        self.largest_samples = 0
+        """Samples of the step that fed most."""
         if epoch_offset_ns is None:
             epoch_offset_ns = time.time_ns() - time.perf_counter_ns()
         header = {
@@ -101,10 +103,12 @@ class StepWriter:
         A missing key or None is recorded as missing.
         """
         times = [_nan(line.get(name)) for line in (host_ms, device_ms or {}) for name in _TIMES]
+        self.largest_samples = max(self.largest_samples, samples)
         self._write_block(_ROW.pack(step, start_ns, epoch, samples, flags, *times))
 
     def append_rows(self, rows: npt.NDArray[np.void]) -> None:
         """Write rows of ``STEP_DTYPE``, one element a step."""
+        self.largest_samples = int(rows["samples"].max(initial=self.largest_samples))
         for first in range(0, len(rows), _MOST_IN_BLOCK):
             block = rows[first : first + _MOST_IN_BLOCK]
             self._write_block(block.astype(STEP_DTYPE, copy=False).tobytes())

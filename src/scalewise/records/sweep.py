@@ -24,12 +24,6 @@ class PlannedCell:
     devices: int | None
     """Devices it asks for; None for all of the host that runs it."""
 
-    @property
-    def workload(self) -> str:
-        """What it does, by what was typed for it: training where nothing else was."""
-        typed = [one.partition("=")[2] for one in self.overrides if one.startswith("workload=")]
-        return typed[-1] if typed else "train"
-
 
 @dataclass(frozen=True)
 class SweepPlan:

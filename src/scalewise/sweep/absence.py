@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from scalewise.records import CellFolder
-from scalewise.sweep.blame import Verdict
+from scalewise.sweep.job import Verdict
 from scalewise.sweep.ranks import Ranks
 
 _OTHERS_GIVE_UP_S = 3.0

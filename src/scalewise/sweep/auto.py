@@ -20,9 +20,8 @@ from scalewise.train.strategies.auto import AutoConfig
 class Chosen:
     """What one request for ``strategy=auto`` has come to."""
 
-    asked: Request
     trained: Request | None
-    """The same with the chosen strategy; None where nothing could be decided."""
+    """It with the chosen strategy; None where nothing could be decided."""
     decision: StrategyDecision | None
     lines: tuple[str, ...]
     """To say it in."""
@@ -70,11 +69,11 @@ def choose(folder: SweepFolder, asked: Request) -> Chosen:
             candidates, strategy.probe_steps, batch * asked.cell.accumulate_grad_batches
         )
     except UndecidedError as reason:
-        return Chosen(asked, None, None, (f"not decided: {reason}",))
+        return Chosen(None, None, (f"not decided: {reason}",))
     plain = {**asked.plain, "strategy": strategy.plain()[decision.chosen]}
     typed = (*asked.overrides, f"strategy={decision.chosen}")
     trained = Request(typed, plain, build_cell(plain))
-    return Chosen(asked, trained, decision, decision.lines())
+    return Chosen(trained, decision, decision.lines())
 
 
 def _probes(asked: Request) -> dict[str, Request]:

@@ -24,16 +24,15 @@ _SETTLED: dict[str, Any] = {
     "warmup_steps": 0, "validation": "never", "log_every_n_steps": 1, "repeats": 1,
 }  # fmt: skip
 """What a search does not depend on, set alike so that it is not repeated for it."""
-_LEFT_OUT = ("profile", "checkpoint", "fault", "allow_faults", "experiment")
+_LEFT_OUT = ("profile", "checkpoint", "fault", "experiment")
 
 
 @dataclass(frozen=True)
 class FoundBatch:
     """What one request for ``batch_size=auto`` has come to."""
 
-    asked: Request
     trained: Request | None
-    """The same with the batch size found; None where none was."""
+    """It with the batch size found; None where none was."""
     record: BatchSearchRecord | None
     lines: tuple[str, ...]
     """To say it in."""
@@ -78,12 +77,12 @@ def resolve(folder: SweepFolder, asked: Request) -> FoundBatch:
         if record is None:
             attempts = list(cell.attempts())
             why = attempts[-1].message if attempts else "its search has not ended"
-            return FoundBatch(asked, None, None, (f"not found for {_name(asked)}: {why}",))
+            return FoundBatch(None, None, (f"not found for {_name(asked)}: {why}",))
         trained = _with_size(asked, record)
     except (RecordError, ConfigError) as error:
-        return FoundBatch(asked, None, None, (f"not found for {_name(asked)}: {error}",))
+        return FoundBatch(None, None, (f"not found for {_name(asked)}: {error}",))
     said = f"{_name(asked)}: {record.line(asked.cell.scaling)}"
-    return FoundBatch(asked, trained, record, (said, f"evidence: {cell.path / 'find_batch.json'}"))
+    return FoundBatch(trained, record, (said, f"evidence: {cell.path / 'find_batch.json'}"))
 
 
 def useless(requests: Iterable[Request], folder: SweepFolder) -> frozenset[str]:

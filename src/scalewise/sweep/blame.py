@@ -10,10 +10,11 @@ from __future__ import annotations
 import signal
 import time
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from scalewise.records import Cause, CellFolder, RankError, RecordError
+from scalewise.records import CellFolder, RankError, RecordError
 from scalewise.records.heartbeat import read_heartbeat
+from scalewise.sweep.job import Verdict
 from scalewise.sweep.ranks import RankProcess, Ranks
 from scalewise.sweep.retry import EPOCHS_DIFFER, NO_PEER, transient
 
@@ -22,19 +23,6 @@ _LAST_LINES = 20
 _LINE_LIMIT = 500
 _IN_A_STEP = "loops/optimization/"
 """In the traceback of a rank that trained: Lightning validates and ends a fit elsewhere."""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Why a cell has no result."""
-
-    cause: Cause
-    message: str
-    """One line."""
-    rank: int | None
-    exit_code: int | None
-    at: float = field(default_factory=time.time)
-    """Unix time: when the rank failed, or when this was decided."""
 
 
 def blame(ranks: Ranks, folder: CellFolder) -> Verdict:

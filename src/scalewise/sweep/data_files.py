@@ -8,14 +8,14 @@ lies in the files below a ``root``; and whatever the hub sends.
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from scalewise.components import Component
-from scalewise.datasets.errors import DatasetError
+from scalewise.datasets.errors import DatasetError, check_not_empty
 from scalewise.datasets.labelled_csv import AG_NEWS, IMDB, CsvLayout, look_at_csv
-from scalewise.datasets.regular_file import check_not_empty, check_regular
 from scalewise.datasets.token_index import check_sizes, load_index
 from scalewise.errors import ConfigError
 from scalewise.ranges import require
@@ -84,7 +84,6 @@ def _check(dataset: Component) -> None:
     if not dataset.arguments.get("path"):
         return
     try:
-        check_regular(Path(dataset.arguments["path"]), "a file")
         samples = _training_samples(dataset)
     except DatasetError as error:
         raise ConfigError(str(error)) from error
@@ -93,14 +92,14 @@ def _check(dataset: Component) -> None:
 
 
 def _unreachable(path: str) -> str | None:
-    """Why nothing can be found there, in the words of the system; None where something is."""
+    """Why nothing can be read there, in the words of the system; None where something can."""
     try:
-        Path(path).stat()
+        mode = Path(path).stat().st_mode
     except OSError as error:  # a loop of symbolic links is no missing file
         return error.strerror
     except ValueError as error:  # a text with a NUL is no path
         return str(error)
-    return None
+    return None if stat.S_ISREG(mode) or stat.S_ISDIR(mode) else "neither a file nor a folder"
 
 
 def _training_samples(dataset: Component) -> int | None:

@@ -10,17 +10,13 @@ from dataclasses import replace
 
 from scalewise.records import Attempt, Cause, CellFolder
 from scalewise.sweep.job import Outcome
-from scalewise.sweep.measured import throughput_of
 from scalewise.sweep.retry import misses_a_peer
 from scalewise.sweep.unrecorded import attempt_until_now
 
 
 def result_of(folder: CellFolder) -> tuple[Outcome, float]:
     """How a cell that is done ended, and the seconds it took."""
-    result = folder.load_result()
-    missing = "" if result.objective is not None else "its objective was not measured"
-    rate = throughput_of(folder, result.ranks)
-    return Outcome("done", missing, result.objective, rate), result.took_s
+    return Outcome("done"), folder.load_result().took_s
 
 
 def attempt_since(folder: CellFolder, first: int) -> Attempt | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -23,6 +23,7 @@ from scalewise.sweep.durations import Remaining
 from scalewise.sweep.folder_lock import held
 from scalewise.sweep.job import Outcome
 from scalewise.sweep.lease import HostMismatch
+from scalewise.sweep.measured import done
 from scalewise.sweep.mirror import Mirror
 from scalewise.sweep.plan import Cell, Request
 from scalewise.sweep.plan_file import add_to_plan
@@ -247,7 +248,7 @@ class Engine(ABC):
 
     def _expected_s(self, cell: Cell) -> float | None:
         """How long a cell will take, by those that have ended; None while nothing tells."""
-        return self._standing.expected_s(cell)
+        return self._standing.durations.of(cell.planned.config_id)
 
     def _affords(self, cell: Cell, width: int, beside: Iterable[tuple[Cell, int, float]]) -> bool:
         """Whether ``sweep.max_gpu_hours`` lets a cell start now on ``width`` devices.
@@ -274,8 +275,11 @@ class Engine(ABC):
         final: bool = False,
     ) -> None:
         """A try has ended: for good if it is ``final`` or no other may end better."""
+        folder = self.folder.cell(cell.planned.name)
+        if outcome.state == "done":
+            objective = cell.request.cell.sweep.objective
+            outcome = done(folder, cell.planned.cell_id, objective, told_before=seconds is None)
         if outcome.state == "failed" and not final:
-            folder = self.folder.cell(cell.planned.name)
             retry = self._retries.grant(folder, cell.request.cell.sweep.retries)
             if retry is not None and self._requeue(cell):
                 self.display.note(f"again    {cell.planned.name}: {outcome.message} ({retry})")
@@ -290,10 +294,8 @@ class Engine(ABC):
             folder.save_attempt(attempt_until_now(folder, "skipped", "host", why))
             self._end(report, cell, Outcome("skipped", why), None)
 
-    def _tick(
-        self, progress: Sequence[Progress], remaining: Callable[[], Sequence[Remaining]]
-    ) -> None:
+    def _tick(self, progress: Sequence[Progress], remaining: Sequence[Remaining]) -> None:
         """Say how far the sweep is; ``remaining`` is what runs and what waits."""
         packed = self.policy == "packed"
-        left_s = self._standing.seconds_left(remaining, self._slots(), packed)
+        left_s = self._standing.durations.seconds_left(remaining, self._slots(), packed)
         self.display.tick(self._standing.tally, progress, left_s)

@@ -15,8 +15,9 @@ import time
 
 from scalewise.config import build_cell
 from scalewise.records import CellFolder, RecordError
+from scalewise.sweep.cell_settings import settings_of
 from scalewise.sweep.hosted import granted, leased, record
-from scalewise.sweep.job import Job, Nodes, Outcome
+from scalewise.sweep.job import Job, Nodes, Outcome, Settings
 from scalewise.sweep.lease import Host, HostMismatch, Lease
 from scalewise.sweep.nodes import NodesApart, announce, meet
 from scalewise.sweep.order import MARK, Order, from_line, to_line
@@ -78,7 +79,8 @@ def run(order: Order, wakeup: LinkedWakeup) -> Outcome:
         width = order.wanted.devices_per_node
         with leased(host, width, order.lease_s, wakeup.wanted) as lease:
             nodes = _meet_others(folder, order, wakeup)
-            job = _job(order, lease, host, nodes)
+            settings = settings_of(cell, order.wanted.width)
+            job = _job(order, settings, lease, host, nodes)
             return Supervisor(job, wakeup, locks=lease.descriptors).run()
     except (HostMismatch, NodesApart) as mismatch:
         record(folder, str(mismatch))
@@ -101,10 +103,11 @@ def _meet_others(folder: CellFolder, order: Order, wakeup: LinkedWakeup) -> Node
     return announce(folder, order.key, count, order.address, free_port("0.0.0.0"))
 
 
-def _job(order: Order, lease: Lease, host: Host, nodes: Nodes | None) -> Job:
+def _job(order: Order, settings: Settings, lease: Lease, host: Host, nodes: Nodes | None) -> Job:
     return Job(
         folder=order.folder,
         cell=order.cell,
+        settings=settings,
         slots=lease.slots,
         cwd=order.origin.cwd,
         python_path=order.origin.python_path,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -15,6 +16,12 @@ from scalewise.typed import build, to_plain
 
 class CellFailed(RuntimeError):  # noqa: N818 - what Hydra's sweepers see of a cell without result
     """A cell ended without a result, or without the objective that was asked for."""
+
+
+def supervisor_command(locks: Sequence[int]) -> list[str]:
+    """What starts a supervisor that inherits the descriptors ``locks``."""
+    # -P: a queue.py where the user stands must not replace the library's.
+    return [sys.executable, "-P", "-m", "scalewise.sweep.supervisor", *map(str, locks)]
 
 
 @dataclass(frozen=True)
@@ -45,11 +52,43 @@ class Origin:
 
 
 @dataclass(frozen=True)
+class Settings:
+    """What a supervisor reads of its cell's configuration, so that it builds none itself."""
+
+    workload: Literal["train", "doctor", "find_batch"]
+    strategy: str
+    scaling: Literal["strong", "weak"]
+    one_model: bool
+    """Whether all ranks train one model."""
+    batch_sizes: tuple[int, int] | None
+    """Samples of a step that were asked for, of the largest rank and of all; None where the
+    strategy cannot share them among the devices, which the ranks say."""
+    environment: Mapping[str, str]
+    """Of every rank, by hardware, execution and ``deterministic``."""
+    timeout_s: float | None
+    hang_timeout_s: float
+    start_timeout_s: float
+    collective_timeout_s: float
+    grace_s: float
+    wrap: str | None
+    sample_every_s: float | None
+    """Seconds between two samples of the devices; None for no sampling."""
+    checkpoints: bool
+    keep_checkpoints: bool
+    allow_mixed: bool
+    dataset_arguments: Mapping[str, str]
+    """Those that are text and may name a file."""
+    memory_advice: str
+    """What needs less memory, in words; empty for nothing."""
+
+
+@dataclass(frozen=True)
 class Job:
     """One attempt at one cell."""
 
     folder: str
     cell: PlannedCell
+    settings: Settings
     slots: tuple[DeviceInfo, ...]
     """The leased devices, one a rank of this host."""
     cwd: str
@@ -84,6 +123,19 @@ class Job:
 
 
 @dataclass(frozen=True)
+class Verdict:
+    """Why a cell has no result."""
+
+    cause: Cause
+    message: str
+    """One line."""
+    rank: int | None
+    exit_code: int | None
+    at: float = field(default_factory=time.time)
+    """Unix time: when the rank failed, or when this was decided."""
+
+
+@dataclass(frozen=True)
 class Outcome:
     """How an attempt ended."""
 
@@ -93,6 +145,7 @@ class Outcome:
     """One line; of a cell that is done, why it has no objective."""
     objective: float | None = None
     global_samples_per_s: float | None = None
+    """Of a cell that is done: as its records tell, which the sweep reads and no supervisor."""
     cause: Cause | None = None
     """Of a try that failed; None where nobody could tell."""
     is_recorded: bool = True

@@ -31,7 +31,6 @@ from scalewise.sweep.preview import print_preview
 from scalewise.sweep.returns import job_return, objective_over, outcomes_of
 from scalewise.sweep.sweep_report import SweepReport, remember
 from scalewise.sweep.sweepers import is_basic
-from scalewise.sweep.warm_start import check_warm
 
 
 def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> float | None:
@@ -117,8 +116,6 @@ def launch_with(
         )
         for i, overrides in enumerate(job_overrides)
     ]
-    if local:
-        check_warm(launcher, [one.cell for one in requests])
     cells = plan_in(folder, requests)
     if local:  # other hosts may have files that this one has not
         check_files(requests)

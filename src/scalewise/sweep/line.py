@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from scalewise.records import CellFolder, DeviceInfo
-from scalewise.sweep.display import progress_of
+from scalewise.records import DeviceInfo
+from scalewise.sweep.display import Progress
 from scalewise.sweep.durations import Durations, Remaining
-from scalewise.sweep.history import History
 from scalewise.sweep.lease import Host, units
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.running import RunningCell
-from scalewise.sweep.schedule import Busy, Waiting, starts_now
+from scalewise.sweep.schedule import Waiting, starts_now
 
 
 @dataclass(frozen=True)
@@ -65,13 +64,13 @@ class Line:
 
     Args:
         packed: start what fills the host best; otherwise one cell at a time, in order.
-        history: of the sweep, that others add to.
+        durations: of the sweep's ended cells, that others add to.
     """
 
-    def __init__(self, packed: bool, history: History) -> None:
+    def __init__(self, packed: bool, durations: Durations) -> None:
         self.packed = packed
         self.waiting: list[Turn] = []
-        self._history = history
+        self._durations = durations
         self._chosen: list[list[str]] | None = None
 
     def forget_choice(self) -> None:
@@ -94,38 +93,19 @@ class Line:
         return [[turns[key] for key in keys if key in turns] for keys in self._chosen]
 
     def _choose(self, queue: Queue, running: Sequence[RunningCell]) -> list[str]:
-        known = self._history.durations
         waiting = [
-            Waiting(turn.cell.planned.cell_id, turn.width, known.seconds_of(turn.cell.planned))
+            Waiting(one.cell_id, turn.width, self._durations.of(one.config_id))
             for turn in queue.turns
+            if (one := turn.cell.planned)
         ]
         ahead = [r for r in running if any(queue.units & {*units(slot)} for slot in r.lease.slots)]
-        slots = max(queue.slots, sum(r.width for r in ahead))
-        return starts_now(waiting, [_busy(r, known) for r in ahead], slots)
-
-    def remaining(self, running: Sequence[RunningCell]) -> list[Remaining]:
-        """Everything without a result that waits or runs, for an estimate."""
-        return [
-            *(waiting_of(t.cell, t.width) for t in self.waiting),
-            *(remaining_of(r.cell, r.folder, r.width, r.age_s) for r in running),
-        ]
+        taken = sum(r.width for r in ahead)
+        return starts_now(waiting, taken, max(queue.slots, taken))
 
 
-def waiting_of(cell: Cell, width: int) -> Remaining:
-    """A cell that has not started."""
-    planned = cell.planned
-    return Remaining(planned.cell_id, planned.config_id, width, workload=planned.workload)
-
-
-def remaining_of(cell: Cell, folder: CellFolder, width: int, age_s: float) -> Remaining:
-    """A cell that has run for ``age_s``."""
-    planned = cell.planned
-    left = progress_of(planned.name, folder, width).seconds_left
-    return Remaining(planned.cell_id, planned.config_id, width, age_s, left, planned.workload)
-
-
-def _busy(running: RunningCell, known: Durations) -> Busy:
-    one = remaining_of(running.cell, running.folder, running.width, running.age_s)
-    left = known.left_of(one)
-    # Nothing to go by: as long again as it has taken.
-    return Busy(running.width, running.age_s if left is None else left.seconds)
+def remaining_of(
+    cell: Cell, width: int, age_s: float | None = None, progress: Progress | None = None
+) -> Remaining:
+    """A cell that has run for ``age_s`` and made ``progress``, or has not started."""
+    left_s = None if progress is None else progress.seconds_left
+    return Remaining(cell.planned.config_id, width, age_s, left_s)

@@ -21,7 +21,7 @@ class LocalConfig:
     wrap: str | None = None
     """Command around each rank's own: see :mod:`scalewise.wrap`."""
     warm: bool = False
-    """Fork cells from one process, where their times do not matter."""
+    """Fork the ranks of cells that may be, from one process that has imported everything."""
 
 
 def local_config(launcher: Mapping[str, Any]) -> LocalConfig:

@@ -8,13 +8,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from scalewise.records import DeviceInfo
+from scalewise.records import CellFolder, DeviceInfo
 from scalewise.sweep.display import Display, progress_of
 from scalewise.sweep.engine import Engine, Policy
 from scalewise.sweep.host_notes import differs_here
 from scalewise.sweep.hosts import Hosts
 from scalewise.sweep.job import Outcome
 from scalewise.sweep.lease import (
+    Host,
     HostMismatch,
     Lease,
     Leases,
@@ -23,16 +24,16 @@ from scalewise.sweep.lease import (
     check_precision,
     width,
 )
-from scalewise.sweep.line import Line, Turn
+from scalewise.sweep.line import Line, Turn, remaining_of
 from scalewise.sweep.occupancy import Occupancy
 from scalewise.sweep.patience import DeviceWait
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.quarantine import DeviceQuarantine
-from scalewise.sweep.running import RunningCell
+from scalewise.sweep.running import RunningCell, start
 from scalewise.sweep.sampling import Sampling
-from scalewise.sweep.supervisors import Supervisors
 from scalewise.sweep.sweep_report import SweepReport
 from scalewise.sweep.unrecorded import attempt_until_now
+from scalewise.sweep.warm import NotWarmError, WarmServer, may_fork
 
 _POLL_S = 0.5
 _SETTLING_POLL_S = 0.1
@@ -43,7 +44,7 @@ class LocalEngine(Engine):
 
     Args:
         occupancy: who else uses its GPUs.
-        warm: fork the cells that may be from one process, instead of starting each freshly.
+        warm: fork the ranks of cells that may be, from one process that has imported everything.
     """
 
     def __init__(
@@ -57,11 +58,12 @@ class LocalEngine(Engine):
         super().__init__(folder, policy, display)
         self._hosts = Hosts(display.note)
         self._leases = Leases(occupancy or Occupancy())
-        self._line = Line(policy == "packed", self._standing.history)
+        self._line = Line(policy == "packed", self._standing.durations)
         self._device_wait = DeviceWait(display.note)
         self._device_quarantine = DeviceQuarantine(folder)
         self._running: list[RunningCell] = []
-        self.supervisors = Supervisors(folder, warm, display.note)
+        self._warm = warm
+        self._server: WarmServer | None = None
         self._sampling = Sampling()
         self._settling = False
         """Whether a cell waits for devices only until a process has vanished from there."""
@@ -71,7 +73,7 @@ class LocalEngine(Engine):
         try:
             return super().run(cells)
         finally:
-            self.supervisors.stop()
+            self._end_server()
 
     def _to_run(self) -> list[Cell]:
         return [turn.cell for turn in self._line.waiting]
@@ -109,7 +111,6 @@ class LocalEngine(Engine):
     # While cells run
 
     def _loop(self, report: SweepReport) -> None:
-        self.supervisors.prepare(len(self._line.waiting))
         with selectors.DefaultSelector() as selector:
             while self._line.waiting or self._running:
                 while self._start_what_fits(selector, report):
@@ -153,15 +154,38 @@ class LocalEngine(Engine):
         neighbours = tuple(r.name for r in self._running)
         folder = self.folder.cell(turn.cell.planned.name)
         self._sampling.begin(turn.cell, folder, lease.slots)
-        running = self.supervisors.start(
-            turn.cell, folder, lease, turn.host, neighbours, self.lock.descriptors
-        )
+        running = self.start_cell(turn.cell, folder, lease, turn.host, neighbours)
         for neighbour in self._running:
             neighbour.tell(running.name)
         self._running.append(running)
         self.display.started(turn.cell, running.width)
         assert running.process.stdout is not None
         selector.register(running.process.stdout, selectors.EVENT_READ, running)
+
+    def start_cell(
+        self,
+        cell: Cell,
+        folder: CellFolder,
+        lease: Lease,
+        host: Host,
+        neighbours: tuple[str, ...],
+    ) -> RunningCell:
+        """Start a cell's supervisor, which starts its ranks on the leased devices."""
+        asked = (cell, folder, lease, host, neighbours, self.lock.descriptors)
+        if self._warm and may_fork(cell.request.plain, cell.request.cell):
+            self._server = self._server or WarmServer(self.folder.path)
+            try:
+                return start(*asked, self._server)
+            except NotWarmError as error:
+                self.display.note(f"warm     {error}; from here on, cells start without it")
+                self._end_server()
+                self._warm = False
+        return start(*asked)
+
+    def _end_server(self) -> None:
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
 
     def _wait(self, turn: Turn, report: SweepReport) -> bool:
         """Whether a cell whose devices cannot be leased goes on waiting for them."""
@@ -208,7 +232,12 @@ class LocalEngine(Engine):
 
     def _show(self) -> None:
         progress = [progress_of(r.name, r.folder, r.width) for r in self._running]
-        self._tick(progress, lambda: self._line.remaining(self._running))
+        waiting = [remaining_of(turn.cell, turn.width) for turn in self._line.waiting]
+        running = [
+            remaining_of(r.cell, r.width, r.age_s, p)
+            for r, p in zip(self._running, progress, strict=True)
+        ]
+        self._tick(progress, waiting + running)
 
     # Bad devices
 

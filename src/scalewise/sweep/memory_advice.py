@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from scalewise.config import CellConfig
-from scalewise.sweep.blame import Verdict
 
 _WHOLE_MODELS = ("single", "ddp")
 """Strategies under which every device holds the whole model."""
 
 MORE_FOR_THE_JOB = "to ask SLURM for more of the host's: a larger hydra.launcher.mem_gb_per_device"
 """Of a job that ran out of its host's memory."""
-
-
-def advised(verdict: Verdict, cell: CellConfig, world_size: int) -> Verdict:
-    """``verdict``; of memory that ran out, with what to do about it."""
-    advice = memory_advice(cell, world_size) if verdict.cause == "oom" else ""
-    return replace(verdict, message=f"{verdict.message}; {advice}") if advice else verdict
 
 
 def memory_advice(cell: CellConfig, world_size: int) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from scalewise.host import memory_limit_mib, oom_kills
-from scalewise.sweep.blame import Verdict
+from scalewise.sweep.job import Verdict
 
 
 class MemoryKills:

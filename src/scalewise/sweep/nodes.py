@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from scalewise.records import CellFolder, RecordError
 from scalewise.records.files import load_json, save_json
-from scalewise.sweep.blame import Verdict
-from scalewise.sweep.job import Nodes
+from scalewise.sweep.job import Nodes, Verdict
 
 _MEET_S = 300.0
 """Hosts of one job start together, but one may first have to load its environment."""

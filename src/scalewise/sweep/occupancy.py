@@ -8,18 +8,11 @@ use is the only sign of them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from scalewise.gpu.nvml import NvmlUnavailable, open_nvml
-from scalewise.records import (
-    CellFolder,
-    DeviceInfo,
-    DeviceSample,
-    RecordError,
-    read_device_series,
-)
+from scalewise.records import DeviceInfo, DeviceSample
 
 UNSEEN_MIB = 2048.0
 """An idle GPU's driver itself may hold several hundred MiB."""
@@ -93,44 +86,3 @@ class Occupancy:
         """Whether others have been seen there for longer than a process takes to vanish."""
         since = self._since.get(slot.uuid or "")
         return since is not None and self.clock() - since >= SETTLE_S
-
-
-def foreign_processes(
-    folder: CellFolder, own: Collection[int], sees_host: bool | None = None
-) -> tuple[str, ...]:
-    """Who else computed on a cell's GPUs while it ran, by its device series.
-
-    ``own`` are the ranks' pids; ``sees_host`` whether the driver's pids mean the same here (None:
-    find out). Where they do not, all that can be told is that there were more than one.
-    """
-    sees_host = _sees_host_pids() if sees_host is None else sees_host
-    pids: dict[int, str] = {}
-    most: dict[str, int] = {}
-    for path in folder.device_series_paths():
-        try:
-            series = read_device_series(path)
-        except RecordError:
-            continue  # the report names the file
-        for sample in series.samples:
-            for uuid, row in sample.items():
-                running = [p.pid for p in row.processes or ()]
-                most[uuid] = max(most.get(uuid, 0), len(running))
-                pids.update(dict.fromkeys(set(running) - set(own), uuid))
-    if sees_host:
-        return tuple(f"process {pid} on {uuid}" for pid, uuid in sorted(pids.items()))
-    return tuple(
-        f"{count - 1} other process{'es' if count > 2 else ''} on {uuid}"
-        for uuid, count in sorted(most.items())
-        if count > 1
-    )
-
-
-_HOST_PID_NAMESPACE = "pid:[4026531836]"
-"""The kernel gives the first PID namespace of a host this number (PROC_PID_INIT_INO)."""
-
-
-def _sees_host_pids() -> bool:
-    try:
-        return str(Path("/proc/self/ns/pid").readlink()) == _HOST_PID_NAMESPACE
-    except OSError:
-        return False

@@ -13,14 +13,11 @@ from scalewise.sweep import auto, auto_batch
 from scalewise.sweep.asked import left_open, mixed, remarks, select_in
 from scalewise.sweep.display import duration
 from scalewise.sweep.durations import Durations, Remaining
-from scalewise.sweep.estimate import Estimate, estimate
-from scalewise.sweep.finished_times import duration_of
 from scalewise.sweep.job import Outcome
 from scalewise.sweep.left_behind import differences
 from scalewise.sweep.places import Place, ThisHost
 from scalewise.sweep.plan import Cell, Request
 from scalewise.sweep.resume import Selection
-from scalewise.sweep.status import between_cells_s
 from scalewise.sweep.sweep_report import SweepReport, remember
 
 _NOTHING_LEFT = "nothing is left to do"
@@ -82,9 +79,9 @@ def preview(
     to_run = _to_run(selection, results)
     places = {cell.planned.cell_id: host(cell) for cell in to_run}
     slots = host.slots()
-    workloads = {cell.planned.cell_id: cell.planned.workload for cell in selection.cells}
-    measured = [duration_of(folder.cell(r.name), r, workloads[r.cell_id]) for r in results.values()]
-    known = Durations(measured)
+    known = Durations()
+    for result in results.values():
+        known.add(result.config_id, result.took_s)
     varying = varying_overrides([cell.planned for cell in selection.cells])
     width = max(map(len, varying.values()), default=0)
     width = max(width, len("varies")) if width else 0
@@ -100,18 +97,14 @@ def preview(
     total = len(selection.cells)
     sums = f"{total} {plural(total, 'cell')}: {done} done, {len(able)} to run"
     yield sums + (f", {skipped} this host cannot run" if skipped else "")
-    remaining = [
-        Remaining(
-            cell.planned.cell_id,
-            cell.planned.config_id,
-            places[cell.planned.cell_id].width or slots,
-            workload=cell.planned.workload,
-        )
-        for cell in able
-    ]
-    between_s = 0.0 if packed else between_cells_s(list(results.values()))
     if able:
-        yield _expectation(estimate(measured, remaining, slots, packed, between_s), bool(measured))
+        remaining = [
+            Remaining(cell.planned.config_id, places[cell.planned.cell_id].width or slots)
+            for cell in able
+        ]
+        left_s = known.seconds_left(remaining, slots, packed)
+        unknown = "unknown, as none of these cells is done yet"
+        yield f"expected time: {unknown if left_s is None else duration(left_s)}"
     else:
         yield "nothing can run: see above what this host lacks" if to_run else _NOTHING_LEFT
 
@@ -157,20 +150,8 @@ def _line(cell: Cell, where: Place | None, known: Durations, varies: str, width:
     if where is not None and where.refusal:
         state, name = "cannot", f"{planned.name}: {where.refusal}"
     elif where is not None:
-        expected = known.of(planned.config_id, planned.workload, where.width)
+        expected = known.of(planned.config_id)
         state = "to run"
         devices = "?" if where.width is None else str(where.width)
-        takes = "?" if expected is None else duration(expected.seconds)
+        takes = "?" if expected is None else duration(expected)
     return _row(planned.cell_id, devices, takes, state, varies, width, name)
-
-
-def _expectation(found: Estimate | None, any_measured: bool) -> str:
-    if found is None:
-        # The folder may hold results of cells that this command does not ask for.
-        done = "no cell of their kind" if any_measured else "none of these cells"
-        return f"expected time: unknown, as {done} is done yet"
-    return (
-        f"expected time: {duration(found.seconds_left)} "
-        f"(90 %: {duration(found.low_s)} to {duration(found.high_s)}), "
-        f"from {found.measured_cells} {plural(found.measured_cells, 'cell')} done in this folder"
-    )

@@ -4,27 +4,119 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from scalewise.config import CellConfig
+from scalewise.rank_environment import (
+    ENV_INHERITED,
+    ENV_LISTENER,
+    ENV_STARTED,
+    ENV_WRAPPED,
+    STACKS_SIGNAL,
+    across_hosts,
+    listen,
+    on_loopback,
+    rendezvous,
+    scrubbed,
+)
 from scalewise.records import CellFolder
-from scalewise.sweep.interface import interface_towards
 from scalewise.sweep.job import Job
 from scalewise.sweep.process_tree import ENV_SUPERVISOR, find_below, kill, reap, worker_command
-from scalewise.sweep.rank_start import ENV_INHERITED, RankStart, Starter, spawn
-from scalewise.train.rank import across_hosts, rendezvous, scrubbed
-from scalewise.train.rendezvous import ENV_LISTENER, listen, on_loopback
-from scalewise.train.stacks import REQUEST
 from scalewise.typed import to_plain
-from scalewise.wrap import wrap_command
 
-ENV_WRAPPED = "SCALEWISE_WRAPPED"
-"""``1`` where another program (``hydra.launcher.wrap``) starts the rank."""
+
+@dataclass(frozen=True)
+class RankStart:
+    """What one rank process is to be."""
+
+    command: Sequence[str]
+    """As typed; its last word is the cell's folder."""
+    environment: Mapping[str, str]
+    cwd: str
+    out: Path
+    err: Path
+    inherited: tuple[int, ...] = ()
+    """Descriptors of locks that it holds as long as it lives, and of a socket."""
+
+
+Starter = Callable[[RankStart], "tuple[int, subprocess.Popen[bytes] | None]"]
+"""Starts a rank as a child of this process: its id, and the object that is to be kept for it."""
+
+
+def spawn(start: RankStart) -> tuple[int, subprocess.Popen[bytes] | None]:
+    """Start a rank as a fresh interpreter."""
+    with start.out.open("wb") as out, start.err.open("wb") as err:
+        child = subprocess.Popen(
+            start.command,
+            env=start.environment,
+            cwd=start.cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            pass_fds=start.inherited,
+        )
+    return child.pid, child
+
+
+def fork(start: RankStart) -> tuple[int, subprocess.Popen[bytes] | None]:
+    """Start a rank as a fork of this process, which has imported torch and has one thread."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        run_and_exit(lambda: _train(start))
+    return pid, None
+
+
+def run_and_exit(main: Callable[[], int]) -> None:
+    """Run ``main`` in a fork and end it there: it never returns into the copy of its caller."""
+    status = 1
+    try:
+        status = main()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(status)
+
+
+def redirect(stdin: int, stdout: int, stderr: int) -> None:
+    """Make these the standard streams of this process, and close them under their own numbers."""
+    for number, descriptor in enumerate((stdin, stdout, stderr)):
+        os.dup2(descriptor, number)
+    for descriptor in {stdin, stdout, stderr} - {0, 1, 2}:
+        os.close(descriptor)
+
+
+def _train(start: RankStart) -> int:
+    """Take on what a fresh process would have got from its start, and train."""
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    logs = (os.open(path, flags, 0o666) for path in (start.out, start.err))
+    redirect(os.open(os.devnull, os.O_RDONLY), *logs)
+    os.environ.clear()
+    os.environ.update({**start.environment, ENV_STARTED: "forked"})
+    os.chdir(start.cwd)
+    sys.argv[:] = [start.command[0], start.command[-1]]
+    import torch
+
+    from scalewise.sweep import worker
+
+    # OpenMP read the variable long ago, in the process that this is a fork of.
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    return worker.main()
 
 
 @dataclass
@@ -44,7 +136,6 @@ class Ranks:
     def __init__(
         self,
         job: Job,
-        cell: CellConfig,
         folder: CellFolder,
         starter: Starter = spawn,
         locks: tuple[int, ...] = (),
@@ -52,7 +143,6 @@ class Ranks:
         self._starter = starter
         self._locks = locks
         self._job = job
-        self._cell = cell
         self._folder = folder
         self._children: list[subprocess.Popen[bytes] | None] = []
         self.processes: list[RankProcess] = []
@@ -65,7 +155,7 @@ class Ranks:
         with listen() as listener:
             port = listener.getsockname()[1]
             # A rank alone meets nobody; a program around it may close what it does not know.
-            handed = self._job.world_size > 1 and self._cell.sweep.wrap is None
+            handed = self._job.world_size > 1 and self._job.settings.wrap is None
             if not handed:
                 listener.close()
             self._start_all(port, listener if handed else None)
@@ -92,9 +182,11 @@ class Ranks:
             self.processes.append(RankProcess(rank, pid))
 
     def _command(self, rank: int, local_rank: int) -> list[str]:
-        wrap = self._cell.sweep.wrap
+        wrap = self._job.settings.wrap
         if wrap is None:
             return self._own
+        from scalewise.wrap import wrap_command
+
         around = wrap_command(wrap, rank, local_rank, self._job.folder)
         return [sys.executable, "-P", "-m", "scalewise.sweep.wrapped", *around, *self._own]
 
@@ -108,7 +200,7 @@ class Ranks:
 
         A rank whose process has not been started by its profiler yet is absent.
         """
-        if self._cell.sweep.wrap is None:
+        if self._job.settings.wrap is None:
             return {p.rank: p.pid for p in self.alive}
         found = ((p.rank, find_below(p.pid, self._own)) for p in self.alive)
         return {rank: pid for rank, pid in found if pid is not None}
@@ -136,7 +228,7 @@ class Ranks:
     def dump_stacks(self) -> None:
         """Ask every living rank to write the stacks of its threads to its stderr log."""
         for pid in self.trainers().values():
-            kill(pid, REQUEST)
+            kill(pid, STACKS_SIGNAL)
 
     def _environment(self, rank: int, local_rank: int, port: int) -> dict[str, str]:
         job, slot = self._job, self._job.slots[local_rank]
@@ -144,24 +236,24 @@ class Ranks:
         environment = {
             **(on_loopback(slot.kind == "cuda") if job.nodes is None else {}),
             **scrubbed(os.environ),
-            **self._cell.hardware.nccl_environment(),
-            **self._cell.execution.rank_environment(job.world_size),
+            **job.settings.environment,
             **rendezvous(rank, local_rank, job.world_size, port),
             **_between_hosts(job),
             "PYTHONPATH": os.pathsep.join(job.python_path),
             "OMP_NUM_THREADS": threads,
             "MKL_NUM_THREADS": threads,
             ENV_SUPERVISOR: str(os.getpid()),
-            ENV_WRAPPED: "0" if self._cell.sweep.wrap is None else "1",
+            ENV_WRAPPED: "0" if job.settings.wrap is None else "1",
             "SCALEWISE_DEVICE": json.dumps(to_plain(slot)),
             "SCALEWISE_DEVICES": json.dumps(to_plain(job.slots)),
             "SCALEWISE_TOPOLOGY": json.dumps(dict(job.topology)),
             "SCALEWISE_HOSTS": str(1 if job.nodes is None else job.nodes.count),
             "SCALEWISE_COMMAND": json.dumps(list(job.command)),
+            # The ranks see their own devices and no others.
+            "CUDA_VISIBLE_DEVICES": ",".join(slot.uuid for slot in job.slots if slot.uuid),
         }
         if job.driver is not None:
             environment["SCALEWISE_DRIVER"] = job.driver
-        environment |= device_environment(job, self._cell)
         return environment
 
 
@@ -169,18 +261,10 @@ def _between_hosts(job: Job) -> Mapping[str, str]:
     """What differs where the ranks are on several hosts; nothing where they are on one."""
     if job.nodes is None:
         return {}
+    from scalewise.sweep.interface import interface_towards
+
     found = across_hosts(job.nodes.index, job.nodes.address)
     interface = interface_towards(job.nodes.address)
     if interface is not None and "GLOO_SOCKET_IFNAME" not in os.environ:
         found["GLOO_SOCKET_IFNAME"] = interface
     return found
-
-
-def device_environment(job: Job, cell: CellConfig) -> Mapping[str, str]:
-    """What makes the ranks see their own devices and no others."""
-    uuids = [slot.uuid for slot in job.slots if slot.uuid is not None]
-    environment = {"CUDA_VISIBLE_DEVICES": ",".join(uuids)}
-    if cell.deterministic:
-        # cuBLAS is deterministic only with a fixed workspace, and reads this when it starts.
-        environment["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-    return environment

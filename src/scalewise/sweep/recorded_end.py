@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from scalewise.analysis.rank_validity import Invalid, invalid_ranks
-from scalewise.config import CellConfig
-from scalewise.records import Attempt, CellFolder, CellResult, RankSummary, RecordError
-from scalewise.records.checkpoints import drop_checkpoints
+from scalewise.records import Attempt, CellFolder, CellResult, RecordError
 from scalewise.records.fed import batch_sizes_of
-from scalewise.records.rank_means import last_metrics
-from scalewise.sweep.blame import Verdict, last_lines
-from scalewise.sweep.job import Job, Outcome
-from scalewise.sweep.measured import objective_of, throughput_of
-from scalewise.sweep.memory_advice import advised
+from scalewise.sweep.job import Job, Outcome, Verdict
 
 
 @dataclass(frozen=True)
@@ -23,7 +17,6 @@ class Try:
     """One attempt at one cell."""
 
     job: Job
-    cell: CellConfig
     folder: CellFolder
     number: int
     started_at: float
@@ -36,22 +29,16 @@ class Try:
 
         ``co_tenants`` tells who shared the host with the ranks, given their process ids.
         """
-        job, cell, world = self.job, self.cell, self.job.world_size
+        job, settings, world = self.job, self.job.settings, self.job.world_size
         try:
             summaries = tuple(self.folder.load_rank(rank) for rank in range(world))
         except RecordError as error:
             return self.record_failure(
                 Verdict("exit", f"every rank exited with 0, but {error}", None, 0)
             )
-        throughput = throughput_of(self.folder, summaries)
-        per_device_batch, global_batch = batch_sizes_of(self.folder, summaries) or (
-            cell.per_device_batch_size(world),
-            cell.global_batch_size(world),
-        )
-        # The fastest of a search must not be the one that left out the work.
-        invalid = next(invalid_ranks(summaries), None)
-        worth = None if invalid else throughput
-        objective = objective_of(cell.sweep.objective, last_metrics(summaries), worth)
+        sizes = batch_sizes_of(summaries) or settings.batch_sizes
+        assert sizes is not None, "ranks that cannot share the batch do not end well"
+        per_device_batch, global_batch = sizes
         self.folder.save_result(
             CellResult(
                 cell_id=job.cell.cell_id,
@@ -63,33 +50,28 @@ class Try:
                 finished_at=time.time(),
                 elapsed_s=time.monotonic() - self.began_s,
                 world_size=world,
-                strategy=cell.strategy.name,
-                scaling=cell.scaling,
+                strategy=settings.strategy,
+                scaling=settings.scaling,
                 global_batch_size=global_batch,
                 per_device_batch_size=per_device_batch,
-                objective=objective,
                 co_tenants=co_tenants({summary.pid for summary in summaries}),
                 ranks=summaries,
-                models=1 if cell.strategy.ONE_MODEL else world,
+                models=1 if settings.one_model else world,
             )
         )
-        if not cell.checkpoint.keep:
-            drop_checkpoints(self.folder.path)
-        unmeasured = "" if objective is not None else self._unmeasured(summaries[0], invalid)
-        return Outcome("done", unmeasured, objective, throughput)
+        if not settings.keep_checkpoints and (self.folder.path / "checkpoints").exists():
+            from scalewise.records.checkpoints import drop_checkpoints
 
-    def _unmeasured(self, summary: RankSummary, invalid: Invalid | None) -> str:
-        if invalid and self.cell.sweep.objective == "global_samples_per_s":
-            return f"sweep.objective: no global_samples_per_s, as {invalid.reason}"
-        measured = [name for name, value in summary.metrics.items() if value is not None]
-        return (
-            f"sweep.objective: found {self.cell.sweep.objective!r}, which this cell did not "
-            f"measure; allowed: {', '.join([*sorted(measured), 'global_samples_per_s'])}"
-        )
+            drop_checkpoints(self.folder.path)
+        return Outcome("done")
 
     def record_failure(self, verdict: Verdict) -> Outcome:
         """Write the attempt: what failed, where, the rank's last lines."""
-        verdict = advised(verdict, self.cell, self.job.world_size)
+        from scalewise.sweep.blame import last_lines
+
+        advice = self.job.settings.memory_advice if verdict.cause == "oom" else ""
+        if advice:
+            verdict = replace(verdict, message=f"{verdict.message}; {advice}")
         attempt = Attempt(
             number=self.number,
             outcome="interrupted" if verdict.cause == "interrupted" else "failed",
@@ -104,3 +86,46 @@ class Try:
         )
         self.folder.save_attempt(attempt)
         return Outcome(attempt.outcome, verdict.message, cause=verdict.cause)
+
+
+def foreign_processes(
+    folder: CellFolder, own: Collection[int], sees_host: bool | None = None
+) -> tuple[str, ...]:
+    """Who else computed on a cell's GPUs while it ran, by its device series.
+
+    ``own`` are the ranks' pids; ``sees_host`` whether the driver's pids mean the same here (None:
+    find out). Where they do not, all that can be told is that there were more than one.
+    """
+    from scalewise.records import read_device_series
+
+    sees_host = _sees_host_pids() if sees_host is None else sees_host
+    pids: dict[int, str] = {}
+    most: dict[str, int] = {}
+    for path in folder.device_series_paths():
+        try:
+            series = read_device_series(path)
+        except RecordError:
+            continue  # the report names the file
+        for sample in series.samples:
+            for uuid, row in sample.items():
+                running = [p.pid for p in row.processes or ()]
+                most[uuid] = max(most.get(uuid, 0), len(running))
+                pids.update(dict.fromkeys(set(running) - set(own), uuid))
+    if sees_host:
+        return tuple(f"process {pid} on {uuid}" for pid, uuid in sorted(pids.items()))
+    return tuple(
+        f"{count - 1} other process{'es' if count > 2 else ''} on {uuid}"
+        for uuid, count in sorted(most.items())
+        if count > 1
+    )
+
+
+_HOST_PID_NAMESPACE = "pid:[4026531836]"
+"""The kernel gives the first PID namespace of a host this number (PROC_PID_INIT_INO)."""
+
+
+def _sees_host_pids() -> bool:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink()) == _HOST_PID_NAMESPACE
+    except OSError:
+        return False

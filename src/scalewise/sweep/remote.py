@@ -15,13 +15,12 @@ from pathlib import Path
 
 from scalewise.sweep.demand import Demand
 from scalewise.sweep.display import Display, progress_of
-from scalewise.sweep.durations import Remaining
 from scalewise.sweep.ended_elsewhere import result_of
 from scalewise.sweep.engine import Engine, Policy
 from scalewise.sweep.host_agent import SILENCE_S
 from scalewise.sweep.job import Origin, Outcome
 from scalewise.sweep.lease import HostMismatch
-from scalewise.sweep.line import remaining_of, waiting_of
+from scalewise.sweep.line import remaining_of
 from scalewise.sweep.order import Order, forwarded
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.remote_cell import HostLink, Lost, RemoteCell
@@ -176,13 +175,12 @@ class RemoteEngine(Engine):
 
     def _show(self) -> None:
         progress = [progress_of(r.cell.planned.name, r.folder, r.wanted.width) for r in self._cells]
-        self._tick(progress, self._remaining)
-
-    def _remaining(self) -> list[Remaining]:
-        return [
-            *(waiting_of(c, w.width) for c, w in self._queue),
-            *(remaining_of(r.cell, r.folder, r.wanted.width, r.age_s) for r in self._cells),
+        waiting = [remaining_of(cell, wanted.width) for cell, wanted in self._queue]
+        running = [
+            remaining_of(r.cell, r.wanted.width, r.age_s, p)
+            for r, p in zip(self._cells, progress, strict=True)
         ]
+        self._tick(progress, waiting + running)
 
     # When the sweep is interrupted
 

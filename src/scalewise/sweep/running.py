@@ -5,18 +5,17 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from scalewise.records import CellFolder
-from scalewise.sweep.job import Job, Outcome
+from scalewise.sweep.cell_settings import settings_of
+from scalewise.sweep.job import Job, Origin, Outcome, supervisor_command
 from scalewise.sweep.lease import Host, Lease
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.process_tree import end_orphans
-from scalewise.sweep.rank_start import supervisor_command
-from scalewise.sweep.warm_start import ForkedSupervisor, WarmServer
+from scalewise.sweep.warm import ForkedSupervisor, WarmServer
 
 
 @dataclass
@@ -95,15 +94,18 @@ def start(
     """Start a cell's supervisor, which starts its ranks.
 
     With ``warm`` both are forks of it. Raises NotWarmError where that cannot fork. ``locks`` are
-    descriptors that supervisor and ranks inherit.
+    descriptors that supervisor and ranks inherit, beside those of the lease.
     """
+    locks = (*lease.descriptors, *locks)
+    origin = Origin.of_this_process()
     job = Job(
         folder=str(folder.path.resolve()),
         cell=cell.planned,
+        settings=settings_of(cell.request.cell, len(lease.slots)),
         slots=lease.slots,
-        cwd=str(Path.cwd()),
-        python_path=tuple(str(Path(p or ".").resolve()) for p in sys.path),
-        command=tuple(sys.argv),
+        cwd=origin.cwd,
+        python_path=origin.python_path,
+        command=origin.command,
         driver=host.driver,
         topology=host.topology,
         co_tenants=neighbours,

@@ -17,12 +17,11 @@ from scalewise.records import CellFolder, RecordError
 from scalewise.records.files import load_json
 from scalewise.sweep.demand import Demand, demand
 from scalewise.sweep.display import Display, progress_of
-from scalewise.sweep.durations import Remaining
 from scalewise.sweep.ended_elsewhere import result_of
 from scalewise.sweep.engine import Engine
 from scalewise.sweep.job import Outcome
 from scalewise.sweep.lease import HostMismatch
-from scalewise.sweep.line import remaining_of, waiting_of
+from scalewise.sweep.line import remaining_of
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.slurm import SlurmConfig, in_arrays
 from scalewise.sweep.slurm_interrupt import interrupt
@@ -231,20 +230,15 @@ class SlurmEngine(Engine):
         progress = [
             progress_of(s.cell.planned.name, s.folder, s.submission.wanted.width) for s in running
         ]
-        self._tick(progress, self._remaining)
-
-    def _remaining(self) -> list[Remaining]:
         now = time.monotonic()
-        queued = [(c, w.width) for w, cells in self._demands.items() for c in cells]
-        queued += [(s.cell, s.submission.wanted.width) for s in self._sent if s.started is None]
-        return [
-            *(waiting_of(c, width) for c, width in queued),
-            *(
-                remaining_of(s.cell, s.folder, s.submission.wanted.width, ran_s)
-                for s in self._sent
-                if (ran_s := s.ran_s(now)) is not None
-            ),
+        waiting = [(c, w.width) for w, cells in self._demands.items() for c in cells]
+        waiting += [(s.cell, s.submission.wanted.width) for s in self._sent if s.started is None]
+        remaining = [remaining_of(cell, width) for cell, width in waiting]
+        remaining += [
+            remaining_of(s.cell, p.width, s.ran_s(now), p)
+            for s, p in zip(running, progress, strict=True)
         ]
+        self._tick(progress, remaining)
 
     # When the sweep is interrupted
 

@@ -27,9 +27,8 @@ def interrupt(
 
 
 def _outcome(sent: Sent, cancelled: bool) -> Outcome:
-    result = sent.folder.result_of(sent.cell.planned.cell_id)
-    if result is not None:
-        return Outcome("done", objective=result.objective)
+    if sent.folder.result_of(sent.cell.planned.cell_id) is not None:
+        return Outcome("done")
     if cancelled:
         sent.record_end()
     return Outcome("interrupted")

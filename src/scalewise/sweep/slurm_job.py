@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING
 
 from scalewise.config import build_cell
 from scalewise.records import CellFolder, PlannedCell
+from scalewise.sweep.cell_settings import settings_of
 from scalewise.sweep.demand import Demand
 from scalewise.sweep.hosted import granted, leased, record
-from scalewise.sweep.job import CellFailed, Job, Nodes, Outcome
+from scalewise.sweep.job import CellFailed, Job, Nodes, Outcome, Settings, supervisor_command
 from scalewise.sweep.lease import Host, HostMismatch, Lease
 from scalewise.sweep.nodes import NodesApart, announce, meet
 from scalewise.sweep.ports import free_port
-from scalewise.sweep.rank_start import supervisor_command
 from scalewise.sweep.slurm_queue import (
     QueueUnreachable,
     neighbours,
@@ -71,7 +71,8 @@ class CellJob:
             cell = build_cell(folder.load_config())
             host = granted(cell, self.wanted)
             with leased(host, self.wanted.devices_per_node) as lease:
-                job = self._job(lease, host, place(folder, self.wanted.nodes))
+                settings = settings_of(cell, self.wanted.width)
+                job = self._job(settings, lease, host, place(folder, self.wanted.nodes))
                 outcome = supervise(job, lease.descriptors)
             if was_ended(outcome) and was_preempted():
                 self._make_way(folder)
@@ -115,10 +116,11 @@ class CellJob:
         with suppress(QueueUnreachable):
             requeue(os.environ["SLURM_JOB_ID"])
 
-    def _job(self, lease: Lease, host: Host, nodes: Nodes | None) -> Job:
+    def _job(self, settings: Settings, lease: Lease, host: Host, nodes: Nodes | None) -> Job:
         return Job(
             folder=self.folder,
             cell=self.cell,
+            settings=settings,
             slots=lease.slots,
             cwd=self.cwd,
             python_path=self.python_path,

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import fcntl
-import itertools
 import os
-import statistics
 import time
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scalewise.records import CellResult, PlannedCell, RecordError, SweepFolder
 from scalewise.records.quarantine import QuarantinedDevice, load_quarantine
 from scalewise.sweep.cell_status import UNFINISHED, CellStatus, read_cell
-from scalewise.sweep.durations import Remaining
-from scalewise.sweep.estimate import Estimate, estimate, places
-from scalewise.sweep.finished_times import duration_of
-
-_GAP_LIMIT_S = 10.0
-"""A longer pause between two cells was not the engine's."""
+from scalewise.sweep.durations import Durations, Remaining
 
 
 @dataclass(frozen=True)
@@ -32,7 +24,7 @@ class SweepStatus:
     """Unix time at which it was read."""
     policy: str
     cells: tuple[CellStatus, ...]
-    estimate: Estimate | None
+    seconds_left: float | None
     """Of the cells that run, wait, or were interrupted and run again when the sweep is resumed;
     None if nothing tells yet."""
     quarantined: tuple[QuarantinedDevice, ...] = ()
@@ -74,29 +66,19 @@ class StatusReader:
             replace(self._cell(planned, now), swept=swept[planned.cell_id])
             for planned in plan.cells
         )
-        done = [c.cell_id for c in cells if c.state == "done"]
-        results = [self._done[cell_id][1] for cell_id in done]
+        durations = Durations()
+        for cell in cells:
+            if cell.state == "done":
+                durations.add(cell.config_id, self._done[cell.cell_id][1].took_s)
         widest = plan.slots or max((c.devices or 1 for c in cells), default=1)
-        workloads = {planned.cell_id: planned.workload for planned in plan.cells}
-        left = [_remaining(c, widest, workloads[c.cell_id]) for c in cells if c.state in UNFINISHED]
+        left = [_remaining(c, widest) for c in cells if c.state in UNFINISHED]
         quarantined, problems = _quarantined(self.sweep.path)
-        slots, packed = places(left, plan.slots, plan.policy == "packed")
-        expected = estimate(
-            [
-                duration_of(self.sweep.cell(r.name), r, workloads[cell_id])
-                for cell_id, r in zip(done, results, strict=True)
-            ],
-            left,
-            slots,
-            packed,
-            between_s=0.0 if packed else between_cells_s(results),
-        )
         return SweepStatus(
             str(self.sweep.path),
             now,
             plan.policy,
             cells,
-            expected,
+            durations.seconds_left(left, plan.slots, plan.policy == "packed"),
             quarantined,
             is_held(self.sweep.lock_path),
             problems,
@@ -139,21 +121,8 @@ def is_held(lock: Path) -> bool:
     return False
 
 
-def _remaining(cell: CellStatus, slots: int, workload: str) -> Remaining:
-    running = cell.state == "running"
-    return Remaining(
-        cell.cell_id,
-        cell.config_id,
-        cell.devices or slots,
-        elapsed_s=cell.elapsed_s if running else None,
-        steps_left_s=cell.seconds_left if running else None,
-        workload=workload,
-    )
-
-
-def between_cells_s(results: Sequence[CellResult]) -> float:
-    """The usual time from the end of a cell to the start of the next one's supervisor."""
-    ordered = sorted(results, key=lambda r: r.started_at)
-    gaps = [after.started_at - before.finished_at for before, after in itertools.pairwise(ordered)]
-    own = [gap for gap in gaps if 0 <= gap < _GAP_LIMIT_S]
-    return statistics.median(own) if own else 0.0
+def _remaining(cell: CellStatus, slots: int) -> Remaining:
+    width = cell.devices or slots
+    if cell.state != "running":
+        return Remaining(cell.config_id, width)
+    return Remaining(cell.config_id, width, cell.elapsed_s, cell.seconds_left)

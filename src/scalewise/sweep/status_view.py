@@ -18,7 +18,7 @@ from rich.text import Text
 from scalewise.plurals import plural
 from scalewise.records import RecordError
 from scalewise.sweep.cell_status import UNFINISHED, CellStatus
-from scalewise.sweep.display import duration
+from scalewise.sweep.display import duration, left_words
 from scalewise.sweep.status import StatusReader, SweepStatus
 from scalewise.terminal import open_console
 from scalewise.typed import to_plain
@@ -92,7 +92,7 @@ def as_json(status: SweepStatus) -> str:
 
 
 def estimate_line(status: SweepStatus) -> str:
-    """When the sweep will have ended, with the interval of the estimate."""
+    """When the sweep will have ended."""
     counts = status.count()
     left = sum(counts.get(state, 0) for state in UNFINISHED)
     if not left or (_is_monitored(status) and not status.running):
@@ -101,15 +101,12 @@ def estimate_line(status: SweepStatus) -> str:
     again = f"\nfinish it with the same command and sweep.resume={status.folder}"
     if status.running:
         again = ""
-    if status.estimate is None:
+    if status.seconds_left is None:
         return f"{left} to do; nothing measured yet to tell how long{again}"
-    one = status.estimate
-    words = f"{duration(one.seconds_left)} (90 %: {duration(one.low_s)} to {duration(one.high_s)})"
-    basis = f"from {one.measured_cells} done" if one.measured_cells else "from its first steps"
     if not status.running:
-        return f"not running; {left} to do would take about {words}, {basis}{again}"
-    clock = time.strftime("%H:%M:%S", time.localtime(status.time + one.seconds_left))
-    return f"about {words} left, {basis}: ends about {clock}"
+        return f"not running; {left} to do would take about {duration(status.seconds_left)}{again}"
+    clock = time.strftime("%H:%M:%S", time.localtime(status.time + status.seconds_left))
+    return f"{left_words(status.seconds_left)}: ends about {clock}"
 
 
 def _is_monitored(status: SweepStatus) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from scalewise.sweep.blame import Verdict
+from scalewise.sweep.job import Verdict
 
 _STOPPED = frozenset("Tt")
 """By a signal, and by a debugger."""

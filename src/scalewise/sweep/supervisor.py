@@ -5,8 +5,9 @@
 The locks are those of the sweep's folder and of the cell's devices. The ranks inherit them, so that
 they are held until the last process of the cell has ended. The job is one line on standard input,
 which then stays open: when it closes, the sweep is gone and so is this cell. The answer is one line
-on standard output. It imports neither torch nor Hydra, so that it costs nothing beside what it
-watches.
+on standard output. It builds no configuration and reads no figures: what it needs stands in the
+job, and what only some cells need is imported there. So it starts fast and costs nothing beside
+what it watches.
 """
 
 from __future__ import annotations
@@ -14,26 +15,18 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scalewise.config import CellConfig, build_cell
-from scalewise.records import CellFolder, RunningAttempt
-from scalewise.sweep.absence import name_absent
-from scalewise.sweep.blame import Verdict, blame
-from scalewise.sweep.going_on import prepare
-from scalewise.sweep.job import Job, Outcome
-from scalewise.sweep.liveness import Liveness
+from scalewise.rank_environment import keep_from_children
+from scalewise.records import CellFolder, RunningAttempt, read_heartbeat
+from scalewise.sweep.job import Job, Outcome, Settings, Verdict
 from scalewise.sweep.memory_kills import MemoryKills
-from scalewise.sweep.nodes import conclude
-from scalewise.sweep.occupancy import foreign_processes
 from scalewise.sweep.process_tree import become_subreaper, descendants, end_descendants
-from scalewise.sweep.rank_start import Starter, keep_from_children, spawn
-from scalewise.sweep.ranks import Ranks
-from scalewise.sweep.recorded_end import Try
-from scalewise.sweep.stopped import name_stopped
+from scalewise.sweep.ranks import Ranks, Starter, spawn
+from scalewise.sweep.recorded_end import Try, foreign_processes
 from scalewise.sweep.wakeup import Wakeup, read_line
 from scalewise.tenants import Tenant
 
@@ -69,11 +62,10 @@ class Supervisor:
         self.starter = starter
         self.locks = tuple(locks)
         self.folder = CellFolder(Path(job.folder))
-        self.cell: CellConfig = build_cell(self.folder.load_config())
         self.wakeup = wakeup
         number = self.folder.next_attempt_number()
-        self.this_try = Try(job, self.cell, self.folder, number, time.time(), time.monotonic())
-        self.liveness = Liveness(self.folder, self.cell.sweep)
+        self.this_try = Try(job, self.folder, number, time.time(), time.monotonic())
+        self.liveness = Liveness(self.folder, job.settings)
         self.memory = MemoryKills()
         self.tenant = Tenant(str(self.folder.path.parent), job.cell.name)
         self.workers: set[int] = set()
@@ -91,6 +83,8 @@ class Supervisor:
                 message = f"{self.job.cell.name}: a later try has begun; this one records nothing"
                 return Outcome("interrupted", message)
             if self.job.nodes is not None:
+                from scalewise.sweep.nodes import conclude
+
                 verdict = conclude(self.folder, self.job.nodes, verdict)
                 if not self.is_first:
                     return Outcome("failed", verdict.message) if verdict else Outcome("done")
@@ -121,7 +115,11 @@ class Supervisor:
         return (running.number, running.started_at) != (own.number, own.started_at)
 
     def _prepare_checkpoint(self) -> None:
-        why = prepare(self.folder, self.cell, self.job)
+        if not self.job.settings.checkpoints:
+            return
+        from scalewise.sweep.going_on import prepare
+
+        why = prepare(self.folder, self.job)
         if why is not None:
             sys.stderr.write(f"{self.job.cell.name} starts from the beginning: {why}\n")
 
@@ -133,7 +131,7 @@ class Supervisor:
     def _train(self) -> Verdict | None:
         if self.job.nodes is None:  # else the hosts have agreed, and the folder is cleared
             self.folder.clear_attempt()
-        ranks = Ranks(self.job, self.cell, self.folder, self.starter, self.locks)
+        ranks = Ranks(self.job, self.folder, self.starter, self.locks)
         ranks.start()
         sampler = self._start_sampling(ranks)
         try:
@@ -141,7 +139,7 @@ class Supervisor:
             if verdict is not None and verdict.cause == "hang":
                 ranks.dump_stacks()
                 time.sleep(0.5)
-            grace_s = self.cell.sweep.grace_s if verdict is not None else 0.5
+            grace_s = self.job.settings.grace_s if verdict is not None else 0.5
             left = end_descendants(grace_s)
         finally:
             if sampler is not None:
@@ -152,7 +150,8 @@ class Supervisor:
 
     def _start_sampling(self, ranks: Ranks) -> DeviceSampler | None:
         """Sample the devices, or tell the sweep's process of the ranks: then it does."""
-        if not self.cell.monitor.devices:
+        interval_s = self.job.settings.sample_every_s
+        if interval_s is None:
             return None
         if not self.job.samples_devices:
             one, pids = self.this_try, tuple(process.pid for process in ranks.processes)
@@ -163,20 +162,20 @@ class Supervisor:
 
         first = self.job.first_rank
         gpus = {slot.uuid: rank for rank, slot in enumerate(self.job.slots, first) if slot.uuid}
-        sampler = DeviceSampler(self.folder, gpus, ranks.trainers, self.cell.monitor.interval_s)
+        sampler = DeviceSampler(self.folder, gpus, ranks.trainers, interval_s)
         sampler.start()
         return sampler
 
     def _watch(self, ranks: Ranks) -> Verdict | None:
         """Wait for the end of the cell: None if every rank ended well."""
-        config = self.cell.sweep
+        settings = self.job.settings
         began_s = time.monotonic()
         while True:
             self.wakeup.wait(_POLL_S)
             passed_s = time.monotonic() - began_s
             self.folder.beat()
             self.tenant.look()
-            if self.cell.workload == "doctor":  # a pass over /proc: not beside what is timed
+            if settings.workload == "doctor":  # a pass over /proc: not beside what is timed
                 self.workers.update(descendants(os.getpid()))
             ranks.collect()
             if ranks.failed:
@@ -189,17 +188,22 @@ class Supervisor:
                 return _STOPPED
             if self.wakeup.sweep_gone:
                 return Verdict("interrupted", "the sweep ended", None, None)
-            if config.timeout_s is not None and passed_s > config.timeout_s:
-                return Verdict(
-                    "timeout", f"not done after sweep.timeout_s={config.timeout_s:g}", None, None
-                )
+            if settings.timeout_s is not None and passed_s > settings.timeout_s:
+                limit = f"not done after sweep.timeout_s={settings.timeout_s:g}"
+                return Verdict("timeout", limit, None, None)
             hang = self.liveness.hang([p.rank for p in ranks.alive])
             if hang is not None:
+                from scalewise.sweep.stopped import name_stopped
+
                 return name_stopped(hang, ranks.trainers)
 
     def _blame(self, ranks: Ranks) -> Verdict:
         """What of the failed ranks or of their surroundings ended the cell."""
-        limit_s = self.cell.sweep.collective_timeout_s
+        from scalewise.sweep.absence import name_absent
+        from scalewise.sweep.blame import blame
+        from scalewise.sweep.stopped import name_stopped
+
+        limit_s = self.job.settings.collective_timeout_s
         verdict = self.memory.name(blame(ranks, self.folder))
         verdict = name_absent(verdict, ranks, self.folder, limit_s, self.job.world_size)
         return name_stopped(verdict, ranks.trainers)
@@ -212,8 +216,66 @@ class Supervisor:
         self.wakeup.catch_up()
         self.tenant.look()
         told = (*self.job.co_tenants, *self.wakeup.neighbours, *self.tenant.neighbours)
-        others = foreign_processes(self.folder, self.workers.union(ranks))
+        on_gpu = any(slot.kind == "cuda" for slot in self.job.slots)
+        others = foreign_processes(self.folder, self.workers.union(ranks)) if on_gpu else ()
         return tuple(dict.fromkeys((*told, *others)))
+
+
+class Liveness:
+    """Reads the heartbeats of a cell's ranks.
+
+    Ages are taken from a clock that nobody sets: a wall clock that jumps (NTP, a resumed laptop)
+    neither makes a hang nor hides one.
+
+    Args:
+        folder: the cell's.
+        settings: its time-outs.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        folder: CellFolder,
+        settings: Settings,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._clock = clock
+        self._began = self._seen_at = clock()
+        self._last: dict[int, tuple[int, float]] = {}
+
+    def hang(self, alive: Sequence[int]) -> Verdict | None:
+        """Why the living ranks count as hung; None while they do not."""
+        now = self._clock()
+        beats = {rank: read_heartbeat(self._folder.heartbeat_path(rank)) for rank in alive}
+        silent = [rank for rank, beat in beats.items() if beat is None]
+        if silent:
+            age_s = now - self._began
+            return (
+                None if age_s <= self._settings.start_timeout_s else self._not_begun(silent, age_s)
+            )
+        last = {rank: (beat.step, beat.time) for rank, beat in beats.items() if beat is not None}
+        if last != self._last:
+            self._last, self._seen_at = last, now
+        idle_s = now - self._seen_at
+        return None if idle_s <= self._settings.hang_timeout_s else self._stuck(idle_s)
+
+    def _not_begun(self, silent: Sequence[int], age_s: float) -> Verdict:
+        return _hung(
+            f"rank {', '.join(map(str, silent))} had not begun after {age_s:.0f} s "
+            f"(sweep.start_timeout_s={self._settings.start_timeout_s:g})"
+        )
+
+    def _stuck(self, idle_s: float) -> Verdict:
+        return _hung(
+            f"no rank made a step for {idle_s:.0f} s "
+            f"(sweep.hang_timeout_s={self._settings.hang_timeout_s:g})"
+        )
+
+
+def _hung(what: str) -> Verdict:
+    return Verdict("hang", f"{what}; the stacks of all ranks are in logs/", None, None)
 
 
 if __name__ == "__main__":

@@ -1,95 +1,175 @@
-"""A process that has imported what supervisors need, and becomes supervisors of cells by forking.
+"""A process that has imported what ranks train with, and becomes supervisors of cells by forking.
 
-    python -m scalewise.sweep.warm <descriptor of a socket> <process id of the sweep> fresh|forked
+    python -m scalewise.sweep.warm <process id of the sweep> < socket
 
-It sleeps until the sweep asks for a supervisor, so that devices do not lie idle while each cell's
-supervisor starts an interpreter. The supervisor starts its ranks freshly, as ever.
-
-With ``forked``, for cells whose times do not matter, torch and Lightning are imported too, and the
-ranks are forks as well. It trains nothing: it never computes on a tensor nor asks for a GPU,
-because a fork of a process that ever ran a parallel region hangs in its first matrix product, and
-one that touched CUDA cannot use it.
-
-Before every fork it counts its own threads, and refuses if there is more than one. The supervisor
-is the parent of its ranks, and the sweep the supervisor's, as with fresh processes.
+The supervisor is a child of the sweep and the parent of its ranks, as with fresh processes; its
+ranks are forks of it. This process trains nothing: it never computes on a tensor nor asks for a
+GPU, because a fork of a process that ever ran a parallel region hangs in its first matrix product,
+and one that touched CUDA cannot use it. Before every fork it counts its threads, and refuses if
+there is more than one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
+import subprocess
 import sys
-import traceback
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from scalewise.lifetime import die_with_parent
 
 if TYPE_CHECKING:
-    from scalewise.sweep.rank_start import Starter
+    from scalewise.config import CellConfig
 
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """A pool of threads must not begin with an import: forks would wait for it for ever."""
+_MOST_DESCRIPTORS = 250
+"""In one message; the kernel takes 253."""
+_ANSWER_S = 60.0
+"""Imports included, on a slow disk."""
 
-SUPERVISOR_NAME = "supervisor"
-"""What ``ps -o comm`` shows of a fork, whose command line is this process's."""
 
-MOST_DESCRIPTORS = 250
-"""In one message; the kernel takes 253. The cores of a large host are a lock each."""
+class NotWarmError(Exception):
+    """The server did not start a supervisor; the message says why."""
 
-MORE = b"more"
-"""The message of descriptors that others follow."""
 
-_LONGEST_ANSWER = 200
-"""Bytes; the sweep reads no more than 256."""
+def may_fork(plain: Mapping[str, Any], cell: CellConfig) -> bool:
+    """Whether a fork does what a fresh start of the cell would.
+
+    What reads its environment while it is imported, or imports more than our own code does, is
+    started freshly all the same.
+    """
+    from scalewise.train.imports import is_ours
+
+    return (
+        is_ours(plain)
+        and cell.workload == "train"
+        and cell.execution.kind == "eager"
+        and cell.sweep.wrap is None
+        and not cell.profile.profiles
+    )
+
+
+class ForkedSupervisor:
+    """A child of this process that it did not start: what the sweep asks of a ``Popen``."""
+
+    def __init__(self, pid: int, stdin: IO[bytes], stdout: IO[bytes]) -> None:
+        self.pid = pid
+        self.stdin = stdin
+        self.stdout = stdout
+        self.returncode: int | None = None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit status. Raises ``subprocess.TimeoutExpired``."""
+        if self.returncode is None:
+            ended = os.pidfd_open(self.pid)
+            try:
+                if not select.select([ended], [], [], timeout)[0]:
+                    raise subprocess.TimeoutExpired("supervisor", timeout or 0.0)
+            finally:
+                os.close(ended)
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.returncode
+
+    def terminate(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        if self.returncode is None:  # until it is waited for, its id is nobody else's
+            os.kill(self.pid, number)
+
+
+class WarmServer:
+    """The sweep's side.
+
+    ``folder`` takes its errors, as ``warm.err``; a file that stays empty is removed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._log = folder / "warm.err"
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel.settimeout(_ANSWER_S)
+        with theirs, self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "scalewise.sweep.warm", str(os.getpid())],
+                env={**os.environ, **_ONE_THREAD},
+                stdin=theirs.fileno(),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def supervisor(self, errors: Path, locks: tuple[int, ...] = ()) -> ForkedSupervisor:
+        """A new supervisor that waits for its job. Raises :class:`NotWarmError`.
+
+        ``locks``: descriptors that it and its ranks inherit, and the server does not keep.
+        """
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+            job_read, job_write = os.pipe()
+            answer_read, answer_write = os.pipe()
+            error_write = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+            for descriptor in (job_read, answer_write, error_write):
+                theirs.callback(os.close, descriptor)
+            for descriptor in (job_write, answer_read):
+                ours.callback(os.close, descriptor)
+            pid = self._ask([job_read, answer_write, error_write, *locks])
+            ours.pop_all()
+        return ForkedSupervisor(pid, os.fdopen(job_write, "wb"), os.fdopen(answer_read, "rb"))
+
+    def stop(self) -> None:
+        """End the server; supervisors that it forked are not touched."""
+        self._channel.close()
+        try:
+            self.process.wait(2)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        if self._log.exists() and not self._log.stat().st_size:
+            self._log.unlink()
+
+    def _ask(self, descriptors: list[int]) -> int:
+        if len(descriptors) > _MOST_DESCRIPTORS:
+            raise NotWarmError(f"the warm server takes no {len(descriptors)} locks at once")
+        try:
+            socket.send_fds(self._channel, [b"supervisor"], descriptors)
+            answer = self._channel.recv(256)
+        except OSError as error:
+            raise NotWarmError(
+                f"the warm server did not answer ({error}); see {self._log}"
+            ) from None
+        if not answer.isdigit():
+            why = answer.decode() or f"it ended; see {self._log}"
+            raise NotWarmError(f"the warm server started no supervisor: {why}")
+        return int(answer)
 
 
 def main() -> int:
     """Fork supervisors until the sweep closes its end of the socket."""
-    die_with_parent(int(sys.argv[2]))
+    die_with_parent(int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the sweep's to handle
-    starter = _ready(sys.argv[3])
-    with socket.socket(fileno=int(sys.argv[1])) as channel:
+    from scalewise.sweep import supervisor, worker  # noqa: F401
+    from scalewise.train.imports import import_for_forks
+
+    import_for_forks()
+    for name in _ONE_THREAD:  # each rank gets its own
+        del os.environ[name]
+    with socket.socket(fileno=os.dup(0)) as channel:
         while True:
-            descriptors: list[int] = []
-            request = MORE
-            while request == MORE:
-                request, received, _, _ = socket.recv_fds(channel, 16, MOST_DESCRIPTORS)
-                descriptors += received
+            request, descriptors, _, _ = socket.recv_fds(channel, 16, _MOST_DESCRIPTORS)
             if not request:
                 return 0
-            channel.send(answer(channel, descriptors, starter))
+            channel.send(answer(channel, descriptors))
             for descriptor in descriptors:  # a lock must not outlive its cell in here
                 os.close(descriptor)
-
-
-def _ready(ranks: str) -> Starter:
-    """Import everything that a fork will need; how its supervisors start ranks."""
-    with _one_thread():
-        from scalewise.sweep import rank_start, supervisor, worker  # noqa: F401
-
-        if ranks == "fresh":
-            return rank_start.spawn
-        from scalewise.train.imports import import_for_forks
-
-        import_for_forks()
-        return rank_start.fork
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Libraries that are loaded in here start no threads; ranks inherit what was there before."""
-    before = dict(os.environ)
-    os.environ.update(ONE_THREAD)
-    try:
-        yield
-    finally:
-        for name in ONE_THREAD.keys() - before.keys():
-            del os.environ[name]
-        os.environ.update(before)
 
 
 def threads() -> list[str]:
@@ -102,12 +182,14 @@ def threads() -> list[str]:
     return names
 
 
-def answer(channel: socket.socket, descriptors: list[int], starter: Starter) -> bytes:
+def answer(channel: socket.socket, descriptors: list[int]) -> bytes:
     """The process id of a new supervisor, or why there is none."""
     running = threads()
     if len(running) != 1:
         told = f"{len(running)} threads run in the process to fork: {', '.join(running)}"
-        return told.encode()[:_LONGEST_ANSWER]
+        return told.encode()[:200]
+    from scalewise.sweep.ranks import run_and_exit
+
     read, write = os.pipe()
     between = os.fork()
     if between == 0:
@@ -119,7 +201,7 @@ def answer(channel: socket.socket, descriptors: list[int], starter: Starter) -> 
         os.close(read)
         os.close(write)
         channel.close()
-        _supervise_and_exit(descriptors, starter)
+        run_and_exit(lambda: _supervise(descriptors))
     os.close(write)
     os.waitpid(between, 0)
     pid_text = os.read(read, 16)
@@ -127,22 +209,14 @@ def answer(channel: socket.socket, descriptors: list[int], starter: Starter) -> 
     return pid_text
 
 
-def _supervise_and_exit(descriptors: list[int], starter: Starter) -> None:
-    status = 1
-    try:
-        from scalewise.sweep import rank_start, supervisor
+def _supervise(descriptors: list[int]) -> int:
+    from scalewise.sweep import ranks, supervisor
 
-        os.setsid()
-        Path("/proc/self/comm").write_text(SUPERVISOR_NAME)
-        rank_start.redirect(*descriptors[:3])
-        status = supervisor.main(starter, descriptors[3:])
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        try:
-            sys.stderr.flush()
-        finally:
-            os._exit(status)
+    os.setsid()
+    # What ps shows, as the command line is the server's.
+    Path("/proc/self/comm").write_text("supervisor")
+    ranks.redirect(*descriptors[:3])
+    return supervisor.main(ranks.fork, descriptors[3:])
 
 
 if __name__ == "__main__":

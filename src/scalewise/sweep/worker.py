@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Literal
 
 from scalewise.host import usable_cores
 from scalewise.lifetime import die_with_parent
+from scalewise.rank_environment import ENV_INHERITED, ENV_WRAPPED, keep_from_children
 from scalewise.records import CellFolder, DeviceInfo, RankError
 from scalewise.sweep.process_tree import ENV_SUPERVISOR
-from scalewise.sweep.rank_start import ENV_INHERITED, keep_from_children
-from scalewise.sweep.ranks import ENV_WRAPPED
 from scalewise.train.failure import cause_of, failure_kind, failure_line
 from scalewise.train.stacks import answer_requests
 

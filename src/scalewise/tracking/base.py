@@ -76,7 +76,7 @@ class TrackerRun(Protocol):
         """Log the summary and close the run. Counts as one row if it has values."""
 
     def read_back(self) -> int | None:
-        """Rows found in the tracker's own store; None where it cannot be read."""
+        """Rows of the run as the tracker counts them; None where it does not."""
 
 
 class Tracker(Protocol):

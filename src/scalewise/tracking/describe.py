@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scalewise.records import CellFolder, CellResult, PlannedCell, RecordError, finite_or_none
+from scalewise.records import CellFolder, CellResult, PlannedCell, RecordError
 from scalewise.records.rank_means import last_metrics
 from scalewise.tracking.attempt import CurrentAttempt
 from scalewise.tracking.base import RunInfo, RunSummary, metric_name
@@ -115,7 +115,6 @@ def _result_values(result: CellResult) -> dict[str, float]:
         "duration_s": result.took_s,
         "peak_allocated_mib": max((p for p in peaks if p is not None), default=None),
         "peak_rss_mib": max(r.peak_rss_mib for r in result.ranks),
-        "objective": finite_or_none(result.objective),
     }
     known = {metric_name(name): v for name, v in values.items() if v is not None}
     return {f"summary/{name}": float(v) for name, v in known.items()}

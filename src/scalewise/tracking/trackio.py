@@ -116,7 +116,7 @@ class TrackioRun:
         self.flush()
 
     def read_back(self) -> int | None:
-        return len(self._store.row_ids())
+        return self._store.row_count()
 
 
 def _timestamp(unix_time: float) -> str:

@@ -1,4 +1,4 @@
-"""How rows reach the disk of a local Trackio project, and how they are read back from there.
+"""How rows reach the disk of a local Trackio project, and how many Trackio finds there.
 
 They go through Trackio's storage layer rather than through ``trackio.init().log()``, for three
 reasons: a row may carry its true time and an id, so that mirroring it again changes nothing;
@@ -8,12 +8,9 @@ runs may be open at once.
 
 from __future__ import annotations
 
-import json
-import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from trackio import fragments, utils
@@ -56,22 +53,9 @@ class Store(ABC):
     def write_alerts(self, entries: Sequence[Mapping[str, Any]]) -> None:
         """Write alerts, each with the keys of ``trackio.alert`` and an ``alert_id``."""
 
-    def row_ids(self) -> set[str]:
-        """Ids of this run's rows in the project's database, read with plain SQL."""
-        path = Path(SQLiteStorage.get_project_db_path(self._project))
-        if not path.exists():
-            return set()
-        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)
-        try:
-            return {
-                log_id
-                for table in ("metrics", "system_metrics")
-                for (log_id,) in connection.execute(
-                    f"SELECT log_id FROM {table} WHERE run_id = ?", (self._run_id,)
-                )
-            }
-        finally:
-            connection.close()
+    @abstractmethod
+    def row_count(self) -> int | None:
+        """Rows of this run, as Trackio counts them; None where it does not."""
 
 
 class SqliteStore(Store):
@@ -112,6 +96,10 @@ class SqliteStore(Store):
             alert_ids=[e["alert_id"] for e in entries],
         )
 
+    def row_count(self) -> int:
+        run = (self._project, self._run, self._run_id)
+        return SQLiteStorage.get_log_count(*run) + len(SQLiteStorage.get_system_logs(*run))
+
 
 class FragmentStore(Store):
     """Append-only JSON lines that the dashboard imports: what Trackio does on a network disk."""
@@ -140,17 +128,8 @@ class FragmentStore(Store):
         head = {"project": self._project, "run": self._run, "run_id": self._run_id}
         return [{**head, "metrics": v, "timestamp": t, "log_id": i} for v, t, i in columns]
 
-    def row_ids(self) -> set[str]:
-        """Rows imported by a dashboard already, and rows still waiting for one."""
-        found = super().row_ids()
-        for path in fragments.local_inbox_dir().glob("*/*.jsonl"):
-            for line in path.read_text(encoding="utf-8").splitlines():
-                record = json.loads(line)
-                if record["kind"] == fragments.ALERT_KIND:
-                    continue
-                if record["run_id"] == self._run_id:
-                    found.add(record["log_id"])
-        return found
+    def row_count(self) -> None:
+        """Nobody counts them before a dashboard has imported them."""
 
 
 def open_store(info: RunInfo) -> Store:

@@ -22,7 +22,6 @@ import wandb
 from scalewise.records import Alert
 from scalewise.tracking.base import RunInfo, RunSummary, TrackerError, Values
 from scalewise.tracking.config import TrackingConfig
-from scalewise.tracking.wandb_file import count_history
 
 _CONNECT_S = 5.0
 _SETTLE_S = 10.0
@@ -192,18 +191,18 @@ class WandbRun:
         self._run.finish(exit_code=0 if summary.state == "finished" else 1)
 
     def read_back(self) -> int | None:
-        """Offline, rows in the transaction log; online, what the server says it has.
+        """What the server says it has; None offline, where nobody counts before the upload.
 
-        Both are written by others after ``finish`` has returned, so they are given some time.
+        The server may take some time after ``finish`` has returned.
         """
+        if self._mode == "offline":
+            return None
         deadline = now() + _SETTLE_S
         while (count := self._count()) != self._rows and now() < deadline:
             sleep(0.2)
         return count
 
     def _count(self) -> int:
-        if self._mode == "offline":
-            return count_history(self._log_file)
         remote = wandb.Api(timeout=10).run(str(self._run.path))
         # Every row took one step of WandB's own, counted from 0.
         return int(remote.lastHistoryStep) + 1

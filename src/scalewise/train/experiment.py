@@ -12,9 +12,7 @@ import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning.strategies import DDPStrategy, Strategy
 
-from scalewise.config import CellConfig, ConfigError
-from scalewise.faults.plant import UnplantableError, planted
-from scalewise.faults.records import leave_records
+from scalewise.config import CellConfig, ConfigError, instantiate
 from scalewise.optimizers.pruning import UnprunableError
 from scalewise.records import CellFolder, RankSummary
 from scalewise.train import strategies
@@ -80,10 +78,10 @@ def run(cell: CellConfig, folder: CellFolder, rank: RankContext) -> RankSummary:
         shard = cell.strategy.data_shard(rank.rank, rank.world_size)
         torch.manual_seed(cell.seed + shard)
     try:
-        with planted(cell.fault, rank, module, data), execution.stream():
+        with execution.stream():
             joined = _join(trainer.strategy, cell, rank)
             trainer.fit(module, **data, **restarts.fit_arguments())
-    except (UnplantableError, UnprunableError, EmptyEpochError) as error:
+    except (UnprunableError, EmptyEpochError) as error:
         raise ConfigError(str(error)) from error
     if recorder.steps.steps == 0:
         raise ConfigError(nothing_trained(cell.dataset.name))
@@ -95,7 +93,6 @@ def run(cell: CellConfig, folder: CellFolder, rank: RankContext) -> RankSummary:
             verbose=False,
         )
     summary = recorder.close(trainer, module)
-    leave_records(cell.fault, folder, rank.rank, rank.world_size)
     # Under captured graphs NCCL hangs when it is taken down; the end of the process does it.
     if joined and cell.execution.kind != "cudagraph":
         torch.distributed.destroy_process_group()
@@ -155,7 +152,7 @@ def build_trainer(
         deterministic=cell.deterministic,
         # cuDNN's search may change results from run to run: only where it is asked for.
         benchmark=cell.execution.cudnn_benchmark,
-        callbacks=[recorder, *_pruning(cell), *_guard(cell, data)],
+        callbacks=[recorder, *_pruning(cell), *_guard(cell, data), *_fault(cell)],
         profiler=NoProfiler(),
         logger=False,
         enable_checkpointing=False,
@@ -184,6 +181,10 @@ def _build_strategy(cell: CellConfig, setting: Setting) -> Strategy | str:
 
 def _pruning(cell: CellConfig) -> list[pl.Callback]:
     return [] if cell.pruning.kind == "none" else [Pruning(cell.pruning)]
+
+
+def _fault(cell: CellConfig) -> list[pl.Callback]:
+    return [] if cell.fault is None else [instantiate("fault", cell.fault)]
 
 
 def _guard(cell: CellConfig, data: dict[str, Any]) -> list[pl.Callback]:

@@ -1,15 +1,12 @@
-"""Imports what a rank trains with, in a little over half the time that a plain import takes.
+"""Imports what a rank trains with, in two thirds of the time that a plain import takes.
 
-Most of a trivial cell's time is imports, and most of that is not what it needs:
+Python's collector of cycles would walk again and again through objects that stay for good: it is
+stopped meanwhile, and what was imported is left out of its walks (``gc.freeze``).
 
-- Python's collector of cycles walks again and again through objects that stay for good. It is
-  stopped meanwhile, and what was imported is then left out of its walks (``gc.freeze``).
-- torchmetrics loads every optional package that it finds: scipy.signal for an old alias, matplotlib
-  for ``Metric.plot``, transformers (and with it scikit-learn, pandas, and pyarrow with its thread)
-  for scores of texts. No metric of ours needs one of them.
-
-Neither changes what a step does. A user's own classes may well use what torchmetrics builds on
-such a package: with them it is imported as ever.
+torchmetrics loads scipy.signal, matplotlib and transformers where they are installed, and no metric
+of ours needs one: that is a third of a rank's imports, and transformers starts a thread (pyarrow's)
+that keeps ranks from being forked. A user's own classes may well use what torchmetrics builds on
+them: with those it is imported as ever.
 """
 
 from __future__ import annotations
@@ -17,25 +14,9 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import importlib.util
 import re
-import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from lightning_utilities.core.imports import RequirementCache
-
-_PACKAGE = "torchmetrics"
-_FLAGS = f"{_PACKAGE}.utilities.imports"
-"""Where torchmetrics says, as boolean-like constants, which optional packages there are."""
-_NEEDED = ("multiprocessing", "torch", "torchmetrics")
-"""Packages that such a constant may speak of and that are not optional."""
-_BLOCKED = ("scipy", "matplotlib")
-_HEAVY = ("scipy.signal", "matplotlib")
-"""Where they are loaded already, nothing is gained."""
+from typing import Any
 
 
 def import_training(plain: Mapping[str, Any] | None) -> None:
@@ -63,22 +44,23 @@ def import_for_building() -> None:
         import_lean_metrics()
 
 
-def import_lean_metrics() -> bool:
-    """Import torchmetrics as if nothing optional were installed; False if it has to be imported
-    with all there is, because it has changed or is loaded already."""
-    if any(name in sys.modules for name in (_PACKAGE, *_HEAVY)):
-        return False
+def import_lean_metrics() -> None:
+    """Import torchmetrics as if nothing optional were installed."""
+    from lightning_utilities.core import imports
+
+    class OnlyTorch(imports.RequirementCache):
+        def __bool__(self) -> bool:
+            is_torch = re.match("torch(metrics)?[<>=]", self.requirement or "")
+            return is_torch is not None and super().__bool__()
+
+    own = {name: getattr(imports, name) for name in ("RequirementCache", "package_available")}
+    imports.RequirementCache = OnlyTorch  # type: ignore[misc]
+    imports.package_available = lambda package_name: False  # type: ignore[assignment]
     try:
-        with _absent(_BLOCKED):
-            for flag in _optional(_load_flags()):
-                flag.available, flag.message = False, "left out by scalewise to start faster"
-            importlib.import_module(_PACKAGE)
-    except (ImportError, AttributeError):
-        # Another torchmetrics than those we know: forget what was loaded of it.
-        for name in [n for n in sys.modules if n.partition(".")[0] == _PACKAGE]:
-            del sys.modules[name]
-        return False
-    return True
+        importlib.import_module("torchmetrics")
+    finally:
+        for name, value in own.items():
+            setattr(imports, name, value)
 
 
 def is_ours(plain: Mapping[str, Any]) -> bool:
@@ -98,52 +80,3 @@ def _uncollected() -> Iterator[None]:
         gc.freeze()
         if was_enabled:
             gc.enable()
-
-
-@contextlib.contextmanager
-def _absent(names: tuple[str, ...]) -> Iterator[None]:
-    """Packages that cannot be imported in here: None in ``sys.modules`` is Python's own way."""
-    from lightning_utilities.core import imports
-
-    before = {name: sys.modules[name] for name in names if name in sys.modules}
-    sys.modules.update(dict.fromkeys(names))  # type: ignore[arg-type] # documented, not typed
-    try:
-        yield
-    finally:
-        for name in names:
-            del sys.modules[name]
-        sys.modules.update(before)
-        # It remembers what it did not find; from here on it is there again.
-        imports.package_available.cache_clear()
-        imports.module_available.cache_clear()
-
-
-def _optional(flags: ModuleType) -> list[RequirementCache]:
-    """The constants that speak of packages which torchmetrics does without."""
-    from lightning_utilities.core.imports import RequirementCache
-
-    found = [flag for flag in vars(flags).values() if isinstance(flag, RequirementCache)]
-    optional = [flag for flag in found if _named(flag) not in _NEEDED]
-    if not optional:
-        raise ImportError(f"{_FLAGS} has no constants for optional packages")
-    return optional
-
-
-def _named(flag: RequirementCache) -> str:
-    """The package of ``torch>=2.1.0``, say."""
-    return re.split(r"[^\w.-]", flag.requirement or flag.module or "", maxsplit=1)[0]
-
-
-def _load_flags() -> ModuleType:
-    """The module of flags alone, before the package around it reads them."""
-    package = importlib.util.find_spec(_PACKAGE)
-    if package is None or package.origin is None:
-        raise ModuleNotFoundError(_PACKAGE)
-    path = Path(package.origin).parent / "utilities" / "imports.py"
-    spec = importlib.util.spec_from_file_location(_FLAGS, path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise ModuleNotFoundError(_FLAGS)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[_FLAGS] = module
-    spec.loader.exec_module(module)
-    return module

@@ -15,10 +15,10 @@ from scalewise.hardware import data_sheet, load_profiles
 from scalewise.host import memory_limit_mib, shared_memory_mib, usable_cores
 from scalewise.host_identity import host_id
 from scalewise.paths import conf_dir
+from scalewise.rank_environment import ENV_STARTED
 from scalewise.recorded_environment import recorded_in
 from scalewise.records import DeviceInfo, Provenance
 from scalewise.records.provenance import PROTOCOL
-from scalewise.train.rank import ENV_STARTED
 from scalewise.working_tree import running_code
 
 _PACKAGES = (

@@ -1,9 +1,4 @@
-"""Where the ranks of a cell meet: on one host, at a socket that no other host can reach.
-
-Torch's store asks nobody who he is and would listen on every interface. Whoever starts the ranks
-listens on the loopback interface instead and hands the socket to rank 0, which then needs no port
-that somebody else might take meanwhile.
-"""
+"""How ranks make their process group: on one host, at a socket that no other host can reach."""
 
 from __future__ import annotations
 
@@ -11,31 +6,13 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
+from scalewise.rank_environment import ENV_LISTENER, LOOPBACK, listen
+
 if TYPE_CHECKING:
     from datetime import timedelta
 
     import torch
     from torch._C._distributed_c10d import Store
-
-ENV_LISTENER = "SCALEWISE_LISTENER"
-"""The descriptor of the socket that rank 0 was handed."""
-
-LOOPBACK = "127.0.0.1"
-_BACKLOG = 1024
-"""Ranks that may knock before rank 0 has imported what it needs."""
-
-
-def listen(port: int = 0) -> socket.socket:
-    """A socket that listens on the loopback interface, on any port that is free if it is 0."""
-    return socket.create_server((LOOPBACK, port), backlog=_BACKLOG)
-
-
-def on_loopback(on_gpu: bool) -> dict[str, str]:
-    """The environment variables that keep the ranks of one host from listening elsewhere.
-
-    NCCL sends its data past sockets there: what it is told is no matter of speed.
-    """
-    return {"GLOO_SOCKET_IFNAME": "lo", **({"NCCL_SOCKET_IFNAME": "lo"} if on_gpu else {})}
 
 
 def join(

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import faulthandler
-import signal
 from typing import Any
 
-REQUEST = signal.SIGUSR1
-"""The supervisor sends it before it ends a rank whose heart has stopped beating."""
+from scalewise.rank_environment import STACKS_SIGNAL
 
 
 def answer_requests() -> None:
     """Write stacks to stderr whenever they are asked for, also while a library call hangs."""
-    faulthandler.register(REQUEST)
+    faulthandler.register(STACKS_SIGNAL)
 
 
 def keep_answering(trainer: Any) -> None:
@@ -25,6 +23,6 @@ def keep_answering(trainer: Any) -> None:
     current = connector._get_current_signal_handlers
 
     def others() -> dict[Any, Any]:
-        return {number: handler for number, handler in current().items() if number != REQUEST}
+        return {number: handler for number, handler in current().items() if number != STACKS_SIGNAL}
 
     connector._get_current_signal_handlers = others

@@ -341,7 +341,6 @@ def _result(planned: records.PlannedCell, spec: Spec) -> records.CellResult:
         scaling="weak" if spec.scaling == "weak" else "strong",
         global_batch_size=spec.global_batch,
         per_device_batch_size=spec.per_device,
-        objective=records.finite_or_none(spec.final_loss),
         co_tenants=spec.co_tenants,
         ranks=tuple(_summary(spec, r) for r in range(spec.devices)),
     )

@@ -8,24 +8,26 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
+sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
+from faults import FaultConfig
+from faults.records import leave_records
 from recorded import DDP, Spec, write_sweep
 
 from scalewise.analysis.diagnose import diagnose_run
 from scalewise.analysis.load import load_sweep
 from scalewise.analysis.run import measure_run
-from scalewise.faults import NO_FAULT, FaultConfig
-from scalewise.faults.records import leave_records
 from scalewise.records import CellFolder
 
 CPU = Spec(strategy="ddp", devices=2, phases_ms=DDP.phases_ms, kind="cpu")
 
 
-def named_after(path: Path, fault: FaultConfig, rank: int = 0) -> list[str]:
+def named_after(path: Path, fault: FaultConfig) -> list[str]:
     sweep = write_sweep(path, [CPU])
     (cell,) = load_sweep(sweep).cells
     for old in CellFolder(cell.path).device_series_paths():
         old.unlink()  # as monitor.devices=false leaves it
-    leave_records(fault, CellFolder(cell.path), rank, 2)
+    for _ in range(2):  # again changes nothing
+        leave_records(fault, CellFolder(cell.path), 2)
     (cell,) = load_sweep(sweep).cells
     assert cell.problems == ()
     return [d.limit for d in diagnose_run(measure_run(cell))]
@@ -35,21 +37,15 @@ def named_after(path: Path, fault: FaultConfig, rank: int = 0) -> list[str]:
 def test_replayed_throttling_is_found_from_three_percent_on(
     tmp_path: Path, mhz: float, named: list[str]
 ) -> None:
-    fault = FaultConfig("throttled_replay", "throttled_replay", mhz=mhz)
+    fault = FaultConfig("throttled_replay", mhz=mhz)
     assert named_after(tmp_path, fault) == named
 
 
 @pytest.mark.parametrize("digits", [2, 3, 9])
 def test_a_published_line_per_replica_is_found(tmp_path: Path, digits: int) -> None:
-    fault = FaultConfig("per_replica_import", "per_replica_import", digits=digits)
+    fault = FaultConfig("per_replica_import", digits=digits)
     assert named_after(tmp_path, fault) == ["per-replica throughput"]
 
 
-@pytest.mark.parametrize("fault", [NO_FAULT, FaultConfig("stall", "stall", ms=5.0)])
-def test_other_faults_leave_nothing(tmp_path: Path, fault: FaultConfig) -> None:
-    assert named_after(tmp_path, fault) == []
-
-
-def test_one_rank_leaves_it_for_all(tmp_path: Path) -> None:
-    fault = FaultConfig("per_replica_import", "per_replica_import")
-    assert named_after(tmp_path, fault, rank=1) == []
+def test_other_faults_leave_nothing(tmp_path: Path) -> None:
+    assert named_after(tmp_path, FaultConfig("stall", ms=5.0)) == []

@@ -64,7 +64,6 @@ RESULT = CellResult(
     "strong",
     16,
     16,
-    None,
     ("x",),
     (SUMMARY,),
 )
@@ -161,7 +160,7 @@ def test_a_record_says_its_version_and_holds_no_nan(folder: CellFolder) -> None:
     folder.save_result(RESULT)
     assert json.loads((folder.path / "result.json").read_text())["schema_version"] == SCHEMA_VERSION
     with pytest.raises(ValueError, match="JSON"):
-        folder.save_result(dataclasses.replace(RESULT, objective=float("nan")))
+        folder.save_result(dataclasses.replace(RESULT, started_at=float("nan")))
     assert folder.load_result() == RESULT, "the old record must survive a refused one"
 
 

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.config import build_cell
+from fakes.settings import SETTINGS
 from scalewise.records import CellFolder, CellResult, DeviceInfo, HeartbeatWriter, PlannedCell
 from scalewise.records.heartbeat import read_heartbeat
-from scalewise.sweep.blame import Verdict
-from scalewise.sweep.compose import compose_cell
-from scalewise.sweep.job import Job
+from scalewise.sweep.job import Job, Verdict
 from scalewise.sweep.recorded_end import Try
 from scalewise.train.callbacks.fit_records import FitRecords
 
@@ -26,7 +24,7 @@ def set_clock(monkeypatch: pytest.MonkeyPatch, by_s: float) -> None:
 
 def result(elapsed_s: float | None, finished_at: float = 110.0) -> CellResult:
     return CellResult(
-        "c", "a", "cell", 0, 1, 100.0, finished_at, 1, "ddp", "weak", 1, 1, None, (), (), 1,
+        "c", "a", "cell", 0, 1, 100.0, finished_at, 1, "ddp", "weak", 1, 1, (), (), 1,
         elapsed_s,
     )  # fmt: skip
 
@@ -42,11 +40,10 @@ def test_a_try_takes_as_long_as_it_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_s: float
 ) -> None:
     folder = CellFolder(tmp_path / "sweep" / "cell")
-    folder.save_config(compose_cell(["model=medium"]))
     slot = DeviceInfo("cpu", "a processor")
     planned = PlannedCell("id", "config", "cell", (), 0, 1)
-    job = Job(str(folder.path), planned, (slot,), str(tmp_path), (), ())
-    own = Try(job, build_cell(folder.load_config()), folder, 1, time.time(), time.monotonic())
+    job = Job(str(folder.path), planned, SETTINGS, (slot,), str(tmp_path), (), ())
+    own = Try(job, folder, 1, time.time(), time.monotonic())
     set_clock(monkeypatch, by_s)
     own.record_failure(Verdict("exit", "it left", None, 1))
     (attempt,) = folder.attempts()

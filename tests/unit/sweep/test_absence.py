@@ -9,7 +9,7 @@ import pytest
 from scalewise.records import CellFolder
 from scalewise.sweep import absence
 from scalewise.sweep.absence import is_collective_timeout, name_absent
-from scalewise.sweep.blame import Verdict
+from scalewise.sweep.job import Verdict
 from scalewise.sweep.ranks import RankProcess
 
 GLOO = "rank 0: RuntimeError: [unbound_buffer.cc:81] Timed out waiting 8000ms for recv operation"

@@ -13,7 +13,8 @@ import pytest
 from scalewise.measure.untrained import untrained_summary
 from scalewise.records import CellFolder, DeviceInfo, HeartbeatWriter, RankError
 from scalewise.sweep import blame as blaming
-from scalewise.sweep.blame import Verdict, blame, last_lines
+from scalewise.sweep.blame import blame, last_lines
+from scalewise.sweep.job import Verdict
 from scalewise.sweep.ranks import RankProcess
 
 

@@ -25,8 +25,9 @@ from scalewise.records import (
 )
 from scalewise.sweep.job import Outcome
 from scalewise.sweep.lease import Leases
-from scalewise.sweep.occupancy import Occupancy, foreign_processes, occupants, read_gpus
+from scalewise.sweep.occupancy import Occupancy, occupants, read_gpus
 from scalewise.sweep.patience import DeviceWait
+from scalewise.sweep.recorded_end import foreign_processes
 from scalewise.tenants import Tenant
 
 GPUS = tuple(DeviceInfo("cuda", "a GPU", f"GPU-{i}", i) for i in range(2))

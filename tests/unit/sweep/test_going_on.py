@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from scalewise.config import build_cell, without_absent_groups
+from fakes.settings import SETTINGS
+from scalewise.config import without_absent_groups
 from scalewise.data_identity import data_identity
 from scalewise.records import CellFolder, DeviceInfo, PlannedCell, Provenance
 from scalewise.records.checkpoints import Checkpoint, last_checkpoint, part_path, seal
@@ -32,8 +33,9 @@ def begun(
     code = running_code(cwd, own_classes(plain), python_path)
     cell.save_config(plain)
     seal(part, Checkpoint(10, 10, 1, (40,), (SLOT.name,), code, {}))
+    settings = replace(SETTINGS, checkpoints=True, dataset_arguments={"path": "t.txt"})
     planned = PlannedCell("id", "config", folder.name, (), 0, 1)
-    return cell, Job(str(folder), planned, (SLOT,), str(cwd), python_path, ())
+    return cell, Job(str(folder), planned, settings, (SLOT,), str(cwd), python_path, ())
 
 
 def test_a_checkpoint_of_other_data_is_moved_away(tmp_path: Path) -> None:
@@ -43,17 +45,16 @@ def test_a_checkpoint_of_other_data_is_moved_away(tmp_path: Path) -> None:
         compose_cell(["model=gpt2_tiny", "dataset=text_file", "dataset.path=t.txt",
                       "checkpoint.every_n_steps=10"])
     )  # fmt: skip
-    cell = build_cell(plain)
     folder, job = begun(tmp_path / "cell", tmp_path, plain)
-    now = data_identity(cell.dataset.arguments, tmp_path)
+    now = data_identity(job.settings.dataset_arguments, tmp_path)
     folder.save_provenance(replace(RECORDED, data=now))
-    assert prepare(folder, cell, job) is None
+    assert prepare(folder, job) is None
     assert last_checkpoint(folder.path) is not None
 
     text.write_text("a" * 900)
-    mixed = replace(cell, sweep=replace(cell.sweep, allow_mixed=True))
-    assert prepare(folder, mixed, job) is None, "as it was asked for"
-    why = prepare(folder, cell, job)
+    mixed = replace(job, settings=replace(job.settings, allow_mixed=True))
+    assert prepare(folder, mixed) is None, "as it was asked for"
+    why = prepare(folder, job)
     assert why is not None
     assert why.startswith("its checkpoint is of other data: dataset.path: 1000 bytes (sha256 ")
     assert "there, 900 bytes" in why
@@ -63,13 +64,12 @@ def test_a_checkpoint_of_other_data_is_moved_away(tmp_path: Path) -> None:
 
 def test_a_checkpoint_that_cannot_be_read_is_moved_away(tmp_path: Path) -> None:
     plain = without_absent_groups(compose_cell(["model=medium", "checkpoint.every_n_steps=10"]))
-    cell = build_cell(plain)
     folder, job = begun(tmp_path / "cell", tmp_path, plain)
     (meta,) = folder.path.glob("checkpoints/*/checkpoint.json")
     meta.write_text(meta.read_text().replace('"schema_version": 1', '"schema_version": 2'))
-    assert prepare(folder, cell, job) is not None
+    assert prepare(folder, job) is not None
     assert list(folder.path.glob("earlier/1/checkpoints/*/checkpoint.json"))
-    assert prepare(folder, cell, job) is None
+    assert prepare(folder, job) is None
 
 
 def test_a_checkpoint_of_other_own_code_is_moved_away(tmp_path: Path) -> None:
@@ -77,14 +77,13 @@ def test_a_checkpoint_of_other_own_code_is_moved_away(tmp_path: Path) -> None:
     module = tmp_path / "brought_along.py"
     module.write_text("FACTOR = 1\n")
     plain = without_absent_groups(compose_cell(["model=medium", "checkpoint.every_n_steps=10"]))
-    cell = build_cell(plain)
     plain["model"]["_target_"] = "brought_along.Net"
     folder, job = begun(tmp_path / "cell", tmp_path, plain, (str(tmp_path),))
-    assert prepare(folder, cell, job) is None
+    assert prepare(folder, job) is None
     module.write_text("FACTOR = 100\n")
-    mixed = replace(cell, sweep=replace(cell.sweep, allow_mixed=True))
-    assert prepare(folder, mixed, job) is None, "as it was asked for"
-    why = prepare(folder, cell, job)
+    mixed = replace(job, settings=replace(job.settings, allow_mixed=True))
+    assert prepare(folder, mixed) is None, "as it was asked for"
+    why = prepare(folder, job)
     assert why is not None
     assert "brought_along.py" in why
     assert last_checkpoint(folder.path) is None

@@ -51,12 +51,6 @@ class TogetherOnly:
     had: dict[str, tuple[str | None, ...]] = field(default_factory=dict)
     """Which GPUs each hardware profile was given."""
 
-    def prepare(self, cells: int) -> None:
-        """Nothing is forked."""
-
-    def stop(self) -> None:
-        """Nothing runs."""
-
     def start(
         self,
         cell: object,
@@ -64,7 +58,6 @@ class TogetherOnly:
         lease: Lease,
         host: Host,
         others: Sequence[str],
-        locks: tuple[int, ...],
     ) -> RunningCell:
         self.had[cell.request.cell.hardware.name] = tuple(s.uuid for s in lease.slots)  # type: ignore[attr-defined]
         (self.folder / f"{len(self.had)}").touch()
@@ -92,7 +85,7 @@ def test_each_kind_of_gpu_has_its_own_task_at_the_same_time(
         display = LineDisplay(Console(file=file, width=200))
         engine = LocalEngine(tmp_path / "sweep", "packed", display, Occupancy(read=dict))
         supervisors = TogetherOnly(tmp_path, count=2)
-        monkeypatch.setattr(engine, "supervisors", supervisors)
+        monkeypatch.setattr(engine, "start_cell", supervisors.start)
         report = engine.run(cells)
     assert [outcome.state for outcome in report.outcomes.values()] == ["done", "done"]
     assert supervisors.had == {

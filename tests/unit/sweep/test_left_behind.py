@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -30,8 +31,7 @@ def folder(tmp_path: Path) -> SweepFolder:
         recorded.train(20)
         recorded.succeed() if name == "a" else recorded.fail()
     done = sweep.cell("a").load_result()
-    fields = {name: getattr(done, name) for name in done.__dataclass_fields__}
-    sweep.cell("a").save_result(type(done)(**(fields | {"cell_id": "id-a"})))
+    sweep.cell("a").save_result(replace(done, cell_id="id-a"))
     interrupt(sweep, "c")
     return sweep
 

@@ -7,16 +7,17 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from scalewise.policies import SweepConfig
+from fakes.settings import SETTINGS
 from scalewise.records import CellFolder, HeartbeatWriter
-from scalewise.sweep.blame import Verdict
-from scalewise.sweep.liveness import Liveness
+from scalewise.sweep.job import Verdict
 from scalewise.sweep.memory_kills import MemoryKills
 from scalewise.sweep.stopped import name_stopped, process_state
+from scalewise.sweep.supervisor import Liveness
 
 
 class Clock:
@@ -33,7 +34,7 @@ def said(verdict: Verdict | None) -> str | None:
 
 def test_imports_are_no_hang_and_have_a_limit_of_their_own(tmp_path: Path) -> None:
     folder, clock = CellFolder(tmp_path), Clock()
-    liveness = Liveness(folder, SweepConfig(hang_timeout_s=5, start_timeout_s=60), clock)
+    liveness = Liveness(folder, replace(SETTINGS, hang_timeout_s=5, start_timeout_s=60), clock)
     clock.now = 50
     assert liveness.hang([0, 1]) is None
     HeartbeatWriter(folder.heartbeat_path(0)).close()
@@ -47,7 +48,7 @@ def test_imports_are_no_hang_and_have_a_limit_of_their_own(tmp_path: Path) -> No
 def test_a_hang_is_counted_from_the_last_beat_of_any_rank(tmp_path: Path) -> None:
     folder, clock = CellFolder(tmp_path), Clock()
     ranks = [HeartbeatWriter(folder.heartbeat_path(rank)) for rank in (0, 1)]
-    liveness = Liveness(folder, SweepConfig(hang_timeout_s=5), clock)
+    liveness = Liveness(folder, replace(SETTINGS, hang_timeout_s=5), clock)
     for step in range(4):
         ranks[1].beat(step, step)
         assert liveness.hang([0, 1]) is None
@@ -67,7 +68,7 @@ def test_a_wall_clock_that_jumps_neither_makes_nor_hides_a_hang(
 ) -> None:
     folder, clock = CellFolder(tmp_path), Clock()
     rank = HeartbeatWriter(folder.heartbeat_path(0))
-    liveness = Liveness(folder, SweepConfig(hang_timeout_s=5), clock)
+    liveness = Liveness(folder, replace(SETTINGS, hang_timeout_s=5), clock)
     assert liveness.hang([0]) is None
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + jump_s)

@@ -55,12 +55,6 @@ class Supervisors:
     meanwhile: Callable[[CellFolder], object] = lambda folder: None
     """What happens while a cell runs."""
 
-    def prepare(self, cells: int) -> None:
-        """Nothing is forked."""
-
-    def stop(self) -> None:
-        """Nothing runs."""
-
     def start(
         self,
         cell: Cell,
@@ -68,7 +62,6 @@ class Supervisors:
         lease: Lease,
         host: Host,
         others: Sequence[str],
-        locks: tuple[int, ...],
     ) -> RunningCell:
         uuids = tuple(slot.uuid for slot in lease.slots)
         self.started.append((cell.planned.name, uuids))
@@ -115,7 +108,7 @@ def run(
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         plain = resolve(compose(config_name="config", overrides=typed))
     cells = plan([request(typed, plain)], 0)
-    monkeypatch.setattr(engine, "supervisors", supervisors)
+    monkeypatch.setattr(engine, "start_cell", supervisors.start)
     try:
         return engine.run(cells)
     finally:

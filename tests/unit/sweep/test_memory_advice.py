@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Literal
 
 import pytest
 
+from fakes.settings import SETTINGS
 from scalewise.config import build_cell, without_absent_groups
-from scalewise.sweep.blame import Verdict
+from scalewise.records import CellFolder, DeviceInfo, PlannedCell
 from scalewise.sweep.compose import compose_cell
-from scalewise.sweep.memory_advice import advised, memory_advice
+from scalewise.sweep.job import Job, Verdict
+from scalewise.sweep.memory_advice import memory_advice
+from scalewise.sweep.recorded_end import Try
 from scalewise.train.failure import failure_kind
 
 
@@ -52,14 +57,19 @@ def test_what_is_set_already_is_not_advised() -> None:
     assert advice("workload=doctor") == ""
 
 
-def test_only_of_memory_that_ran_out_is_it_said() -> None:
-    cell = build_cell(without_absent_groups(compose_cell(["model=gpt2_tiny", *GPT2])))
-    killed = Verdict("oom", "rank 0 was ended", 0, -9)
-    said = advised(killed, cell, 1)
-    assert said.message == f"rank 0 was ended; {memory_advice(cell, 1)}"
-    assert (said.cause, said.rank, said.at) == (killed.cause, killed.rank, killed.at)
-    other = replace(killed, cause="signal")
-    assert advised(other, cell, 1) == other
+@pytest.mark.parametrize(("cause", "told"), [("oom", True), ("signal", False)])
+def test_only_of_memory_that_ran_out_is_it_said(
+    tmp_path: Path, cause: Literal["oom", "signal"], told: bool
+) -> None:
+    settings = replace(SETTINGS, memory_advice="less of it")
+    planned = PlannedCell("id", "config", "cell", (), 0, 1)
+    job = Job(str(tmp_path), planned, settings, (DeviceInfo("cpu", "p"),), ".", (), ())
+    only = Try(job, CellFolder(tmp_path), 1, 0.0, 0.0)
+    outcome = only.record_failure(Verdict(cause, "rank 0 was ended", 0, -9))
+    (attempt,) = only.folder.attempts()
+    assert attempt.message == outcome.message
+    assert ("less of it" in attempt.message) is told
+    assert (attempt.cause, attempt.rank) == (cause, 0)
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from scalewise.config import build_cell
+from fakes.settings import SETTINGS
 from scalewise.records import CellFolder, DeviceInfo, PlannedCell, RankSummary
-from scalewise.sweep import recorded_end
-from scalewise.sweep.compose import compose_cell
+from scalewise.sweep import measured
 from scalewise.sweep.job import Job, Outcome
+from scalewise.sweep.measured import done
 from scalewise.sweep.recorded_end import Try
 
 SLOT = DeviceInfo("cpu", "a processor")
@@ -42,30 +43,52 @@ def summary(rank: int, samples_fed: int, train_loss: float) -> RankSummary:
     )
 
 
-def ended(tmp_path: Path, objective: str, *summaries: RankSummary) -> tuple[Outcome, CellFolder]:
-    """What becomes of a cell of two ranks that leave these behind."""
+def ended(tmp_path: Path, *summaries: RankSummary, batch: int | None = None) -> CellFolder:
+    """A cell of two ranks that leave these behind, recorded."""
     folder = CellFolder(tmp_path / "sweep" / "cell")
-    folder.path.mkdir(parents=True)
-    two = ["model=medium", "strategy=ddp", "strategy.devices=2", f"sweep.objective={objective}"]
-    folder.save_config(compose_cell(two))
     planned = PlannedCell("id", "config", "cell", (), 0, 2)
-    job = Job(str(folder.path), planned, (SLOT, SLOT), str(tmp_path), (), ())
+    job = Job(str(folder.path), planned, SETTINGS, (SLOT, SLOT), str(tmp_path), (), ())
     for one in summaries:
-        folder.save_rank(one)
-    cell, began_s = build_cell(folder.load_config()), time.monotonic() - 70.0
-    only = Try(job, cell, folder, 1, started_at=0.0, began_s=began_s)
-    return only.record_result(lambda ranks: ()), folder
+        folder.save_rank(replace(one, largest_step_samples=batch))
+    only = Try(job, folder, 1, started_at=0.0, began_s=time.monotonic() - 70.0)
+    assert only.record_result(lambda ranks: ()) == Outcome("done")
+    return folder
 
 
 def test_the_objective_is_of_all_ranks(tmp_path: Path) -> None:
-    outcome, folder = ended(tmp_path, "train_loss", summary(0, 300, 2.0), summary(1, 100, 1.0))
-    assert outcome.objective == 1.75
-    assert folder.load_result().objective == 1.75
+    folder = ended(tmp_path, summary(0, 300, 2.0), summary(1, 100, 1.0))
+    assert done(folder, "id", "train_loss", told_before=False).objective == 1.75
+
+
+def test_an_objective_that_was_not_measured_is_said_once(tmp_path: Path) -> None:
+    folder = ended(tmp_path, summary(0, 300, 2.0), summary(1, 100, 1.0))
+    said = done(folder, "id", "f1", told_before=False)
+    assert (said.objective, "'f1'" in said.message) == (None, True)
+    assert done(folder, "id", "f1", told_before=True).message == ""
+
+
+def test_a_result_that_still_names_its_objective_can_be_read(tmp_path: Path) -> None:
+    folder = ended(tmp_path, summary(0, 300, 2.0), summary(1, 100, 1.0))
+    path = folder.path / "result.json"
+    written = json.loads(path.read_text())
+    assert "objective" not in written
+    before = folder.load_result()
+    path.write_text(json.dumps({**written, "objective": 0.5}))
+    assert folder.load_result() == before
+
+
+@pytest.mark.parametrize(("batch", "sizes"), [(None, (32, 32)), (8, (8, 16))])
+def test_batch_sizes_are_those_that_were_fed_where_the_ranks_tell(
+    tmp_path: Path, batch: int | None, sizes: tuple[int, int]
+) -> None:
+    folder = ended(tmp_path, summary(0, 300, 2.0), summary(1, 100, 1.0), batch=batch)
+    result = folder.load_result()
+    assert (result.per_device_batch_size, result.global_batch_size) == sizes
 
 
 def test_a_result_took_the_time_in_which_its_cell_ran(tmp_path: Path) -> None:
     """From 1970 to now, if it went by the time of day."""
-    _, folder = ended(tmp_path, "train_loss", summary(0, 300, 2.0), summary(1, 100, 1.0))
+    folder = ended(tmp_path, summary(0, 300, 2.0), summary(1, 100, 1.0))
     assert folder.load_result().took_s == pytest.approx(70, abs=10)
 
 
@@ -73,9 +96,9 @@ def test_a_result_took_the_time_in_which_its_cell_ran(tmp_path: Path) -> None:
 def test_a_run_that_trained_nothing_is_no_fastest_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without: int, told: bool
 ) -> None:
-    monkeypatch.setattr(recorded_end, "throughput_of", lambda folder, ranks: 1000.0)
+    monkeypatch.setattr(measured, "throughput_of", lambda folder, ranks: 1000.0)
     ranks = [replace(summary(r, 100, 1.0), steps_without_loss=without) for r in range(2)]
-    outcome, _ = ended(tmp_path, "global_samples_per_s", *ranks)
+    outcome = done(ended(tmp_path, *ranks), "id", "global_samples_per_s", told_before=False)
     assert (outcome.objective == 1000.0) is told
     assert ("1 of 1 steps trained nothing" in outcome.message) is not told
     assert outcome.global_samples_per_s == 1000.0

@@ -14,11 +14,10 @@ from scalewise.config import CellConfig, ConfigError, build_cell, without_absent
 from scalewise.hardware import HardwareConfig
 from scalewise.records import Attempt, CellFolder, PlannedCell, RunningAttempt
 from scalewise.sweep import slurm_engine, slurm_job
-from scalewise.sweep.blame import Verdict
 from scalewise.sweep.compose import compose_cell
 from scalewise.sweep.demand import Demand, demand
 from scalewise.sweep.hosted import granted
-from scalewise.sweep.job import Nodes
+from scalewise.sweep.job import Nodes, Verdict
 from scalewise.sweep.lease import HostMismatch
 from scalewise.sweep.memory_advice import memory_advice
 from scalewise.sweep.nodes import announce, conclude, meet

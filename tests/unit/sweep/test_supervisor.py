@@ -7,14 +7,13 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pytest
 
+from fakes.settings import SETTINGS
 from scalewise.records import CellFolder, DeviceInfo, PlannedCell, RunningAttempt
-from scalewise.sweep.blame import Verdict
-from scalewise.sweep.compose import compose_cell
-from scalewise.sweep.job import Job
+from scalewise.sweep.job import Job, Settings, Verdict
 from scalewise.sweep.supervisor import Supervisor
 from scalewise.sweep.wakeup import Wakeup
 
@@ -25,15 +24,14 @@ FAILED = Verdict("exception", "rank 0 failed", 0, 1)
 
 @pytest.fixture
 def supervisor(tmp_path: Path) -> Supervisor:
-    return supervised(tmp_path, ["model=medium"])
+    return supervised(tmp_path)
 
 
-def supervised(tmp_path: Path, overrides: list[str], wakeup: Any = None) -> Supervisor:
+def supervised(tmp_path: Path, settings: Settings = SETTINGS, wakeup: Any = None) -> Supervisor:
     folder = CellFolder(tmp_path / "sweep" / "cell")
     folder.path.mkdir(parents=True)
-    folder.save_config(compose_cell(overrides))
     planned = PlannedCell("id", "config", "cell", (), 0, 1)
-    job = Job(str(folder.path), planned, (SLOT,), str(tmp_path), (), ())
+    job = Job(str(folder.path), planned, settings, (SLOT,), str(tmp_path), (), ())
     return Supervisor(job, cast(Wakeup, wakeup))
 
 
@@ -81,11 +79,11 @@ def test_whether_a_later_try_has_begun_is_looked_up_once(
     assert len(found) == 1
 
 
-@pytest.mark.parametrize(("overrides", "known"), [(["experiment=doctor"], True), ([], False)])
+@pytest.mark.parametrize(("workload", "known"), [("doctor", True), ("train", False)])
 def test_the_doctors_workers_are_no_strangers(
-    tmp_path: Path, overrides: list[str], known: bool
+    tmp_path: Path, workload: Literal["doctor", "train"], known: bool
 ) -> None:
-    one = supervised(tmp_path, overrides)
+    one = supervised(tmp_path, replace(SETTINGS, workload=workload))
     with subprocess.Popen(["sleep", "60"]) as worker:
         ranks = SimpleNamespace(collect=worker.kill, failed=[], alive=[])
         one.wakeup = cast(Any, SimpleNamespace(wait=lambda seconds: None))
@@ -111,14 +109,14 @@ def test_an_end_that_could_not_be_written_is_told_with_its_reason(
 
 
 @pytest.mark.parametrize(
-    ("overrides", "is_asked", "pids"),
-    [([], False, (7,)), ([], True, ()), (["monitor.devices=false"], False, ())],
+    ("every_s", "is_asked", "pids"),
+    [(1.0, False, (7,)), (1.0, True, ()), (None, False, ())],
 )
 def test_whoever_samples_knows_the_ranks(
-    tmp_path: Path, overrides: list[str], is_asked: bool, pids: tuple[int, ...]
+    tmp_path: Path, every_s: float | None, is_asked: bool, pids: tuple[int, ...]
 ) -> None:
     """The sweep's process samples, unless the job asks the supervisor to."""
-    one = supervised(tmp_path, ["model=medium", *overrides])
+    one = supervised(tmp_path, replace(SETTINGS, sample_every_s=every_s))
     one.job = replace(one.job, samples_devices=is_asked)
     one.folder.save_running(RunningAttempt(1, 1.0, (SLOT,)))
     ranks = SimpleNamespace(processes=[SimpleNamespace(pid=7)], trainers=dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import select
 import signal
@@ -12,29 +13,23 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from fakes.train_command import wait_for
 from scalewise.analysis.identity import differences
-from scalewise.config import ConfigError, build_cell
+from scalewise.config import build_cell
 from scalewise.gpu.election import FileLock
 from scalewise.records import CellFolder
-from scalewise.sweep import supervisors as supervisors_module
-from scalewise.sweep import warm
+from scalewise.sweep import local_engine, warm
 from scalewise.sweep.compose import compose_cell
+from scalewise.sweep.display import make_display
 from scalewise.sweep.lease import Host, Lease
+from scalewise.sweep.local_engine import LocalEngine
 from scalewise.sweep.process_tree import become_subreaper
-from scalewise.sweep.rank_start import spawn
-from scalewise.sweep.supervisors import Supervisors
-from scalewise.sweep.warm_start import (
-    ForkedSupervisor,
-    NotWarmError,
-    WarmServer,
-    check_warm,
-    may_fork,
-)
+from scalewise.sweep.warm import ForkedSupervisor, NotWarmError, WarmServer, may_fork
 
 
 def child(code: int | None) -> ForkedSupervisor:
@@ -69,8 +64,8 @@ def test_a_server_that_dies_is_said_and_leaves_nothing_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    server = WarmServer(tmp_path, "forked")
     before = len(list(Path("/proc/self/fd").iterdir()))
+    server = WarmServer(tmp_path)
     with pytest.raises(NotWarmError, match=r"warm\.err"):
         server.supervisor(tmp_path / "supervisor.err")
     server.stop()
@@ -79,11 +74,11 @@ def test_a_server_that_dies_is_said_and_leaves_nothing_open(
 
 def test_a_supervisor_that_was_forked_ends_with_its_sweep(tmp_path: Path) -> None:
     become_subreaper()  # as every sweep is
-    server = WarmServer(tmp_path, "fresh")
+    server = WarmServer(tmp_path)
     forked = server.supervisor(tmp_path / "supervisor.err")
     try:
         name = Path(f"/proc/{forked.pid}/comm")
-        wait_for(lambda: name.read_text().strip() == warm.SUPERVISOR_NAME, "its name", 10)
+        wait_for(lambda: name.read_text().strip() == "supervisor", "its name", 10)
         assert os.getsid(forked.pid) == forked.pid, "what is left of its cell is found by it"
         server.stop()
         with pytest.raises(subprocess.TimeoutExpired):
@@ -92,7 +87,7 @@ def test_a_supervisor_that_was_forked_ends_with_its_sweep(tmp_path: Path) -> Non
         close(forked)
     assert forked.wait(30) == 1
     assert "closed before the job was read" in (tmp_path / "supervisor.err").read_text()
-    assert not (tmp_path / "supervisors.err").exists(), "it had nothing to say"
+    assert not (tmp_path / "warm.err").exists(), "it had nothing to say"
 
 
 def test_a_server_ends_with_the_sweep_that_started_it(tmp_path: Path) -> None:
@@ -100,9 +95,9 @@ def test_a_server_ends_with_the_sweep_that_started_it(tmp_path: Path) -> None:
     become_subreaper()  # the orphan comes to us
     sweep = (
         "import sys, time; from pathlib import Path; "
-        "from scalewise.sweep.warm_start import WarmServer; "
-        "server = WarmServer(Path(sys.argv[1]), 'fresh'); server.begin(); "
-        "print(server._process.pid, flush=True); time.sleep(60)"
+        "from scalewise.sweep.warm import WarmServer; "
+        "server = WarmServer(Path(sys.argv[1])); "
+        "print(server.process.pid, flush=True); time.sleep(60)"
     )
     with subprocess.Popen(
         [sys.executable, "-c", sweep, str(tmp_path)], stdout=subprocess.PIPE
@@ -119,45 +114,34 @@ def test_a_server_ends_with_the_sweep_that_started_it(tmp_path: Path) -> None:
 
 
 def test_locks_are_handed_to_a_fork_and_not_kept_by_its_server(tmp_path: Path) -> None:
-    """As many as the cores of a large host, which are more than the kernel takes at once."""
     become_subreaper()
     lock, other = FileLock(tmp_path / "lock"), FileLock(tmp_path / "lock")
     assert lock.try_acquire()
-    copies = [os.dup(lock.descriptors[0]) for _ in range(warm.MOST_DESCRIPTORS)]
-    server = WarmServer(tmp_path, "fresh")
-    forked = server.supervisor(tmp_path / "supervisor.err", (*lock.descriptors, *copies))
+    server = WarmServer(tmp_path)
+    forked = server.supervisor(tmp_path / "supervisor.err", lock.descriptors)
     try:
         lock.release()
-        for copy in copies:
-            os.close(copy)
         fds = [link.resolve() for link in Path(f"/proc/{forked.pid}/fd").iterdir()]
-        assert fds.count(lock.path) == warm.MOST_DESCRIPTORS + 1
+        assert fds.count(lock.path) == 1
         assert not other.try_acquire()
     finally:
         close(forked)
     assert forked.wait(30) == 1, "no job was told"
-    assert server._process is not None
-    assert server._process.poll() is None
+    assert server.process.poll() is None
     wait_for(other.try_acquire, "the lock, while the server lives", 5)
     server.stop()
 
 
-def test_what_is_imported_for_supervisors_leaves_the_ranks_their_environment(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    before = dict(os.environ)
-    with warm._one_thread():
-        assert (os.environ["OPENBLAS_NUM_THREADS"], os.environ["OMP_NUM_THREADS"]) == ("1", "1")
-    assert dict(os.environ) == before
-    assert warm._ready("fresh") is spawn
+def test_more_locks_than_one_message_holds_are_refused(tmp_path: Path) -> None:
+    server = WarmServer(tmp_path)
+    with pytest.raises(NotWarmError, match="303 locks"):
+        server.supervisor(tmp_path / "supervisor.err", (0,) * 300)
+    server.stop()
 
 
 def test_a_sweep_goes_on_without_a_server_that_was_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[str] = []
     started: list[str] = []
 
     def start(*cell: Any) -> Any:
@@ -165,31 +149,16 @@ def test_a_sweep_goes_on_without_a_server_that_was_lost(
         if started[-1] == "forked":
             raise NotWarmError("it ended")
 
-    monkeypatch.setattr(supervisors_module, "start", start)
-    monkeypatch.setattr(WarmServer, "begin", lambda server: None)
-    supervisors = Supervisors(tmp_path, warm=False, note=said.append)
-    cell: Any = None
-    supervisors.prepare(2)
+    monkeypatch.setattr(local_engine, "start", start)
+    monkeypatch.setattr(local_engine, "may_fork", lambda plain, cell: True)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    said = io.StringIO()
+    engine = LocalEngine(tmp_path, "exclusive", make_display(said), warm=True)
+    cell: Any = SimpleNamespace(request=SimpleNamespace(plain={}, cell=None))
     for _ in range(2):
-        supervisors.start(cell, CellFolder(tmp_path), Lease((), ()), Host((), None, {}), (), ())
+        engine.start_cell(cell, CellFolder(tmp_path), Lease((), ()), Host((), None, {}), ())
     assert started == ["forked", "fresh", "fresh"]
-    assert said == ["warm     it ended; from here on, cells start without it"]
-
-
-def test_one_cell_is_started_without_a_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun: list[WarmServer] = []
-    monkeypatch.setattr(WarmServer, "begin", begun.append)
-    monkeypatch.setattr(supervisors_module, "start", lambda *cell: cell)
-    supervisors = Supervisors(tmp_path, warm=False, note=lambda text: None)
-    supervisors.prepare(1)
-    cell: Any = None
-    answer = supervisors.start(
-        cell, CellFolder(tmp_path), Lease((), ()), Host((), None, {}), (), ()
-    )
-    assert not any(isinstance(part, WarmServer) for part in cast(Any, answer))
-    assert not begun
+    assert said.getvalue().count("it ended") == 1
 
 
 def test_a_process_with_threads_is_not_forked() -> None:
@@ -205,7 +174,7 @@ def test_a_process_with_threads_is_not_forked() -> None:
     named.wait()
     ours, theirs = socket.socketpair()
     try:
-        refusal = warm.answer(ours, [], spawn).decode()
+        refusal = warm.answer(ours, []).decode()
         assert refusal.startswith(f"{len(warm.threads())} threads run in the process to fork: ")
         assert "library-pool" in refusal
     finally:
@@ -213,16 +182,6 @@ def test_a_process_with_threads_is_not_forked() -> None:
         thread.join()
         ours.close()
         theirs.close()
-
-
-def test_repeats_that_decide_by_times_are_refused() -> None:
-    fixed, auto = (build_cell(compose_cell([f"repeats={n}"])) for n in ("3", "auto"))
-    check_warm({"warm": True}, [fixed])
-    check_warm({"warm": False}, [auto])
-    with pytest.raises(ConfigError, match="repeats=auto"):
-        check_warm({"warm": True}, [fixed, auto])
-    with pytest.raises(ConfigError, match="'yes'; allowed: true"):
-        check_warm({"warm": "yes"}, [fixed])
 
 
 def test_what_reads_its_environment_on_import_is_started_freshly() -> None:

@@ -68,7 +68,8 @@ class ListRun:
     def read_back(self) -> int | None:
         self._tracker.fault("read_back")
         assert self.summary is not None
-        return len(self.rows) + bool(self.summary.values) - self._tracker.lost
+        lost = self._tracker.lost
+        return None if lost is None else len(self.rows) + bool(self.summary.values) - lost
 
 
 def fail_at(call: str) -> Callable[[str], None]:
@@ -153,6 +154,14 @@ def test_a_tracker_that_cannot_be_read_is_incomplete(bench: Bench) -> None:
     state = bench.states("alpha")["trackio"]
     assert (state.status, state.read_back) == ("incomplete", None)
     assert state.problem == "it could not be read back: OSError: cannot read_back"
+
+
+def test_a_tracker_that_counts_no_rows_is_taken_at_its_word(bench: Bench) -> None:
+    bench.trackers["wandb"].lost = None
+    bench.cell("alpha", 30).succeed()
+    assert bench.mirror().finish(30) == 0
+    state = bench.states("alpha")["wandb"]
+    assert (state.status, state.read_back) == ("synced", None)
 
 
 def test_rows_that_went_missing_are_said(bench: Bench) -> None:

@@ -99,7 +99,7 @@ def test_a_pipe_is_named_and_not_waited_for(
 ) -> None:
     path = tmp_path / "rows"
     os.mkfifo(path)
-    with pytest.raises(RecordError, match="rows: cannot be read: it is no regular file but a FIFO"):
+    with pytest.raises(RecordError, match=r"rows: cannot be read: .* it is no regular file"):
         tail(path).read()
 
 

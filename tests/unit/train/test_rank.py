@@ -9,12 +9,12 @@ import pytest
 
 from fakes.recorded_cell import RecordedCell
 from scalewise.measure.host_checks import host_facts
+from scalewise.rank_environment import foreign_launch, rendezvous, scrubbed
 from scalewise.records import CellFolder, DeviceInfo, PlannedCell
 from scalewise.records.provenance import PROTOCOL
 from scalewise.tracking.attempt import CurrentAttempt
 from scalewise.tracking.describe import run_info
 from scalewise.train.provenance import collect, emulations
-from scalewise.train.rank import foreign_launch, rendezvous, scrubbed
 from scalewise.train.strategies.ddp import DdpConfig
 
 

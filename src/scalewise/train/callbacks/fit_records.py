@@ -121,7 +121,6 @@ class FitRecords:
                 scaling="weak",
                 global_batch_size=together,
                 per_device_batch_size=per_device,
-                objective=None,
                 co_tenants=self._co_tenants(),
                 ranks=ranks,
             )
@@ -134,7 +133,7 @@ class FitRecords:
         Of the largest step: where the data is no multiple of the batch, the last step of an epoch
         is smaller, and a mean over the steps would differ between fits that ask for the same.
         """
-        found = batch_sizes_of(self._folder, ranks)
+        found = batch_sizes_of(ranks)
         if found is not None:
             return found
         mean = math.ceil(ranks[0].samples_fed / max(1, ranks[0].steps_completed))

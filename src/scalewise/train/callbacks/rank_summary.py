@@ -42,6 +42,7 @@ def summarise(
         parameters_trainable=sum(p.numel() for p in parameters if p.requires_grad),
         steps_completed=steps.steps,
         samples_fed=steps.samples,
+        largest_step_samples=steps.largest_samples,
         epochs_completed=trainer.fit_loop.epoch_progress.current.completed,
         gradient_bytes=steps.traffic.bucket_bytes,
         gradient_buckets=steps.traffic.buckets,

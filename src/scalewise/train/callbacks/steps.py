@@ -79,6 +79,11 @@ class StepTimer(pl.Callback):
         return self._writer.rows if self._writer is not None else 0
 
     @property
+    def largest_samples(self) -> int:
+        """Of the recorded steps, the samples of the one that fed most."""
+        return self._writer.largest_samples if self._writer is not None else 0
+
+    @property
     def own_steps(self) -> int:
         """Steps of this try."""
         return self.steps - self.first_step

@@ -137,7 +137,7 @@ class Execution:
             return f"strategy={cell.strategy.name} does more in a step than a graph can hold"
         if cell.precision.lightning == "16-mixed":
             return "loss scaling (fp16) reads a flag back in each step; bf16-mixed does not"
-        if cell.fault.kind not in ("none", "p2p_off", "small_batch", "oversubscribe"):
+        if cell.fault is not None:
             return f"fault={cell.fault.name} acts in Python, in the middle of a step"
         return None
 

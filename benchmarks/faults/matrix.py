@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scalewise.self_test.observe import HEALTHY, Observation
+from faults.observe import HEALTHY, Observation
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from faults.matrix import accusations, detections, rows
+from faults.observe import HEALTHY, Observation
 from scalewise.plurals import plural
-from scalewise.self_test.matrix import accusations, detections, rows
-from scalewise.self_test.observe import HEALTHY, Observation
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scalewise.faults import FaultConfig
+from faults import FaultConfig
 from scalewise.records import (
     CellFolder,
     DeviceSample,
@@ -20,9 +20,11 @@ REPLAYED_AS = "replay"
 _SAMPLES = 20
 
 
-def leave_records(fault: FaultConfig, folder: CellFolder, rank: int, world_size: int) -> None:
-    """Replay or import, once for all ranks, after the steps of rank 0 have been written."""
-    if rank != 0 or fault.kind not in ("throttled_replay", "per_replica_import"):
+def leave_records(fault: FaultConfig, folder: CellFolder, world_size: int) -> None:
+    """Replay or import in the records of a cell that is done, unless that is done already."""
+    if fault.kind not in ("throttled_replay", "per_replica_import"):
+        return
+    if folder.device_series_path(REPLAYED_AS).exists():
         return
     steps = read_steps(folder.steps_path(0), 0).timed()
     if fault.kind == "throttled_replay":

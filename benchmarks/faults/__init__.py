@@ -1,8 +1,8 @@
-"""Faults planted on purpose, to prove that the diagnosis finds them.
+"""Faults planted on purpose: does the diagnosis find what was planted, and only that?
 
-What is planted stands here, in ``plant`` and in ``records``; the analysis never reads it.
-``batch_size`` and ``hardware`` faults (a batch too small, P2P off) are plain configuration and
-need no code.
+``plan`` says what is planted and how strongly, ``plant`` does it in a rank, ``records`` in its
+records. ``observe`` says what the diagnosis named in each run, ``matrix`` counts it (confusion
+matrix, detection limits), ``page`` writes it down. ``benchmarks/self_test.py`` starts the runs.
 """
 
 from __future__ import annotations
@@ -11,18 +11,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal[
-    "none", "slow_rank", "slow_loader", "skewed_shards", "no_sampler", "oversubscribe", "stall",
+    "slow_rank", "slow_loader", "skewed_shards", "no_sampler", "oversubscribe", "stall",
     "configuration", "throttled_replay", "per_replica_import", "second_context", "common_stall",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class FaultConfig:
-    """The config group ``fault``: what is planted, where, and how strongly."""
+    """What is planted, where, and how strongly: the arguments of ``PlantedFault``."""
 
-    name: str = "none"
-    kind: Kind = "none"
-    """``configuration``: other keys of the configuration are the fault (see its YAML)."""
+    kind: Kind
+    """``configuration``: other keys of the configuration are the fault."""
     rank: int = -1
     """The rank it strikes; -1 for all."""
     ms: float = 0.0
@@ -58,6 +57,3 @@ class FaultConfig:
     def strikes(self, rank: int) -> bool:
         """The first GPU holds the first rank's context already: no second one there."""
         return self.rank in (-1, rank) and not (self.kind == "second_context" and rank == 0)
-
-
-NO_FAULT = FaultConfig()

@@ -1,4 +1,8 @@
-"""Puts a fault into a rank that is about to train, and takes it out again."""
+"""Puts a fault into a rank that is about to train, and takes it out again.
+
+    PYTHONPATH=benchmarks python train.py +fault._target_=faults.plant.PlantedFault \
+        +fault.kind=slow_rank +fault.rank=1 +fault.ms=5
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,9 @@ import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader
 
-from scalewise.faults import FaultConfig
+from faults import FaultConfig
+from scalewise.config import ConfigError
+from scalewise.records import DeviceInfo
 from scalewise.train.data import GlobalBatchSampler
 from scalewise.train.rank import RankContext
 
@@ -28,8 +34,30 @@ _BUSY = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): sum(range(100_0
 _IN_STEPS = ("slow_rank", "stall", "common_stall", "second_context")
 
 
-class UnplantableError(Exception):
-    """The fault does not fit the data or the device it is for."""
+class PlantedFault(pl.Callback):
+    """Plants a fault while the model is fitted; takes the arguments of :class:`FaultConfig`."""
+
+    def __init__(self, **arguments: Any) -> None:
+        self.fault = FaultConfig(**arguments)
+        self._planted = contextlib.ExitStack()
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if stage != "fit":
+            return
+        kind = "cuda" if trainer.strategy.root_device.type == "cuda" else "cpu"
+        rank = RankContext(
+            trainer.global_rank, trainer.local_rank, trainer.world_size, DeviceInfo(kind, kind)
+        )
+        source = trainer.fit_loop._data_source.instance
+        self._planted.enter_context(planted(self.fault, rank, pl_module, source))
+
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        self._planted.close()
+
+    def on_exception(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
+    ) -> None:
+        self._planted.close()
 
 
 class SkewedBatchSampler(GlobalBatchSampler):
@@ -62,22 +90,22 @@ class SkewedBatchSampler(GlobalBatchSampler):
 
 @contextlib.contextmanager
 def planted(
-    fault: FaultConfig, rank: RankContext, module: pl.LightningModule, data: dict[str, Any]
+    fault: FaultConfig, rank: RankContext, module: pl.LightningModule, loader: object
 ) -> Iterator[None]:
-    """Train inside this context and the fault is there; ``none`` costs nothing.
+    """Train inside this context and the fault is there.
 
-    Raises UnplantableError for a fault of the loader where the loader is not ours, and for one of
-    GPUs on a CPU.
+    Raises ConfigError for a fault of the loader where the loader is not ours, and for one of GPUs
+    on a CPU.
     """
     if fault.kind == "second_context" and rank.device.kind != "cuda":
-        raise UnplantableError(
-            f"fault: found {fault.name!r} on a CPU, which has no contexts; allowed: on GPUs"
+        raise ConfigError(
+            f"fault: found {fault.kind!r} on a CPU, which has no contexts; allowed: on GPUs"
         )
     with contextlib.ExitStack() as stack:
         if fault.kind in _IN_STEPS and fault.strikes(rank.rank):
             stack.enter_context(_struck(module, _blow(fault, rank), _moments(fault)))
         elif fault.kind in ("slow_loader", "skewed_shards", "no_sampler"):
-            _spoil_loader(fault, rank, data)
+            _spoil_loader(fault, rank, loader)
         elif fault.kind == "oversubscribe" and fault.strikes(rank.rank):
             for _ in range(fault.processes):
                 stack.enter_context(_busy())
@@ -152,12 +180,11 @@ def _cycles_per_ms() -> float:
     return float(probe / begin.elapsed_time(end))
 
 
-def _spoil_loader(fault: FaultConfig, rank: RankContext, data: dict[str, Any]) -> None:
-    loader = data.get("train_dataloaders")
+def _spoil_loader(fault: FaultConfig, rank: RankContext, loader: object) -> None:
     sampler = getattr(loader, "batch_sampler", None)
     if not isinstance(loader, DataLoader) or not isinstance(sampler, GlobalBatchSampler):
-        raise UnplantableError(
-            f"fault: found {fault.name!r} with a LightningDataModule; allowed: a dataset whose "
+        raise ConfigError(
+            f"fault: found {fault.kind!r} with a LightningDataModule; allowed: a dataset whose "
             "loader scalewise builds"
         )
     if fault.kind == "slow_loader":

@@ -29,7 +29,6 @@ class Fault:
     """One fault, weakest magnitude first."""
 
     name: str
-    """As in the config group ``fault``."""
     expected: str
     """The limit that the diagnosis must name first, or the code of a finding."""
     magnitudes: tuple[Magnitude, ...]
@@ -37,9 +36,19 @@ class Fault:
     """Whether the same configuration has to run on one device too."""
     is_healthy: bool = False
     """Whether only the host is at fault: nothing else may be named then."""
+    is_configuration: bool = False
+    """Whether plain keys of the configuration are the fault."""
+    more: tuple[str, ...] = ()
+    """Further overrides, at every magnitude."""
 
     def overrides(self, strength: int) -> tuple[str, ...]:
-        return (f"fault={self.name}", *self.magnitudes[strength].overrides)
+        return (
+            "+fault._target_=faults.plant.PlantedFault",
+            f"+fault.name={self.name}",
+            f"+fault.kind={'configuration' if self.is_configuration else self.name}",
+            *self.more,
+            *self.magnitudes[strength].overrides,
+        )
 
 
 @dataclass(frozen=True)
@@ -82,19 +91,20 @@ def asks(
 
 
 def _by_ms(values: Sequence[int], *more: str) -> tuple[Magnitude, ...]:
-    return tuple(Magnitude(f"{ms} ms", (f"fault.ms={ms}", *more)) for ms in values)
+    return tuple(Magnitude(f"{ms} ms", (f"+fault.ms={ms}", *more)) for ms in values)
 
 
 def _skew(*shares: float) -> tuple[Magnitude, ...]:
-    return tuple(Magnitude(f"{share:.0%} more", (f"fault.excess={share}",)) for share in shares)
+    return tuple(Magnitude(f"{share:.0%} more", (f"+fault.excess={share}",)) for share in shares)
 
 
+_RANK_1 = ("+fault.rank=1",)
 _RECORDED = (
     Fault("throttled_replay", "throttled", tuple(
-        Magnitude(f"{mhz} of 1980 MHz", (f"fault.mhz={mhz}",)) for mhz in (1950, 1780, 1200)
-    )),
+        Magnitude(f"{mhz} of 1980 MHz", (f"+fault.mhz={mhz}",)) for mhz in (1950, 1780, 1200)
+    ), more=("monitor.devices=false",)),
     Fault("per_replica_import", "per-replica throughput", tuple(
-        Magnitude(f"{digits} digits", (f"fault.digits={digits}",)) for digits in (1, 2, 4)
+        Magnitude(f"{digits} digits", (f"+fault.digits={digits}",)) for digits in (1, 2, 4)
     )),
 )  # fmt: skip
 """Faults of what is recorded: they are the same on any device."""
@@ -105,9 +115,9 @@ _LONG = ("max_steps=215",)
 
 def cpu_workload(cores_per_rank: int) -> Workload:
     """The published large network, 256 samples a rank: a healthy step is mostly computing."""
-    one, four = (f"fault.processes={n * cores_per_rank}" for n in (1, 4))
+    one, four = (f"+fault.processes={n * cores_per_rank}" for n in (1, 4))
     crowds = (
-        Magnitude("1 a core of rank 0", (one, "fault.rank=0")),
+        Magnitude("1 a core of rank 0", (one, "+fault.rank=0")),
         Magnitude("1 a core", (one,)),
         Magnitude("4 a core", (four,)),
     )
@@ -117,13 +127,13 @@ def cpu_workload(cores_per_rank: int) -> Workload:
             "hardware=cpu", f"hardware.cores_per_device={cores_per_rank}",
             "model=large", "dataset=tabular", "dataset.samples=8192", "batch_size=512",
             "max_steps=45", "warmup_steps=5", "validation=never", "tracking=none",
-            "monitor.devices=false", "allow_faults=true",
+            "monitor.devices=false",
         ),
         ((), _LONG),
         (
-            Fault("slow_rank", "straggler", _by_ms((2, 10, 40))),
+            Fault("slow_rank", "straggler", _by_ms((2, 10, 40)), more=_RANK_1),
             Fault("slow_loader", "input-bound", _by_ms((2, 10, 40))),
-            Fault("skewed_shards", "uneven shards", _skew(0.02, 0.1, 0.5)),
+            Fault("skewed_shards", "uneven shards", _skew(0.02, 0.1, 0.5), more=_RANK_1),
             Fault("no_sampler", "not sharded", tuple(
                 Magnitude(f"{n} samples", (f"dataset.samples={n}",)) for n in (16384, 8192, 4096)
             )),
@@ -131,7 +141,7 @@ def cpu_workload(cores_per_rank: int) -> Workload:
             _COMMON_STALL,
             Fault("small_batch", "batch too small", tuple(
                 Magnitude(f"batch {n}", (f"batch_size={n}",)) for n in (128, 16, 2)
-            ), needs_single=True),
+            ), needs_single=True, is_configuration=True),
             Fault("oversubscribe", CROWDED, crowds, is_healthy=True),
             *_RECORDED,
         ),
@@ -147,13 +157,13 @@ def gpu_workload() -> Workload:
             "model=gpt2", "dataset=synthetic_tokens", "dataset.train_samples=2048",
             "optimizer=adamw", "precision=bf16-mixed", "batch_size=16",
             "max_steps=70", "warmup_steps=15", "validation=never", "tracking=none",
-            "monitor.interval_s=0.25", "allow_faults=true",
+            "monitor.interval_s=0.25",
         ),
         ((),),
         (
-            Fault("slow_rank", "straggler", _by_ms((1, 5, 20))),
+            Fault("slow_rank", "straggler", _by_ms((1, 5, 20)), more=_RANK_1),
             Fault("slow_loader", "input-bound", _by_ms((5, 20, 50))),
-            Fault("skewed_shards", "uneven shards", _skew(0.125, 0.25, 0.5)),
+            Fault("skewed_shards", "uneven shards", _skew(0.125, 0.25, 0.5), more=_RANK_1),
             Fault("no_sampler", "not sharded", tuple(
                 Magnitude(f"{n} samples", (f"dataset.train_samples={n}",))
                 for n in (4096, 2048, 512)
@@ -161,13 +171,13 @@ def gpu_workload() -> Workload:
             Fault("stall", "stalls", _by_ms((50, 200, 500), *_LONG)),
             _COMMON_STALL,
             Fault("second_context", "rank_on_other_gpu", tuple(
-                Magnitude(f"after {s} s", (f"fault.at_s={s}",)) for s in (1.0, 0.5, 0.25)
+                Magnitude(f"after {s} s", (f"+fault.at_s={s}",)) for s in (1.0, 0.5, 0.25)
             )),
             Fault("p2p_off", "communication-bound", tuple(
                 Magnitude(f"batch {n}", (f"batch_size={n}",)) for n in (64, 32, 16)
-            )),
+            ), is_configuration=True, more=("+hardware.nccl.NCCL_P2P_DISABLE='1'",)),
             Fault("small_batch", "batch too small", tuple(
                 Magnitude(f"batch {n}", (f"batch_size={n}",)) for n in (16, 8, 2)
-            ), needs_single=True),
+            ), needs_single=True, is_configuration=True),
         ),
     )  # fmt: skip

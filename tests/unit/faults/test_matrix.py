@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
+from faults import FaultConfig, page
+from faults.matrix import accusations, detections, passed, rows
+from faults.observe import HEALTHY, NOTHING, Observation
+from faults.plan import ALONE, CROWDED, PAIR, asks, cpu_workload, gpu_workload
+from hydra import compose, initialize_config_dir
+
 from scalewise.analysis.diagnosis import Diagnosis
 from scalewise.analysis.disturbances import Disturbance
-from scalewise.self_test import page
-from scalewise.self_test.matrix import accusations, detections, passed, rows
-from scalewise.self_test.observe import HEALTHY, NOTHING, Observation
-from scalewise.self_test.plan import ALONE, CROWDED, PAIR, asks, cpu_workload, gpu_workload
+from scalewise.config import resolve
+from scalewise.paths import conf_dir
+from scalewise.sweep.plan import request
 
 SETTING = page.Setting("python self_test.py", ("a CPU", "a CPU"), 16, 7, 1.5, 200.0)
 
@@ -108,7 +116,7 @@ def test_both_pages_say_the_same() -> None:
 @pytest.mark.parametrize("workload", [cpu_workload(1), gpu_workload()])
 def test_every_fault_has_three_magnitudes_and_healthy_twins_are_shared_out(workload) -> None:  # type: ignore[no-untyped-def]
     asked = list(asks(workload, workload.faults, (0, 1, 2), healthy=61, planted=2))
-    healthy = [a for a in asked if not any(o.startswith("fault=") for o in a.overrides)]
+    healthy = [a for a in asked if not any(o.startswith("+fault.") for o in a.overrides)]
     assert sum(a.repeats for a in healthy) == 61
     planted = [a for a in asked if a not in healthy]
     singles = [a for a in planted if set(ALONE) <= set(a.overrides)]
@@ -116,3 +124,18 @@ def test_every_fault_has_three_magnitudes_and_healthy_twins_are_shared_out(workl
     assert all(set(PAIR) <= set(a.overrides) for a in planted if a not in singles)
     assert {a.repeats for a in planted} == {2}
     assert len({a.overrides for a in asked}) == len(asked)
+
+
+@pytest.mark.parametrize("workload", [cpu_workload(1), gpu_workload()])
+def test_every_fault_is_a_cell_that_can_be_planned(workload) -> None:  # type: ignore[no-untyped-def]
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        for fault in workload.faults:
+            overrides = (*workload.overrides, *PAIR, *fault.overrides(2))
+            plain = resolve(compose(config_name="config", overrides=list(overrides)))
+            cell = request(overrides, plain).cell
+            assert cell.fault is not None
+            assert (cell.fault.name, cell.fault.target) == (
+                fault.name,
+                "faults.plant.PlantedFault",
+            )
+            FaultConfig(**cell.fault.arguments)

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from faults.plan import ALONE, CROWDED, Fault, Workload
 from scalewise.analysis.diagnose import diagnose_run, in_order
 from scalewise.analysis.diagnosis import Diagnosis
 from scalewise.analysis.disturbances import CODES, Disturbance, disturbances
 from scalewise.analysis.run import Run
 from scalewise.analysis.runs import Configuration
-from scalewise.self_test.plan import ALONE, CROWDED, Fault, Workload
 
 HEALTHY = "healthy"
 NOTHING = "nothing"
@@ -83,7 +83,7 @@ def observe_all(
         if not config.runs or set(ALONE) <= _overrides(config):
             continue
         key = _planted_overrides(config)
-        if not any(text.startswith("fault=") for text in key):
+        if not key:
             yield from (observe(run, None, 0, None) for run in config.runs)
         elif key in planted:
             fault, strength = planted[key]
@@ -128,5 +128,5 @@ def _planted_overrides(config: Configuration) -> frozenset[str]:
     A cell's overrides are those of the workload, the strategy, then the fault's.
     """
     every = config.cells[0].planned.overrides
-    begin = next((i for i, text in enumerate(every) if text.startswith("fault=")), len(every))
+    begin = next((i for i, text in enumerate(every) if text.startswith("+fault.")), len(every))
     return frozenset(every[begin:])

@@ -1,0 +1,61 @@
+"""Known durations in, known finishing times out."""
+
+from __future__ import annotations
+
+import pytest
+
+from scalewise.sweep.durations import Durations, Remaining
+
+
+def durations(*ended: tuple[str, float]) -> Durations:
+    found = Durations()
+    for config_id, seconds in ended:
+        found.add(config_id, seconds)
+    return found
+
+
+def test_a_cell_takes_the_mean_of_its_configuration_else_of_all() -> None:
+    known = durations(("a", 8.0), ("a", 12.0), ("b", 100.0))
+    assert known.of("a") == 10.0
+    assert known.of("new") == 40.0
+    assert durations().of("a") is None
+
+
+@pytest.mark.parametrize(
+    ("cell", "left_s"),
+    [
+        (Remaining("a", 1), 10.0),
+        (Remaining("a", 1, elapsed_s=4.0), 6.0),
+        (Remaining("a", 1, elapsed_s=14.0), 0.0),
+        (Remaining("a", 1, elapsed_s=14.0, steps_left_s=3.0), 3.0),
+    ],
+)
+def test_what_is_left_of_a_cell(cell: Remaining, left_s: float) -> None:
+    known = durations(("a", 10.0))
+    assert known.seconds_left([cell], 1, packed=False) == left_s
+    assert known.seconds_left([cell, cell], 1, packed=False) == 2 * left_s
+
+
+def test_first_steps_tell_before_any_cell_has_ended() -> None:
+    running = Remaining("a", 1, elapsed_s=10.0, steps_left_s=30.0)
+    assert durations().seconds_left([running, Remaining("b", 1)], 1, packed=False) == 30 + 40
+
+
+def test_nothing_known_is_none_and_nothing_left_is_zero() -> None:
+    assert durations().seconds_left([Remaining("a", 1)], 1, packed=False) is None
+    assert durations().seconds_left([Remaining("a", 1, elapsed_s=1.0)], 1, packed=False) is None
+    assert durations().seconds_left([], 1, packed=False) == 0.0
+
+
+def test_packed_cells_run_beside_each_other() -> None:
+    known = durations(("a", 10.0), ("wide", 30.0))
+    narrow = [Remaining("a", 1)] * 8
+    assert known.seconds_left(narrow, 4, packed=True) == 20.0
+    assert known.seconds_left([*narrow, Remaining("wide", 1)], 4, packed=True) == 30.0, "longest"
+
+
+def test_a_cluster_runs_as_many_side_by_side_as_now() -> None:
+    known = durations(("a", 10.0))
+    cells = [Remaining("a", 2, elapsed_s=0.0)] * 3 + [Remaining("a", 2)] * 6
+    assert known.seconds_left(cells, None, packed=False) == 30.0
+    assert known.seconds_left([Remaining("a", 2)] * 6, None, packed=False) == 60.0

@@ -81,10 +81,12 @@ def _study(analysis: Analysis, given: argparse.Namespace) -> int:
         return refuse("report", f"{found}; allowed: 0 or more")
     datasets = tuple(given.datasets.split(",")) if given.datasets else ()
     try:
-        files = build_study(
+        files, problems = build_study(
             analysis, given.out, warmup_epochs=given.warmup_epochs, datasets=datasets
         )
     except ValueError as error:
         return refuse("report", error)
     sys.stdout.write("".join(f"study: {file}\n" for file in files))
+    for line in problems:
+        say(f"warning: {line}")
     return 0

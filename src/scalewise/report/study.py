@@ -60,8 +60,10 @@ def build_study(
     *,
     warmup_epochs: int = 1,
     datasets: Sequence[str] = (),
-) -> tuple[Path, ...]:
-    """Write every file that the sweep's records can fill, and return their paths.
+) -> tuple[list[Path], list[str]]:
+    """Write every file that the sweep's records can fill.
+
+    Returns their paths, and a line for each plot that could not be written.
 
     They lie in ``study`` of ``report_to``, by default the sweep's report. The first
     ``warmup_epochs`` are in no epoch time; no ``datasets`` are all of them. Raises
@@ -78,8 +80,8 @@ def build_study(
     for name, text in (*_benchmarks(analysis), *_summaries(analysis)):
         write_text(folder / name, text)
         written.append(name)
-    drawn, _ = write_plots(study_plots(analysis, warmup_epochs), folder)
-    return tuple(folder / name for name in (*written, *drawn))
+    drawn, problems = write_plots(study_plots(analysis, warmup_epochs), folder)
+    return [folder / name for name in (*written, *drawn)], problems
 
 
 def _select(analysis: Analysis, datasets: Sequence[str]) -> Analysis:

@@ -31,7 +31,7 @@ def analysis() -> Analysis:
 
 @pytest.fixture
 def texts(analysis: Analysis, tmp_path: Path) -> dict[str, str]:
-    files = build_study(analysis, tmp_path, warmup_epochs=2)
+    files, _ = build_study(analysis, tmp_path, warmup_epochs=2)
     return {file.name: file.read_text() for file in files if file.suffix != ".png"}
 
 
@@ -40,7 +40,8 @@ def test_every_file_is_there_and_nothing_stale(tmp_path: Path) -> None:
     folder = sweep / "report" / "study"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "ag_news_accuracy.png").write_bytes(b"of an earlier study")
-    written = build_study(sweep)
+    written, problems = build_study(sweep)
+    assert not problems
     assert {path.name for path in folder.iterdir()} == {path.name for path in written}
     names = {path.name for path in written}
     assert {

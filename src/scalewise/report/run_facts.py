@@ -29,8 +29,8 @@ from scalewise.report.sections import (
     words,
 )
 
-Where = Literal["online", "offline", "uploaded later", "this machine"]
-_WHERE: dict[Where, str] = {
+MirrorPlace = Literal["online", "offline", "uploaded later", "this machine"]
+_WHERE: dict[MirrorPlace, str] = {
     "online": "on the server, read back from there",
     "offline": "recorded offline, in files of this machine; not uploaded "
     "(scalewise wandb-sync SWEEP_FOLDER uploads them)",
@@ -168,7 +168,7 @@ def _without_commit(records: Sequence[Provenance]) -> str | None:
 
 def trackers(analysis: Analysis) -> Section:
     """Where the runs' mirrors are, and those that do not hold what the records hold."""
-    counted: dict[tuple[str, Where], int] = {}
+    counted: dict[tuple[str, MirrorPlace], int] = {}
     lost = []
     for cell in analysis.sweep.cells:
         for name, state in cell.tracking.trackers.items() if cell.tracking else ():
@@ -189,7 +189,7 @@ def trackers(analysis: Analysis) -> Section:
     return section("trackers", "Trackers", lines(standing, where="page"), lines(by_text(lost)))
 
 
-def _where(cell: Cell, tracker: str, state: TrackerState) -> Where:
+def _where(cell: Cell, tracker: str, state: TrackerState) -> MirrorPlace:
     """``synced`` in a record says that every row was read back, not from where."""
     if tracker == "trackio":
         return "this machine"

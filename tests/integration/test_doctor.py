@@ -32,7 +32,7 @@ def examination(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         "MASTER_PORT": "1",  # left behind by another launcher: must not be believed
         "CUDA_VISIBLE_DEVICES": "",
     }
-    command = [sys.executable, "-m", "scalewise.measure.doctor", "--quick", "--json"]
+    command = [sys.executable, "-m", "scalewise", "doctor", "--quick", "--json"]
     process = subprocess.Popen(
         [*command, "--devices", "2", "--soak", "1", "--out", str(tmp_path / "out")],
         stdout=subprocess.PIPE,
@@ -105,7 +105,7 @@ def test_devices_in_use_by_another_job_are_left_alone(
     shares = cpu_devices(HardwareConfig("auto"), usable_cores())
     lease = Leases().try_lease([DeviceInfo("cpu", "any", cores=shares[0])], 1)
     assert lease is not None
-    command = [sys.executable, "-m", "scalewise.measure.doctor"]
+    command = [sys.executable, "-m", "scalewise", "doctor"]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     lease.release()

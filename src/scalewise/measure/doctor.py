@@ -184,7 +184,3 @@ def _show_doctor(report: DoctorReport, *, as_json: bool) -> None:
 
 def _say(text: str) -> None:
     sys.stderr.write(f"{text}\n")
-
-
-if __name__ == "__main__":
-    sys.exit(run_doctor(sys.argv[1:]))

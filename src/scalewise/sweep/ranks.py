@@ -65,13 +65,16 @@ def spawn(start: RankStart) -> tuple[int, subprocess.Popen[bytes] | None]:
     return child.pid, child
 
 
-def fork(start: RankStart) -> tuple[int, subprocess.Popen[bytes] | None]:
-    """Start a rank as a fork of this process, which has imported torch and has one thread."""
+def fork(main: Callable[[], int], start: RankStart) -> tuple[int, subprocess.Popen[bytes] | None]:
+    """Start a rank, whose program is ``main``, as a fork of this process.
+
+    It has imported torch and has one thread.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
     if pid == 0:
-        run_and_exit(lambda: _train(start))
+        run_and_exit(lambda: _train(main, start))
     return pid, None
 
 
@@ -98,7 +101,7 @@ def redirect(stdin: int, stdout: int, stderr: int) -> None:
         os.close(descriptor)
 
 
-def _train(start: RankStart) -> int:
+def _train(main: Callable[[], int], start: RankStart) -> int:
     """Take on what a fresh process would have got from its start, and train."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGTERM):
@@ -112,11 +115,9 @@ def _train(start: RankStart) -> int:
     sys.argv[:] = [start.command[0], start.command[-1]]
     import torch
 
-    from scalewise.sweep import worker
-
     # OpenMP read the variable long ago, in the process that this is a fork of.
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    return worker.main()
+    return main()
 
 
 @dataclass

@@ -12,6 +12,7 @@ there is more than one.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import select
 import signal
@@ -210,13 +211,13 @@ def answer(channel: socket.socket, descriptors: list[int]) -> bytes:
 
 
 def _supervise(descriptors: list[int]) -> int:
-    from scalewise.sweep import ranks, supervisor
+    from scalewise.sweep import ranks, supervisor, worker
 
     os.setsid()
     # What ps shows, as the command line is the server's.
     Path("/proc/self/comm").write_text("supervisor")
     ranks.redirect(*descriptors[:3])
-    return supervisor.main(ranks.fork, descriptors[3:])
+    return supervisor.main(functools.partial(ranks.fork, worker.main), descriptors[3:])
 
 
 if __name__ == "__main__":

@@ -315,7 +315,7 @@ def test_the_terminal_shows_figures_advice_and_what_is_missing() -> None:
 def test_options_that_do_not_fit_the_host_are_one_line(argv: list[str], message: str) -> None:
     """In a process of its own: other tests leave a fake driver in this one."""
     done = subprocess.run(
-        [sys.executable, "-m", "scalewise.measure.doctor", *argv],
+        [sys.executable, "-m", "scalewise", "doctor", *argv],
         capture_output=True,
         text=True,
         check=False,

@@ -57,7 +57,7 @@ def composer() -> Iterator[Composer]:
         ("experiment=matrix_gpt2_tiny", "strategy=ddp", "strategy.devices=2", "max_steps=30"),
         ("+model.note='a b'", "++model.width=8", "tracking.trackers=[wandb]"),
         ("optimizer={name: mine, _target_: mine.Sgd}", "max_epochs=null"),
-        ("~fault", "scaling=weak", "+new.group.key=1"),
+        ("~pruning", "scaling=weak", "+new.group.key=1"),
         ("hardware.gpus=[0,1]", "warmup_steps=5", "deterministic=True"),
         ("model.name=${dataset.name}", "gradient_clip_norm=0.5"),
     ],

@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import JsonValue
+
 from scalewise.errors import ConfigError
-from scalewise.typed import DataError, closest, convert
+from scalewise.validation import DataError, closest, convert
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ def component_of(key: str, group: Mapping[str, Any]) -> Component:
         raise ConfigError(
             f"{key}._target_: found {target!r}; allowed: a class as package.module.Class"
         )
+    if target.startswith("scalewise."):  # a user's own class may take inf
+        convert(Mapping[str, JsonValue], arguments, key)
     name = group.get("name") or target.rpartition(".")[2]
     return Component(target, str(name), arguments)
 

@@ -11,7 +11,7 @@ from scalewise.config import ConfigError
 from scalewise.errors import escaped, in_one_line
 from scalewise.paths import conf_dir
 from scalewise.records import RecordError
-from scalewise.typed import closest
+from scalewise.validation import closest
 
 _PARSERS_WORDS = re.compile(r" expecting \{[^}]*\}| See https://\S+ for details")
 """A list of the grammar's tokens, and a page about the grammar: no help to who mistyped a word."""

@@ -17,7 +17,7 @@ import yaml
 from scalewise.nccl_settings import check_nccl, nccl_warnings
 from scalewise.ranges import require
 from scalewise.records.provenance import DeviceInfo
-from scalewise.typed import build
+from scalewise.validation import build
 
 
 @dataclass(frozen=True)

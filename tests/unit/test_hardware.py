@@ -16,7 +16,7 @@ from scalewise.hardware import (
 )
 from scalewise.nccl_settings import check_nccl, nccl_warnings
 from scalewise.records import DeviceInfo
-from scalewise.typed import DataError, build
+from scalewise.validation import DataError, build
 
 
 def gpus(count: int, name: str = "NVIDIA A10G") -> list[DeviceInfo]:

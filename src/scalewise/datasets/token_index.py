@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from scalewise.datasets.errors import DatasetError
 from scalewise.ranges import require
-from scalewise.typed import DataError, build
+from scalewise.validation import DataError, build
 
 Part = Literal["train", "validation"]
 INDEX = "index.json"

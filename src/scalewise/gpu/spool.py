@@ -16,7 +16,7 @@ from typing import TextIO
 
 from scalewise.gpu.events import DeviceEvent
 from scalewise.records import DeviceSample
-from scalewise.typed import build, to_plain
+from scalewise.validation import build, to_plain
 
 _FOLDER = "spool-2"
 """Its number changes with the format: another scalewise on this host then samples for itself."""

@@ -14,7 +14,7 @@ from scalewise.records.files import RecordError, load_json, read_record, save_js
 from scalewise.records.provenance import Provenance
 from scalewise.records.rank import RankError, RankSummary
 from scalewise.records.result import Attempt, CellResult, RunningAttempt, TrackingRecord
-from scalewise.typed import to_plain
+from scalewise.validation import to_plain
 
 ALIVE_S = 15.0
 """Who runs a cell gives a sign of life every second: after this long without, it is gone."""

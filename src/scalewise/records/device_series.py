@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from scalewise.records.files import SCHEMA_VERSION, RecordError
 from scalewise.records.lines import Lines, whole_lines
-from scalewise.typed import DataError, build, to_plain
+from scalewise.validation import DataError, build, to_plain
 
 
 @dataclass(frozen=True)

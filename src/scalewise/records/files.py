@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from scalewise.errors import escaped
 from scalewise.file_kind import irregular_kind
-from scalewise.typed import DataError, build, to_plain
+from scalewise.validation import DataError, build, shown, to_plain
 
 T = TypeVar("T")
 
@@ -106,10 +106,10 @@ def load_json(path: Path, cls: type[T]) -> T:
     if not isinstance(plain, dict):
         raise RecordError(f"{path}: found {type(plain).__name__}; a JSON object was expected")
     version = plain.pop("schema_version", None)
-    if version != SCHEMA_VERSION:
-        newer = isinstance(version, int) and version > SCHEMA_VERSION
+    if type(version) is not int or version != SCHEMA_VERSION:
+        newer = type(version) is int and version > SCHEMA_VERSION
         raise (NewerRecordError if newer else RecordError)(
-            f"{path}: schema version {version!r}; this scalewise reads {SCHEMA_VERSION}"
+            f"{path}: schema version {shown(version)}; this scalewise reads {SCHEMA_VERSION}"
         )
     try:
         return build(cls, plain)

@@ -9,7 +9,7 @@ from typing import Any
 
 from scalewise.records.device_series import DeviceSample, SampledDevice
 from scalewise.records.files import RecordError, open_record, parse_json
-from scalewise.typed import DataError, build
+from scalewise.validation import DataError, build
 
 _TAIL_BYTES = 64 * 1024
 """More than any sample of a host's devices takes."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from scalewise.records.files import RecordError
 from scalewise.records.lines import Lines, finite_or_none, whole_lines
-from scalewise.typed import DataError, build, to_plain
+from scalewise.validation import DataError, build, to_plain
 
 
 @dataclass(frozen=True)

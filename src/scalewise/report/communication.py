@@ -13,7 +13,7 @@ from scalewise.analysis.seed_breakdown import seed_rows
 from scalewise.analysis.summary import Analysis
 from scalewise.report.gathered import by_text
 from scalewise.report.table import Table
-from scalewise.typed import to_plain
+from scalewise.validation import to_plain
 
 _EXPLAINED = {
     "exposed (ms)": "*Exposed* is measured in every step of the timed cells: from the last "

@@ -19,7 +19,7 @@ from scalewise.analysis.runs import Configuration
 from scalewise.analysis.scaling import Pair
 from scalewise.analysis.summary import Analysis
 from scalewise.report.table import Table
-from scalewise.typed import to_plain
+from scalewise.validation import to_plain
 
 EXCLUDED = (
     "of the timed steps alone: start-up, warm-up, GPUs of the host that stand idle, storage and "

@@ -9,7 +9,7 @@ from scalewise.analysis.disturbances import CODES, DEVICE_CODES, Code, Finding
 from scalewise.analysis.runs import Configuration
 from scalewise.analysis.summary import Analysis
 from scalewise.report.gathered import by_text
-from scalewise.typed import to_plain
+from scalewise.validation import to_plain
 
 TITLE: Final = "Processes, memory and stalls"
 HOW_TO_READ: Final = (

@@ -34,7 +34,7 @@ from scalewise.report import (
     traffic,
     widths,
 )
-from scalewise.typed import to_plain
+from scalewise.validation import to_plain
 
 FORMAT_VERSION = 1
 

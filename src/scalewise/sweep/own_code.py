@@ -34,7 +34,7 @@ from scalewise.sweep.own_optimizer import (
 from scalewise.sweep.own_samples import samples_of
 from scalewise.sweep.plan import Request
 from scalewise.sweep.signature import Undecided, check_call
-from scalewise.typed import build, to_plain
+from scalewise.validation import build, to_plain
 
 _Asked = tuple[str, Component, str]
 """Group, what it names, and an optimizer that was typed beside a model that may not take it."""

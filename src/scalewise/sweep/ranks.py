@@ -20,7 +20,7 @@ from scalewise.sweep.rank_start import ENV_INHERITED, RankStart, Starter, spawn
 from scalewise.train.rank import across_hosts, rendezvous, scrubbed
 from scalewise.train.rendezvous import ENV_LISTENER, listen, on_loopback
 from scalewise.train.stacks import REQUEST
-from scalewise.typed import to_plain
+from scalewise.validation import to_plain
 from scalewise.wrap import wrap_command
 
 ENV_WRAPPED = "SCALEWISE_WRAPPED"

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from scalewise.config import ConfigError
 from scalewise.sweep.demand import require
-from scalewise.typed import DataError, build
+from scalewise.validation import DataError, build
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scalewise.errors import ConfigError
-from scalewise.typed import DataError, closest, convert
+from scalewise.validation import DataError, closest, convert
 
 _PLAIN = {"int": int, "float": float, "str": str, "bool": bool}
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from scalewise.config import ConfigError
 from scalewise.sweep.demand import Demand, require
 from scalewise.sweep.lease import HostMismatch
-from scalewise.typed import DataError, build
+from scalewise.validation import DataError, build
 
 if TYPE_CHECKING:
     from submitit import SlurmExecutor, SlurmJob

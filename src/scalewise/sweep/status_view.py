@@ -23,7 +23,7 @@ from scalewise.sweep.cell_status import UNFINISHED, CellStatus
 from scalewise.sweep.display import duration
 from scalewise.sweep.status import StatusReader, SweepStatus
 from scalewise.terminal import open_console
-from scalewise.typed import to_plain
+from scalewise.validation import to_plain
 
 _STYLES = {"done": "green", "failed": "red", "running": "bold", "waiting": "dim"}
 _COLUMNS: Final[tuple[tuple[str, JustifyMethod], ...]] = (

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from scalewise.tracking.config import TrackingConfig
-from scalewise.typed import DataError, build
+from scalewise.validation import DataError, build
 
 CONF = Path(__file__).resolve().parents[3] / "conf" / "tracking"
 

@@ -15,7 +15,7 @@ from scalewise.train.callbacks.data_share import DataShare
 from scalewise.train.data import GlobalBatchSampler, UnevenBatchSampler
 from scalewise.train.strategies import KINDS, strategy_config
 from scalewise.train.strategies.heterogeneous import whole_samples
-from scalewise.typed import DataError
+from scalewise.validation import DataError
 
 
 def cell(*overrides: str) -> CellConfig:

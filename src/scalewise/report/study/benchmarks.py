@@ -13,7 +13,7 @@ from scalewise.analysis.runs import Configuration
 from scalewise.analysis.scaling import Pair
 from scalewise.analysis.summary import Analysis
 from scalewise.report.study.selection import batch, by_name, file_part
-from scalewise.typed import to_plain
+from scalewise.validation import to_plain
 
 Mode = Literal["single", "multi"]
 

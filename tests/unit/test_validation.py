@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pytest
 
-from scalewise.typed import DataError, build, closest, describe, to_plain
+from scalewise.validation import DataError, build, closest, describe, to_plain
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ _BOUNDS: dict[str, dict[str, Any]] = {
     "str": {"strict": True, "max_length": 2**20},
 }
 """What holds of every value, unless its annotation says something narrower."""
-_DEEPEST = 64
+DEEPEST = 64
 """Levels of data that no annotation describes."""
 
 _PLAIN_WORDS = {
@@ -35,7 +35,8 @@ _PLAIN_WORDS = {
     "a valid boolean": "true or false", "a valid string": "text", "a valid (tuple|list)": "a list",
     "a valid dictionary": "a mapping", "a dictionary or an instance of .*": "a mapping",
     r"greater than or equal to (\S+)": r"\1 or more", r"less than or equal to": "up to",
-    "greater than": "above", "after validation, ": "", "'([^']*)'(, | or |$)": r"\1\2",
+    "greater than": "above", "less than": "below", "match pattern": "text like",
+    " after validation, .*": "", "'([^']*)'(, | or |$)": r"\1\2",
 }  # fmt: skip
 """pydantic's words, and a user's."""
 
@@ -104,7 +105,7 @@ def _bounded(node: Any) -> Any:
 
 def _known_keys(cls: type) -> Callable[[Any], Any]:
     names = {f.name: None for f in dataclasses.fields(cls) if f.init}
-    former = getattr(cls, "FORMER_KEYS", frozenset())
+    former: frozenset[str] = getattr(cls, "FORMER_KEYS", frozenset())
 
     def check(value: Any) -> Any:
         strange = value.keys() - names.keys() if isinstance(value, Mapping) else ()
@@ -117,8 +118,8 @@ def _known_keys(cls: type) -> Callable[[Any], Any]:
 
 
 def _shallow(value: Any, level: int = 0) -> Any:
-    if level > _DEEPEST:
-        raise ValueError(f"found more than {_DEEPEST} levels of brackets; allowed: fewer")
+    if level > DEEPEST:
+        raise ValueError(f"found more than {DEEPEST} levels of brackets; allowed: fewer")
     if isinstance(value, (Mapping, list, tuple)):
         for item in value.values() if isinstance(value, Mapping) else value:
             _shallow(item, level + 1)
@@ -135,7 +136,9 @@ def _data_error(error: ValidationError, data: Any, at: str) -> DataError:
     key, value, code = key.removeprefix("."), first["input"], first["type"]
     if code == "value_error":
         said = str(first["ctx"]["error"])
-        text = said if not key else f"{key}: {said}" if said.startswith("found") else f"{key}.{said}"
+        text = (
+            said if not key else f"{key}: {said}" if said.startswith("found") else f"{key}.{said}"
+        )
         return DataError(text, text.partition(":")[0], code)
     if code == "missing":
         return DataError(f"{key}: missing; it must be given", key, code)
@@ -145,7 +148,9 @@ def _data_error(error: ValidationError, data: Any, at: str) -> DataError:
     allowed = " or ".join(_in_plain_words(one["msg"]) for one in same)
     if isinstance(value, float) and value.is_integer() and "integer" in allowed:
         guess = f" (did you mean {int(value)}?)"  # 1e3 is a number with a fraction to YAML
-    return DataError(f"{key or 'value'}: found {shown(value)}{guess}; allowed: {allowed}", key, code)
+    return DataError(
+        f"{key or 'value'}: found {shown(value)}{guess}; allowed: {allowed}", key, code
+    )
 
 
 def _in_plain_words(text: str) -> str:

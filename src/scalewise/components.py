@@ -8,12 +8,15 @@ import inspect
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from scalewise.errors import ConfigError
-from scalewise.validation import DataError, closest, convert
+from scalewise.validation import DataError, build, closest, convert
+
+MOST_IN_NAME = 80
+"""Letters: the names of model, data set and strategy become that of a folder."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,7 @@ class Component:
     """A class to build with keyword arguments: ``_target_``, ``name`` and the rest."""
 
     target: str
-    name: str
+    name: Annotated[str, Field(max_length=MOST_IN_NAME)]
     arguments: Mapping[str, Any]
 
 
@@ -39,7 +42,7 @@ def component_of(key: str, group: Mapping[str, Any]) -> Component:
     if target.startswith("scalewise."):  # a user's own class may take inf
         convert(Mapping[str, JsonValue], arguments, key)
     name = group.get("name") or target.rpartition(".")[2]
-    return Component(target, str(name), arguments)
+    return build(Component, {"target": target, "name": str(name), "arguments": arguments}, key)
 
 
 def check_module(key: str, component: Component) -> None:

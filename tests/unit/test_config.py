@@ -153,6 +153,8 @@ def _wants_a_path(option: str) -> bool:
         ("+sweep.rety=1", "sweep.rety", "value_error"),
         ("strategy=ddp strategy.bucket_cap_mb=0", "strategy.bucket_cap_mb", "greater_than"),
         ("strategy=heterogeneous strategy.shares=[inf]", "strategy.shares[0]", "finite_number"),
+        (f"model.name={'x' * 3000}", "model.name", "string_too_long"),
+        (f"strategy.name={'x' * 3000}", "strategy.name", "string_too_long"),
         ("tracking.wandb_mode=maybe", "tracking.wandb_mode", "literal_error"),
         ("tracking.system_interval_s=0", "tracking.system_interval_s", "greater_than_equal"),
     ],

@@ -22,7 +22,7 @@ _DAMAGED = (
     OSError, EOFError, KeyError, TypeError, ValueError, MemoryError, OverflowError, RuntimeError,
     zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
-_MOST_UNPACKED = 2**30
+MOST_UNPACKED = 2**30
 """Bytes: 134 million samples of one rank."""
 
 
@@ -57,9 +57,9 @@ def read_shard(path: Path, rank: int) -> ShardIndices:
         # Opened here, because numpy leaves a file it cannot read open.
         with open_record(path) as file, np.load(file) as data:
             size = sum(part.file_size for part in data.zip.infolist())
-            if size > _MOST_UNPACKED:
+            if size > MOST_UNPACKED:
                 found = f"found {size:,} bytes when unpacked"
-                raise ValueError(f"{found}; allowed: up to {_MOST_UNPACKED:,}; remove it")
+                raise ValueError(f"{found}; allowed: up to {MOST_UNPACKED:,}; remove it")
             return ShardIndices(
                 rank,
                 data["indices"],

@@ -25,7 +25,7 @@ from typing import BinaryIO, Final
 import numpy as np
 import numpy.typing as npt
 
-from scalewise.records.files import RecordError, is_version, read_record
+from scalewise.records.files import RecordError, is_version, parse_json, read_record
 from scalewise.validation import shown
 
 PHASES: Final = (
@@ -191,7 +191,7 @@ class StepParser:
         if not newline:
             return
         try:
-            header = json.loads(line)
+            header = parse_json(line)
             version, layout = header["schema_version"], [tuple(f) for f in header["dtype"]]
             offset = int(header["epoch_offset_ns"])
             if abs(offset) >= 2**62:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import NonNegativeFloat, PositiveInt
 
 from scalewise.config import ConfigError
-from scalewise.sweep.demand import require
+from scalewise.ranges import require
 from scalewise.validation import DataError, build
 
 

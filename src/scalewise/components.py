@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, PydanticUserError
+from pydantic_core import SchemaError
 
 from scalewise.errors import ConfigError
 from scalewise.validation import DataError, build, closest, convert
@@ -102,6 +103,8 @@ def bind(key: str, component: Component, target: Any, given: tuple[str, ...] = (
                     convert(hints[name], value, f"{key}.{name}")
                 except DataError as error:
                     raise ConfigError(str(error)) from error
+                except (PydanticUserError, SchemaError, TypeError):
+                    continue  # an annotation that only a type checker understands
         elif not open_ended:
             raise ConfigError(
                 f"{key}.{name}: unknown key{closest(name, list(named))}; "

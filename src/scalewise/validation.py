@@ -24,7 +24,10 @@ _BOUNDS: dict[str, dict[str, Any]] = {
     "int": {"strict": True, "ge": -(2**64), "le": 2**64},
     "float": {"strict": True, "allow_inf_nan": False},
     "bool": {"strict": True},
-    "str": {"strict": True, "max_length": 2**20},
+    "str": {"strict": True},
+    # One error is enough: a million of them take gigabytes.
+    "tuple": {"fail_fast": True},
+    "list": {"fail_fast": True},
 }
 """What holds of every value, unless its annotation says something narrower."""
 DEEPEST = 64
@@ -33,6 +36,7 @@ DEEPEST = 64
 _PLAIN_WORDS = {
     r"^\w+ should (be |have )?": "", "a valid integer": "an integer", "a valid number": "a number",
     "a valid boolean": "true or false", "a valid string": "text", "a valid (tuple|list)": "a list",
+    "an instance of Sequence|^'str' instances.*": "a list", "^.* not a valid path.*": "a path",
     "a valid dictionary": "a mapping", "a dictionary or an instance of .*": "a mapping",
     r"greater than or equal to (\S+)": r"\1 or more", r"less than or equal to": "up to",
     "greater than": "above", "less than": "below", "match pattern": "text like",
@@ -100,6 +104,10 @@ def _bounded(node: Any) -> Any:
     if kind == "dataclass":
         check, ref = _known_keys(made["cls"]), made.pop("ref", None)
         return core_schema.no_info_before_validator_function(check, cast(Any, made), ref=ref)
+    if made == {"type": "str"}:
+        # A command may hold bytes that are no text, which pydantic's own check refuses.
+        text = core_schema.is_instance_schema(str)
+        return core_schema.custom_error_schema(text, "string_type")
     return {**_BOUNDS.get(str(kind), {}), **made}
 
 
@@ -135,10 +143,11 @@ def _data_error(error: ValidationError, data: Any, at: str) -> DataError:
     key = at + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path)
     key, value, code = key.removeprefix("."), first["input"], first["type"]
     if code == "value_error":
-        said = str(first["ctx"]["error"])
-        text = (
-            said if not key else f"{key}: {said}" if said.startswith("found") else f"{key}.{said}"
-        )
+        said = first["ctx"]["error"]
+        if isinstance(said, DataError):
+            return said  # it names the whole path already
+        joint = "" if not key else ": " if str(said).startswith("found") else "."
+        text = f"{key}{joint}{said}"
         return DataError(text, text.partition(":")[0], code)
     if code == "missing":
         return DataError(f"{key}: missing; it must be given", key, code)

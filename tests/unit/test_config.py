@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import pytest
 import torch
@@ -34,6 +34,11 @@ from scalewise.validation import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as OnlyForTypes
+
+
+class HasLength(Protocol):
+    def __len__(self) -> int: ...
+
 
 CONF = conf_dir()
 NEEDS = {
@@ -156,6 +161,22 @@ def _wants_a_path(option: str) -> bool:
         (f"model.name={'x' * 3000}", "model.name", "string_too_long"),
         (f"strategy.name={'x' * 3000}", "strategy.name", "string_too_long"),
         ("tracking.wandb_mode=maybe", "tracking.wandb_mode", "literal_error"),
+        (
+            "execution=cudagraph execution.steps_per_batch=0",
+            "execution.steps_per_batch",
+            "greater_than_equal",
+        ),
+        ("pruning=magnitude pruning.sparsity=1.0", "pruning.sparsity", "less_than"),
+        ("pruning=magnitude pruning.every_n_steps=0", "pruning.every_n_steps", "greater_than"),
+        ("strategy=local_sgd strategy.period=0", "strategy.period", "greater_than"),
+        ("strategy=pipeline strategy.microbatches=0", "strategy.microbatches", "greater_than"),
+        ("strategy=ddp strategy.powersgd_rank=0", "strategy.powersgd_rank", "greater_than"),
+        (
+            "strategy=ddp strategy.powersgd_start_step=1",
+            "strategy.powersgd_start_step",
+            "greater_than_equal",
+        ),
+        ("strategy=ddp strategy.compression=fp8", "strategy.compression", "literal_error"),
         ("tracking.system_interval_s=0", "tracking.system_interval_s", "greater_than_equal"),
     ],
 )
@@ -274,6 +295,16 @@ def test_every_optimizer_that_is_allowed_keeps_a_second_moment_and_no_other() ->
         else:
             with pytest.raises(ConfigError, match=r"^pruning: found adamw_state"):
                 build_cell(plain)
+
+
+class Hinted:
+    def __init__(self, one: HasLength, two: Annotated[int, []], three: float) -> None: ...
+
+
+def test_an_annotation_for_type_checkers_alone_is_passed_over() -> None:
+    bind("model", Component("x.Hinted", "n", {"one": 1, "two": 2, "three": 3}), Hinted)
+    with pytest.raises(ConfigError, match=r"^model\.three: "):
+        bind("model", Component("x.Hinted", "n", {"one": 1, "two": 2, "three": "x"}), Hinted)
 
 
 def test_a_class_of_ones_own_may_take_infinity() -> None:

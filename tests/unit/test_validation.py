@@ -64,6 +64,10 @@ def test_nested_data_is_built_and_comes_back_the_same() -> None:
     assert build(Car, to_plain(car)) == car
 
 
+def test_text_may_hold_bytes_that_are_none() -> None:
+    assert build(Car, {**FULL, "name": "a\udcff", "extras": {"\udcff": 1}}).name == "a\udcff"
+
+
 def test_defaults_stand_where_nothing_is_given() -> None:
     car = build(Car, {"name": "a", "engine": {"cylinders": 1}})
     assert (car.doors, car.spare, car.tags) == ("auto", None, ())
@@ -84,7 +88,6 @@ def test_former_keys_are_skipped() -> None:
         ({"fast": 1}, "fast", "bool_type"),
         ({"name": None}, "name", "string_type"),
         ({"name": 3}, "name", "string_type"),
-        ({"name": "x" * 2**21}, "name", "string_too_long"),
         ({"tags": "x"}, "tags", "tuple_type"),
         ({"tags": [1]}, "tags[0]", "string_type"),
         ({"weights": [1, float("nan")]}, "weights[1]", "finite_number"),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import PositiveFloat
+from pydantic import NonNegativeFloat
 
 from scalewise.records.files import SCHEMA_VERSION, RecordError, UnixTime, is_version
 from scalewise.records.lines import Lines, whole_lines
@@ -100,7 +100,7 @@ class DeviceSeries:
 
     host: str
     source: Literal["nvml", "process"]
-    interval_s: PositiveFloat
+    interval_s: NonNegativeFloat
     devices: tuple[SampledDevice, ...]
     unavailable: Mapping[str, str]
     """Metric name to the reason it could not be read."""

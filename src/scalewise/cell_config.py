@@ -7,7 +7,9 @@ whatever types alone cannot refuse; :mod:`scalewise.config` says it as a ConfigE
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from scalewise.components import Component
 from scalewise.datasets.loader import LoaderConfig
@@ -46,23 +48,23 @@ class CellConfig:
     precision: PrecisionConfig
     execution: ExecutionConfig
     tracking: TrackingConfig
-    batch_size: int | Literal["auto"]
+    batch_size: PositiveInt | Literal["auto"]
     """``auto``: the largest that fits on every device, which a search finds before the cell."""
     scaling: Literal["strong", "weak"]
-    max_steps: int | None
-    max_epochs: int | None
-    warmup_steps: int
-    repeats: int | Literal["auto"]
-    seed: int
+    max_steps: Annotated[int, Field(le=MAX_STEPS)] | None
+    max_epochs: Annotated[int, Field(ge=1, le=MAX_STEPS)] | None
+    warmup_steps: NonNegativeInt
+    repeats: PositiveInt | Literal["auto"]
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED)]
     deterministic: bool
     validation: Literal["end", "epoch", "never"]
-    log_every_n_steps: int
-    gradient_clip_norm: float | None
+    log_every_n_steps: PositiveInt
+    gradient_clip_norm: PositiveFloat | None
     monitor: MonitorConfig
     sweep: SweepConfig
-    precision_percent: float = 2.0
-    max_repeats: int = 50
-    accumulate_grad_batches: int = 1
+    precision_percent: Annotated[float, Field(gt=0, le=100)] = 2.0
+    max_repeats: Annotated[int, Field(ge=FEWEST_ADAPTIVE_REPEATS)] = 50
+    accumulate_grad_batches: PositiveInt = 1
     pruning: PruningConfig = NO_PRUNING
     profile: ProfileConfig = DEFAULT_PROFILE
     workload: Literal["train", "doctor", "find_batch"] = "train"
@@ -76,40 +78,17 @@ class CellConfig:
     def __post_init__(self) -> None:
         if self.batch_size == "auto":
             check_search(self.strategy.name, self.strategy.kind)
-        else:
-            _at_least("batch_size", self.batch_size, 1)
-            if self.workload == "find_batch":
-                raise ValueError(
-                    f"batch_size: found {self.batch_size} with workload=find_batch; allowed: auto"
-                )
-        if self.repeats != "auto":
-            _at_least("repeats", self.repeats, 1)
-        _at_least("max_repeats", self.max_repeats, FEWEST_ADAPTIVE_REPEATS)
-        if not 0 < self.precision_percent <= 100:
+        elif self.workload == "find_batch":
             raise ValueError(
-                f"precision_percent: found {self.precision_percent}; allowed: above 0, up to 100"
+                f"batch_size: found {self.batch_size} with workload=find_batch; allowed: auto"
             )
-        _at_least("warmup_steps", self.warmup_steps, 0)
-        _at_least("log_every_n_steps", self.log_every_n_steps, 1)
-        if not 0 <= self.seed <= MAX_SEED:
-            raise ValueError(f"seed: found {self.seed}; allowed: 0 to {MAX_SEED}")
         if self.max_steps is None and self.max_epochs is None:
             raise ValueError("max_steps: found null, and max_epochs is null too; give one of them")
-        if self.max_epochs is not None:
-            _at_least("max_epochs", self.max_epochs, 1)
-        for key, found in (("max_steps", self.max_steps), ("max_epochs", self.max_epochs)):
-            if found is not None and found > MAX_STEPS:
-                raise ValueError(f"{key}: found {found}; allowed: up to {MAX_STEPS}, or null")
         if self.max_steps is not None and self.max_steps <= self.warmup_steps:
             raise ValueError(
                 f"max_steps: found {self.max_steps} with warmup_steps={self.warmup_steps}; "
                 f"allowed: {self.warmup_steps + 1} or more, so that a step is left to time"
             )
-        if self.gradient_clip_norm is not None and self.gradient_clip_norm <= 0:
-            raise ValueError(
-                f"gradient_clip_norm: found {self.gradient_clip_norm}; allowed: above 0, or null"
-            )
-        _at_least("accumulate_grad_batches", self.accumulate_grad_batches, 1)
         self.strategy.check(self)
         self.checkpoint.check(self.strategy.kind, self.execution.kind)
         self.execution.check(self)
@@ -151,8 +130,3 @@ class CellConfig:
     def global_batch_size(self, devices: int) -> int:
         """Different samples that all devices together feed for one optimizer step."""
         return sum(self.shard_batch_sizes(devices)) * self.accumulate_grad_batches
-
-
-def _at_least(key: str, value: int, minimum: int) -> None:
-    if value < minimum:
-        raise ValueError(f"{key}: found {value}; allowed: {minimum} or more")

@@ -128,7 +128,7 @@ def _run(words: list[str]) -> int:
         return 0
     name, rest = words[0], words[1:]
     if name not in COMMANDS:
-        from scalewise.typed import closest
+        from scalewise.validation import closest
 
         sys.stderr.write(
             f"scalewise: found {name!r}{closest(name, list(COMMANDS))}; "

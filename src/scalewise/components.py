@@ -9,10 +9,16 @@ import pkgutil
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, JsonValue, PydanticUserError
+from pydantic_core import SchemaError
 
 from scalewise.errors import ConfigError
-from scalewise.typed import DataError, closest, convert
+from scalewise.validation import DataError, build, closest, convert
+
+MOST_IN_NAME = 80
+"""Letters: the names of model, data set and strategy become that of a folder."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +26,7 @@ class Component:
     """A class to build with keyword arguments: ``_target_``, ``name`` and the rest."""
 
     target: str
-    name: str
+    name: Annotated[str, Field(max_length=MOST_IN_NAME)]
     arguments: Mapping[str, Any]
 
 
@@ -35,8 +41,10 @@ def component_of(key: str, group: Mapping[str, Any]) -> Component:
         raise ConfigError(
             f"{key}._target_: found {target!r}; allowed: a class as package.module.Class"
         )
+    if target.startswith("scalewise."):  # a user's own class may take inf
+        convert(Mapping[str, JsonValue], arguments, key)
     name = group.get("name") or target.rpartition(".")[2]
-    return Component(target, str(name), arguments)
+    return build(Component, {"target": target, "name": str(name), "arguments": arguments}, key)
 
 
 def check_module(key: str, component: Component) -> None:
@@ -100,6 +108,8 @@ def bind(key: str, component: Component, target: Any, given: tuple[str, ...] = (
                     convert(hints[name], value, f"{key}.{name}")
                 except DataError as error:
                     raise ConfigError(str(error)) from error
+                except (PydanticUserError, SchemaError, TypeError):
+                    continue  # an annotation that only a type checker understands
         elif not open_ended:
             raise ConfigError(
                 f"{key}.{name}: unknown key{closest(name, list(named))}; "

@@ -7,8 +7,6 @@ runs a cell (how many GPUs, which model) is checked there, by ``sweep.lease``.
 
 from __future__ import annotations
 
-import functools
-import typing
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +24,7 @@ from scalewise.errors import EXIT_CONFIG_ERROR, ConfigError, in_one_line
 from scalewise.identity import cell_id, config_id, repeat_id, without_absent_groups
 from scalewise.policies import MonitorConfig, SweepConfig
 from scalewise.train.strategies import strategy_config
-from scalewise.typed import DataError, build, check_finite
+from scalewise.validation import DataError, build
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -102,72 +100,15 @@ def build_cell(plain: Mapping[str, Any]) -> CellConfig:
             data[key] = component_of(key, group)
         if "fault" in data:
             data["fault"] = component_of("fault", _group(data, "fault"))
-        _check_finite(plain)
         _check_mixed_up(plain)
-        return build(CellConfig, {k: _shared(k, v) for k, v in data.items()})
+        data["strategy"] = strategy_config(_group(data, "strategy"))
+        return build(CellConfig, data)
     except ConfigError:
         raise
     except DataError as error:
         # The loader is typed under `dataset.loader`, where it stands in the YAML.
         text = str(error)
         raise ConfigError(f"dataset.{text}" if text.startswith("loader") else text) from error
-
-
-def _check_finite(plain: Mapping[str, Any]) -> None:
-    """No number may be inf or nan, but for the arguments of a user's own class, which may take it.
-
-    Raises :class:`DataError`.
-    """
-    for key, value in plain.items():
-        if value is None or isinstance(value, (int, str)):
-            continue
-        if not isinstance(value, Mapping):
-            check_finite(value, key)
-        elif not _finite.holds(key, value):
-            ours = str(value.get("_target_", "scalewise.")).startswith("scalewise.")
-            check_finite(value if ours else {"loader": value.get("loader")}, key)
-            _finite.put(key, value, None)
-
-
-def _shared(key: str, value: Any) -> Any:
-    """``value`` as its dataclass, built once for all cells of a sweep that have the same one."""
-    if value is None or isinstance(value, (int, float, str)):
-        return value
-    cls = _field_types().get(key)
-    if not isinstance(value, Mapping) or not isinstance(cls, type):
-        return value
-    if _shared_groups.holds(key, value):
-        return _shared_groups.of(key, value)
-    known = f"{key} {value!r}"
-    if known not in _built:
-        _built[known] = strategy_config(value) if key == "strategy" else build(cls, value, key)
-    _shared_groups.put(key, value, _built[known])
-    return _built[known]
-
-
-class _Seen:
-    """What was found out about groups of which thousands of cells share the very same mapping.
-
-    By identity, which costs nothing to compare; a mapping in here is alive, so that no other can
-    get its identity.
-    """
-
-    MOST = 10_000
-    """Groups kept: a sweep over a value within a group has a mapping for each cell."""
-
-    def __init__(self) -> None:
-        self._kept: dict[tuple[str, int], tuple[Mapping[str, Any], Any]] = {}
-
-    def holds(self, key: str, group: Mapping[str, Any]) -> bool:
-        return (key, id(group)) in self._kept
-
-    def of(self, key: str, group: Mapping[str, Any]) -> Any:
-        return self._kept[key, id(group)][1]
-
-    def put(self, key: str, group: Mapping[str, Any], found: Any) -> None:
-        if len(self._kept) >= self.MOST:
-            self._kept.clear()
-        self._kept[key, id(group)] = (group, found)
 
 
 def _check_mixed_up(plain: Mapping[str, Any]) -> None:
@@ -185,16 +126,6 @@ def _check_mixed_up(plain: Mapping[str, Any]) -> None:
             f"sweep.extend: found {extend!r}; allowed: the number of repeats to add: "
             "sweep.resume=FOLDER sweep.extend=N, with the overrides of that sweep"
         )
-
-
-_finite = _Seen()
-_shared_groups = _Seen()
-_built: dict[str, Any] = {}
-
-
-@functools.cache
-def _field_types() -> dict[str, Any]:
-    return typing.get_type_hints(CellConfig)
 
 
 def _group(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:

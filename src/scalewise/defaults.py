@@ -12,7 +12,7 @@ from pathlib import Path
 from scalewise.errors import ConfigError
 from scalewise.paths import conf_dir
 from scalewise.tracking.config import TrackingConfig
-from scalewise.typed import DataError, build, closest
+from scalewise.validation import DataError, build, closest
 
 FILE = Path(".defconfig")
 NONE = "none"

@@ -10,7 +10,7 @@ from scalewise.config import ConfigError
 from scalewise.errors import escaped, in_one_line
 from scalewise.paths import conf_dir
 from scalewise.records import RecordError
-from scalewise.typed import closest
+from scalewise.validation import closest
 
 _READERS = ("hydra", "omegaconf", "optuna")
 """What they raise themselves is about what was typed: our code runs within them as a function."""

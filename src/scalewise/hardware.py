@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import yaml
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from scalewise.nccl_settings import check_nccl, nccl_warnings
 from scalewise.ranges import require
 from scalewise.records.provenance import DeviceInfo
-from scalewise.typed import build
+from scalewise.validation import build
 
 
 @dataclass(frozen=True)
@@ -31,18 +32,13 @@ class PeakRates:
     """The document they stand in."""
     date: str
     """The document's date, or when it was read."""
-    fp32_tflops: float | None = None
+    fp32_tflops: PositiveFloat | None = None
     """Outside the tensor cores."""
-    tf32_tflops: float | None = None
-    bf16_tflops: float | None = None
-    fp16_tflops: float | None = None
+    tf32_tflops: PositiveFloat | None = None
+    bf16_tflops: PositiveFloat | None = None
+    fp16_tflops: PositiveFloat | None = None
     """With sums in fp32, as mixed precision needs them."""
-    fp8_tflops: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("fp32", "tf32", "bf16", "fp16", "fp8"):
-            rate = getattr(self, f"{name}_tflops")
-            require(f"{name}_tflops", rate, rate is None or rate > 0, "above 0, or null")
+    fp8_tflops: PositiveFloat | None = None
 
 
 @dataclass(frozen=True)
@@ -50,24 +46,17 @@ class Link:
     """What joins the GPUs of a host."""
 
     kind: Literal["nvlink", "pcie"]
-    bidirectional_gb_s: float | None = None
+    bidirectional_gb_s: PositiveFloat | None = None
     """10^9 bytes a second of one GPU, both directions together, as the maker states it."""
-
-    def __post_init__(self) -> None:
-        rate = self.bidirectional_gb_s
-        require("bidirectional_gb_s", rate, rate is None or rate > 0, "above 0, or null")
 
 
 @dataclass(frozen=True)
 class Price:
     """What one GPU costs for an hour, its share of the machine around it included."""
 
-    usd_per_hour: float
+    usd_per_hour: NonNegativeFloat
     source: str
     date: str
-
-    def __post_init__(self) -> None:
-        require("usd_per_hour", self.usd_per_hour, self.usd_per_hour >= 0, "at least 0")
 
 
 @dataclass(frozen=True)
@@ -77,7 +66,7 @@ class HardwareConfig:
     name: str
     kind: Literal["auto", "cpu", "cuda"] = "auto"
     """``auto``: GPUs where there are any, else the CPU."""
-    gpus: Literal["all"] | tuple[int | str, ...] = "all"
+    gpus: Literal["all"] | Annotated[tuple[int | str, ...], Field(min_length=1)] = "all"
     """The GPUs that may be used, by index or UUID."""
     match: tuple[str, ...] = ()
     """Every one of these must occur in the name NVML gives each GPU."""
@@ -85,7 +74,7 @@ class HardwareConfig:
     """None of these may: sister products with other rates."""
     allow_mismatch: bool = False
     """Run all the same on GPUs this profile does not describe; its figures are then left out."""
-    cores_per_device: int | None = None
+    cores_per_device: PositiveInt | None = None
     """CPU only: cores of one device; null is half the usable cores, at least one."""
     peak: PeakRates | None = None
     memory_gib: float | None = None
@@ -100,15 +89,11 @@ class HardwareConfig:
     """NCCL_* environment variables of the ranks. Empty leaves NCCL its own choice."""
     nccl_left_out: Mapping[str, str] = field(default_factory=dict)
     """Published settings that are not applied, ``NAME=value``, and why."""
-    memory_cap_gib: float | None = None
+    memory_cap_gib: PositiveFloat | None = None
     """Most memory a rank may allocate on its GPU; null for no limit."""
 
     def __post_init__(self) -> None:
-        cores, cap = self.cores_per_device, self.memory_cap_gib
-        require("cores_per_device", cores, cores is None or cores >= 1, "at least 1, or null")
-        require("memory_cap_gib", cap, cap is None or cap > 0, "above 0, or null for no limit")
         if self.gpus != "all":
-            require("gpus", list(self.gpus), len(self.gpus) > 0, "all, or a list of one or more")
             distinct = len(set(self.gpus)) == len(self.gpus)
             require("gpus", list(self.gpus), distinct, "each GPU once")
         check_nccl(self.nccl)

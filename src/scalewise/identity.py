@@ -9,7 +9,7 @@ from typing import Any
 
 from scalewise.train.checkpoint_config import NO_CHECKPOINTS
 from scalewise.train.profiling import DEFAULT_PROFILE
-from scalewise.typed import to_plain
+from scalewise.validation import to_plain
 
 _ABSENT = {"fault": ("fault", "allow_faults"), "pruning": ("pruning",)}
 """Groups whose option ``none`` leaves no trace, and the keys that go with them."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from scalewise.ranges import require
-from scalewise.typed import closest
+from scalewise.validation import closest
 
 _IMAGE_LABELS: Final = ("NCCL_VERSION",)
 """What NVIDIA's container images put into the environment beside settings: NCCL reads none."""

@@ -21,17 +21,17 @@ PACKAGE = SOURCE / "scalewise"
 HEAVY = {"torch", "pytorch_lightning", "lightning", "lightning_fabric", "hydra", "pynvml"}
 
 ALLOWED = {
-    "typed": set(),
+    "validation": set(),
     "ranges": set(),
     "host": set(),
     "host_identity": set(),
     "errors": set(),
     "plurals": set(),
-    "records": {"errors", "typed"},
-    "analysis": {"hardware", "paths", "plurals", "records", "typed"},
-    "report": {"analysis", "nccl_settings", "plurals", "records", "typed"},
+    "records": {"errors", "validation"},
+    "analysis": {"hardware", "paths", "plurals", "records", "validation"},
+    "report": {"analysis", "nccl_settings", "plurals", "records", "validation"},
     "models": {"ranges"},
-    "datasets": {"errors", "plurals", "ranges", "typed"},
+    "datasets": {"errors", "plurals", "ranges", "validation"},
     "optimizers": {"ranges"},
 }
 """Rooms whose whole list of neighbours is short enough to be written down."""

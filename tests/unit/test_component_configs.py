@@ -18,7 +18,7 @@ from scalewise.hardware import HardwareConfig, profile_of
 from scalewise.models.contract import TrainableModel
 from scalewise.operations.contract import Operation
 from scalewise.train.precision import PrecisionConfig
-from scalewise.typed import build
+from scalewise.validation import build
 
 CONF = Path(__file__).parents[2] / "conf"
 

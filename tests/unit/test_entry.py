@@ -76,7 +76,7 @@ WRONG = {
     "unknown policy": (("hydra.launcher.policy=foo",), "hydra.launcher.policy: found 'foo'"),
     "unknown policy of a sweep": (
         ("-m", "hydra.launcher.policy=foo"),
-        "hydra.launcher.policy: found 'foo'; allowed: exclusive | packed",
+        "hydra.launcher.policy: found 'foo'; allowed: exclusive or packed",
     ),
     "a wrapper that is no text": (
         ("-m", "hydra.launcher.wrap=[]"),
@@ -121,7 +121,7 @@ WRONG = {
     ),
     "a whole number with an exponent": (
         ("max_steps=1e3",),
-        "max_steps: found 1000.0 (did you mean 1000?); allowed: an integer or null",
+        "max_steps: found 1000.0 (did you mean 1000?); allowed: an integer",
     ),
     "a comma at the end": (("-m", "model=large,"), "model=large,: "),
     "an override with dashes": (("--seed=3",), "unrecognized arguments: --seed=3; an override "),
@@ -130,7 +130,7 @@ WRONG = {
         ("-m", "hydra/launcher=basic"),
         "hydra/launcher: found BasicLauncher, which knows nothing of cells; allowed: local, ",
     ),
-    "one wrong cell of two": (("-m", "batch_size=64,0"), "batch_size: found 0; allowed: 1 or more"),
+    "one wrong cell of two": (("-m", "batch_size=64,0"), "batch_size: found 0; allowed: "),
 }
 
 

@@ -21,7 +21,7 @@ from scalewise.analysis.runs import Configuration
 from scalewise.analysis.scaling import Pair
 from scalewise.analysis.statistics import Estimate, Interval, RatioEstimate, estimate_positive
 from scalewise.hardware import HardwareConfig, Price, profile_of
-from scalewise.typed import DataError, build
+from scalewise.validation import DataError, build
 
 SECONDS_PER_HOUR = 3600.0
 _PRICE, _SOURCE = "hardware.price.usd_per_hour", "hardware.price.source"

@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from scalewise.analysis.statistics import Estimate, Interval, RatioEstimate
-from scalewise.typed import to_plain
+from scalewise.validation import to_plain
 
 MISSING = "-"
 UNBOUNDED = 1e3

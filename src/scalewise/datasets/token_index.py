@@ -8,11 +8,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from scalewise.datasets.errors import DatasetError
 from scalewise.ranges import require
-from scalewise.typed import DataError, build
+from scalewise.validation import DataError, build
 
 Part = Literal["train", "validation"]
 INDEX = "index.json"
@@ -27,12 +29,11 @@ class Shard:
 
     file: str
     part: Part
-    tokens: int
+    tokens: PositiveInt
     sha256: str
 
     def __post_init__(self) -> None:
         require("file", self.file, self.file == Path(self.file).name, "a name in its own folder")
-        require("tokens", self.tokens, self.tokens >= 1, "1 or more")
 
 
 @dataclass(frozen=True)
@@ -42,27 +43,24 @@ class TokenIndex:
     source: str
     """Where the text is from: a data set's name on the hub, or files."""
     tokenizer: str
-    vocabulary_size: int
-    end_of_text: int
+    vocabulary_size: Annotated[int, Field(ge=1, le=LARGEST_VOCABULARY)]
+    end_of_text: NonNegativeInt
     """The token after every document."""
     shards: tuple[Shard, ...] = ()
-    documents: int = 0
+    documents: NonNegativeInt = 0
     """Documents in the shards: where a resumed run goes on."""
     complete: bool = False
     """Whether the run that made them reached its end."""
     stream_state: Mapping[str, Any] | None = field(default=None, repr=False)
     """Where the source's own iterator stood; None where it keeps no such thing."""
     version: int = _VERSION
-    skipped_documents: int = 0
+    skipped_documents: NonNegativeInt = 0
     """Passed over because they could not be read, as ``--skip-bad-documents`` allows."""
 
     def __post_init__(self) -> None:
         size = self.vocabulary_size
-        require("vocabulary_size", size, 1 <= size <= LARGEST_VOCABULARY, "what fits into 16 bits")
         end = self.end_of_text
-        require("end_of_text", end, 0 <= end < size, f"0 to {size - 1}, a token of the vocabulary")
-        for name in ("documents", "skipped_documents"):
-            require(name, getattr(self, name), getattr(self, name) >= 0, "0 or more")
+        require("end_of_text", end, end < size, f"0 to {size - 1}, a token of the vocabulary")
         names = [shard.file for shard in self.shards]
         require("shards", names, len(set(names)) == len(names), "every file once")
 

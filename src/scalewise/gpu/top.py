@@ -26,7 +26,7 @@ from scalewise.gpu.stats_log import StatsLog
 from scalewise.gpu.ticks import Ticks
 from scalewise.gpu.top_view import TopState, balance_of, render
 from scalewise.terminal import open_console
-from scalewise.typed import to_plain
+from scalewise.validation import to_plain
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 

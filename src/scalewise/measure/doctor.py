@@ -29,7 +29,7 @@ from scalewise.records import DeviceInfo
 from scalewise.records.doctor import DoctorReport, save_doctor
 from scalewise.records.files import SCHEMA_VERSION
 from scalewise.sweep.lease import Host, HostMismatch, Lease, Leases, discover
-from scalewise.typed import to_plain
+from scalewise.validation import to_plain
 
 EXIT_FAULT = 1
 EXIT_USAGE = 2

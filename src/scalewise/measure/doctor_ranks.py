@@ -16,7 +16,7 @@ from scalewise.rank_environment import ENV_LISTENER, listen, on_loopback, rendez
 from scalewise.records import DeviceInfo, RecordError
 from scalewise.records.doctor import RankMeasurements
 from scalewise.records.files import load_json
-from scalewise.typed import to_plain
+from scalewise.validation import to_plain
 
 _GRACE_S = 8.0
 """For the others to finish what they do alone, once a rank has failed."""

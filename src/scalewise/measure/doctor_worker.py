@@ -23,7 +23,7 @@ from scalewise.measure.doctor_plan import ENV_DEVICE, ENV_PARENT, Plan, load_pla
 from scalewise.measure.doctor_record import RankRecord
 from scalewise.records import DeviceInfo, DeviceSample
 from scalewise.records.doctor_rates import Backend
-from scalewise.typed import build
+from scalewise.validation import build
 
 if TYPE_CHECKING:
     import torch

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveInt
 
 from scalewise.ranges import require
 
@@ -33,25 +35,22 @@ class PruningConfig:
     """The score by which the lowest are pruned: ``abs(w)``; minus the sum of ``w * gradient`` over
     the steps (Sanh et al., 2020); or ``w ** 2 * v``, Adam's second moment as the diagonal of the
     Fisher matrix in optimal brain damage (LeCun et al., 1990)."""
-    sparsity: float = 0.5
+    sparsity: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """Share of each matrix that is 0 in the end."""
-    begin_step: int = 100
+    begin_step: PositiveInt = 100
     """Optimizer step of the first pruning."""
     end_step: int = 1000
     """Optimizer step at which ``sparsity`` is reached."""
-    every_n_steps: int = 50
+    every_n_steps: PositiveInt = 50
     """Steps from one pruning to the next."""
 
     def __post_init__(self) -> None:
-        require("sparsity", self.sparsity, 0 < self.sparsity < 1, "above 0 and below 1")
-        require("begin_step", self.begin_step, self.begin_step >= 1, "at least 1")
         require(
             "end_step",
             self.end_step,
             self.end_step >= self.begin_step,
             f"at least begin_step, {self.begin_step}",
         )
-        require("every_n_steps", self.every_n_steps, self.every_n_steps >= 1, "at least 1")
 
     def check(self, optimizer: str, name: str) -> None:
         """Raises ValueError where the score needs what ``optimizer`` does not keep.

@@ -17,7 +17,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalewise.records.files import RecordError, load_json, open_record, save_json
+from pydantic import NonNegativeInt
+
+from scalewise.records.files import (
+    FileName,
+    RecordError,
+    WorldSize,
+    load_json,
+    open_record,
+    save_json,
+)
 
 _META = "checkpoint.json"
 
@@ -26,18 +35,18 @@ _META = "checkpoint.json"
 class Checkpoint:
     """What ``checkpoint.json`` says."""
 
-    step: int
+    step: NonNegativeInt
     """Optimizer steps done."""
-    batch: int
+    batch: NonNegativeInt
     """Batches of the current epoch that each rank has drawn."""
-    world_size: int
-    samples: tuple[int, ...]
+    world_size: WorldSize
+    samples: tuple[NonNegativeInt, ...]
     """Fed so far, by rank."""
     devices: tuple[str, ...]
     """Models of the devices, sorted, each once."""
     code: Mapping[str, object]
     """Commit and difference of the working tree; empty if unknown."""
-    files: Mapping[str, str]
+    files: Mapping[FileName, str]
     """SHA-256 of each file."""
 
 

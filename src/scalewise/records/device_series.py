@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from scalewise.records.files import SCHEMA_VERSION, RecordError
+from pydantic import NonNegativeFloat
+
+from scalewise.records.files import SCHEMA_VERSION, RecordError, UnixTime, is_version
 from scalewise.records.lines import Lines, whole_lines
-from scalewise.typed import DataError, build, to_plain
+from scalewise.validation import build, to_plain
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,7 @@ class DeviceSample:
 class Alert:
     """A condition that a person should look at, said once."""
 
-    time: float
-    """Unix time."""
+    time: UnixTime
     level: Literal["warn", "error"]
     condition: Literal["throttling", "ecc", "memory", "imbalance", "lost", "xid"]
     device_id: str
@@ -99,11 +100,11 @@ class DeviceSeries:
 
     host: str
     source: Literal["nvml", "process"]
-    interval_s: float
+    interval_s: NonNegativeFloat
     devices: tuple[SampledDevice, ...]
     unavailable: Mapping[str, str]
     """Metric name to the reason it could not be read."""
-    times: tuple[float, ...]
+    times: tuple[UnixTime, ...]
     """Unix time of each sample."""
     samples: tuple[Mapping[str, DeviceSample], ...]
     """For each time, device id to its reading; a device that vanished is absent."""
@@ -183,7 +184,7 @@ def read_device_series(path: Path) -> DeviceSeries:
         _, header = next(lines)
     except StopIteration:
         raise RecordError(f"{path}: empty") from None
-    if header.pop("schema_version", None) != SCHEMA_VERSION:
+    if not is_version(header.pop("schema_version", None), SCHEMA_VERSION):
         raise RecordError(f"{path}: not a device series of schema version {SCHEMA_VERSION}")
     times: list[float] = []
     samples: list[dict[str, DeviceSample]] = []
@@ -219,5 +220,5 @@ def read_device_series(path: Path) -> DeviceSeries:
                 "alerts": alerts,
             },
         )
-    except (DataError, KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise RecordError(f"{path}: not a device series: {error}") from error

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from pydantic import NonNegativeFloat
+
 from scalewise.records.doctor_host import DeviceFacts, HostFacts, PairLink, PcieLink
 from scalewise.records.doctor_rates import (
     CollectiveRate,
@@ -19,7 +21,7 @@ from scalewise.records.doctor_rates import (
     PairRate,
     Soak,
 )
-from scalewise.records.files import load_json, save_json
+from scalewise.records.files import Rank, UnixTime, load_json, save_json
 
 DOCTOR_FILE = "doctor.json"
 
@@ -28,7 +30,7 @@ DOCTOR_FILE = "doctor.json"
 class RankMeasurements:
     """What one rank measured of its own device; rank 0 also has what concerns several."""
 
-    rank: int
+    rank: Rank
     stage: str
     """What it was doing when this was written; ``done`` at the end."""
     gemm: tuple[GemmRate, ...] = ()
@@ -63,9 +65,8 @@ class Finding:
 class DoctorReport:
     """Everything of one examination."""
 
-    created_at: float
-    """Unix time."""
-    duration_s: float
+    created_at: UnixTime
+    duration_s: NonNegativeFloat
     quick: bool
     host: HostFacts
     driver: str | None

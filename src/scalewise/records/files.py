@@ -9,14 +9,24 @@ import os
 import threading
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Field
 
 from scalewise.errors import escaped
-from scalewise.typed import DataError, build, to_plain
+from scalewise.validation import DataError, build, shown, to_plain
 
 T = TypeVar("T")
 
 SCHEMA_VERSION = 1
+MOST_BYTES = 2**28
+"""Of a record that is read whole: ten times what a plan of 100,000 cells takes."""
+
+Rank = Annotated[int, Field(ge=0, lt=2**16)]
+WorldSize = Annotated[int, Field(ge=1, le=2**16)]
+UnixTime = Annotated[float, Field(ge=0, le=10**11)]
+FileName = Annotated[str, Field(max_length=255, pattern=r"^[^/\x00]*[^/\x00.][^/\x00]*$")]
+"""One that leads nowhere else."""
 
 
 class RecordError(Exception):
@@ -41,8 +51,11 @@ def open_record(path: Path) -> BufferedReader:
 
 
 def read_record(path: Path) -> bytes:
-    """All of a record; raises as :func:`open_record` does."""
+    """All of a record; raises as :func:`open_record` does, and for one that is too large."""
     with open_record(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > MOST_BYTES:
+            raise OSError(f"found {size:,} bytes; allowed: up to {MOST_BYTES:,}; remove it")
         return file.read()
 
 
@@ -59,6 +72,11 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"found {text}; allowed: finite numbers, and null for what is not known")
     return number
+
+
+def is_version(found: object, *known: int) -> bool:
+    """Whether a record is of a version that this code reads: neither true nor 1.0 is one."""
+    return type(found) is int and found in known
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -101,10 +119,10 @@ def load_json(path: Path, cls: type[T]) -> T:
     if not isinstance(plain, dict):
         raise RecordError(f"{path}: found {type(plain).__name__}; a JSON object was expected")
     version = plain.pop("schema_version", None)
-    if version != SCHEMA_VERSION:
-        newer = isinstance(version, int) and version > SCHEMA_VERSION
+    if not is_version(version, SCHEMA_VERSION):
+        newer = type(version) is int and version > SCHEMA_VERSION
         raise (NewerRecordError if newer else RecordError)(
-            f"{path}: schema version {version!r}; this scalewise reads {SCHEMA_VERSION}"
+            f"{path}: schema version {shown(version)}; this scalewise reads {SCHEMA_VERSION}"
         )
     try:
         return build(cls, plain)

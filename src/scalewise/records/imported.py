@@ -5,26 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalewise.records.files import load_json, save_json
+from pydantic import PositiveFloat, PositiveInt
+
+from scalewise.records.files import WorldSize, load_json, save_json
 
 
 @dataclass(frozen=True)
 class ImportedResult:
     """One published line. What it does not say is None."""
 
-    devices: int
-    global_batch_size: int
-    step_time_ms: float
-    samples_per_s: float
+    devices: WorldSize
+    global_batch_size: PositiveInt
+    step_time_ms: PositiveFloat
+    samples_per_s: PositiveFloat
     """As it was published, whatever was counted."""
     communication_ms: float | None = None
     """Published communication a step."""
-
-    def __post_init__(self) -> None:
-        for name in ("devices", "global_batch_size", "step_time_ms", "samples_per_s"):
-            value = getattr(self, name)
-            if not value > 0:
-                raise ValueError(f"{name}: found {value}; allowed: above 0")
 
     @property
     def counted_batch(self) -> float:

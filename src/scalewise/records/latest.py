@@ -9,7 +9,7 @@ from typing import Any
 
 from scalewise.records.device_series import DeviceSample, SampledDevice
 from scalewise.records.files import RecordError, open_record, parse_json
-from scalewise.typed import DataError, build
+from scalewise.validation import build
 
 _TAIL_BYTES = 64 * 1024
 """More than any sample of a host's devices takes."""
@@ -56,7 +56,7 @@ def read_latest_sample(path: Path) -> LatestSample | None:
             return None
         when, samples = _sample(whole[-1])
         return LatestSample(when, devices, samples, _last_memory(devices, whole))
-    except (DataError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise RecordError(f"{path}: not a device series: {error}") from error
 
 

@@ -71,7 +71,7 @@ def follow_lines(path: Path, stop: Callable[[], bool], poll_s: float = 0.5) -> I
                     if not line.endswith(b"\n"):
                         break
                     position += len(line)
-                    yield json.loads(line)
+                    yield parse_json(line)
         if stopping:
             return
         time.sleep(poll_s)

@@ -7,21 +7,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalewise.records.files import RecordError
+from pydantic import NonNegativeInt
+
+from scalewise.records.files import RecordError, UnixTime
 from scalewise.records.lines import Lines, finite_or_none, whole_lines
-from scalewise.typed import DataError, build, to_plain
+from scalewise.validation import DataError, build, to_plain
 
 
 @dataclass(frozen=True)
 class MetricRow:
     """Metrics at one step."""
 
-    time: float
+    time: UnixTime
     """Unix time."""
-    step: int
+    step: NonNegativeInt
     """Optimizer steps done."""
-    epoch: int
-    samples: int
+    epoch: NonNegativeInt
+    samples: NonNegativeInt
     """Samples fed so far by all ranks together."""
     values: Mapping[str, float | None]
     """E.g. ``train_loss``, ``learning_rate``, ``val_accuracy``; None is "not a finite number"."""

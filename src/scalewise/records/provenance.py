@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 WORKING_DIRECTORY = "working directory"
 """Whose repository a ``code`` is of where scalewise itself runs from none."""
@@ -70,7 +72,7 @@ class Provenance:
     """What was made to look different from what it is, e.g. ``NCCL_P2P_DISABLE=1``."""
     topology: Mapping[str, str] = field(default_factory=dict)
     """Link kind for each pair of GPUs, ``"0-1": "NV18"``."""
-    peak_tflops: Mapping[str, float] = field(default_factory=dict)
+    peak_tflops: Mapping[str, Annotated[float, Field(gt=0, le=10**9)]] = field(default_factory=dict)
     """Data sheet rate of one device for each precision; empty where no profile describes it."""
     peak_source: str | None = None
     """The document and date those rates are from."""

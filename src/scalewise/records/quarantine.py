@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from scalewise.records.files import load_json, save_json
+from scalewise.records.files import UnixTime, load_json, save_json
 
 Reason = Literal["errors", "throttling", "slow"]
 
@@ -26,8 +26,7 @@ class QuarantinedDevice:
     """One line with the numbers."""
     cell: str
     """The cell whose records show it."""
-    at: float
-    """Unix time."""
+    at: UnixTime
 
     def __str__(self) -> str:
         index = "" if self.index is None else f" {self.index}"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, NonNegativeInt
 
 from scalewise.records.communication import CommunicationRecord
 from scalewise.records.execution import ExecutionRecord
+from scalewise.records.files import Rank, UnixTime
 from scalewise.records.fp8 import Fp8Record
 from scalewise.records.pipeline import PipelineRecord
 from scalewise.records.provenance import DeviceInfo
@@ -17,22 +20,22 @@ from scalewise.records.provenance import DeviceInfo
 class RankSummary:
     """What one rank did, counted while it ran. None is "not known", never zero."""
 
-    rank: int
-    local_rank: int
+    rank: Rank
+    local_rank: Rank
     pid: int
     device: DeviceInfo
-    parameters_total: int
+    parameters_total: NonNegativeInt
     """Counted from the live module."""
-    parameters_trainable: int
-    steps_completed: int
+    parameters_trainable: NonNegativeInt
+    steps_completed: NonNegativeInt
     """Optimizer steps, warm-up included."""
-    samples_fed: int
+    samples_fed: NonNegativeInt
     """Samples this rank fed to its replica, warm-up included."""
-    epochs_completed: int
+    epochs_completed: NonNegativeInt
     gradient_bytes: int | None
     """Bytes reduced in one step under DDP; None where nothing is reduced."""
     gradient_buckets: int | None
-    flops_per_sample: float | None
+    flops_per_sample: Annotated[float, Field(ge=0, le=1e30)] | None
     """The model's declared count, forward and backward of one sample; None if it declares none."""
     peak_allocated_mib: float | None
     """The CUDA allocator's peak; None on a CPU host."""
@@ -42,8 +45,8 @@ class RankSummary:
     """Peak resident set of this process."""
     metrics: Mapping[str, float | None]
     """The last value of each metric; None is "not a finite number"."""
-    step_rows: int
-    metric_rows: int
+    step_rows: NonNegativeInt
+    metric_rows: NonNegativeInt
     resumed_at_step: int | None = None
     """Steps done by an earlier try, from whose checkpoint this one went on: no times of theirs
     are here. None for a run from the start."""
@@ -62,7 +65,7 @@ class RankSummary:
     optimizes, where ranks hold parts of the model, and in older records."""
     missing: Mapping[str, str] = field(default_factory=dict)
     """Series that could not be taken, and why."""
-    data_shard: int | None = None
+    data_shard: Rank | None = None
     """Which part of each global batch it fed: samples of ranks that share one count once. None: a
     part of its own."""
     probed_samples_per_s: float | None = None
@@ -97,8 +100,8 @@ class RankSummary:
 class RankError:
     """What a rank died of, written by the rank itself before it goes."""
 
-    rank: int
-    time: float
+    rank: Rank
+    time: UnixTime
     """Unix time at which the error surfaced: the earliest rank is the culprit."""
     kind: Literal["exception", "oom", "config", "disk"]
     message: str

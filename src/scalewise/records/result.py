@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+
+from scalewise.records.files import Rank, UnixTime, WorldSize
 from scalewise.records.provenance import DeviceInfo
 from scalewise.records.rank import RankSummary
 
@@ -14,9 +17,9 @@ from scalewise.records.rank import RankSummary
 class RunningAttempt:
     """A try under way. Its file is touched every second or so while its supervisor lives."""
 
-    number: int
+    number: PositiveInt
     """Counted from 1."""
-    started_at: float
+    started_at: UnixTime
     """Unix time."""
     devices: tuple[DeviceInfo, ...]
     """One a rank."""
@@ -45,20 +48,20 @@ Cause = Literal[
 class Attempt:
     """A try that did not end in a result."""
 
-    number: int
+    number: PositiveInt
     outcome: Literal["failed", "skipped", "interrupted"]
     cause: Cause
     message: str
     """One line: what happened, and where to look."""
-    rank: int | None
+    rank: Rank | None
     """The rank that failed first; None when no rank is to blame."""
     exit_code: int | None
     """That rank's exit status; negative for the signal that ended it."""
     last_lines: tuple[str, ...]
     """The end of that rank's stderr."""
-    started_at: float
-    finished_at: float
-    elapsed_s: float | None = None
+    started_at: UnixTime
+    finished_at: UnixTime
+    elapsed_s: NonNegativeFloat | None = None
     """From start to end by a clock that nobody sets; None where nobody saw
     both, and in older records."""
 
@@ -77,23 +80,22 @@ class CellResult:
     config_id: str
     """The same without the repeat: cells that share it are repeats of one another."""
     name: str
-    repeat: int
-    attempt: int
+    repeat: NonNegativeInt
+    attempt: PositiveInt
     """How many tries it took, counted from 1."""
-    started_at: float
-    """Unix time."""
-    finished_at: float
-    world_size: int
+    started_at: UnixTime
+    finished_at: UnixTime
+    world_size: WorldSize
     strategy: str
     scaling: Literal["strong", "weak"]
-    global_batch_size: int
-    per_device_batch_size: int
+    global_batch_size: PositiveInt
+    per_device_batch_size: PositiveInt
     co_tenants: tuple[str, ...]
     """Cells and foreign processes that shared the host while this one ran."""
-    ranks: tuple[RankSummary, ...]
-    models: int = 1
+    ranks: Annotated[tuple[RankSummary, ...], Field(min_length=1)]
+    models: PositiveInt = 1
     """Models that were trained: above 1, ranks that never met, a ceiling and no training job."""
-    elapsed_s: float | None = None
+    elapsed_s: NonNegativeFloat | None = None
     """From start to end by a clock that nobody sets; None in older records."""
 
     FORMER_KEYS: ClassVar[frozenset[str]] = frozenset({"objective"})

@@ -18,7 +18,12 @@ import numpy.typing as npt
 from scalewise.records.files import RecordError, open_record
 
 # What numpy, zipfile and zlib raise for an archive that was cut off or garbled.
-_DAMAGED = (OSError, EOFError, KeyError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error)
+_DAMAGED = (
+    OSError, EOFError, KeyError, TypeError, ValueError, MemoryError, OverflowError, RuntimeError,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+MOST_UNPACKED = 2**30
+"""Bytes: 134 million samples of one rank."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,10 @@ def read_shard(path: Path, rank: int) -> ShardIndices:
     try:
         # Opened here, because numpy leaves a file it cannot read open.
         with open_record(path) as file, np.load(file) as data:
+            size = sum(part.file_size for part in data.zip.infolist())
+            if size > MOST_UNPACKED:
+                found = f"found {size:,} bytes when unpacked"
+                raise ValueError(f"{found}; allowed: up to {MOST_UNPACKED:,}; remove it")
             return ShardIndices(
                 rank,
                 data["indices"],

@@ -25,7 +25,8 @@ from typing import BinaryIO, Final
 import numpy as np
 import numpy.typing as npt
 
-from scalewise.records.files import RecordError, read_record
+from scalewise.records.files import RecordError, is_version, parse_json, read_record
+from scalewise.validation import shown
 
 PHASES: Final = (
     "data_wait",  # asking the loader until the batch is there
@@ -194,14 +195,17 @@ class StepParser:
         if not newline:
             return
         try:
-            header = json.loads(line)
+            header = parse_json(line)
             version, layout = header["schema_version"], [tuple(f) for f in header["dtype"]]
             offset = int(header["epoch_offset_ns"])
+            if abs(offset) >= 2**62:
+                raise ValueError(f"epoch_offset_ns: found {shown(offset)}; allowed: below 2**62")
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"the header is not a step header: {error}") from error
-        if version not in (_WITHOUT_BLOCKS, STEP_SCHEMA_VERSION) or layout != STEP_DTYPE.descr:
+        known = is_version(version, _WITHOUT_BLOCKS, STEP_SCHEMA_VERSION)
+        if not known or layout != STEP_DTYPE.descr:
             reads = f"this scalewise reads {STEP_SCHEMA_VERSION} and {_WITHOUT_BLOCKS}"
-            raise ValueError(f"schema version {version!r}; {reads}")
+            raise ValueError(f"schema version {shown(version)}; {reads}")
         self._version, self._sum, self.rest = version, zlib.crc32(line + newline), body
         self.epoch_offset_ns = offset
 

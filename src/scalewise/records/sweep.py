@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import NonNegativeInt
+
 from scalewise.records.cell import CellFolder
-from scalewise.records.files import load_json, save_json
+from scalewise.records.files import FileName, UnixTime, WorldSize, load_json, save_json
 
 
 @dataclass(frozen=True)
@@ -16,12 +18,12 @@ class PlannedCell:
 
     cell_id: str
     config_id: str
-    name: str
+    name: FileName
     """The name of its folder inside the sweep's."""
     overrides: tuple[str, ...]
     """What the user typed for it, as Hydra understood it."""
-    repeat: int
-    devices: int | None
+    repeat: NonNegativeInt
+    devices: WorldSize | None
     """Devices it asks for; None for all of the host that runs it."""
 
 
@@ -29,7 +31,7 @@ class PlannedCell:
 class SweepPlan:
     """Every cell of a sweep in the order it was to run."""
 
-    created_at: float
+    created_at: UnixTime
     """Unix time."""
     command: tuple[str, ...]
     order_seed: int
@@ -37,7 +39,7 @@ class SweepPlan:
     cells: tuple[PlannedCell, ...]
     policy: str = "exclusive"
     """``exclusive``: one cell at a time on a host; ``packed``: as many as fit."""
-    slots: int | None = None
+    slots: NonNegativeInt | None = None
     """Devices of the host that ran it last; None if nothing ran yet."""
 
 

@@ -25,7 +25,7 @@ from scalewise.report.sections import (
     table,
     words,
 )
-from scalewise.typed import to_plain
+from scalewise.validation import to_plain
 
 _EXPLAINED = {
     "exposed_ms": "*Exposed* is measured in every step of the timed cells: from the last gradient "

@@ -34,7 +34,7 @@ from scalewise.report.sections import (
     table,
     words,
 )
-from scalewise.typed import to_plain
+from scalewise.validation import to_plain
 
 _EXCLUDED = (
     "of the timed steps alone: start-up, warm-up, GPUs of the host that stand idle, storage and "

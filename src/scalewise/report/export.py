@@ -30,7 +30,7 @@ from scalewise.report import (
     scaling_tables,
 )
 from scalewise.report.sections import printable
-from scalewise.typed import to_plain
+from scalewise.validation import to_plain
 
 FORMAT_VERSION = 1
 _MOST_TIMES = 1000

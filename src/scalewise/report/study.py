@@ -38,7 +38,7 @@ from scalewise.report.sections import (
     words,
 )
 from scalewise.report.study_plots import by_name, file_part, study_plots
-from scalewise.typed import to_plain
+from scalewise.validation import to_plain
 
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",

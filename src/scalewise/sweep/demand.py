@@ -88,9 +88,3 @@ def per_device(cell: CellConfig, capacity: Capacity) -> tuple[int, int]:
         gpus = 0 if cell.hardware.kind == "cpu" else 1
     cores = cell.hardware.cores_per_device if cell.hardware.kind == "cpu" else None
     return int(gpus), cores or capacity.cpus_per_device
-
-
-def require(name: str, found: object, holds: bool, allowed: str) -> None:
-    """A rule of ``hydra.launcher``. Raises ValueError, which becomes an error of configuration."""
-    if not holds:
-        raise ValueError(f"{name}: found {found!r}; allowed: {allowed}")

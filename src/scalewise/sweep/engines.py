@@ -6,18 +6,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from scalewise.config import ConfigError
 from scalewise.sweep.display import make_display
 from scalewise.sweep.engine import Engine
-from scalewise.typed import DataError, check_finite
 
 
 def engine_maker(cluster: str, options: Mapping[str, Any]) -> Callable[[Path], Engine]:
     """Imports one cluster's rooms alone. Raises :class:`ConfigError` for wrong options."""
-    try:
-        check_finite(options, "hydra.launcher")
-    except DataError as error:
-        raise ConfigError(str(error)) from None
     if cluster == "slurm":
         from scalewise.sweep.slurm import slurm_config
         from scalewise.sweep.slurm_engine import SlurmEngine

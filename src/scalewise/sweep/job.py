@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from scalewise.records import Cause, DeviceInfo, PlannedCell
-from scalewise.typed import build, to_plain
+from scalewise.validation import build, to_plain
 
 
 class CellFailed(RuntimeError):  # noqa: N818 - what Hydra's sweepers see of a cell without result

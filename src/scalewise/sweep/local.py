@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from scalewise.errors import ConfigError
-from scalewise.typed import DataError, build
+from scalewise.validation import DataError, build
 from scalewise.wrap import wrap_command
 
 

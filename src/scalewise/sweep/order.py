@@ -10,7 +10,7 @@ from typing import TypeVar
 from scalewise.records import PlannedCell
 from scalewise.sweep.demand import Demand
 from scalewise.sweep.job import Origin
-from scalewise.typed import build, to_plain
+from scalewise.validation import build, to_plain
 
 T = TypeVar("T")
 

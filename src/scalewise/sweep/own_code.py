@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from scalewise.components import OPTIMIZER_GIVEN, Component, bind, check_optimizer, load_target
 from scalewise.errors import ConfigError, in_one_line
-from scalewise.typed import to_plain
+from scalewise.validation import to_plain
 
 if TYPE_CHECKING:
     from scalewise.sweep.plan import Request

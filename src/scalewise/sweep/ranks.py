@@ -29,7 +29,7 @@ from scalewise.rank_environment import (
 from scalewise.records import CellFolder
 from scalewise.sweep.job import Job
 from scalewise.sweep.process_tree import ENV_SUPERVISOR, find_below, kill, reap, worker_command
-from scalewise.typed import to_plain
+from scalewise.validation import to_plain
 
 
 @dataclass(frozen=True)

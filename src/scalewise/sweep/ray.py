@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pydantic import NonNegativeFloat, PositiveInt
+
 from scalewise.config import ConfigError
-from scalewise.sweep.demand import require
-from scalewise.typed import DataError, build
+from scalewise.ranges import require
+from scalewise.validation import DataError, build
 
 
 @dataclass(frozen=True)
@@ -22,13 +24,13 @@ class RayConfig:
     """``exclusive``: each cell has its nodes to itself; ``packed``: cells share them."""
     wrap: str | None = None
     """Command around each rank's own: see :mod:`scalewise.wrap`."""
-    gpus_per_device: int | Literal["auto"] = "auto"
+    gpus_per_device: Literal[0, 1, "auto"] = "auto"
     """1, or 0 for nodes without GPUs; ``auto`` is 0 with a CPU profile and 1 with any other."""
-    cpus_per_device: int = 1
+    cpus_per_device: PositiveInt = 1
     """CPUs, as Ray counts them, of one rank; also its cores with ``hardware=cpu``."""
-    devices_per_node: int | None = None
+    devices_per_node: PositiveInt | None = None
     """The widest cell that one node is to run; null: what the largest node has."""
-    wait_for_nodes_s: float = 0.0
+    wait_for_nodes_s: NonNegativeFloat = 0.0
     """How long a cell waits for nodes that the cluster does not have yet, but may get."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables for every node, beside NCCL_*, GLOO_* and TORCH_*, which go along by themselves."""
@@ -37,11 +39,6 @@ class RayConfig:
         client = self.address.startswith("ray://")
         allowed = "auto | local | host:port; Ray's client (ray://) would run the sweep elsewhere"
         require("address", self.address, bool(self.address) and not client, allowed)
-        require("cpus_per_device", self.cpus_per_device, self.cpus_per_device >= 1, "at least 1")
-        gpus, wide = self.gpus_per_device, self.devices_per_node
-        require("gpus_per_device", gpus, gpus in ("auto", 0, 1), "0 | 1 | auto")
-        require("devices_per_node", wide, wide is None or wide >= 1, "at least 1, or null")
-        require("wait_for_nodes_s", self.wait_for_nodes_s, self.wait_for_nodes_s >= 0, "0 or more")
 
 
 def ray_config(options: Mapping[str, Any]) -> RayConfig:

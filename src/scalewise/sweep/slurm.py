@@ -10,12 +10,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from scalewise.config import ConfigError
-from scalewise.sweep.demand import Demand, require
+from scalewise.sweep.demand import Demand
 from scalewise.sweep.lease import HostMismatch
-from scalewise.typed import DataError, build
+from scalewise.validation import DataError, build
 
 if TYPE_CHECKING:
     from submitit import SlurmExecutor, SlurmJob
@@ -48,24 +50,24 @@ class SlurmConfig:
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
-    time_min: int = 60
+    time_min: PositiveInt = 60
     """Time limit of one cell, in minutes."""
-    gpus_per_device: int | Literal["auto"] = "auto"
+    gpus_per_device: Literal[0, 1, "auto"] = "auto"
     """1, or 0 for nodes without GPUs; ``auto`` is 0 with a CPU profile and 1 with any other."""
-    cpus_per_device: int = 4
+    cpus_per_device: PositiveInt = 4
     """CPU cores of one rank; on CPU nodes this is the device, unless the profile says otherwise."""
-    devices_per_node: int | None = None
+    devices_per_node: PositiveInt | None = None
     """What ``strategy.devices=auto`` means, and the widest cell that one node can run."""
-    mem_gb_per_device: float | None = None
-    max_parallel: int = 256
+    mem_gb_per_device: PositiveFloat | None = None
+    max_parallel: PositiveInt = 256
     """Jobs of one array that run at once."""
-    requeue_on_timeout: int = 0
+    requeue_on_timeout: NonNegativeInt = 0
     """Times a cell that meets its time limit is started anew; preempted cells always are."""
-    signal_delay_s: int = 60
+    signal_delay_s: NonNegativeInt = 60
     """How long before its time limit a cell is asked to stop and to record that it was."""
-    poll_s: float = 5.0
+    poll_s: Annotated[float, Field(ge=0.1)] = 5.0
     """Time between two looks at the queue and at the records."""
-    settle_s: float = 30.0
+    settle_s: NonNegativeFloat = 30.0
     """How long a file may take to appear here once its writer has ended on another host."""
     setup: tuple[str, ...] = ()
     """Lines of shell that a job runs first, e.g. ``module load cuda``."""
@@ -75,15 +77,6 @@ class SlurmConfig:
     """Print the scripts and submit nothing."""
 
     def __post_init__(self) -> None:
-        for name in ("time_min", "cpus_per_device", "max_parallel"):
-            require(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
-        for name in ("requeue_on_timeout", "signal_delay_s", "settle_s"):
-            require(name, getattr(self, name), getattr(self, name) >= 0, "at least 0")
-        gpus, wide, memory = self.gpus_per_device, self.devices_per_node, self.mem_gb_per_device
-        require("gpus_per_device", gpus, gpus in ("auto", 0, 1), "0 | 1 | auto")
-        require("devices_per_node", wide, wide is None or wide >= 1, "at least 1, or null")
-        require("mem_gb_per_device", memory, memory is None or memory > 0, "above 0, or null")
-        require("poll_s", self.poll_s, self.poll_s >= 0.1, "at least 0.1 seconds")
         taken = sorted(_OURS & {name.replace("_", "-") for name in self.extra})
         if taken:
             # Several tasks, each starting all ranks of the cell, is the classic way to train with

@@ -21,7 +21,7 @@ from scalewise.sweep.cell_status import UNFINISHED, CellStatus
 from scalewise.sweep.display import duration, left_words
 from scalewise.sweep.status import StatusReader, SweepStatus
 from scalewise.terminal import open_console
-from scalewise.typed import to_plain
+from scalewise.validation import to_plain
 
 if TYPE_CHECKING:
     from scalewise.analysis.blame import Fate

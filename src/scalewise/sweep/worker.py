@@ -85,7 +85,7 @@ def _train(folder: CellFolder, rank: int, device: DeviceInfo, host_cores: int) -
     context = RankContext(rank, int(os.environ["LOCAL_RANK"]), world_size, device, _hosts())
     if context.describes_host:
         devices = json.loads(os.environ["SCALEWISE_DEVICES"])
-        from scalewise.typed import build
+        from scalewise.validation import build
 
         folder.save_provenance(
             collect(
@@ -111,7 +111,7 @@ def _train(folder: CellFolder, rank: int, device: DeviceInfo, host_cores: int) -
 def _examine(folder: CellFolder, context: RankContext) -> None:
     from scalewise.config import ConfigError
     from scalewise.measure.doctor_cell import examine_cell
-    from scalewise.typed import build
+    from scalewise.validation import build
 
     slots = [build(DeviceInfo, d) for d in json.loads(os.environ["SCALEWISE_DEVICES"])]
     try:
@@ -121,7 +121,7 @@ def _examine(folder: CellFolder, context: RankContext) -> None:
 
 
 def _device() -> DeviceInfo:
-    from scalewise.typed import build
+    from scalewise.validation import build
 
     return build(DeviceInfo, json.loads(os.environ[ENV_DEVICE]))
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from scalewise.records import Alert, RecordError
 from scalewise.tracking.windows import WindowRow
-from scalewise.typed import DataError, build
+from scalewise.validation import DataError, build
 
 POOR_CV_PERCENT: Final = 20.0
 """From here on the grade of a balance is poor."""

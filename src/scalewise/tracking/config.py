@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field
 
 TrackerName: TypeAlias = Literal["trackio", "wandb"]
 WandbMode: TypeAlias = Literal["auto", "offline", "online"]
@@ -28,7 +30,7 @@ class TrackingConfig:
     """WandB's user or team; None for the one the user is logged in as."""
     tags: tuple[str, ...] = ()
     """Tags beside those of the cell itself (model, dataset, strategy, precision, ...)."""
-    system_interval_s: float = 1.0
+    system_interval_s: Annotated[float, Field(ge=0.1, le=3600)] = 1.0
     """Device samples closer together than this are thinned out for the trackers."""
 
     def __post_init__(self) -> None:
@@ -38,8 +40,4 @@ class TrackingConfig:
             raise ValueError(
                 f"project: found {self.project!r}; allowed: letters, digits, '.', '_' and '-', "
                 "at most 128, a letter or digit first"
-            )
-        if not 0.1 <= self.system_interval_s <= 3600:
-            raise ValueError(
-                f"system_interval_s: found {self.system_interval_s}; allowed: 0.1 to 3600 seconds"
             )

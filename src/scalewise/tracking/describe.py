@@ -13,7 +13,7 @@ from scalewise.tracking.attempt import CurrentAttempt
 from scalewise.tracking.base import RunInfo, RunSummary, metric_name
 from scalewise.tracking.config import TrackingConfig
 from scalewise.tracking.windows import StepWindows
-from scalewise.typed import DataError, build, to_plain
+from scalewise.validation import DataError, build, to_plain
 
 _TAG_GROUPS = ("model", "dataset", "strategy", "precision", "execution", "optimizer", "experiment")
 _DEFAULT_LOG_EVERY_N_STEPS = 50

@@ -8,7 +8,7 @@ from statistics import fmean, pstdev
 from typing import Any, Final
 
 from scalewise.records import DeviceSample, RecordError, SampledDevice
-from scalewise.typed import DataError, build
+from scalewise.validation import DataError, build
 
 _METRICS: Final = tuple(
     f.name for f in fields(DeviceSample) if f.name not in ("id", "throttle_reasons", "processes")

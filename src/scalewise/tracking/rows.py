@@ -14,7 +14,7 @@ from scalewise.tracking.devices import DeviceRows
 from scalewise.tracking.rank_means import RankMeans
 from scalewise.tracking.tail import LineTail, StepTail
 from scalewise.tracking.windows import StepWindows
-from scalewise.typed import DataError, build
+from scalewise.validation import DataError, build
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -10,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scalewise.records import RecordError
-from scalewise.records.files import open_record
+from scalewise.records.files import open_record, parse_json
 from scalewise.records.steps import StepParser
 
 _CHUNK_BYTES: Final = 4 * 2**20
@@ -59,7 +58,7 @@ class LineTail(Tail):
         whole = data[: data.rfind(b"\n") + 1]
         self._position += len(whole)
         try:
-            return [json.loads(line) for line in whole.splitlines()]
+            return [parse_json(line) for line in whole.splitlines()]
         except ValueError as error:
             raise RecordError(f"{self.path}: not JSON: {error}") from error
 

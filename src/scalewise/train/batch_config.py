@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field, PositiveInt
 
 from scalewise.ranges import require
 
@@ -14,17 +17,15 @@ STRATEGIES = ("single", "ddp")
 class BatchSearchConfig:
     """The key ``batch_search``: bounds of the search, in samples a device."""
 
-    first: int = 1
+    first: PositiveInt = 1
     """The size to begin with."""
-    max: int = 65536
+    max: PositiveInt = 65536
     """The largest size to try."""
-    margin: float = 0.05
+    margin: Annotated[float, Field(ge=0, le=0.5)] = 0.05
     """Share of the largest that fits that is kept free: a fragmented allocator needs more."""
 
     def __post_init__(self) -> None:
-        require("max", self.max, self.max >= 1, "1 or more")
-        require("first", self.first, 1 <= self.first <= self.max, f"1 to max, {self.max}")
-        require("margin", self.margin, 0 <= self.margin <= 0.5, "0 to 0.5")
+        require("first", self.first, self.first <= self.max, f"1 to max, {self.max}")
 
 
 DEFAULT_SEARCH = BatchSearchConfig()

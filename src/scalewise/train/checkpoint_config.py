@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pydantic import PositiveFloat, PositiveInt
+
 _STRATEGIES = ("single", "ddp")
 _EXECUTIONS = ("eager", "compile")
 
@@ -12,9 +14,9 @@ _EXECUTIONS = ("eager", "compile")
 class CheckpointConfig:
     """The key ``checkpoint``. Off unless an interval is given: saving disturbs what is timed."""
 
-    every_n_steps: int | None = None
+    every_n_steps: PositiveInt | None = None
     """Optimizer steps between two checkpoints."""
-    every_s: float | None = None
+    every_s: PositiveFloat | None = None
     """Seconds between two, by the pace of the steps so far."""
     keep: bool = False
     """Keep the last checkpoint of a cell that is done."""
@@ -22,12 +24,6 @@ class CheckpointConfig:
     """Go on from a checkpoint that others could have written, whatever classes it holds."""
 
     def __post_init__(self) -> None:
-        if self.every_n_steps is not None and self.every_n_steps < 1:
-            raise ValueError(
-                f"every_n_steps: found {self.every_n_steps}; allowed: 1 or more, or null"
-            )
-        if self.every_s is not None and self.every_s <= 0:
-            raise ValueError(f"every_s: found {self.every_s}; allowed: above 0 seconds, or null")
         if self.every_n_steps is not None and self.every_s is not None:
             raise ValueError("every_s: found beside every_n_steps; allowed: one of them")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pydantic import PositiveInt
+
 BLOCKS, BLOCK_STEPS = 10, 6
 """After a window: blocks of steps, without and with reduction in turn, and the steps of each."""
 
@@ -21,12 +23,10 @@ class ProfileConfig:
     cell ends after its window, and none of its steps is timed."""
     trace: bool = False
     """Keep the window as a Chrome trace too; implies ``window``."""
-    steps: int = 5
+    steps: PositiveInt = 5
     """Steps of the window, which opens after ``warmup_steps``."""
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise ValueError(f"steps: found {self.steps}; allowed: 1 or more")
         if self.nvtx and not self.anatomy:
             raise ValueError(
                 "nvtx: found true with profile.anatomy=false, which marks no phases; allowed: "

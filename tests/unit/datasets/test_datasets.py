@@ -19,7 +19,7 @@ from scalewise.datasets.tabular_windows import TabularWindows
 from scalewise.datasets.tensors import TokenWindows
 from scalewise.datasets.text_classification import AgNews, Imdb
 from scalewise.datasets.text_file import TextFile
-from scalewise.typed import DataError, build
+from scalewise.validation import DataError, build
 
 AG_NEWS = Path(__file__).parents[4] / "shared" / "data" / "ag_news_test.csv"
 

@@ -57,17 +57,9 @@ class TestSchedule:
         config = schedule(begin_step=10, end_step=21, every_n_steps=4)
         assert [s for s in range(30) if config.prunes_at(s)] == [10, 14, 18, 21]
 
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            ({"sparsity": 1.0}, "^sparsity: found 1.0; allowed: above 0 and below 1$"),
-            ({"begin_step": 7}, "^end_step: found 6; allowed: at least begin_step, 7$"),
-            ({"every_n_steps": 0}, "^every_n_steps: found 0; allowed: at least 1$"),
-        ],
-    )
-    def test_ranges(self, arguments: dict[str, Any], message: str) -> None:
-        with pytest.raises(ValueError, match=message):
-            schedule(**arguments)
+    def test_it_does_not_end_before_it_begins(self) -> None:
+        with pytest.raises(ValueError, match=r"^end_step: found 6"):
+            schedule(begin_step=7)
 
 
 @pytest.mark.parametrize("kind", ["magnitude", "movement", "adamw_state"])

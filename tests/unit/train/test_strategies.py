@@ -15,7 +15,7 @@ from scalewise.train.callbacks.data_share import DataShare
 from scalewise.train.data import GlobalBatchSampler, UnevenBatchSampler
 from scalewise.train.strategies import BUILDERS, KINDS, build, strategy_config
 from scalewise.train.strategies.heterogeneous import whole_samples
-from scalewise.typed import DataError
+from scalewise.validation import DataError
 
 
 def cell(*overrides: str) -> CellConfig:
@@ -44,23 +44,6 @@ def fits(option: str) -> tuple[str, ...]:
             ("strategy=ddp", "strategy.static_graph=true", "strategy.find_unused_parameters=true"),
             "strategy.find_unused_parameters: found true with static_graph=true, which finds them "
             "once for all steps; allowed: false",
-        ),
-        (
-            ("strategy=ddp", "strategy.compression=fp8"),
-            "strategy.compression: found 'fp8'; allowed: none | fp16 | bf16 | powersgd",
-        ),
-        (
-            ("strategy=ddp", "strategy.powersgd_start_step=1"),
-            "strategy.powersgd_start_step: found 1; allowed: 2 or more, because DDP rebuilds its "
-            "buckets before",
-        ),
-        (
-            ("strategy=ddp", "strategy.powersgd_rank=0"),
-            "strategy.powersgd_rank: found 0; allowed: 1 or more",
-        ),
-        (
-            ("strategy=local_sgd", "strategy.period=0"),
-            "strategy.period: found 0; allowed: 1 or more",
         ),
         (
             ("strategy=local_sgd", "precision=fp16-mixed"),
@@ -95,9 +78,8 @@ def fits(option: str) -> tuple[str, ...]:
         ),
         (
             ("strategy=auto", "strategy.candidates.ddp.bucket_cap_mb=0"),
-            "strategy.candidates.ddp.bucket_cap_mb: found 0; allowed: 1 or more",
+            "strategy.candidates.ddp.bucket_cap_mb: found 0; allowed: above 0",
         ),
-        (("accumulate_grad_batches=0",), "accumulate_grad_batches: found 0; allowed: 1 or more"),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_line(overrides: tuple[str, ...], message: str) -> None:

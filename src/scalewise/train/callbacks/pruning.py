@@ -11,16 +11,18 @@ import torch
 from scalewise.optimizers.pruning import Pruner, UnprunableError
 from scalewise.optimizers.pruning_schedule import PruningConfig
 from scalewise.train.callbacks.footprint import zero_share
+from scalewise.validation import build, to_plain
 
 
 class Pruning(pl.Callback):
     """Prunes while training: ``Trainer(callbacks=[Pruning(PruningConfig("p", "magnitude"))])``.
 
-    Its masks, scores and place in the schedule are part of the Trainer's checkpoints.
+    Its masks, scores and place in the schedule are part of the Trainer's checkpoints. Raises
+    ValueError for settings out of their ranges.
     """
 
     def __init__(self, config: PruningConfig) -> None:
-        self.config = config
+        self.config = build(PruningConfig, to_plain(config), "pruning")
         self._pruner: Pruner | None = None
         self._saved: dict[str, Any] | None = None
         """A checkpoint's, until there is an optimizer to go on with."""

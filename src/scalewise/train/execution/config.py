@@ -6,9 +6,9 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from scalewise.ranges import require
+from pydantic import Field
 
 if TYPE_CHECKING:
     from scalewise.config import CellConfig
@@ -34,7 +34,7 @@ class ExecutionConfig:
     kind: Literal["eager", "compile", "cudagraph"]
     """``eager``: operation by operation. ``compile``: network and loss through ``torch.compile``.
     ``cudagraph``: forward, backward, all-reduce and optimizer recorded once, then replayed."""
-    steps_per_batch: int = 1
+    steps_per_batch: Annotated[int, Field(ge=1, le=4096)] = 1
     """``cudagraph``: steps whose data the loader hands over at once; each remains a step."""
     compile_mode: CompileMode = "default"
     """``compile``: torch's own name for how much it tries."""
@@ -49,7 +49,6 @@ class ExecutionConfig:
 
     def __post_init__(self) -> None:
         steps = self.steps_per_batch
-        require("steps_per_batch", steps, 1 <= steps <= 4096, "1 to 4096")
         if steps > 1 and self.kind != "cudagraph":
             raise ValueError(
                 f"steps_per_batch: found {steps} with execution={self.name}; allowed: 1, or "

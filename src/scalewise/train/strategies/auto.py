@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pydantic import NonNegativeInt, PositiveInt
+
 from scalewise.train.strategies.base import StrategyConfig
 
 if TYPE_CHECKING:
@@ -26,9 +28,9 @@ class AutoConfig(StrategyConfig):
     """Name to the settings of each strategy that may be chosen."""
     probe_steps: int = 60
     """Steps of each short run, warm-up included."""
-    probe_warmup_steps: int = 20
+    probe_warmup_steps: NonNegativeInt = 20
     """First steps of a short run, excluded from its timing."""
-    probe_repeats: int = 3
+    probe_repeats: PositiveInt = 3
     """Short runs of each candidate, each freshly started."""
 
     def __post_init__(self) -> None:
@@ -37,13 +39,11 @@ class AutoConfig(StrategyConfig):
             raise ValueError(
                 f"candidates: found {len(self.candidates)}; allowed: two strategies or more"
             )
-        if not 0 <= self.probe_warmup_steps < self.probe_steps:
+        if self.probe_warmup_steps >= self.probe_steps:
             raise ValueError(
                 f"probe_warmup_steps: found {self.probe_warmup_steps} with probe_steps="
                 f"{self.probe_steps}; allowed: 0 to {self.probe_steps - 1}"
             )
-        if self.probe_repeats < 1:
-            raise ValueError(f"probe_repeats: found {self.probe_repeats}; allowed: 1 or more")
         for one in self.built().values():
             if isinstance(one, AutoConfig):
                 raise ValueError("candidates: found auto among them; allowed: any other strategy")

@@ -9,7 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from scalewise.components import MOST_IN_NAME
 
 if TYPE_CHECKING:
     import pytorch_lightning as pl
@@ -60,7 +64,7 @@ class StrategyConfig:
     PRECISIONS: ClassVar[tuple[str, ...] | None] = None
     """Lightning's names of the precisions it works with; None for all."""
 
-    name: str
+    name: Annotated[str, Field(max_length=MOST_IN_NAME)]
     kind: str
     devices: int | Literal["auto"] = "auto"
     """Processes, one a device; ``auto`` is all of the host."""

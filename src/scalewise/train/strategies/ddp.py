@@ -7,7 +7,9 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import Field, PositiveInt
 
 from scalewise.train.strategies.compression import (
     FEWEST_POWERSGD_STEPS,
@@ -31,7 +33,7 @@ class DdpConfig(ProcessGroupConfig):
 
     KIND: ClassVar[str] = "ddp"
 
-    bucket_cap_mb: int = 25
+    bucket_cap_mb: PositiveInt = 25
     """Size at which DDP starts to reduce gathered gradients, in MiB."""
     static_graph: bool = False
     """Promise that every step uses the same parameters in the same order."""
@@ -44,26 +46,18 @@ class DdpConfig(ProcessGroupConfig):
     """With ``accumulate_grad_batches``: reduce gradients in a step's last batch only."""
     compression: Compression = "none"
     """How gradients are sent: none | fp16 | bf16 | powersgd."""
-    powersgd_rank: int = 1
+    powersgd_rank: PositiveInt = 1
     """Rank of the matrices that ``compression=powersgd`` sends in place of gradients."""
-    powersgd_start_step: int = 10
-    """Reductions that are sent whole before ``compression=powersgd`` begins."""
+    powersgd_start_step: Annotated[int, Field(ge=FEWEST_POWERSGD_STEPS)] = 10
+    """Reductions that are sent whole before ``compression=powersgd`` begins: DDP rebuilds its
+    buckets in the first."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.bucket_cap_mb < 1:
-            raise ValueError(f"bucket_cap_mb: found {self.bucket_cap_mb}; allowed: 1 or more")
         if self.static_graph and self.find_unused_parameters:
             raise ValueError(
                 "find_unused_parameters: found true with static_graph=true, which finds them once "
                 "for all steps; allowed: false"
-            )
-        if self.powersgd_rank < 1:
-            raise ValueError(f"powersgd_rank: found {self.powersgd_rank}; allowed: 1 or more")
-        if self.powersgd_start_step < FEWEST_POWERSGD_STEPS:
-            raise ValueError(
-                f"powersgd_start_step: found {self.powersgd_start_step}; allowed: "
-                f"{FEWEST_POWERSGD_STEPS} or more, because DDP rebuilds its buckets before"
             )
 
     def check(self, cell: CellConfig) -> None:

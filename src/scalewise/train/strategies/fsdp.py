@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
 
 from scalewise.train.strategies.divided import DividedConfig
 
@@ -31,7 +33,7 @@ class FsdpConfig(DividedConfig):
     backward (ZeRO-3). ``grad_op`` keeps them from forward to backward (ZeRO-2): less
     communication, more memory. ``hybrid`` shards within groups of ``shard_size`` devices and
     replicates over the groups (HSDP): put the groups where the links are fast."""
-    shard_size: int | None = None
+    shard_size: Annotated[int, Field(ge=2)] | None = None
     """Devices of one group; needed by ``hybrid``, and by nothing else."""
     units: Literal["layers", "whole"] = "layers"
     """What is gathered at a time: each element of the model's module lists, or all at once."""
@@ -51,8 +53,6 @@ class FsdpConfig(DividedConfig):
                 f"shard_size: found {'null' if self.shard_size is None else self.shard_size} with "
                 f"sharding={self.sharding}; allowed: {needed}"
             )
-        if self.shard_size is not None and self.shard_size < 2:
-            raise ValueError(f"shard_size: found {self.shard_size}; allowed: 2 or more")
 
     def check(self, cell: CellConfig) -> None:
         """See :meth:`StrategyConfig.check`."""

@@ -1,5 +1,7 @@
 """Local SGD: each device trains alone for K steps, then all take the mean of their parameters.
 
+from pydantic import PositiveInt
+
 Stich 2019, "Local SGD Converges Fast and Communicates Little" (arXiv:1805.09767). Between two
 averagings the replicas differ by design; momenta of the optimizer are never exchanged.
 """
@@ -12,6 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import PositiveInt
 
 from scalewise.records import CommunicationRecord
 from scalewise.train.strategies.process_group import ProcessGroupConfig, group_arguments
@@ -34,13 +38,8 @@ class LocalSgdConfig(ProcessGroupConfig):
     """Not fp16: its loss scaling skips steps on one rank and not on another, and the two would
     wait for each other in different averagings."""
 
-    period: int = 8
+    period: PositiveInt = 8
     """Optimizer steps from one averaging to the next."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.period < 1:
-            raise ValueError(f"period: found {self.period}; allowed: 1 or more")
 
 
 def build_local_sgd(config: LocalSgdConfig, setting: Setting) -> DDPStrategy:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from pydantic import PositiveInt
+
 from scalewise.train.strategies.divided import ReplicaConfig
 
 if TYPE_CHECKING:
@@ -35,14 +37,12 @@ class PipelineConfig(ReplicaConfig):
     microbatches than there are stages. Both idle equally long."""
     stages: int | Literal["auto"] = "auto"
     """Devices that share one replica, each with one stage; ``auto``: all."""
-    microbatches: int = 8
+    microbatches: PositiveInt = 8
     """Parts of a replica's batch that are under way one behind another."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_degree("stages")
-        if self.microbatches < 1:
-            raise ValueError(f"microbatches: found {self.microbatches}; allowed: 1 or more")
 
     def _degree(self) -> int | Literal["auto"]:
         return self.stages

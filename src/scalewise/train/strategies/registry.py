@@ -15,7 +15,7 @@ from scalewise.train.strategies.pipeline import PipelineConfig
 from scalewise.train.strategies.single import SingleConfig
 from scalewise.train.strategies.task_parallel import TaskParallelConfig
 from scalewise.train.strategies.tensor import TensorConfig
-from scalewise.typed import DataError, build, closest
+from scalewise.validation import DataError, build, closest
 
 CONFIGS: tuple[type[StrategyConfig], ...] = (
     SingleConfig,

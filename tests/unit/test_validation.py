@@ -1,0 +1,163 @@
+"""Plain data to dataclasses and back, and what is said of data that does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import pytest
+from pydantic import Field
+
+from scalewise.validation import DEEPEST, DataError, build, closest, convert, shown, to_plain
+
+
+@dataclass(frozen=True)
+class Engine:
+    cylinders: Annotated[int, Field(ge=1)]
+    litres: float = 1.0
+
+    FORMER_KEYS: ClassVar[frozenset[str]] = frozenset({"valves"})
+
+    def __post_init__(self) -> None:
+        if self.cylinders > self.litres * 8:
+            raise ValueError(f"cylinders: found {self.cylinders}; allowed: 8 a litre")
+
+
+@dataclass(frozen=True)
+class Car:
+    name: str
+    engine: Engine
+    colour: Literal["red", "blue"] = "red"
+    doors: int | Literal["auto"] = "auto"
+    tags: tuple[str, ...] = ()
+    weights: Sequence[float] = ()
+    spare: Engine | None = None
+    extras: Mapping[str, int] = field(default_factory=dict)
+    manual: Path | None = None
+    fast: bool = False
+    anything: Any = None
+
+
+FULL: dict[str, Any] = {
+    "name": "a",
+    "engine": {"cylinders": 4, "litres": 2},
+    "colour": "blue",
+    "doors": 5,
+    "tags": ["x", "y"],
+    "weights": [1, 2.5],
+    "spare": {"cylinders": 1},
+    "extras": {"radio": 1},
+    "manual": "doc.pdf",
+    "fast": True,
+    "anything": [None, {"k": 1}],
+}
+
+
+def test_nested_data_is_built_and_comes_back_the_same() -> None:
+    car = build(Car, FULL)
+    assert car.engine == Engine(4, 2.0)
+    assert isinstance(car.engine.litres, float)
+    assert car.tags == ("x", "y")
+    assert car.manual == Path("doc.pdf")
+    assert build(Car, to_plain(car)) == car
+
+
+def test_text_may_hold_bytes_that_are_none() -> None:
+    assert build(Car, {**FULL, "name": "a\udcff", "extras": {"\udcff": 1}}).name == "a\udcff"
+
+
+def test_defaults_stand_where_nothing_is_given() -> None:
+    car = build(Car, {"name": "a", "engine": {"cylinders": 1}})
+    assert (car.doors, car.spare, car.tags) == ("auto", None, ())
+
+
+def test_former_keys_are_skipped() -> None:
+    assert build(Engine, {"cylinders": 2, "valves": 16}) == Engine(2)
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "code"),
+    [
+        ({"colour": "reed"}, "colour", "literal_error"),
+        ({"doors": "many"}, "doors", "int_type"),
+        ({"doors": True}, "doors", "int_type"),
+        ({"doors": 2.0}, "doors", "int_type"),
+        ({"doors": 10**400}, "doors", "less_than_equal"),
+        ({"fast": 1}, "fast", "bool_type"),
+        ({"name": None}, "name", "string_type"),
+        ({"name": 3}, "name", "string_type"),
+        ({"tags": "x"}, "tags", "tuple_type"),
+        ({"tags": [1]}, "tags[0]", "string_type"),
+        ({"weights": [1, float("nan")]}, "weights[1]", "finite_number"),
+        ({"weights": [10**400]}, "weights[0]", "float_type"),
+        ({"weights": [True]}, "weights[0]", "float_type"),
+        ({"extras": [1]}, "extras", "dict_type"),
+        ({"extras": {"radio": "on"}}, "extras.radio", "int_type"),
+        ({"engine": 4}, "engine", "dataclass_type"),
+        ({"engine": {}}, "engine.cylinders", "missing"),
+        ({"engine": {"cylinders": "4"}}, "engine.cylinders", "int_type"),
+        ({"engine": {"cylinders": 0}}, "engine.cylinders", "greater_than_equal"),
+        ({"engine": {"cylinders": 9}}, "engine.cylinders", "value_error"),
+        ({"engine": {"cylinder": 1}}, "engine.cylinder", "value_error"),
+        # A mapping that fits one option of a union badly gets that option's own message.
+        ({"spare": {"cylinders": "x"}}, "spare.cylinders", "int_type"),
+    ],
+)
+def test_what_does_not_fit_is_named(change: dict[str, Any], key: str, code: str) -> None:
+    with pytest.raises(DataError) as caught:
+        build(Car, {**FULL, **change}, "garage")
+    assert (caught.value.key, caught.value.code) == (f"garage.{key}", code)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"colour": "reed"}, "colour: found 'reed' (did you mean 'red'?); allowed: red or blue"),
+        ({"doors": 2.0}, "doors: found 2.0 (did you mean 2?); allowed: an integer or auto"),
+        ({"engine": {"cylinders": 0}}, "engine.cylinders: found 0; allowed: 1 or more"),
+        ({"tags": None}, "tags: found null; allowed: a list"),
+        (
+            {"engine": {"cylinder": 1}},
+            "engine.cylinder: unknown key (did you mean 'cylinders'?); allowed: cylinders, litres",
+        ),
+    ],
+)
+def test_the_line_says_what_was_found_and_what_is_allowed(
+    change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DataError) as caught:
+        build(Car, {**FULL, **change})
+    assert str(caught.value) == message
+
+
+def test_data_without_a_type_may_not_be_deep() -> None:
+    deep: list[Any] = []
+    for _ in range(DEEPEST + 1):
+        deep = [deep]
+    with pytest.raises(DataError) as caught:
+        build(Car, {**FULL, "anything": deep})
+    assert caught.value.key == "anything"
+
+
+def test_a_type_that_pydantic_does_not_know_takes_its_instances() -> None:
+    class Own:
+        pass
+
+    own = Own()
+    assert convert(Own, own, "x") is own
+    with pytest.raises(DataError):
+        convert(Own, 3, "x")
+
+
+def test_nothing_is_suggested_for_a_name_that_resembles_none() -> None:
+    assert closest("zzz", ["model", "dataset"]) == ""
+    assert closest("modle", ["model", "dataset"]) == " (did you mean 'model'?)"
+
+
+def test_long_values_are_cut() -> None:
+    assert len(shown(10**400)) < 100
+    assert shown(None) == "null"

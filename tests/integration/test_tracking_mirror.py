@@ -15,12 +15,10 @@ from typing import Any
 
 import pytest
 
+from fakes.recorded_cell import RecordedCell, plan_sweep
+from scalewise.records import Alert, CellFolder, TrackingRecord
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "fakes"))
-
-from recorded_cell import RecordedCell, plan_sweep  # noqa: E402
-
-from scalewise.records import Alert, CellFolder, TrackingRecord  # noqa: E402
 
 
 @pytest.fixture

@@ -10,13 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from fakes.recorded_cell import RecordedCell, plan_sweep
+from fakes.wandb_server import WandbServer
+from scalewise.records import SweepFolder, TrackerState
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "fakes"))
-
-from recorded_cell import RecordedCell, plan_sweep  # noqa: E402
-from wandb_server import WandbServer  # noqa: E402
-
-from scalewise.records import SweepFolder, TrackerState  # noqa: E402
 
 _SYNC = (
     "import sys; from scalewise.tracking.view import main_sync; sys.exit(main_sync(sys.argv[1:]))"

@@ -3,6 +3,7 @@
 import pytest
 
 from scalewise.analysis.imported import ImportedResult, check_imported
+from scalewise.validation import DataError, build
 
 
 def limits(line: ImportedResult) -> list[str]:
@@ -36,5 +37,7 @@ def test_more_communication_than_step_is_a_timer_that_did_not_wait() -> None:
 
 
 def test_a_line_without_a_step_time_is_no_line() -> None:
-    with pytest.raises(ValueError, match="step_time_ms: found 0"):
-        ImportedResult(2, 128, 0.0, 100.0)
+    line = {"devices": 2, "global_batch_size": 128, "step_time_ms": 0.0, "samples_per_s": 100.0}
+    with pytest.raises(DataError) as caught:
+        build(ImportedResult, line)
+    assert caught.value.key == "step_time_ms"

@@ -333,8 +333,8 @@ def test_ranges_are_checked_before_anything_is_read(make: Any, message: str) -> 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"num_workers": -1}, "num_workers: found -1; allowed: 0 to 256"),
-        ({"prefetch_factor": 0}, "prefetch_factor: found 0; allowed: at least 1"),
+        ({"num_workers": -1}, "num_workers: found -1"),
+        ({"prefetch_factor": 0}, "prefetch_factor: found 0"),
         ({"workers": 2}, "workers: unknown key .did you mean 'num_workers'"),
     ],
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scalewise.records import CellFolder, CellResult
+from scalewise.records import CellFolder, CellResult, DeviceInfo, RankSummary
 from scalewise.sweep import slurm_interrupt
 from scalewise.sweep.demand import Demand
 from scalewise.sweep.slurm_interrupt import interrupt
@@ -46,7 +46,13 @@ def job(path: Path, number: int) -> Sent:
 
 def finish(sent: Sent) -> None:
     name = sent.folder.path.name
-    result = CellResult(name, "config", name, 0, 1, 0.0, 1.0, 1, "single", "strong", 8, 8, (), ())
+    device = DeviceInfo("cpu", "a processor")
+    rank = RankSummary(
+        0, 0, 1, device, 1, 1, 4, 32, 1, None, None, None, None, None, None, 1.0, {}, 4, 1
+    )
+    result = CellResult(
+        name, "config", name, 0, 1, 0.0, 1.0, 1, "single", "strong", 8, 8, (), (rank,)
+    )
     sent.folder.save_result(result)
 
 

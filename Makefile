@@ -75,6 +75,7 @@ check: lint types ## Lint, formatting and types
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
 
 types: $(STAMP)
 	$(BIN)/mypy

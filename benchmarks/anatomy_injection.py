@@ -97,7 +97,7 @@ def rank_main(arguments: argparse.Namespace) -> dict[str, Any]:
         "dataset.loader.num_workers=0",
     ]  # fmt: skip
     cell, rank = my_place(overrides)
-    from scalewise.train.precision import apply_precision
+    from scalewise.train.execution import apply_precision
 
     apply_precision(cell.precision)
     plan = turns(rank.world_size, arguments.each)
@@ -182,7 +182,7 @@ def one_fit(
     from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 
     from scalewise.records import CellFolder, read_steps
-    from scalewise.train.callbacks.steps import StepTimer
+    from scalewise.train.recording.step_timer import StepTimer
 
     torch.manual_seed(cell.seed)
     module, loader = parts(cell, rank)
@@ -260,7 +260,7 @@ class Excess:
     """How much longer something took in the delayed steps than in those beside them, ms."""
 
     def __init__(self, differences: Sequence[float]) -> None:
-        from scalewise.analysis.statistics import estimate_mean
+        from scalewise.analysis import estimate_mean
 
         known = [one for one in differences if not math.isnan(one)]
         # A stall that has nothing to do with the delay must not decide about the mean.

@@ -21,13 +21,12 @@ from unittest import mock
 
 from hydra import compose, initialize_config_dir
 
-from scalewise.config import resolve
-from scalewise.paths import conf_dir
-from scalewise.sweep import running as running_module
-from scalewise.sweep.display import LineDisplay, make_display
-from scalewise.sweep.job import Outcome
+from scalewise.config import conf_dir, resolve
+from scalewise.supervisor import Outcome
+from scalewise.sweep import Cell, make_display, running_cells
+from scalewise.sweep.display import LineDisplay
 from scalewise.sweep.local_engine import LocalEngine
-from scalewise.sweep.plan import Cell, plan, request
+from scalewise.sweep.plan import plan, request
 
 TARGET_MS = 50.0
 TARGET_WAIT_PERCENT = 1.0
@@ -51,17 +50,17 @@ def run(folder: Path, todo: list[Cell], seconds: float) -> tuple[float, float]:
     """CPU and wall seconds of the engine with supervisors that answer after ``seconds``."""
     answer = Outcome("done").to_line().decode()
     script = f"read line; sleep {seconds}; printf '%s' '{answer}'"
-    real = running_module.subprocess.Popen
+    real = running_cells.subprocess.Popen
 
     def stand_in(command: list[str], **options: object) -> object:
-        assert "scalewise.sweep.supervisor" in command
+        assert "scalewise.supervisor.supervisor" in command
         return real(["sh", "-c", script], **options)  # type: ignore[call-overload]
 
     display = make_display(Path(os.devnull).open("w"))  # noqa: SIM115 - open until the end
     assert isinstance(display, LineDisplay)
     engine = LocalEngine(folder, "exclusive", display)
     cpu, wall = cpu_s(), time.monotonic()
-    with mock.patch.object(running_module.subprocess, "Popen", stand_in):
+    with mock.patch.object(running_cells.subprocess, "Popen", stand_in):
         report = engine.run(todo)
     assert report.count("done") == len(todo)
     return cpu_s() - cpu, time.monotonic() - wall

@@ -146,7 +146,8 @@ def measure(arguments: argparse.Namespace, bench: Any) -> list[dict[str, Any]]:
 
 def show(runs: list[dict[str, Any]]) -> None:
     """Step time of each arm over the rounds, its ratios, and the goals."""
-    from scalewise.analysis.statistics import estimate_mean, estimate_ratio
+    from scalewise.analysis import estimate_mean
+    from scalewise.analysis.statistics import estimate_ratio
 
     groups = dict.fromkeys((r["workload"], r["data"], r["devices"]) for r in runs)
     print(f"\n{'workload':12} {'data':7} {'arm':18} {'step ms':>9} {'x bare':>7} {'/ hand':>7}")

@@ -18,13 +18,12 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from scalewise.config import CellConfig, build_cell
+from scalewise.host.identity import code_version
 from scalewise.records import CellFolder, DeviceInfo, read_steps
-from scalewise.train import build, experiment
-from scalewise.train.callbacks.live_device import live_device
-from scalewise.train.precision import apply_precision
+from scalewise.train import RankContext, build, experiment
+from scalewise.train.execution import apply_precision
+from scalewise.train.monitor import live_device
 from scalewise.train.provenance import package_versions
-from scalewise.train.rank import RankContext
-from scalewise.working_tree import code_version
 
 Batch = tuple[Tensor, Tensor]
 WARMUP = 40
@@ -286,8 +285,8 @@ def compose(overrides: tuple[str, ...]) -> CellConfig:
     from hydra import initialize_config_dir
     from omegaconf import OmegaConf
 
-    from scalewise.config import resolve
-    from scalewise.paths import conf_dir, sweep_folder
+    from scalewise.config import conf_dir, resolve
+    from scalewise.sweep import sweep_folder
 
     OmegaConf.register_new_resolver("scalewise_folder", sweep_folder, replace=True)
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):

@@ -112,8 +112,7 @@ def cell_rows(cell: Any, rank: Any) -> tuple[list[dict[str, Any]], Any]:
 
     With the latter comes the record of its window, else None.
     """
-    from scalewise.records import CellFolder, read_steps
-    from scalewise.records.profile import load_profiles
+    from scalewise.records import CellFolder, load_profiles, read_steps
     from scalewise.train import experiment
 
     with tempfile.TemporaryDirectory() as folder:

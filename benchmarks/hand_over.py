@@ -23,13 +23,12 @@ from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 
-from scalewise.config import resolve
+from scalewise.config import conf_dir, resolve
 from scalewise.host import usable_cores
-from scalewise.paths import conf_dir
 from scalewise.records import CellFolder
-from scalewise.sweep.display import make_display
+from scalewise.sweep import Cell, make_display
 from scalewise.sweep.local_engine import LocalEngine
-from scalewise.sweep.plan import Cell, plan, request
+from scalewise.sweep.plan import plan, request
 
 TARGET_MS = 150.0
 _CELL = ("tracking=none", "max_steps=5", "warmup_steps=1", "execution=eager", "validation=never")

@@ -24,10 +24,10 @@ from pathlib import Path
 
 import torch
 
-from scalewise.analysis.statistics import estimate_mean
-from scalewise.measure.step_clock import StepClock
-from scalewise.measure.step_phases import Mark
+from scalewise.analysis import estimate_mean
 from scalewise.records import StepWriter
+from scalewise.train.recording import Mark
+from scalewise.train.recording.step_clock import StepClock
 
 GOAL_US = 60.0
 """3 % of a step of 2 ms."""

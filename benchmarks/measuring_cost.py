@@ -123,8 +123,8 @@ def rank_main(workload: str, turns: Turns) -> list[tuple[float, float]]:
 
 def take_turns(turns: Turns) -> None:
     """Switch the anatomy of every fit of this process between its steps."""
-    from scalewise.measure.step_phases import Mark
-    from scalewise.train.callbacks.steps import StepTimer
+    from scalewise.train.recording import Mark
+    from scalewise.train.recording.step_timer import StepTimer
 
     ended = StepTimer.on_train_batch_end
 
@@ -154,7 +154,7 @@ def take_turns(turns: Turns) -> None:
 
 def summarise(workload: str, ranks: int, pairs: list[tuple[float, float]]) -> dict[str, Any]:
     """The ratio of on to off with its interval."""
-    from scalewise.analysis.statistics import estimate_mean
+    from scalewise.analysis import estimate_mean
 
     logs = estimate_mean([math.log(on / off) for on, off in pairs])
     interval = logs.interval

@@ -21,9 +21,8 @@ from typing import Any
 import torch
 from scipy.stats import binom
 
-from scalewise.datasets.sensors import PointClouds, SensorStreams
-from scalewise.operations.fusion import Fusion
-from scalewise.operations.voxel import Voxelize
+from scalewise.datasets.synthetic import PointClouds, SensorStreams
+from scalewise.operations.sensors import Fusion, Voxelize
 
 CALLS = 20
 

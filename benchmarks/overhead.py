@@ -113,8 +113,8 @@ def compose(overrides: list[str]) -> dict[str, Any]:
     from hydra import initialize_config_dir
     from omegaconf import OmegaConf
 
-    from scalewise.config import resolve
-    from scalewise.paths import conf_dir, sweep_folder
+    from scalewise.config import conf_dir, resolve
+    from scalewise.sweep import sweep_folder
 
     OmegaConf.register_new_resolver("scalewise_folder", sweep_folder, replace=True)
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
@@ -122,7 +122,7 @@ def compose(overrides: list[str]) -> dict[str, Any]:
 
 
 def recorded_ms(folder: Path) -> float:
-    from scalewise.analysis.throughput import measure_throughput
+    from scalewise.analysis import measure_throughput
     from scalewise.records import SweepFolder, read_steps
 
     _, cell = next(SweepFolder(folder).cells())
@@ -133,7 +133,7 @@ def recorded_ms(folder: Path) -> float:
 def run_arm(arm: str, config: Path) -> float:
     """Train bare or with plain Lightning in this process; mean step time in ms."""
     from scalewise.config import build_cell
-    from scalewise.sweep.lease import discover
+    from scalewise.gpu import discover
 
     cell = build_cell(json.loads(config.read_text()))
     slot = discover(cell.hardware).slots[0]
@@ -141,9 +141,9 @@ def run_arm(arm: str, config: Path) -> float:
     os.environ["OMP_NUM_THREADS"] = str(len(slot.cores))
     import torch
 
+    from scalewise.train import RankContext
     from scalewise.train.build import build_data, build_module, data_share
-    from scalewise.train.precision import apply_precision
-    from scalewise.train.rank import RankContext
+    from scalewise.train.execution import apply_precision
 
     if slot.kind == "cpu":
         torch.set_num_threads(len(slot.cores))
@@ -244,7 +244,8 @@ def plain_lightning(cell: Any, module: Any, loader: Any, kind: str) -> float:
 
 def show(runs: list[dict[str, Any]]) -> None:
     """Step time of each arm, and its ratio to the bare loop with its interval."""
-    from scalewise.analysis.statistics import estimate_mean, estimate_ratio
+    from scalewise.analysis import estimate_mean
+    from scalewise.analysis.statistics import estimate_ratio
 
     print(f"\n{'workload':11} {'arm':10} {'step ms':>10} {'over bare':>10}   95 % interval")
     for workload in dict.fromkeys(run["workload"] for run in runs):

@@ -19,13 +19,12 @@ from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 
-from scalewise.config import resolve
-from scalewise.paths import conf_dir
+from scalewise.config import conf_dir, resolve
+from scalewise.gpu import discover
 from scalewise.records import SweepFolder
-from scalewise.sweep.display import make_display
-from scalewise.sweep.lease import discover
+from scalewise.sweep import Cell, make_display
 from scalewise.sweep.local_engine import LocalEngine
-from scalewise.sweep.plan import Cell, plan, request
+from scalewise.sweep.plan import plan, request
 
 TARGET = 1.10
 FEWEST_STEPS, MOST_STEPS = 200, 6000

@@ -17,11 +17,9 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from scalewise.analysis.common_stalls import common_stalls, step_edges_s
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.run import Run
+from scalewise.analysis import Run, analyse, load_sweep, step_edges_s
+from scalewise.analysis.disturbances import common_stalls
 from scalewise.analysis.statistics import estimate_ratio
-from scalewise.analysis.summary import analyse
 from scalewise.report import plot_style
 
 SIDES = ("before", "after")

@@ -119,9 +119,9 @@ def sample_in_windows(pairs: int, window_s: float, seed: int) -> dict[str, Any]:
 
     import psutil
 
-    from scalewise.gpu.nvml import open_nvml
-    from scalewise.gpu.reader import GpuReader
-    from scalewise.gpu.recorder import SeriesRecorder
+    from scalewise.gpu import open_nvml
+    from scalewise.gpu.readers import GpuReader
+    from scalewise.gpu.sampler import SeriesRecorder
     from scalewise.records import SampledDevice
 
     order, windows, readings_ns, costs_ms, cpu_s = random.Random(seed), [], [], [], 0.0
@@ -200,8 +200,7 @@ def measure_runs(
 
 def _train(overrides: Sequence[str], steps: int, folder: Path) -> dict[str, Any]:
     """Mean step time in ms of a fresh run, and how often its devices were sampled meanwhile."""
-    from scalewise.analysis.load import load_sweep
-    from scalewise.analysis.throughput import measure_throughput
+    from scalewise.analysis import load_sweep, measure_throughput
 
     warmup = max(20, steps // 10)
     command = [

@@ -137,7 +137,7 @@ def _part(env: dict[str, str], name: str, *arguments: object) -> Any:
 
 def measure_lanes(readings: int) -> dict[str, Any]:
     """Milliseconds of each lane. The slow and the GPM lane are what they add to a core sample."""
-    from scalewise.gpu.nvml import open_nvml
+    from scalewise.gpu import open_nvml
 
     with open_nvml() as nvml:
         gpus = nvml.devices()
@@ -178,8 +178,7 @@ def _times_ms(read: Callable[[], object], count: int, pause_s: float = 0.0) -> A
 
 def measure_cpu(hz: float, seconds: float) -> dict[str, Any]:
     """CPU and RSS of this process while it samples every GPU of the host and nothing else."""
-    from scalewise.gpu.nvml import open_nvml
-    from scalewise.gpu.sampler import DeviceSampler
+    from scalewise.gpu import DeviceSampler, open_nvml
     from scalewise.records import CellFolder, read_device_series
 
     with open_nvml() as nvml:

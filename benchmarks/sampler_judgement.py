@@ -35,7 +35,7 @@ def judge_windows(
     ``ranks`` are rows of ``STEP_DTYPE``; the slowest rank's time counts. A pair counts where both
     windows hold ten steps or more; ``interval95`` is over pairs.
     """
-    from scalewise.analysis.statistics import estimate_mean
+    from scalewise.analysis import estimate_mean
 
     line = "host" if any(np.isnan(rows["device_step_ms"]).any() for rows in ranks) else "device"
     times: dict[int, dict[bool, npt.NDArray[np.float64]]] = {}
@@ -74,7 +74,7 @@ def judge_readings(
     others that begin before the next reading is due are not. None where steps are too long for
     that. ``interval95`` is over readings.
     """
-    from scalewise.analysis.statistics import estimate_mean
+    from scalewise.analysis import estimate_mean
 
     excess_ms = []
     for at in readings_ns:

@@ -94,8 +94,7 @@ def _cell(
 
 
 def _be_a_cell(folder: Path, gpus: int, interval_s: float) -> int:
-    from scalewise.gpu.nvml import open_nvml
-    from scalewise.gpu.sampler import DeviceSampler
+    from scalewise.gpu import DeviceSampler, open_nvml
     from scalewise.records import CellFolder
 
     with open_nvml() as nvml:

@@ -39,14 +39,11 @@ from faults.plan import Fault, Workload, asks, cpu_workload, gpu_workload
 from faults.records import leave_records
 from hydra import compose, initialize_config_dir
 
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.runs import configurations
-from scalewise.config import ConfigError, resolve
-from scalewise.paths import conf_dir
+from scalewise.analysis import configurations, load_sweep
+from scalewise.config import ConfigError, conf_dir, resolve
+from scalewise.gpu import Host, HostMismatch, Leases, discover
 from scalewise.records import SweepFolder
-from scalewise.sweep.display import make_display
-from scalewise.sweep.engine import Policy
-from scalewise.sweep.lease import Host, HostMismatch, Leases, discover
+from scalewise.sweep import Policy, make_display
 from scalewise.sweep.local_engine import LocalEngine
 from scalewise.sweep.plan import Request, plan, request
 

@@ -19,8 +19,15 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from scalewise.analysis.sequential import CAP, PRECISION, nominal_level, schedule
-from scalewise.analysis.verdict import BENEFICIAL_FROM, MARGINAL_FROM, MIN_EFFICIENCY
+from scalewise.analysis import MIN_EFFICIENCY
+from scalewise.analysis.verdict import (
+    BENEFICIAL_FROM,
+    CAP,
+    MARGINAL_FROM,
+    PRECISION,
+    nominal_level,
+    schedule,
+)
 
 Array = npt.NDArray[np.float64]
 NOISES = ("normal", "skewed", "outliers", "drift")

@@ -17,8 +17,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from scalewise.analysis.cells import Cell
-from scalewise.analysis.disturbances import CODES, Disturbance, disturbances
+from scalewise.analysis import CODES, Cell, Disturbance
+from scalewise.analysis.disturbances import disturbances
 from scalewise.analysis.load import load_cell
 from scalewise.records import CellFolder
 

@@ -21,12 +21,11 @@ from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 
-from scalewise.config import resolve
-from scalewise.paths import conf_dir
+from scalewise.config import conf_dir, resolve
 from scalewise.records import CellFolder, read_heartbeat
-from scalewise.sweep.display import make_display
+from scalewise.sweep import Cell, make_display
 from scalewise.sweep.local_engine import LocalEngine
-from scalewise.sweep.plan import Cell, plan, request
+from scalewise.sweep.plan import plan, request
 
 TARGET_FRESH_S = 3.0
 TARGET_FORKED_S = 1.5

@@ -86,8 +86,8 @@ def parser_of_options() -> argparse.ArgumentParser:
 
 def check(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> list[str]:
     """Names of the devices to train on; ends with exit status 2 for what cannot be done."""
-    from scalewise.hardware import HardwareConfig
-    from scalewise.sweep.lease import HostMismatch, discover
+    from scalewise.config import HardwareConfig
+    from scalewise.gpu import HostMismatch, discover
 
     if arguments.steps < FEWEST_STEPS:
         parser.error(f"--steps: found {arguments.steps}; allowed: {FEWEST_STEPS} or more")

@@ -26,8 +26,7 @@ class Trainee:
             _, self._place = my_place(overrides)
         from scalewise.config import build_cell
         from scalewise.records import CellFolder
-        from scalewise.train import experiment
-        from scalewise.train.rank import RankContext
+        from scalewise.train import RankContext, experiment
 
         cell, place = build_cell(compose(overrides)), self._place
         if cell.strategy.kind == "single":

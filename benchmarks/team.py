@@ -26,8 +26,8 @@ def compose(overrides: Sequence[str]) -> dict[str, Any]:
     from hydra import initialize_config_dir
     from omegaconf import OmegaConf
 
-    from scalewise.config import resolve
-    from scalewise.paths import conf_dir, sweep_folder
+    from scalewise.config import conf_dir, resolve
+    from scalewise.sweep import sweep_folder
 
     OmegaConf.register_new_resolver("scalewise_folder", sweep_folder, replace=True)
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
@@ -63,8 +63,7 @@ def start_ranks(
 
     Who starts them ends them.
     """
-    from scalewise.rank_environment import rendezvous, scrubbed
-    from scalewise.sweep.ports import free_port
+    from scalewise.host import free_port, rendezvous, scrubbed
 
     port = free_port()
     paths = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
@@ -111,8 +110,8 @@ def my_place(overrides: Sequence[str]) -> tuple[Any, Any]:
     Called before torch is imported, because threads are counted on import.
     """
     from scalewise.config import build_cell
-    from scalewise.sweep.lease import discover
-    from scalewise.train.rank import RankContext
+    from scalewise.gpu import discover
+    from scalewise.train import RankContext
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     cell = build_cell(compose(overrides))
@@ -150,7 +149,7 @@ def answer(value: Any) -> None:
 
 def devices() -> list[str]:
     """Names of this host's devices."""
-    from scalewise.hardware import HardwareConfig
-    from scalewise.sweep.lease import discover
+    from scalewise.config import HardwareConfig
+    from scalewise.gpu import discover
 
     return [slot.name for slot in discover(HardwareConfig("auto")).slots]

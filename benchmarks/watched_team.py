@@ -68,7 +68,7 @@ def work_through(tasks: Sequence[str], do: Callable[[str], Any]) -> None:
 
     Without farewell: tearing down a process group whose peers are gone can hang.
     """
-    from scalewise.train.stacks import answer_requests
+    from scalewise.host import answer_requests
 
     answer_requests()
     folder, rank = Path(os.environ["SCALEWISE_BENCHMARK_FOLDER"]), int(os.environ["RANK"])
@@ -133,7 +133,7 @@ def _wait(
         if any(ended[rank] is not None for rank in missing):
             return _first_error(folder, ended)
         if time.monotonic() > deadline:
-            from scalewise.rank_environment import STACKS_SIGNAL
+            from scalewise.host import STACKS_SIGNAL
 
             for process in processes:
                 process.send_signal(STACKS_SIGNAL)
@@ -161,7 +161,7 @@ def _logs(folder: Path, ranks: int) -> list[str]:
 
 
 def _line(error: BaseException) -> str:
-    from scalewise.train.failure import failure_line
+    from scalewise.train import failure_line
 
     return failure_line(error)
 

@@ -166,7 +166,7 @@ class Trainee:
         import torch
         from torch.nn.parallel import DistributedDataParallel
 
-        from scalewise.train.precision import apply_precision
+        from scalewise.train.execution import apply_precision
 
         torch.manual_seed(cell.seed)
         apply_precision(cell.precision)
@@ -214,8 +214,8 @@ def versions() -> dict[str, Any]:
     """What the figures depend on beside the options."""
     import torch
 
+    from scalewise.host.identity import code_version
     from scalewise.train.provenance import package_versions
-    from scalewise.working_tree import code_version
 
     on_gpu = torch.cuda.is_available()
     return {

@@ -34,7 +34,7 @@ def summarise(
     rows: Sequence[dict[str, Any]], settings: Sequence[str], devices: int
 ) -> dict[str, Any]:
     """Efficiency of each arm in percent, its difference from ``bare`` in points, the verdict."""
-    from scalewise.analysis.statistics import estimate_mean, estimate_positive
+    from scalewise.analysis import estimate_mean, estimate_positive
 
     def times_ms(name: str, width: int) -> list[float]:
         return [row["step_ms"] for row in rows if (row["arm"], row["devices"]) == (name, width)]

@@ -9,11 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from faults.plan import ALONE, CROWDED, Fault, Workload
-from scalewise.analysis.diagnose import diagnose_run, in_order
-from scalewise.analysis.diagnosis import Diagnosis
-from scalewise.analysis.disturbances import CODES, Disturbance, disturbances
-from scalewise.analysis.run import Run
-from scalewise.analysis.runs import Configuration
+from scalewise.analysis import CODES, Configuration, Disturbance, Run
+from scalewise.analysis.diagnosis import diagnose_run, in_order
+from scalewise.analysis.diagnosis_case import Diagnosis
+from scalewise.analysis.disturbances import disturbances
 
 HEALTHY = "healthy"
 NOTHING = "nothing"

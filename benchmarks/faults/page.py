@@ -8,7 +8,7 @@ from typing import Any
 
 from faults.matrix import accusations, detections, rows
 from faults.observe import HEALTHY, Observation
-from scalewise.plurals import plural
+from scalewise.host import plural
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from torch.utils.data import DataLoader
 from faults import FaultConfig
 from scalewise.config import ConfigError
 from scalewise.records import DeviceInfo
+from scalewise.train import RankContext
 from scalewise.train.data import GlobalBatchSampler
-from scalewise.train.rank import RankContext
 
 _BUSY = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): sum(range(100_000))"
 """Ends by itself when its rank is gone."""

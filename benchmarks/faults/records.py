@@ -7,11 +7,12 @@ from scalewise.records import (
     CellFolder,
     DeviceSample,
     DeviceSeriesWriter,
+    ImportedResult,
     SampledDevice,
     StepSeries,
     read_steps,
 )
-from scalewise.records.imported import ImportedResult, save_imported
+from scalewise.records.decisions import save_imported
 
 TOP_MHZ = 1980.0
 """The highest SM clock of an H200."""

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from scalewise.train.callbacks.monitor import Monitor
+from typing import Any
 
 __all__ = ["Monitor"]
+
+
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
     # Importing Lightning takes seconds; the supervisor and the reports never need it.
     if name == "Monitor":
-        from scalewise.train.callbacks.monitor import Monitor
+        from scalewise.train import Monitor
 
         return Monitor
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from fakes.train_command import LEAN, SMALL, Finished
-from scalewise.records import CellFolder, load_decision
-from scalewise.records.batch_search import BatchSearchRecord, load_batch_search
+from scalewise.records import BatchSearchRecord, CellFolder, load_batch_search, load_decision
 
 STEPS = 15
 AUTO_STRATEGY = (

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 import pytest
 
 from fakes.train_command import wait_for
-from scalewise.gpu.nvml import GpuDevice, NvmlUnavailable, open_nvml
-from scalewise.gpu.select import visible_devices
+from scalewise.gpu import GpuDevice, NvmlUnavailable, open_nvml
+from scalewise.gpu.leases import UNSEEN_MIB, read_gpus, visible_devices
 from scalewise.host import usable_cores
-from scalewise.sweep.occupancy import UNSEEN_MIB, read_gpus
 
 REHEARSES = os.environ.get("SCALEWISE_GPU_TESTS") == "cpu"
 _CONTEXT_MIB = 200

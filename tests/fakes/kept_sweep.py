@@ -6,8 +6,8 @@ import dataclasses
 import shutil
 from pathlib import Path
 
+from scalewise.host import SOURCE_SHA256
 from scalewise.records import SweepFolder
-from scalewise.records.provenance import SOURCE_SHA256
 
 
 def with_known_code(kept: Path, folder: Path) -> Path:

@@ -15,8 +15,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from scalewise.lifetime import die_with_parent
-from scalewise.sweep.ports import free_port
+from scalewise.host import die_with_parent, free_port
 
 _TIMEOUT_S = 150
 
@@ -50,8 +49,6 @@ def run_ranks(module: str, folder: Path, count: int) -> None:
 
 def main(module: str, folder: str, count: int) -> int:
     """0 if all ranks succeed. One that fails leaves the others waiting for it: they are ended."""
-    from scalewise.train import experiment  # noqa: F401 - for all ranks
-
     team = os.getpid()
     ranks = {_start(module, folder, rank, team) for rank in range(count)}
     while ranks:

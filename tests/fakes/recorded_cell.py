@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewise.records import (
+    PROTOCOL,
     Alert,
     Attempt,
     CellFolder,
@@ -26,7 +27,6 @@ from scalewise.records import (
     SweepFolder,
     SweepPlan,
 )
-from scalewise.records.provenance import PROTOCOL
 
 BATCH = 16
 STEP_MS = 100.0

@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 from torch import distributed, nn
 
-from scalewise.train.parallel.replicas import Replicas
-from scalewise.train.parallel.ties import Ties
+from scalewise.train.strategies.model_parallel import Replicas
+from scalewise.train.strategies.pipeline import Ties
 
 MAX_NORM = 3.0
 

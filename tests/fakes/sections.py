@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from scalewise.analysis.summary import Analysis
+from scalewise.analysis import Analysis
 from scalewise.report import report_sections
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scalewise.sweep.job import Settings
+from scalewise.supervisor import Settings
 
 SETTINGS = Settings(
     workload="train",

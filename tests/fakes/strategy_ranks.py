@@ -52,7 +52,7 @@ def train_variants(
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
 
-    from scalewise.paths import conf_dir
+    from scalewise.config import conf_dir
 
     plain: dict[str, Any] = {}
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
@@ -93,10 +93,9 @@ def _train_all(folder: Path, rank: int) -> None:
 
     from scalewise.config import build_cell, without_absent_groups
     from scalewise.records import CellFolder, DeviceInfo
-    from scalewise.train import experiment
-    from scalewise.train.rank import RankContext
-    from scalewise.train.rendezvous import join
-    from scalewise.train.strategies import heterogeneous
+    from scalewise.train import RankContext, experiment
+    from scalewise.train.rank import join
+    from scalewise.train.strategies import ddp
 
     torch.set_num_threads(1)
     variants = json.loads((folder / "variants.json").read_text())
@@ -114,11 +113,11 @@ def _train_all(folder: Path, rank: int) -> None:
             local_rank = 0 if hosts == 2 else rank
             os.environ |= {"NODE_RANK": str(rank - local_rank), "LOCAL_RANK": str(local_rank)}
             place = RankContext(rank, local_rank, RANKS, device, hosts)
-            measure = heterogeneous.probe_samples_per_s
+            measure = ddp.probe_samples_per_s
             if name.startswith(THREE_TO_ONE):
-                heterogeneous.probe_samples_per_s = _three_to_one
+                ddp.probe_samples_per_s = _three_to_one
             experiment.run(cell, CellFolder(folder / name), place)
-            heterogeneous.probe_samples_per_s = measure
+            ddp.probe_samples_per_s = measure
 
 
 def _three_to_one(strategy: Any, setting: Any) -> float:

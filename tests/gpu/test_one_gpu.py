@@ -13,9 +13,9 @@ from fakes.choices import AUTO_BATCH, CAP_GIB, check_found_batch, check_limited_
 from fakes.gpus import REHEARSES, a_stranger, gpus, needs
 from fakes.train_command import Finished, Train, wait_for
 from fakes.twins import losses_of
+from scalewise.config import FP8_CAPABILITY
+from scalewise.config.execution import find_compiler
 from scalewise.records import SweepFolder, read_device_series, read_heartbeat
-from scalewise.train.execution.config import find_compiler
-from scalewise.train.precision import FP8_CAPABILITY
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400), pytest.mark.usefixtures("fp8")]
 

@@ -9,10 +9,8 @@ import pytest
 
 from fakes.gpus import REHEARSES, needs
 from fakes.train_command import Train
-from scalewise.analysis.cells import Cell
-from scalewise.analysis.common_stalls import step_edges_s
-from scalewise.analysis.disturbances import DEVICE_CODES, disturbances
-from scalewise.analysis.load import load_sweep
+from scalewise.analysis import DEVICE_CODES, Cell, load_sweep, step_edges_s
+from scalewise.analysis.disturbances import disturbances
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fakes.strategy_ranks import RANKS, train_variants
-from scalewise.analysis.shards import audit_shards
+from scalewise.analysis.balance import audit_shards
 from scalewise.records import (
     CellFolder,
     PipelineRecord,

@@ -12,12 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.hardware import HardwareConfig, cpu_devices
-from scalewise.host import usable_cores
-from scalewise.records import DeviceInfo
-from scalewise.records.doctor import load_doctor
-from scalewise.sweep.lease import Leases
-from scalewise.sweep.process_tree import descendants
+from scalewise.config import HardwareConfig, cpu_devices
+from scalewise.gpu import Leases
+from scalewise.host import descendants, usable_cores
+from scalewise.records import DeviceInfo, load_doctor
 
 pytestmark = pytest.mark.skipif(len(usable_cores()) < 2, reason="two ranks need two cores")
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from fakes.train_command import ROOT, Finished, Train
-from scalewise.analysis.diagnose import diagnose
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.runs import Configuration, configurations
+from scalewise.analysis import Configuration, configurations, load_sweep
+from scalewise.analysis.diagnosis import diagnose
 
 PATH = os.pathsep.join([str(ROOT / "src"), str(ROOT / "benchmarks")])
 WORKLOAD = (

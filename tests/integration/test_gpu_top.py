@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from fakes.nvml.scenario import GPU_IS_LOST, Scenario, environment, gpu_uuid
-from scalewise.gpu.seed_format import read_seed_file
+from scalewise.gpu.export import read_seed_file
 
 _TOP = "import sys; from scalewise.gpu.top import main; sys.exit(main(sys.argv[1:]))"
 

@@ -9,14 +9,13 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from fakes.train_command import LEAN, ROOT
-from scalewise.config import resolve
-from scalewise.paths import conf_dir
+from scalewise.cluster.hosts import Demand, Order, answer_in, from_line
+from scalewise.cluster.ray_cluster import HostActor
+from scalewise.config import conf_dir, resolve
 from scalewise.records import Attempt, CellFolder, read_steps
-from scalewise.sweep.demand import Demand
-from scalewise.sweep.job import Origin, Outcome
-from scalewise.sweep.order import Order, answer_in, from_line
-from scalewise.sweep.plan import Cell, plan, request
-from scalewise.sweep.ray_host import HostActor
+from scalewise.supervisor import Origin, Outcome
+from scalewise.sweep import Cell
+from scalewise.sweep.plan import plan, request
 
 
 def small_cell() -> Cell:

@@ -13,8 +13,7 @@ import psutil
 import pytest
 
 from fakes.train_command import Train, wait_for
-from scalewise.gpu.election import FileLock
-from scalewise.host import usable_cores
+from scalewise.host import FileLock, usable_cores
 from scalewise.records import SweepFolder
 
 pytestmark = pytest.mark.skipif(

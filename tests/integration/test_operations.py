@@ -12,9 +12,9 @@ import pytest
 RANKS = """
 import sys
 import torch, torch.distributed as dist, torch.multiprocessing as mp
-from scalewise.datasets.sensors import PointClouds, SensorStreams
-from scalewise.operations.fusion import Fusion
-from scalewise.operations.voxel import Voxelize
+from scalewise.datasets.synthetic import PointClouds, SensorStreams
+from scalewise.operations.sensors import Fusion
+from scalewise.operations.sensors import Voxelize
 
 GRID = {"grid_minimum": (-1, -1, -1), "voxel_size": 0.5, "grid_shape": (4, 4, 4)}
 

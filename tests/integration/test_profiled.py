@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from fakes.train_command import SMALL, Train
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.summary import analyse
-from scalewise.records.profile import load_profiles
+from scalewise.analysis import analyse, load_sweep
+from scalewise.records import load_profiles
 
 
 def test_a_window_stands_beside_the_timed_cell_and_is_never_timed(train: Train) -> None:

@@ -26,12 +26,19 @@ from fakes.train_command import (
     make_train,
     wait_for,
 )
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.shards import audit_shards
-from scalewise.analysis.throughput import long_steps, measure_throughput
-from scalewise.config import cell_id
-from scalewise.records import CellFolder, SweepFolder, read_heartbeat, read_shard, read_steps
-from scalewise.records.checkpoints import Checkpoint, last_checkpoint
+from scalewise.analysis import load_sweep, measure_throughput
+from scalewise.analysis.balance import audit_shards
+from scalewise.analysis.steps import long_steps
+from scalewise.config.reader import cell_id
+from scalewise.records import (
+    CellFolder,
+    Checkpoint,
+    SweepFolder,
+    last_checkpoint,
+    read_heartbeat,
+    read_shard,
+    read_steps,
+)
 from scalewise.sweep.status import StatusReader
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from fakes.train_command import SMALL, Train, wait_for
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.throughput import long_steps, measure_throughput
+from scalewise.analysis import load_sweep, measure_throughput
+from scalewise.analysis.steps import long_steps
 from scalewise.records import CellFolder, SweepFolder, read_heartbeat
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]

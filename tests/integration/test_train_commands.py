@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from fakes.train_command import LEAN, ROOT, SMALL, Finished, Train
-from scalewise.analysis.shards import audit_shards
+from scalewise.analysis.balance import audit_shards
 from scalewise.records import CellFolder, read_metrics, read_shard, read_steps
 
 
@@ -196,14 +196,15 @@ def test_a_folder_that_is_not_ours_is_one_line(train: Train) -> None:
 
 def test_the_shipped_configuration_is_complete_beside_the_package(tmp_path: Path) -> None:
     """The wheel holds ``conf`` inside the package; a copy laid out so finds it there."""
-    from scalewise import paths
+    from scalewise.config import components
+    from scalewise.sweep import compose
 
     package = tmp_path / "scalewise"
     package.mkdir()
     shutil.copytree(ROOT / "conf", package / "conf")
-    original = paths.__file__
+    original = compose.__file__
     try:
-        paths.__file__ = str(package / "paths.py")
-        assert paths.conf_dir() == package / "conf"
+        compose.__file__ = str(package / "paths.py")
+        assert components.conf_dir() == package / "conf"
     finally:
-        paths.__file__ = original
+        compose.__file__ = original

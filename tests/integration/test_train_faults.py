@@ -17,8 +17,8 @@ import pytest
 
 from fakes.nvml import scenario as nvml
 from fakes.train_command import LEAN, SMALL, Finished, Train, copy_own_code, wait_for
-from scalewise.analysis.load import load_sweep
-from scalewise.datasets.labelled_csv import HEAD_BYTES
+from scalewise.analysis import load_sweep
+from scalewise.datasets.labelled import HEAD_BYTES
 from scalewise.records import (
     Attempt,
     CellFolder,
@@ -28,7 +28,7 @@ from scalewise.records import (
     read_device_series,
     read_heartbeat,
 )
-from scalewise.sweep.job import Job, Outcome
+from scalewise.supervisor import Job, Outcome
 
 FAULTY = (*LEAN, "model._target_=mine.Faulty", "dataset._target_=mine.Data", "batch_size=16")
 FAULTS = ("exception", "sigkill", "hang", "none")
@@ -255,9 +255,8 @@ def supervise(
     """Run one attempt at a tiny cell of one rank under a real supervisor; its answer."""
     from hydra import compose, initialize_config_dir
 
-    from scalewise.config import build_cell, resolve
-    from scalewise.paths import conf_dir
-    from scalewise.sweep.cell_settings import settings_of
+    from scalewise.config import build_cell, conf_dir, resolve
+    from scalewise.sweep import settings_of
 
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         plain = resolve(compose(config_name="config", overrides=[*SMALL, *overrides]))
@@ -274,7 +273,7 @@ def supervise(
         samples_devices=True,
     )
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "scalewise.sweep.supervisor"],
+        [sys.executable, "-P", "-m", "scalewise.supervisor.supervisor"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=train.environment,

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 
 from fakes.train_command import LEAN, Finished, Train, copy_own_code
-from scalewise.analysis.cells import Cell
-from scalewise.analysis.identity import differences, identity
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.shards import audit_shards
+from scalewise.analysis import Cell, load_sweep
+from scalewise.analysis.balance import audit_shards
+from scalewise.analysis.comparability import differences, identity
 from scalewise.cli import main
+from scalewise.host import CLASS_FILES
 from scalewise.records import CellFolder, read_metrics, read_shard, read_steps
-from scalewise.records.provenance import CLASS_FILES
 
 
 @pytest.fixture(scope="module")

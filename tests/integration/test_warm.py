@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.analysis.identity import identity
-from scalewise.analysis.load import load_sweep
+from scalewise.analysis import load_sweep
+from scalewise.analysis.comparability import identity
+from scalewise.host import descendants
+from scalewise.sweep import make_display
 from scalewise.sweep.compose import compose_cell
-from scalewise.sweep.display import make_display
 from scalewise.sweep.local_engine import LocalEngine
 from scalewise.sweep.plan import plan, request
-from scalewise.sweep.process_tree import descendants
 
 TYPED = [
     "strategy=ddp", "strategy.devices=2", "hardware=cpu", "tracking=none", "max_steps=4",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scalewise import cli
+from scalewise.cli import application
 
 SMALL = Path(__file__).resolve().parents[2] / "docs" / "results" / "h200x2_small"
 
@@ -59,13 +59,15 @@ def test_the_command_runs_as_a_module() -> None:
     assert done.stderr.startswith("scalewise report: /nonexist: no such folder")
 
 
-@pytest.mark.parametrize("name", cli.COMMANDS)
+@pytest.mark.parametrize("name", application.COMMANDS)
 def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     if name == "train":
-        assert callable(cli.COMMANDS[name].load())  # Hydra's --help is a process's own affair
+        assert callable(
+            application.COMMANDS[name].load()
+        )  # Hydra's --help is a process's own affair
         return
     with pytest.raises(SystemExit, match="0"):
-        cli.main([name, "--help"])
+        application.main([name, "--help"])
     assert capsys.readouterr().out.startswith(f"usage: scalewise {name} ")
 
 
@@ -73,7 +75,7 @@ def test_a_torn_plan_without_cells_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "sweep.json").write_text('{"schema_ver')
-    assert cli.main(["report", str(tmp_path)]) == 2
+    assert application.main(["report", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"scalewise report: {tmp_path}/sweep.json: cannot be read as JSON")
     assert error.endswith("; and no cell lies beside it\n")
@@ -82,7 +84,7 @@ def test_a_torn_plan_without_cells_is_named(
 def test_mirror_takes_the_folder_of_a_sweep(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["mirror", str(tmp_path)]) == 2
+    assert application.main(["mirror", str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert said == (
         f"scalewise mirror: {tmp_path}: found no sweep.json; allowed: the folder of a sweep\n"

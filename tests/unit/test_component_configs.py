@@ -12,13 +12,12 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from torch import nn
 
+from scalewise.config import HardwareConfig, LoaderConfig, PrecisionConfig, profile_of
+from scalewise.config.components import module_of
 from scalewise.datasets.contract import TrainingData
-from scalewise.datasets.loader import LoaderConfig
-from scalewise.hardware import HardwareConfig, profile_of
-from scalewise.models.contract import TrainableModel
-from scalewise.operations.contract import Operation
-from scalewise.train.precision import PrecisionConfig
-from scalewise.validation import build
+from scalewise.models import TrainableModel
+from scalewise.operations import Operation
+from scalewise.records import build
 
 CONF = Path(__file__).parents[2] / "conf"
 
@@ -39,7 +38,7 @@ def target_and_arguments(group: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     arguments = {
         k: v for k, v in group.items() if k not in ("_target_", "name", "takes", "gives", "loader")
     }
-    module, _, name = group["_target_"].rpartition(".")
+    module, name = module_of(group["_target_"]), group["_target_"].rpartition(".")[2]
     return getattr(importlib.import_module(module), name), arguments
 
 

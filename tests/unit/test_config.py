@@ -11,15 +11,15 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
-from scalewise.components import component_of
 from scalewise.config import (
+    KINDS,
     CellConfig,
     Component,
     ConfigError,
     bind,
     build_cell,
-    cell_id,
     check_module,
+    conf_dir,
     config_id,
     instantiate,
     keep_own_arguments,
@@ -27,10 +27,10 @@ from scalewise.config import (
     resolve,
     without_absent_groups,
 )
-from scalewise.paths import conf_dir
+from scalewise.config.components import component_of
+from scalewise.config.reader import cell_id
+from scalewise.records import DataError
 from scalewise.sweep.plan import request
-from scalewise.train.strategies import KINDS
-from scalewise.validation import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as OnlyForTypes

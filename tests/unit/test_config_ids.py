@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 
-from scalewise.config import resolve
-from scalewise.paths import conf_dir
+from scalewise.config import conf_dir, resolve
 from scalewise.sweep.plan import make_cell, request
 
 CONF = conf_dir()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scalewise.data_identity import changes, data_identity
+from scalewise.host import changes, data_identity
 
 MIB = 1 << 20
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from scalewise import cli
-from scalewise.defaults import FILE, save, saved, under
-from scalewise.errors import ConfigError
+from scalewise.cli import application
+from scalewise.cli.overrides import FILE, save, saved, under
+from scalewise.config import ConfigError
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ def test_what_is_typed_wins_key_by_key() -> None:
 def test_wrong_names_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ConfigError, match=r"found 'agnews-bas' \(did you mean 'agnews_base'\?\)"):
         save("agnews-bas")
-    assert cli.main(["defconfig", "nothing"]) == 2
+    assert application.main(["defconfig", "nothing"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 

@@ -13,14 +13,12 @@ from pathlib import Path
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from scalewise import ending, entry, paths
-from scalewise.command_line import overrides_last
-from scalewise.errors import ConfigError
-from scalewise.explain import explain, options_of
+from scalewise.cli import hydra_main
+from scalewise.cli.overrides import explain, overrides_last
+from scalewise.config import ConfigError, options_of
 from scalewise.records import SweepFolder, SweepPlan
-from scalewise.sweep import sweep_report, sweepers
-from scalewise.sweep.folder_lock import held
-from scalewise.sweep.sweep_report import SweepReport
+from scalewise.sweep import SweepReport, compose, engine, grid
+from scalewise.sweep.engine import held
 
 Train = Callable[..., tuple[int, str]]
 
@@ -34,7 +32,7 @@ def train(
     monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    paths._new_folder.cache_clear()
+    compose._new_folder.cache_clear()
 
     def refuse(*args: object, **kwargs: object) -> None:
         raise AssertionError(f"a process was started: {args}")
@@ -46,12 +44,12 @@ def train(
         monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
         # entry sets it for Hydra; here it must not outlive the call.
         monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
-        status = entry.train()
+        status = hydra_main.train()
         return status, capsys.readouterr().err
 
     yield run
     os.environ.pop("HYDRA_FULL_ERROR", None)
-    paths._new_folder.cache_clear()
+    compose._new_folder.cache_clear()
 
 
 WRONG = {
@@ -204,7 +202,7 @@ def test_a_preview_of_what_this_host_cannot_run_ends_as_its_run_would(
     train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs: list[SweepReport] = []
-    for module in (sweep_report, ending, entry):
+    for module in (engine, hydra_main, hydra_main):
         monkeypatch.setattr(module, "sweeps_run", runs)
     refused = train("hardware=h100")
     runs.clear()
@@ -213,7 +211,7 @@ def test_a_preview_of_what_this_host_cannot_run_ends_as_its_run_would(
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     status, errors = train("-m", "seed=1,2", "hardware=h100", "--dry-run")
     said = sys.stdout.getvalue()  # type: ignore[attr-defined]
-    assert (status, errors) == (ending.EXIT_SKIPPED, "")
+    assert (status, errors) == (hydra_main.EXIT_SKIPPED, "")
     assert "2 cells: 0 done, 0 to run, 2 this host cannot run\nnothing can run: " in said
 
 
@@ -222,7 +220,7 @@ def test_a_traceback_is_there_for_who_asks(train: Train, monkeypatch: pytest.Mon
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     GlobalHydra.instance().clear()
     with pytest.raises(ConfigError, match="batch_size"):
-        entry.train()
+        hydra_main.train()
 
 
 @pytest.mark.parametrize(
@@ -305,7 +303,7 @@ def test_the_precisions_are_offered_under_one_name_each() -> None:
 def test_many_cells_of_hydras_sweeper_are_announced_as_slow(
     train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweepers, "_MANY", 3)
+    monkeypatch.setattr(grid, "_MANY", 3)
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     typed = ("-m", "hydra/sweeper=basic", "--dry-run")
     assert train(*typed, "seed=1,2") == (0, "")

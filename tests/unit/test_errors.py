@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from scalewise.cli import main
-from scalewise.errors import ConfigError, escaped, first_line, in_one_line
+from scalewise.config import ConfigError, first_line, in_one_line
+from scalewise.host import escaped
 from scalewise.records import RecordError
 
 

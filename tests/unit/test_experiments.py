@@ -12,9 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from scalewise.config import resolve
-from scalewise.paths import sweep_folder
-from scalewise.sweep.grid import combinations
-from scalewise.sweep.grid_rules import rules
+from scalewise.sweep import combinations, rules, sweep_folder
 from scalewise.sweep.plan import request
 
 CONF = Path(__file__).parents[2] / "conf"

@@ -6,17 +6,9 @@ from typing import Any
 
 import pytest
 
-from scalewise.hardware import (
-    HardwareConfig,
-    PeakRates,
-    choose_gpus,
-    cpu_devices,
-    describes,
-    device_kind,
-)
-from scalewise.nccl_settings import check_nccl, nccl_warnings
-from scalewise.records import DeviceInfo
-from scalewise.validation import DataError, build
+from scalewise.config import HardwareConfig, choose_gpus, cpu_devices, device_kind
+from scalewise.config.hardware import PeakRates, check_nccl, describes, nccl_warnings
+from scalewise.records import DataError, DeviceInfo, build
 
 
 def gpus(count: int, name: str = "NVIDIA A10G") -> list[DeviceInfo]:

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from scalewise import host
+from scalewise.host import limits
 
 
 @pytest.fixture
 def member_of(monkeypatch: pytest.MonkeyPatch) -> object:
     """Put this process into the cgroups of ``/proc/self/cgroup`` lines."""
-    read = host._read
+    read = limits._read
 
     def use(*lines: str) -> None:
         def fake(path: Path) -> str | None:
             return "\n".join(lines) if path == Path("/proc/self/cgroup") else read(path)
 
-        monkeypatch.setattr(host, "_read", fake)
+        monkeypatch.setattr(limits, "_read", fake)
 
     return use
 
@@ -35,24 +35,24 @@ def test_the_smallest_quota_on_the_way_up_counts(tmp_path: Path, member_of: obje
     put(tmp_path, "a/b/cpu.max", "400000 100000")
     put(tmp_path, "a/cpu.max", "150000 100000")
     put(tmp_path, "cpu.max", "max 100000")
-    assert host.cpu_quota(tmp_path) == 1.5
+    assert limits.cpu_quota(tmp_path) == 1.5
 
 
 def test_version_1_counts_too_and_minus_one_is_no_limit(tmp_path: Path, member_of: object) -> None:
     member_of("4:cpu,cpuacct:/job", "0::/")  # type: ignore[operator]
     put(tmp_path, "cpu,cpuacct/job/cpu.cfs_quota_us", "-1")
     put(tmp_path, "cpu,cpuacct/job/cpu.cfs_period_us", "100000")
-    assert host.cpu_quota(tmp_path) is None
+    assert limits.cpu_quota(tmp_path) is None
     put(tmp_path, "cpu,cpuacct/job/cpu.cfs_quota_us", "50000")
-    assert host.cpu_quota(tmp_path) == 0.5
+    assert limits.cpu_quota(tmp_path) == 0.5
 
 
 def test_a_quota_limits_the_cores_and_leaves_one(tmp_path: Path, member_of: object) -> None:
     own = tuple(sorted(os.sched_getaffinity(0)))
     member_of("0::/")  # type: ignore[operator]
-    assert host.usable_cores(tmp_path) == own
+    assert limits.usable_cores(tmp_path) == own
     put(tmp_path, "cpu.max", "20000 100000")
-    assert host.usable_cores(tmp_path) == own[:1]
+    assert limits.usable_cores(tmp_path) == own[:1]
 
 
 def test_affinity_limits_the_cores(tmp_path: Path, member_of: object) -> None:
@@ -61,7 +61,7 @@ def test_affinity_limits_the_cores(tmp_path: Path, member_of: object) -> None:
     one = max(before)
     try:
         os.sched_setaffinity(0, {one})
-        assert host.usable_cores(tmp_path) == (one,)
+        assert limits.usable_cores(tmp_path) == (one,)
     finally:
         os.sched_setaffinity(0, before)
 
@@ -70,15 +70,15 @@ def test_memory_limit_of_both_versions(tmp_path: Path, member_of: object) -> Non
     member_of("9:memory:/job", "0::/a")  # type: ignore[operator]
     put(tmp_path, "memory/job/memory.limit_in_bytes", str(2**63 - 4096))
     put(tmp_path, "a/memory.max", "max")
-    assert host.memory_limit_mib(tmp_path) is None
+    assert limits.memory_limit_mib(tmp_path) is None
     put(tmp_path, "a/memory.max", str(512 * 2**20))
-    assert host.memory_limit_mib(tmp_path) == 512
+    assert limits.memory_limit_mib(tmp_path) == 512
     put(tmp_path, "memory/job/memory.limit_in_bytes", str(100 * 2**20))
-    assert host.memory_limit_mib(tmp_path) == 100
+    assert limits.memory_limit_mib(tmp_path) == 100
 
 
 def test_the_processor_has_a_name() -> None:
-    assert host.processor_name()
+    assert limits.processor_name()
 
 
 def test_the_memory_that_is_left_is_the_least_of_machine_and_cgroups(
@@ -87,11 +87,11 @@ def test_the_memory_that_is_left_is_the_least_of_machine_and_cgroups(
     member_of("0::/job")  # type: ignore[operator]
     put(tmp_path, "meminfo", "MemTotal: 8388608 kB\nMemAvailable: 4194304 kB\n")
     meminfo = tmp_path / "meminfo"
-    assert host.memory_available_mib(tmp_path, meminfo) == 4096
+    assert limits.memory_available_mib(tmp_path, meminfo) == 4096
     put(tmp_path, "memory.max", "max")
     put(tmp_path, "job/memory.max", str(2048 * 2**20))
     put(tmp_path, "job/memory.current", str(1024 * 2**20))
     put(tmp_path, "job/memory.stat", f"anon 1\ninactive_file {512 * 2**20}\n")
-    assert host.memory_available_mib(tmp_path, meminfo) == 1536
-    assert host.memory_available_mib(tmp_path, tmp_path / "none") == 1536
-    assert host.memory_available_mib(tmp_path / "none", tmp_path / "none") is None
+    assert limits.memory_available_mib(tmp_path, meminfo) == 1536
+    assert limits.memory_available_mib(tmp_path, tmp_path / "none") == 1536
+    assert limits.memory_available_mib(tmp_path / "none", tmp_path / "none") is None

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from scalewise import host_identity
-from scalewise.host_identity import host_id, identify, place_id
+from scalewise.host import host_id, place_id
+from scalewise.host import identity as identity_module
+from scalewise.host.identity import identify
 
 BOOT = "6662b647-f7f9-49a6-8dfb-cc9460e52ad1"
 MAC = "3c:ec:ef:12:34:56"
@@ -49,7 +50,7 @@ class Host:
 
 @pytest.fixture(autouse=True)
 def one_name_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_identity.socket, "gethostname", lambda: "localhost")
+    monkeypatch.setattr(identity_module.socket, "gethostname", lambda: "localhost")
 
 
 def test_this_host_has_an_identity_that_does_not_name_it() -> None:
@@ -113,7 +114,7 @@ def test_what_cannot_be_read_leaves_the_name(
 ) -> None:
     nameless = identify(tmp_path)
     assert nameless.startswith("name-")
-    monkeypatch.setattr(host_identity.socket, "gethostname", lambda: "another")
+    monkeypatch.setattr(identity_module.socket, "gethostname", lambda: "another")
     assert identify(tmp_path) != nameless
     assert "another" not in identify(tmp_path)
 
@@ -121,6 +122,6 @@ def test_what_cannot_be_read_leaves_the_name(
 def test_containers_of_one_host_write_files_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     here = place_id()
     assert here.startswith(f"{host_id()}-")
-    monkeypatch.setattr(host_identity.socket, "gethostname", lambda: "another")
+    monkeypatch.setattr(identity_module.socket, "gethostname", lambda: "another")
     assert place_id() != here
     assert place_id().startswith(f"{host_id()}-")

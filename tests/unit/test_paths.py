@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from scalewise import paths
+from scalewise.config import components
+from scalewise.sweep import compose
 
 
 @pytest.fixture(autouse=True)
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
-    paths._new_folder.cache_clear()
+    compose._new_folder.cache_clear()
     yield
-    paths._new_folder.cache_clear()
+    compose._new_folder.cache_clear()
 
 
 def begun(folder: Path) -> Path:
@@ -25,36 +26,36 @@ def begun(folder: Path) -> Path:
 
 
 def test_the_shipped_configuration_is_found() -> None:
-    assert (paths.conf_dir() / "config.yaml").is_file()
+    assert (components.conf_dir() / "config.yaml").is_file()
 
 
 def test_one_process_has_one_new_folder_and_two_have_two() -> None:
-    first = paths.sweep_folder([])
-    assert paths.sweep_folder(["seed=1"]) == first
-    paths._new_folder.cache_clear()
-    assert paths.sweep_folder([]) != first
+    first = compose.sweep_folder([])
+    assert compose.sweep_folder(["seed=1"]) == first
+    compose._new_folder.cache_clear()
+    assert compose.sweep_folder([]) != first
 
 
 @pytest.mark.parametrize("spelling", ["sweep.resume={}", "+sweep.resume={}", "sweep.resume='{}'"])
 def test_a_sweep_that_was_begun_is_resumed(tmp_path: Path, spelling: str) -> None:
     folder = begun(tmp_path / "old sweep")
-    assert paths.sweep_folder(["seed=1", spelling.format(folder)]) == str(folder)
+    assert compose.sweep_folder(["seed=1", spelling.format(folder)]) == str(folder)
 
 
 @pytest.mark.parametrize("value", ["null", "", "nowhere"])
 def test_a_sweep_that_was_never_begun_is_not(value: str) -> None:
-    assert paths.sweep_folder([f"sweep.resume={value}"]).startswith("multirun/")
+    assert compose.sweep_folder([f"sweep.resume={value}"]).startswith("multirun/")
 
 
 def test_only_a_new_folder_without_a_sweep_is_removed(tmp_path: Path) -> None:
-    paths.discard_unused_folder()
+    compose.discard_unused_folder()
     resumed = begun(tmp_path / "old")
-    paths.sweep_folder([f"sweep.resume={resumed}"])
-    new = Path(paths.sweep_folder([]))
+    compose.sweep_folder([f"sweep.resume={resumed}"])
+    new = Path(compose.sweep_folder([]))
     (new / ".hydra").mkdir(parents=True)
-    paths.discard_unused_folder()
+    compose.discard_unused_folder()
     assert not new.exists()
     begun(new)
-    paths.discard_unused_folder()
+    compose.discard_unused_folder()
     assert new.exists()
     assert resumed.exists()

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.streams import is_unread
+from scalewise.host import is_unread
 
 LOOP = """
 import sys, time
-from scalewise.streams import interrupt_on_polite_signals
+from scalewise.host import interrupt_on_polite_signals
 interrupt_on_polite_signals()
 try:
     print("ready", flush=True)
@@ -78,7 +78,7 @@ def test_processes_started_from_there_find_no_stream_closed(closed: str, tmp_pat
     said = tmp_path / "said"
     child = f"import os; [os.fstat(n) for n in (0, 1, 2)]; open({str(said)!r}, 'w').write('open')"
     code = (
-        "from scalewise.streams import open_closed_streams; open_closed_streams(); "
+        "from scalewise.host import open_closed_streams; open_closed_streams(); "
         "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', sys.argv[1]]))"
     )
     command = ["sh", "-c", f'"$0" -c "$1" "$2" {closed}', sys.executable, code, child]
@@ -97,8 +97,8 @@ def test_what_says_that_nobody_reads() -> None:
 def test_help_ends_where_its_reader_does() -> None:
     """``train.py --help | head -1``, its reader gone before the first word."""
     code = (
-        "import sys; from scalewise.entry import train; sys.argv = ['train.py', '--help']; "
-        "sys.exit(train())"
+        "import sys; from scalewise.cli.hydra_main import train; "
+        "sys.argv = ['train.py', '--help']; sys.exit(train())"
     )
     reading, writing = os.pipe()
     os.close(reading)

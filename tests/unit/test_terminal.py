@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from scalewise.terminal import open_console
+from scalewise.host import open_console
 
 
 def test_nothing_is_cut_or_broken_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,8 @@ from typing import Annotated, Any, ClassVar, Literal
 import pytest
 from pydantic import Field
 
-from scalewise.validation import DEEPEST, DataError, build, closest, convert, shown, to_plain
+from scalewise.records import DataError, build, closest, convert, to_plain
+from scalewise.records.validation import DEEPEST, shown
 
 
 @dataclass(frozen=True)

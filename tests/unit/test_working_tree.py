@@ -10,16 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from scalewise import working_tree
-from scalewise.records.provenance import CLASS_FILES, SOURCE_SHA256, WORKING_DIRECTORY
-from scalewise.working_tree import (
+from scalewise.host import (
+    CLASS_FILES,
+    SOURCE_SHA256,
+    WORKING_DIRECTORY,
     code_changes,
-    code_version,
+    identity,
     own_classes,
     running_code,
     scalewise_version,
-    source_sha256,
 )
+from scalewise.host.identity import code_version, source_sha256
 
 
 def repository(folder: Path) -> str:
@@ -81,9 +82,9 @@ def test_a_users_commit_is_recorded_as_none_of_scalewises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     users = repository(tmp_path)
-    monkeypatch.setattr(working_tree, "scalewise_version", lambda: {"commit": "ours"})
+    monkeypatch.setattr(identity, "scalewise_version", lambda: {"commit": "ours"})
     assert running_code(tmp_path) == {"commit": "ours"}
-    monkeypatch.setattr(working_tree, "scalewise_version", lambda: {SOURCE_SHA256: "0"})
+    monkeypatch.setattr(identity, "scalewise_version", lambda: {SOURCE_SHA256: "0"})
     assert running_code(tmp_path) == {
         "commit": users, "dirty": False, "diff_sha256": None,
         "tree": WORKING_DIRECTORY, SOURCE_SHA256: "0",
@@ -120,7 +121,7 @@ def test_a_class_is_known_by_the_file_of_its_module_which_is_not_imported(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"raise RuntimeError({name!r})\n")
     search = [str(tmp_path)]
-    monkeypatch.setattr(working_tree, "scalewise_version", lambda: {"commit": "ours"})
+    monkeypatch.setattr(identity, "scalewise_version", lambda: {"commit": "ours"})
     content = hashlib.sha256((tmp_path / file).read_bytes()).hexdigest()
     found = running_code(tmp_path, [f"{module}.Net", f"{module}.Data"], search)
     assert found == {"commit": "ours", CLASS_FILES: {file: content}}
@@ -132,7 +133,7 @@ def test_a_class_is_known_by_the_file_of_its_module_which_is_not_imported(
 def test_a_class_that_is_not_found_has_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(working_tree, "scalewise_version", lambda: {"commit": "ours"})
+    monkeypatch.setattr(identity, "scalewise_version", lambda: {"commit": "ours"})
     absent = ["no_such_module.Net", "no.such.Net", "sys.Net", "__main__.Net"]
     assert running_code(tmp_path, absent, [str(tmp_path)]) == {"commit": "ours"}
 

@@ -50,10 +50,8 @@ class MatrixSweeper(BasicSweeper):
         self, overrides: list[Any], max_batch_size: int | None
     ) -> list[list[list[str]]]:
         """The jobs' overrides, in batches. ``overrides`` are read again with the grids' own."""
-        from scalewise.config import most_cells
-        from scalewise.errors import ConfigError
-        from scalewise.sweep.grid import combinations
-        from scalewise.sweep.grid_rules import rules, texts
+        from scalewise.config import ConfigError, most_cells
+        from scalewise.sweep import combinations, rules, texts
 
         assert self.hydra_context is not None and self.config is not None
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
@@ -87,7 +85,7 @@ class _SweepLauncher(Launcher):
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
-        from scalewise.sweep.sweepers import check_sweeper
+        from scalewise.sweep import check_sweeper
 
         self._context, self._config = hydra_context, config
         check_sweeper(config, hydra_context)
@@ -100,7 +98,7 @@ class LocalLauncher(_SweepLauncher):
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
         # Imported here because Hydra imports this module at every start, --help included.
-        from scalewise.sweep.launcher import launch
+        from scalewise.sweep import launch
 
         assert self._config is not None and self._context is not None, "Hydra calls setup first"
         return launch(self._config, self._context, job_overrides, initial_job_idx)
@@ -112,10 +110,10 @@ class ClusterLauncher(_SweepLauncher):
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
-        from scalewise.sweep import launcher
+        from scalewise.cluster import launch_on_cluster
 
         assert self._config is not None and self._context is not None, "Hydra calls setup first"
-        return launcher.launch_on_cluster(
+        return launch_on_cluster(
             self.cluster,
             self._config,
             self._context,

@@ -7,25 +7,235 @@ all-reduce curve says these buckets should take with nothing beside them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from scalewise.analysis.apart import Window
-from scalewise.analysis.breakdown import ExposedCommunication
-from scalewise.analysis.collective_curve import AllReduceCurve, all_reduce_curve, bus_factor
-from scalewise.analysis.figures import bounds_nothing, factor
-from scalewise.analysis.kinds import is_monitored
-from scalewise.analysis.limits import mean_anatomy
-from scalewise.analysis.runs import Configuration
+import numpy as np
+import numpy.typing as npt
+
+from scalewise.analysis.comparability import differences
+from scalewise.analysis.configuration import Configuration
+from scalewise.analysis.labels import bounds_nothing, factor
+from scalewise.analysis.model import is_monitored, is_profiled, is_timed
 from scalewise.analysis.scaling import Pair
-from scalewise.records import RankSummary
-from scalewise.records.doctor import DoctorReport
+from scalewise.analysis.steps import ExposedCommunication
+from scalewise.analysis.time_budget import mean_anatomy
+from scalewise.records import (
+    Backend,
+    CollectiveRate,
+    DeviceInfo,
+    DoctorReport,
+    RankSummary,
+    StepSeries,
+    WindowProfile,
+)
+
+# Cells that are no timed runs: examinations by the doctor, and windows under a profiler.
+#
+# Their figures stand beside those of timed cells and are never mixed with them.
+
+
+def timed_only(configs: Iterable[Configuration]) -> tuple[Configuration, ...]:
+    """Those whose cells are timed."""
+    return tuple(c for c in configs if is_timed(c.cells[0].config))
+
+
+@dataclass(frozen=True)
+class Window:
+    """A profiler's window over a configuration, ms a step."""
+
+    cell: str
+    """Name of the cell that was profiled."""
+    timeline: str
+    """``device``: kernels by name; ``host``: collectives and operators of a CPU host."""
+    steps: int
+    ranks: int
+    span_ms: float
+    """Mean over ranks. A profiled step is longer than a timed one."""
+    computation_ms: float
+    """Mean over ranks, of merged intervals."""
+    total_ms: float | None
+    """Communication, mean over ranks, waiting inside the collectives included; this and the two
+    below are None where the profiler made ranks wait (:meth:`without_waiting`)."""
+    overlapped_ms: float | None
+    """The part of ``total_ms`` beside which something was computed."""
+    least_total_ms: float | None
+    """Of the rank that waits least."""
+    on_ms: float | None
+    """Median step with reduction, the profiler stopped; None where none was left out."""
+    off_ms: float | None
+    """Median step without (``no_sync``), in blocks between those."""
+    transfer_ms: float | None = None
+    """Communication without the waiting: each collective as long as it ran on the rank that came to
+    it last. None where ranks ran different ones, or the record is older than their durations."""
+    slower_ms: float | None = None
+    """How much later the last gradient of a step is there with reduction than without, median
+    less median of the mean over ranks: computation beside collectives, and what DDP does to each
+    gradient. None where phases were not marked."""
+
+    @property
+    def not_overlapped_ms(self) -> float | None:
+        if self.total_ms is None or self.overlapped_ms is None:
+            return None
+        return self.total_ms - self.overlapped_ms
+
+    def without_waiting(self) -> Window:
+        """The same without the figures that waiting inside collectives is part of."""
+        return replace(self, total_ms=None, overlapped_ms=None, least_total_ms=None)
+
+    @property
+    def cost_ms(self) -> float | None:
+        """All that reducing costs a step: what is exposed, and the slower computation beside it."""
+        return None if self.on_ms is None or self.off_ms is None else self.on_ms - self.off_ms
+
+
+def windows(configs: Sequence[Configuration]) -> dict[str, Window]:
+    """``config_id`` of a timed configuration to the window over its profiled twin."""
+    profiled = [c for c in configs if is_profiled(c.cells[0].config) and c.runs]
+    found = {}
+    for config in timed_only(configs):
+        for other in profiled:
+            if config.runs and not differences(config.identity, other.identity, "measuring"):
+                window = _window(other)
+                if window is not None:
+                    found[config.config_id] = window
+    return found
+
+
+def _window(config: Configuration) -> Window | None:
+    cell = config.runs[-1].cell
+    ranks = cell.profiles
+    totals = [r.communication_ms for r in ranks if r.communication_ms is not None]
+    if not totals or len(totals) != config.runs[-1].world_size:
+        return None
+    return Window(
+        cell=cell.planned.name,
+        timeline=ranks[0].timeline,
+        steps=ranks[0].steps,
+        ranks=len(ranks),
+        span_ms=_mean([r.span_ms for r in ranks]),
+        computation_ms=_mean([r.computation_ms for r in ranks]),
+        total_ms=_mean(totals),
+        overlapped_ms=_mean([r.overlapped_ms or 0.0 for r in ranks]),
+        least_total_ms=min(totals),
+        transfer_ms=_transfer_ms(ranks),
+        on_ms=_median_step(cell.steps, ranks[0].reduced_steps),
+        off_ms=_median_step(cell.steps, ranks[0].unreduced_steps),
+        slower_ms=_later(cell.steps, ranks[0].reduced_steps, ranks[0].unreduced_steps),
+    )
+
+
+def _transfer_ms(ranks: Sequence[WindowProfile]) -> float | None:
+    """A step. A collective begins where its rank is ready, and ends everywhere at once."""
+    durations = [rank.collectives_ms for rank in ranks]
+    if not durations[0] or len({len(each) for each in durations}) > 1:
+        return None
+    return math.fsum(min(each) for each in zip(*durations, strict=True)) / ranks[0].steps
+
+
+def _later(
+    series: Sequence[StepSeries], reduced: Sequence[int], unreduced: Sequence[int]
+) -> float | None:
+    """Median *arrival* with reduction less that without, in ms."""
+    on, off = (_chosen(series, steps, "arrival") for steps in (reduced, unreduced))
+    if on is None or off is None:
+        return None
+    later = float(np.median(on.mean(axis=0)) - np.median(off.mean(axis=0)))
+    return None if np.isnan(later) else later
+
+
+def _median_step(series: Sequence[StepSeries], steps: Sequence[int]) -> float | None:
+    """Median over these steps of the slowest rank's time, in ms."""
+    times = _chosen(series, steps, "step")
+    return None if times is None else float(np.median(times.max(axis=0)))
+
+
+def _chosen(
+    series: Sequence[StepSeries], steps: Sequence[int], name: str
+) -> npt.NDArray[np.float64] | None:
+    """Column ``name`` in ms of these steps, shape ``[ranks, steps]``; None without any."""
+    if not steps or not series:
+        return None
+    chosen = [one.column(name)[np.isin(one.rows["step"], steps)] for one in series]
+    if len({len(times) for times in chosen}) != 1 or len(chosen[0]) == 0:
+        return None
+    return np.stack(chosen)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+# What an all-reduce of any size takes on the devices, from the doctor's measured sizes.
+
+
+def bus_factor(ranks: int) -> float:
+    """Bus over algorithm bandwidth of an all-reduce: 2 (n - 1) / n, as nccl-tests defines it."""
+    return 2 * (ranks - 1) / ranks
+
+
+@dataclass(frozen=True)
+class AllReduceCurve:
+    """Time over size, between measured sizes by a straight line in logarithms of both."""
+
+    backend: Backend
+    ranks: int
+    points: tuple[tuple[int, float], ...]
+    """Bytes and ms, smallest first; two or more."""
+
+    def ms(self, size_bytes: float) -> float:
+        """Below the smallest size its time, above the largest its bandwidth."""
+        (least, least_ms), (most, most_ms) = self.points[0], self.points[-1]
+        if size_bytes <= least:
+            return least_ms
+        if size_bytes >= most:
+            return most_ms * size_bytes / most
+        for (low, low_ms), (high, high_ms) in zip(self.points, self.points[1:], strict=False):
+            if size_bytes <= high:
+                share = math.log(size_bytes / low) / math.log(high / low)
+                return math.exp(math.log(low_ms) * (1 - share) + math.log(high_ms) * share)
+        raise AssertionError("unreachable: the size lies between the ends")
+
+    def bus_gb_s(self, size_bytes: float) -> float:
+        """10^9 bytes a second on each link."""
+        return size_bytes * bus_factor(self.ranks) / self.ms(size_bytes) / 1e6
+
+
+def all_reduce_curve(
+    report: DoctorReport | None, devices: Sequence[DeviceInfo]
+) -> AllReduceCurve | str:
+    """The curve for these devices, or why there is none."""
+    if report is None:
+        return "no doctor.json beside the cells: add sweep.doctor=true"
+    backend: Backend = "nccl" if all(d.kind == "cuda" for d in devices) else "gloo"
+    examined = [facts.device for facts in report.devices]
+    if len(examined) != len(devices):
+        return f"the doctor examined {len(examined)} devices, and {len(devices)} trained"
+    if sorted(map(_known_as, examined)) != sorted(map(_known_as, devices)):
+        return "the doctor examined other devices than those that trained"
+    rates: list[CollectiveRate] = [
+        rate for rate in report.collectives
+        if (rate.backend, rate.collective, rate.ranks) == (backend, "all_reduce", len(devices))
+    ]  # fmt: skip
+    points = {rate.bytes: rate.timing.median_us / 1e3 for rate in rates}
+    if len(points) < 2:
+        return f"the doctor measured no {backend} all-reduce over {len(devices)} ranks"
+    return AllReduceCurve(backend, len(devices), tuple(sorted(points.items())))
+
+
+def _known_as(device: DeviceInfo) -> str:
+    return device.uuid or device.name
+
 
 Against = Literal["profiler window", "doctor's curve", "exposed only"]
 
+
 _WORTH_SAYING = 0.02
 """Share of a profiled step below which waiting is no reason to doubt a window."""
+
+
 _HELD_BACK = 1.5
 """What a window leaves uncovered, over what the timed steps expose, from which it is doubted."""
 
@@ -221,3 +431,75 @@ def _communication_ms(
     if expected is not None:
         return expected, "doctor's curve"
     return (exposed.mean_ms, "exposed only") if exposed else (None, None)
+
+
+# The communication breakdown of the TensorFlow study, row by row, on what DDP really does.
+#
+# That study splits 58-85 ms of communication a step into five rows. DDP has no counterpart for
+# three of them: gradients never go to one place and back, and buffers are not made in every step.
+
+
+@dataclass(frozen=True)
+class SeedRow:
+    """One row of that table."""
+
+    name: str
+    ms: float | None
+    """None where DDP has no such step, or where it was not measured."""
+    exists: bool
+    """Whether anything in DDP corresponds to it."""
+    meaning: str
+    """What it is here, or why it is absent."""
+
+
+def seed_rows(found: Communication) -> tuple[SeedRow, ...]:
+    """All five, in the order of that table."""
+    exposed = found.exposed
+    ms, meaning = _all_reduce(found)
+    return (
+        SeedRow(
+            "gradient collection",
+            None,
+            False,
+            "absent: each gradient is written into its bucket by backward itself "
+            "(gradient_as_bucket_view), and is in its time",
+        ),
+        SeedRow("all-reduce operation", ms, True, meaning),
+        SeedRow(
+            "gradient broadcast",
+            None,
+            False,
+            "absent: an all-reduce leaves the mean on every rank; parameters are broadcast once, "
+            "before the first step",
+        ),
+        SeedRow(
+            "synchronization",
+            exposed.wait_ms if exposed else None,
+            True,
+            "waiting for the slowest rank at the end of backward, mean over ranks",
+        ),
+        SeedRow(
+            "buffer management",
+            None,
+            False,
+            "absent: buckets and the collectives' buffers are made once and kept; batch "
+            "statistics, where a model has them, are sent within forward",
+        ),
+    )
+
+
+def _all_reduce(found: Communication) -> tuple[float | None, str]:
+    """Ms a step, and which part of all collectives that is."""
+    window, exposed = found.window, found.exposed
+    if window is not None and window.total_ms is not None:
+        return (
+            window.total_ms,
+            "all collectives of a step, from the profiler window, waiting inside them included",
+        )
+    if window is not None and window.transfer_ms is not None:
+        return window.transfer_ms, "all collectives of a step, from the profiler window, no waiting"
+    rest = ": the rest needs profile.window=true" if window is None else ""
+    return (
+        exposed.transfer_ms if exposed else None,
+        f"the exposed part only, without waiting{rest}",
+    )

@@ -1,94 +1,270 @@
-"""What a diagnosis is, and what the checks that make one look at."""
+"""What limits a configuration: named from its measurements, with evidence, size and a way out.
+
+Every check reads measurements alone (never what was asked for), names a limit only above its
+threshold, gives its size in ms a step, and says which test would refute it. More than one may
+hold; they are listed by size, faults that make the figures meaningless first.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
-import numpy as np
-
-from scalewise.analysis.breakdown import RankAnatomy
+from scalewise.analysis.configuration import Configuration
+from scalewise.analysis.device_checks import (
+    activity,
+    allocator,
+    communication,
+    divided_too_far,
+    idle_stages,
+    launch_bound_stages,
+    throttled,
+)
+from scalewise.analysis.diagnosis_case import (
+    Case,
+    Diagnosis,
+    Limit,
+    compute_ms,
+    contention_ms,
+    median_compute_ms,
+)
+from scalewise.analysis.rank_checks import (
+    input_bound,
+    oversubscribed,
+    parameter_averaging,
+    redundant_reductions,
+    sharding,
+    stalls,
+    straggler,
+    uneven_shards,
+)
 from scalewise.analysis.run import Run
-from scalewise.analysis.throughput import timeline
-from scalewise.analysis.usage import DeviceUsage
+from scalewise.records import ImportedResult
 
-Limit = Literal[
-    "not sharded", "uneven shards", "straggler", "stalls", "input-bound", "communication-bound",
-    "launch-bound", "batch too small", "memory-bound", "compute-bound", "throttled",
-    "allocator thrash", "host oversubscribed", "per-replica throughput",
-    "inflated throughput", "unsynchronised timing", "redundant reductions",
-    "idle pipeline stages", "launch-bound stages",
-]  # fmt: skip
+# Every check: reads the measurements of a run, yields a diagnosis or nothing.
 
 
-@dataclass(frozen=True)
-class Diagnosis:
-    """One limit."""
-
-    limit: Limit
-    ms: float
-    """What it costs, in ms a step."""
-    step_ms: float
-    evidence: str
-    refutation: str
-    """A test, and what it must show if the diagnosis is right."""
-    rank: int | None = None
-    invalidates: bool = False
-    """The run did something else than it says: its speedup means nothing."""
-    repeat: int | None = None
-    """Whose figures these are, where there are several runs: a table's step is their mean."""
-
-    @property
-    def cost(self) -> str:
-        """``3.54 of 32.2 ms a step``, with the repeat that it was taken from."""
-        whose = "" if self.repeat is None else f" in repeat {self.repeat}"
-        return f"{self.ms:.3g} of {self.step_ms:.3g} ms a step{whose}"
-
-    def __str__(self) -> str:
-        return f"{self.limit} ({self.cost}): {self.evidence}"
+CHECKS: tuple[Callable[[Case], Iterator[Diagnosis]], ...] = (
+    sharding, uneven_shards, straggler, stalls, input_bound, communication, divided_too_far,
+    activity, throttled, allocator, oversubscribed, redundant_reductions, parameter_averaging,
+    idle_stages, launch_bound_stages,
+)  # fmt: skip
+"""In no order of importance."""
 
 
-@dataclass(frozen=True)
-class Case:
-    """What the checks look at: one run, and the compute time of its single-device twin."""
-
-    run: Run
-    step_ms: float
-    host: RankAnatomy
-    device: RankAnatomy | None
-    twin_compute_ms: float | None
-    """Of a typical step, mean over its runs; on a CPU without what a crowd had of it."""
-    twin_step_ms: float | None = None
-    """Mean over its steps and runs."""
-    twin_contention_ms: float = 0.0
-    """What ``twin_compute_ms`` was reduced by, mean over its runs."""
-
-    @property
-    def phases(self) -> RankAnatomy:
-        return self.device or self.host
-
-    @property
-    def compute_ms(self) -> float | None:
-        return compute_ms(self.phases)
-
-    def usage(self) -> tuple[DeviceUsage, ...]:
-        return self.run.usage.devices if self.run.usage else ()
+# Results that were measured elsewhere: do their own numbers agree with one another?
+#
+# A throughput that was computed from the wrong batch looks like bad (or wonderful) scaling. The
+# step time that stands beside it gives it away: ``samples/s * seconds a step`` is the batch that
+# was counted, and it must be the global one.
 
 
-def compute_ms(anatomy: RankAnatomy) -> float | None:
-    """Forward and backward of a step."""
-    forward, backward = anatomy.phases_ms["forward"], anatomy.phases_ms["backward"]
-    return None if forward is None or backward is None else forward + backward
+TOLERANCE = 0.05
+"""Relative difference up to which two figures count as the same: published ones are rounded."""
 
 
-def median_compute_ms(run: Run) -> float | None:
-    """Forward and backward of a step, median over the steps of all ranks.
+def check_imported(result: ImportedResult) -> tuple[Diagnosis, ...]:
+    """What the figures contradict; empty where they agree."""
+    found = []
+    counted, n = result.counted_batch, result.devices
+    if n > 1 and _same(counted, result.global_batch_size / n):
+        found.append(
+            Diagnosis(
+                "per-replica throughput",
+                result.step_time_ms * (1 - 1 / n),
+                result.step_time_ms,
+                f"{result.samples_per_s:,.6g} samples/s at {result.step_time_ms:.3g} ms a step "
+                f"count {counted:.4g} samples: one replica's share of a global batch of "
+                f"{result.global_batch_size}; the throughput of all is {n} times higher",
+                "one device with that share of the batch gives the same figure",
+                invalidates=True,
+            )
+        )
+    elif n > 1 and _same(counted, result.global_batch_size * n):
+        found.append(
+            Diagnosis(
+                "inflated throughput",
+                result.step_time_ms * (n - 1),
+                result.step_time_ms,
+                f"{result.samples_per_s:,.6g} samples/s at {result.step_time_ms:.3g} ms a step "
+                f"count {counted:.4g} samples, {n} times the global batch: a global figure was "
+                "multiplied by the devices once more",
+                "the samples of an epoch over its wall time give the lower figure",
+                invalidates=True,
+            )
+        )
+    communication = result.communication_ms
+    if communication is not None and communication > result.step_time_ms * (1 + TOLERANCE):
+        found.append(
+            Diagnosis(
+                "unsynchronised timing",
+                communication - result.step_time_ms,
+                result.step_time_ms,
+                f"{communication:.3g} ms of communication stand inside a step of "
+                f"{result.step_time_ms:.3g} ms: the timer enclosed other work, or did not wait",
+                "the same span timed by events on the device is no longer than the step",
+                invalidates=True,
+            )
+        )
+    return tuple(found)
 
-    The median, because this is compared with other runs: a host that interrupts one of them for a
-    few long steps must not look like fixed cost. None where it was not timed.
+
+def _same(a: float, b: float) -> bool:
+    return abs(a - b) <= TOLERANCE * b
+
+
+WELL_SPENT = frozenset({"compute-bound", "memory-bound"})
+"""Limits that are no loss: the device does nothing but its work."""
+
+
+MOST_CONTENTION_SHARE = 1 / 3
+"""Share of a step up to which computing is known without what a crowd had of it. In which phases
+the delay fell is not counted: taken to be spread like the time of the step, it may be wrong by as
+much again, and beyond a third that is half of what would be left."""
+
+
+def diagnose(config: Configuration, twin: Configuration | None = None) -> tuple[Diagnosis, ...]:
+    """The limits found in most runs of ``config``, largest first.
+
+    Each with the figures of the run in the middle, whose repeat it names: evidence is of one run.
+    ``twin`` is its single-device twin, where there is one: what dividing the work did not shrink
+    is seen only beside it.
     """
-    timed = [one.timed() for one in run.cell.steps]
-    line = timeline(timed)
-    each = [one.column("forward", line) + one.column("backward", line) for one in timed]
-    known = np.concatenate([ms[~np.isnan(ms)] for ms in each]) if each else np.empty(0)
-    return float(np.median(known)) if known.size else None
+    found = [_of_repeat(run, config, diagnose_run(run, twin)) for run in config.runs]
+    kept: list[Diagnosis] = []
+    for key in dict.fromkeys((d.limit, d.rank) for run in found for d in run):
+        hits = [d for run in found for d in run if (d.limit, d.rank) == key]
+        if 2 * len(hits) > len(found):
+            middle = sorted(hits, key=lambda d: d.ms)[len(hits) // 2]
+            seen = f" (in {len(hits)} of {len(found)} runs)" if len(hits) < len(found) else ""
+            kept.append(replace(middle, evidence=middle.evidence + seen))
+    return in_order(kept)
+
+
+def _of_repeat(run: Run, config: Configuration, found: Iterable[Diagnosis]) -> list[Diagnosis]:
+    """One run needs no name: the tables' figures are its own."""
+    repeat = run.cell.planned.repeat if len(config.runs) > 1 else None
+    return [replace(diagnosis, repeat=repeat) for diagnosis in found]
+
+
+def in_order(found: Iterable[Diagnosis]) -> tuple[Diagnosis, ...]:
+    """What makes the figures meaningless, then what costs time by size, then what it is spent on.
+
+    A device that computes all the time is what one pays for; what keeps it from that, however
+    small, is what one can mend.
+    """
+    return tuple(sorted(found, key=lambda d: (not d.invalidates, d.limit in WELL_SPENT, -d.ms)))
+
+
+def diagnose_run(run: Run, twin: Configuration | None = None) -> list[Diagnosis]:
+    """The limits of one run, and what a published line beside it contradicts.
+
+    Empty where no step was recorded.
+    """
+    line = run.cell.imported
+    contradictions = list(check_imported(line)) if line else []
+    if run.anatomy is None or run.throughput is None:
+        return contradictions
+    host, device = run.anatomy.mean("host"), run.anatomy.mean("device")
+    if host is None:
+        return contradictions
+    own = _twin_compute(run, twin)
+    case = Case(
+        run,
+        run.throughput.step_time_ms.mean,
+        host,
+        device,
+        own.compute_ms if own else None,
+        _twin_step(twin),
+        own.contention_ms if own else 0.0,
+    )
+    return contradictions + [diagnosis for check in CHECKS for diagnosis in check(case)]
+
+
+def _twin_step(twin: Configuration | None) -> float | None:
+    figure = twin.estimate("step_time_ms") if twin is not None else None
+    return figure.value if figure else None
+
+
+@dataclass(frozen=True)
+class _OwnCompute:
+    """Forward and backward of a typical step."""
+
+    compute_ms: float
+    """Without what other processes that held the cores had of it."""
+    contention_ms: float
+    """What it was reduced by."""
+
+
+def _twin_compute(run: Run, twin: Configuration | None) -> _OwnCompute | None:
+    """Mean over the runs of the twin; None unless it is known of more than half of them."""
+    result = run.cell.result
+    if twin is None or result is None or result.scaling != "strong":
+        return None
+    known = [own for r in twin.runs if (own := _own_compute(r)) is not None]
+    if 2 * len(known) <= len(twin.runs):
+        return None
+    return _OwnCompute(
+        sum(own.compute_ms for own in known) / len(known),
+        sum(own.contention_ms for own in known) / len(known),
+    )
+
+
+def _own_compute(run: Run) -> _OwnCompute | None:
+    """None where it was not timed, and where a crowd had more than :data:`MOST_CONTENTION_SHARE`.
+
+    The delay is a mean over steps, which few long ones may make: it is taken from the mean, and
+    the median stands where that is less.
+    """
+    median_ms = median_compute_ms(run)
+    if median_ms is None or run.anatomy is None or run.anatomy.mean("device") is not None:
+        return None if median_ms is None else _OwnCompute(median_ms, 0.0)
+    host = run.anatomy.mean("host")
+    mean_ms = compute_ms(host) if host is not None else None
+    if host is None or mean_ms is None or not host.step_ms:
+        return None
+    contention_share = contention_ms(run) / host.step_ms
+    if contention_share > MOST_CONTENTION_SHARE:
+        return None
+    own_ms = min(median_ms, mean_ms * (1 - contention_share))
+    return _OwnCompute(own_ms, median_ms - own_ms)
+
+
+# What follows from a diagnosis: what to change, as it is typed. Each is to be tried, not believed.
+#
+# A remedy is the lever that acts on the time the diagnosis measured; whether it pays is for a
+# sweep of the change against what there is to say.
+
+
+REMEDIES: Mapping[Limit, str] = {
+    "launch-bound": "take the host out of the step (execution=cudagraph, or execution=compile), or "
+    "give each launch more work (a larger batch_size); more devices add launches, not speed",
+    "input-bound": "load beside the training (dataset.loader.num_workers=4), ahead of it "
+    "(dataset.loader.device_prefetch=2), or keep the data on the device "
+    "(dataset.loader.device_resident=true)",
+    "communication-bound": "reduce less often (accumulate_grad_batches=4 with a larger batch, or "
+    "strategy=local_sgd) or less (strategy.compression=bf16 or powersgd), or compute more between "
+    "reductions (a larger batch_size); see what the links give: scalewise doctor",
+    "straggler": "run without the slow rank's device (hardware.gpus=[...]) and compare; give it a "
+    "share it can keep up with (strategy=heterogeneous)",
+    "stalls": "find what the host does then (validation, checkpoints, logging, other users); "
+    "look at the longest steps' phases",
+    "uneven shards": "share the batches evenly: a dataset whose loader scalewise builds is",
+    "not sharded": "each rank needs a part of its own: let scalewise or Lightning put the "
+    "distributed sampler in; the speedup of this run means nothing",
+    "batch too small": "a larger batch_size; under scaling=strong, fewer devices",
+    "memory-bound": "less traffic: execution=compile fuses, precision=bf16-mixed halves it",
+    "compute-bound": "this is what more devices are for; precision=bf16-mixed or tf32 where it is "
+    "fp32",
+    "throttled": "cooling and power first; the figures hold for this clock only",
+    "allocator thrash": "a smaller batch_size, execution.activation_checkpointing=true, or "
+    "strategy=fsdp; then the allocator needs no retries",
+    "host oversubscribed": "more cores for each rank, fewer loader workers, or a quieter host",
+    "redundant reductions": "strategy.no_sync=true: reduce once an optimizer step",
+    "launch-bound stages": "fewer microbatches (strategy.microbatches) or a larger batch_size, so "
+    "that each launch has more work, against the bubble that grows with fewer",
+    "idle pipeline stages": "more microbatches, or a cut of the model that balances the stages",
+    "per-replica throughput": "multiply by the replicas, or measure again; this figure is one's",
+    "inflated throughput": "measure again: it counts samples that nobody trained on",
+    "unsynchronised timing": "measure again with the device waited for; see docs/method.md",
+}  # fmt: skip

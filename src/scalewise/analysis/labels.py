@@ -7,10 +7,147 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scalewise.analysis.cells import Cell
-from scalewise.analysis.identity import flatten, is_factor
-from scalewise.analysis.kinds import is_examination, is_profiled, is_search
-from scalewise.records import PlannedCell
+from scalewise.analysis.comparability import flatten, is_factor
+from scalewise.analysis.model import Cell, is_examination, is_profiled, is_search
+from scalewise.analysis.statistics import Estimate, Interval, RatioEstimate
+from scalewise.records import PlannedCell, to_plain
+
+# How a figure and its doubt are written: to be read, and never as more than is known.
+#
+# Intervals of rates and ratios come from logarithms. Those of two or three runs may reach over
+# many powers of ten: small ends keep their digits, since 0.00 would be a bound that nobody
+# measured, and an interval that bounds nothing is called that.
+
+
+MISSING = "-"
+
+
+UNBOUNDED = 1e3
+"""Upper over lower end from which an interval says nothing: three orders of magnitude."""
+
+
+_LOPSIDED = 0.05
+"""How far from the middle of its interval, in halves of it, a figure is still written with ±."""
+
+
+_EQUAL = 1e-9
+"""Half width, in parts of the figure, below which runs are called equal: rounding makes as much."""
+
+
+_MOST_DIGITS = 5
+"""Significant digits of a figure; a doubt below the last of them is called that."""
+
+
+def number(value: float | None) -> str:
+    """Three significant digits, thousands grouped; a dash for None."""
+    if value is None:
+        return MISSING
+    if value == 0:
+        return "0"
+    magnitude = math.floor(math.log10(abs(float(f"{value:.3g}"))))
+    if not -3 <= magnitude < 7:
+        return f"{value:.2e}"
+    return f"{value:,.{max(0, 2 - magnitude)}f}"
+
+
+def factor(value: float) -> str:
+    """A ratio: two decimals from 0.1 to 1,000, beyond two or three significant digits."""
+    if 0.1 <= abs(value) < 1000:
+        return f"{value:.2f}"
+    return f"{value:.2g}" if abs(value) < 0.1 else number(value)
+
+
+def estimate(figure: Estimate | None) -> str:
+    """``mean ± half width``, the half width to two digits; the mean alone for one run.
+
+    ``mean [low, high]`` where the halves differ by more than a tenth. Runs that agree to the last
+    bit, as repeats of one seed may, tell nothing of how far others would lie from them: they are
+    said to be equal, and not to be certain.
+    """
+    if figure is None:
+        return MISSING
+    if figure.interval is None:
+        return number(figure.value)
+    if bounds_nothing(figure.interval):
+        return f"{number(figure.value)} ({no_bound(figure.n)})"
+    half = (figure.interval.high - figure.interval.low) / 2
+    if half <= _EQUAL * abs(figure.value):
+        which = "both" if figure.n == 2 else f"all {figure.n}"
+        return f"{number(figure.value)} (equal in {which} runs)"
+    middle = (figure.interval.high + figure.interval.low) / 2
+    if abs(middle - figure.value) > _LOPSIDED * half:
+        ends = (figure.value, figure.interval.low, figure.interval.high)
+        value, low, high = (number(float(f"{end:.3g}")) for end in ends)
+        return f"{value} [{low}, {high}]"
+    return _with_half_width(figure.value, half)
+
+
+def _with_half_width(value: float, half: float) -> str:
+    """Both to one place: of the second digit of ``half``, but of no digit of ``value`` beyond."""
+    first = _place(value) if value else _place(half)
+    place = min(max(_place(float(f"{half:.1e}")) - 1, first - _MOST_DIGITS + 1), first)
+    if place < -6:
+        return f"{number(value)} ± {half:.1e}"
+    doubt = _to_place(half, place)
+    if round(half, -place) == 0:
+        doubt = f"<{_to_place(10.0**place, place)}"
+    return f"{_to_place(value, place)} ± {doubt}"
+
+
+def _place(value: float) -> int:
+    """The power of ten of the first digit."""
+    return math.floor(math.log10(abs(value)))
+
+
+def _to_place(value: float, place: int) -> str:
+    return f"{round(value, -place):,.{max(0, -place)}f}"
+
+
+def ratio(figure: RatioEstimate) -> str:
+    """``value [low, high]``; ratios are not symmetric around their value."""
+    if figure.interval is None:
+        return factor(figure.value)
+    if bounds_nothing(figure.interval):
+        return f"{factor(figure.value)} ({no_bound(*figure.n)})"
+    return f"{factor(figure.value)} [{factor(figure.interval.low)}, {factor(figure.interval.high)}]"
+
+
+def interval_words(figure: RatioEstimate) -> str:
+    """``95 % interval 1.57-1.72``, or that it bounds nothing. Raises ValueError without one."""
+    if figure.interval is None:
+        raise ValueError("a ratio of single runs has no interval")
+    if bounds_nothing(figure.interval):
+        return no_bound(*figure.n)
+    ends = f"{factor(figure.interval.low)}-{factor(figure.interval.high)}"
+    return f"{confidence(figure.interval)} interval {ends}"
+
+
+def confidence(interval: Interval) -> str:
+    """``95 %``; of a corrected level, two digits of what is missing from 100: ``98.3 %``."""
+    missing = float(f"{100 * (1 - interval.confidence):.2g}")
+    return f"{100 - missing:.10g} %"
+
+
+def bounds_nothing(interval: Interval) -> bool:
+    """Whether an interval of a positive quantity is too wide to say anything."""
+    return interval.low > 0 and interval.high > UNBOUNDED * interval.low
+
+
+def figure_as_plain(figure: Estimate | RatioEstimate | None) -> dict[str, Any] | None:
+    """For JSON: an interval that bounds nothing is None, with the reason beside it."""
+    if figure is None:
+        return None
+    plain: dict[str, Any] = to_plain(figure)
+    if figure.interval is not None and bounds_nothing(figure.interval):
+        runs = (figure.n,) if isinstance(figure.n, int) else figure.n
+        plain |= {"interval": None, "interval_missing": no_bound(*runs)}
+    return plain
+
+
+def no_bound(*runs: int) -> str:
+    """``no useful bound from 2 runs``; of both sides where they have unequal numbers."""
+    return f"no useful bound from {' and '.join(map(str, dict.fromkeys(runs)))} runs"
+
 
 Fields = Mapping[str, Any]
 """Dotted key to value."""

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from scalewise.analysis.run import Run
-from scalewise.hardware import HardwareConfig, data_sheet, profile_of
-from scalewise.records import DeviceInfo, RecordError
-from scalewise.records.doctor import DOCTOR_FILE, DoctorReport, load_doctor
+from scalewise.config import HardwareConfig, data_sheet, profile_of
+from scalewise.records import DOCTOR_FILE, DeviceInfo, DoctorReport, RecordError, load_doctor
 
 Peak = Literal["data sheet", "measured GEMM"]
+
+
 _FORMATS = {
     "fp32": "fp32", "tf32": "tf32", "bf16-mixed": "bf16", "fp16-mixed": "fp16",
     "fp8": "fp8",

@@ -6,23 +6,29 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
-from scalewise.analysis.balance import LoadBalance, measure_balance
-from scalewise.analysis.breakdown import Anatomy, measure_anatomy
-from scalewise.analysis.cells import Cell
-from scalewise.analysis.loss import LossCurve, longest_loss_curve, loss_curve
-from scalewise.analysis.rank_validity import Invalid
-from scalewise.analysis.run_losses import RunLosses, run_losses
-from scalewise.analysis.shards import ShardAudit, audit_shards
-from scalewise.analysis.throughput import (
+from scalewise.analysis.balance import LoadBalance, ShardAudit, audit_shards, measure_balance
+from scalewise.analysis.devices import Usage, joules_per_million_samples, measure_usage
+from scalewise.analysis.losses import (
+    LossCurve,
+    RunLosses,
+    longest_loss_curve,
+    loss_curve,
+    run_losses,
+)
+from scalewise.analysis.model import Cell
+from scalewise.analysis.steps import (
+    Anatomy,
     NotMeasuredError,
     Throughput,
+    measure_anatomy,
     measure_throughput,
 )
-from scalewise.analysis.usage import Usage, joules_per_million_samples, measure_usage
-from scalewise.analysis.validity import invalid_run
-from scalewise.records.fed import data_shards_of
+from scalewise.analysis.validity import Invalid, invalid_run
+from scalewise.records import data_shards_of
 
 P = ParamSpec("P")
+
+
 T = TypeVar("T")
 
 

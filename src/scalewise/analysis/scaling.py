@@ -9,23 +9,71 @@ under strong scaling (same global batch) and weak scaling (same batch a device) 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from scalewise.analysis.asking import for_one_device
-from scalewise.analysis.ceiling import is_ceiling
-from scalewise.analysis.figures import factor, interval_words
-from scalewise.analysis.identity import Difference, differences
-from scalewise.analysis.kinds import is_monitored
-from scalewise.analysis.limits import explain_loss
-from scalewise.analysis.monitored import identity_beside, said_of
-from scalewise.analysis.parted import ENOUGH_RUNS
-from scalewise.analysis.rank_validity import Found, Invalid
-from scalewise.analysis.runs import Configuration
-from scalewise.analysis.sequential import adaptive, estimate_at, judge_at
-from scalewise.analysis.significance import holm
-from scalewise.analysis.statistics import RatioEstimate, estimate_ratio
-from scalewise.analysis.verdict import MIN_EFFICIENCY, Judgement, SeedLabel, judge, seed_label
+from scalewise.analysis.comparability import ENOUGH_RUNS, Difference, differences
+from scalewise.analysis.configuration import Configuration, identity_beside, said_of
+from scalewise.analysis.labels import factor, interval_words
+from scalewise.analysis.model import is_monitored
+from scalewise.analysis.run import Run
+from scalewise.analysis.statistics import (
+    RatioEstimate,
+    detectable_effect,
+    estimate_positive,
+    estimate_ratio,
+    holm,
+)
+from scalewise.analysis.time_budget import explain_loss
+from scalewise.analysis.validity import Found, Invalid
+from scalewise.analysis.verdict import (
+    MIN_EFFICIENCY,
+    Judgement,
+    SeedLabel,
+    adaptive,
+    estimate_at,
+    for_one_device,
+    judge,
+    judge_at,
+    last_look,
+    nominal_level,
+    seed_label,
+)
+
+# How near a strategy comes to independent replicas, which never wait for each other.
+
+
+@dataclass(frozen=True)
+class UnderCeiling:
+    """A configuration beside the ceiling of its devices."""
+
+    ceiling: Configuration
+    share: RatioEstimate
+    """Its samples/s over those of the ceiling."""
+
+
+def is_ceiling(config: Configuration) -> bool:
+    """Whether its ranks trained models of their own: a bound, and no way to train one model."""
+    results = [run.cell.result for run in config.runs]
+    return any(result is not None and result.models > 1 for result in results)
+
+
+def under_ceiling(config: Configuration, configs: Sequence[Configuration]) -> UnderCeiling | None:
+    """``config`` beside the independent replicas that differ from it in the strategy alone."""
+    if is_ceiling(config) or (config.devices or 1) < 2 or config.invalid:
+        return None
+    own = config.values("samples_per_s")
+    for other in configs:
+        if not is_ceiling(other) or other.invalid:
+            continue
+        if differences(config.identity, other.identity, "strategy"):
+            continue
+        most = other.values("samples_per_s")
+        if own and most:
+            return UnderCeiling(other, estimate_ratio(own, most))
+    return None
+
 
 LEARNS_LESS_FROM = 0.01
 """Share of the single device's loss from which a higher one is said: seeds that are equal make
@@ -278,3 +326,75 @@ def loss_at_equal_samples(multi: Configuration, single: Configuration) -> LossAt
     positive = min(min(side) for side in known) > 0
     ratio = estimate_ratio(known[1], known[0]) if positive else None
     return LossAtEqualSamples(name, samples, means[0], means[1], ratio)
+
+
+# What the runs behind a speedup could have shown, by the test that its verdict rests on.
+
+
+def detectable_speedup(pair: Pair) -> float | None:
+    """The smallest speedup above 1 that such runs would show four times in five.
+
+    To show one is an interval that excludes 1, at the level of the pair's own: 95 %, or under
+    ``repeats=auto`` that of its last look, with the runs that this look saw. None where
+    :func:`~scalewise.analysis.significance.detectable_effect` has none.
+    """
+    above, below = pair.multi.values("samples_per_s"), pair.single.values("samples_per_s")
+    asked = adaptive(pair.multi.cells[0].config)
+    if asked is None:
+        return detectable_effect(above, below)
+    runs = last_look(min(len(above), len(below)), asked.cap)
+    return detectable_effect(above[:runs], below[:runs], nominal_level(runs, cap=asked.cap))
+
+
+# The speedup of the typical step beside that of all time, which long steps pull apart.
+#
+# A training takes what its mean step takes, so that is what verdicts judge. Where a few long steps
+# make the mean, the speedup of the medians says what would be left without them.
+
+
+WORTH_SAYING = 1.10
+"""Ratio of the two speedups, either way, from which both are told."""
+
+
+@dataclass(frozen=True)
+class TypicalSpeedup:
+    """A pair's speedup by median step times, and how far means and medians lie apart."""
+
+    of_means: float
+    of_medians: float
+    """Samples of a step over its median time, geometric means over runs."""
+    multi_mean_over_median: float
+    """Step time on several devices; 1 where no step is long."""
+    single_mean_over_median: float
+
+    @property
+    def differs(self) -> bool:
+        return abs(math.log(self.of_medians / self.of_means)) > math.log(WORTH_SAYING)
+
+
+def typical_speedup(pair: Pair) -> TypicalSpeedup | None:
+    """Both speedups; None where a side has no step times or a median of 0 ms."""
+    sides = [(_median_rate(c), _mean_over_median(c)) for c in (pair.multi, pair.single)]
+    (above, multi), (below, single) = sides
+    if above is None or below is None or multi is None or single is None:
+        return None
+    return TypicalSpeedup(pair.speedup.value, above / below, multi, single)
+
+
+def _median_rate(config: Configuration) -> float | None:
+    rates = [rate for run in config.runs if (rate := median_samples_per_s(run)) is not None]
+    return estimate_positive(rates).value if rates else None
+
+
+def _mean_over_median(config: Configuration) -> float | None:
+    times = [run.throughput.step_time_ms for run in config.runs if run.throughput]
+    ratios = [one.mean / one.p50 for one in times if one.p50 > 0]
+    return estimate_positive(ratios).value if ratios else None
+
+
+def median_samples_per_s(run: Run) -> float | None:
+    """Samples of a step of all devices over the slowest rank's median step time."""
+    found = run.throughput
+    if found is None or found.step_time_ms.p50 <= 0:
+        return None
+    return found.samples / found.steps / (found.step_time_ms.p50 / 1e3)

@@ -2,26 +2,140 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from scalewise.analysis.apart import timed_only, windows
-from scalewise.analysis.cells import Cell, Sweep
-from scalewise.analysis.communication import Communication, measure_communication
+from scalewise.analysis.communication import (
+    Communication,
+    measure_communication,
+    timed_only,
+    windows,
+)
+from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.cost import Cost, measure_cost
-from scalewise.analysis.diagnosis import Diagnosis
+from scalewise.analysis.diagnosis_case import Diagnosis
 from scalewise.analysis.disturbances import Disturbance, disturbances
-from scalewise.analysis.kinds import is_profiled
 from scalewise.analysis.mfu import MfuResult, find_doctor, measure_mfu
-from scalewise.analysis.rank_validity import Found
-from scalewise.analysis.repeats import Repeats
-from scalewise.analysis.runs import Configuration
+from scalewise.analysis.model import Cell, Sweep, is_profiled
 from scalewise.analysis.scaling import Pair, Refused
+from scalewise.analysis.validity import Found
 from scalewise.analysis.verdict import MIN_EFFICIENCY
-from scalewise.analysis.verdicts import reach_verdicts
-from scalewise.hardware import load_profiles
-from scalewise.paths import conf_dir
-from scalewise.records.doctor import DoctorReport
+from scalewise.analysis.verdicts import Repeats, reach_verdicts
+from scalewise.config import conf_dir, load_profiles
+from scalewise.records import Attempt, CellFolder, DoctorReport, RecordError
+
+# Where a cell without a result broke: the line of code that raised, and the log of it all.
+
+
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
+
+
+_INSTALLED = re.compile(r"/(site|dist)-packages/|/lib(64)?/python\d|^<")
+
+
+_OURS = re.compile(r"(^|/)src/scalewise/")
+
+
+_MOST_NAMED = 2
+"""Cells named where many ended of the same."""
+
+
+@dataclass(frozen=True)
+class Blame:
+    """Where to look; None where nothing was recorded."""
+
+    at: str | None
+    """``file:line`` of the user's code that was running, of ours where none of theirs was."""
+    log: Path | None
+    """Standard error of the rank that failed first."""
+
+
+NOBODY = Blame(None, None)
+
+
+def blame_last(cell: Path, attempts: Sequence[Attempt]) -> Blame:
+    """Of the last try, unless it was skipped: then there is nothing to look into."""
+    if not attempts or attempts[-1].outcome == "skipped":
+        return NOBODY
+    return blame(cell, attempts[-1])
+
+
+def blame(cell: Path, attempt: Attempt) -> Blame:
+    """Where the try ``attempt`` of the cell in folder ``cell`` broke."""
+    folder, rank = CellFolder(cell), attempt.rank or 0
+    # A later try moves the logs of the earlier ones.
+    logs = (cell / "attempts" / f"{attempt.number}.logs" / f"rank{rank}.err",
+            folder.log_path(rank, "err"))  # fmt: skip
+    log = next((path for path in logs if path.exists()), None)
+    if attempt.outcome != "failed" or attempt.cause == "config":
+        return Blame(None, log)  # a message for the user names the setting; no line of code does
+    return Blame(_raised_at(_traceback(folder, rank, attempt)), log)
+
+
+def _traceback(folder: CellFolder, rank: int, attempt: Attempt) -> str:
+    """The rank's own words if they are of this try, else the end of its log."""
+    try:
+        error = folder.load_rank_error(rank)
+    except RecordError:
+        error = None  # torn by the fault itself
+    if error is not None and attempt.started_at <= error.time <= attempt.finished_at:
+        return error.traceback
+    return "\n".join(attempt.last_lines)
+
+
+def _raised_at(text: str) -> str | None:
+    """The innermost frame outside of what is installed, of the last error that has one."""
+    errors = [list(_frames(part)) for part in text.split("Traceback (most recent call last)")]
+    for is_there in (_is_theirs, _is_ours):
+        for frames in reversed(errors):
+            found = [f"{file}:{line}" for file, line in frames if is_there(file)]
+            if found:
+                return found[-1]
+    return None
+
+
+def _frames(text: str) -> Iterator[tuple[str, str]]:
+    return ((found["file"], found["line"]) for found in _FRAME.finditer(text))
+
+
+def _is_theirs(file: str) -> bool:
+    return not _INSTALLED.search(file) and not _OURS.search(file)
+
+
+def _is_ours(file: str) -> bool:
+    return bool(_OURS.search(file) or "/scalewise/" in file)
+
+
+@dataclass(frozen=True)
+class Fate:
+    """How a cell came to have no result."""
+
+    name: str
+    state: str
+    reason: str
+    blame: Blame
+
+
+def fate_lines(fates: Sequence[Fate]) -> Iterator[str]:
+    """Cells of one fate in one line, then the line of code and the log of the first of them."""
+    alike: dict[tuple[str, str], list[Fate]] = {}
+    for fate in fates:
+        alike.setdefault((fate.state, fate.reason), []).append(fate)
+    for (state, reason), cells in alike.items():
+        more = len(cells) - _MOST_NAMED
+        names = ", ".join(cell.name for cell in cells[:_MOST_NAMED])
+        yield f"{state}: {names}{f' and {more} more' if more > 0 else ''}: {reason}"
+        first = cells[0].blame
+        if first.at is not None:
+            yield f"  raised at {_from_here(first.at)}"
+        if first.log is not None:
+            yield f"  log: {_from_here(str(first.log))}"
+
+
+def _from_here(path: str) -> str:
+    return path.removeprefix(f"{Path.cwd()}/")
 
 
 @dataclass(frozen=True)

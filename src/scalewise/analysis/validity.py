@@ -6,14 +6,221 @@ samples, shared a GPU or trained nothing, the rates are right and the speedup me
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
-from scalewise.analysis.cells import Cell
-from scalewise.analysis.contradictions import contradiction
-from scalewise.analysis.loss import divergence
-from scalewise.analysis.rank_validity import Invalid, invalid_ranks
-from scalewise.analysis.shards import ShardAudit
-from scalewise.records import MetricRow
+import numpy as np
+import numpy.typing as npt
+
+from scalewise.analysis.balance import ShardAudit
+from scalewise.analysis.losses import divergence
+from scalewise.analysis.model import Cell
+from scalewise.records import PHASES, MetricRow, RankSummary, StepSeries
+
+# Step times that cannot all be true, because the same time stands in a row or a file twice.
+#
+# A step begins where the one before it ended, and its phases add up to it: in every step file kept
+# in ``docs/results`` and ``tests/golden`` both hold to 1e-7. The device's time line is another
+# clock's. Rows of the two lines differ by up to 277 ms, since the host runs ahead, and a whole
+# window by -10.8 to +2.9 %: only the sums of windows are held against each other.
+
+
+SAME: Final = 1e-3
+"""Share by which two records of one time may differ; times below 1 us do not count."""
+
+
+_SAME_MS: Final = 1e-3
+
+
+DEVICE_SHARE: Final = 0.15
+
+
+DEVICE_S: Final = 0.5
+"""A window on the device differs from the host's by less than the larger of these."""
+
+
+Times = npt.NDArray[np.float64]
+
+
+def contradiction(series: Sequence[StepSeries], config: Mapping[str, Any] | None) -> str | None:
+    """The first contradiction in the steps of a run's ranks, in words; None for none."""
+    for one in series:
+        for found in _contradictions(one, config):
+            return f"the step times of rank {one.rank} contradict each other: {found}"
+    return None
+
+
+def _contradictions(series: StepSeries, config: Mapping[str, Any] | None) -> Iterator[str]:
+    rows = series.rows
+    lasted = _host_step_ms(rows)[:-1]
+    apart = np.diff(rows["start_ns"]) / 1e6
+    tolerated = SAME * np.abs(apart) + _SAME_MS
+    wrong = lasted - apart > tolerated
+    if not _may_leave_out(config):
+        wrong |= apart - lasted > tolerated
+    if wrong.any():
+        at = int(wrong.argmax())
+        yield (
+            f"step {rows['step'][at]:,} took {lasted[at]:.6g} ms on the host, and the next one "
+            f"began {apart[at]:.6g} ms after it began"
+        )
+    for line in ("host", "device"):
+        yield from _unequal_parts(rows, line)
+    yield from _device_apart(series.timed())
+
+
+def _may_leave_out(config: Mapping[str, Any] | None) -> bool:
+    """Whether something may come between two steps, which belongs to none: a checkpoint, a pass
+    over validation data, or what only a user's own Trainer knows."""
+    if config is None or config.get("validation") not in ("never", "end"):
+        return True
+    checkpoint = config.get("checkpoint")
+    intervals = ("every_n_steps", "every_s")
+    return isinstance(checkpoint, Mapping) and any(checkpoint.get(key) for key in intervals)
+
+
+def _unequal_parts(rows: npt.NDArray[np.void], line: str) -> Iterator[str]:
+    """That phases do not add up to their step. A replayed step has no phases but its data's."""
+    divided = ~np.isnan(rows[f"{line}_optimizer_ms"])
+    whole = np.asarray(rows[f"{line}_step_ms"], dtype=np.float64)
+    parts = np.nansum([np.float64(rows[f"{line}_{phase}_ms"]) for phase in PHASES], axis=0)
+    wrong = divided & ~(np.abs(parts - whole) <= SAME * np.abs(whole) + _SAME_MS)
+    if wrong.any():
+        at = int(wrong.argmax())
+        yield (
+            f"step {rows['step'][at]:,} took {whole[at]:.6g} ms on the {line}, and its phases "
+            f"together {parts[at]:.6g} ms"
+        )
+
+
+def _device_apart(timed: StepSeries) -> Iterator[str]:
+    on_device = timed.column("step", "device")
+    known = ~np.isnan(on_device)
+    device_s, host_s = on_device[known].sum() / 1e3, _host_step_ms(timed.rows)[known].sum() / 1e3
+    if abs(device_s - host_s) > max(DEVICE_SHARE * host_s, DEVICE_S):
+        yield (
+            f"its {int(known.sum()):,} timed steps took {device_s:.4g} s on the device and "
+            f"{host_s:.4g} s on the host"
+        )
+
+
+def _host_step_ms(rows: npt.NDArray[np.void]) -> Times:
+    return np.asarray(rows["host_step_ms"], dtype=np.float64)
+
+
+# What the summaries of a run's ranks tell of its validity, before any other record is read.
+
+
+Code = Literal[
+    "shards_overlap",
+    "sample_count",
+    "shared_device",
+    "loss_not_finite",
+    "records_contradict",
+    "untrained",
+    "superlinear",
+    "invalid_baseline",
+]
+
+
+UNTRAINED_UP_TO = 0.05
+"""Share of steps without a loss up to which a run is still compared: a loop that leaves out a bad
+batch now and then gains at most as much."""
+
+
+@dataclass(frozen=True)
+class Invalid:
+    """Why a figure means nothing."""
+
+    code: Code
+    reason: str
+
+
+Found = tuple[Invalid, ...]
+
+
+def invalid_ranks(ranks: Sequence[RankSummary]) -> Iterator[Invalid]:
+    """Every reason that the ranks of one run give themselves."""
+    shared = _shared_device(ranks)
+    if shared is not None:
+        yield Invalid("shared_device", shared)
+    turned = next((rank for rank in ranks if _counts_another_dimension(rank)), None)
+    if turned is not None:
+        yield Invalid("sample_count", f"{_count_words(turned)}: put the batch dimension first")
+    worst = max(ranks, key=_untrained_share, default=None)
+    if worst is not None and _untrained_share(worst) > UNTRAINED_UP_TO:
+        yield Invalid("untrained", _untrained_words(worst))
+    elif worst is not None and any(rank.parameters_changed is False for rank in ranks):
+        words = f"no parameter changed in {_own_steps(worst):,} steps (learning rate 0, or frozen)"
+        yield Invalid("untrained", words)
+
+
+def count_doubt(ranks: Sequence[RankSummary]) -> str | None:
+    """That a batch has another length than its loader says; None where it has not, or is invalid.
+
+    A loader that leaves out bad samples, or joins two views of each, is no fault.
+    """
+    for rank in ranks:
+        if _is_miscounted(rank) and not _counts_another_dimension(rank):
+            return f"{_count_words(rank)}: samples/s are wrong where these are no samples"
+    return None
+
+
+def _is_miscounted(rank: RankSummary) -> bool:
+    asked, shape = rank.loader_batch_size, rank.batch_shape
+    return asked is not None and bool(shape) and shape is not None and shape[0] != asked
+
+
+def _counts_another_dimension(rank: RankSummary) -> bool:
+    """Whether another dimension than the one that is counted has the length of a batch."""
+    return _is_miscounted(rank) and rank.loader_batch_size in (rank.batch_shape or ())[1:]
+
+
+def _count_words(rank: RankSummary) -> str:
+    assert rank.batch_shape is not None
+    shape = " x ".join(map(str, rank.batch_shape))
+    return (
+        f"{rank.batch_shape[0]:,} samples of a batch were counted (its first tensor is {shape}), "
+        f"but the loader's batch_size is {rank.loader_batch_size:,}"
+    )
+
+
+def untrained_steps(ranks: Sequence[RankSummary]) -> str | None:
+    """``3 of 100 steps trained nothing``, of the worst rank; None where all trained."""
+    worst = max(ranks, key=_untrained_share, default=None)
+    return _untrained_words(worst) if worst is not None and worst.steps_without_loss else None
+
+
+def _untrained_share(rank: RankSummary) -> float:
+    """Share of its steps that gave no loss, 0 to 1."""
+    return (rank.steps_without_loss or 0) / max(1, _own_steps(rank))
+
+
+def _untrained_words(rank: RankSummary) -> str:
+    """``3 of 100 steps trained nothing`` and why."""
+    return (
+        f"{rank.steps_without_loss:,} of {_own_steps(rank):,} steps trained nothing "
+        "(training_step returned no loss in them): their time is not that of training"
+    )
+
+
+def _shared_device(ranks: Sequence[RankSummary]) -> str | None:
+    users: dict[str, list[int]] = {}
+    for rank in ranks:
+        if rank.device.uuid is not None:
+            users.setdefault(rank.device.uuid, []).append(rank.rank)
+    for uuid, sharing in users.items():
+        if len(sharing) > 1:
+            each = " and ".join(map(str, sorted(sharing)))
+            return f"ranks {each} computed on one GPU ({uuid})"
+    return None
+
+
+def _own_steps(rank: RankSummary) -> int:
+    """Of this try: those of an earlier one have no record of their losses."""
+    return rank.steps_completed - (rank.resumed_at_step or 0)
+
 
 _SHARD_FAULTS = ("every rank sees all data", "overlap", "not the same")
 

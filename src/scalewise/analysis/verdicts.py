@@ -5,20 +5,263 @@ Both come from here, so that no comparison is called decided that the report cal
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import mean
+from typing import Literal
 
-from scalewise.analysis.apart import timed_only
-from scalewise.analysis.cells import Sweep
-from scalewise.analysis.diagnose import diagnose
-from scalewise.analysis.diagnosis import Diagnosis
-from scalewise.analysis.doubts import doubted
-from scalewise.analysis.monitored import read_scaling
-from scalewise.analysis.rank_validity import Found
-from scalewise.analysis.repeats import Repeats, assess
-from scalewise.analysis.runs import Configuration, configurations
-from scalewise.analysis.scaling import Pair, Refused, pair_all
-from scalewise.analysis.verdict import MIN_EFFICIENCY
+from scalewise.analysis.communication import timed_only
+from scalewise.analysis.comparability import mixtures
+from scalewise.analysis.configuration import Configuration, configurations, read_scaling
+from scalewise.analysis.diagnosis import diagnose
+from scalewise.analysis.diagnosis_case import Diagnosis
+from scalewise.analysis.labels import estimate, factor
+from scalewise.analysis.model import Sweep
+from scalewise.analysis.scaling import Pair, Refused, is_ceiling, pair_all
+from scalewise.analysis.time_budget import hiccup_clause, hiccup_line, long_step_clause, wait_clause
+from scalewise.analysis.validity import Found, Invalid, untrained_steps
+from scalewise.analysis.verdict import (
+    MIN_EFFICIENCY,
+    Adaptive,
+    Decided,
+    DecidedAlone,
+    Judgement,
+    adaptive,
+    decide_alone,
+    stop_or_go_on,
+)
+
+# Verdicts that rest on a step which other processes disturbed, or that are too good: said so.
+#
+# Intervals over runs see noise between runs. A crowd that slows every run of one side alike moves
+# the speedup without widening its interval, and more than linear scaling is what that looks like.
+
+
+LINEAR_UP_TO = 1.02
+"""Efficiency up to which an interval is not called more than linear: a smaller share of the batch
+that fits a cache gains a little."""
+
+
+Diagnoses = Mapping[str, Sequence[Diagnosis]]
+"""``config_id`` to what limits it."""
+
+
+def doubted(pair: Pair, diagnoses: Diagnoses) -> Pair:
+    """The pair with what its ranks wait and the doubts about its verdict in its reason.
+
+    A whole interval beyond linear, after division by the ratio of the SM clocks, is *invalid*:
+    something other than the devices made the difference. Beside a disturbed single device it is
+    *inconclusive*, since the disturbance explains it; where that device is short of memory, the
+    devices do gain what they seem to.
+    """
+    if pair.invalid:
+        return pair
+    disturbed = [(c, d) for c in (pair.single, pair.multi) if (d := _find_contention(c, diagnoses))]
+    clocks = clock_ratio(pair)
+    interval, value = pair.efficiency.interval, pair.efficiency.value / clocks
+    beyond = interval is not None and interval.low / clocks > LINEAR_UP_TO
+    explained = beyond and any(config is pair.single for config, _ in disturbed)
+    invalid: tuple[Invalid, ...] = ()
+    if beyond and not explained and not is_ceiling(pair.multi) and not _thrashes(pair, diagnoses):
+        invalid = (Invalid("superlinear", _superlinear(pair, clocks)),)
+    doubts = [one.reason for one in invalid]
+    # A point beyond linear is within the noise unless there is a reason to doubt it.
+    if not invalid and (beyond or (disturbed and value > LINEAR_UP_TO)):
+        doubts.append(f"more than linear: efficiency {factor(value)}")
+    if disturbed:
+        each = " and ".join(_disturbed(config, found) for config, found in disturbed)
+        doubts.append(f"{each}: measure again on a quiet host")
+    both = (pair.single, pair.multi)
+    without = ((side, untrained_steps(side.rank_summaries)) for side in both)
+    doubts += [f"{_side(side)}: {words}" for side, words in without if words]
+    doubts += [clause for side in both if (clause := long_step_clause(side))]
+    doubts += [clause for side in both if (clause := _hiccups(side, diagnoses))]
+    sides_cells = [[run.cell for run in side.runs] for side in (pair.single, pair.multi)]
+    mixed = (mixtures(cells, ("code", "data_file")).items() for cells in sides_cells)
+    doubts += dict.fromkeys(
+        f"its repeats are of several {name}: {told}" for found in mixed for name, told in found
+    )
+    waits = wait_clause(pair.multi)
+    said = [*([waits] if waits else []), *doubts]
+    if not said:
+        return pair
+    told = pair.judgement
+    verdict = "invalid" if invalid else "inconclusive" if explained else told.verdict
+    judgement = Judgement(verdict, "; ".join([told.reason, *said]))
+    return replace(pair, judgement=judgement, doubts=tuple(doubts), invalid=invalid)
+
+
+def _thrashes(pair: Pair, diagnoses: Diagnoses) -> bool:
+    """Whether the single device is short of memory, which several devices are not."""
+    found = diagnoses.get(pair.single.config_id, ())
+    return any(d.limit == "allocator thrash" for d in found)
+
+
+def clock_ratio(pair: Pair) -> float:
+    """Mean SM clock over runs of several devices over that of one; 1 where it was not read.
+
+    One GPU that works hard is held at its power cap, while several that wait run faster.
+    """
+    clocks = [
+        [run.usage.mean("sm_clock_mhz") for run in side.runs if run.usage is not None]
+        for side in (pair.multi, pair.single)
+    ]
+    multi, single = ([mhz for mhz in side if mhz] for side in clocks)
+    return mean(multi) / mean(single) if multi and single else 1.0
+
+
+def _superlinear(pair: Pair, clocks: float) -> str:
+    clock = "" if clocks == 1 else f" (at {factor(clocks)} times the single device's clock)"
+    return (
+        f"more than linear: efficiency {factor(pair.efficiency.value)}{clock}, and nothing "
+        "measured explains it: the single device does other work, or something slowed it"
+    )
+
+
+def hiccup_lines(configs: Sequence[Configuration], diagnoses: Diagnoses) -> list[str]:
+    """A line for each configuration of which hiccups took much, unless named as stalls."""
+    found = ((c.label, hiccup_line(c)) for c in configs if not _stalls(c, diagnoses))
+    return [f"{label}: {line}" for label, line in found if line]
+
+
+def _hiccups(config: Configuration, diagnoses: Diagnoses) -> str | None:
+    return None if _stalls(config, diagnoses) else hiccup_clause(config)
+
+
+def _stalls(config: Configuration, diagnoses: Diagnoses) -> bool:
+    return any(d.limit == "stalls" for d in diagnoses.get(config.config_id, ()))
+
+
+def _find_contention(config: Configuration, diagnoses: Diagnoses) -> Diagnosis | None:
+    """Named from a tenth of the step on (:mod:`scalewise.analysis.checks_host`)."""
+    found = diagnoses.get(config.config_id, ())
+    return next((d for d in found if d.limit == "host oversubscribed"), None)
+
+
+def _disturbed(config: Configuration, found: Diagnosis) -> str:
+    return f"the step of {_side(config)} was disturbed by other processes for {found.cost}"
+
+
+def _side(config: Configuration) -> str:
+    return "one device" if config.devices == 1 else f"{config.devices} devices"
+
+
+# Who needs how many repeats, and why: the state of ``repeats=auto`` as the records tell it.
+#
+# Pure and without memory: the same records give the same answer, to the sweep that decides what
+# runs next, to the one that resumes it, and to the report that says why it stopped.
+
+
+MOST_FAILURES = 2
+"""Runs of a configuration that may fail before no more are added: it would fail for ever."""
+
+
+Because = Literal["verdict", "precision", "cap", "failures"]
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Where configurations that are repeated together stand."""
+
+    members: tuple[Configuration, ...]
+    """A multi-device configuration and its single-device twin, or one without a partner."""
+    runs: int
+    """Finished, of the member that has fewest."""
+    wanted: int | None
+    """Finished runs each member needs before the next look; None once it is decided."""
+    because: Because | None
+    """Why no more are needed; None while they are."""
+    reason: str
+
+    @property
+    def label(self) -> str:
+        return " against ".join(m.label for m in self.members)
+
+    def __str__(self) -> str:
+        if self.because is None:
+            return f"{self.label}: undecided after {self.runs} runs each; {self.reason}"
+        why = {
+            "verdict": "the verdict is decided",
+            "precision": "the interval is as narrow as asked for",
+            "cap": "the most that were allowed",
+            "failures": "no more were added",
+        }[self.because]
+        return f"{self.label}: {self.runs} runs each; {why}: {self.reason}"
+
+
+def assess(configs: Sequence[Configuration], pairs: Sequence[Pair]) -> tuple[Repeats, ...]:
+    """Every pair of configurations with ``repeats=auto``, and every such one without a partner.
+
+    ``pairs`` of ``configs`` with the verdicts that are reported, doubts included: whatever stops
+    for a verdict stops for that one.
+    """
+    asked = {c.config_id: a for c in configs if (a := adaptive(c.cells[0].config))}
+    adapting = [
+        p for p in pairs if p.multi.config_id in asked and p.single.config_id in asked
+    ]  # fmt: skip
+    paired = {m.config_id for p in adapting for m in (p.multi, p.single)}
+    found = [_pair(p, asked[p.multi.config_id]) for p in adapting]
+    alone = [c for c in configs if c.config_id in asked and c.config_id not in paired]
+    return (*found, *(_alone(c, asked[c.config_id]) for c in alone))
+
+
+def _pair(pair: Pair, asked: Adaptive) -> Repeats:
+    members = (pair.multi, pair.single)
+    runs = min(len(m.values("samples_per_s")) for m in members)
+    failed = _failure(members)
+    if failed is not None:
+        return Repeats(members, runs, None, "failures", failed)
+    # What is no verdict about a training job, a ceiling, is measured until its interval would be.
+    judgement = pair.statistical if pair.judgement.verdict == "ceiling" else pair.judgement
+    short = replace(judgement, reason="; ".join([pair.statistical.reason, *pair.doubts]))
+    found = stop_or_go_on(short, pair.speedup, runs, precision=asked.precision, cap=asked.cap)
+    if isinstance(found, Decided):
+        return Repeats(members, runs, None, found.because, found.judgement.reason)
+    spent = _all_spent(members, asked.cap)
+    if spent is not None:
+        return Repeats(members, runs, None, "cap", f"{spent}; {found.reason}")
+    return Repeats(members, runs, found.runs_each, None, found.reason)
+
+
+def _alone(config: Configuration, asked: Adaptive) -> Repeats:
+    values = config.values("samples_per_s")
+    failed = _failure((config,))
+    if failed is not None:
+        return Repeats((config,), len(values), None, "failures", failed)
+    found = decide_alone(values, precision=asked.precision, cap=asked.cap)
+    if isinstance(found, DecidedAlone):
+        reason = f"{estimate(found.figure)} samples/s"
+        return Repeats((config,), len(values), None, found.because, reason)
+    spent = _all_spent((config,), asked.cap)
+    if spent is not None:
+        return Repeats((config,), len(values), None, "cap", f"{spent}; {found.reason}")
+    return Repeats((config,), len(values), found.runs_each, None, found.reason)
+
+
+def _all_spent(members: Sequence[Configuration], cap: int) -> str | None:
+    """A neighbour that never goes away, or a file that changes again and again, would have repeats
+    set aside and made up for, for ever."""
+    for member in members:
+        if member.aside and len(member.runs) + len(member.aside) >= cap:
+            remedies = " and ".join(dict.fromkeys(a.remedy for a in member.aside))
+            return (
+                f"{len(member.aside)} runs of {member.label} are set aside: run it again {remedies}"
+            )
+    return None
+
+
+def _failure(members: Sequence[Configuration]) -> str | None:
+    for member in members:
+        invalid = member.invalid
+        if invalid:
+            return f"{member.label}: {invalid[0].reason}"
+        failed = [c for c in member.cells if c.state in ("failed", "skipped")]
+        unmeasured = [r for r in member.runs if r.throughput is None]
+        if len(failed) + len(unmeasured) >= MOST_FAILURES:
+            why = failed[-1].failure if failed else unmeasured[-1].missing["throughput"]
+            lost = len(failed) + len(unmeasured)
+            return f"{lost} runs of {member.label} gave no figure ({why})"
+    return None
 
 
 @dataclass(frozen=True)

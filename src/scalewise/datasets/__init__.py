@@ -1,1 +1,8 @@
-"""The data: built alike on every rank, handed out in whole batches."""
+"""Data sets, built alike on every rank and handed out in whole batches.
+
+``contract`` says what a data set is. The others read text, tables, token shards and sensor
+streams, or make synthetic samples."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

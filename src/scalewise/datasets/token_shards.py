@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from scalewise.datasets.byte_tokens import check_windows
-from scalewise.datasets.contract import Batch, DatasetError
+from scalewise.config import DatasetError, require
+from scalewise.datasets.contract import Batch, check_windows
 from scalewise.datasets.token_index import Part, TokenIndex, check_sizes, check_sums, load_index
-from scalewise.ranges import require
 
 
 class ShardWindows(Dataset[Batch]):

@@ -9,15 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from scalewise.gpu.calls import GpuDevice, NvmlCalls
-from scalewise.gpu.errors import GpuLost, NvmlError, NvmlUnavailable, words
-from scalewise.gpu.inventory import find_gpus, find_mig_instances
-from scalewise.gpu.lanes import GpmLane, core_lane, slow_lane
-from scalewise.gpu.topology import link_kind, peer_access
+from scalewise.gpu.metrics import GpmLane, core_lane, slow_lane
+from scalewise.gpu.nvml_queries import (
+    GpuDevice,
+    NvmlCalls,
+    NvmlError,
+    NvmlUnavailable,
+    find_gpus,
+    find_mig_instances,
+    link_kind,
+    peer_access,
+    words,
+)
 from scalewise.gpu.xid import XidWatch
 from scalewise.records import DeviceProcess, DeviceSample
-
-__all__ = ["GpuDevice", "GpuLost", "Nvml", "NvmlError", "NvmlUnavailable", "open_nvml"]
 
 
 def open_nvml() -> Nvml:

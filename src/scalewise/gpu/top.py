@@ -3,30 +3,150 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import os
+import select
 import shutil
 import signal
 import sys
+import termios
 import time
+import tty
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 from rich.console import Console
 from rich.live import Live
 
-from scalewise.gpu.frames import Frame
-from scalewise.gpu.keys import Keys
-from scalewise.gpu.live import LiveFrames
-from scalewise.gpu.nvml import NvmlUnavailable
-from scalewise.gpu.sampler import MIN_INTERVAL_S
-from scalewise.gpu.stats_log import StatsLog
-from scalewise.gpu.ticks import Ticks
-from scalewise.gpu.top_view import TopState, balance_of, render
-from scalewise.terminal import open_console
-from scalewise.validation import to_plain
+from scalewise.gpu.export import JsonArrayFile, multi_entry, multi_gpu_path, single_entry
+from scalewise.gpu.metrics import GPM_METRICS
+from scalewise.gpu.nvml import open_nvml
+from scalewise.gpu.nvml_queries import GpuDevice, NvmlUnavailable
+from scalewise.gpu.readers import GpuReader
+from scalewise.gpu.sampler import MIN_INTERVAL_S, Ticks
+from scalewise.gpu.top_view import Frame, Owner, TopState, balance_of, identify, render
+from scalewise.host import open_console
+from scalewise.records import DeviceProcess, DeviceSample, SampledDevice, to_plain
+
+# Key presses in a terminal.
+
+
+class Keys:
+    """Single key presses, without echo and without Enter."""
+
+    def __enter__(self) -> Keys:
+        self._descriptor = sys.stdin.fileno()
+        self._before = termios.tcgetattr(self._descriptor)
+        tty.setcbreak(self._descriptor)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        termios.tcsetattr(self._descriptor, termios.TCSADRAIN, self._before)
+
+    def read(self, timeout_s: float) -> str | None:
+        """A key pressed within ``timeout_s``; ``q`` when the terminal is gone."""
+        ready, _, _ = select.select([self._descriptor], [], [], timeout_s)
+        if not ready:
+            return None
+        return os.read(self._descriptor, 1).decode(errors="replace").lower() or "q"
+
+
+# Frames of this host, for ``scalewise top``.
+
+
+_GPM_PAUSE_S = 0.15
+
+
+class LiveFrames:
+    """All GPUs of this host, now."""
+
+    def __init__(self, interval_s: float) -> None:
+        """Raises :class:`~scalewise.gpu.nvml.NvmlUnavailable` where there is no GPU."""
+        self._reader = GpuReader(open_nvml())
+        self._interval_s = interval_s
+        self._devices = tuple(_sampled(d) for d in self._reader.devices.values())
+        self.title = f"driver {self._reader.nvml.driver_version()}"
+        self._identified: dict[int, Owner] = {}
+        self._owners: dict[str, tuple[Owner, ...]] = {}
+        self._gpm: dict[str, dict[str, Any]] = {}
+
+    def once(self) -> Frame:
+        """A frame with every lane; GPM compares two readings, so this takes 0.15 s."""
+        self.next(all_lanes=True)
+        time.sleep(_GPM_PAUSE_S)
+        return self.next(all_lanes=True)
+
+    def next(self, *, all_lanes: bool = False) -> Frame:
+        reader = self._reader
+        reading = reader.read(reader.devices, self._interval_s, all_lanes=all_lanes)
+        notes = [f"{where}: {reason}" for where, reason in reader.nvml.faults.items()]
+        reader.nvml.faults.clear()
+        notes += [event.text for event in itertools.chain(*reading.events.values())]
+        for uuid, sample in reading.samples.items():
+            if sample.processes is not None:
+                self._owners[uuid] = tuple(self._owner(p) for p in sample.processes)
+        samples = {uuid: self._with_gpm(s) for uuid, s in reading.samples.items()}
+        owners = {uuid: self._owners.get(uuid, ()) for uuid in samples}
+        return Frame(reading.time, self._devices, samples, owners, tuple(notes))
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _with_gpm(self, sample: DeviceSample) -> DeviceSample:
+        """GPM is read once a second: between two readings the last one is shown."""
+        if sample.sm_activity_percent is not None:
+            self._gpm[sample.id] = {name: getattr(sample, name) for name in GPM_METRICS}
+            return sample
+        return replace(sample, **self._gpm.get(sample.id, {}))
+
+    def _owner(self, process: DeviceProcess) -> Owner:
+        known = self._identified.get(process.pid)
+        if known is None:
+            known = self._identified[process.pid] = identify(process.pid)
+        return replace(known, memory_mib=process.memory_mib)
+
+
+def _sampled(gpu: GpuDevice) -> SampledDevice:
+    return SampledDevice(
+        gpu.uuid, gpu.index, gpu.name, None, gpu.memory_total_mib, gpu.power_limit_w
+    )
+
+
+# What ``scalewise top --log`` writes.
+
+
+class StatsLog:
+    """``--log FILE``: the earlier GPU monitor's two files, valid JSON at every moment."""
+
+    def __init__(self, path: Path, gpu_index: int | None) -> None:
+        self._gpu_index = gpu_index
+        self._single = JsonArrayFile(path)
+        self._multi = JsonArrayFile(multi_gpu_path(path))
+
+    def write(self, frame: Frame) -> None:
+        """Append a frame. Raises OSError."""
+        chosen = next(
+            (d for d in frame.devices if self._gpu_index in (None, d.index)),
+            None,
+        )
+        if chosen is not None and chosen.id in frame.samples:
+            self._single.append(single_entry(frame.time, chosen, frame.samples[chosen.id]))
+        self._multi.append(multi_entry(frame.time, frame.devices, frame.samples))
+
+    def close(self) -> None:
+        self._single.close()
+        self._multi.close()
+
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 

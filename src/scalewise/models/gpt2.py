@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torchmetrics import MetricCollection
 
-from scalewise.models.flops import linear_flops
-from scalewise.models.metrics import TokenAccuracy
-from scalewise.models.stages import Unit
-from scalewise.models.tensor_cuts import TensorCuts
+from scalewise.config import require
+from scalewise.models.contract import TensorCuts, Unit
+from scalewise.models.objectives import TokenAccuracy, linear_flops
 from scalewise.models.transformer import (
     FeedForward,
     SelfAttention,
@@ -23,7 +22,6 @@ from scalewise.models.transformer import (
     check_at_least,
     check_shape,
 )
-from scalewise.ranges import require
 
 
 class Block(nn.Module):

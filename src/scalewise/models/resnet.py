@@ -8,11 +8,12 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional
 
-from scalewise.models.flops import linear_flops
-from scalewise.models.objectives import Classification
-from scalewise.ranges import require
+from scalewise.config import require
+from scalewise.models.objectives import Classification, linear_flops
 
 _STAGES = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3)}
+
+
 _STAGE_CHANNELS = (64, 128, 256, 512)
 
 

@@ -9,10 +9,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from scalewise.models.flops import linear_flops
-from scalewise.models.objectives import Classification
-from scalewise.models.stages import Unit
-from scalewise.models.tensor_cuts import TensorCuts
+from scalewise.config import require
+from scalewise.models.contract import TensorCuts, Unit
+from scalewise.models.objectives import Classification, linear_flops
 from scalewise.models.transformer import (
     EncoderLayer,
     block_cuts,
@@ -21,7 +20,6 @@ from scalewise.models.transformer import (
     check_shape,
     sinusoidal_positions,
 )
-from scalewise.ranges import require
 
 PADDING = 0
 """The token that fills a text up to the length of its batch."""

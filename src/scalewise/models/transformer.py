@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from scalewise.models.flops import attention_flops, linear_flops
-from scalewise.models.tensor_cuts import TensorCuts
-from scalewise.ranges import require
+from scalewise.config import require
+from scalewise.models.contract import TensorCuts
+from scalewise.models.objectives import attention_flops, linear_flops
 
 
 class SelfAttention(nn.Module):

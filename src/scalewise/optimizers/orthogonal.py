@@ -9,9 +9,8 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from scalewise.optimizers.adaptive import adamw
-from scalewise.optimizers.checks import check_rates
-from scalewise.ranges import require
+from scalewise.config import require
+from scalewise.optimizers.standard import adamw, check_rates
 
 _NOT_HIDDEN = ("embedding", "head", "positions")
 """Parts of a parameter's name that mark an input or output layer, which Muon is not made for."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from scalewise.optimizers.pruning_schedule import PruningConfig, no_second_moment
+from scalewise.config import PruningConfig, no_second_moment
 
 _KEPT = ("embedding", "positions")
 """Parts of a parameter's name that are tables of vectors, not weights between layers."""

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from scalewise.optimizers.checks import check_rates, checked_betas
-from scalewise.ranges import require
+from scalewise.config import require
+from scalewise.optimizers.standard import check_rates, checked_betas
 
 
 class SpikeAwareAdamW(Optimizer):

@@ -7,24 +7,37 @@ import json
 import math
 import os
 import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, BinaryIO, Final, TextIO, TypeVar
 
 from pydantic import Field
 
-from scalewise.errors import escaped
-from scalewise.validation import DataError, build, shown, to_plain
+from scalewise.host import escaped
+from scalewise.records.validation import DataError, build, shown, to_plain
 
 T = TypeVar("T")
 
+
 SCHEMA_VERSION = 1
+
+
 MOST_BYTES = 2**28
 """Of a record that is read whole: ten times what a plan of 100,000 cells takes."""
 
+
 Rank = Annotated[int, Field(ge=0, lt=2**16)]
+
+
 WorldSize = Annotated[int, Field(ge=1, le=2**16)]
+
+
 UnixTime = Annotated[float, Field(ge=0, le=10**11)]
+
+
 FileName = Annotated[str, Field(max_length=255, pattern=r"^[^/\x00]*[^/\x00.][^/\x00]*$")]
 """One that leads nowhere else."""
 
@@ -128,3 +141,126 @@ def load_json(path: Path, cls: type[T]) -> T:
         return build(cls, plain)
     except DataError as error:
         raise RecordError(f"{path}: {error}") from error
+
+
+# Files of JSON lines: appended and flushed; a last line without its newline was cut off.
+
+
+def finite_or_none(value: float | None) -> float | None:
+    """JSON has no NaN and no infinity: a diverged loss is recorded as None."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+@dataclass
+class Lines:
+    """An append-only file of JSON lines, flushed after every line."""
+
+    path: Path
+    rows: int = 0
+    _file: TextIO | None = field(default=None, repr=False)
+
+    def write(self, plain: Mapping[str, Any]) -> None:
+        if self._file is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("w", encoding="utf-8")
+        self._file.write(json.dumps(plain, allow_nan=False) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def whole_lines(path: Path, problems: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Each whole line with its number from 1; a torn last one goes to ``problems``."""
+    try:
+        data = read_record(path)
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be read: {error}") from error
+    lines = data.split(b"\n")
+    torn = lines.pop()
+    for number, line in enumerate(lines, start=1):
+        try:
+            plain = parse_json(line)
+        except ValueError as error:
+            raise RecordError(f"{path}, line {number}: not JSON: {error}") from error
+        if not isinstance(plain, dict):
+            raise RecordError(f"{path}, line {number}: found no JSON object")
+        yield number, plain
+    if torn:
+        problems.append(f"a torn last line of {len(torn)} bytes was dropped")
+
+
+def follow_lines(path: Path, stop: Callable[[], bool], poll_s: float = 0.5) -> Iterator[Any]:
+    """Parsed lines of a growing file, until ``stop()`` is true and the end is reached."""
+    position = 0
+    while True:
+        stopping = stop()
+        if path.exists():
+            with open_record(path) as file:
+                file.seek(position)
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        break
+                    position += len(line)
+                    yield parse_json(line)
+        if stopping:
+            return
+        time.sleep(poll_s)
+
+
+# Reading record files while they are being written, without ever seeing half a row.
+
+
+_CHUNK_BYTES: Final = 4 * 2**20
+
+
+_FINGERPRINT_BYTES: Final = 512
+
+
+class ReplacedError(Exception):
+    """The file was begun anew (a retry) before its earlier rows had all been read."""
+
+
+class Tail:
+    """Whole units of bytes from a growing file; a torn last one stays until it is whole."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._position = 0
+        self._head = b""
+
+    def _read(self) -> bytes:
+        """Up to a few MiB that were not read before. Raises RecordError, :class:`ReplacedError`."""
+        try:
+            with open_record(self.path) as file:
+                self._check_head(file)
+                file.seek(self._position)
+                return file.read(_CHUNK_BYTES)
+        except FileNotFoundError:
+            if self._position:
+                raise ReplacedError(f"{self.path.name} was removed while it was mirrored") from None
+            return b""
+        except OSError as error:
+            raise RecordError(f"{self.path}: cannot be read: {error}") from error
+
+    def _check_head(self, file: BinaryIO) -> None:
+        head = file.read(_FINGERPRINT_BYTES)
+        if not head.startswith(self._head):
+            raise ReplacedError(f"{self.path.name} was begun anew while it was mirrored")
+        self._head = head
+
+
+class LineTail(Tail):
+    """Parsed lines of a JSON-lines file."""
+
+    def read(self) -> list[dict[str, Any]]:
+        """Whole lines added since the last call. Raises RecordError, :class:`ReplacedError`."""
+        data = self._read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._position += len(whole)
+        try:
+            return [parse_json(line) for line in whole.splitlines()]
+        except ValueError as error:
+            raise RecordError(f"{self.path}: not JSON: {error}") from error

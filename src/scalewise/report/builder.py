@@ -8,11 +8,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.summary import Analysis, analyse
+from scalewise.analysis import Analysis, analyse, load_sweep
 from scalewise.records import SweepFolder
-from scalewise.report import console as terminal
-from scalewise.report import export, markdown
+from scalewise.report import console as console_module
+from scalewise.report import export
+from scalewise.report import markdown as markdown_module
 from scalewise.report.communication_tables import communication, profiles, sent
 from scalewise.report.cost_tables import cost, numbers_of_devices, target
 from scalewise.report.device_tables import devices, divided, energy, load_balance, memory_summary
@@ -27,7 +27,11 @@ from scalewise.report.sections import Section
 
 Source = Analysis | Path | str
 """A sweep: analysed already, or its folder."""
+
+
 _TITLE = "Do more devices pay?"
+
+
 _RESULTS = "results.json"
 
 
@@ -104,7 +108,9 @@ def build(sweep: Source, out: Path | None = None, samples: int | None = None) ->
         tuple(folder / name for name in drawn),
         tuple(problems),
     )
-    write_text(files.markdown, markdown.render(_TITLE, report_sections(analysis, samples), drawn))
+    write_text(
+        files.markdown, markdown_module.render(_TITLE, report_sections(analysis, samples), drawn)
+    )
     _write_or_remove(folder / "gpu_summary.txt", memory_summary(analysis))
     _write_or_remove(folder / "gpu_timeline.csv", export.timeline_csv(analysis))
     write_text(files.json, export.results_json(analysis, samples))
@@ -116,7 +122,7 @@ def print_console(
     sweep: Source, console: Console | None = None, samples: int | None = None
 ) -> None:
     """The same answer on a terminal."""
-    terminal.show(report_sections(sweep, samples), console or Console())
+    console_module.show(report_sections(sweep, samples), console or Console())
 
 
 def _check_ours(folder: Path) -> None:

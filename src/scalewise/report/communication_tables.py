@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from scalewise.analysis.cells import Cell
-from scalewise.analysis.communication import Communication, measured_serial_fraction
-from scalewise.analysis.figures import number
-from scalewise.analysis.runs import Configuration
-from scalewise.analysis.seed_breakdown import seed_rows
-from scalewise.analysis.summary import Analysis
-from scalewise.records import CommunicationRecord, RankSummary
+from scalewise.analysis import (
+    Analysis,
+    Cell,
+    Communication,
+    Configuration,
+    measured_serial_fraction,
+    number,
+    seed_rows,
+)
+from scalewise.records import CommunicationRecord, RankSummary, to_plain
 from scalewise.report.sections import (
     Column,
     Note,
@@ -25,7 +28,6 @@ from scalewise.report.sections import (
     table,
     words,
 )
-from scalewise.validation import to_plain
 
 _EXPLAINED = {
     "exposed_ms": "*Exposed* is measured in every step of the timed cells: from the last gradient "
@@ -44,7 +46,11 @@ _EXPLAINED = {
     "that waits least), beside computation.",
     "doctor_bus": "The *doctor's* is that of its all-reduce at the mean size of a bucket, alone.",
 }
+
+
 _LONGEST_NAME = 60
+
+
 _MIB = 2**20
 
 

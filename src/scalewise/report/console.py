@@ -10,11 +10,16 @@ from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from scalewise.analysis.compare import Comparison
-from scalewise.analysis.figures import bounds_nothing, confidence, factor, ratio
-from scalewise.analysis.matches import Match
-from scalewise.analysis.statistics import Interval
-from scalewise.records.doctor import DoctorReport
+from scalewise.analysis import (
+    Comparison,
+    Interval,
+    Match,
+    bounds_nothing,
+    confidence,
+    factor,
+    ratio,
+)
+from scalewise.records import DoctorReport
 from scalewise.report.doctor_tables import doctor_sections
 from scalewise.report.sections import Line, Lines, Section, Table, printable
 
@@ -23,7 +28,11 @@ _ORDER = (
     "doctor", "limits", "faults", "disturbances", "doubts", "trackers",
 )  # fmt: skip
 """Sections of a report that a terminal shows: tables, then answers, then what to doubt."""
+
+
 _TITLED = ("target", "doctor_missing", "doctor_findings")
+
+
 _PREFIX = {
     "doctor": ("doctor", "cyan"),
     "limits": ("limit", "yellow"),
@@ -32,16 +41,22 @@ _PREFIX = {
     "doubts": ("doubt", "yellow"),
     "trackers": ("tracker", "yellow"),
 }
+
+
 _COLOURS = {
     "invalid": "red", "not comparable": "red", "fault": "red", "beneficial": "green",
     "marginal": "yellow", "inconclusive": "yellow", "warning": "yellow",
     "prefer single": "magenta", "ceiling": "cyan", "note": "cyan",
 }  # fmt: skip
+
+
 _LEAST_FIRST = (
     "batch", "study_label", "used", "percentiles", "runs", "efficiency", "energy", "utilization",
     "peak", "speedup",
 )  # fmt: skip
 """Columns that a narrow terminal shows in a second table, least missed first."""
+
+
 _FEWEST_LABEL_COLUMNS = 12
 """The names of rows may fold at this width, if nothing else gives way."""
 

@@ -5,23 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from scalewise.analysis.ceiling import is_ceiling
-from scalewise.analysis.cost import Cost, cost_ratio
-from scalewise.analysis.figures import (
+from scalewise.analysis import (
+    Analysis,
+    Configuration,
+    Cost,
+    Estimate,
+    Gain,
+    Ladder,
+    Pair,
+    RatioEstimate,
+    Target,
+    cost_ratio,
     estimate,
     factor,
+    fastest_of_each,
     figure_as_plain,
     interval_words,
+    is_ceiling,
+    ladders,
     number,
     ratio,
+    reach,
+    told_apart,
 )
-from scalewise.analysis.labels import told_apart
-from scalewise.analysis.runs import Configuration
-from scalewise.analysis.scaling import Pair
-from scalewise.analysis.statistics import Estimate, RatioEstimate
-from scalewise.analysis.summary import Analysis
-from scalewise.analysis.target import Target, reach
-from scalewise.analysis.widths import Gain, Ladder, fastest_of_each, ladders
+from scalewise.records import to_plain
 from scalewise.report.scaling_tables import verdict
 from scalewise.report.sections import (
     NAME,
@@ -34,28 +41,35 @@ from scalewise.report.sections import (
     table,
     words,
 )
-from scalewise.validation import to_plain
 
 _EXCLUDED = (
     "of the timed steps alone: start-up, warm-up, GPUs of the host that stand idle, storage and "
     "traffic are not in it, and a list price is not what you pay"
 )
+
+
 _COST_NOTE = (
     f"USD are {_EXCLUDED} (`+hardware.price=...` gives your own). *Cost of a sample* is over that "
     "on the single device: 1 / efficiency at one price. Verdicts weigh time, not money: from an "
     "efficiency of 0.5 a *beneficial* configuration may cost twice as much a sample."
 )
+
+
 _TARGET_NOTE = (
     "Times are at the rate of the timed steps, and so are their 95 % intervals. Start-up, warm-up, "
     "validation, checkpoints and what hours at full heat change are not in them. Equal samples are "
     "not equal losses: compare what was reached, above all where the batches differ."
 )
+
+
 _DEVICES_NOTE = (
     "*Gain* is samples/s over those of the next smaller number of devices, with Welch's 95 % "
     "interval; the fastest counts where several ran on as many. *Each added device* brings that "
     "much of what one of the smaller number does: 1 where it works as well, 0 where it changes "
     "nothing. The speedup, the efficiency and the verdict are over one device."
 )
+
+
 _SAID_BY_THE_SPEEDUP = 2
 """Devices up to which a speedup over one is all there is to say."""
 

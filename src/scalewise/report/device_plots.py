@@ -14,17 +14,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from scalewise.analysis.balance import GRADES, LoadBalance, cv_percent, cv_text, grade
-from scalewise.analysis.figures import number
-from scalewise.analysis.run import Run
-from scalewise.analysis.runs import Configuration, Metric
-from scalewise.analysis.summary import Analysis
-from scalewise.records import DeviceSeries, SampledDevice
+from scalewise.analysis import Analysis, Configuration, LoadBalance, Metric, Run, number
+from scalewise.records import GRADES, DeviceSeries, SampledDevice, cv_percent, cv_text, grade
 from scalewise.report import plot_style
 from scalewise.report.device_tables import DeviceMemory, balanced_runs, device_memory
 from scalewise.report.plot_style import Draw
 
 _MOST_LINES: Final = 12
+
+
 _TIMELINE: Final = (
     ("sm_activity_percent", "SM activity (%)"),
     ("utilization_percent", "utilisation (%)"),
@@ -32,10 +30,14 @@ _TIMELINE: Final = (
     ("power_w", "power (W)"),
     ("sm_clock_mhz", "SM clock (MHz)"),
 )
+
+
 _OF_PROCESSES: Final = {
     "utilization_percent": "CPU of the process (%)",
     "memory_used_mib": "resident memory (MiB)",
 }
+
+
 Memory = Mapping[str, Sequence[DeviceMemory]]
 """``config_id`` to the memory of its devices."""
 

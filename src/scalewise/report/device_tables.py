@@ -6,23 +6,22 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from scalewise.analysis.balance import (
-    GRADES,
+from scalewise.analysis import (
+    Analysis,
+    Configuration,
+    DeviceEnergy,
+    DeviceUsage,
+    Estimate,
     LoadBalance,
-    advice,
-    cv_percent,
-    cv_text,
-    grade,
+    Run,
+    estimate,
+    estimate_not_negative,
+    estimate_positive,
+    measure_pipeline,
+    number,
     what_says_nothing,
 )
-from scalewise.analysis.energy import DeviceEnergy
-from scalewise.analysis.figures import estimate, number
-from scalewise.analysis.pipeline import measure_pipeline
-from scalewise.analysis.run import Run
-from scalewise.analysis.runs import Configuration
-from scalewise.analysis.statistics import Estimate, estimate_not_negative, estimate_positive
-from scalewise.analysis.summary import Analysis
-from scalewise.analysis.usage import DeviceUsage
+from scalewise.records import GRADES, advice, cv_percent, cv_text, grade
 from scalewise.report.doubts import UNEVEN
 from scalewise.report.scaling_tables import counted, joules_per_1000, of
 from scalewise.report.sections import (
@@ -43,19 +42,27 @@ from scalewise.report.sections import (
 
 _MOST_RUNS = 40
 """Runs with a row of their own."""
+
+
 _MOST_GPUS = 16
 """GPUs of a configuration with a row of their own."""
+
+
 _GRADES_NOTE = (
     "*Grade* is of the mean over runs ("
     + ", ".join(f"{name} below {below:g} %" for name, below in GRADES.items() if below < math.inf)
     + ", else poor). The slowest rank, and how far it is behind, are of the worst run. "
 )
+
+
 _MEMORY_NOTE = (
     "MiB are means over the samples inside a run, and ± is their standard deviation there, both "
     "means over runs; neither is a doubt over runs. *Balance* is the memory CV of the devices' "
     "means over runs, and says nothing of load. Where runs differ in which device holds more, it "
     "lies below the memory CV under *Load balance*, the mean of the runs' own CVs."
 )
+
+
 _ENERGY_NOTE = (
     "*J a step* and *J per 1,000 samples* are of the timed steps: the energy counter tells how "
     "much was used between two of its readings, power samples when. They are geometric means of "

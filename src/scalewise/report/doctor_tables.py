@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from scalewise.analysis.figures import number
-from scalewise.analysis.summary import Analysis
-from scalewise.records.doctor import DoctorReport, RankMeasurements
-from scalewise.records.doctor_rates import Backend, CollectiveRate, CopyRate, PairRate, Timing
+from scalewise.analysis import Analysis, number
+from scalewise.records import (
+    Backend,
+    CollectiveRate,
+    CopyRate,
+    DoctorReport,
+    PairRate,
+    RankMeasurements,
+    Timing,
+)
 from scalewise.report.sections import (
     Column,
     Line,
@@ -27,13 +33,21 @@ _SPREAD_NOTE = (
     "Times are medians over repetitions; *spread* is from the fastest to the slowest of them, in "
     "percent of the median."
 )
+
+
 _BANDWIDTHS = (
     "algorithm bandwidth: bytes / time. Bus bandwidth: times 2(n-1)/n for all-reduce, "
     "(n-1)/n for all-gather and reduce-scatter, 1 for broadcast.",
     "Spread: (slowest - fastest repetition) / median. GB/s: 10^9 bytes a second.",
 )
+
+
 _GEMM = ("fp32", "tf32", "bf16", "fp16", "fp8")
+
+
 _DIRECTIONS = {"h2d": "host to device", "d2h": "device to host"}
+
+
 _COPIES = {
     "pinned": ("pinned", False),
     "pinned, all at once": ("pinned", True),

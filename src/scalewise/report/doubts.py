@@ -4,30 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scalewise.analysis.balance import advice
-from scalewise.analysis.disturbances import CODES, DEVICE_CODES, Disturbance, DisturbanceCode
-from scalewise.analysis.doubts import hiccup_lines
-from scalewise.analysis.figures import estimate, factor
-from scalewise.analysis.kinds import is_monitored
-from scalewise.analysis.lost_time import long_step_line
-from scalewise.analysis.pipeline import pipeline_of
-from scalewise.analysis.pruned import pruning_shortfall
-from scalewise.analysis.rank_validity import count_doubt, untrained_steps
-from scalewise.analysis.replaced import replaced_runs
-from scalewise.analysis.resolution import detectable_speedup
-from scalewise.analysis.runs import Configuration
-from scalewise.analysis.scaling import Pair
-from scalewise.analysis.stability import estimate_without_outliers, outliers, stability_warning
-from scalewise.analysis.summary import Analysis
-from scalewise.analysis.typical import typical_speedup
-from scalewise.plurals import plural
+from scalewise.analysis import (
+    CODES,
+    DEVICE_CODES,
+    Analysis,
+    Configuration,
+    Disturbance,
+    DisturbanceCode,
+    Pair,
+    count_doubt,
+    detectable_speedup,
+    estimate,
+    estimate_without_outliers,
+    factor,
+    hiccup_lines,
+    is_monitored,
+    long_step_line,
+    outliers,
+    pipeline_of,
+    pruning_shortfall,
+    replaced_runs,
+    stability_warning,
+    typical_speedup,
+    untrained_steps,
+)
+from scalewise.host import plural
+from scalewise.records import advice
 from scalewise.report.findings import workloads
 from scalewise.report.sections import Note, Picture, Section, by_text, lines, section
 
 UNEVEN = frozenset({"straggler", "uneven shards"})
 """Limits by which the diagnosis accuses a rank."""
+
+
 _POWER_CAP = "power cap"
 """As the device series name it."""
+
+
 _LAYERS_NAMED = 3
 """Layers that are named; the ranks' records have all of them."""
 

@@ -8,19 +8,22 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from scalewise.analysis.cost import cost_ratio
-from scalewise.analysis.figures import bounds_nothing, figure_as_plain
-from scalewise.analysis.kinds import is_timed
-from scalewise.analysis.limits import mean_anatomy
-from scalewise.analysis.run import Run
-from scalewise.analysis.runs import Configuration
-from scalewise.analysis.scaling import Pair
-from scalewise.analysis.stability import outliers
-from scalewise.analysis.statistics import Estimate, RatioEstimate
-from scalewise.analysis.summary import Analysis
-from scalewise.analysis.timeline import TIMELINE_COLUMNS, timeline_rows
-from scalewise.analysis.typical import typical_speedup
-from scalewise.records import PHASES
+from scalewise.analysis import (
+    Analysis,
+    Configuration,
+    Estimate,
+    Pair,
+    RatioEstimate,
+    Run,
+    bounds_nothing,
+    cost_ratio,
+    figure_as_plain,
+    is_timed,
+    mean_anatomy,
+    outliers,
+    typical_speedup,
+)
+from scalewise.records import PHASES, TIMELINE_COLUMNS, timeline_rows, to_plain
 from scalewise.report import (
     communication_tables,
     cost_tables,
@@ -30,9 +33,10 @@ from scalewise.report import (
     scaling_tables,
 )
 from scalewise.report.sections import printable
-from scalewise.validation import to_plain
 
 FORMAT_VERSION = 1
+
+
 _MOST_TIMES = 1000
 """Times of a cell in the timeline: a report stays small, ``scalewise export`` writes all."""
 

@@ -6,16 +6,21 @@ import shlex
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from scalewise.analysis.apart import timed_only
-from scalewise.analysis.asking import for_more_runs, for_several_devices
-from scalewise.analysis.ceiling import under_ceiling
-from scalewise.analysis.figures import estimate, number, ratio
-from scalewise.analysis.kinds import is_monitored
-from scalewise.analysis.labels import told_apart
-from scalewise.analysis.runs import Configuration
-from scalewise.analysis.statistics import estimate_positive
-from scalewise.analysis.summary import Analysis
-from scalewise.plurals import plural
+from scalewise.analysis import (
+    Analysis,
+    Configuration,
+    estimate,
+    estimate_positive,
+    for_more_runs,
+    for_several_devices,
+    is_monitored,
+    number,
+    ratio,
+    timed_only,
+    told_apart,
+    under_ceiling,
+)
+from scalewise.host import plural
 from scalewise.report.cost_tables import cost_sentence
 from scalewise.report.sections import Line, Lines, Note, Section, by_text, lines, section
 
@@ -23,8 +28,12 @@ _BUSY = (
     "*Compute-bound* is a GPU that is busy, not one that is efficient: its SMs have work also "
     "while their kernels wait for memory. MFU says how much of the peak is reached."
 )
+
+
 _FEWEST_ROWS = 3
 """Rows of one workload below which the reader sees at once which is fastest."""
+
+
 _MOST_NAMED = 3
 """Rows named in one line; further ones are counted."""
 

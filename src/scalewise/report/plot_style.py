@@ -12,19 +12,26 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from scalewise.analysis.figures import number
-from scalewise.analysis.runs import Configuration
-from scalewise.analysis.statistics import Estimate
+from scalewise.analysis import Configuration, Estimate, number
 
 # Okabe and Ito (2008): distinguishable with every common colour vision deficiency.
 PALETTE = (
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#555555", "#F0E442",
 )  # fmt: skip
+
+
 GREY = "#888888"
+
+
 WIDTH_IN = 9.0
+
+
 WIDEST = 1.6
 """Length of an axis in its largest figure: few wild runs have intervals that dwarf all others."""
+
+
 _MARKERS = "osD^vP*X"
+
 
 Draw = Callable[[], Figure | None]
 

@@ -14,23 +14,33 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogFormatter, MaxNLocator
 
-from scalewise.analysis.common_stalls import step_edges_s
-from scalewise.analysis.figures import number
-from scalewise.analysis.limits import IDLE, mean_anatomy, phase_word
-from scalewise.analysis.run import Run
-from scalewise.analysis.runs import Configuration
-from scalewise.analysis.scaling import Pair
-from scalewise.analysis.statistics import RatioEstimate
-from scalewise.analysis.summary import Analysis
-from scalewise.analysis.verdict import MIN_EFFICIENCY
+from scalewise.analysis import (
+    IDLE,
+    MIN_EFFICIENCY,
+    Analysis,
+    Configuration,
+    Pair,
+    RatioEstimate,
+    Run,
+    mean_anatomy,
+    number,
+    phase_word,
+    step_edges_s,
+)
 from scalewise.records import PHASES, WARMUP, StepSeries
 from scalewise.report import device_plots, plot_style
 from scalewise.report.plot_style import Draw
 
 _MOST_PANELS: Final = 12
+
+
 _BINS: Final = 600
 """About the pixels of a panel's width: each shows its longest step, so that no spike is lost."""
+
+
 _LOG_FROM: Final = 10.0
+
+
 _RANKS_NAMED: Final = 8
 
 

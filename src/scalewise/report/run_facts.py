@@ -7,29 +7,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
-from scalewise.analysis.blame import Fate, blame_last, fate_lines
-from scalewise.analysis.cells import Cell
-from scalewise.analysis.labels import swept_words
-from scalewise.analysis.run import Run
-from scalewise.analysis.runs import Configuration
-from scalewise.analysis.summary import Analysis
-from scalewise.nccl_settings import set_in
-from scalewise.plurals import plural
-from scalewise.records import Provenance, TrackerState
-from scalewise.records.provenance import SOURCE_SHA256, WORKING_DIRECTORY
-from scalewise.report.findings import command, counts
-from scalewise.report.sections import (
-    Section,
-    Verbatim,
-    by_text,
-    item,
-    lines,
-    section,
-    table,
-    words,
+from scalewise.analysis import (
+    Analysis,
+    Cell,
+    Configuration,
+    Fate,
+    Run,
+    blame_last,
+    fate_lines,
+    swept_words,
 )
+from scalewise.config import set_in
+from scalewise.host import SOURCE_SHA256, WORKING_DIRECTORY, plural
+from scalewise.records import Provenance, TrackerState
+from scalewise.report.findings import command, counts
+from scalewise.report.sections import Section, Verbatim, by_text, item, lines, section, table, words
 
 MirrorPlace = Literal["online", "offline", "uploaded later", "this machine"]
+
+
 _WHERE: dict[MirrorPlace, str] = {
     "online": "on the server, read back from there",
     "offline": "recorded offline, in files of this machine; not uploaded "

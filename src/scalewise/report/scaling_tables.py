@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from scalewise.analysis.balance import cv_text
-from scalewise.analysis.figures import estimate, number, ratio
-from scalewise.analysis.limits import IDLE, PHASE_WORDS, mean_anatomy, phase_word
-from scalewise.analysis.pruned import pruning_word
-from scalewise.analysis.runs import Configuration, Metric
-from scalewise.analysis.statistics import Estimate
-from scalewise.analysis.summary import Analysis
-from scalewise.records import PHASES, RankSummary
+from scalewise.analysis import (
+    IDLE,
+    PHASE_WORDS,
+    Analysis,
+    Configuration,
+    Estimate,
+    Metric,
+    estimate,
+    mean_anatomy,
+    number,
+    phase_word,
+    pruning_word,
+    ratio,
+)
+from scalewise.records import PHASES, RankSummary, cv_text
 from scalewise.report.sections import (
     NAME,
     Column,
@@ -36,12 +43,16 @@ _SCALING_NOTE = (
     "whole interval. The *study's label* follows the published study and looks at the point "
     "alone: beneficial from 1.1, marginal from 0.95, else single."
 )
+
+
 _ANATOMY_NOTE = (
     "Exposed communication runs from the last gradient bucket ready to the end of backward, "
     "waiting for the slowest rank included. Host and device clocks are never added together. These "
     "are arithmetic means over runs and ranks, whose parts add up to the step. *step (ms)* above "
     "is of the slowest rank, and the geometric mean of runs."
 )
+
+
 _ALLOCATOR_NOTE = (
     "*Allocated* is what tensors held at most, *reserved* what PyTorch's allocator had taken from "
     "the driver for them. A retry is an allocation for which its cache had to be given back first. "

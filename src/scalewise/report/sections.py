@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from scalewise.analysis.figures import MISSING
-from scalewise.plurals import plural
+from scalewise.analysis import MISSING
+from scalewise.host import plural
 
 Where = Literal["both", "page", "screen"]
 """Who shows a block: every renderer, files alone, or the terminal alone."""
+
+
 Tone = Literal["list", "plain", "faint", "alarm", "place"]
 
 

@@ -14,12 +14,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from scalewise.analysis.figures import estimate, figure_as_plain, number, ratio
-from scalewise.analysis.remedies import REMEDIES
-from scalewise.analysis.run import Run
-from scalewise.analysis.runs import Configuration
-from scalewise.analysis.scaling import Pair
-from scalewise.analysis.summary import Analysis
+from scalewise.analysis import (
+    REMEDIES,
+    Analysis,
+    Configuration,
+    Pair,
+    Run,
+    estimate,
+    figure_as_plain,
+    number,
+    ratio,
+)
+from scalewise.records import to_plain
 from scalewise.report import export, findings, markdown
 from scalewise.report.builder import Source, analysis_of, report_folder, write_text
 from scalewise.report.doubts import doubts, faults
@@ -38,14 +44,17 @@ from scalewise.report.sections import (
     words,
 )
 from scalewise.report.study_plots import by_name, file_part, study_plots
-from scalewise.validation import to_plain
 
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "<": r"\textless{}", ">": r"\textgreater{}", "±": r"$\pm$",
 }  # fmt: skip
+
+
 _WIDTH = 96
+
+
 _COMPARISON_NOTE = (
     "Global samples/s, mean over runs with 95 % intervals. Recommendation is the published "
     "rule (speedup of 1.1 or more beneficial, 0.95 or more marginal, else single), which "

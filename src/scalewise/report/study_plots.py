@@ -9,10 +9,14 @@ from functools import partial
 import numpy as np
 from matplotlib.figure import Figure
 
-from scalewise.analysis.run import Run
-from scalewise.analysis.runs import Configuration
-from scalewise.analysis.statistics import Estimate, estimate_mean, estimate_positive
-from scalewise.analysis.summary import Analysis
+from scalewise.analysis import (
+    Analysis,
+    Configuration,
+    Estimate,
+    Run,
+    estimate_mean,
+    estimate_positive,
+)
 from scalewise.report import plot_style
 from scalewise.report.plot_style import Draw
 from scalewise.report.plots import Curve, draw_curves, speedup_efficiency, throughput

@@ -8,7 +8,11 @@ dictionaries) is left to Hydra, and so is every error.
 
 from __future__ import annotations
 
+import functools
 import re
+import secrets
+import shutil
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,11 +25,47 @@ from hydra.types import HydraContext
 from omegaconf import AnyNode, Container, DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from scalewise.config import ConfigError, resolve
-from scalewise.errors import in_one_line
-from scalewise.paths import conf_dir, sweep_folder
+from scalewise.config import ConfigError, conf_dir, in_one_line, resolve
+from scalewise.records import SweepFolder
+
+# Where the shipped configuration lies, and where a new sweep goes.
+
+
+@functools.cache
+def _new_folder() -> str:
+    # Two sweeps in one second must not share a folder, and one process must not get two.
+    return f"multirun/{time.strftime('%Y-%m-%d_%H-%M-%S')}-{secrets.token_hex(2)}"
+
+
+def discard_unused_folder() -> None:
+    """Remove the new sweep folder if no sweep was begun in it.
+
+    Hydra makes it, and writes its own files there, before anybody has looked at the input.
+    """
+    if not _new_folder.cache_info().currsize:
+        return
+    folder = Path(_new_folder())
+    if folder.is_dir() and not SweepFolder(folder).plan_path.exists():
+        shutil.rmtree(folder)
+
+
+def sweep_folder(overrides: Sequence[str]) -> str:
+    """The folder ``sweep.resume=`` names among the overrides, else a new one below ``multirun/``.
+
+    It is the OmegaConf resolver ``scalewise_folder`` of ``conf/config.yaml``.
+    """
+    for override in overrides:
+        key, _, value = override.partition("=")
+        value = value.strip("'\"")
+        # Any other value is refused once the whole configuration is known.
+        if key.lstrip("+") == "sweep.resume" and SweepFolder(value).plan_path.exists():
+            return value
+    return _new_folder()
+
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
 _INTEGER = re.compile(rf"({_PLAIN_KEY.pattern})=(0|-?[1-9][0-9]*)", re.ASCII)
 
 

@@ -15,11 +15,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from scalewise.plurals import plural
+from scalewise.host import open_console, plural
 from scalewise.records import CellFolder, Heartbeat, RecordError, SweepFolder, read_heartbeat
-from scalewise.sweep.job import Outcome
+from scalewise.supervisor import Outcome
 from scalewise.sweep.plan import Cell
-from scalewise.terminal import open_console
 
 _LINE_EVERY_S = 10.0
 
@@ -110,7 +109,7 @@ class Names:
 
     def of(self, cell: Cell) -> str:
         """``mlp-tabular-ddp-r0-1f463a41 (lr=0.1)``."""
-        from scalewise.analysis.labels import swept_words
+        from scalewise.analysis import swept_words
 
         planned = cell.planned
         if self._folder is not None and planned.cell_id not in self._swept:

@@ -7,36 +7,244 @@ never touches a GPU and never trains: whatever happens to a cell happens to othe
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from scalewise.config import ConfigError
-from scalewise.gpu.election import FileLock
+from scalewise.gpu import HostMismatch
+from scalewise.host import FileLock, become_subreaper
 from scalewise.records import CellFolder, RecordError, SweepFolder
-from scalewise.sweep.budget import Budget, budget_of
+from scalewise.supervisor import Outcome, Retries
+from scalewise.sweep.auto import (
+    Stages,
+    adaptive_requests,
+    interleaved,
+    later_cells,
+    next_rounds,
+    reruns,
+    split,
+)
 from scalewise.sweep.display import Display, Progress
-from scalewise.sweep.durations import Remaining
-from scalewise.sweep.folder_lock import held
-from scalewise.sweep.job import Outcome
-from scalewise.sweep.lease import HostMismatch
-from scalewise.sweep.measured import done
-from scalewise.sweep.mirror import Mirror
-from scalewise.sweep.plan import Cell, Request
-from scalewise.sweep.plan_file import add_to_plan
-from scalewise.sweep.process_tree import become_subreaper
-from scalewise.sweep.repeats import adaptive_requests, next_rounds
+from scalewise.sweep.plan import Cell, Request, add_to_plan
+from scalewise.sweep.progress import Budget, Remaining, Standing, budget_of
 from scalewise.sweep.resume import refuse_newer, set_unreadable_aside
-from scalewise.sweep.retry import Retries
-from scalewise.sweep.stages import Stages, interleaved, later_cells, reruns, split
-from scalewise.sweep.standing import Standing
-from scalewise.sweep.sweep_report import SweepReport
-from scalewise.sweep.unrecorded import attempt_until_now, gone, is_gone
+from scalewise.sweep.running_cells import attempt_until_now, done, gone, is_gone
+
+# A sweep's folder belongs to the one sweep that runs in it, down to the last of its ranks.
+
+
+_ASK_S = 0.2
+"""Whoever asks for the status of a sweep has its lock for far less than this."""
+
+
+_RANKS_END_S = 15.0
+"""Ranks of a sweep that was killed are ended within ``sweep.grace_s``, which is at most 8."""
+
+
+_LOOK_S = 0.05
+
+
+class SweepBusy(ConfigError):  # noqa: N818 - it says what is wrong
+    """Another process is running a sweep in this folder, or what it left has not ended."""
+
+
+@contextmanager
+def held(folder: SweepFolder, lock: FileLock | None = None) -> Iterator[None]:
+    """Make the folder, and keep every other sweep out of it by its ``lock``.
+
+    What a killed sweep has left is waited for. Raises :class:`SweepBusy` where a sweep runs in it
+    already or something is left for too long, :class:`ConfigError` where it cannot be made.
+    """
+    lock = lock or FileLock(folder.lock_path)
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"hydra.sweep.dir: {folder.path} cannot be made: {error}") from error
+    if not lock.try_acquire():
+        _wait_for(lock, folder.path)
+    try:
+        _sign(lock)
+        yield
+    finally:
+        lock.release()
+
+
+def _sign(lock: FileLock) -> None:
+    """Write into the lock who took it last: into the very file that is locked, never by its name,
+    which somebody else may by now have given to another file."""
+    with suppress(OSError):  # a full disk: whoever waits is told less, and nothing else
+        for descriptor in lock.descriptors:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+
+
+def _wait_for(lock: FileLock, folder: Path) -> None:
+    """Take a lock that others have, once they have ended. Raises :class:`SweepBusy`."""
+    begun = time.monotonic()
+    while True:
+        # Looked up before the lock is tried: none of these can have let go unnoticed.
+        pids = _processes_with(lock.path)
+        if lock.try_acquire():
+            return
+        waited_s = time.monotonic() - begun
+        # Where nobody is seen, the sweep runs on another host or for another user.
+        runs = not pids or _last_holder(lock.path) in pids
+        if runs and waited_s > _ASK_S:
+            raise SweepBusy(
+                f"sweep.resume: another process is running a sweep in {folder}; "
+                "wait for it or choose another folder"
+            )
+        if waited_s > _RANKS_END_S:
+            raise SweepBusy(
+                f"sweep.resume: the sweep in {folder} was killed, and what it left still runs "
+                f"(process ids: {', '.join(map(str, pids))}); end it first"
+            )
+        time.sleep(_LOOK_S)
+
+
+def _last_holder(path: Path) -> int | None:
+    """The process that took the lock last, dead or alive."""
+    text = path.read_text(encoding="ascii", errors="replace").strip()
+    return int(text) if text.isdecimal() else None
+
+
+def _processes_with(path: Path) -> list[int]:
+    """The processes of this host, as far as we may look, that have a file open."""
+    wanted = str(path.resolve())
+    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal())
+    return sorted(pid for pid in pids if wanted in _open_files(pid))
+
+
+def _open_files(pid: int) -> Iterator[str]:
+    folder = Path(f"/proc/{pid}/fd")
+    with suppress(OSError):  # another user's, or it has just ended
+        for link in folder.iterdir():
+            with suppress(FileNotFoundError):  # just closed
+                yield str(link.readlink())
+
+
+# The one process of a sweep that mirrors its records into the trackers.
+
+
+_FINISH_S = 90.0
+
+
+class Mirror:
+    """Runs ``scalewise.tracking.mirror`` beside a sweep.
+
+    It takes idle processor time only, ends with this process whatever happens to it, and every
+    line it says about a problem is passed on.
+    """
+
+    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "scalewise.tracking.mirror", str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._pass_on, name="mirror-stderr", daemon=True)
+        self._reader.start()
+
+    def finish(self, timeout_s: float = _FINISH_S) -> None:
+        """Let it hand over what is left; says so if it cannot within ``timeout_s``."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(b"finish\n")
+            self._process.stdin.close()
+        except BrokenPipeError:
+            pass  # it is gone already; its exit status says how
+        try:
+            status = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            self._say(
+                f"tracking: not everything was mirrored within {timeout_s:g} s; "
+                "scalewise mirror FOLDER finishes it"
+            )
+        else:
+            if status < 0:
+                self._say(
+                    f"tracking: the mirror was ended by signal {-status}; "
+                    "scalewise mirror FOLDER finishes it"
+                )
+        self._reader.join(timeout=2)
+
+    def let_go(self) -> None:
+        """The sweep was interrupted: it hands over what it can within seconds, and ends."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def abandon(self, deadline: float) -> None:
+        """Wait for its end until ``deadline`` of ``time.monotonic``, then end it."""
+        try:
+            self._process.wait(max(0.5, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join(timeout=2)
+
+    def _pass_on(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            text = line.decode(errors="replace").rstrip()
+            if text:
+                self._say(text)
+
+
+# What became of the sweeps of this process.
+
+
+@dataclass
+class SweepReport:
+    """What became of a sweep."""
+
+    folder: Path
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    """By cell id."""
+    cells: list[Cell] = field(default_factory=list)
+    """Those asked for, and those that ``repeats``, ``strategy`` and ``batch_size=auto`` added."""
+    chosen: dict[str, str] = field(default_factory=dict)
+    """``config_id`` of a request that a first stage decided to that of what was trained for it."""
+
+    def cells_of(self, config_id: str) -> list[Cell]:
+        """The cells that answer a request."""
+        answered_by = self.chosen.get(config_id, config_id)
+        return [cell for cell in self.cells if cell.planned.config_id == answered_by]
+
+    def count(self, state: str) -> int:
+        return sum(o.state == state for o in self.outcomes.values())
+
+
+sweeps_run: list[SweepReport] = []
+"""Every sweep this process has run: the entry reports on them and derives its exit status."""
+
+
+def remember(report: SweepReport) -> None:
+    """Add a sweep to :data:`sweeps_run`; a sweeper that asks in batches fills one folder."""
+    earlier = next((r for r in sweeps_run if r.folder == report.folder), None)
+    if earlier is None:
+        sweeps_run.append(report)
+    else:
+        earlier.outcomes.update(report.outcomes)
+        earlier.cells += report.cells
+
 
 Policy = Literal["exclusive", "packed"]
+
 
 _END_S = 9.0
 

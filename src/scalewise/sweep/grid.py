@@ -10,14 +10,121 @@ from __future__ import annotations
 import fnmatch
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, RangeSweep
+from hydra.types import HydraContext
+from omegaconf import DictConfig
 
-from scalewise.config import ConfigError
-from scalewise.policies import MAX_CELLS, too_many_cells
-from scalewise.sweep.grid_rules import Rules
+from scalewise.config import MAX_CELLS, ConfigError, most_cells, too_many_cells
+from scalewise.host import say
+
+# What the combinations of a sweep must and must not be, as it is typed.
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """``model=large strategy=ddp,fsdp*``: each key must match one of its values."""
+
+    text: str
+    values: Mapping[str, tuple[str, ...]]
+
+    def holds(self, chosen: Mapping[str, str]) -> bool:
+        """Whether every key has a value that matches. A key without a value matches nothing."""
+        return all(
+            key in chosen and any(fnmatch.fnmatchcase(chosen[key], v) for v in wanted)
+            for key, wanted in self.values.items()
+        )
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a combination must and must not be.
+
+    ``exclude`` drops what matches any of it, ``only`` keeps what matches any of it. ``allow`` is
+    an option and what it needs: a combination with the first is kept only with the second.
+    """
+
+    exclude: tuple[Pattern, ...] = ()
+    only: tuple[Pattern, ...] = ()
+    allow: tuple[tuple[Pattern, Pattern], ...] = ()
+
+    def named(self) -> Iterator[tuple[str, str, Sequence[str]]]:
+        """Every rule in words, with each key that it names and the values it gives it."""
+        both = [(kind, p) for kind, ps in (("exclude", self.exclude), ("only", self.only))
+                for p in ps]  # fmt: skip
+        both += [("allow", p) for pair in self.allow for p in pair]
+        for kind, rule in both:
+            for key, values in rule.values.items():
+                yield f"{kind} {rule.text!r}", key, values
+
+    def forbid(self, chosen: Mapping[str, str], undecided: frozenset[str]) -> bool:
+        """Whether no combination that begins with ``chosen`` can be kept."""
+        if any(p.holds(chosen) for p in self.exclude):
+            return True
+        for option, needs in self.allow:
+            if option.holds(chosen) and not _possible(needs, chosen, undecided):
+                return True
+        return bool(self.only) and not any(_possible(p, chosen, undecided) for p in self.only)
+
+
+def _possible(pattern: Pattern, chosen: Mapping[str, str], undecided: frozenset[str]) -> bool:
+    """Whether it holds, as far as keys have their values."""
+    decided = {k: v for k, v in pattern.values.items() if k not in undecided}
+    return Pattern(pattern.text, decided).holds(chosen)
+
+
+def pattern(where: str, text: object) -> Pattern:
+    """Read one rule. Raises :class:`ConfigError`."""
+    values: dict[str, tuple[str, ...]] = {}
+    for word in str(text).split():
+        key, equals, value = word.partition("=")
+        if not equals or not key or not value:
+            raise ConfigError(
+                f"hydra.sweeper.{where}: found {word!r} in {text!r}; allowed: KEY=VALUE, with "
+                "commas between values and spaces between keys"
+            )
+        values[key] = tuple(value.split(","))
+    if not values:
+        raise ConfigError(f"hydra.sweeper.{where}: found {text!r}; allowed: KEY=VALUE ...")
+    return Pattern(str(text), values)
+
+
+def _dependency(text: object) -> tuple[Pattern, Pattern]:
+    option, word, needs = str(text).partition(" with ")
+    if not word:
+        raise ConfigError(
+            f"hydra.sweeper.allow: found {text!r}; allowed: OPTION=VALUE with KEY=VALUE ..."
+        )
+    return pattern("allow", option), pattern("allow", needs)
+
+
+def texts(where: str, given: object) -> tuple[str, ...]:
+    """A list of texts, or one text alone. Raises :class:`ConfigError`."""
+    if given is None:
+        return ()
+    if isinstance(given, str):
+        return (given,)
+    if isinstance(given, Sequence) and all(isinstance(text, str) for text in given):
+        return tuple(given)
+    raise ConfigError(
+        f'hydra.sweeper.{where}: found {given!r}; allowed: a list of texts, ["KEY=VALUE ..."]'
+    )
+
+
+def rules(
+    exclude: Sequence[str] | None, only: Sequence[str] | None, allow: Sequence[str] | None
+) -> Rules:
+    """The sweeper's settings as rules. Raises :class:`ConfigError`."""
+    return Rules(
+        tuple(pattern("exclude", text) for text in texts("exclude", exclude)),
+        tuple(pattern("only", text) for text in texts("only", only)),
+        tuple(_dependency(text) for text in texts("allow", allow)),
+    )
+
 
 Options = Mapping[str, Sequence[str]]
 """Key to the values it takes, as text; a key that is fixed has one."""
@@ -168,3 +275,62 @@ def _kept(options: Options, rule: Rules) -> Iterator[dict[str, str]]:
             yield from extend({**chosen, keys[depth]: value}, depth + 1)
 
     return extend({}, 0)
+
+
+# What other sweepers than our own are asked for, looked at before they begin.
+#
+# Hydra's basic sweeper writes all combinations down and composes each before a launcher hears of
+# any, and Optuna's fails deep inside over a number that cannot be.
+
+
+_MANY = 300
+"""Configurations from which on the composing by Hydra's basic sweeper takes half a minute."""
+
+
+_DIRECTIONS = ("minimize", "maximize")
+
+
+def is_basic(master: DictConfig) -> bool:
+    """Whether Hydra's own sweeper chooses the cells."""
+    return str(master.hydra.sweeper._target_).endswith(".BasicSweeper")
+
+
+def is_optuna(master: DictConfig) -> bool:
+    """Whether Optuna chooses the cells."""
+    return str(master.hydra.sweeper._target_).endswith(".OptunaSweeper")
+
+
+def check_sweeper(master: DictConfig, context: HydraContext) -> None:
+    """Refuse more cells than ``sweep.max_cells``, and settings that a sweeper would trip over.
+
+    ``master`` is what Hydra composed for the sweep itself. Raises :class:`ConfigError`.
+    """
+    if is_basic(master):
+        params = master.hydra.sweeper.get("params") or {}
+        typed = list(master.hydra.overrides.task)
+        parser = OverridesParser.create(config_loader=context.config_loader)
+        cells = check_size(params, typed, parser, most_cells(master))
+        if cells >= _MANY:
+            say(
+                f"hydra/sweeper=basic composes each of the {cells:,} configurations before the "
+                "first starts, some ten a second; hydra/sweeper=matrix, the default, makes the "
+                "same cells in seconds"
+            )
+    if is_optuna(master):
+        _check_optuna(master.hydra.sweeper)
+
+
+def _check_optuna(sweeper: Mapping[str, Any]) -> None:
+    for key in ("n_trials", "n_jobs"):
+        found = sweeper.get(key)
+        if not isinstance(found, int) or found < 1:
+            raise ConfigError(f"hydra.sweeper.{key}: found {found}; allowed: 1 or more")
+    direction = sweeper.get("direction")
+    given = list(direction) if isinstance(direction, Sequence) else [direction]
+    for one in [direction] if isinstance(direction, str) else given:
+        # Optuna's own are members of an enumeration of these names.
+        if getattr(one, "name", one) not in _DIRECTIONS:
+            raise ConfigError(
+                f"hydra.sweeper.direction: found {'null' if one is None else one}; allowed: "
+                f"{' or '.join(_DIRECTIONS)}"
+            )

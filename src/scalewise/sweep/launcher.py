@@ -2,35 +2,222 @@
 
 from __future__ import annotations
 
+import argparse
+import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.utils import JobReturn
+from hydra.core.utils import JobReturn, JobStatus
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from scalewise.config import ConfigError, resolve
-from scalewise.explain import options_of
-from scalewise.records import SweepFolder
-from scalewise.sweep.asked import left_open, mixed, plan_in, remarks, select_in
-from scalewise.sweep.compose import Composer, written_keys
-from scalewise.sweep.data_files import check_files
+from scalewise.config import EXIT_CONFIG_ERROR, ConfigError, options_of, resolve
+from scalewise.host import wrap_command
+from scalewise.records import (
+    NAME,
+    BatchSearchRecord,
+    BatchTrial,
+    DataError,
+    SweepFolder,
+    build,
+    load_batch_search,
+)
+from scalewise.supervisor import CellFailed, Outcome
+from scalewise.sweep.auto import search_for
+from scalewise.sweep.compose import Composer, compose_cell, sweep_folder, written_keys
 from scalewise.sweep.display import make_display
-from scalewise.sweep.engine import Engine
-from scalewise.sweep.engines import engine_maker
-from scalewise.sweep.extras import wrapped
-from scalewise.sweep.left_behind import differences
-from scalewise.sweep.local import LocalConfig, local_config
+from scalewise.sweep.engine import Engine, SweepReport, remember
+from scalewise.sweep.grid import is_basic
 from scalewise.sweep.local_engine import LocalEngine
-from scalewise.sweep.places import Cluster, ThisHost
-from scalewise.sweep.plan import Cell, Request, given_twice, request
-from scalewise.sweep.preview import print_preview
-from scalewise.sweep.returns import job_return, objective_over, outcomes_of
-from scalewise.sweep.sweep_report import SweepReport, remember
-from scalewise.sweep.sweepers import is_basic
+from scalewise.sweep.plan import Cell, Request, given_twice, make_cell, request, wrapped
+from scalewise.sweep.preflight import Cluster, ThisHost, check_files, check_own_code
+from scalewise.sweep.preview import left_open, mixed, plan_in, print_preview, remarks, select_in
+from scalewise.sweep.resume import differences
+
+# ``scalewise find-batch``: the search of ``batch_size=auto`` by itself, on this host.
+
+
+EXIT_FAILED = 1
+
+
+EXIT_INTERRUPTED = 130
+
+
+def find_batch(argv: Sequence[str]) -> int:
+    """Run the command; 2 for wrong use, 1 where the search fails."""
+    options = _parse(argv)
+    folder = Path(sweep_folder(options.overrides)).resolve()
+    try:
+        asked = _asked(options)
+        found = find(asked, folder)
+    except ConfigError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return EXIT_CONFIG_ERROR
+    except SearchFailed as error:
+        sys.stderr.write(f"scalewise find-batch: {error}\n")
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return EXIT_INTERRUPTED
+    record, where = found
+    sys.stdout.write(f"{as_text(record, asked.cell.scaling)}evidence: {where}\n")
+    return 0
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="scalewise find-batch",
+        description="Find the largest batch_size with which a cell trains without running out of "
+        "memory, the same on every device, as train.py batch_size=auto does before it trains. "
+        "Takes the overrides that train.py takes, batch_search.* among them. The evidence lies in "
+        "a new folder below multirun/.",
+    )
+    parser.add_argument("overrides", nargs="*", help="e.g. model=gpt2 dataset=stdlib strategy=ddp")
+    for flag, key in _FLAGS.items():
+        parser.add_argument(f"--{flag}", dest=flag, metavar="N", help=f"the same as {key}=N")
+    return parser.parse_args(argv)
+
+
+_FLAGS = {
+    "first": "batch_search.first",
+    "most": "batch_search.max",
+    "margin": "batch_search.margin",
+    "timeout-s": "sweep.timeout_s",
+}
+
+
+def _asked(options: argparse.Namespace) -> Request:
+    given = [
+        f"{key}={getattr(options, flag)}"
+        for flag, key in _FLAGS.items()
+        if getattr(options, flag) is not None
+    ]
+    overrides = [*options.overrides, *given, "batch_size=auto"]
+    one = request(overrides, compose_cell(overrides))
+    check_own_code([one])
+    check_files([one])
+    return one
+
+
+class SearchFailed(RuntimeError):  # noqa: N818 - says what happened
+    """The ranks could not finish: one line."""
+
+
+def find(asked: Request, folder: Path) -> tuple[BatchSearchRecord, Path]:
+    """Search on devices of this host that nobody else holds; the record, and where it lies.
+
+    Raises ConfigError for a cell that cannot run here, SearchFailed where a rank dies or the time
+    is up.
+    """
+    cell = make_cell(search_for(asked), 0)
+    engine = LocalEngine(folder, "exclusive", make_display())
+    outcome = engine.run([cell]).outcomes[cell.planned.cell_id]
+    path = engine.folder.cell(cell.planned.name).path
+    record = load_batch_search(path) if outcome.state == "done" else None
+    if record is None:
+        if outcome.cause == "config":
+            raise ConfigError(outcome.message)
+        raise SearchFailed(f"{outcome.message}; see {path}")
+    return record, path / NAME
+
+
+def as_text(found: BatchSearchRecord, scaling: str) -> str:
+    """The trials, and what to type."""
+    lines = [f"{'a device':>9} {'outcome':12} {'peak MiB':>9} {'ms a step':>10}"]
+    lines += [_trial(trial) for trial in found.trials]
+    return "\n".join([*lines, found.line(scaling)]) + "\n"
+
+
+def _trial(trial: BatchTrial) -> str:
+    outcome: str = trial.outcome
+    if trial.ranks_out_of_memory:
+        outcome += f" rank {','.join(map(str, trial.ranks_out_of_memory))}"
+    peak = trial.peak_allocated_mib
+    peak = trial.peak_rss_mib if peak is None else peak
+    shown = ["-" if value is None else f"{value:.4g}" for value in (peak, trial.step_time_ms)]
+    return f"{trial.per_device_batch_size:9d} {outcome:12} {shown[0]:>9} {shown[1]:>10}"
+
+
+# What ``hydra/launcher=local`` may be told.
+
+
+@dataclass(frozen=True)
+class LocalConfig:
+    """The config group ``hydra/launcher``, option ``local``."""
+
+    policy: Literal["exclusive", "packed"] = "exclusive"
+    """``exclusive``: one cell at a time; ``packed``: what fills the host."""
+    wrap: str | None = None
+    """Command around each rank's own: see :mod:`scalewise.wrap`."""
+    warm: bool = False
+    """Fork the ranks of cells that may be, from one process that has imported everything."""
+
+
+def local_config(launcher: Mapping[str, Any]) -> LocalConfig:
+    """The node ``hydra.launcher``, typed. Raises :class:`ConfigError` for what cannot run here."""
+    try:
+        config = build(LocalConfig, {k: v for k, v in launcher.items() if k != "_target_"})
+        program = None if config.wrap is None else wrap_command(config.wrap, 0, 0, "")[0]
+    except (DataError, ValueError) as error:
+        raise ConfigError(f"hydra.launcher.{error}") from None
+    if program is not None and shutil.which(program) is None:
+        raise ConfigError(
+            f"hydra.launcher.wrap: found {program!r}, which is not on this host's PATH; allowed: "
+            "a command that runs the one after it, e.g. 'nsys profile -o {folder}/rank{rank}'"
+        )
+    return config
+
+
+# What Hydra and its sweepers get back for the cells of a job.
+
+
+def outcomes_of(report: SweepReport, cells: Sequence[Cell]) -> list[Outcome]:
+    """How each of ``cells`` ended."""
+    return [report.outcomes[cell.planned.cell_id] for cell in cells]
+
+
+def objective_over(outcomes: Sequence[Outcome]) -> float | None:
+    """The mean over repeats; None if any of them has none."""
+    values = [outcome.objective for outcome in outcomes]
+    present = [value for value in values if value is not None]
+    return sum(present) / len(present) if present and len(present) == len(values) else None
+
+
+def job_return(
+    overrides: list[str],
+    config: DictConfig | None,
+    folder: Path,
+    outcomes: Sequence[Outcome],
+    basic_sweeper: bool,
+) -> JobReturn:
+    """What a sweeper gets for one of its jobs, whose cells came to ``outcomes``."""
+    task_config: Any = None
+    hydra_config = None
+    if config is not None:
+        keys = [str(key) for key in config if key != "hydra"]
+        task_config = OmegaConf.masked_copy(config, keys)
+        hydra_config = OmegaConf.masked_copy(config, ["hydra"])
+    result = JobReturn(
+        overrides=overrides,
+        cfg=task_config,
+        hydra_cfg=hydra_config,
+        working_dir=str(folder),
+        task_name="scalewise",
+        status=JobStatus.COMPLETED,
+    )
+    result.return_value = objective_over(outcomes)
+    if result.return_value is None and not basic_sweeper:
+        # Optuna and its like count failures themselves. The basic sweeper would stop at the
+        # first one; there, the exit status says it.
+        result.status = JobStatus.FAILED
+        why = next((o.message for o in outcomes if o.objective is None), "its first stage failed")
+        result.return_value = CellFailed(why)
+    return result
 
 
 def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> float | None:
@@ -78,19 +265,6 @@ def launch(
         initial_job_idx,
         lambda f: LocalEngine(f, local.policy, make_display(folder=f), warm=local.warm),
     )
-
-
-def launch_on_cluster(
-    cluster: Literal["slurm", "ray"],
-    master: DictConfig,
-    context: HydraContext,
-    job_overrides: Sequence[Sequence[str]],
-    initial_job_idx: int,
-    options: Mapping[str, Any],
-) -> list[JobReturn]:
-    """``hydra/launcher=slurm|ray``: the same, with ``options`` for its configuration."""
-    make_engine = engine_maker(cluster, options)
-    return launch_with(master, context, job_overrides, initial_job_idx, make_engine)
 
 
 def launch_with(

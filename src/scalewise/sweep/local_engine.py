@@ -8,34 +8,27 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
+from scalewise.gpu import Host, HostMismatch, Hosts, Lease, Leases, Occupancy
 from scalewise.records import CellFolder, DeviceInfo
+from scalewise.supervisor import Outcome
+from scalewise.sweep.device_health import DeviceQuarantine
 from scalewise.sweep.display import Display, progress_of
-from scalewise.sweep.engine import Engine, Policy
-from scalewise.sweep.host_notes import differs_here
-from scalewise.sweep.hosts import Hosts
-from scalewise.sweep.job import Outcome
-from scalewise.sweep.lease import (
-    Host,
-    HostMismatch,
-    Lease,
-    Leases,
+from scalewise.sweep.engine import Engine, Policy, SweepReport
+from scalewise.sweep.fork_server import NotWarmError, WarmServer, may_fork
+from scalewise.sweep.plan import Cell
+from scalewise.sweep.preflight import (
     check_execution,
     check_instruments,
     check_precision,
+    differs_here,
     width,
 )
-from scalewise.sweep.line import Line, Turn, remaining_of
-from scalewise.sweep.occupancy import Occupancy
-from scalewise.sweep.patience import DeviceWait
-from scalewise.sweep.plan import Cell
-from scalewise.sweep.quarantine import DeviceQuarantine
-from scalewise.sweep.running import RunningCell, start
-from scalewise.sweep.sampling import Sampling
-from scalewise.sweep.sweep_report import SweepReport
-from scalewise.sweep.unrecorded import attempt_until_now
-from scalewise.sweep.warm import NotWarmError, WarmServer, may_fork
+from scalewise.sweep.running_cells import RunningCell, Sampling, attempt_until_now, start
+from scalewise.sweep.schedule import DeviceWait, Line, Turn, remaining_of
 
 _POLL_S = 0.5
+
+
 _SETTLING_POLL_S = 0.1
 
 

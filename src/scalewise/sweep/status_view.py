@@ -15,18 +15,18 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from scalewise.plurals import plural
-from scalewise.records import RecordError
-from scalewise.sweep.cell_status import UNFINISHED, CellStatus
+from scalewise.host import open_console, plural
+from scalewise.records import RecordError, to_plain
 from scalewise.sweep.display import duration, left_words
-from scalewise.sweep.status import StatusReader, SweepStatus
-from scalewise.terminal import open_console
-from scalewise.validation import to_plain
+from scalewise.sweep.status import UNFINISHED, CellStatus, StatusReader, SweepStatus
 
 if TYPE_CHECKING:
-    from scalewise.analysis.blame import Fate
+    from scalewise.analysis import Fate
+
 
 _STYLES = {"done": "green", "failed": "red", "running": "bold", "waiting": "dim"}
+
+
 _COLUMNS: Final[tuple[tuple[str, JustifyMethod], ...]] = (
     ("cell", "left"),
     ("state", "left"),
@@ -37,8 +37,12 @@ _COLUMNS: Final[tuple[tuple[str, JustifyMethod], ...]] = (
     ("left", "right"),
     ("memory (MiB)", "left"),
 )
+
+
 _MOST_DEVICES = 4
 """Devices of a cell whose memory is shown one by one."""
+
+
 _SHOWN = 60
 """Rows of the table; of more cells, those that are neither done nor waiting come first."""
 
@@ -70,7 +74,7 @@ def show_status(argv: Sequence[str]) -> int:
 
 def _reader(folder: Path) -> StatusReader:
     """Raises :class:`RecordError`, for a folder of no sweep in the words of the other commands."""
-    from scalewise.analysis.load import no_sweep, sweep_folder
+    from scalewise.analysis import no_sweep, sweep_folder
 
     cells = folder.glob("*/config.yaml")
     if not sweep_folder(folder).plan_path.exists() and next(cells, None) is None:
@@ -120,7 +124,7 @@ def render(status: SweepStatus, *, whole_lines: bool = False) -> RenderableType:
     ``whole_lines`` leaves the breaking of long lines to the terminal, so that a path can be
     copied; what is redrawn in place has to know its own height.
     """
-    from scalewise.analysis.blame import fate_lines
+    from scalewise.analysis import fate_lines
 
     shown = _worth_showing(status.cells)
     rows = [_row(cell) for cell in shown]
@@ -152,7 +156,7 @@ def _line(text: str, style: str, whole: bool) -> Text:
 
 def _fates(cells: Sequence[CellStatus]) -> list[Fate]:
     """Of cells that have ended without a result."""
-    from scalewise.analysis.blame import Blame, Fate
+    from scalewise.analysis import Blame, Fate
 
     return [
         Fate(

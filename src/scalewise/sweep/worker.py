@@ -18,25 +18,40 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from scalewise.host import usable_cores
-from scalewise.lifetime import die_with_parent
-from scalewise.rank_environment import ENV_INHERITED, ENV_WRAPPED, keep_from_children
+from scalewise.host import (
+    ENV_INHERITED,
+    ENV_SUPERVISOR,
+    ENV_WRAPPED,
+    answer_requests,
+    die_with_parent,
+    keep_from_children,
+    usable_cores,
+)
 from scalewise.records import CellFolder, DeviceInfo, RankError
-from scalewise.sweep.process_tree import ENV_SUPERVISOR
-from scalewise.train.failure import cause_of, failure_kind, failure_line
-from scalewise.train.stacks import answer_requests
+from scalewise.train import cause_of, failure_kind, failure_line, import_training
 
 if TYPE_CHECKING:
-    from scalewise.train.rank import RankContext
+    from scalewise.train import RankContext
+
 
 EXIT_FAILED = 1
+
+
 EXIT_CONFIG_ERROR = 2
+
 
 ENV_DEVICE = "SCALEWISE_DEVICE"
 """This rank's :class:`DeviceInfo` as JSON."""
+
+
 ENV_DRIVER = "SCALEWISE_DRIVER"
+
+
 ENV_TOPOLOGY = "SCALEWISE_TOPOLOGY"
+
+
 ENV_HOSTS = "SCALEWISE_HOSTS"
+
 
 _TRACEBACK_LIMIT = 20_000
 
@@ -65,18 +80,13 @@ def main() -> int:
 
 
 def _train(folder: CellFolder, rank: int, device: DeviceInfo, host_cores: int) -> None:
-    from scalewise.train.imports import import_training
-
     plain = folder.load_config()
     import_training(plain)
     import torch
 
     from scalewise.config import build_cell
-    from scalewise.data_identity import data_identity
-    from scalewise.train import experiment
-    from scalewise.train.provenance import collect
-    from scalewise.train.rank import RankContext
-    from scalewise.working_tree import own_classes
+    from scalewise.host import data_identity, own_classes
+    from scalewise.train import RankContext, collect, run
 
     if device.kind == "cpu" and device.cores:
         torch.set_num_threads(len(device.cores))
@@ -85,7 +95,7 @@ def _train(folder: CellFolder, rank: int, device: DeviceInfo, host_cores: int) -
     context = RankContext(rank, int(os.environ["LOCAL_RANK"]), world_size, device, _hosts())
     if context.describes_host:
         devices = json.loads(os.environ["SCALEWISE_DEVICES"])
-        from scalewise.validation import build
+        from scalewise.records import build
 
         folder.save_provenance(
             collect(
@@ -101,17 +111,17 @@ def _train(folder: CellFolder, rank: int, device: DeviceInfo, host_cores: int) -
     if cell.workload == "doctor":
         _examine(folder, context)
     elif cell.workload == "find_batch":
-        from scalewise.train.batch_cell import search_batch
+        from scalewise.train import search_batch
 
         search_batch(cell, plain, folder, context, host_cores)
     else:
-        experiment.run(cell, folder, context)
+        run(cell, folder, context)
 
 
 def _examine(folder: CellFolder, context: RankContext) -> None:
     from scalewise.config import ConfigError
-    from scalewise.measure.doctor_cell import examine_cell
-    from scalewise.validation import build
+    from scalewise.doctor import examine_cell
+    from scalewise.records import build
 
     slots = [build(DeviceInfo, d) for d in json.loads(os.environ["SCALEWISE_DEVICES"])]
     try:
@@ -121,7 +131,7 @@ def _examine(folder: CellFolder, context: RankContext) -> None:
 
 
 def _device() -> DeviceInfo:
-    from scalewise.validation import build
+    from scalewise.records import build
 
     return build(DeviceInfo, json.loads(os.environ[ENV_DEVICE]))
 

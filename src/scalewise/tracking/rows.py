@@ -2,19 +2,117 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Final, Literal
 
-from scalewise.records import Alert, CellFolder, MetricRow, RecordError
-from scalewise.tracking.alerts import ImbalanceWatch, build_alert
-from scalewise.tracking.base import metric_name
-from scalewise.tracking.devices import DeviceRows
-from scalewise.tracking.rank_means import RankMeans
-from scalewise.tracking.tail import LineTail, StepTail
-from scalewise.tracking.windows import StepWindows
-from scalewise.validation import DataError, build
+from scalewise.records import (
+    Alert,
+    CellFolder,
+    DataError,
+    LineTail,
+    MetricRow,
+    RecordError,
+    RowKey,
+    RowKeys,
+    StepTail,
+    build,
+    mean_over_ranks,
+    weights_of,
+)
+from scalewise.tracking.row_sources import DeviceRows, StepWindows, WindowRow
+from scalewise.tracking.tracker import metric_name
+
+# Alerts for the trackers: those that the sampler recorded, and imbalance across ranks.
+
+
+POOR_CV_PERCENT: Final = 20.0
+"""From here on the grade of a balance is poor."""
+
+
+_PATIENCE: Final = 3
+"""Windows in a row (half a second or more each): a checkpoint makes a rank late once."""
+
+
+class ImbalanceWatch:
+    """Says once that the arrival of the ranks stays poorly balanced."""
+
+    def __init__(self) -> None:
+        self._in_a_row = 0
+        self._said = False
+
+    def check(self, when: float, window: WindowRow) -> Alert | None:
+        """The alert that this window, ending at Unix time ``when``, gives rise to."""
+        cv = window.values.get("balance/arrival_cv_percent")
+        self._in_a_row = self._in_a_row + 1 if cv is not None and cv >= POOR_CV_PERCENT else 0
+        if cv is None or self._said or self._in_a_row < _PATIENCE:
+            return None
+        self._said = True
+        arrivals = {
+            name.removeprefix("balance/rank_").removesuffix("_arrival_ms"): ms
+            for name, ms in window.values.items()
+            if name.startswith("balance/rank_")
+        }
+        slowest = max(arrivals, key=lambda rank: arrivals[rank])
+        others = [ms for rank, ms in arrivals.items() if rank != slowest]
+        late_ms = arrivals[slowest] - sum(others) / len(others)
+        return Alert(
+            when,
+            "warn",
+            "imbalance",
+            "",
+            f"rank {slowest} holds the others back",
+            f"arrival CV {cv:.1f} % (poor) over {_PATIENCE} windows in a row: rank {slowest} is "
+            f"ready {late_ms:.2f} ms a step after the mean of the others",
+        )
+
+
+def build_alert(path: Path, line: Mapping[str, Any]) -> Alert:
+    """The alert in a line of a device series. Raises :class:`RecordError`."""
+    try:
+        return build(Alert, line["alert"])
+    except DataError as error:
+        raise RecordError(f"{path}: {error}") from error
+
+
+# What the metrics of several ranks come to, as soon as all of them have recorded a step.
+
+
+class RankMeans:
+    """Matches the rows of all ranks, whichever of them come first."""
+
+    def __init__(self, world_size: int) -> None:
+        self._world_size = world_size
+        self._keys: dict[int, RowKeys] = {}
+        self._waiting: dict[RowKey, dict[int, MetricRow]] = {}
+
+    def add(self, rank: int, row: MetricRow) -> dict[str, float]:
+        """One more row of ``rank``, in order; returns the means if it was the last of its step.
+
+        A metric has a mean if every rank has recorded it and it is finite on all of them. A loss of
+        unknown numbers of samples (older records) has none, unless all ranks agree on it.
+        """
+        key = self._keys.setdefault(rank, RowKeys()).key(row)
+        rows = self._waiting.setdefault(key, {})
+        rows[rank] = row
+        if len(rows) < self._world_size:
+            return {}
+        return _means([one for _, one in sorted(self._waiting.pop(key).items())])
+
+
+def _means(rows: list[MetricRow]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name in rows[0].values:
+        if not all(name in row.values for row in rows):
+            continue
+        values, weights = [row.values[name] for row in rows], weights_of(name, rows)
+        if weights is None and len(set(values)) > 1:
+            continue
+        mean = mean_over_ranks(values, weights)
+        if mean is not None:
+            found[name] = mean
+    return found
 
 
 @dataclass(frozen=True)

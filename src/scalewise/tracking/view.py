@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from scalewise.tracking.config import TrackingConfig
+from scalewise.config import TrackingConfig
 
 _PORT = 7860
 

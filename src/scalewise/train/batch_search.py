@@ -7,20 +7,145 @@ and all go on with the same next size. Under DDP a rank puts aside what the redu
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import gc
+import itertools
+import re
+import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
+import pytorch_lightning as pl
 import torch
 from torch import Tensor
+from torch.utils.data import default_collate
 
-from scalewise.records.batch_search import BatchTrial
+from scalewise.config import CellConfig, ConfigError, instantiate
+from scalewise.host import memory_available_mib
+from scalewise.optimizers import Pruner
+from scalewise.records import (
+    BatchSearchRecord,
+    BatchTrial,
+    CellFolder,
+    HeartbeatWriter,
+    RankSummary,
+    save_batch_search,
+)
+from scalewise.train.build import build_module
+from scalewise.train.execution import Execution, ExperimentModule, apply_precision
 from scalewise.train.failure import failure_kind
-from scalewise.train.trial_memory import TrialMemory
+from scalewise.train.rank import RankContext, Team, settle_device
+from scalewise.train.recording import untrained_summary
+
+# The memory of one rank while it tries batch sizes: its limit, and what a trial took of it.
+
+
+_STATUS = Path("/proc/self/status")
+
+
+_CLEAR = Path("/proc/self/clear_refs")
+
+
+_CLEAR_PEAK = "5"
+"""Sets ``VmHWM`` back to what is resident now: see proc(5)."""
+
+
+class TrialMemory(Protocol):
+    """What a trial may take, and what it took."""
+
+    limit_mib: float | None
+
+    def release(self) -> None:
+        """Give back what the last trial held, and count the peak anew."""
+        ...
+
+    def settle(self) -> None:
+        """Wait for whatever the trial started."""
+        ...
+
+    def peaks(self) -> tuple[float | None, float | None]:
+        """Since the last release: allocated on a GPU, resident on a CPU host, in MiB."""
+        ...
+
+
+class GpuMemory:
+    """Of the current GPU: its allocator refuses what is too much.
+
+    Args:
+        limit_mib: the GPU's memory, or the cap on it.
+    """
+
+    def __init__(self, device: torch.device, limit_mib: float | None) -> None:
+        self._device = device
+        self.limit_mib = limit_mib
+
+    def release(self) -> None:
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(self._device)
+
+    def settle(self) -> None:
+        torch.cuda.synchronize(self._device)
+
+    def peaks(self) -> tuple[float | None, float | None]:
+        return torch.cuda.max_memory_allocated(self._device) / 2**20, None
+
+
+class HostMemory:
+    """Of this process on a CPU host, where nothing is refused: the kernel kills instead.
+
+    So the process gets a limit of its own (``RLIMIT_DATA``, what it maps privately), beyond which
+    an allocation fails as it does on a GPU. It stays for the life of the process.
+
+    Args:
+        limit_mib: of the whole process; None for no limit.
+    """
+
+    def __init__(self, limit_mib: float | None) -> None:
+        mapped, resident = _status_mib("VmData"), _status_mib("VmRSS")
+        if mapped is None or resident is None:
+            self.limit_mib = None
+            return
+        # What is mapped and never touched costs nothing: only what is left is counted.
+        unused = mapped - resident
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        if soft != resource.RLIM_INFINITY:  # somebody's `ulimit -d` holds as well
+            allowed = soft / 2**20 - unused
+            limit_mib = allowed if limit_mib is None else min(limit_mib, allowed)
+        self.limit_mib = limit_mib
+        if limit_mib is not None:
+            bound = int((max(limit_mib, resident) + unused) * 2**20)
+            resource.setrlimit(resource.RLIMIT_DATA, (bound, hard))
+
+    def release(self) -> None:
+        gc.collect()
+        with contextlib.suppress(OSError):  # then no peak is told
+            _CLEAR.write_text(_CLEAR_PEAK)
+
+    def settle(self) -> None:
+        """Nothing runs on."""
+
+    def peaks(self) -> tuple[float | None, float | None]:
+        return None, _status_mib("VmHWM")
+
+
+def _status_mib(name: str) -> float | None:
+    """A line of the process's status; None where the kernel does not tell."""
+    try:
+        found = re.search(rf"^{name}:\s+(\d+) kB$", _STATUS.read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(found[1]) / 1024 if found else None
+
 
 TRIAL_STEPS = 3
 """The first makes the optimizer's state, so that the second is the one that needs most."""
+
+
 RESOLUTION = 16
 """The search ends when the largest that fits is known to one part in so many."""
 
@@ -141,3 +266,163 @@ def reduction_buffer(parameters: list[Tensor], views: bool) -> list[Tensor]:
     """
     held = parameters if not views else parameters[:1]
     return [torch.empty_like(parameter) for parameter in held if parameter.requires_grad]
+
+
+# The search for the largest batch as a cell of a sweep: ``batch_size=auto``.
+#
+# Each rank tries sizes on its own device with the cell's model, data and optimizer; the first
+# leaves ``find_batch.json`` in the cell's folder. Nothing is kept of what is trained here.
+
+
+def search_batch(
+    cell: CellConfig,
+    plain: Mapping[str, Any],
+    folder: CellFolder,
+    rank: RankContext,
+    host_cores: int,
+) -> RankSummary:
+    """Search with the other ranks, and leave this one's records in ``folder``.
+
+    ``host_cores`` are those of the whole host: a CPU device has its share of the memory, too.
+    Raises ConfigError for what cannot be searched, or has no size that fits.
+    """
+    pulse = HeartbeatWriter(folder.heartbeat_path(rank.rank))
+    try:
+        settle_device(rank, cell.hardware.memory_cap_gib, cell.execution.device_check)
+        team = Team(rank.rank, rank.world_size, cell.sweep.collective_timeout_s)
+        replica = Replica(cell, rank)
+        memory = _memory(cell, rank, replica.device, host_cores)
+        most = _most(cell, replica.samples, rank.world_size)
+        pulse.begin(None)
+        attempt = _beating(guarded(replica.step, memory), pulse)
+        found = search(attempt, team, cell.batch_search.first, most)
+        # A share of the host's memory is as small as that of the rank that has least.
+        limit = -team.largest([-(memory.limit_mib or float("inf"))])[0]
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    record = _record(cell, plain, found, rank, most, None if limit == float("inf") else limit)
+    if rank.is_first:
+        save_batch_search(folder.path, record)
+    summary = untrained_summary(
+        rank,
+        {"per_device_batch_size": float(record.per_device_batch_size)},
+        "workload=find_batch: batch sizes were tried, nothing was trained",
+    )
+    folder.save_rank(summary)
+    pulse.close()
+    return summary
+
+
+def _most(cell: CellConfig, samples: int, world_size: int) -> int:
+    """The largest size that leaves every device of an optimizer step its samples."""
+    most = samples // (world_size * cell.accumulate_grad_batches)
+    if most < 1:
+        raise ConfigError(
+            f"batch_size: found auto, but the training set of dataset={cell.dataset.name} has "
+            f"{samples} samples for {world_size} devices and accumulate_grad_batches="
+            f"{cell.accumulate_grad_batches}; allowed: a sample or more for each"
+        )
+    return min(cell.batch_search.max, most)
+
+
+def _memory(
+    cell: CellConfig, rank: RankContext, device: torch.device, host_cores: int
+) -> TrialMemory:
+    if device.type == "cuda":
+        cap_gib = cell.hardware.memory_cap_gib
+        total = rank.device.memory_total_mib
+        return GpuMemory(device, total if cap_gib is None else 1024 * cap_gib)
+    free = memory_available_mib()
+    share = len(rank.device.cores) / max(1, host_cores) if rank.device.cores else 1.0
+    return HostMemory(None if free is None else free * min(1.0, share))
+
+
+def _beating(
+    attempt: Callable[[int], OwnTrial], pulse: HeartbeatWriter
+) -> Callable[[int], OwnTrial]:
+    """Show after each trial that the search goes on: trials for steps."""
+    tried = itertools.count(1)
+
+    def beating(size: int) -> OwnTrial:
+        own = attempt(size)
+        pulse.beat(next(tried), size)
+        return own
+
+    return beating
+
+
+def _record(
+    cell: CellConfig,
+    plain: Mapping[str, Any],
+    found: Found,
+    rank: RankContext,
+    most: int,
+    limit_mib: float | None,
+) -> BatchSearchRecord:
+    # Beyond what was tried nothing is known to be short, so nothing has to be kept free.
+    margin = cell.batch_search.margin if found.limited_by_memory else 0.0
+    per_device = max(1, int(found.largest * (1 - margin)))
+    by_setting = most == cell.batch_search.max
+    return BatchSearchRecord(
+        per_device_batch_size=per_device,
+        global_batch_size=per_device * rank.world_size,
+        largest_that_fits=found.largest,
+        limited_by=("memory" if found.limited_by_memory else "max_batch" if by_setting else "data"),
+        margin=margin,
+        world_size=rank.world_size,
+        device=rank.device.name,
+        trials=found.trials,
+        config=plain,
+        limit_mib=limit_mib,
+    )
+
+
+class Replica:
+    """The cell's model on this rank's device, trained on batches of any size, with nobody."""
+
+    def __init__(self, cell: CellConfig, rank: RankContext) -> None:
+        pl.seed_everything(cell.seed, workers=True, verbose=False)
+        apply_precision(cell.precision)
+        module = build_module(cell, rank)
+        if not isinstance(module, ExperimentModule):
+            raise ConfigError(
+                f"model: found {type(module).__name__}, a LightningModule of its own, with "
+                "batch_size=auto; allowed: an nn.Module with loss(output, target), or a number. "
+                "Lightning's Tuner.scale_batch_size is for yours, on one device"
+            )
+        Execution(cell, rank).change(module)
+        dataset = instantiate("dataset", cell.dataset)
+        self._data = getattr(dataset, "train", dataset)
+        self.samples = len(self._data)
+        on_gpu = rank.device.kind == "cuda"
+        self.device = torch.device("cuda", rank.local_rank) if on_gpu else torch.device("cpu")
+        self._module = module.to(self.device).train()
+        self._optimizer = module.configure_optimizers()
+        if cell.pruning.kind != "none":
+            # Masks and scores from the first step on, as they will be there at the end.
+            at_once = dataclasses.replace(cell.pruning, begin_step=1)
+            Pruner(at_once, module.named_parameters(), self._optimizer)
+        self._clip = cell.gradient_clip_norm
+        self._autocast = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}.get(
+            cell.precision.lightning
+        )
+        if rank.world_size > 1:
+            views = bool(getattr(cell.strategy, "gradient_as_bucket_view", False))
+            self._reserved = reduction_buffer(list(module.parameters()), views)
+
+    def step(self, size: int) -> None:
+        """Forward, backward and optimizer on the first ``size`` samples."""
+        x, target = self._batch(size)
+        with torch.autocast(self.device.type, self._autocast, self._autocast is not None):
+            loss = self._module.objective(x.to(self.device), target.to(self.device))
+        self._optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self._clip is not None:
+            torch.nn.utils.clip_grad_norm_(self._module.parameters(), self._clip)
+        self._optimizer.step()
+
+    def _batch(self, size: int) -> Any:
+        indices = list(itertools.islice(range(self.samples), size))
+        whole = getattr(self._data, "__getitems__", None)
+        batch = whole(indices) if whole else [self._data[i] for i in indices]
+        return default_collate(batch) if isinstance(batch, list) else batch

@@ -12,14 +12,11 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from scalewise.config import CellConfig, ConfigError, instantiate
-from scalewise.operations.contract import Operation
-from scalewise.train.batch_sizes import BatchSizes
-from scalewise.train.callbacks.data_share import DataShare
+from scalewise.operations import Operation
 from scalewise.train.data import train_loader, validation_loader
-from scalewise.train.float8 import multiply_in_fp8
-from scalewise.train.module import ExperimentModule
-from scalewise.train.operation import OperationModule
+from scalewise.train.execution import ExperimentModule, OperationModule, multiply_in_fp8
 from scalewise.train.rank import RankContext
+from scalewise.train.recording import BatchSizes, DataShare
 
 
 def build_module(cell: CellConfig, rank: RankContext) -> pl.LightningModule:

@@ -13,9 +13,9 @@ from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning.strategies import DDPStrategy, Strategy
 
 from scalewise.config import CellConfig, ConfigError, instantiate
-from scalewise.optimizers.pruning import UnprunableError
+from scalewise.host import keep_answering
+from scalewise.optimizers import UnprunableError
 from scalewise.records import CellFolder, RankSummary
-from scalewise.train import strategies
 from scalewise.train.build import (
     brings_optimizer,
     build_data,
@@ -24,25 +24,59 @@ from scalewise.train.build import (
     data_share,
     sampled_from,
 )
-from scalewise.train.callbacks.data_share import DataShare
-from scalewise.train.callbacks.empty_epoch import (
-    EmptyEpochError,
-    EmptyEpochGuard,
-    nothing_trained,
+from scalewise.train.checkpoint import Restarts
+from scalewise.train.execution import (
+    Execution,
+    ExperimentModule,
+    NoProfiler,
+    OperationModule,
+    apply_precision,
+    run_forward_only,
+    trim,
 )
-from scalewise.train.callbacks.pruning import Pruning
-from scalewise.train.callbacks.recorder import CellRecorder
-from scalewise.train.device import settle_device
-from scalewise.train.execution.apply import Execution
-from scalewise.train.lean import NoProfiler, trim
-from scalewise.train.module import ExperimentModule
-from scalewise.train.operation import OperationModule, run_forward_only
-from scalewise.train.precision import apply_precision
-from scalewise.train.rank import RankContext
-from scalewise.train.rendezvous import join
-from scalewise.train.restart import Restarts
-from scalewise.train.stacks import keep_answering
-from scalewise.train.strategies import Setting
+from scalewise.train.rank import RankContext, join, settle_device
+from scalewise.train.recording import CellRecorder, DataShare, Pruning
+from scalewise.train.strategies import Setting, build
+
+# A loader of the user's that has run dry ends his run, and does not spin it for ever.
+
+
+class EmptyEpochError(ValueError):
+    """One line: which epoch had no batch, and what to do about it."""
+
+
+class EmptyEpochGuard(pl.Callback):
+    """Fails a fit in the first epoch that has no batch.
+
+    Lightning goes on to the next epoch, which with no limit of epochs is the same again, for ever:
+    a generator can be read once, and a loader over a stream may find nothing to begin with.
+
+    Args:
+        data_name: what the configuration calls the data.
+    """
+
+    def __init__(self, data_name: str) -> None:
+        self._data_name = data_name
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Raises :class:`EmptyEpochError`."""
+        if trainer.fit_loop.epoch_loop.batch_progress.current.ready:
+            return
+        if trainer.global_step == 0:
+            raise EmptyEpochError(nothing_trained(self._data_name))
+        raise EmptyEpochError(
+            f"dataset: no batch came from {self._data_name} in epoch {trainer.current_epoch + 1}, "
+            f"after {trainer.global_step} steps; allowed: a loader that gives batches whenever it "
+            "is iterated (a generator does so once), or no more epochs than it has (max_epochs)"
+        )
+
+
+def nothing_trained(data_name: str) -> str:
+    """What to say of data without a single batch."""
+    return (
+        f"dataset: no batch came from {data_name}, so nothing was trained; allowed: "
+        "one batch or more for every rank (has it fewer samples than one batch, and drop_last?)"
+    )
 
 
 def run(cell: CellConfig, folder: CellFolder, rank: RankContext) -> RankSummary:
@@ -174,7 +208,7 @@ def build_trainer(
 
 def _build_strategy(cell: CellConfig, setting: Setting) -> Strategy | str:
     try:
-        return strategies.build(cell.strategy, setting)
+        return build(cell.strategy, setting)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 

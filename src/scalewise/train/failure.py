@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from typing import Literal
 
-from scalewise.errors import first_line
+from scalewise.config import first_line
 
 _MESSAGE_LIMIT = 500
 _NO_MEMORY = (

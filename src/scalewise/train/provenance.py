@@ -11,15 +11,17 @@ from pathlib import Path
 
 import torch
 
-from scalewise.hardware import data_sheet, load_profiles
-from scalewise.host import memory_limit_mib, shared_memory_mib, usable_cores
-from scalewise.host_identity import host_id
-from scalewise.paths import conf_dir
-from scalewise.rank_environment import ENV_STARTED
-from scalewise.recorded_environment import recorded_in
-from scalewise.records import DeviceInfo, Provenance
-from scalewise.records.provenance import PROTOCOL
-from scalewise.working_tree import running_code
+from scalewise.config import conf_dir, data_sheet, load_profiles
+from scalewise.host import (
+    ENV_STARTED,
+    host_id,
+    memory_limit_mib,
+    recorded_in,
+    running_code,
+    shared_memory_mib,
+    usable_cores,
+)
+from scalewise.records import PROTOCOL, DeviceInfo, Provenance
 
 _PACKAGES = (
     "scalewise",

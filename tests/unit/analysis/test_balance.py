@@ -7,18 +7,10 @@ import numpy as np
 import pytest
 from recorded import DDP, Spec, write_sweep
 
-from scalewise.analysis.balance import (
-    advice,
-    cv_percent,
-    cv_text,
-    grade,
-    measure_balance,
-)
-from scalewise.analysis.cells import Cell
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.throughput import NotMeasuredError
-from scalewise.analysis.usage import measure_usage
-from scalewise.records import DeviceSample
+from scalewise.analysis import Cell, NotMeasuredError, load_sweep
+from scalewise.analysis.balance import measure_balance
+from scalewise.analysis.devices import measure_usage
+from scalewise.records import DeviceSample, advice, cv_percent, cv_text, grade
 
 
 def recorded(path: Path, spec: Spec) -> Cell:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.analysis.blame import Blame, Fate, blame, blame_last, fate_lines
+from scalewise.analysis import Blame, Fate, blame_last, fate_lines
+from scalewise.analysis.summary import blame
 from scalewise.records import Attempt, CellFolder, RankError
 
 ATTEMPT = Attempt(1, "failed", "exception", "rank 1: ValueError: boom", 1, 1, (), 100.0, 110.0)

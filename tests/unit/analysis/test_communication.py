@@ -5,14 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scalewise.analysis.apart import Window, _later, _transfer_ms
-from scalewise.analysis.breakdown import ExposedCommunication
-from scalewise.analysis.collective_curve import AllReduceCurve, bus_factor
-from scalewise.analysis.communication import Communication, _achieved, serial_fraction
-from scalewise.analysis.kinds import is_examination, is_profiled, is_timed
-from scalewise.analysis.seed_breakdown import seed_rows
-from scalewise.records import STEP_DTYPE, StepSeries
-from scalewise.records.profile import WindowProfile
+from scalewise.analysis import Communication, is_timed, seed_rows
+from scalewise.analysis.communication import (
+    AllReduceCurve,
+    Window,
+    _achieved,
+    _later,
+    _transfer_ms,
+    bus_factor,
+    serial_fraction,
+)
+from scalewise.analysis.model import is_examination, is_profiled
+from scalewise.analysis.steps import ExposedCommunication
+from scalewise.records import STEP_DTYPE, StepSeries, WindowProfile
 
 CURVE = AllReduceCurve("nccl", 2, ((8, 0.02), (1_000_000, 0.05), (100_000_000, 0.5)))
 

@@ -7,10 +7,9 @@ import pytest
 from recorded import DDP, Spec, repeats, write_sweep
 
 from fakes.step_files import BLOCK_BYTES
-from scalewise.analysis.cells import Sweep
-from scalewise.analysis.compare import Comparison, compare
-from scalewise.analysis.gate import parse_limit
-from scalewise.analysis.load import load_sweep
+from scalewise.analysis import Comparison, compare, load_sweep
+from scalewise.analysis.comparison import parse_limit
+from scalewise.analysis.model import Sweep
 from scalewise.analysis.statistics import estimate_ratio
 from scalewise.records import SweepFolder
 from scalewise.report import comparison_text

@@ -12,9 +12,8 @@ import pytest
 from recorded import DDP, Spec, repeats, write_sweep
 
 from fakes.step_files import steady_rows, write_old_rows
-from scalewise.analysis.contradictions import contradiction
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.summary import analyse
+from scalewise.analysis import analyse, load_sweep
+from scalewise.analysis.validity import contradiction
 from scalewise.records import PHASES, WARMUP, RecordError, StepSeries, read_steps
 
 Rows = npt.NDArray[np.void]

@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 from recorded import DDP, Spec, repeats, step_ms, write_sweep
 
-from scalewise.analysis.cost import Cost, cost_ratio, measure_cost, usd_per_million_samples
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.runs import Configuration
-from scalewise.analysis.summary import analyse
-from scalewise.hardware import HardwareConfig, Price
+from scalewise.analysis import Configuration, Cost, analyse, cost_ratio, load_sweep
+from scalewise.analysis.cost import measure_cost, usd_per_million_samples
+from scalewise.config import HardwareConfig, Price
 
 LIST = Price(5.0, "a seller's list", "2026-01")
 OWN = {"usd_per_hour": 2.5, "source": "invoice", "date": "2026-11"}

@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 from recorded import DDP, DDP_MS, SINGLE_MS, Spec, repeats, write_sweep
 
-from scalewise.analysis.diagnose import diagnose, diagnose_run, in_order
-from scalewise.analysis.diagnosis import Diagnosis
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.run import Run, measure_run
-from scalewise.analysis.runs import Configuration
-from scalewise.analysis.summary import analyse
+from scalewise.analysis import Configuration, Run, analyse, load_sweep
+from scalewise.analysis.diagnosis import diagnose, diagnose_run, in_order
+from scalewise.analysis.diagnosis_case import Diagnosis
+from scalewise.analysis.run import measure_run
 from scalewise.records import STEP_DTYPE, StepSeries
 
 FACTORS = [1.0, 1.02, 0.98]

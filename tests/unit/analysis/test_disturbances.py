@@ -13,11 +13,10 @@ from recorded import DDP, START, Spec, write_sweep
 
 from fakes.nvml.fixture import fake_nvml  # noqa: F401  # a fixture
 from fakes.nvml.scenario import INVALID_ARGUMENT, NO_PERMISSION, Scenario, gpu_uuid, mig_uuid
-from scalewise.analysis.cells import Cell
-from scalewise.analysis.common_stalls import common_stalls
-from scalewise.analysis.disturbances import Disturbance, disturbances
-from scalewise.analysis.load import load_cell, load_sweep
-from scalewise.gpu.sampler import DeviceSampler
+from scalewise.analysis import Cell, Disturbance, load_sweep
+from scalewise.analysis.disturbances import common_stalls, disturbances
+from scalewise.analysis.load import load_cell
+from scalewise.gpu import DeviceSampler
 from scalewise.records import (
     STEP_DTYPE,
     WARMUP,

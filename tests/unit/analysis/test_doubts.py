@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 from recorded import DDP, Spec, repeats, write_sweep
 
-from scalewise.analysis.cells import Sweep
-from scalewise.analysis.compare import compare
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.summary import analyse
+from scalewise.analysis import analyse, compare, load_sweep
+from scalewise.analysis.model import Sweep
 from scalewise.records import SweepFolder
 
 FACTORS = [1.0, 1.01, 0.99]

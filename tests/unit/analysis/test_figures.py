@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from scalewise.analysis.figures import (
-    confidence,
-    estimate,
-    factor,
-    figure_as_plain,
-    interval_words,
-    no_bound,
-    number,
-    ratio,
-)
-from scalewise.analysis.statistics import (
+from scalewise.analysis import (
     Estimate,
     Interval,
     RatioEstimate,
+    confidence,
+    estimate,
     estimate_mean,
     estimate_not_negative,
     estimate_positive,
-    estimate_ratio,
+    factor,
+    figure_as_plain,
+    interval_words,
+    number,
+    ratio,
 )
-from scalewise.analysis.strategy_choice import _judge
+from scalewise.analysis.choice import _judge
+from scalewise.analysis.labels import no_bound
+from scalewise.analysis.statistics import estimate_ratio
 from scalewise.analysis.verdict import judge
 from scalewise.records import CandidateEvidence
 

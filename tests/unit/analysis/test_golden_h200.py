@@ -12,9 +12,8 @@ import pytest
 
 from fakes.kept_sweep import with_known_code
 from fakes.sections import lines_of
-from scalewise.analysis.cells import Sweep
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.summary import Analysis, analyse
+from scalewise.analysis import Analysis, analyse, load_sweep
+from scalewise.analysis.model import Sweep
 from scalewise.records import PHASES, read_steps
 
 DATA = Path(__file__).parents[2] / "data"

@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from scalewise import report
-from scalewise.analysis.cells import Cell
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.run import Run, measure_run
-from scalewise.analysis.usage import DeviceUsage
+from scalewise.analysis import Cell, DeviceUsage, Run, load_sweep
+from scalewise.analysis.run import measure_run
+from scalewise.report import builder
 
 GOLDEN = Path(__file__).resolve().parents[2] / "data" / "h200_single"
 
@@ -92,7 +90,7 @@ def test_energy_by_counter_and_by_power_agree_within_two_percent(
 
 def test_its_report_has_the_energy_the_timeline_and_no_balance(tmp_path: Path) -> None:
     sweep = shutil.copytree(GOLDEN, tmp_path / "sweep")
-    files = report.build(sweep)
+    files = builder.build(sweep)
     page = files.markdown.read_text(encoding="utf-8")
     row = "| medium single x1 | 120 | 0.272 | 2.12 | 1,030 | 1,013 | -1.6 | 78.0 | counter |"
     assert row in page

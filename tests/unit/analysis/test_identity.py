@@ -10,12 +10,10 @@ import pytest
 from recorded import DDP, Spec, repeats, write_sweep
 
 from fakes.sections import lines_of
-from scalewise.analysis.compare import Comparison, compare
-from scalewise.analysis.load import load_sweep
+from scalewise.analysis import Analysis, Comparison, analyse, compare, load_sweep
 from scalewise.analysis.scaling import Refused
-from scalewise.analysis.summary import Analysis, analyse
-from scalewise.records import SweepFolder
-from scalewise.records.provenance import PROTOCOL, WORKING_DIRECTORY
+from scalewise.host import WORKING_DIRECTORY
+from scalewise.records import PROTOCOL, SweepFolder
 
 FACTORS = [1.0, 1.01, 0.99, 1.005]
 HERE, THERE, ELSEWHERE = "dmi-aaaaaaaaaaaa", "dmi-bbbbbbbbbbbb", "dmi-cccccccccccc"

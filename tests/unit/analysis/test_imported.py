@@ -2,8 +2,8 @@
 
 import pytest
 
-from scalewise.analysis.imported import ImportedResult, check_imported
-from scalewise.validation import DataError, build
+from scalewise.analysis.diagnosis import check_imported
+from scalewise.records import DataError, ImportedResult, build
 
 
 def limits(line: ImportedResult) -> list[str]:

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from recorded import DDP, Spec, write_sweep
 
-from scalewise.analysis.labels import configuration_labels, swept_order, swept_words
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.runs import configurations
+from scalewise.analysis import configurations, load_sweep, swept_words
+from scalewise.analysis.labels import configuration_labels, swept_order
 from scalewise.records import PlannedCell
 
 

@@ -12,10 +12,8 @@ from recorded import DDP, Spec, write_sweep
 
 from fakes.sections import values
 from fakes.step_files import BLOCK_BYTES, write_rows
-from scalewise.analysis.load import load_sweep
+from scalewise.analysis import analyse, configurations, load_sweep
 from scalewise.analysis.run import measure_run
-from scalewise.analysis.runs import configurations
-from scalewise.analysis.summary import analyse
 from scalewise.records import CellFolder, RecordError, SweepFolder, read_steps
 
 RECORDS = (

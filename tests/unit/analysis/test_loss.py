@@ -2,8 +2,8 @@
 
 import pytest
 
-from scalewise.analysis.loss import divergence, longest_loss_curve, loss_curve
-from scalewise.analysis.throughput import NotMeasuredError
+from scalewise.analysis import NotMeasuredError
+from scalewise.analysis.losses import divergence, longest_loss_curve, loss_curve
 from scalewise.records import MetricRow
 
 

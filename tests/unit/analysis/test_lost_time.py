@@ -9,19 +9,11 @@ import pytest
 from recorded import DDP, Spec, repeats, write_sweep
 
 from fakes.sections import lines_of
-from scalewise.analysis.diagnose import diagnose
-from scalewise.analysis.doubts import doubted
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.lost_time import (
-    hiccup_line,
-    hiccups_of,
-    long_step_clause,
-    long_step_line,
-    wait_clause,
-)
-from scalewise.analysis.run import Run, measure_run
-from scalewise.analysis.runs import Configuration
-from scalewise.analysis.summary import analyse
+from scalewise.analysis import Configuration, Run, analyse, load_sweep, long_step_line
+from scalewise.analysis.diagnosis import diagnose
+from scalewise.analysis.run import measure_run
+from scalewise.analysis.time_budget import hiccup_line, hiccups_of, long_step_clause, wait_clause
+from scalewise.analysis.verdicts import doubted
 from scalewise.records import StepSeries
 
 

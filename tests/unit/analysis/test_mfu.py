@@ -6,14 +6,19 @@ from pathlib import Path
 import pytest
 from recorded import DDP, Spec, step_ms, write_sweep
 
-from scalewise.analysis.load import load_sweep
+from scalewise.analysis import Run, analyse, load_sweep
 from scalewise.analysis.mfu import find_doctor, measure_mfu
-from scalewise.analysis.run import Run
-from scalewise.analysis.summary import analyse
-from scalewise.records import DeviceInfo, Fp8Record
-from scalewise.records.doctor import DoctorReport, RankMeasurements, save_doctor
-from scalewise.records.doctor_host import DeviceFacts, HostFacts
-from scalewise.records.doctor_rates import GemmRate, Timing
+from scalewise.records import (
+    DeviceFacts,
+    DeviceInfo,
+    DoctorReport,
+    Fp8Record,
+    GemmRate,
+    HostFacts,
+    RankMeasurements,
+    Timing,
+    save_doctor,
+)
 
 FLOPS = 12e6  # what the recorded cells declare
 

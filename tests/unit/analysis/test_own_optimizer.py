@@ -10,10 +10,8 @@ import pytest
 from recorded import DDP, Spec, write_sweep
 
 from fakes.sections import lines_of
-from scalewise.analysis.cells import Sweep
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.runs import configurations
-from scalewise.analysis.summary import analyse
+from scalewise.analysis import analyse, configurations, load_sweep
+from scalewise.analysis.model import Sweep
 
 OWN = "the module's own (SGD)"
 

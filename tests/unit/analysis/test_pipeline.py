@@ -10,12 +10,10 @@ import pytest
 from recorded import DDP, SINGLE_MS, Spec, repeats, write_sweep
 
 from fakes.sections import cells, lines_of
-from scalewise.analysis.diagnose import diagnose_run
-from scalewise.analysis.limits import IDLE, explain_loss
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.pipeline import measure_pipeline
+from scalewise.analysis import IDLE, Analysis, analyse, load_sweep, measure_pipeline
+from scalewise.analysis.diagnosis import diagnose_run
 from scalewise.analysis.run import measure_run
-from scalewise.analysis.summary import Analysis, analyse
+from scalewise.analysis.time_budget import explain_loss
 from scalewise.records import PipelineRecord, SweepFolder
 
 PIPE_MS = {"data_wait": 0.1, "h2d": 0.1, "forward": 2.0, "backward": 4.0, "optimizer": 0.5}

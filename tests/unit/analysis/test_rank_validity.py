@@ -10,12 +10,15 @@ import pytest
 from recorded import DDP, Spec, repeats, write_sweep
 
 from fakes.sections import lines_of
-from scalewise.analysis.ceiling import under_ceiling
-from scalewise.analysis.compare import compare
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.strategy_choice import choose_strategy
-from scalewise.analysis.summary import Analysis, analyse
-from scalewise.analysis.target import reach
+from scalewise.analysis import (
+    Analysis,
+    analyse,
+    choose_strategy,
+    compare,
+    load_sweep,
+    reach,
+    under_ceiling,
+)
 
 
 def analysed(

@@ -6,11 +6,8 @@ from pathlib import Path
 import pytest
 from recorded import DDP, DDP_MS, Spec, crowd, repeats, write_sweep
 
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.repeats import Repeats
-from scalewise.analysis.sequential import Continue, DecidedAlone, decide_alone
-from scalewise.analysis.summary import analyse
-from scalewise.analysis.verdicts import reach_verdicts
+from scalewise.analysis import Repeats, analyse, load_sweep, reach_verdicts
+from scalewise.analysis.verdict import Continue, DecidedAlone, decide_alone
 
 STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
 NOISY = [1.0, 1.5, 0.7, 1.3, 0.8]

@@ -6,8 +6,7 @@ import pytest
 from recorded import DDP, Spec, repeats, write_sweep
 
 from fakes.sections import lines_of
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.replaced import replaced_runs
+from scalewise.analysis import load_sweep, replaced_runs
 from scalewise.records import CellFolder, SweepFolder
 
 WHY = "(sweep.rerun, or a result that could not be read)"

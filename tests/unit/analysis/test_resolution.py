@@ -6,12 +6,9 @@ import pytest
 from recorded import DDP, Spec, repeats, write_sweep
 
 from fakes.sections import lines_of
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.resolution import detectable_speedup
-from scalewise.analysis.scaling import Pair
-from scalewise.analysis.sequential import nominal_level
-from scalewise.analysis.significance import minimum_detectable_effect
-from scalewise.analysis.summary import analyse
+from scalewise.analysis import Pair, analyse, detectable_speedup, load_sweep
+from scalewise.analysis.statistics import minimum_detectable_effect
+from scalewise.analysis.verdict import nominal_level
 
 NOISY = [1.0, 1.4, 0.8, 1.1]
 

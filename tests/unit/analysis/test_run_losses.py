@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 from recorded import DDP, Spec, write_sweep
 
-from scalewise.analysis.cells import Cell
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.run import Run, measure_run
-from scalewise.analysis.runs import configurations
+from scalewise.analysis import Cell, Run, configurations, load_sweep
+from scalewise.analysis.run import measure_run
 from scalewise.analysis.scaling import pair_all
 from scalewise.records import MetricRow
 

@@ -7,14 +7,19 @@ from typing import Any
 import pytest
 from recorded import DDP, DDP_MS, SINGLE_MS, Spec, crowd, repeats, write_sweep
 
-from scalewise.analysis.doubts import clock_ratio, doubted
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.runs import Configuration, configurations
+from scalewise.analysis import (
+    Analysis,
+    Configuration,
+    Interval,
+    RatioEstimate,
+    analyse,
+    configurations,
+    load_sweep,
+)
+from scalewise.analysis.devices import Usage
 from scalewise.analysis.scaling import pair_all
-from scalewise.analysis.statistics import Interval, RatioEstimate
-from scalewise.analysis.summary import Analysis, analyse
-from scalewise.analysis.usage import Usage
 from scalewise.analysis.verdict import Judgement, judge, seed_label
+from scalewise.analysis.verdicts import clock_ratio, doubted
 
 STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
 

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from recorded import DDP, Spec, repeats, write_sweep
 
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.sequential import (
+from scalewise.analysis import analyse, load_sweep
+from scalewise.analysis.statistics import estimate_ratio
+from scalewise.analysis.verdict import (
     CAP,
     Continue,
     Decided,
@@ -23,8 +24,6 @@ from scalewise.analysis.sequential import (
     schedule,
     stop_or_go_on,
 )
-from scalewise.analysis.statistics import estimate_ratio
-from scalewise.analysis.summary import analyse
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scalewise.analysis.shards import ShardAudit, audit_shards
+from scalewise.analysis.balance import ShardAudit, audit_shards
 from scalewise.records import ShardIndices
 
 

@@ -6,10 +6,7 @@ from pathlib import Path
 from recorded import DDP, DDP_MS, SINGLE_MS, Spec, repeats, write_sweep
 
 from fakes.sections import lines_of
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.runs import configurations
-from scalewise.analysis.summary import Analysis, analyse
-from scalewise.analysis.verdicts import reach_verdicts
+from scalewise.analysis import Analysis, analyse, configurations, load_sweep, reach_verdicts
 from scalewise.report import results_json
 
 STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from test_pipeline import PIPE, PIPE_MS, pipelined
 
-from scalewise.analysis.diagnose import diagnose_run
-from scalewise.analysis.diagnosis import Diagnosis
-from scalewise.analysis.run import Run
+from scalewise.analysis import Run
+from scalewise.analysis.diagnosis import diagnose_run
+from scalewise.analysis.diagnosis_case import Diagnosis
 
 STEP_MS = sum(PIPE_MS.values()) + 2.0
 PARTS_MS = PIPE_MS["forward"] + PIPE_MS["backward"]

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from scalewise.analysis import stability
-from scalewise.analysis import statistics as st
-from scalewise.analysis.significance import (
+from scalewise.analysis import statistics, verdict
+from scalewise.analysis.statistics import (
     detectable_effect,
     holm,
     holm_levels,
@@ -20,7 +19,7 @@ RUNS_B = [92.1, 95.4, 90.8, 93.9]
 
 
 def test_t_interval_is_scipys() -> None:
-    estimate = st.estimate_mean(RUNS_A)
+    estimate = statistics.estimate_mean(RUNS_A)
     expected = stats.ttest_1samp(RUNS_A, 0).confidence_interval(0.95)
     assert estimate.interval is not None
     assert (estimate.interval.low, estimate.interval.high) == pytest.approx(expected)
@@ -28,69 +27,69 @@ def test_t_interval_is_scipys() -> None:
 
 
 def test_a_positive_quantity_is_estimated_on_logarithms() -> None:
-    estimate = st.estimate_positive(RUNS_A)
+    estimate = statistics.estimate_positive(RUNS_A)
     expected = stats.ttest_1samp(np.log(RUNS_A), 0).confidence_interval(0.95)
     assert estimate.interval is not None
     bounds = (math.log(estimate.interval.low), math.log(estimate.interval.high))
     assert bounds == pytest.approx(expected)
     assert estimate.value == pytest.approx(stats.gmean(RUNS_A))
     assert estimate.sd == pytest.approx(np.std(RUNS_A, ddof=1))
-    ratio = st.estimate_ratio(RUNS_A, RUNS_B)
-    assert ratio.value == pytest.approx(estimate.value / st.estimate_positive(RUNS_B).value)
+    ratio = statistics.estimate_ratio(RUNS_A, RUNS_B)
+    assert ratio.value == pytest.approx(estimate.value / statistics.estimate_positive(RUNS_B).value)
 
 
 def test_two_wild_runs_have_a_wide_interval_above_zero() -> None:
-    low_by_t = st.estimate_mean([2.0, 9.0]).interval
+    low_by_t = statistics.estimate_mean([2.0, 9.0]).interval
     assert low_by_t is not None
     assert low_by_t.low < 0  # what a time cannot be
-    interval = st.estimate_positive([2.0, 9.0]).interval
+    interval = statistics.estimate_positive([2.0, 9.0]).interval
     assert interval is not None
     assert 0 < interval.low < 0.01
     assert interval.high > 1000
-    assert st.estimate_positive([5.0]).interval is None
+    assert statistics.estimate_positive([5.0]).interval is None
     with pytest.raises(ValueError, match="positive"):
-        st.estimate_positive([1.0, 0.0])
+        statistics.estimate_positive([1.0, 0.0])
 
 
 def test_the_interval_on_logarithms_covers_95_of_100_at_a_run_to_run_cv_of_40_percent() -> None:
     random = np.random.default_rng(3)
     runs = np.exp(random.normal(math.log(5.0), 0.4, (2000, 3)))
-    intervals = [st.estimate_positive(r).interval for r in runs]
+    intervals = [statistics.estimate_positive(r).interval for r in runs]
     assert np.mean([i is not None and i.low < 5.0 < i.high for i in intervals]) == pytest.approx(
         0.95, abs=0.015
     )
 
 
 def test_an_interval_of_a_share_ends_at_zero() -> None:
-    cut, whole = st.estimate_not_negative([0.0, 0.4]), st.estimate_mean([0.0, 0.4])
+    cut, whole = statistics.estimate_not_negative([0.0, 0.4]), statistics.estimate_mean([0.0, 0.4])
     assert (cut.interval, whole.interval) != (None, None)
-    assert cut.interval == st.Interval(0.0, whole.interval.high if whole.interval else 0.0)
+    assert cut.interval == statistics.Interval(0.0, whole.interval.high if whole.interval else 0.0)
     assert cut.value == whole.value
 
 
 def test_no_cv_of_positive_runs_is_more_than_is_possible() -> None:
     """``sqrt(n)``: one run that took all, beside others of nothing."""
-    wild = st.estimate_positive([1.0, 1.0, 1e4])
+    wild = statistics.estimate_positive([1.0, 1.0, 1e4])
     assert wild.cv == pytest.approx(math.sqrt(3), rel=1e-3)
     assert wild.scaled(1e-3).cv == pytest.approx(wild.cv)
     runs = np.asarray(RUNS_A)
-    assert st.estimate_positive(RUNS_A).cv == pytest.approx(runs.std(ddof=1) / runs.mean())
-    assert st.estimate_positive(RUNS_A).cv == st.estimate_mean(RUNS_A).cv
+    assert statistics.estimate_positive(RUNS_A).cv == pytest.approx(runs.std(ddof=1) / runs.mean())
+    assert statistics.estimate_positive(RUNS_A).cv == statistics.estimate_mean(RUNS_A).cv
 
 
 def test_one_run_has_no_interval_and_no_spread() -> None:
-    estimate = st.estimate_mean([100.0])
+    estimate = statistics.estimate_mean([100.0])
     assert estimate.interval is None
     assert estimate.sd is None
     assert estimate.cv is None
-    assert "one run" in (stability.stability_warning(estimate) or "")
-    ratio = st.estimate_ratio([100.0], [50.0, 51.0])
+    assert "one run" in (verdict.stability_warning(estimate) or "")
+    ratio = statistics.estimate_ratio([100.0], [50.0, 51.0])
     assert ratio.interval is None
     assert ratio.p_value is None
 
 
 def test_ratio_interval_is_welch_on_logs() -> None:
-    ratio = st.estimate_ratio(RUNS_A, RUNS_B)
+    ratio = statistics.estimate_ratio(RUNS_A, RUNS_B)
     expected = stats.ttest_ind(np.log(RUNS_A), np.log(RUNS_B), equal_var=False)
     bounds = np.exp(expected.confidence_interval(0.95))
     assert ratio.interval is not None
@@ -100,15 +99,18 @@ def test_ratio_interval_is_welch_on_logs() -> None:
 
 
 def test_ratio_turned_over_is_the_same_answer() -> None:
-    one, other = st.estimate_ratio(RUNS_A, RUNS_B), st.estimate_ratio(RUNS_B, RUNS_A)
+    one, other = (
+        statistics.estimate_ratio(RUNS_A, RUNS_B),
+        statistics.estimate_ratio(RUNS_B, RUNS_A),
+    )
     assert one.interval is not None
     assert other.interval is not None
     assert one.interval.low == pytest.approx(1 / other.interval.high)
 
 
 def test_ratio_of_identical_runs_is_certain_but_never_invented() -> None:
-    ratio = st.estimate_ratio([2.0, 2.0], [1.0, 1.0])
-    assert ratio.interval == st.Interval(2.0, 2.0)
+    ratio = statistics.estimate_ratio([2.0, 2.0], [1.0, 1.0])
+    assert ratio.interval == statistics.Interval(2.0, 2.0)
     assert ratio.p_value == 0.0
 
 
@@ -120,7 +122,7 @@ def test_ratio_interval_covers_the_truth_in_95_of_100(cv: float) -> None:
     for _ in range(1000):
         a = true * np.exp(rng.normal(0, sigma, 5))
         b = np.exp(rng.normal(0, sigma / 2, 4))
-        interval = st.estimate_ratio(a, b).interval
+        interval = statistics.estimate_ratio(a, b).interval
         assert interval is not None
         hits += interval.low <= true <= interval.high
     # 1000 trials of 0.95: three standard errors are 0.021.
@@ -128,10 +130,10 @@ def test_ratio_interval_covers_the_truth_in_95_of_100(cv: float) -> None:
 
 
 def test_efficiency_is_speedup_over_devices_with_its_interval() -> None:
-    ratio = st.estimate_ratio(RUNS_A, RUNS_B)
+    ratio = statistics.estimate_ratio(RUNS_A, RUNS_B)
     half = ratio.scaled(0.5)
     assert ratio.interval is not None
-    assert half.interval == st.Interval(ratio.interval.low / 2, ratio.interval.high / 2)
+    assert half.interval == statistics.Interval(ratio.interval.low / 2, ratio.interval.high / 2)
     assert half.p_value is None
 
 
@@ -144,24 +146,24 @@ def test_holm_worked_by_hand() -> None:
 
 def test_outliers_are_flagged_from_ten_runs_up_only() -> None:
     runs = [10.0, 10.1, 9.9, 10.05, 9.95, 10.02, 9.98, 10.1, 9.9]
-    assert stability.outliers([*runs[:-1], 30.0]) is None
-    assert stability.outliers([*runs, 30.0]) == (9,)
-    without = stability.estimate_without_outliers([*runs, 30.0])
+    assert verdict.outliers([*runs[:-1], 30.0]) is None
+    assert verdict.outliers([*runs, 30.0]) == (9,)
+    without = verdict.estimate_without_outliers([*runs, 30.0])
     assert without is not None
     assert without.value == pytest.approx(stats.gmean(runs))
-    assert stability.estimate_without_outliers([*runs, 10.0]) is None
+    assert verdict.estimate_without_outliers([*runs, 10.0]) is None
 
 
 def test_modified_z_score_worked_by_hand() -> None:
     # median 3, MAD 1.
-    assert stability.modified_z_scores([1.0, 2.0, 3.0, 4.0, 8.0]) == pytest.approx(
+    assert verdict.modified_z_scores([1.0, 2.0, 3.0, 4.0, 8.0]) == pytest.approx(
         [-2 * 0.6745, -0.6745, 0.0, 0.6745, 5 * 0.6745]
     )
 
 
 def test_modified_z_score_where_most_runs_are_equal() -> None:
-    assert stability.outliers([5.0] * 11 + [9.0]) == (11,)
-    assert stability.outliers([5.0] * 12) == ()
+    assert verdict.outliers([5.0] * 11 + [9.0]) == (11,)
+    assert verdict.outliers([5.0] * 12) == ()
 
 
 @pytest.mark.parametrize(("runs", "alpha"), [(2, 0.05), (3, 0.05 / 6), (10, 0.05)])
@@ -187,7 +189,7 @@ def test_what_is_detectable_is_the_mean_of_noncentral_t(sd: tuple[float, float],
     above, below = (np.exp(_scatter(one, runs)) for one in sd)
     ratio = minimum_detectable_effect(above, below)
     assert ratio is not None
-    error, df = st.welch_error(np.log(above), np.log(below))
+    error, df = statistics.welch_error(np.log(above), np.log(below))
     critical = stats.t.ppf(0.975, df)
 
     def power(estimated_square: float) -> float:
@@ -207,7 +209,7 @@ def test_what_is_detectable_lies_beyond_the_interval_of_the_same_level() -> None
     """Two runs of 84 % and two of 100 %: 1.19 was not seen, and 1.08 was said to be."""
     above, below = [0.8401, 0.8399], [1.02, 0.98]
     for level in (0.05, 0.05 / 3, 0.05 / 1000):
-        ratio = st.estimate_ratio(above, below, 1 - level)
+        ratio = statistics.estimate_ratio(above, below, 1 - level)
         least = minimum_detectable_effect(above, below, level)
         assert ratio.interval is not None
         assert least is not None
@@ -220,7 +222,7 @@ def test_what_cannot_be_detected_has_no_number() -> None:
     assert minimum_detectable_effect([1.0, 1.0], [2.0, 2.0]) is None
     # Beyond what a float holds: the interval and the effect end before it.
     wild, steady = [1.0, 9.0], [1.0, 1.0001]
-    ratio = st.estimate_ratio(wild, steady, 1 - 0.05 / 1000)
+    ratio = statistics.estimate_ratio(wild, steady, 1 - 0.05 / 1000)
     least = minimum_detectable_effect(wild, steady, 0.05 / 1000)
     assert ratio.interval is not None
     assert least is not None
@@ -247,16 +249,18 @@ def test_levels_of_holm_worked_by_hand() -> None:
 
 
 def test_noisy_runs_carry_a_warning_and_steady_ones_do_not() -> None:
-    assert "vary by" in (stability.stability_warning(st.estimate_mean([100.0, 130.0, 80.0])) or "")
-    assert stability.stability_warning(st.estimate_mean([100.0, 100.5, 99.8])) is None
+    assert "vary by" in (
+        verdict.stability_warning(statistics.estimate_mean([100.0, 130.0, 80.0])) or ""
+    )
+    assert verdict.stability_warning(statistics.estimate_mean([100.0, 100.5, 99.8])) is None
 
 
 @pytest.mark.parametrize("bad", [[], [1.0, float("nan")], [float("inf")]])
 def test_runs_must_be_finite_numbers(bad: list[float]) -> None:
     with pytest.raises(ValueError, match="finite numbers"):
-        st.estimate_mean(bad)
+        statistics.estimate_mean(bad)
 
 
 def test_a_ratio_needs_positive_values() -> None:
     with pytest.raises(ValueError, match="positive"):
-        st.estimate_ratio([1.0, 2.0], [0.0, 1.0])
+        statistics.estimate_ratio([1.0, 2.0], [0.0, 1.0])

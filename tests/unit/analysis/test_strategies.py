@@ -11,16 +11,22 @@ import pytest
 from recorded import DDP, DDP_MS, Spec, repeats, write_sweep
 
 from fakes.sections import answers, lines_of
-from scalewise.analysis.ceiling import under_ceiling
-from scalewise.analysis.diagnose import diagnose_run
-from scalewise.analysis.diagnosis import Diagnosis
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.run import Run, measure_run
-from scalewise.analysis.runs import Configuration, configurations
-from scalewise.analysis.shards import audit_shards
-from scalewise.analysis.strategy_choice import UndecidedError, choose_strategy, threshold_rule
-from scalewise.analysis.summary import analyse
-from scalewise.analysis.throughput import measure_throughput
+from scalewise.analysis import (
+    Configuration,
+    Run,
+    UndecidedError,
+    analyse,
+    choose_strategy,
+    configurations,
+    load_sweep,
+    measure_throughput,
+    under_ceiling,
+)
+from scalewise.analysis.balance import audit_shards
+from scalewise.analysis.choice import threshold_rule
+from scalewise.analysis.diagnosis import diagnose_run
+from scalewise.analysis.diagnosis_case import Diagnosis
+from scalewise.analysis.run import measure_run
 from scalewise.records import CommunicationRecord, ShardIndices, SweepFolder
 
 FACTORS = [1.0, 1.02, 0.98]

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 from recorded import DDP, Spec, repeats, step_ms, write_sweep
 
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.summary import Analysis, analyse
-from scalewise.analysis.target import SamplesError, reach, read_samples
+from scalewise.analysis import Analysis, SamplesError, analyse, load_sweep, reach, read_samples
 
 PRICE = {"usd_per_hour": 3.6, "source": "invoice", "date": "2026-11"}
 PRICED = {"hardware": {"name": "auto", "price": PRICE}}

@@ -6,14 +6,8 @@ import numpy as np
 import pytest
 from recorded import DDP, SINGLE_MS, Spec, step_ms, write_sweep
 
-from scalewise.analysis.breakdown import measure_anatomy
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.throughput import (
-    NotMeasuredError,
-    common_steps,
-    long_steps,
-    measure_throughput,
-)
+from scalewise.analysis import NotMeasuredError, load_sweep, measure_throughput
+from scalewise.analysis.steps import common_steps, long_steps, measure_anatomy
 from scalewise.records import STEP_DTYPE, WARMUP, StepSeries
 
 

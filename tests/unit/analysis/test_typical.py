@@ -9,12 +9,9 @@ import numpy as np
 import pytest
 from recorded import DDP, Spec, repeats, write_sweep
 
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.runs import Configuration
-from scalewise.analysis.scaling import pair_all
-from scalewise.analysis.summary import analyse
-from scalewise.analysis.throughput import StepTimes
-from scalewise.analysis.typical import TypicalSpeedup, typical_speedup
+from scalewise.analysis import Configuration, analyse, load_sweep, typical_speedup
+from scalewise.analysis.scaling import TypicalSpeedup, pair_all
+from scalewise.analysis.steps import StepTimes
 
 
 def configurations(path: Path, scaling: str = "strong") -> tuple[Configuration, ...]:

@@ -12,8 +12,7 @@ import pytest
 from recorded import DDP, Spec, repeats, write_sweep
 
 from fakes.sections import answers, lines_of, values
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.summary import Analysis, analyse
+from scalewise.analysis import Analysis, analyse, load_sweep
 from scalewise.report import build
 
 STEADY = [1.0, 1.01, 0.99]

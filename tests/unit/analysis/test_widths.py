@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 from recorded import DDP, DDP_MS, SINGLE_MS, Spec, repeats, step_ms, write_sweep
 
-from scalewise.analysis.load import load_sweep
+from scalewise.analysis import Analysis, Ladder, analyse, fastest_of_each, ladders, load_sweep
 from scalewise.analysis.statistics import estimate_ratio
-from scalewise.analysis.summary import Analysis, analyse
-from scalewise.analysis.widths import Ladder, fastest_of_each, ladders
 
 STEADY = [1.0, 1.01, 0.99]
 OTHERS_MS = sum(DDP_MS.values()) - DDP_MS["forward"]

@@ -9,17 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from scalewise.datasets.contract import DatasetError
-from scalewise.datasets.loader import LoaderConfig
-from scalewise.datasets.split import split_indices
-from scalewise.datasets.stdlib import Stdlib, library_files
+from scalewise.config import DatasetError, LoaderConfig
+from scalewise.datasets.contract import TokenWindows
+from scalewise.datasets.labelled import split_indices
 from scalewise.datasets.synthetic import SyntheticImages, SyntheticText, SyntheticTokens
-from scalewise.datasets.tabular import Tabular, tabular_rows
-from scalewise.datasets.tabular_windows import TabularWindows
-from scalewise.datasets.tensors import TokenWindows
+from scalewise.datasets.tabular import Tabular, TabularWindows, tabular_rows
 from scalewise.datasets.text_classification import AgNews, Imdb
-from scalewise.datasets.text_file import TextFile
-from scalewise.validation import DataError, build
+from scalewise.datasets.text_file import Stdlib, TextFile, library_files
+from scalewise.records import DataError, build
 
 AG_NEWS = Path(__file__).parents[4] / "shared" / "data" / "ag_news_test.csv"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.datasets.contract import DatasetError
+from scalewise.config import DatasetError
 from scalewise.datasets.text_classification import AgNews
 
 pytest.importorskip("datasets")

@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 
+from scalewise.config import DatasetError
+from scalewise.datasets import load_index
 from scalewise.datasets import tokenize as command
-from scalewise.datasets.corpora import open_files
-from scalewise.datasets.errors import DatasetError
-from scalewise.datasets.text_lines import LineStream, json_line, plain_line
-from scalewise.datasets.token_index import load_index
+from scalewise.datasets.corpora import LineStream, json_line, open_files, plain_line
 from scalewise.datasets.token_shards import TokenShards
-from scalewise.datasets.tokenize import tokenize
-from scalewise.datasets.tokenizers import load_tokenizer
+from scalewise.datasets.tokenize import load_tokenizer, tokenize
 
 BYTES = load_tokenizer("bytes")
 

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 
+from scalewise.config import DatasetError
+from scalewise.datasets import load_index
 from scalewise.datasets import tokenize as command
-from scalewise.datasets.contract import DatasetError, TrainingData
+from scalewise.datasets.contract import TrainingData
 from scalewise.datasets.corpora import TextStream, open_corpus, open_files
-from scalewise.datasets.token_index import check_sums, load_index
+from scalewise.datasets.token_index import check_sums
 from scalewise.datasets.token_shards import ShardWindows, TokenShards
-from scalewise.datasets.tokenize import token_count, tokenize
-from scalewise.datasets.tokenizers import load_tokenizer
+from scalewise.datasets.tokenize import load_tokenizer, token_count, tokenize
 
 pytest.importorskip("datasets")
 

@@ -16,10 +16,9 @@ from faults.observe import HEALTHY, NOTHING, Observation
 from faults.plan import ALONE, CROWDED, PAIR, asks, cpu_workload, gpu_workload
 from hydra import compose, initialize_config_dir
 
-from scalewise.analysis.diagnosis import Diagnosis
-from scalewise.analysis.disturbances import Disturbance
-from scalewise.config import resolve
-from scalewise.paths import conf_dir
+from scalewise.analysis import Disturbance
+from scalewise.analysis.diagnosis_case import Diagnosis
+from scalewise.config import conf_dir, resolve
 from scalewise.sweep.plan import request
 
 SETTING = page.Setting("python self_test.py", ("a CPU", "a CPU"), 16, 7, 1.5, 200.0)

@@ -15,13 +15,11 @@ from faults.plant import SkewedBatchSampler, planted
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from scalewise.config import ConfigError
-from scalewise.datasets.loader import LoaderConfig
-from scalewise.records import DeviceInfo
+from scalewise.config import ConfigError, LoaderConfig
+from scalewise.records import DataError, DeviceInfo, build
+from scalewise.train import RankContext
 from scalewise.train.data import GlobalBatchSampler, train_loader
-from scalewise.train.module import ExperimentModule
-from scalewise.train.rank import RankContext
-from scalewise.validation import DataError, build
+from scalewise.train.execution import ExperimentModule
 
 
 def rank(number: int, world: int = 2) -> RankContext:

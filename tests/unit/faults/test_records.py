@@ -13,8 +13,8 @@ from faults import FaultConfig
 from faults.records import leave_records
 from recorded import DDP, Spec, write_sweep
 
-from scalewise.analysis.diagnose import diagnose_run
-from scalewise.analysis.load import load_sweep
+from scalewise.analysis import load_sweep
+from scalewise.analysis.diagnosis import diagnose_run
 from scalewise.analysis.run import measure_run
 from scalewise.records import CellFolder
 

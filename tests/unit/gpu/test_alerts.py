@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from fakes.nvml.scenario import Scenario, gpu_uuid
-from scalewise.gpu.alerts import PATIENCE, DeviceAlerts
-from scalewise.gpu.sampler import DeviceSampler
+from scalewise.gpu import DeviceSampler
+from scalewise.gpu.xid import PATIENCE, DeviceAlerts
 from scalewise.records import Alert, CellFolder, DeviceSample, SampledDevice, read_device_series
 
 _DEVICE = SampledDevice("GPU-a", 3, "NVIDIA H200", memory_total_mib=1000.0)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.explain import explain
-from scalewise.gpu.election import FileLock, runtime_folder
+from scalewise.cli.overrides import explain
+from scalewise.host import FileLock, runtime_folder
 
 
 def test_a_lock_has_one_holder_even_inside_a_process(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ def test_a_lock_has_one_holder_even_inside_a_process(tmp_path: Path) -> None:
 _FORK = """
 import os, sys
 from pathlib import Path
-from scalewise.gpu.election import FileLock
+from scalewise.host import FileLock
 lock = FileLock(Path(sys.argv[1]))
 assert lock.try_acquire()
 if os.fork() == 0:  # a loader worker that outlives its parent

@@ -22,8 +22,9 @@ from fakes.nvml.scenario import (
     gpu_uuid,
     mig_uuid,
 )
-from scalewise.gpu.lanes import GPM_METRICS, throttle_words
-from scalewise.gpu.nvml import GpuLost, NvmlUnavailable, open_nvml
+from scalewise.gpu import NvmlUnavailable, open_nvml
+from scalewise.gpu.metrics import GPM_METRICS, throttle_words
+from scalewise.gpu.nvml_queries import GpuLost
 
 Use = Callable[[Scenario], Path]
 

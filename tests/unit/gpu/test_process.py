@@ -7,7 +7,7 @@ import time
 
 import psutil
 
-from scalewise.gpu.process import ProcessReader
+from scalewise.gpu.readers import ProcessReader
 
 _BUSY = "while True: pass"
 _PARENT = f"""

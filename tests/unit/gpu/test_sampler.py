@@ -18,9 +18,7 @@ from fakes.nvml.scenario import (
     gpu_uuid,
     mig_uuid,
 )
-from scalewise.gpu import reader as reader_module
-from scalewise.gpu.nvml import open_nvml
-from scalewise.gpu.sampler import DeviceSampler
+from scalewise.gpu import DeviceSampler, open_nvml, readers
 from scalewise.records import CellFolder, DeviceSeries, read_device_series
 
 Use = Callable[[Scenario], Path]
@@ -81,9 +79,9 @@ def test_slow_lanes_are_read_one_gpu_after_another(
     fake_nvml: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Together, those of eight real GPUs would take longer than a beat at 10 Hz."""
-    monkeypatch.setattr(reader_module, "SLOW_INTERVAL_S", 0.8)
+    monkeypatch.setattr(readers, "SLOW_INTERVAL_S", 0.8)
     fake_nvml(Scenario().h200(4))
-    reader = reader_module.GpuReader(open_nvml())
+    reader = readers.GpuReader(open_nvml())
     uuids, begun = [gpu_uuid(i) for i in range(4)], time.monotonic()
     first = reader.read(uuids, 0.1, all_lanes=True)
     assert all(sample.energy_j is not None for sample in first.samples.values())
@@ -170,7 +168,7 @@ def test_a_driver_that_lets_nobody_hear_of_xids_says_so_once(
 def test_a_driver_reload_is_survived(
     fake_nvml: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader_module, "SLOW_INTERVAL_S", 0.3)
+    monkeypatch.setattr(readers, "SLOW_INTERVAL_S", 0.3)
     scenario = Scenario().h200(2)
     now = time.monotonic() - scenario.origin
     fake_nvml(scenario.fault("*", "*", VERSION_MISMATCH, at=now + 0.4, until=now + 0.9))

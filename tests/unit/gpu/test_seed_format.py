@@ -16,11 +16,11 @@ from typing import Literal
 
 import pytest
 
-from scalewise.commands.gpu_logs import export_logs, import_log
-from scalewise.gpu.export import export_cell, export_folder
-from scalewise.gpu.json_array import JsonArrayFile
-from scalewise.gpu.seed_format import (
-    import_seed_file,
+from scalewise.cli.application import export_logs, import_log
+from scalewise.gpu import export_folder, import_seed_file
+from scalewise.gpu.export import (
+    JsonArrayFile,
+    export_cell,
     multi_entry,
     multi_gpu_path,
     read_seed_file,
@@ -171,7 +171,7 @@ def test_a_log_that_is_there_is_continued(tmp_path: Path) -> None:
 _WRITER = """
 import sys, time
 from pathlib import Path
-from scalewise.gpu.json_array import JsonArrayFile
+from scalewise.gpu.export import JsonArrayFile
 log, pause_s, n = JsonArrayFile(Path(sys.argv[1])), float(sys.argv[2]), 0
 print("started", flush=True)
 while True:
@@ -221,7 +221,7 @@ def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path) -> None:
     code = (
         "import resource, signal, sys\n"
         "from pathlib import Path\n"
-        "from scalewise.gpu.json_array import JsonArrayFile\n"
+        "from scalewise.gpu.export import JsonArrayFile\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "log = JsonArrayFile(Path(sys.argv[1]))\n"
         "log.append({'n': 1})\n"

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from fakes.nvml.scenario import Scenario, gpu_uuid, mig_uuid
-from scalewise.gpu.nvml import open_nvml
-from scalewise.gpu.select import visible_devices
+from scalewise.gpu import open_nvml
+from scalewise.gpu.leases import visible_devices
 
 Use = Callable[[Scenario], Path]
 

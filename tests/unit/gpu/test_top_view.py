@@ -7,10 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from scalewise.analysis.balance import GRADES
-from scalewise.gpu.frames import Frame, Owner
-from scalewise.gpu.top_view import SORTS, TopState, balance_of, render
-from scalewise.records import DeviceSample, SampledDevice
+from scalewise.gpu.top_view import SORTS, Frame, Owner, TopState, balance_of, render
+from scalewise.records import GRADES, DeviceSample, SampledDevice
 
 
 def _frame(count: int, *, gpm: bool = True, lost: int | None = None) -> Frame:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scalewise.measure.collective_exercise import COLLECTIVES, exercise, most_iterations
-from scalewise.records.doctor_rates import Collective
+from scalewise.doctor.collectives import COLLECTIVES, exercise, most_iterations
+from scalewise.records import Collective
 
 _CPU = torch.device("cpu")
 

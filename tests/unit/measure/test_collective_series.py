@@ -6,9 +6,10 @@ import math
 
 import pytest
 
-from scalewise.measure.collective_series import expected_s
-from scalewise.measure.doctor_plan import Plan, message_sizes
-from scalewise.records.doctor_rates import CollectiveRate, Timing
+from scalewise.doctor import Plan
+from scalewise.doctor.collectives import expected_s
+from scalewise.doctor.plan import message_sizes
+from scalewise.records import CollectiveRate, Timing
 
 
 def test_sizes_run_from_8_bytes_to_exactly_the_largest() -> None:

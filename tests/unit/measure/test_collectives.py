@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scalewise.measure.collectives import algorithm_gb_s, bus_factor
-from scalewise.records.doctor_rates import Collective
+from scalewise.doctor.collectives import algorithm_gb_s, bus_factor
+from scalewise.records import Collective
 
 
 @pytest.mark.parametrize(

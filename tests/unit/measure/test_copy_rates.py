@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scalewise.measure.copy_rates import memory_copy
+from scalewise.doctor.copies import memory_copy
 
 _CPU = torch.device("cpu")
 

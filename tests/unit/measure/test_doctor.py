@@ -14,26 +14,33 @@ from rich.console import Console
 
 from fakes.nvml.fixture import fake_nvml
 from fakes.nvml.scenario import Scenario, gpu_uuid
-from scalewise.gpu.nvml import NvmlError, open_nvml
-from scalewise.measure import doctor, gemm_rates
-from scalewise.measure.doctor_advice import advise
-from scalewise.measure.doctor_devices import describe_devices, pcie_link
-from scalewise.measure.doctor_links import expected_gb_s, pcie_gb_s
-from scalewise.measure.doctor_plan import Plan
-from scalewise.measure.doctor_rules_devices import thermal_ratio
-from scalewise.measure.doctor_worker import Examination
-from scalewise.records import DeviceInfo, RecordError
-from scalewise.records.doctor import DoctorReport, RankMeasurements, load_doctor, save_doctor
-from scalewise.records.doctor_host import DeviceFacts, HostFacts, NumaNode, PairLink, PcieLink
-from scalewise.records.doctor_rates import (
+from scalewise.cli import application
+from scalewise.doctor import Plan, compute
+from scalewise.doctor.host_facts import describe_devices, pcie_link
+from scalewise.doctor.link_rules import expected_gb_s, pcie_gb_s
+from scalewise.doctor.rules import advise, thermal_ratio
+from scalewise.doctor.worker import Examination
+from scalewise.gpu import NvmlError, open_nvml
+from scalewise.records import (
     CollectiveRate,
     CopyRate,
+    DeviceFacts,
+    DeviceInfo,
+    DoctorReport,
     GemmRate,
+    HostFacts,
     LaunchCost,
+    NumaNode,
+    PairLink,
     PairRate,
+    PcieLink,
+    RankMeasurements,
+    RecordError,
     Soak,
     SoakWindow,
     Timing,
+    load_doctor,
+    save_doctor,
 )
 from scalewise.report import show_doctor
 
@@ -329,14 +336,14 @@ def test_values_out_of_range_end_with_status_2(
     argv: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        doctor.run_doctor(argv)
+        application.run_doctor(argv)
     assert ended.value.code == 2
     assert "allowed:" in capsys.readouterr().err
 
 
 def test_the_parent_needs_neither_torch_nor_hydra_nor_trackers() -> None:
     code = (
-        "import sys, scalewise.measure.doctor; from scalewise.report import show_doctor; "
+        "import sys, scalewise.doctor.examination; from scalewise.report import show_doctor; "
         "print(list(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -348,14 +355,14 @@ def test_the_parent_needs_neither_torch_nor_hydra_nor_trackers() -> None:
 def test_one_measurement_that_fails_is_missing_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = gemm_rates.gemm_rate
+    real = compute.gemm_rate
 
     def fails_for_bf16(device: object, precision: str, budget_s: float) -> GemmRate:
         if precision == "bf16":
             raise RuntimeError("cuBLAS has no opinion\nand a stack")
         return real(device, precision, 0.01)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(gemm_rates, "gemm_rate", fails_for_bf16)
+    monkeypatch.setattr(compute, "gemm_rate", fails_for_bf16)
     device = DeviceInfo("cpu", "Xeon")
     examination = Examination(Plan(quick=True), tmp_path, 0, 1, device)
     assert examination.run() == 0

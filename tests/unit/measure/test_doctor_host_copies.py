@@ -7,15 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from scalewise.measure import doctor_host_copies
-from scalewise.measure.copy_rates import STAGING, Staging
-from scalewise.measure.doctor_host_copies import HostCopies
-from scalewise.measure.doctor_plan import Plan
-from scalewise.measure.doctor_record import RankRecord
-from scalewise.measure.doctor_team import Team
-from scalewise.records import DeviceInfo
-from scalewise.records.doctor import RankMeasurements
-from scalewise.records.doctor_rates import CopyRate, Timing
+from scalewise.doctor import Plan, copies
+from scalewise.doctor.copies import STAGING, HostCopies, Staging
+from scalewise.doctor.plan import RankRecord
+from scalewise.records import CopyRate, DeviceInfo, RankMeasurements, Timing
+from scalewise.train import Team
 
 
 class Meetings(Team):
@@ -58,7 +54,7 @@ def found(tmp_path: Path, team: Team) -> RankMeasurements:
 def test_each_rank_copies_alone_in_its_turn_and_the_pinned_kinds_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor_host_copies, "HostStaging", Buffers)
+    monkeypatch.setattr(copies, "HostStaging", Buffers)
     team = Meetings(2)
     measured = found(tmp_path, team)
     alone = [(kind, False) for kind in STAGING if kind != "d2h_pinned"]
@@ -68,14 +64,14 @@ def test_each_rank_copies_alone_in_its_turn_and_the_pinned_kinds_together(
 
 
 def test_a_rank_alone_copies_with_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_host_copies, "HostStaging", Buffers)
+    monkeypatch.setattr(copies, "HostStaging", Buffers)
     assert not any(copy.together for copy in found(tmp_path, Meetings(1)).copies)
 
 
 def test_a_rank_without_buffers_comes_to_every_meeting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor_host_copies, "HostStaging", no_memory)
+    monkeypatch.setattr(copies, "HostStaging", no_memory)
     team = Meetings(3)
     measured = found(tmp_path, team)
     assert measured.copies == () and measured.missing == {"host staging": "MemoryError: cannot pin"}

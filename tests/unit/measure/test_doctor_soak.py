@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scalewise.measure.doctor_soak import soak
+from scalewise.doctor.compute import soak
 from scalewise.records import DeviceSample
 
 _CPU = torch.device("cpu")

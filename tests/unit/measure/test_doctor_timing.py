@@ -6,14 +6,8 @@ import time
 
 import pytest
 
-from scalewise.measure.doctor_timing import (
-    HostStopwatch,
-    gb_per_s,
-    measure,
-    repetitions,
-    to_timing,
-)
-from scalewise.records.doctor_rates import Timing
+from scalewise.doctor.compute import HostStopwatch, gb_per_s, measure, repetitions, to_timing
+from scalewise.records import Timing
 
 
 def test_bandwidth_is_bytes_over_the_median() -> None:

@@ -5,13 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scalewise.measure.gemm_rates import (
-    Precision,
-    gemm,
-    gemm_rate,
-    gemm_tflops,
-    precisions,
-)
+from scalewise.doctor.compute import Precision, gemm, gemm_rate, gemm_tflops, precisions
 
 _CPU = torch.device("cpu")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from scalewise.measure.launch_costs import launch_costs
+from scalewise.doctor.compute import launch_costs
 
 _CPU = torch.device("cpu")
 

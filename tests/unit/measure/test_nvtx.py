@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.measure.nvtx import FOLLOWS, NvtxClock
-from scalewise.measure.step_phases import Mark
 from scalewise.records import StepWriter
+from scalewise.train.recording import Mark
+from scalewise.train.recording.step_clock import FOLLOWS, NvtxClock
 
 
 @pytest.fixture

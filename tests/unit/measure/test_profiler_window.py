@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from scalewise.measure.intervals import covered_ns, merged, shared_ns
-from scalewise.measure.profiler_window import (
+from scalewise.train.recording.profiler import (
     ProfilerWindow,
     Span,
+    covered_ns,
     host_operations,
     kernels,
+    merged,
+    shared_ns,
     summarise_window,
 )
 

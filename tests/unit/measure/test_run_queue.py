@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.measure.run_queue import RunQueue
+from scalewise.host import RunQueue
 
 
 def test_the_delay_is_told_per_step(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.measure.scratch import scratch_folder
+from scalewise.host import scratch_folder
 
 _HOLDER = """
 import sys
-from scalewise.measure.scratch import scratch_folder
+from scalewise.host import scratch_folder
 with scratch_folder("doctor") as folder:
     (folder / "rank0.json").write_text("{}")
     print(folder, flush=True)

@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from scalewise.datasets.stdlib import Stdlib
-from scalewise.datasets.tabular import Tabular
-from scalewise.datasets.tabular_windows import TabularWindows
+from scalewise.datasets.tabular import Tabular, TabularWindows
 from scalewise.datasets.text_classification import AgNews
+from scalewise.datasets.text_file import Stdlib
 from scalewise.models.gpt2 import Gpt2
 from scalewise.models.mlp import Mlp
-from scalewise.models.recurrent import Recurrent
-from scalewise.models.series import SeriesTransformer
+from scalewise.models.series import Recurrent, SeriesTransformer
 from scalewise.models.text_classifier import TextClassifier
 
 AG_NEWS = Path(__file__).parents[4] / "shared" / "data" / "ag_news_test.csv"

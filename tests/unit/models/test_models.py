@@ -11,13 +11,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from scalewise.models.flops import count_flops
 from scalewise.models.gpt2 import Gpt2
-from scalewise.models.mlp import Mlp
-from scalewise.models.recurrent import Recurrent
+from scalewise.models.mlp import Mlp, SizedMlp
+from scalewise.models.objectives import count_flops
 from scalewise.models.resnet import ResNet
-from scalewise.models.series import SeriesTransformer
-from scalewise.models.sized import SizedMlp
+from scalewise.models.series import Recurrent, SeriesTransformer
 from scalewise.models.text_classifier import TextClassifier
 
 SAMPLES = 3

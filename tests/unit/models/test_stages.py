@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from scalewise.models.contract import SplitsIntoStages, SplitsMatrices
+from scalewise.models import SplitsIntoStages, SplitsMatrices, split
+from scalewise.models.contract import balance
 from scalewise.models.gpt2 import Gpt2
 from scalewise.models.mlp import Mlp
-from scalewise.models.recurrent import Recurrent
-from scalewise.models.stages import balance, split
+from scalewise.models.series import Recurrent
 from scalewise.models.text_classifier import TextClassifier
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from scalewise.datasets.sensors import SensorStreams
-from scalewise.operations.contract import Operation
-from scalewise.operations.fusion import Fusion, fuse, interpolate
+from scalewise.datasets.synthetic import SensorStreams
+from scalewise.operations import Operation
+from scalewise.operations.sensors import Fusion, fuse, interpolate
 
 
 def plain_interpolation(stream: Tensor, times: Tensor, targets: Tensor) -> Tensor:

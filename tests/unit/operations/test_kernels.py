@@ -7,9 +7,9 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from scalewise.datasets.sensors import PointClouds, SensorStreams
-from scalewise.operations.fusion import Fusion
-from scalewise.operations.voxel import Mode, Voxelize
+from scalewise.datasets.synthetic import PointClouds, SensorStreams
+from scalewise.operations.contract import Mode
+from scalewise.operations.sensors import Fusion, Voxelize
 
 pytestmark = [
     pytest.mark.gpu,

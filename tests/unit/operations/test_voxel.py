@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from scalewise.datasets.sensors import PointClouds
-from scalewise.operations.contract import Operation
-from scalewise.operations.voxel import Grid, Mode, Voxelize, voxel_of
+from scalewise.datasets.synthetic import PointClouds
+from scalewise.operations import Operation
+from scalewise.operations.contract import Grid, Mode, voxel_of
+from scalewise.operations.sensors import Voxelize
 
 GRID = Grid((-1.0, -2.0, -0.5), 0.25, (8, 16, 4))
 

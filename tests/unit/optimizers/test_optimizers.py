@@ -9,10 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from scalewise.optimizers.adaptive import adam, adamw
-from scalewise.optimizers.gradient_descent import sgd
-from scalewise.optimizers.memory_saving import adafactor
 from scalewise.optimizers.orthogonal import JoinedOptimizer, muon
+from scalewise.optimizers.standard import adafactor, adam, adamw, sgd
 
 
 def test_arguments_arrive() -> None:

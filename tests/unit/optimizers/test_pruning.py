@@ -13,14 +13,18 @@ import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from torch import nn
 
-from scalewise.optimizers.adaptive import adamw
-from scalewise.optimizers.gradient_descent import sgd
+from scalewise.config import PruningConfig
+from scalewise.optimizers import Pruner, UnprunableError
 from scalewise.optimizers.orthogonal import muon
-from scalewise.optimizers.pruning import Pruner, UnprunableError
-from scalewise.optimizers.pruning_schedule import PruningConfig
 from scalewise.optimizers.spike_aware import spam
-from scalewise.train.callbacks.footprint import optimizer_state_bytes, zero_share
-from scalewise.train.callbacks.pruning import Pruning, pruned_share, pruning_state_bytes
+from scalewise.optimizers.standard import adamw, sgd
+from scalewise.train.recording import Pruning
+from scalewise.train.recording.summary import (
+    optimizer_state_bytes,
+    pruned_share,
+    pruning_state_bytes,
+    zero_share,
+)
 
 
 def schedule(kind: Any = "magnitude", **given: Any) -> PruningConfig:

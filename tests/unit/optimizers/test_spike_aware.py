@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from scalewise.optimizers.adaptive import adamw
 from scalewise.optimizers.spike_aware import SpikeAwareAdamW, spam
+from scalewise.optimizers.standard import adamw
 
 
 def trained(build: Any, gradients: list[float], **arguments: Any) -> list[float]:

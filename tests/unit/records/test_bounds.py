@@ -14,11 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scalewise.records import CellFolder, RecordError, SweepFolder, read_shard
-from scalewise.records import files as record_files
-from scalewise.records import shards as record_shards
-from scalewise.records.checkpoints import last_checkpoint
-from scalewise.validation import DataError
+from scalewise.records import (
+    CellFolder,
+    DataError,
+    RecordError,
+    SweepFolder,
+    files,
+    last_checkpoint,
+    read_shard,
+    steps,
+)
 
 KEPT = Path(__file__).parents[2] / "golden" / "stalled" / "h200x2_medium"
 CELL = "medium-tabular-ddp-r0-e08c5c3b"
@@ -114,7 +119,7 @@ def test_a_configuration_stands_for_no_more_than_it_says(cell: CellFolder, text:
 
 
 def test_a_record_has_a_largest_size(cell: CellFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_files, "MOST_BYTES", 100)
+    monkeypatch.setattr(files, "MOST_BYTES", 100)
     with pytest.raises(RecordError, match=r"result\.json: .*allowed: up to 100"):
         cell.load_result()
 
@@ -123,7 +128,7 @@ def test_a_record_has_a_largest_size(cell: CellFolder, monkeypatch: pytest.Monke
 def test_an_audit_unpacks_to_no_more_than_it_may(
     tmp_path: Path, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record_shards, "MOST_UNPACKED", 2**20)
+    monkeypatch.setattr(steps, "MOST_UNPACKED", 2**20)
     header = io.BytesIO()
     layout = {"descr": "<i8", "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(header, layout)

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scalewise.records.checkpoints import (
-    Checkpoint,
-    drop_checkpoints,
-    last_checkpoint,
-    part_path,
-    seal,
-)
+from scalewise.records import Checkpoint, drop_checkpoints, last_checkpoint, part_path, seal
 
 
 def save(cell: Path, step: int) -> Path:

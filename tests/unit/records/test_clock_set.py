@@ -8,11 +8,18 @@ from pathlib import Path
 import pytest
 
 from fakes.settings import SETTINGS
-from scalewise.records import CellFolder, CellResult, DeviceInfo, HeartbeatWriter, PlannedCell
-from scalewise.records.heartbeat import read_heartbeat
-from scalewise.sweep.job import Job, Verdict
-from scalewise.sweep.recorded_end import Try
-from scalewise.train.callbacks.fit_records import FitRecords
+from scalewise.records import (
+    CellFolder,
+    CellResult,
+    DeviceInfo,
+    HeartbeatWriter,
+    PlannedCell,
+    read_heartbeat,
+)
+from scalewise.supervisor import Job
+from scalewise.supervisor.attempt import Try
+from scalewise.supervisor.job import Verdict
+from scalewise.train.monitored_fit import FitRecords
 
 HOURS_S = 2 * 3600.0
 

@@ -12,10 +12,11 @@ from scalewise.records import (
     Attempt,
     CellFolder,
     RecordError,
+    load_json,
+    parse_json,
     read_device_series,
     read_latest_sample,
 )
-from scalewise.records.files import load_json, parse_json
 
 HEADER = {
     "schema_version": 1,

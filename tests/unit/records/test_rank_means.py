@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.records.rank_means import last_metrics, mean_over_ranks
+from scalewise.records import RankSummary, SweepFolder, last_metrics, mean_over_ranks
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "analysis"))
 
 from recorded import DDP, write_sweep
-
-from scalewise.records import RankSummary, SweepFolder
 
 
 def test_values_that_agree_stay_what_they_are() -> None:

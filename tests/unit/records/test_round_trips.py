@@ -10,9 +10,17 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scalewise.records import DeviceInfo, MetricRow, PlannedCell, RankError, SweepPlan
-from scalewise.records.files import load_json, save_json
-from scalewise.records.metric_rows import MetricsWriter, read_metrics
+from scalewise.records import (
+    DeviceInfo,
+    MetricRow,
+    MetricsWriter,
+    PlannedCell,
+    RankError,
+    SweepPlan,
+    load_json,
+    read_metrics,
+    save_json,
+)
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 NAMES = st.from_regex(r"[A-Za-z0-9_.]{0,20}-r[0-9]", fullmatch=True)

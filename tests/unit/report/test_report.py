@@ -18,11 +18,11 @@ from matplotlib.figure import Figure
 from recorded import DDP, DDP_MS, SINGLE_MS, START, Spec, repeats, write_sweep
 from rich.console import Console
 
-from scalewise import report
 from scalewise.cli import main
-from scalewise.explain import explain, is_the_hosts_fault
+from scalewise.cli.overrides import explain, is_the_hosts_fault
+from scalewise.host import open_console
 from scalewise.records import CellFolder, RankError, RecordError
-from scalewise.terminal import open_console
+from scalewise.report import builder, study
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
 STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
@@ -33,7 +33,7 @@ COMPARED = {"balance.png", "balance_history.png", "gpu_load_balance_analysis.png
 
 def printed(path: Path, width: int = 200) -> str:
     file = StringIO()
-    report.print_console(path, Console(file=file, width=width))
+    builder.print_console(path, Console(file=file, width=width))
     return file.getvalue()
 
 
@@ -53,11 +53,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def files(whole: Path) -> report.ReportFiles:
-    return report.build(whole)
+def files(whole: Path) -> builder.ReportFiles:
+    return builder.build(whole)
 
 
-def test_every_file_is_written(whole: Path, files: report.ReportFiles) -> None:
+def test_every_file_is_written(whole: Path, files: builder.ReportFiles) -> None:
     assert files.markdown == whole / "report" / "report.md"
     names = {p.name for p in files.plots}
     assert names == ALWAYS | COMPARED | DEVICE_PLOTS | {"speedup_efficiency.png"}
@@ -70,7 +70,7 @@ def test_every_file_is_written(whole: Path, files: report.ReportFiles) -> None:
         assert f"]({plot.name})" in files.markdown.read_text()
 
 
-def test_json_holds_every_run_and_the_ratios_follow_from_them(files: report.ReportFiles) -> None:
+def test_json_holds_every_run_and_the_ratios_follow_from_them(files: builder.ReportFiles) -> None:
     results = json.loads(files.json.read_text())
     by_label = {c["label"]: c for c in results["configurations"]}
     ddp, single = by_label["large ddp x2"], by_label["large single x1"]
@@ -87,7 +87,7 @@ def test_json_holds_every_run_and_the_ratios_follow_from_them(files: report.Repo
     assert {u["state"] for u in results["unfinished"]} == {"failed", "skipped"}
 
 
-def test_csv_has_units_and_leaves_what_is_missing_empty(files: report.ReportFiles) -> None:
+def test_csv_has_units_and_leaves_what_is_missing_empty(files: builder.ReportFiles) -> None:
     rows = {row["configuration"]: row for row in csv.DictReader(StringIO(files.csv.read_text()))}
     ddp, single, failed = (rows[n] for n in ("large ddp x2", "large single x1", "xl ddp x2"))
     assert float(ddp["global_samples_per_s"]) == pytest.approx(128 / 6.2e-3, rel=1e-3)
@@ -101,7 +101,7 @@ def test_csv_has_units_and_leaves_what_is_missing_empty(files: report.ReportFile
 
 
 def test_page_and_screen_answer_first_and_name_what_went_wrong(
-    whole: Path, files: report.ReportFiles
+    whole: Path, files: builder.ReportFiles
 ) -> None:
     page, screen = files.markdown.read_text(), printed(whole, 10_000)
     assert "**large ddp x2: beneficial.**" in page.partition("## Scaling")[0]
@@ -113,7 +113,7 @@ def test_page_and_screen_answer_first_and_name_what_went_wrong(
     assert "large ddp x2: beneficial. " in screen
 
 
-def test_tables_have_as_many_cells_as_headers(files: report.ReportFiles) -> None:
+def test_tables_have_as_many_cells_as_headers(files: builder.ReportFiles) -> None:
     lines = files.markdown.read_text().splitlines()
     rows = [(i, line) for i, line in enumerate(lines) if line.startswith("|")]
     assert len(rows) > 20
@@ -149,7 +149,7 @@ def test_a_pipe_has_no_width(
     whole: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    report.print_console(whole, open_console())
+    builder.print_console(whole, open_console())
     text = capsys.readouterr().out
     assert "large ddp x2: beneficial. speedup 1.61 on 2 devices (95 % interval 1.59-1.63)" in text
 
@@ -165,7 +165,7 @@ def test_names_and_messages_are_text_in_every_form(
     cell = CellFolder(next(path.glob("002-*")))
     trace = f"Traceback\n```\n<script>\n{HOSTILE}\nboom"
     cell.save_rank_error(RankError(0, START + 1, "exception", f"boom\n# {HOSTILE}", trace))
-    files = report.build(path)
+    files = builder.build(path)
     assert not files.problems
     screen, page = printed(path, 10_000), files.markdown.read_text()
     assert "\x1b" not in screen + page + files.csv.read_text()
@@ -178,7 +178,7 @@ def test_names_and_messages_are_text_in_every_form(
     for row in csv.reader(StringIO(files.csv.read_text())):
         assert not any(value.startswith(("=", "+", "@")) for value in row)
     assert {"throughput.png", "speedup_efficiency.png"} <= set(figures)
-    _, problems = report.build_study(path)
+    _, problems = study.build_study(path)
     assert not problems
 
 
@@ -191,7 +191,7 @@ def test_a_dollar_in_a_name_is_drawn_as_it_is(
 
     monkeypatch.setattr(Figure, "savefig", draw)
     path = write_sweep(tmp_path, [Spec(model="a$x^^y$"), replace(DDP, model="a$x^^y$")])
-    assert report.build(path).problems == ()
+    assert builder.build(path).problems == ()
 
 
 def test_a_picture_that_fails_is_one_line_and_the_report_is_whole(
@@ -227,7 +227,7 @@ def test_a_poor_sweep_still_has_a_useful_report(
     tmp_path: Path, specs: list[Spec], verdict: str, plots: set[str]
 ) -> None:
     path = write_sweep(tmp_path, specs)
-    files = report.build(path)
+    files = builder.build(path)
     assert {p.name for p in files.plots} == plots
     assert verdict in printed(path)
     assert verdict in files.markdown.read_text()
@@ -236,9 +236,9 @@ def test_a_poor_sweep_still_has_a_useful_report(
 
 def test_a_plot_that_no_longer_applies_is_removed(tmp_path: Path) -> None:
     path = write_sweep(tmp_path, [Spec(), DDP])
-    assert not report.build(path).replaced
+    assert not builder.build(path).replaced
     (next(path.glob("001-*")) / "result.json").unlink()
-    assert report.build(path).replaced
+    assert builder.build(path).replaced
     assert not (path / "report" / "speedup_efficiency.png").exists()
 
 
@@ -248,7 +248,7 @@ def test_missing_and_empty_series_draw_and_write_nothing(tmp_path: Path) -> None
     first.unlink()
     for series in others:
         series.write_text(series.read_text().splitlines()[0] + "\n")
-    files = report.build(path)
+    files = builder.build(path)
     assert "diverged" in files.markdown.read_text()
     names = {p.name for p in (path / "report").iterdir()}
     assert not names & {"gpu_timeline.png", "gpu_timeline.csv", "gpu_summary.txt"}
@@ -260,7 +260,7 @@ def test_what_a_line_of_the_machine_says_stays_there(tmp_path: Path) -> None:
     plan = path / "sweep.json"
     typed = '"/home/someone/train.py", "seed=caf\\udce9"'
     plan.write_text(plan.read_text().replace('"train.py"', typed))
-    files = report.build(path)
+    files = builder.build(path)
     page = files.markdown.read_text()
     assert "train.py 'seed=caf\\udce9' -m strategy=single,ddp" in page
     assert not [f for f in (files.markdown, files.json, files.csv) if "someone" in f.read_text()]
@@ -279,7 +279,7 @@ def test_a_failed_cell_says_at_which_line_and_in_which_log(tmp_path: Path) -> No
         "  raised at /home/user/my_model.py:12",
         f"  log: {folder.log_path(1, 'err')}",
     ]
-    page = report.build(path).markdown.read_text()
+    page = builder.build(path).markdown.read_text()
     assert "| my_model.py:12 | 001-large-ddp-r0/logs/rank1.err |" in page
     assert str(tmp_path) not in page.partition("```text\nTraceback")[0]
 
@@ -288,7 +288,7 @@ def test_a_script_of_ones_own_is_advised_what_it_can_do(tmp_path: Path) -> None:
     """It has neither repeats nor strategy to set, in no file of its report."""
     own = {"tracking": {"name": "monitor"}}
     specs = [replace(Spec(), config=own), replace(Spec(), config=own, batch_size=64)]
-    text = report.build(write_sweep(tmp_path, specs)).markdown.read_text()
+    text = builder.build(write_sweep(tmp_path, specs)).markdown.read_text()
     assert text.count("into the same folder") == 2
     typed = "train.py -m strategy=single,ddp repeats=5"  # what the records say was typed
     assert typed in text
@@ -301,7 +301,7 @@ def test_a_long_series_is_thinned_in_the_report(tmp_path: Path) -> None:
     (series,) = path.glob("*/gpu/*.jsonl")
     header, *samples = series.read_text().splitlines()
     series.write_text("\n".join([header, *(samples * 400)]) + "\n")
-    report.build(path)
+    builder.build(path)
     rows = (path / "report" / "gpu_timeline.csv").read_text().splitlines()
     assert 500 < len(rows) <= 1001
     assert rows[0].startswith("cell,timestamp,unix_time,gpu_index")
@@ -342,7 +342,7 @@ def test_a_folder_that_takes_no_report_is_one_line(
     assert "File exists; give another folder: --out FOLDER" in error
     assert error.count("\n") == 1
     with pytest.raises(RecordError, match="give the folder of a sweep"):
-        report.build(tmp_path)
+        builder.build(tmp_path)
 
 
 def test_a_disk_without_room_for_the_report_is_the_hosts_fault_in_one_line(
@@ -355,7 +355,7 @@ def test_a_disk_without_room_for_the_report_is_the_hosts_fault_in_one_line(
 
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(OSError, match="No space left on device") as raised:
-        report.build(sweep)
+        builder.build(sweep)
     assert is_the_hosts_fault(raised.value)
     assert explain(raised.value) == "report.md: No space left on device"
 

@@ -21,20 +21,20 @@ from rich.console import Console
 
 from fakes.kept_sweep import with_known_code
 from fakes.sections import answers, cells, lines_of, section, values
-from scalewise import report
-from scalewise.analysis.apart import Window
-from scalewise.analysis.balance import grade
-from scalewise.analysis.communication import (
-    SerialFraction,
-    measure_communication,
+from scalewise.analysis import (
+    CODES,
+    DEVICE_CODES,
+    Analysis,
+    Interval,
+    RatioEstimate,
+    analyse,
+    load_sweep,
     measured_serial_fraction,
+    seed_rows,
 )
-from scalewise.analysis.disturbances import CODES, DEVICE_CODES
-from scalewise.analysis.load import load_sweep
+from scalewise.analysis.communication import SerialFraction, Window, measure_communication
 from scalewise.analysis.mfu import Mfu, MfuResult
-from scalewise.analysis.seed_breakdown import seed_rows
-from scalewise.analysis.statistics import Interval, RatioEstimate
-from scalewise.analysis.summary import Analysis, analyse
+from scalewise.host import WORKING_DIRECTORY
 from scalewise.records import (
     CellFolder,
     ExecutionRecord,
@@ -43,9 +43,10 @@ from scalewise.records import (
     SweepFolder,
     TrackerState,
     TrackingRecord,
+    grade,
     read_steps,
 )
-from scalewise.records.provenance import WORKING_DIRECTORY
+from scalewise.report import builder, export
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "docs" / "results"
@@ -69,7 +70,7 @@ def noisy(path: Path, *specs: Spec) -> Analysis:
 
 def printed(sweep: Analysis) -> str:
     file = StringIO()
-    report.print_console(sweep, Console(file=file, width=10_000))
+    builder.print_console(sweep, Console(file=file, width=10_000))
     return file.getvalue()
 
 
@@ -123,7 +124,7 @@ class TestScaling:
         assert steps[0] < 100
         assert first["percentiles"].endswith(f" / - (n=2x{steps[0]})")
         assert first["utilization"].endswith(f" (n={readings})")
-        plain = json.loads(report.results_json(found))["configurations"][0]["runs"][0]
+        plain = json.loads(export.results_json(found))["configurations"][0]["runs"][0]
         times = plain["throughput"]["step_time_ms"]
         assert (times["p99"], times["n"], set(times["missing"])) == (None, steps[0], {"p99"})
 
@@ -238,7 +239,7 @@ class TestCost:
         _, said = answers(found)["large ddp x2"]
         assert f"at equal prices, 2 devices cost {RATIO:.2f} times as much a sample" in said
         assert "per million samples" not in printed(found)
-        for config in json.loads(report.results_json(found))["configurations"]:
+        for config in json.loads(export.results_json(found))["configurations"]:
             missing = (config["usd_per_million_samples"], config["price_of_one_device"])
             assert (missing, config["cost_missing"]) == ((None, None), reason)
 
@@ -254,7 +255,7 @@ class TestCost:
 
     def test_programs_read_cost_with_its_interval(self, tmp_path: Path) -> None:
         found = analysed(tmp_path, *self.pair(PRICED))
-        configs = json.loads(report.results_json(found))["configurations"]
+        configs = json.loads(export.results_json(found))["configurations"]
         for config in configs:
             usd, rate = config["usd_per_million_samples"], config["global_samples_per_s"]["value"]
             assert usd["value"] == pytest.approx(config["devices"] * 0.001 / rate * 1e6)
@@ -272,12 +273,12 @@ class TestCost:
         assert rows["large single x1"]["hours"] == "21.7 ± 1.1"
         assert rows["large single x1"]["usd"] == "78.1 ± 3.9"
         assert rows["medium single x1"]["usd"] == "missing"
-        plain = json.loads(report.results_json(found, 10**9))["target"]
+        plain = json.loads(export.results_json(found, 10**9))["target"]
         ddp = plain["configurations"][1]
         assert (plain["samples"], ddp["devices"]) == (10**9, 2)
         assert ddp["usd"]["value"] == pytest.approx(ddp["hours"]["value"] * 2 * 3.6)
         assert section(found, "target") is None
-        assert json.loads(report.results_json(found))["target"] is None
+        assert json.loads(export.results_json(found))["target"] is None
         host = section(RESULTS / "cpu2_matrix", "target", 10**9)
         assert [c.key for c in host.table("target").columns] == ["configuration", "hours"]
 
@@ -322,7 +323,7 @@ class TestNumbersOfDevices:
         assert "up to 4 devices each number makes more" in line
         assert "; 8 devices are not shown to make more samples/s than 4" in line
         assert line in printed(found)
-        plain = json.loads(report.results_json(found))["numbers_of_devices"]
+        plain = json.loads(export.results_json(found))["numbers_of_devices"]
         assert [(one["devices"], one["next_smaller_devices"]) for one in plain] == [
             (1, None), (2, 1), (4, 2), (8, 4),
         ]  # fmt: skip
@@ -332,7 +333,7 @@ class TestNumbersOfDevices:
     def test_one_and_two_devices_need_no_table_of_their_own(self, tmp_path: Path) -> None:
         found = noisy(tmp_path, *self.four()[:2])
         assert section(found, "numbers_of_devices") is None
-        assert len(json.loads(report.results_json(found))["numbers_of_devices"]) == 2
+        assert len(json.loads(export.results_json(found))["numbers_of_devices"]) == 2
 
 
 class TestBalance:
@@ -355,7 +356,7 @@ class TestBalance:
         (line,) = lines_of(replace(found, diagnoses={c.config_id: () for c in found.measured}),
                            "load_balance")  # fmt: skip
         assert line.startswith("large ddp x4 (poor)") and "rank 2" not in line
-        report.build(found)
+        builder.build(found)
         right = figures["balance_history.png"].axes[1]
         (points,) = [line for line in right.get_lines() if line.get_label() == "large ddp x4"]
         assert sorted(points.get_ydata()) == pytest.approx([100 / 1.1, 100], rel=0.01)
@@ -377,7 +378,7 @@ class TestBalance:
         slow = replace(DDP, kind="cpu", device_name="a processor", slow_ranks_ms={1: 5.0})
         alone = replace(Spec(), kind="cpu", device_name="a processor")
         path = write_sweep(tmp_path, [*repeats(alone, FACTORS), *repeats(slow, FACTORS)])
-        text = report.build(path).markdown.read_text().partition("## Provenance")[0]
+        text = builder.build(path).markdown.read_text().partition("## Provenance")[0]
         assert re.findall(r"\bGPUs?\b|NCCL|NVML|CUDA|throttl\w*|reads 100 %", text) == []
         assert section(path, "energy") is None
         assert len(figures["gpu_timeline.png"].axes) == 2
@@ -389,7 +390,7 @@ class TestDevices:
     def test_every_gpu_has_a_panel_with_its_line(
         self, tmp_path: Path, figures: dict[str, Figure], count: int
     ) -> None:
-        report.build(analysed(tmp_path, replace(DDP, devices=count, batch_size=24 * count)))
+        builder.build(analysed(tmp_path, replace(DDP, devices=count, batch_size=24 * count)))
         axes = figures["per_gpu_memory_breakdown.png"].axes
         assert len(axes) == count
         for i, one in enumerate(axes):
@@ -409,13 +410,13 @@ class TestDevices:
             "    Balance: memory CV = 0.2%, of the means over runs",
             "    Load: arrival CV = 23.4% (poor), mean over runs",
         ]
-        report.build(found)
+        builder.build(found)
         assert (tmp_path / "report" / "gpu_summary.txt").read_text() == text + "\n"
 
     def test_wild_runs_do_not_dwarf_the_speedups(
         self, tmp_path: Path, figures: dict[str, Figure]
     ) -> None:
-        report.build(analysed(tmp_path, *repeats(Spec(), [1.0, 1.02]), *repeats(DDP, [1.0, 4.0])))
+        builder.build(analysed(tmp_path, *repeats(Spec(), [1.0, 1.02]), *repeats(DDP, [1.0, 4.0])))
         axes = figures["speedup_efficiency.png"].axes
         assert [one.get_ylim()[1] for one in axes] == pytest.approx([3.2, 1.6])
         joined, *_ = axes[0].get_lines()
@@ -429,7 +430,7 @@ class TestDevices:
         rows = cell.steps[0].rows.copy()
         rows["device_step_ms"][5000] = 777.0
         series = replace(cell.steps[0], rows=rows)
-        report.build(analyse(replace(sweep, cells=(replace(cell, steps=(series,)),))))
+        builder.build(analyse(replace(sweep, cells=(replace(cell, steps=(series,)),))))
         (axes,) = figures["step_times.png"].axes
         drawn = np.asarray(axes.lines[0].get_ydata(), dtype=float)
         assert len(drawn) < 1000 and drawn.max() == pytest.approx(777.0)
@@ -453,7 +454,7 @@ def test_a_stall_of_all_ranks_is_found_and_told(tmp_path: Path) -> None:
         with closing(StepWriter(path, series.epoch_offset_ns)) as writer:
             writer.append_rows(rows)
     found = analyse(load_sweep(tmp_path))
-    plain = json.loads(report.results_json(found))["findings"]
+    plain = json.loads(export.results_json(found))["findings"]
     (one,) = [each for each in plain if each["code"] == "common_stall"]
     assert one["status"] == "found" and one["cell"].endswith("-ddp-r0") and one["detail"]
     assert one["figures"]["length_ms"] == [pytest.approx(STALL_MS, abs=10)]
@@ -505,7 +506,7 @@ class TestCommunication:
 
     def test_collectives_of_a_doubted_window_are_in_no_file(self) -> None:
         plain = json.loads(
-            report.results_json(analyse(load_sweep(RESULTS / "h200x2_anatomy" / "nvlink")))
+            export.results_json(analyse(load_sweep(RESULTS / "h200x2_anatomy" / "nvlink")))
         )
         ranks = [r for c in plain["configurations"] for p in c["profiles"] for r in p["ranks"]]
         assert ranks

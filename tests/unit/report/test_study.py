@@ -14,10 +14,8 @@ from matplotlib.figure import Figure
 from recorded import Spec, write_sweep
 
 from fakes.kept_sweep import with_known_code
-from scalewise.analysis.diagnosis import Limit
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.remedies import REMEDIES
-from scalewise.analysis.summary import Analysis, analyse
+from scalewise.analysis import REMEDIES, Analysis, analyse, load_sweep
+from scalewise.analysis.diagnosis_case import Limit
 from scalewise.report import build_study
 
 RECORDING = Path(__file__).parents[2] / "data" / "h200x2_gpt2"

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from scalewise.records import CellFolder
-from scalewise.sweep import absence
-from scalewise.sweep.absence import is_collective_timeout, name_absent
-from scalewise.sweep.job import Verdict
-from scalewise.sweep.ranks import RankProcess
+from scalewise.supervisor import failures
+from scalewise.supervisor.failures import is_collective_timeout, name_absent
+from scalewise.supervisor.job import Verdict
+from scalewise.supervisor.ranks import RankProcess
 
 GLOO = "rank 0: RuntimeError: [unbound_buffer.cc:81] Timed out waiting 8000ms for recv operation"
 NCCL = "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE"
@@ -36,7 +36,7 @@ class Ranks:
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(absence, "_OTHERS_GIVE_UP_S", 0.15)
+    monkeypatch.setattr(failures, "_OTHERS_GIVE_UP_S", 0.15)
 
 
 def judged(folder: Path, ranks: Ranks, verdict: Verdict, world_size: int) -> Verdict:

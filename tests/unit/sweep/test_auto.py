@@ -14,11 +14,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 
 from recorded import DDP, Spec, write_cell
 
-from scalewise.config import ConfigError, resolve
-from scalewise.paths import conf_dir
+from scalewise.config import ConfigError, conf_dir, resolve
 from scalewise.records import SweepFolder, SweepPlan, load_decision, save_decision
+from scalewise.sweep import Cell
 from scalewise.sweep.auto import choose, open_strategies, stage_one
-from scalewise.sweep.plan import Cell, Request, plan, request
+from scalewise.sweep.plan import Request, plan, request
 
 
 def asked(*overrides: str) -> Request:

@@ -16,26 +16,21 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 
 from recorded import Spec, write_cell
 
-from scalewise.analysis.load import load_sweep
-from scalewise.analysis.runs import configurations
-from scalewise.analysis.summary import analyse
-from scalewise.config import ConfigError, resolve
-from scalewise.paths import conf_dir
-from scalewise.records import SweepFolder
-from scalewise.records.batch_search import (
+from scalewise.analysis import analyse, configurations, load_sweep
+from scalewise.config import ConfigError, conf_dir, resolve
+from scalewise.records import (
     BatchSearchRecord,
     BatchTrial,
+    SweepFolder,
     load_batch_search,
     save_batch_search,
 )
-from scalewise.sweep.asked import plan_in, select_in
-from scalewise.sweep.auto_batch import describe_batches, is_search, open_batches, search_for
+from scalewise.supervisor import Outcome
+from scalewise.sweep import Cell, Engine, SweepReport, attempt_until_now
+from scalewise.sweep.auto import describe_batches, is_search, open_batches, search_for
 from scalewise.sweep.display import LineDisplay
-from scalewise.sweep.engine import Engine
-from scalewise.sweep.job import Outcome
-from scalewise.sweep.plan import Cell, Request, request
-from scalewise.sweep.sweep_report import SweepReport
-from scalewise.sweep.unrecorded import attempt_until_now
+from scalewise.sweep.plan import Request, request
+from scalewise.sweep.preview import plan_in, select_in
 
 
 def asked(*overrides: str) -> Request:

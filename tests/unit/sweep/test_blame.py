@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from scalewise.measure.untrained import untrained_summary
 from scalewise.records import CellFolder, DeviceInfo, HeartbeatWriter, RankError
-from scalewise.sweep import blame as blaming
-from scalewise.sweep.blame import blame, last_lines
-from scalewise.sweep.job import Verdict
-from scalewise.sweep.ranks import RankProcess
+from scalewise.supervisor import failures
+from scalewise.supervisor.failures import blame, last_lines
+from scalewise.supervisor.job import Verdict
+from scalewise.supervisor.ranks import RankProcess
+from scalewise.train.recording import untrained_summary
 
 
 class Ended:
@@ -29,7 +29,7 @@ class Ended:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CellFolder:
-    monkeypatch.setattr(blaming, "_SETTLE_S", 0)
+    monkeypatch.setattr(failures, "_SETTLE_S", 0)
     return CellFolder(tmp_path)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scalewise.sweep.budget import Budget
+from scalewise.sweep.progress import Budget
 
 HOUR_S = 3600.0
 

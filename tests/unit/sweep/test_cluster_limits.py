@@ -11,22 +11,18 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 
-from scalewise.config import resolve
-from scalewise.paths import conf_dir
+from scalewise.cluster import engine as engine_module
+from scalewise.cluster import slurm_engine
+from scalewise.cluster.engine import HostLink, Lost, RemoteEngine
+from scalewise.cluster.hosts import Demand, Order
+from scalewise.cluster.slurm import JobState, SlurmConfig
+from scalewise.cluster.slurm_engine import SlurmEngine
+from scalewise.config import conf_dir, resolve
 from scalewise.records import Attempt, CellFolder
-from scalewise.sweep import remote, slurm_engine, slurm_submission
-from scalewise.sweep.budget import Budget
-from scalewise.sweep.demand import Demand
-from scalewise.sweep.display import make_display
-from scalewise.sweep.job import Outcome
-from scalewise.sweep.order import Order
-from scalewise.sweep.plan import Cell, plan, request
-from scalewise.sweep.remote import RemoteEngine
-from scalewise.sweep.remote_cell import HostLink, Lost
-from scalewise.sweep.slurm import SlurmConfig
-from scalewise.sweep.slurm_engine import SlurmEngine
-from scalewise.sweep.slurm_queue import JobState
-from scalewise.sweep.sweep_report import SweepReport
+from scalewise.supervisor import Outcome
+from scalewise.sweep import Cell, SweepReport, make_display
+from scalewise.sweep.plan import plan, request
+from scalewise.sweep.progress import Budget
 
 ONE = Demand(1, 1, 0, 1)
 
@@ -74,8 +70,8 @@ class AnsweringEngine(RemoteEngine):
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "_LOOK_S", 0.01)
-    monkeypatch.setattr(remote, "_LOST_S", 0.0)
+    monkeypatch.setattr(engine_module, "_LOOK_S", 0.01)
+    monkeypatch.setattr(engine_module, "_LOST_S", 0.0)
     monkeypatch.setattr(slurm_engine, "_LOOK_S", 0.01)
 
 
@@ -96,7 +92,7 @@ def test_a_lost_host_gets_the_time_to_end_its_part_before_the_next_try(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may still write to the cell's folder: two tries at once would mix their records."""
-    monkeypatch.setattr(remote, "_LOST_S", 0.5)
+    monkeypatch.setattr(engine_module, "_LOST_S", 0.5)
     engine = AnsweringEngine(tmp_path, [Lost("node1 was lost")] * 2)
     engine.run(cells("sweep.retries=1", repeats=1))
     (_, folder), *_ = engine.folder.cells()
@@ -108,7 +104,7 @@ def test_a_lost_host_gets_the_time_to_end_its_part_before_the_next_try(
 def test_where_only_the_supervisor_was_lost_nobody_waits_for_its_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "_LOST_S", 3600.0)
+    monkeypatch.setattr(engine_module, "_LOST_S", 3600.0)
     killed = Lost("the supervisor on node1 was ended by SIGKILL", is_host=False)
     engine = AnsweringEngine(tmp_path, [killed] * 2)
     engine.run(cells("sweep.retries=1", repeats=1))
@@ -147,8 +143,8 @@ def on_slurm(
 ) -> tuple[Slurm, SweepReport]:
     cluster = Slurm(tmp_path, causes)
     monkeypatch.setattr(slurm_engine, "require_slurm", lambda: None)
-    monkeypatch.setattr(slurm_submission, "make_executor", lambda *_: None)
-    monkeypatch.setattr(slurm_submission, "submit", cluster.submit)
+    monkeypatch.setattr(slurm_engine, "make_executor", lambda *_: None)
+    monkeypatch.setattr(slurm_engine, "submit", cluster.submit)
     monkeypatch.setattr(slurm_engine, "states", lambda ids: dict.fromkeys(ids, JobState("FAILED")))
     config = SlurmConfig(poll_s=0.1, settle_s=0, time_min=60)
     engine = SlurmEngine(tmp_path / "sweep", config, make_display(io.StringIO()))

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from scalewise.config import Component, ConfigError
-from scalewise.datasets.errors import DatasetError
-from scalewise.datasets.labelled_csv import AG_NEWS, look_at_csv, read_labelled_csv
+from scalewise.config import Component, ConfigError, DatasetError
+from scalewise.datasets import AG_NEWS, look_at_csv
+from scalewise.datasets.labelled import read_labelled_csv
 from scalewise.datasets.text_classification import AgNews, Imdb
 from scalewise.datasets.text_file import TextFile
 from scalewise.datasets.token_index import Shard, TokenIndex, save_index
 from scalewise.datasets.token_shards import TokenShards
 from scalewise.models.gpt2 import Gpt2
-from scalewise.sweep.data_files import check_files
+from scalewise.sweep.preflight import check_files
 
 SHARDS = "scalewise.datasets.token_shards.TokenShards"
 AG_NEWS_TARGET = "scalewise.datasets.text_classification.AgNews"

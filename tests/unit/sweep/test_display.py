@@ -10,8 +10,9 @@ from typing import Any, cast
 import pytest
 
 from scalewise.records import PlannedCell, SweepFolder, SweepPlan
-from scalewise.sweep.display import Tally, duration, make_display
-from scalewise.sweep.job import Outcome
+from scalewise.supervisor import Outcome
+from scalewise.sweep import make_display
+from scalewise.sweep.display import Tally, duration
 
 
 def cell(number: int, lr: float) -> Any:

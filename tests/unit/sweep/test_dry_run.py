@@ -20,14 +20,13 @@ from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig
 
 from fakes.recorded_cell import RecordedCell, plan_sweep
-from scalewise.config import ConfigError, SweepConfig, resolve
-from scalewise.data_identity import data_identity
-from scalewise.paths import conf_dir
-from scalewise.records import CellFolder, SweepFolder
-from scalewise.records.provenance import PROTOCOL, SOURCE_SHA256
+from scalewise.config import ConfigError, SweepConfig, conf_dir, resolve
+from scalewise.host import SOURCE_SHA256, data_identity, running_code
+from scalewise.records import PROTOCOL, CellFolder, SweepFolder
+from scalewise.sweep import Cell
 from scalewise.sweep.compose import Composer
-from scalewise.sweep.places import Cluster, Place, ThisHost
-from scalewise.sweep.plan import Cell, plan, request
+from scalewise.sweep.plan import plan, request
+from scalewise.sweep.preflight import Cluster, Place, ThisHost
 from scalewise.sweep.preview import preview, refusals
 from scalewise.sweep.resume import (
     Selection,
@@ -37,7 +36,6 @@ from scalewise.sweep.resume import (
     refuse_mixing,
     select,
 )
-from scalewise.working_tree import running_code
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scalewise.sweep.durations import Durations, Remaining
+from scalewise.sweep.progress import Durations, Remaining
 
 
 def durations(*ended: tuple[str, float]) -> Durations:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from scalewise.cli import main
-from scalewise.records.batch_search import BatchSearchRecord, BatchTrial
-from scalewise.sweep.find_batch import as_text
+from scalewise.records import BatchSearchRecord, BatchTrial
+from scalewise.sweep.launcher import as_text
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,10 @@ import pytest
 
 from fakes.nvml.fixture import fake_nvml  # noqa: F401 - a fixture
 from fakes.nvml.scenario import Scenario
-from scalewise.gpu.election import FileLock
-from scalewise.policies import SweepConfig
+from scalewise.config import SweepConfig
+from scalewise.gpu import Leases, Occupancy
+from scalewise.gpu.leases import occupants, read_gpus
+from scalewise.host import FileLock, Tenant
 from scalewise.records import (
     CellFolder,
     DeviceInfo,
@@ -23,12 +25,9 @@ from scalewise.records import (
     DeviceSeriesWriter,
     SampledDevice,
 )
-from scalewise.sweep.job import Outcome
-from scalewise.sweep.lease import Leases
-from scalewise.sweep.occupancy import Occupancy, occupants, read_gpus
-from scalewise.sweep.patience import DeviceWait
-from scalewise.sweep.recorded_end import foreign_processes
-from scalewise.tenants import Tenant
+from scalewise.supervisor import Outcome
+from scalewise.supervisor.attempt import foreign_processes
+from scalewise.sweep.schedule import DeviceWait
 
 GPUS = tuple(DeviceInfo("cuda", "a GPU", f"GPU-{i}", i) for i in range(2))
 BUSY = DeviceSample("GPU-0", processes=(DeviceProcess(4711, 900.0),))

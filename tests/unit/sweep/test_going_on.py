@@ -8,13 +8,20 @@ from typing import Any
 
 from fakes.settings import SETTINGS
 from scalewise.config import without_absent_groups
-from scalewise.data_identity import data_identity
-from scalewise.records import CellFolder, DeviceInfo, PlannedCell, Provenance
-from scalewise.records.checkpoints import Checkpoint, last_checkpoint, part_path, seal
+from scalewise.host import data_identity, own_classes, running_code
+from scalewise.records import (
+    CellFolder,
+    Checkpoint,
+    DeviceInfo,
+    PlannedCell,
+    Provenance,
+    last_checkpoint,
+    part_path,
+    seal,
+)
+from scalewise.supervisor import Job
+from scalewise.supervisor.attempt import prepare
 from scalewise.sweep.compose import compose_cell
-from scalewise.sweep.going_on import prepare
-from scalewise.sweep.job import Job
-from scalewise.working_tree import own_classes, running_code
 
 SLOT = DeviceInfo("cpu", "a processor")
 RECORDED = Provenance(

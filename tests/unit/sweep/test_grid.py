@@ -8,8 +8,8 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from scalewise.config import ConfigError
-from scalewise.sweep.grid import check_size, combinations
-from scalewise.sweep.grid_rules import Rules, rules
+from scalewise.sweep import combinations, rules
+from scalewise.sweep.grid import Rules, check_size
 
 
 def jobs(

@@ -13,17 +13,15 @@ from rich.console import Console
 
 from fakes.nvml.fixture import fake_nvml  # noqa: F401 - a fixture
 from fakes.nvml.scenario import Scenario, gpu_uuid
-from scalewise.config import resolve
-from scalewise.paths import conf_dir
+from scalewise.config import conf_dir, resolve
+from scalewise.gpu import Host, Lease, Occupancy
 from scalewise.records import CellFolder, DeviceInfo
+from scalewise.supervisor import Outcome
 from scalewise.sweep.display import LineDisplay
-from scalewise.sweep.job import Outcome
-from scalewise.sweep.lease import Host, Lease
-from scalewise.sweep.line import Queue, Turn, queues
 from scalewise.sweep.local_engine import LocalEngine
-from scalewise.sweep.occupancy import Occupancy
 from scalewise.sweep.plan import Request, plan, request
-from scalewise.sweep.running import RunningCell
+from scalewise.sweep.running_cells import RunningCell
+from scalewise.sweep.schedule import Queue, Turn, queues
 
 H100, A10G = "NVIDIA H100 80GB HBM3", "NVIDIA A10G"
 

@@ -14,13 +14,12 @@ import pytest
 
 from fakes.nvml.fixture import fake_nvml  # noqa: F401 - a fixture
 from fakes.nvml.scenario import Scenario, gpu_uuid
-from scalewise.hardware import HardwareConfig
+from scalewise.config import DdpConfig, HardwareConfig, PrecisionConfig, StrategyConfig
+from scalewise.gpu import Host, HostMismatch, Leases, discover, units
+from scalewise.gpu import leases as leases_module
 from scalewise.records import DeviceInfo
-from scalewise.sweep import lease
-from scalewise.sweep.lease import Host, HostMismatch, Leases, check_precision, discover, units
-from scalewise.train.precision import PrecisionConfig
-from scalewise.train.strategies import StrategyConfig
-from scalewise.train.strategies.ddp import DdpConfig
+from scalewise.sweep import preflight
+from scalewise.sweep.preflight import check_precision
 
 GPUS = [DeviceInfo("cuda", "a GPU", gpu_uuid(i), i) for i in range(4)]
 CORES = [DeviceInfo("cpu", "a CPU", cores=(i,)) for i in range(4)]
@@ -69,7 +68,7 @@ def test_shares_of_the_same_cores_exclude_one_another() -> None:
 
 def test_a_lock_dies_with_its_holder() -> None:
     script = (
-        "from scalewise.sweep.lease import Leases; from scalewise.records import DeviceInfo;"
+        "from scalewise.gpu import Leases; from scalewise.records import DeviceInfo;"
         f"held = Leases().try_lease([DeviceInfo('cuda', 'a', {gpu_uuid(0)!r}, 0)], 1);"
         "print(held is not None, flush=True); input()"
     )
@@ -89,7 +88,7 @@ def test_a_lock_dies_with_its_holder() -> None:
 def test_a_cpu_device_is_the_same_share_for_one_rank_and_for_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lease, "usable_cores", lambda: (2, 3, 5, 7, 8))
+    monkeypatch.setattr(leases_module, "usable_cores", lambda: (2, 3, 5, 7, 8))
     host = discover(HardwareConfig("cpu", "cpu"))
     assert [slot.cores for slot in host.slots] == [(2, 3), (5, 7)]
     thirds = discover(HardwareConfig("cpu", "cpu", cores_per_device=1))
@@ -114,14 +113,14 @@ def test_gpus_are_chosen_by_index_or_uuid_and_checked(
 
 
 def test_cores_of_gpus_are_shared_out_and_bound_to_the_near_ones() -> None:
-    from scalewise.gpu.nvml import GpuDevice
+    from scalewise.gpu import GpuDevice
 
     fields = dict.fromkeys(GpuDevice.__dataclass_fields__)
     near = [
         GpuDevice(**{**fields, "index": i, "uuid": gpu_uuid(i), "name": "a", "cores": cores})
         for i, cores in enumerate([(0, 1, 2, 3), (0, 1, 2, 3), (), (99,)])
     ]
-    slots = lease.gpu_slots(near, (0, 1, 2, 3))
+    slots = leases_module.gpu_slots(near, (0, 1, 2, 3))
     assert [slot.cores for slot in slots] == [(0, 1), (2, 3), (0, 1, 2, 3), (0, 1, 2, 3)]
 
 
@@ -133,14 +132,14 @@ def test_width_asks_for_no_more_than_there_is() -> None:
             return 1
 
     cell = Cell()
-    assert lease.width(cell, 4) == 4  # type: ignore[arg-type]
+    assert preflight.width(cell, 4) == 4  # type: ignore[arg-type]
     with pytest.raises(HostMismatch, match="needs two devices or more, and this host has 1"):
-        lease.width(cell, 1)  # type: ignore[arg-type]
+        preflight.width(cell, 1)  # type: ignore[arg-type]
     cell.strategy = replace(cell.strategy, devices=16)
     with pytest.raises(
         HostMismatch, match=r"strategy\.devices: found 16, but this host has 8 devices"
     ):
-        lease.width(cell, 8)  # type: ignore[arg-type]
+        preflight.width(cell, 8)  # type: ignore[arg-type]
 
 
 def test_a_precision_the_cpu_cannot_do_is_refused_and_not_replaced() -> None:
@@ -168,12 +167,12 @@ def test_fp8_needs_a_gpu_that_has_it_and_the_library(monkeypatch: pytest.MonkeyP
     assert "or higher, and an A100 has 8.0; allowed here" in refusal(
         DeviceInfo("cuda", "an A100", "u"), 8, 0
     )
-    monkeypatch.setattr("scalewise.sweep.lease.find_spec", lambda name: None)
+    monkeypatch.setattr("scalewise.sweep.preflight.find_spec", lambda name: None)
     hopper = DeviceInfo("cuda", "an H100", "u")
     assert refusal(hopper, 9, 0) == (
         "precision: found fp8, which needs torchao; run pip install 'scalewise[fp8]', or use "
         "precision=bf16-mixed"
     )
-    monkeypatch.setattr("scalewise.sweep.lease.find_spec", lambda name: name)
+    monkeypatch.setattr("scalewise.sweep.preflight.find_spec", lambda name: name)
     for known in ({"u": (9, 0)}, {"u": (8, 9)}, {}):
         check_precision(cell, Host((hopper,), None, {}, None, known))

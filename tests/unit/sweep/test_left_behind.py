@@ -10,11 +10,10 @@ from typing import Any, cast
 import pytest
 
 from fakes.recorded_cell import RecordedCell, plan_sweep
-from scalewise import ending
+from scalewise.cli import hydra_main
 from scalewise.records import Attempt, PlannedCell, SweepFolder
-from scalewise.sweep.left_behind import differences, left_behind, unfinished
-from scalewise.sweep.plan import Cell
-from scalewise.sweep.sweep_report import SweepReport
+from scalewise.sweep import Cell, SweepReport, unfinished
+from scalewise.sweep.resume import differences, left_behind
 
 
 def cell(name: str) -> Cell:
@@ -91,8 +90,8 @@ def test_the_exit_status_tells_that_something_is_left(
     status: int,
 ) -> None:
     report = SweepReport(folder.path, cells=[cell(name) for name in asked])
-    monkeypatch.setattr(ending, "sweeps_run", [report])
-    assert ending.report() == status
+    monkeypatch.setattr(hydra_main, "sweeps_run", [report])
+    assert hydra_main.report() == status
     assert ("left behind: 2 cells" in capsys.readouterr().err) == (status == 3)
 
 

@@ -14,10 +14,9 @@ import pytest
 
 from fakes.settings import SETTINGS
 from scalewise.records import CellFolder, HeartbeatWriter
-from scalewise.sweep.job import Verdict
-from scalewise.sweep.memory_kills import MemoryKills
-from scalewise.sweep.stopped import name_stopped, process_state
-from scalewise.sweep.supervisor import Liveness
+from scalewise.supervisor.failures import MemoryKills, name_stopped, process_state
+from scalewise.supervisor.job import Verdict
+from scalewise.supervisor.supervisor import Liveness
 
 
 class Clock:

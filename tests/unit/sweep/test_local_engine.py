@@ -13,10 +13,10 @@ import pytest
 from hydra import compose, initialize_config_dir
 from rich.console import Console
 
-from scalewise import ending
-from scalewise.config import resolve
-from scalewise.explain import explain
-from scalewise.paths import conf_dir
+from scalewise.cli import hydra_main
+from scalewise.cli.overrides import explain
+from scalewise.config import conf_dir, resolve
+from scalewise.gpu import Host, Lease, Leases, Occupancy
 from scalewise.records import (
     Alert,
     Attempt,
@@ -28,16 +28,14 @@ from scalewise.records import (
     DeviceSeriesWriter,
     SampledDevice,
 )
+from scalewise.supervisor import Outcome
+from scalewise.sweep import Cell, SweepReport
 from scalewise.sweep.display import LineDisplay
-from scalewise.sweep.job import Outcome
-from scalewise.sweep.lease import Host, Lease, Leases
 from scalewise.sweep.local_engine import LocalEngine
-from scalewise.sweep.occupancy import Occupancy
-from scalewise.sweep.plan import Cell, plan, request
-from scalewise.sweep.running import RunningCell
+from scalewise.sweep.plan import plan, request
+from scalewise.sweep.running_cells import RunningCell
 from scalewise.sweep.status import StatusReader
 from scalewise.sweep.status_view import estimate_line
-from scalewise.sweep.sweep_report import SweepReport
 
 GPUS = tuple(DeviceInfo("cuda", "NVIDIA H200", f"GPU-{i}", i) for i in range(2))
 
@@ -92,7 +90,7 @@ class Supervisors:
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalEngine:
     monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
-    monkeypatch.setattr("scalewise.sweep.hosts.discover", lambda hardware: Host(GPUS, None, {}))
+    monkeypatch.setattr("scalewise.gpu.leases.discover", lambda hardware: Host(GPUS, None, {}))
     display = LineDisplay(Console(file=(tmp_path / "said").open("w"), width=200))
     return LocalEngine(tmp_path / "sweep", "exclusive", display, Occupancy(read=dict))
 
@@ -137,7 +135,7 @@ def test_a_cell_that_was_killed_runs_again_after_the_others(
 def test_fp8_in_eager_steps_is_told_what_it_costs(
     engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scalewise.sweep.lease.find_spec", lambda name: name)
+    monkeypatch.setattr("scalewise.sweep.preflight.find_spec", lambda name: name)
     run(engine, monkeypatch, Supervisors([DONE, DONE]), "precision=fp8", repeats=2)
     assert said(engine).count("execution=compile fuses them") == 1
 
@@ -243,8 +241,8 @@ def test_what_a_full_disk_takes_no_record_of_is_said_at_the_end(
 
     monkeypatch.setattr(CellFolder, "save_attempt", save)
     report = run(engine, monkeypatch, Supervisors([UNRECORDED]))
-    monkeypatch.setattr(ending, "sweeps_run", [report])
-    assert ending.report() == 1
+    monkeypatch.setattr(hydra_main, "sweeps_run", [report])
+    assert hydra_main.report() == 1
     (cell,) = report.cells
     assert (
         f"failed: {cell.planned.name}: {UNRECORDED.message} (of which nothing could be written)"

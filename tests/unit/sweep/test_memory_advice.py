@@ -11,11 +11,12 @@ import pytest
 from fakes.settings import SETTINGS
 from scalewise.config import build_cell, without_absent_groups
 from scalewise.records import CellFolder, DeviceInfo, PlannedCell
+from scalewise.supervisor import Job
+from scalewise.supervisor.attempt import Try
+from scalewise.supervisor.job import Verdict
+from scalewise.sweep import memory_advice
 from scalewise.sweep.compose import compose_cell
-from scalewise.sweep.job import Job, Verdict
-from scalewise.sweep.memory_advice import memory_advice
-from scalewise.sweep.recorded_end import Try
-from scalewise.train.failure import failure_kind
+from scalewise.train import failure_kind
 
 
 def advice(*overrides: str, devices: int = 1) -> str:

@@ -11,10 +11,10 @@ import pytest
 
 from fakes.settings import SETTINGS
 from scalewise.records import CellFolder, DeviceInfo, PlannedCell, RankSummary
-from scalewise.sweep import measured
-from scalewise.sweep.job import Job, Outcome
-from scalewise.sweep.measured import done
-from scalewise.sweep.recorded_end import Try
+from scalewise.supervisor import Job, Outcome
+from scalewise.supervisor.attempt import Try
+from scalewise.sweep import running_cells
+from scalewise.sweep.running_cells import done
 
 SLOT = DeviceInfo("cpu", "a processor")
 
@@ -96,7 +96,7 @@ def test_a_result_took_the_time_in_which_its_cell_ran(tmp_path: Path) -> None:
 def test_a_run_that_trained_nothing_is_no_fastest_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without: int, told: bool
 ) -> None:
-    monkeypatch.setattr(measured, "throughput_of", lambda folder, ranks: 1000.0)
+    monkeypatch.setattr(running_cells, "throughput_of", lambda folder, ranks: 1000.0)
     ranks = [replace(summary(r, 100, 1.0), steps_without_loss=without) for r in range(2)]
     outcome = done(ended(tmp_path, *ranks), "id", "global_samples_per_s", told_before=False)
     assert (outcome.objective == 1000.0) is told

@@ -11,10 +11,9 @@ from typing import Any, cast
 
 import pytest
 
-from scalewise.components import Component, check_module
-from scalewise.errors import ConfigError
-from scalewise.sweep import own_code
-from scalewise.sweep.own_code import check_own_code
+from scalewise.config import Component, ConfigError, check_module
+from scalewise.sweep import preflight
+from scalewise.sweep.preflight import check_own_code
 
 SOURCE = """
 import collections
@@ -69,7 +68,7 @@ OURS = Component("scalewise.datasets.Any", "any", {})
 @pytest.fixture(autouse=True)
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(own_code, "_sound", set())
+    monkeypatch.setattr(preflight, "_sound", set())
     (tmp_path / "loud.py").write_text(SOURCE)
     yield tmp_path
     assert not {"loud", "broken"} & set(sys.modules), "nothing of the user's was imported here"
@@ -170,7 +169,7 @@ def test_a_module_that_cannot_be_imported_is_one_line(
     mine: Path, monkeypatch: pytest.MonkeyPatch, source: str, line: str
 ) -> None:
     if "sleep" in source:
-        monkeypatch.setattr(own_code, "_TIMEOUT_S", 2.0)
+        monkeypatch.setattr(preflight, "_TIMEOUT_S", 2.0)
     (mine / "broken.py").write_text(source)
     assert refusal(asked("broken.Net")).startswith(line)
 

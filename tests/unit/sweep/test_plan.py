@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 
-from scalewise.config import ConfigError, resolve
-from scalewise.paths import conf_dir
+from scalewise.config import ConfigError, conf_dir, resolve
 from scalewise.sweep.plan import Request, folded, plan, request
 
 

@@ -14,25 +14,29 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 
-from scalewise.config import ConfigError, resolve
-from scalewise.hardware import HardwareConfig
-from scalewise.paths import conf_dir
+from scalewise.cluster.engine import Lost, RemoteCell, record_loss
+from scalewise.cluster.hosts import (
+    MARK,
+    Demand,
+    Order,
+    answer_in,
+    forwarded,
+    from_line,
+    granted,
+    leased,
+    run,
+    to_line,
+)
+from scalewise.cluster.ray_cluster import Node, require_ray
+from scalewise.cluster.ray_engine import RayEngine, ray_config
+from scalewise.config import ConfigError, HardwareConfig, conf_dir, resolve
+from scalewise.gpu import HostMismatch
+from scalewise.host import interface_towards
 from scalewise.records import Attempt, CellFolder, PlannedCell
-from scalewise.sweep.demand import Demand
-from scalewise.sweep.display import make_display
-from scalewise.sweep.ended_elsewhere import record_loss
-from scalewise.sweep.host_agent import run
-from scalewise.sweep.hosted import granted, leased
-from scalewise.sweep.interface import interface_towards
-from scalewise.sweep.job import Origin, Outcome
-from scalewise.sweep.lease import HostMismatch
-from scalewise.sweep.order import MARK, Order, answer_in, forwarded, from_line, to_line
-from scalewise.sweep.plan import Cell, plan, request
-from scalewise.sweep.ray import ray_config
-from scalewise.sweep.ray_cluster import Node, require_ray
-from scalewise.sweep.ray_engine import RayEngine
-from scalewise.sweep.remote_cell import Lost, RemoteCell
-from scalewise.sweep.retry import mendable
+from scalewise.supervisor import Origin, Outcome
+from scalewise.supervisor.failures import mendable
+from scalewise.sweep import Cell, make_display
+from scalewise.sweep.plan import plan, request
 
 PLANNED = PlannedCell("0" * 12, "1" * 12, "net-data-single-r0", ("a=1",), 0, 1)
 ON_CPU = HardwareConfig("cpu", kind="cpu", cores_per_device=1)
@@ -80,9 +84,9 @@ def test_without_ray_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatc
         require_ray()
 
 
-@pytest.mark.parametrize("module", ["launcher", "ray_engine", "host_agent"])
+@pytest.mark.parametrize("module", ["sweep.launcher", "cluster.ray_engine", "cluster.hosts"])
 def test_nothing_loads_ray_before_a_cluster_is_asked_for(module: str) -> None:
-    code = f"import sys, scalewise.sweep.{module}; print('ray' in sys.modules)"
+    code = f"import sys, scalewise.{module}; print('ray' in sys.modules)"
     said = subprocess.check_output([sys.executable, "-c", code], text=True)
     assert said.strip() == "False"
 

@@ -15,18 +15,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 
 from recorded import DDP, Spec, write_cell
 
-from scalewise.config import ConfigError, resolve
-from scalewise.paths import conf_dir
+from scalewise.cluster import engine as engine_module
+from scalewise.cluster.engine import HostLink, RemoteEngine
+from scalewise.cluster.hosts import Demand, Order
+from scalewise.config import ConfigError, conf_dir, resolve
 from scalewise.records import CellFolder, SweepFolder, SweepPlan
-from scalewise.sweep import remote
-from scalewise.sweep.demand import Demand
-from scalewise.sweep.display import make_display
-from scalewise.sweep.job import Outcome
-from scalewise.sweep.order import Order
-from scalewise.sweep.plan import Cell, Request, plan, request
-from scalewise.sweep.remote import RemoteEngine
-from scalewise.sweep.remote_cell import HostLink
-from scalewise.sweep.repeats import adaptive_requests, next_rounds
+from scalewise.supervisor import Outcome
+from scalewise.sweep import Cell, make_display
+from scalewise.sweep.auto import adaptive_requests, next_rounds
+from scalewise.sweep.plan import Request, plan, request
 from scalewise.sweep.resume import planned_repeats
 
 
@@ -143,7 +140,7 @@ def test_a_sweep_stopped_between_its_looks_goes_on_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Resumed, it runs what an uninterrupted sweep runs, and nothing of that twice."""
-    monkeypatch.setattr(remote, "_LOOK_S", 0.001)
+    monkeypatch.setattr(engine_module, "_LOOK_S", 0.001)
     requests = [
         asked("max_repeats=8", "tracking=none", "strategy=single"),
         asked("max_repeats=8", "tracking=none", "strategy=ddp", "strategy.devices=2"),

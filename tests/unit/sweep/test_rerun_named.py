@@ -8,16 +8,15 @@ from pathlib import Path
 import pytest
 
 from fakes.recorded_cell import RecordedCell, plan_sweep
-from scalewise import working_tree
 from scalewise.config import ConfigError
+from scalewise.host import SOURCE_SHA256, identity, running_code
 from scalewise.records import SweepFolder
-from scalewise.records.provenance import SOURCE_SHA256
-from scalewise.sweep.asked import mixed as in_words
+from scalewise.sweep import Cell
 from scalewise.sweep.compose import compose_cell
-from scalewise.sweep.places import ThisHost
-from scalewise.sweep.plan import Cell, plan, request
+from scalewise.sweep.plan import plan, request
+from scalewise.sweep.preflight import ThisHost
+from scalewise.sweep.preview import mixed as in_words
 from scalewise.sweep.resume import Selection, refuse_mixing, select
-from scalewise.working_tree import running_code
 
 THERE, HERE = "NVIDIA A10G", "NVIDIA H200"
 DIFFERENT = f"device: {THERE} there, {HERE} here"
@@ -84,9 +83,9 @@ def test_the_code_is_that_of_the_tree_whose_state_the_ranks_record(
     for _, cell in folder.cells():
         provenance = dataclasses.replace(cell.load_provenance(), code={"commit": "scalewise's"})
         cell.save_provenance(provenance)
-    monkeypatch.setattr(working_tree, "scalewise_version", lambda: {"commit": "scalewise's"})
+    monkeypatch.setattr(identity, "scalewise_version", lambda: {"commit": "scalewise's"})
     assert refuse_mixing(folder, asked("seed=3"), (), {THERE}) == []
-    monkeypatch.setattr(working_tree, "scalewise_version", lambda: {SOURCE_SHA256: "0" * 64})
+    monkeypatch.setattr(identity, "scalewise_version", lambda: {SOURCE_SHA256: "0" * 64})
     with pytest.raises(ConfigError, match=r"code: commit scalewise' there, .* here"):
         refuse_mixing(folder, asked("seed=3"), (), {THERE})
 

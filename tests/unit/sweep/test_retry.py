@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from scalewise.records import Attempt, CellFolder
-from scalewise.sweep.retry import Retries, mendable
+from scalewise.supervisor import Retries
+from scalewise.supervisor.failures import mendable
 
 FAILED = Attempt(1, "failed", "exception", "rank 0: ValueError: x", 0, 1, (), 0.0, 1.0)
 

@@ -10,9 +10,10 @@ import pytest
 
 from fakes.train_command import wait_for
 from scalewise.records import CellFolder, DeviceInfo, RunningAttempt, read_device_series
+from scalewise.sweep import Cell
 from scalewise.sweep.compose import compose_cell
-from scalewise.sweep.plan import Cell, plan, request
-from scalewise.sweep.sampling import Sampling
+from scalewise.sweep.plan import plan, request
+from scalewise.sweep.running_cells import Sampling
 
 SLOT = DeviceInfo("cpu", "a processor")
 

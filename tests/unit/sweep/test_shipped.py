@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from scalewise.components import component_of
-from scalewise.config import ConfigError, build_cell
+from scalewise.config import ConfigError, build_cell, is_shipped
+from scalewise.config.components import component_of
 from scalewise.sweep.compose import compose_cell
 from scalewise.sweep.plan import request
-from scalewise.sweep.shipped import is_shipped
 
 
 def test_an_option_as_it_is_shipped_counts_and_a_changed_one_does_not() -> None:

@@ -10,27 +10,35 @@ from typing import Any
 
 import pytest
 
-from scalewise.config import CellConfig, ConfigError, build_cell, without_absent_groups
-from scalewise.hardware import HardwareConfig
-from scalewise.records import Attempt, CellFolder, PlannedCell, RunningAttempt
-from scalewise.sweep import slurm_engine, slurm_job
-from scalewise.sweep.compose import compose_cell
-from scalewise.sweep.demand import Demand, demand
-from scalewise.sweep.hosted import granted
-from scalewise.sweep.job import Nodes, Verdict
-from scalewise.sweep.lease import HostMismatch
-from scalewise.sweep.memory_advice import memory_advice
-from scalewise.sweep.nodes import announce, conclude, meet
-from scalewise.sweep.slurm import in_arrays, make_executor, script, slurm_config
-from scalewise.sweep.slurm_job import CellJob, refuse_other_tasks
-from scalewise.sweep.slurm_queue import (
+from scalewise.cluster import slurm_engine, slurm_job
+from scalewise.cluster.hosts import Demand, demand, granted
+from scalewise.cluster.slurm import (
     GONE,
     JobState,
     QueueUnreachable,
+    in_arrays,
+    make_executor,
     preempted,
+    script,
+    slurm_config,
     states,
 )
-from scalewise.sweep.slurm_record import Sent, Submission
+from scalewise.cluster.slurm_engine import Sent, Submission
+from scalewise.cluster.slurm_job import CellJob, refuse_other_tasks
+from scalewise.config import (
+    CellConfig,
+    ConfigError,
+    HardwareConfig,
+    build_cell,
+    without_absent_groups,
+)
+from scalewise.gpu import HostMismatch
+from scalewise.records import Attempt, CellFolder, PlannedCell, RunningAttempt
+from scalewise.supervisor import Nodes, announce, meet
+from scalewise.supervisor.attempt import conclude
+from scalewise.supervisor.job import Verdict
+from scalewise.sweep import memory_advice
+from scalewise.sweep.compose import compose_cell
 
 
 @pytest.fixture

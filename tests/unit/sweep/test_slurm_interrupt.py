@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
+from scalewise.cluster import slurm_engine
+from scalewise.cluster.hosts import Demand
+from scalewise.cluster.slurm import JobState, QueueUnreachable
+from scalewise.cluster.slurm_engine import Sent, Submission, interrupt
 from scalewise.records import CellFolder, CellResult, DeviceInfo, RankSummary
-from scalewise.sweep import slurm_interrupt
-from scalewise.sweep.demand import Demand
-from scalewise.sweep.slurm_interrupt import interrupt
-from scalewise.sweep.slurm_queue import JobState, QueueUnreachable
-from scalewise.sweep.slurm_record import Sent, Submission
 
 
 class Cluster:
@@ -24,9 +23,9 @@ class Cluster:
         self.cancelled: list[str] = []
         self._looks, self._end = looks, end
         self.answers = True
-        monkeypatch.setattr(slurm_interrupt, "cancel", self._cancel)
-        monkeypatch.setattr(slurm_interrupt, "states", self._states)
-        monkeypatch.setattr(slurm_interrupt, "_ASK_EVERY_S", 0.001)
+        monkeypatch.setattr(slurm_engine, "cancel", self._cancel)
+        monkeypatch.setattr(slurm_engine, "states", self._states)
+        monkeypatch.setattr(slurm_engine, "_ASK_EVERY_S", 0.001)
 
     def _cancel(self, ids: list[str]) -> None:
         if not self.answers:

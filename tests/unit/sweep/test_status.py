@@ -14,7 +14,7 @@ import pytest
 from fakes.recorded_cell import RecordedCell, plan_sweep
 from fakes.step_files import BLOCK_BYTES
 from scalewise.cli import main
-from scalewise.gpu.election import FileLock
+from scalewise.host import FileLock
 from scalewise.records import (
     DeviceSample,
     HeartbeatWriter,
@@ -26,8 +26,7 @@ from scalewise.records import (
     read_device_series,
     read_latest_sample,
 )
-from scalewise.sweep.cell_status import CellStatus
-from scalewise.sweep.status import StatusReader
+from scalewise.sweep.status import CellStatus, StatusReader
 from scalewise.sweep.status_view import as_json, estimate_line
 
 

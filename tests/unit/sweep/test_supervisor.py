@@ -13,9 +13,8 @@ import pytest
 
 from fakes.settings import SETTINGS
 from scalewise.records import CellFolder, DeviceInfo, PlannedCell, RunningAttempt
-from scalewise.sweep.job import Job, Settings, Verdict
-from scalewise.sweep.supervisor import Supervisor
-from scalewise.sweep.wakeup import Wakeup
+from scalewise.supervisor import Job, Settings, Supervisor, Wakeup
+from scalewise.supervisor.job import Verdict
 
 SLOT = DeviceInfo("cpu", "a processor")
 LATER = RunningAttempt(2, 1.0, (SLOT,))

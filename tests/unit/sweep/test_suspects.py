@@ -17,12 +17,16 @@ from scalewise.records import (
     DeviceSeries,
     DeviceSeriesWriter,
     SampledDevice,
+    load_quarantine,
     read_device_series,
 )
-from scalewise.records.quarantine import load_quarantine
-from scalewise.sweep.job import Outcome
-from scalewise.sweep.quarantine import DeviceQuarantine
-from scalewise.sweep.suspects import SingleRun, find_faulty_gpus, find_slow_gpus
+from scalewise.supervisor import Outcome
+from scalewise.sweep.device_health import (
+    DeviceQuarantine,
+    SingleRun,
+    find_faulty_gpus,
+    find_slow_gpus,
+)
 
 DATA = Path(__file__).parents[2] / "data"
 A, B, C = "GPU-a", "GPU-b", "GPU-c"

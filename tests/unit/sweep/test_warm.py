@@ -19,17 +19,15 @@ from typing import Any
 import pytest
 
 from fakes.train_command import wait_for
-from scalewise.analysis.identity import differences
+from scalewise.analysis.comparability import differences
 from scalewise.config import build_cell
-from scalewise.gpu.election import FileLock
+from scalewise.gpu import Host, Lease
+from scalewise.host import FileLock, become_subreaper
 from scalewise.records import CellFolder
-from scalewise.sweep import local_engine, warm
+from scalewise.sweep import fork_server, local_engine, make_display
 from scalewise.sweep.compose import compose_cell
-from scalewise.sweep.display import make_display
-from scalewise.sweep.lease import Host, Lease
+from scalewise.sweep.fork_server import ForkedSupervisor, NotWarmError, WarmServer, may_fork
 from scalewise.sweep.local_engine import LocalEngine
-from scalewise.sweep.process_tree import become_subreaper
-from scalewise.sweep.warm import ForkedSupervisor, NotWarmError, WarmServer, may_fork
 
 
 def child(code: int | None) -> ForkedSupervisor:
@@ -95,7 +93,7 @@ def test_a_server_ends_with_the_sweep_that_started_it(tmp_path: Path) -> None:
     become_subreaper()  # the orphan comes to us
     sweep = (
         "import sys, time; from pathlib import Path; "
-        "from scalewise.sweep.warm import WarmServer; "
+        "from scalewise.sweep.fork_server import WarmServer; "
         "server = WarmServer(Path(sys.argv[1])); "
         "print(server.process.pid, flush=True); time.sleep(60)"
     )
@@ -174,8 +172,10 @@ def test_a_process_with_threads_is_not_forked() -> None:
     named.wait()
     ours, theirs = socket.socketpair()
     try:
-        refusal = warm.answer(ours, []).decode()
-        assert refusal.startswith(f"{len(warm.threads())} threads run in the process to fork: ")
+        refusal = fork_server.answer(ours, []).decode()
+        assert refusal.startswith(
+            f"{len(fork_server.threads())} threads run in the process to fork: "
+        )
         assert "library-pool" in refusal
     finally:
         stop.set()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from scalewise.policies import SweepConfig
-from scalewise.sweep.extras import wrapped
-from scalewise.wrap import wrap_command
+from scalewise.config import SweepConfig
+from scalewise.host import wrap_command
+from scalewise.sweep.plan import wrapped
 
 
 def test_placeholders_are_filled_in_and_those_of_nsys_are_left() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from scalewise.records import RecordError
-from scalewise.tracking.alerts import ImbalanceWatch, build_alert
-from scalewise.tracking.windows import WindowRow
+from scalewise.tracking.row_sources import WindowRow
+from scalewise.tracking.rows import ImbalanceWatch, build_alert
 
 
 def window(cv: float | None, slow_ms: float = 70.0) -> WindowRow:

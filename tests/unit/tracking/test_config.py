@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scalewise.tracking.config import TrackingConfig
-from scalewise.validation import DataError, build
+from scalewise.config import TrackingConfig
+from scalewise.records import DataError, build
 
 CONF = Path(__file__).resolve().parents[3] / "conf" / "tracking"
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 
 from scalewise.records import DeviceSample, DeviceSeriesWriter, RecordError, SampledDevice
-from scalewise.tracking.devices import DeviceRows
+from scalewise.tracking.row_sources import DeviceRows
 
 
 def series(

@@ -7,12 +7,10 @@ import json
 from pathlib import Path
 
 from fakes.recorded_cell import RecordedCell
-from scalewise.records import CellFolder, MetricRow, MetricsWriter
-from scalewise.tracking.attempt import current_attempt
-from scalewise.tracking.base import metric_name
-from scalewise.tracking.describe import run_summary
+from scalewise.records import CellFolder, MetricRow, MetricsWriter, current_attempt
+from scalewise.tracking.row_sources import StepWindows
 from scalewise.tracking.rows import CellRows
-from scalewise.tracking.windows import StepWindows
+from scalewise.tracking.tracker import metric_name, run_summary
 
 NO_ENCODING = "loss\ud800"
 

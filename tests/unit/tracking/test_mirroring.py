@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from scalewise.records import Alert, CellFolder, TrackerState
-from scalewise.tracking.base import RunInfo, RunSummary, Tracker, TrackerRun, Values
-from scalewise.tracking.sweep_mirror import SweepMirror
+from scalewise.tracking.mirror import SweepMirror
+from scalewise.tracking.tracker import RunInfo, RunSummary, Tracker, TrackerRun, Values
 
 _FAKES = Path(__file__).resolve().parents[2] / "fakes"
 sys.path.insert(0, str(_FAKES))

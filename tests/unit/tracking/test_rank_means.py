@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.records import CellFolder, MetricRow
-from scalewise.tracking.attempt import current_attempt
-from scalewise.tracking.base import RunSummary
-from scalewise.tracking.describe import run_info, run_summary, trains_one_model
-from scalewise.tracking.rank_means import RankMeans
-from scalewise.tracking.rows import CellRows, Row
+from scalewise.records import CellFolder, MetricRow, current_attempt
+from scalewise.tracking.rows import CellRows, RankMeans, Row
+from scalewise.tracking.tracker import RunSummary, run_info, run_summary, trains_one_model
 
 _FAKES = Path(__file__).resolve().parents[2] / "fakes"
 sys.path.insert(0, str(_FAKES))

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from fakes.step_files import steady_rows, write_old_rows, write_rows
-from scalewise.records import RecordError, StepWriter
-from scalewise.tracking.tail import LineTail, ReplacedError, StepTail
+from scalewise.records import LineTail, RecordError, ReplacedError, StepTail, StepWriter
 
 
 def test_lines_are_read_once_and_whole(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.tracking.config import TrackingConfig, WandbMode
+from scalewise.config import TrackingConfig
+from scalewise.config.cell import WandbMode
 from scalewise.tracking.wandb import logged_in, resolve_mode
 
 

@@ -5,7 +5,7 @@ import numpy.typing as npt
 import pytest
 
 from scalewise.records import STEP_DTYPE, WARMUP
-from scalewise.tracking.windows import StepWindows
+from scalewise.tracking.row_sources import StepWindows
 
 
 def steps(

@@ -9,8 +9,8 @@ import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader
 
-from scalewise.train.callbacks.planned_steps import loader_batch_size
 from scalewise.train.data import GlobalBatchSampler
+from scalewise.train.recording.summary import loader_batch_size
 
 DATA: Any = torch.zeros(40, 3)
 

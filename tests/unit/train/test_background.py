@@ -8,8 +8,8 @@ import time
 import pytest
 import torch
 
-from scalewise.train.callbacks import background
-from scalewise.train.callbacks.background import BackgroundDrain, GiveWay
+from scalewise.train.recording import BackgroundDrain, background
+from scalewise.train.recording.background import GiveWay
 
 PIECE_S = 0.02
 

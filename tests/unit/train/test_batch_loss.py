@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scalewise.train.callbacks.batch_loss import loss_of
+from scalewise.train.recording.step_timer import loss_of
 
 LOSS = torch.tensor(0.5)
 

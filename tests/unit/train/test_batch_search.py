@@ -152,7 +152,7 @@ def test_a_cpu_host_refuses_what_is_too_much_as_a_gpu_does() -> None:
     code = """
 import torch
 from scalewise.train.batch_search import OwnTrial, guarded
-from scalewise.train.trial_memory import HostMemory, _status_mib
+from scalewise.train.batch_search import HostMemory, _status_mib
 torch.ones(1000).sum()
 memory = HostMemory(_status_mib("VmRSS") + 200)
 attempt = guarded(lambda mib: torch.ones(mib * 2**18).add_(1), memory)

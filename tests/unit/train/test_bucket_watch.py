@@ -15,8 +15,12 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from scalewise.train.callbacks.bucket_watch import BucketWatch, hidden_reductions
-from scalewise.train.callbacks.traffic import GradientHook, GradientTraffic
+from scalewise.train.recording import GradientHook
+from scalewise.train.recording.gradient_communication import (
+    BucketWatch,
+    GradientTraffic,
+    hidden_reductions,
+)
 
 HALF = GradientHook(allreduce_hook, None, lambda bucket: bucket.buffer().nbytes // 2)
 """A hook of a strategy's, which says that it sends half of what there is."""

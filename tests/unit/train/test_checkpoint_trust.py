@@ -19,9 +19,8 @@ from omegaconf import OmegaConf
 from torch.utils.data import DataLoader, TensorDataset
 
 from scalewise.config import ConfigError
-from scalewise.records.checkpoints import Checkpoint, part_path, seal, untrusted
-from scalewise.train.checkpoint_trust import check_trust
-from scalewise.train.restart import _random_states, _restore_random
+from scalewise.records import Checkpoint, part_path, seal, untrusted
+from scalewise.train.checkpoint import _random_states, _restore_random, check_trust
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's advice on so small a training
 
@@ -160,9 +159,9 @@ def test_a_group_counts_unless_it_is_the_users_own(
     cell = tmp_path / "cell"
     saved(cell)
     cell.chmod(0o775)
-    monkeypatch.setattr("scalewise.records.checkpoints._is_private_group", lambda gid: True)
+    monkeypatch.setattr("scalewise.records.folders._is_private_group", lambda gid: True)
     assert untrusted(cell) is None
-    monkeypatch.setattr("scalewise.records.checkpoints._is_private_group", lambda gid: False)
+    monkeypatch.setattr("scalewise.records.folders._is_private_group", lambda gid: False)
     assert str(cell) in str(untrusted(cell))
 
 

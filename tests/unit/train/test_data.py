@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from scalewise.datasets.loader import LoaderConfig
+from scalewise.config import LoaderConfig
 from scalewise.train.data import GlobalBatchSampler, ShardBatchSampler, train_loader
 
 SIZE, BATCH = 103, 12

@@ -9,14 +9,19 @@ import torch
 from hydra import compose, initialize_config_dir
 from torch import nn
 
-from scalewise.config import CellConfig, ConfigError, build_cell, resolve, without_absent_groups
+from scalewise.config import (
+    CellConfig,
+    ConfigError,
+    build_cell,
+    conf_dir,
+    resolve,
+    without_absent_groups,
+)
 from scalewise.models.gpt2 import Gpt2
 from scalewise.models.mlp import Mlp
-from scalewise.paths import conf_dir
-from scalewise.train.parallel.fsdp import sharding_units
-from scalewise.train.parallel.held import held_parameters
-from scalewise.train.parallel.pipeline import _hollow
-from scalewise.train.parallel.tensor import _deal_out_heads
+from scalewise.train.execution.module import held_parameters
+from scalewise.train.strategies.model_parallel import _deal_out_heads, sharding_units
+from scalewise.train.strategies.pipeline import _hollow
 
 TOKENS = ("model=gpt2_tiny", "dataset=synthetic_tokens")
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from scalewise.train import experiment
-from scalewise.train.callbacks.empty_epoch import EmptyEpochError, EmptyEpochGuard
+from scalewise.train.experiment import EmptyEpochError, EmptyEpochGuard
 
 pytestmark = pytest.mark.timeout(60)
 

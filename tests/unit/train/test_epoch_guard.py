@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from scalewise.records import CellFolder
 from scalewise.train import experiment
-from scalewise.train.callbacks.steps import StepTimer
+from scalewise.train.recording.step_timer import StepTimer
 
 
 class RunsDry(pl.LightningModule):

@@ -9,15 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from scalewise.datasets.loader import LoaderConfig
-from scalewise.datasets.tensors import TensorPairs, TokenWindows
+from scalewise.config import ExecutionConfig, LoaderConfig
+from scalewise.config.execution import find_compiler
+from scalewise.datasets.contract import TensorPairs, TokenWindows
 from scalewise.models.gpt2 import Gpt2
 from scalewise.models.mlp import Mlp
-from scalewise.train.device import DeviceError, check_computes
-from scalewise.train.device_data import on_device
-from scalewise.train.execution import ExecutionConfig
-from scalewise.train.execution.checkpointing import checkpoint_blocks
-from scalewise.train.execution.config import find_compiler
+from scalewise.train.data import on_device
+from scalewise.train.execution.layers import checkpoint_blocks
+from scalewise.train.rank import DeviceError, check_computes
 
 
 def config(kind: str, **more: Any) -> ExecutionConfig:

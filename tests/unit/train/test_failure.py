@@ -9,7 +9,7 @@ import pytest
 
 from scalewise.records import CellFolder
 from scalewise.sweep import worker
-from scalewise.train.failure import cause_of, failure_line
+from scalewise.train import cause_of, failure_line
 
 
 def ended_by_trainer(error: BaseException) -> BaseException:

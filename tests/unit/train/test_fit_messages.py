@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.train.callbacks.fit_messages import say_begin
+from scalewise.train.monitor import say_begin
 
 
 @pytest.mark.parametrize("warmup", [0, 1, 3, 10, 100])

@@ -15,12 +15,11 @@ from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from scalewise import Monitor
-from scalewise.analysis.cells import Cell
-from scalewise.analysis.load import load_sweep
+from scalewise.analysis import Cell, load_sweep
 from scalewise.records import CellFolder, DeviceInfo, SweepFolder
-from scalewise.train.callbacks.fit_records import FitRecords
-from scalewise.train.callbacks.monitor import own_folder
+from scalewise.train import Monitor
+from scalewise.train.monitor import own_folder
+from scalewise.train.monitored_fit import FitRecords
 
 
 def begun(folder: Path) -> FitRecords:

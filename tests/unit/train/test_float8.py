@@ -10,17 +10,19 @@ import torch
 from hydra import compose, initialize_config_dir
 from torch import nn
 
-from scalewise.config import CellConfig, ConfigError, build_cell, resolve, without_absent_groups
-from scalewise.paths import conf_dir
-from scalewise.records import CellFolder, DeviceInfo, Fp8Record
-from scalewise.train import build, experiment
-from scalewise.train.float8 import (
-    convert_linear_layers,
-    fp8_record,
-    is_convertible,
-    multiply_in_fp8,
+from scalewise.config import (
+    CellConfig,
+    ConfigError,
+    build_cell,
+    conf_dir,
+    resolve,
+    without_absent_groups,
 )
-from scalewise.train.rank import RankContext
+from scalewise.records import CellFolder, DeviceInfo, Fp8Record
+from scalewise.train import RankContext, build, experiment
+from scalewise.train.execution import multiply_in_fp8
+from scalewise.train.execution.layers import convert_linear_layers, is_convertible
+from scalewise.train.recording.summary import fp8_record
 
 CPU = RankContext(0, 0, 1, DeviceInfo("cpu", "some CPU"))
 

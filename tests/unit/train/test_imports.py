@@ -8,11 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from scalewise.train.imports import is_ours
+from scalewise.train import is_ours
 
 PROBE = """
 import gc, json, sys
-from scalewise.train.imports import import_training
+from scalewise.train import import_training
 import_training(None)
 left_out = [n for n in ("scipy.signal", "matplotlib", "transformers") if n in sys.modules]
 import torch

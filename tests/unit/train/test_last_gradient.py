@@ -11,8 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from scalewise.train.callbacks.last_gradient import LastGradient
-from scalewise.train.callbacks.traffic import GradientTraffic
+from scalewise.train.recording.gradient_communication import GradientTraffic, LastGradient
 
 
 @pytest.fixture

@@ -12,10 +12,9 @@ from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import nn, optim
 from torch.utils.data import DataLoader, TensorDataset
 
-from scalewise import Monitor
-from scalewise.gpu.nvml import NvmlUnavailable
-from scalewise.train.callbacks import live_device as live_device_module
-from scalewise.train.callbacks.monitored import config_id, describe_fit
+from scalewise.gpu import NvmlUnavailable
+from scalewise.train import Monitor, monitor
+from scalewise.train.monitored_fit import config_id, describe_fit
 
 
 @pytest.mark.parametrize(
@@ -144,6 +143,6 @@ def test_the_gpus_uuid_is_recorded_also_where_nvml_does_not_answer(
         raise NvmlUnavailable("no driver")
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
-    monkeypatch.setattr(live_device_module, "open_nvml", unavailable)
-    found = live_device_module.live_device(torch.device("cuda", 1))
+    monkeypatch.setattr(monitor, "open_nvml", unavailable)
+    found = monitor.live_device(torch.device("cuda", 1))
     assert (found.kind, found.uuid, found.index) == ("cuda", f"GPU-{Properties.uuid}", None)

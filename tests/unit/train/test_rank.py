@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from fakes.recorded_cell import RecordedCell
-from scalewise.measure.host_checks import host_facts
-from scalewise.rank_environment import foreign_launch, rendezvous, scrubbed
-from scalewise.records import CellFolder, DeviceInfo, PlannedCell
-from scalewise.records.provenance import PROTOCOL
-from scalewise.tracking.attempt import CurrentAttempt
-from scalewise.tracking.describe import run_info
-from scalewise.train.provenance import collect, emulations
-from scalewise.train.strategies.ddp import DdpConfig
+from scalewise.config import DdpConfig
+from scalewise.doctor.host_facts import host_facts
+from scalewise.host import foreign_launch, rendezvous, scrubbed
+from scalewise.records import PROTOCOL, CellFolder, CurrentAttempt, DeviceInfo, PlannedCell
+from scalewise.tracking.tracker import run_info
+from scalewise.train import collect
+from scalewise.train.provenance import emulations
 
 
 def test_no_trace_of_another_launcher_is_left() -> None:

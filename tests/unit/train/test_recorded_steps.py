@@ -23,9 +23,7 @@ from scalewise.records import (
     read_metrics,
     read_steps,
 )
-from scalewise.train.callbacks import metrics
-from scalewise.train.callbacks import steps as step_timer
-from scalewise.train.callbacks.recorder import CellRecorder
+from scalewise.train.recording import CellRecorder, metrics, step_timer
 
 
 class Numbers(pl.LightningModule):

@@ -20,17 +20,15 @@ from lightning_fabric.utilities.warnings import PossibleUserWarning
 from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor, nn
 
-from scalewise.datasets.loader import LoaderConfig
-from scalewise.datasets.tensors import TensorPairs
+from scalewise.config import LoaderConfig
+from scalewise.datasets.contract import TensorPairs
 from scalewise.models.mlp import Mlp
 from scalewise.records import CellFolder, DeviceInfo, read_metrics, read_shard, read_steps
-from scalewise.train.callbacks.planned_steps import planned_steps
-from scalewise.train.callbacks.recorder import CellRecorder
 from scalewise.train.data import train_loader
-from scalewise.train.execution.captured import CaptureError, Graph, Marker
+from scalewise.train.execution import ExperimentModule, trim
+from scalewise.train.execution.cudagraph import CaptureError, Graph, Marker
 from scalewise.train.execution.replay import ReplayedSteps
-from scalewise.train.lean import trim
-from scalewise.train.module import ExperimentModule
+from scalewise.train.recording import CellRecorder, planned_steps
 
 SIZE, BATCH, EAGER = 103, 8, 3
 STEPS_AN_EPOCH = SIZE // BATCH

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scalewise.train.callbacks.sample_count import count_samples
+from scalewise.train.recording.step_timer import count_samples
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
 
 from scalewise.records import CellFolder, read_shard
-from scalewise.train.callbacks.shards import ShardRecorder
+from scalewise.train.recording.shards import ShardRecorder
 
 SAMPLES = 10
 

@@ -9,7 +9,7 @@ PROGRAM = """
 import os, signal
 import pytorch_lightning as pl
 from pytorch_lightning.demos.boring_classes import BoringModel
-from scalewise.train.stacks import answer_requests, keep_answering
+from scalewise.host import answer_requests, keep_answering
 
 answer_requests()
 trainer = pl.Trainer(

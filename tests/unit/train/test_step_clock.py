@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 import torch
 
-from scalewise.measure import step_clock
-from scalewise.measure.marked_steps import MarkedReplays, replay_rows
-from scalewise.measure.step_clock import StepClock
-from scalewise.measure.step_phases import (
+from scalewise.records import PHASES, WARMUP, StepWriter, read_steps
+from scalewise.train.recording import Mark, step_clock
+from scalewise.train.recording.step_clock import StepClock
+from scalewise.train.recording.step_phases import (
     DEVICE_MARKS,
-    Mark,
+    MarkedReplays,
     device_phases_ms,
     host_phases_ms,
+    replay_rows,
 )
-from scalewise.records import PHASES, WARMUP, StepWriter, read_steps
 
 MS = 1_000_000
 

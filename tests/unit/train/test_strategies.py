@@ -8,14 +8,21 @@ from typing import Any, cast
 import pytest
 from hydra import compose, initialize_config_dir
 
-from scalewise.config import CellConfig, ConfigError, build_cell, resolve, without_absent_groups
-from scalewise.paths import conf_dir
-from scalewise.train.batch_sizes import BatchSizes
-from scalewise.train.callbacks.data_share import DataShare
+from scalewise.config import (
+    KINDS,
+    CellConfig,
+    ConfigError,
+    build_cell,
+    conf_dir,
+    resolve,
+    strategy_config,
+    whole_samples,
+    without_absent_groups,
+)
+from scalewise.records import DataError
 from scalewise.train.data import GlobalBatchSampler, UnevenBatchSampler
-from scalewise.train.strategies import BUILDERS, KINDS, build, strategy_config
-from scalewise.train.strategies.heterogeneous import whole_samples
-from scalewise.validation import DataError
+from scalewise.train.recording import BatchSizes, DataShare
+from scalewise.train.strategies import BUILDERS, build
 
 
 def cell(*overrides: str) -> CellConfig:

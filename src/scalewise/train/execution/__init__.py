@@ -1,5 +1,5 @@
-"""How one step is executed on its device: eager, compiled, or replayed as one CUDA graph."""
+"""How one training step runs: its module, the fast loop, compilation and CUDA graphs."""
 
-from scalewise.train.execution.config import ExecutionConfig
+import lazy_loader
 
-__all__ = ["ExecutionConfig"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -12,16 +12,20 @@ import torch
 
 from scalewise.config import CellConfig, ConfigError
 from scalewise.records import ExecutionRecord
-from scalewise.train.device import on_stream
-from scalewise.train.execution.checkpointing import checkpoint_blocks
-from scalewise.train.execution.compiled import Compiled, compiled_graphs, graph_breaks
+from scalewise.train.execution.fast_loop import LeanSteps
+from scalewise.train.execution.layers import (
+    Compiled,
+    checkpoint_blocks,
+    compiled_graphs,
+    graph_breaks,
+)
+from scalewise.train.execution.module import ExperimentModule
 from scalewise.train.execution.replay import ReplayedSteps
-from scalewise.train.lean import LeanSteps
-from scalewise.train.module import ExperimentModule
+from scalewise.train.recording import on_stream
 
 if TYPE_CHECKING:
-    from scalewise.train.callbacks.recorder import CellRecorder
-    from scalewise.train.rank import RankContext
+    from scalewise.train import RankContext
+    from scalewise.train.recording import CellRecorder
 
 
 class Execution:

@@ -1,7 +1,5 @@
-"""How the devices of a cell work together: one module for each strategy."""
+"""A builder of Lightning's strategy for each kind of strategy settings."""
 
-from scalewise.train.strategies.base import Setting, StrategyConfig
-from scalewise.train.strategies.builders import BUILDERS, build
-from scalewise.train.strategies.registry import KINDS, strategy_config
+import lazy_loader
 
-__all__ = ["BUILDERS", "KINDS", "Setting", "StrategyConfig", "build", "strategy_config"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

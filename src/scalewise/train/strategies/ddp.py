@@ -1,72 +1,92 @@
-"""Distributed data parallel: a replica on each device, gradients averaged every step."""
+"""Gradients sent in fewer bytes than they are computed in: torch's own communication hooks."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, PositiveInt
-
-from scalewise.train.strategies.compression import (
-    FEWEST_POWERSGD_STEPS,
+from scalewise.config import (
     Compression,
-    compressing_hook,
+    DdpConfig,
+    HeterogeneousConfig,
+    ProcessGroupConfig,
+    whole_samples,
 )
-from scalewise.train.strategies.process_group import ProcessGroupConfig, group_arguments
 
 if TYPE_CHECKING:
     import pytorch_lightning as pl
     from pytorch_lightning.strategies import DDPStrategy
+    from torch._C._distributed_c10d import GradBucket
 
-    from scalewise.config import CellConfig
-    from scalewise.train.callbacks.traffic import GradientHook
-    from scalewise.train.strategies.base import Setting
+    from scalewise.train.recording import BatchSizes, GradientHook
+    from scalewise.train.strategies.registry import Setting
 
 
-@dataclass(frozen=True)
-class DdpConfig(ProcessGroupConfig):
-    """``strategy=ddp``."""
+def compressing_hook(
+    compression: Compression, powersgd_rank: int, powersgd_start_step: int
+) -> GradientHook | None:
+    """The hook that sends gradients so; None where they are sent as they are.
 
-    KIND: ClassVar[str] = "ddp"
+    ``fp16`` and ``bf16`` round each gradient before the all-reduce, which also sums in that format.
+    ``powersgd`` sends a matrix of gradients as two thin ones of rank ``powersgd_rank`` and adds
+    what was lost to the next step's gradients (Vogels et al. 2019, arXiv:1905.13727).
+    """
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-    bucket_cap_mb: PositiveInt = 25
-    """Size at which DDP starts to reduce gathered gradients, in MiB."""
-    static_graph: bool = False
-    """Promise that every step uses the same parameters in the same order."""
-    gradient_as_bucket_view: bool = True
-    """Let gradients be views into the buckets, which saves one copy of them."""
-    find_unused_parameters: bool = False
-    """Search the graph for parameters without gradient before each reduction."""
+    from scalewise.train.recording import GradientHook
 
-    no_sync: bool = True
-    """With ``accumulate_grad_batches``: reduce gradients in a step's last batch only."""
-    compression: Compression = "none"
-    """How gradients are sent: none | fp16 | bf16 | powersgd."""
-    powersgd_rank: PositiveInt = 1
-    """Rank of the matrices that ``compression=powersgd`` sends in place of gradients."""
-    powersgd_start_step: Annotated[int, Field(ge=FEWEST_POWERSGD_STEPS)] = 10
-    """Reductions that are sent whole before ``compression=powersgd`` begins: DDP rebuilds its
-    buckets in the first."""
+    if compression == "none":
+        return None
+    if compression == "powersgd":
+        return _powersgd(powersgd_rank, powersgd_start_step)
+    hook = default_hooks.fp16_compress_hook
+    if compression == "bf16":
+        hook = default_hooks.bf16_compress_hook
+    return GradientHook(hook, None, lambda bucket: 2 * bucket.buffer().numel())
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.static_graph and self.find_unused_parameters:
-            raise ValueError(
-                "find_unused_parameters: found true with static_graph=true, which finds them once "
-                "for all steps; allowed: false"
-            )
 
-    def check(self, cell: CellConfig) -> None:
-        super().check(cell)
-        if self.compression != "none" and cell.execution.kind == "cudagraph":
-            raise ValueError(
-                f"strategy.compression: found {self.compression} with execution="
-                f"{cell.execution.name}; allowed: none (or execution=eager)"
-            )
+def _powersgd(rank: int, start_step: int) -> GradientHook:
+    from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import (
+        PowerSGDState,
+        powerSGD_hook,
+    )
+
+    from scalewise.train.recording import GradientHook
+
+    state = PowerSGDState(
+        process_group=None,
+        matrix_approximation_rank=rank,
+        start_powerSGD_iter=start_step,
+        # 0 is torch's default and divides by zero for a gradient that is zero in every entry.
+        orthogonalization_epsilon=1e-8,
+    )
+    sent = 0
+
+    def payload_bytes(bucket: GradBucket) -> int:
+        nonlocal sent
+        before, sent = sent, state.total_numel_after_compression
+        buffer = bucket.buffer()
+        # The first steps are all-reduced whole, and torch counts them as nothing.
+        elements = sent - before if sent > before else buffer.numel()
+        return int(elements) * buffer.element_size()
+
+    return GradientHook(powerSGD_hook, state, payload_bytes)
+
+
+def group_arguments(config: ProcessGroupConfig, setting: Setting) -> dict[str, Any]:
+    """What Lightning makes the process group with: backend and ``sweep.collective_timeout_s``.
+
+    Raises ValueError for NCCL without GPUs.
+    """
+    return {
+        "process_group_backend": config.backend_for(setting.device_kind),
+        "timeout": timedelta(seconds=setting.cell.sweep.collective_timeout_s),
+    }
 
 
 def build_ddp(config: DdpConfig, setting: Setting) -> DDPStrategy:
@@ -159,3 +179,81 @@ def own_stream_ddp() -> type[Any]:
                     yield
 
     return OwnStreamDDP
+
+
+_PROBE_WARMUP = 3
+
+
+_PROBE_STEPS = 10
+
+
+def build_heterogeneous(config: HeterogeneousConfig, setting: Setting) -> DDPStrategy:
+    """DDP whose gradients are weighted by the shares, measured first where they are ``auto``."""
+    strategy: Any = own_stream_ddp()(**ddp_arguments(config, setting))
+    strategy.gradient_hook = weighted_hook(setting.batch_sizes, setting.rank)
+    strategy.syncs_every_batch = not config.no_sync
+    if config.shares == "auto":
+        strategy.before_wrapping = lambda: settle_shares(strategy, setting)
+    built: DDPStrategy = strategy
+    return built
+
+
+def weighted_hook(sizes: BatchSizes, rank: int) -> Any:
+    """Adds up gradients weighted by the ranks' shares of the batch."""
+    import torch
+
+    from scalewise.train.recording import GradientHook
+
+    def reduce(state: BatchSizes, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        buffer = bucket.buffer().mul_(state.share(rank))
+        work = torch.distributed.all_reduce(buffer, async_op=True)
+        future: torch.futures.Future[torch.Tensor] = work.get_future().then(
+            lambda done: done.value()[0]
+        )
+        return future
+
+    return GradientHook(reduce, sizes, lambda bucket: bucket.buffer().nbytes)
+
+
+def settle_shares(strategy: Any, setting: Setting) -> None:
+    """Measure every device on its own, and share out the batch in proportion."""
+    import torch
+
+    own = probe_samples_per_s(strategy, setting)
+    strategy.probed_samples_per_s = own
+    speeds = torch.zeros(setting.world_size, dtype=torch.float64, device=strategy.root_device)
+    speeds[setting.rank] = own
+    torch.distributed.all_reduce(speeds)
+    sizes = setting.batch_sizes
+    sizes.settle(whole_samples(sizes.total, speeds.tolist()))
+
+
+def probe_samples_per_s(strategy: Any, setting: Setting) -> float:
+    """Samples/s of forward and backward on this device alone, on an equal share of a batch.
+
+    Nothing of the module changes: gradients are dropped, buffers and random numbers restored.
+    """
+    import torch
+
+    module, device = setting.module, strategy.root_device
+    batch = strategy.batch_to_device(setting.sample_batch(setting.batch_sizes[setting.rank]))
+    kept = [buffer.clone() for buffer in module.buffers()]
+    devices = [device] if device.type == "cuda" else []
+
+    def run(steps: int) -> float:
+        begin = time.perf_counter()
+        for step in range(steps):
+            with strategy.precision_plugin.forward_context():
+                output: Any = module.training_step(batch, step)
+            (output["loss"] if isinstance(output, Mapping) else output).backward()
+            module.zero_grad()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter() - begin
+
+    with torch.random.fork_rng(devices):
+        run(_PROBE_WARMUP)
+        seconds = run(_PROBE_STEPS)
+    if kept:
+        torch._foreach_copy_(list(module.buffers()), kept)
+    return _PROBE_STEPS * setting.batch_sizes[setting.rank] / seconds

@@ -1,75 +1,335 @@
-"""Pipeline parallel: each device holds some of the layers and passes on microbatches."""
+"""Pipeline parallelism inside Lightning: torch's stages and schedules.
+
+All ranks of a replica load its batch: the first needs the input, the last the target, and models
+that mask need the input everywhere.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+import inspect
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from pydantic import PositiveInt
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-from scalewise.train.strategies.divided import ReplicaConfig
+from scalewise.config import PipelineConfig
+from scalewise.models import SplitsIntoStages, Stage, TrainableModel, split
+from scalewise.records import PipelineRecord
+from scalewise.train.execution import ExperimentModule, LeanSteps
+from scalewise.train.recording import Mark
+from scalewise.train.strategies.model_parallel import (
+    DividedStrategy,
+    Replicas,
+    move_rest,
+    network_of,
+)
 
 if TYPE_CHECKING:
     from pytorch_lightning.strategies import Strategy
 
-    from scalewise.train.strategies.base import Setting
+    from scalewise.train.recording import CellRecorder
+    from scalewise.train.strategies.registry import Setting
 
 
-@dataclass(frozen=True)
-class PipelineConfig(ReplicaConfig):
-    """``strategy=pipeline`` (1F1B) and ``strategy=gpipe``."""
+# Training steps of a pipeline: a schedule of forwards and backwards in place of one of each.
 
-    KIND: ClassVar[str] = "pipeline"
-    OWN_MODELS: ClassVar[tuple[str, ...] | None] = (
-        "gpt2.Gpt2",
-        "text_classifier.TextClassifier",
-        "mlp.Mlp",
-        "sized.SizedMlp",
-    )
 
-    INSTEAD_OF_ACCUMULATING: ClassVar[str] = (
-        ", and a batch_size and strategy.microbatches as many times as large"
-    )
+class PipelineSteps(LeanSteps):
+    """Each forward and backward of a microbatch is timed as a part of its own.
 
-    schedule: Literal["1f1b", "gpipe"] = "1f1b"
-    """``gpipe``: all forwards, then all backwards (Huang et al., 2019). ``1f1b``: a backward as
-    soon as there can be one (Narayanan et al., 2019), which holds the activations of no more
-    microbatches than there are stages. Both idle equally long."""
-    stages: int | Literal["auto"] = "auto"
-    """Devices that share one replica, each with one stage; ``auto``: all."""
-    microbatches: PositiveInt = 8
-    """Parts of a replica's batch that are under way one behind another."""
+    What passes between two parts counts as ``other``: waiting for the neighbouring stages, the
+    transfers that nothing hides, and the schedule's own bookkeeping. That is the measured idle
+    time to hold against the schedule's bubble.
+    """
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check_degree("stages")
+    def __init__(self, trainer: pl.Trainer, recorder: CellRecorder) -> None:
+        super().__init__(trainer, recorder)
+        self._schedule: Any = None
+        self._arguments: dict[str, Any] = {}
 
-    def _degree(self) -> int | Literal["auto"]:
-        return self.stages
+    def step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
+        """The schedule over one batch, and the optimizer step."""
+        trainer, recorder, strategy = self.trainer, self._recorder, self._strategy()
+        module, optimizer = trainer.lightning_module, trainer.optimizers[0]
+        optimizer.zero_grad()
+        losses = self._run_schedule(*batch)
+        strategy.ties.sum_gradients()
+        strategy.replicas.average_gradients(strategy.stage.parameters())
+        loss = strategy.share_loss(losses)
+        recorder.steps.end_parts()
+        self.optim_progress.optimizer.step.increment_ready()
+        recorder.on_before_optimizer_step(trainer, module, optimizer)
+        self.clip(module)
+        optimizer.step()
+        self.optim_progress.optimizer.step.increment_completed()
+        return {"loss": loss}
 
-    def check_world(self, world_size: int) -> None:
-        """A 1F1B schedule needs a microbatch for every stage."""
-        super().check_world(world_size)
-        stages = self.ranks_a_replica(world_size)
-        if self.schedule == "1f1b" and self.microbatches < stages:
-            raise ValueError(
-                f"strategy.microbatches: found {self.microbatches} with {stages} stages and "
-                f"schedule=1f1b; allowed: {stages} or more, or schedule=gpipe"
-            )
+    def clip(self, module: pl.LightningModule) -> None:
+        if self.trainer.gradient_clip_val is None:
+            return
+        strategy = self._strategy()
+        parameters = list(strategy.stage.parameters())
+        counted = [p for p in parameters if strategy.ties.is_counted_here(p)]
+        elsewhere = [p for p in parameters if not strategy.ties.is_counted_here(p)]
+        limit = float(self.trainer.gradient_clip_val)
+        strategy.replicas.clip(limit, own=counted, elsewhere=elsewhere)
 
-    def share_out(self, batch_size: int, world_size: int) -> tuple[int, ...]:
-        """See :meth:`StrategyConfig.share_out`: microbatches must be of one size."""
-        shares = super().share_out(batch_size, world_size)
-        if shares[0] % self.microbatches:
-            raise ValueError(
-                f"strategy.microbatches: found {self.microbatches} for a replica's batch of "
-                f"{shares[0]}; allowed: a divisor of it"
-            )
-        return shares
+    def _run_schedule(self, x: Tensor, target: Tensor) -> list[Tensor]:
+        strategy = self._strategy()
+        if self._schedule is None:
+            self._make_schedule(strategy)
+        losses: list[Tensor] = []
+        first = (x,) if strategy.replicas.place == 0 else ()
+        last = {"target": target, "losses": losses} if strategy.is_last else {}
+        with strategy.precision_plugin.train_step_context():
+            self._schedule.step(*first, x=x, **last, **self._arguments)
+        return losses
+
+    def _make_schedule(self, strategy: PipelineStrategy) -> None:
+        stage, self._schedule = strategy.make_schedule(
+            self._timed(strategy.loss_of, Mark.FORWARD_BEGIN, Mark.FORWARD_END)
+        )
+        for name, begin, end in (
+            ("forward_one_chunk", Mark.FORWARD_BEGIN, Mark.FORWARD_END),
+            ("backward_one_chunk", Mark.BACKWARD_BEGIN, Mark.BACKWARD_END),
+        ):
+            setattr(stage, name, self._timed(getattr(stage, name), begin, end))
+        self._arguments = without_outputs(self._schedule)
+
+    def _timed(self, inner: Callable[..., Any], begin: Mark, end: Mark) -> Callable[..., Any]:
+        steps = self._recorder.steps
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            steps.begin_part(begin)
+            result = inner(*args, **kwargs)
+            steps.end_part(end)
+            return result
+
+        return timed
+
+    def _strategy(self) -> PipelineStrategy:
+        strategy = self.trainer.strategy
+        assert isinstance(strategy, PipelineStrategy)
+        return strategy
+
+
+# A forward pass through the stages of a pipeline, one after another, for batches of any size.
+
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+_LONGEST_SHAPE = 6
+
+
+class Relay:
+    """Passes activations on with their shape in front, for which a schedule has no room."""
+
+    def __init__(self, replicas: Replicas, device: torch.device) -> None:
+        self._replicas = replicas
+        self._device = device
+
+    def forward(self, stage: nn.Module, x: Tensor) -> Tensor | None:
+        """The output of the whole model on the last stage; None on every other rank."""
+        replicas = self._replicas
+        hidden = x if replicas.place == 0 else self._receive(replicas.ranks[replicas.place - 1])
+        output: Tensor = stage(hidden, x)
+        if replicas.place == len(replicas.ranks) - 1:
+            return output
+        self._send(output, replicas.ranks[replicas.place + 1])
+        return None
+
+    def _send(self, output: Tensor, to: int) -> None:
+        header = torch.zeros(_LONGEST_SHAPE + 2, dtype=torch.int64)
+        header[0], header[1] = _DTYPES.index(output.dtype), output.ndim
+        header[2 : 2 + output.ndim] = torch.tensor(output.shape)
+        distributed.send(header.to(self._device), to, group=self._replicas.inside)
+        distributed.send(output.contiguous(), to, group=self._replicas.inside)
+
+    def _receive(self, source: int) -> Tensor:
+        header = torch.zeros(_LONGEST_SHAPE + 2, dtype=torch.int64, device=self._device)
+        distributed.recv(header, source, group=self._replicas.inside)
+        dtype, ndim, *shape = header.tolist()
+        hidden = torch.empty(shape[:ndim], dtype=_DTYPES[dtype], device=self._device)
+        distributed.recv(hidden, source, group=self._replicas.inside)
+        return hidden
+
+
+# Parameters that several stages of a pipeline share, such as a tied embedding.
+
+
+class Ties:
+    """Keeps the copies of shared parameters equal: their gradients are summed every step.
+
+    Args:
+        stages: all stages of the model, as they share parameters before any is let go.
+        replicas: where the stages are.
+    """
+
+    def __init__(self, stages: Sequence[nn.Module], replicas: Replicas) -> None:
+        holders: dict[int, list[int]] = {}
+        parameters: dict[int, nn.Parameter] = {}
+        for place, stage in enumerate(stages):
+            for parameter in stage.parameters():
+                holders.setdefault(id(parameter), []).append(place)
+                parameters[id(parameter)] = parameter
+        self._shared: list[tuple[nn.Parameter, distributed.ProcessGroup]] = []
+        self._counted_elsewhere: set[int] = set()
+        groups: dict[tuple[int, ...], distributed.ProcessGroup | None] = {}
+        for key, places in holders.items():
+            if len(places) < 2:
+                continue
+            if tuple(places) not in groups:
+                groups[tuple(places)] = replicas.subgroup(places)
+            group = groups[tuple(places)]
+            if group is not None:
+                self._shared.append((parameters[key], group))
+                if replicas.place != places[0]:
+                    self._counted_elsewhere.add(key)
+
+    def sum_gradients(self) -> None:
+        """Add up the gradients that the stages found for what they share."""
+        for parameter, group in self._shared:
+            if parameter.grad is not None:
+                distributed.all_reduce(parameter.grad, group=group)
+
+    def is_counted_here(self, parameter: nn.Parameter) -> bool:
+        """False for the later copies of a shared parameter: it counts once in a norm."""
+        return id(parameter) not in self._counted_elsewhere
+
+
+_SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+
+
+class PipelineStrategy(DividedStrategy):
+    """This rank's stage of the model, and its part in the schedule."""
+
+    steps_class = PipelineSteps
+    hidden: ClassVar[Mapping[str, str]] = {
+        "exposed_comm_ms": (
+            "activations and gradients pass between the stages all through a step; what a stage "
+            "waits is in its phase `other`"
+        ),
+        "arrival": "the stages of a pipeline are ready one after another, as meant",
+    }
+    replicas: Replicas
+    ties: Ties
+    stage: Stage
+    pipeline_record: PipelineRecord
+
+    def __init__(self, config: PipelineConfig, setting: Setting) -> None:
+        super().__init__(config, setting)
+        self._config = config
+        self._stages = config.ranks_a_replica(setting.world_size)
+        _check_model(setting.module, self._stages)
+
+    def divide(self, module: pl.LightningModule) -> None:
+        assert isinstance(module, ExperimentModule)
+        network = module.network
+        assert isinstance(network, SplitsIntoStages) and isinstance(network, nn.Module)
+        self.replicas = replicas = Replicas.of_size(self._stages)
+        stages = split(network.pipeline_units(), self._stages)
+        self.stage = stages[replicas.place]
+        self.ties = Ties(stages, replicas)
+        _hollow(network, keep=self.stage)
+        self.stage.to(self.root_device)
+        move_rest(module, network, self.root_device)
+        self._relay = Relay(replicas, self.root_device)
+        self._loss_of: Callable[[Tensor, Tensor], Tensor] = cast(TrainableModel, network).loss
+        self.pipeline_record = PipelineRecord(
+            self._config.schedule, self._stages, replicas.place, self._config.microbatches
+        )
+        # Only the last stage of a replica sees outputs; the others add nothing to the metrics.
+        warnings.filterwarnings("ignore", message=r"The ``compute`` method of metric .* was called")
+
+    @property
+    def is_last(self) -> bool:
+        """Whether this rank has the loss."""
+        return self.replicas.place == self._stages - 1
+
+    def make_schedule(self, loss: Any) -> Any:
+        """Torch's schedule over this rank's stage, with ``loss(output, target)`` at the end."""
+        stage = PipelineStage(
+            self.stage,
+            self.replicas.place,
+            self._stages,
+            self.root_device,
+            group=self.replicas.inside,
+        )
+        return stage, _SCHEDULES[self._config.schedule](
+            stage, self._config.microbatches, loss_fn=loss
+        )
+
+    def loss_of(self, output: Tensor, target: Tensor) -> Tensor:
+        """The network's loss over one microbatch."""
+        return self._loss_of(output, target)
+
+    def share_loss(self, losses: list[Tensor]) -> Tensor:
+        """The mean over microbatches, which the last stage knows, on every rank of the replica."""
+        loss = (
+            torch.stack(losses).detach().float().mean()
+            if self.is_last
+            else torch.zeros((), device=self.root_device)
+        )
+        distributed.broadcast(loss, src=self.replicas.ranks[-1], group=self.replicas.inside)
+        return loss
+
+    def validation_step(self, *args: Any, **kwargs: Any) -> None:
+        """The whole batch through the stages one after another: batches may differ in size."""
+        module = self.lightning_module
+        assert isinstance(module, ExperimentModule)
+        x, target = args[0]
+        with self.precision_plugin.val_step_context():
+            output = self._relay.forward(self.stage, x)
+            if output is not None:
+                module.score(output, target)
+
+
+def _check_model(module: pl.LightningModule, stages: int) -> None:
+    network = network_of(module)
+    if not isinstance(module, ExperimentModule) or not isinstance(network, SplitsIntoStages):
+        raise ValueError(
+            f"model: found {type(network).__name__} with strategy=pipeline; allowed: an nn.Module "
+            "that says where it may be cut (a method pipeline_units()), or strategy=fsdp"
+        )
+    units = network.pipeline_units()
+    if stages > len(units):
+        raise ValueError(
+            f"strategy.stages: found {stages} for a {type(network).__name__} of {len(units)} "
+            f"units; allowed: at most {len(units)}"
+        )
+    held = {id(parameter) for unit in units for parameter in unit.module.parameters()}
+    left_out = [name for name, p in network.named_parameters() if id(p) not in held]
+    if left_out:
+        raise ValueError(
+            f"model: found {', '.join(left_out)} in no unit of {type(network).__name__}; allowed: "
+            "pipeline_units() that hold every parameter of the model"
+        )
+
+
+def _hollow(network: nn.Module, keep: nn.Module) -> None:
+    """Let go of all parameters and buffers but those of ``keep``; their shapes remain."""
+    kept = {id(t) for t in (*keep.parameters(), *keep.buffers())}
+    for part in network.modules():
+        for name, parameter in part.named_parameters(recurse=False):
+            if id(parameter) not in kept:
+                hollow = nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
+                setattr(part, name, hollow)
+        for name, buffer in part.named_buffers(recurse=False):
+            if id(buffer) not in kept:
+                setattr(part, name, buffer.to("meta"))
+
+
+def without_outputs(schedule: Any) -> dict[str, bool]:
+    """What tells ``schedule.step`` not to join the outputs, where this torch can be told."""
+    known = "return_outputs" in inspect.signature(schedule.step).parameters
+    return {"return_outputs": False} if known else {}
 
 
 def build_pipeline(config: PipelineConfig, setting: Setting) -> Strategy:
     """Lightning's process group and torch's schedule. Raises ValueError for an unfit model."""
-    from scalewise.train.parallel.pipeline import PipelineStrategy
-
     return PipelineStrategy(config, setting)

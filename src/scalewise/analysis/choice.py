@@ -1,0 +1,275 @@
+"""Numbers of devices side by side: what each gains over the next smaller one, not over one alone.
+
+A speedup over one device may still rise while the devices that were added last bring next to
+nothing. Widths stand in one ladder where all of them have the same single-device twin, which makes
+them comparable to it, the same strategy, and no field of identity in which they differ from each
+other but the devices (:mod:`scalewise.analysis.identity`).
+
+With samples/s ``r(n)`` of n devices and ``r(m)`` of the next smaller width, the gain is
+``r(n) / r(m)``, and each added device brings, of what one of the m does,
+
+    (r(n) / r(m) - 1) * m / (n - m)
+
+which is 1 where the added devices work as well as those before them. Both rise together, so the
+ends of the gain's interval are those of the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from scalewise.analysis.comparability import differences
+from scalewise.analysis.configuration import Configuration
+from scalewise.analysis.labels import bounds_nothing, factor, interval_words
+from scalewise.analysis.scaling import Pair, is_ceiling
+from scalewise.analysis.statistics import Interval, RatioEstimate, estimate_ratio
+from scalewise.analysis.verdict import adaptive, estimate_at
+from scalewise.records import CandidateEvidence, StrategyDecision, ThresholdRule
+
+# Which of several strategies to train with, from short runs of each.
+
+
+SMALL_PARAMETERS = 1_000_000
+
+
+MEDIUM_PARAMETERS = 5_000_000
+
+
+LARGE_PARAMETERS = 10_000_000
+
+
+BATCH_FOR_LARGE = 64
+
+
+BATCH_FOR_MEDIUM = 128
+"""The published PCIe study's thresholds, kept as the baseline to compare with."""
+
+
+class UndecidedError(Exception):
+    """No candidate has a figure; the message says why."""
+
+
+def choose_strategy(
+    candidates: Mapping[str, Configuration], probe_steps: int, global_batch_size: int
+) -> StrategyDecision:
+    """The strategy with most samples/s, if it is faster beyond doubt than the one with fewest
+    devices; else that one, which costs less.
+
+    ``candidates`` are the short runs of each strategy by its name. Raises
+    :class:`UndecidedError` where none of them gave a figure.
+    """
+    evidence = tuple(_evidence(name, config) for name, config in candidates.items())
+    known = {e.name: e for e in evidence if e.global_samples_per_s is not None}
+    if not known:
+        why = "; ".join(f"{e.name}: {e.problem}" for e in evidence)
+        raise UndecidedError(f"no strategy could be measured: {why}")
+    fewest = min(known.values(), key=lambda e: e.devices or 0).name
+    fastest = max(known.values(), key=lambda e: e.global_samples_per_s or 0.0).name
+    ratio, apart = None, False
+    if fastest != fewest or len(known) > 1:
+        other = fewest if fastest != fewest else next(n for n in known if n != fewest)
+        above, below = (fastest, fewest) if fastest != fewest else (other, fewest)
+        sides = candidates[above], candidates[below]
+        apart = sides[0].identity.get("host") != sides[1].identity.get("host")
+        if not apart:
+            ratio = estimate_ratio(
+                sides[0].values("samples_per_s"), sides[1].values("samples_per_s")
+            )
+    chosen, reason = (
+        (fewest, f"{above} ran on other hosts, so it is compared with nothing")
+        if apart
+        else _judge(fastest, fewest, ratio, len(evidence) - len(known))
+    )
+    interval = ratio.interval if ratio else None
+    return StrategyDecision(
+        chosen=chosen,
+        reason=reason,
+        speedup=ratio.value if ratio else None,
+        speedup_low=interval.low if interval else None,
+        speedup_high=interval.high if interval else None,
+        probe_steps=probe_steps,
+        candidates=evidence,
+        rule=_rule(candidates, global_batch_size),
+    )
+
+
+def threshold_rule(parameters: int, batch_size: int) -> ThresholdRule:
+    """What the published PCIe study's rule says of so many parameters at that global batch."""
+    if parameters < SMALL_PARAMETERS:
+        return ThresholdRule("single", f"{parameters:,} parameters, under {SMALL_PARAMETERS:,}")
+    if parameters < MEDIUM_PARAMETERS:
+        if batch_size < BATCH_FOR_MEDIUM:
+            why = f"batch {batch_size}, under {BATCH_FOR_MEDIUM}, for {parameters:,} parameters"
+            return ThresholdRule("single", why)
+        return ThresholdRule("undecided", f"{parameters:,} parameters: evaluate")
+    if parameters < LARGE_PARAMETERS:
+        return ThresholdRule("undecided", f"{parameters:,} parameters: benchmark")
+    if batch_size < BATCH_FOR_LARGE:
+        why = f"batch {batch_size}, under {BATCH_FOR_LARGE}, for {parameters:,} parameters"
+        return ThresholdRule("single", why)
+    return ThresholdRule("ddp", f"{parameters:,} parameters at batch {batch_size}")
+
+
+def _evidence(name: str, config: Configuration) -> CandidateEvidence:
+    invalid = config.invalid
+    if invalid:
+        return CandidateEvidence(name, None, 0, None, problem=invalid[0].reason)
+    figure = config.estimate("samples_per_s")
+    if figure is None:
+        failed = [c.failure for c in config.cells if c.failure]
+        unmeasured = [r.missing.get("throughput", "not measured") for r in config.runs]
+        problem = (failed or unmeasured or ["it did not run"])[-1]
+        return CandidateEvidence(name, None, 0, None, problem=problem)
+    interval = figure.interval
+    return CandidateEvidence(
+        name,
+        config.devices,
+        len(config.values("samples_per_s")),
+        figure.value,
+        interval.low if interval else None,
+        interval.high if interval else None,
+    )
+
+
+def _judge(
+    fastest: str, fewest: str, ratio: RatioEstimate | None, without_figure: int
+) -> tuple[str, str]:
+    """The strategy to train with, and why."""
+    if ratio is None:
+        others = "the others" if without_figure > 1 else "the other"
+        return fewest, f"{others} gave no figure"
+    said = f"{factor(ratio.value)} times the samples/s of {fewest}"
+    if ratio.interval is None:
+        return fastest, f"{said}, from one run each: no interval"
+    said += f" ({interval_words(ratio)})"
+    if fastest == fewest:
+        return fewest, f"more devices give {said}"
+    if ratio.interval.low > 1:
+        return fastest, said
+    return fewest, f"{fastest} gives {said}, which may be no gain, and takes more devices"
+
+
+def _rule(candidates: Mapping[str, Configuration], batch_size: int) -> ThresholdRule | None:
+    results = [run.cell.result for config in candidates.values() for run in config.runs]
+    counted = [rank.parameters_total for result in results if result for rank in result.ranks]
+    return threshold_rule(counted[0], batch_size) if counted else None
+
+
+Step = Literal["faster", "slower", "not shown"]
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A width beside the next smaller one."""
+
+    smaller: int
+    """Devices of that one."""
+    ratio: RatioEstimate
+    """Samples/s over those of the smaller width."""
+    added: RatioEstimate
+    """What each added device brings, of what one of the smaller width's does; may be negative."""
+
+    @property
+    def step(self) -> Step:
+        """What the whole interval says of the larger width; without an interval nothing."""
+        interval = self.ratio.interval
+        if interval is None or interval.low <= 1 <= interval.high:
+            return "not shown"
+        return "faster" if interval.low > 1 else "slower"
+
+
+@dataclass(frozen=True)
+class Width:
+    """One number of devices in a ladder."""
+
+    config: Configuration
+    devices: int
+    pair: Pair | None
+    """None of the single device."""
+    gain: Gain | None
+    """None of the single device, and where the next smaller width is not comparable."""
+
+
+Fields = tuple[tuple[str, str], ...]
+
+
+Ladder = tuple[Width, ...]
+"""One workload and strategy from one device up; more devices below fewer."""
+
+
+def ladders(pairs: Sequence[Pair]) -> tuple[Ladder, ...]:
+    """Every workload and strategy that ran on one device and on several, in the pairs' order.
+
+    Independent models are left out: they are a bound, and nothing that one could choose. So are
+    invalid pairs.
+    """
+    groups: dict[tuple[str, Fields], list[Pair]] = {}
+    for pair in pairs:
+        if not is_ceiling(pair.multi) and not pair.invalid:
+            groups.setdefault((pair.single.config_id, _same(pair.multi)), []).append(pair)
+    return tuple(_ladder(group) for group in groups.values())
+
+
+def _same(config: Configuration) -> Fields:
+    """What those of one ladder share: the strategy's settings but its devices, and the scaling,
+    which a script of the user's own may be read as one or the other."""
+    fields = {k: v for k, v in config.identity.items() if k.startswith("strategy.")}
+    fields.pop("strategy.devices", None)
+    return tuple(sorted({**fields, "scaling": config.identity.get("scaling", "")}.items()))
+
+
+def _ladder(pairs: Sequence[Pair]) -> Ladder:
+    found = [Width(pairs[0].single, 1, None, None)]
+    for pair in sorted(pairs, key=lambda p: p.devices):
+        smaller = [width for width in found if width.devices < pair.devices]
+        found.append(
+            Width(pair.multi, pair.devices, pair, _gain(pair, fastest_of_each(smaller)[-1]))
+        )
+    return tuple(found)
+
+
+def fastest_of_each(widths: Sequence[Width]) -> tuple[Width, ...]:
+    """One of each number of devices, in their order.
+
+    Of two with as many (other GPUs of the host) neither is the other's next, and nobody who adds
+    devices would begin with the slower one.
+    """
+    best: dict[int, Width] = {}
+    for width in widths:
+        other = best.get(width.devices)
+        if other is None or _rate(width) > _rate(other):
+            best[width.devices] = width
+    return tuple(best.values())
+
+
+def _rate(width: Width) -> float:
+    found = width.config.estimate("samples_per_s")
+    return found.value if found is not None else 0.0
+
+
+def _gain(pair: Pair, below: Width) -> Gain | None:
+    if below.pair is None:
+        ratio = pair.speedup
+    elif differences(below.config.identity, pair.multi.identity):
+        return None
+    else:
+        ratio = _ratio(pair.multi, below.config)
+    return Gain(below.devices, ratio, _of_each_added(ratio, below.devices, pair.devices))
+
+
+def _ratio(multi: Configuration, below: Configuration) -> RatioEstimate:
+    """As a speedup is taken: runs that were added on looking at them carry the price of it."""
+    rates = multi.values("samples_per_s"), below.values("samples_per_s")
+    asked = adaptive(multi.cells[0].config)
+    return estimate_ratio(*rates) if asked is None else estimate_at(*rates, cap=asked.cap)
+
+
+def _of_each_added(ratio: RatioEstimate, smaller: int, devices: int) -> RatioEstimate:
+    def of_each(value: float) -> float:
+        return (value - 1) * smaller / (devices - smaller)
+
+    found = None if ratio.interval and bounds_nothing(ratio.interval) else ratio.interval
+    interval = found and Interval(of_each(found.low), of_each(found.high), found.confidence)
+    return RatioEstimate(of_each(ratio.value), ratio.n, interval, None)

@@ -1,0 +1,415 @@
+"""What makes two results comparable: everything they depend on, except one declared factor.
+
+Hosts of one kind differ by up to a quarter, so ``host`` is a field. Results of several hosts equal
+only results of the same hosts: then the spread over runs, and with it the interval, contains the
+spread between hosts. Of a cell on several hosts it is that of rank 0. GPUs are told by model: which
+of them a run got is part of the spread over runs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scalewise.analysis.model import Cell
+from scalewise.host import CLASS_FILES, SOURCE_SHA256, WORKING_DIRECTORY
+
+# Keys that say how often and by what a configuration is run, and nothing of what is run.
+_NO_FACTOR = (
+    "sweep",
+    "tracking",
+    "hydra",
+    "repeats",
+    "precision_percent",
+    "max_repeats",
+    "allow_faults",
+    "repeat",
+    "checkpoint.trust",
+)
+
+
+# Beside them, keys that never determine a result, or that the identity states better from what
+# ran (the batch).
+_NOT_IDENTITY = (
+    *_NO_FACTOR,
+    "experiment",
+    "name",
+    "batch_size",
+    "hardware.gpus",
+)  # fmt: skip
+
+
+FACTORS: Mapping[str, tuple[str, ...]] = {
+    "devices": ("devices", "strategy"),
+    "strategy": ("strategy",),
+    "gpu": ("device_model", "hardware", "driver", "host"),
+    "code": ("code",),
+    "versions": ("torch", "lightning", "driver", "cuda"),
+    "model": ("model",),
+    "dataset": ("dataset", "data_file"),
+    "optimizer": ("optimizer",),
+    "precision": ("precision",),
+    "execution": ("execution",),
+    "batch": ("batch",),
+    "measuring": ("profile", "wrap"),
+    "seed": ("seed",),
+}
+"""A factor a comparison may declare, and the fields (with all below them) that it frees."""
+
+
+UNKNOWN = "unknown"
+
+
+_AMONG_REPEATS = " | "
+"""Between the values that repeats of one configuration have."""
+
+
+DATA_FILE = "data_file."
+"""Before the name of an argument of the data set: what the file was that it named."""
+
+
+CLASS_FILE = "code.file."
+"""Before the file of a class of the user's own: its SHA-256."""
+
+
+_PROVENANCE = (
+    "torch", "lightning", "driver", "cuda", "code.commit", "code.diff", "code.source", "emulated",
+    "host", "protocol",
+)  # fmt: skip
+
+
+_RECORDED = frozenset(
+    {
+        "configuration", "provenance", "wrap", "devices", "scaling", "batch", "device_model",
+        "co_tenancy", "cores_per_device", "started", *_PROVENANCE,
+    }
+)  # fmt: skip
+"""Fields that come from what ran; all others are keys of the configuration."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One field of identity in which two results differ."""
+
+    field: str
+    left: str
+    right: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {_short(self.left)} against {_short(self.right)}"
+
+
+Identity = Mapping[str, str]
+
+
+_DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{20,}\b")
+
+
+def _short(value: str) -> str:
+    """Commits and hashes by their beginnings."""
+    return _DIGEST.sub(r"\1", value)
+
+
+def identity(cells: Sequence[Cell]) -> Identity:
+    """The identity shared by repeats: dotted field name to its value in words.
+
+    Where repeats disagree (another commit, a neighbour on the host) the value lists all of them.
+    """
+    each = [_identity(cell) for cell in cells]
+    names = dict.fromkeys(name for one in each for name in one)
+    return {
+        name: _AMONG_REPEATS.join(sorted({one[name] for one in each if name in one}))
+        for name in names
+    }
+
+
+def differences(left: Identity, right: Identity, factor: str = "devices") -> list[Difference]:
+    """The fields that differ although ``factor`` does not excuse them.
+
+    Raises ValueError for a factor that does not exist.
+    """
+    if factor not in FACTORS:
+        raise ValueError(f"factor: found {factor!r}; allowed: {', '.join(FACTORS)}")
+    freed = FACTORS[factor]
+    found = []
+    for name in dict.fromkeys([*left, *right]):
+        a, b = left.get(name, "absent"), right.get(name, "absent")
+        excused = any(name == field or name.startswith(field + ".") for field in freed)
+        # A key that one side's code did not know yet differs because the code does.
+        excused |= "code" in freed and name not in _RECORDED and "absent" in (a, b)
+        # Records older than these fields, data sets without files and cells without classes of
+        # the user's own have none.
+        excused |= name.startswith((DATA_FILE, CLASS_FILE)) and "absent" in (a, b)
+        # What nobody recorded cannot be shown to be equal.
+        if not excused and (a != b or UNKNOWN in a.split(_AMONG_REPEATS)):
+            found.append(Difference(name, a, b))
+    return found
+
+
+def code_and_data(cell: Cell) -> Identity:
+    """The fields that tell which code a finished cell ran and which files it read, if known."""
+    fields = _from_provenance(cell).items()
+    known = {n: v for n, v in fields if n.startswith(("code.", DATA_FILE)) and v != UNKNOWN}
+    # Without a commit nobody can tell that nothing was changed on top of it.
+    return known if "code.commit" in known else {n: v for n, v in known.items() if v != "none"}
+
+
+def mixtures(cells: Sequence[Cell], fields: Sequence[str]) -> dict[str, str]:
+    """Each of ``fields``, or below one of them, that ``cells`` have several values of, to those."""
+    each = [_identity(cell) for cell in cells]
+    found = {}
+    for name in dict.fromkeys(name for one in each for name in one):
+        values = sorted({one[name] for one in each if name in one})
+        if len(values) > 1 and any(name == f or name.startswith(f"{f}.") for f in fields):
+            found[name] = _short(_AMONG_REPEATS.join(values))
+    return found
+
+
+def is_factor(name: str) -> bool:
+    """Whether results can differ because this key of the configuration does.
+
+    Not so of ``repeats``: a sweep that is resumed with more of them runs what it ran before.
+    """
+    return not _matches(name.replace("/", "."), _NO_FACTOR)
+
+
+def _identity(cell: Cell) -> dict[str, str]:
+    fields = _from_config(cell.config)
+    fields |= _from_result(cell)
+    # A cell without a result has no provenance to compare: its configuration finds its twin.
+    if cell.result is not None:
+        fields |= _from_provenance(cell)
+    return fields
+
+
+def _from_config(config: Mapping[str, Any] | None) -> dict[str, str]:
+    if config is None:
+        return {"configuration": UNKNOWN}
+    flat = flatten(config)
+    wrap = flat.get("sweep.wrap")
+    # Of the keys that say how a cell is run, the one that changes how long it takes.
+    around = {"wrap": str(wrap)} if wrap else {}
+    return around | {k: str(v) for k, v in flat.items() if not _matches(k, _NOT_IDENTITY)}
+
+
+def _from_result(cell: Cell) -> dict[str, str]:
+    result = cell.result
+    if result is None:
+        batch = (cell.config or {}).get("batch_size", UNKNOWN)
+        scaling = (cell.config or {}).get("scaling", UNKNOWN)
+        return {"scaling": str(scaling), "batch": str(batch)}
+    strong = result.scaling == "strong"
+    batch = result.global_batch_size if strong else result.per_device_batch_size
+    devices = [rank.device for rank in result.ranks]
+    fields = {
+        "devices": str(result.world_size),
+        "scaling": result.scaling,
+        "batch": str(batch),
+        "device_model": " + ".join(sorted({d.name for d in devices})) or UNKNOWN,
+        "co_tenancy": "shared host" if result.co_tenants else "alone",
+    }
+    if any(d.kind == "cpu" for d in devices):
+        counts = sorted({len(d.cores) for d in devices})
+        fields["cores_per_device"] = " + ".join(map(str, counts))
+    return fields
+
+
+def _from_provenance(cell: Cell) -> dict[str, str]:
+    provenance = cell.provenance
+    if provenance is None:
+        return {"provenance": UNKNOWN} | dict.fromkeys(_PROVENANCE, UNKNOWN)
+    packages = provenance.packages
+    lightning = packages.get("pytorch-lightning") or packages.get("lightning")
+    values = (
+        packages.get("torch"),
+        lightning,
+        provenance.driver,
+        provenance.cuda,
+        *_code(provenance.code),
+        ", ".join(provenance.emulated) or None,
+        provenance.host or UNKNOWN,
+        provenance.protocol,
+    )
+    named = zip(_PROVENANCE, values, strict=True)
+    fields = {name: "none" if value is None else str(value) for name, value in named}
+    fields |= {f"{DATA_FILE}{argument}": told for argument, told in provenance.data.items()}
+    files = provenance.code.get(CLASS_FILES, {})
+    fields |= {f"{CLASS_FILE}{name}": told for name, told in files.items()}
+    # Forks share what fresh processes draw anew: their times are none to compare with.
+    return fields | ({} if provenance.started == "fresh" else {"started": provenance.started})
+
+
+def _code(code: Mapping[str, Any]) -> tuple[str | None, str | None, str | None]:
+    """Commit, changes on top of it, and sources where the commit is not of scalewise."""
+    commit, source = code.get("commit"), code.get(SOURCE_SHA256)
+    is_ours = commit is not None and code.get("tree") != WORKING_DIRECTORY
+    if not is_ours and source is None:
+        return UNKNOWN, None, None
+    return commit, code.get("diff_sha256"), source
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings to dotted keys; lists are values."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _matches(name: str, roots: Sequence[str]) -> bool:
+    return any(name == root or name.startswith(root + ".") for root in roots)
+
+
+# The finished repeats of a configuration, those that are not compared told apart.
+
+
+ENOUGH_RUNS = 2
+"""Fewer repeats have no interval: once some were set aside, that is too few to compare."""
+
+
+@dataclass(frozen=True)
+class Aside:
+    """Why one repeat is not compared with the others of its configuration."""
+
+    reason: str
+    """What it did, as ``shared the host with pid 4711 (python)``."""
+    remedy: str
+    """How to run it again so that it counts, as ``on a quiet host``."""
+
+
+@dataclass(frozen=True)
+class Parted:
+    """The finished repeats of one configuration."""
+
+    kept: tuple[Cell, ...]
+    aside: Mapping[str, Aside]
+    """By the name of each cell that was set aside."""
+
+
+def part_by_protocol(groups: Mapping[str, Sequence[Cell]]) -> dict[str, Parted]:
+    """The finished cells of every configuration, by its id, those of an older protocol told apart.
+
+    Times taken in two ways have no common mean: not even ``sweep.allow_mixed`` makes one.
+    """
+    done = {key: [c for c in cells if c.result is not None] for key, cells in groups.items()}
+    return {key: _newest_protocol(cells) for key, cells in done.items()}
+
+
+def _newest_protocol(cells: Sequence[Cell]) -> Parted:
+    """What nobody recorded is kept: its unknown provenance equals nothing."""
+    protocols = {c.planned.name: c.provenance.protocol for c in cells if c.provenance is not None}
+    newest = max(protocols.values(), default=0)
+    aside = {
+        name: Aside(f"was timed by protocol {protocol}, not {newest}", "with sweep.rerun=all")
+        for name, protocol in protocols.items()
+        if protocol != newest
+    }
+    return Parted(tuple(c for c in cells if c.planned.name not in aside), aside)
+
+
+def part_by_state(groups: Mapping[str, Sequence[Cell]]) -> dict[str, Parted]:
+    """The finished cells of every configuration, by its id, those of older code or data told apart.
+
+    An id stays the same whatever is written in a class's or a data set's file later. What nobody
+    recorded is no other state. With ``sweep.allow_mixed`` all repeats are kept.
+    """
+    done = {key: [c for c in cells if c.result is not None] for key, cells in groups.items()}
+    return {
+        key: Parted(tuple(cells), {}) if mixing_allowed(cells) else _latest_state(cells)
+        for key, cells in done.items()
+    }
+
+
+def mixing_allowed(cells: Iterable[Cell]) -> bool:
+    """Whether any of these cells was started with ``sweep.allow_mixed``."""
+    sweeps = [(cell.config or {}).get("sweep") for cell in cells]
+    return any(isinstance(s, Mapping) and s.get("allow_mixed") is True for s in sweeps)
+
+
+def _latest_state(cells: Sequence[Cell]) -> Parted:
+    state: dict[str, str] = {}
+    aside: dict[str, Aside] = {}
+    for cell in sorted(cells, key=lambda c: c.result.finished_at if c.result else 0, reverse=True):
+        own = code_and_data(cell)
+        other = _differences(own, state)
+        if other:
+            words = "; ".join(map(str, other))
+            why = f"ran other code or data than the latest repeat: {words}"
+            aside[cell.planned.name] = Aside(why, "with code and data left as they are")
+        else:
+            state |= own
+    return Parted(tuple(c for c in cells if c.planned.name not in aside), aside)
+
+
+def _differences(one: Identity, state: Identity) -> list[Difference]:
+    return [Difference(n, v, state[n]) for n, v in one.items() if state.get(n, v) != v]
+
+
+# Repeats that had neighbours on the host while others had it alone: set aside, one by one.
+#
+# Co-tenancy is part of what a result depends on, so times with it and without it are not mixed. A
+# neighbour that comes and goes spoils the repeats it met, and no others.
+
+
+_OF_ONE_SIDE = ("devices", "strategy", "co_tenancy", "host")
+"""Fields in which the sides of a comparison may differ, the one that is judged here, and the one
+that repeats of a side may differ in."""
+
+
+def part(groups: Mapping[str, Sequence[Cell]]) -> dict[str, Parted]:
+    """The finished cells of every configuration, by its id, those set aside told apart.
+
+    Configurations that would be compared with one another keep repeats of one kind: those that
+    had the host alone, unless more of the configurations have enough that shared it. Where all
+    repeats of a configuration are alike, all are kept.
+    """
+    done = {key: [c for c in cells if c.result is not None] for key, cells in groups.items()}
+    mixed = {key for key, cells in done.items() if len({_shared(c) for c in cells}) > 1}
+    found = {key: Parted(tuple(cells), {}) for key, cells in done.items()}
+    for keys in _compared(done) if mixed else ():
+        if mixed.isdisjoint(keys):
+            continue
+        shared = _votes(keys, done, shared=True) > _votes(keys, done, shared=False)
+        for key in mixed.intersection(keys):
+            found[key] = _parted(done[key], shared)
+    return found
+
+
+def _compared(done: Mapping[str, Sequence[Cell]]) -> Iterable[list[str]]:
+    """Ids of configurations that differ in nothing but devices, strategy and co-tenancy."""
+    groups: dict[Hashable, list[str]] = {}
+    for key, cells in done.items():
+        if cells:
+            fields = identity(cells[:1]).items()
+            own = frozenset((n, v) for n, v in fields if n.partition(".")[0] not in _OF_ONE_SIDE)
+            groups.setdefault(own, []).append(key)
+    return groups.values()
+
+
+def _votes(keys: Sequence[str], done: Mapping[str, Sequence[Cell]], *, shared: bool) -> int:
+    """Configurations that have enough repeats of this kind."""
+    each = [(sum(_shared(c) is shared for c in done[key]), len(done[key])) for key in keys]
+    return sum(of_kind >= min(ENOUGH_RUNS, runs) for of_kind, runs in each)
+
+
+def _parted(cells: Sequence[Cell], shared: bool) -> Parted:
+    kept = tuple(c for c in cells if _shared(c) is shared)
+    others = [c for c in cells if _shared(c) is not shared]
+    return Parted(kept, {c.planned.name: Aside(_reason(c), "on a quiet host") for c in others})
+
+
+def _reason(cell: Cell) -> str:
+    tenants = cell.result.co_tenants if cell.result else ()
+    if not tenants:
+        return "had the host alone, unlike the repeats that are compared"
+    more = f" and {len(tenants) - 2} more" if len(tenants) > 2 else ""
+    return f"shared the host with {', '.join(tenants[:2])}{more}"
+
+
+def _shared(cell: Cell) -> bool:
+    return bool(cell.result and cell.result.co_tenants)

@@ -1,0 +1,343 @@
+"""Two sweeps side by side under one declared factor: is B faster or slower than A, and by how much?
+
+Configurations are matched by identity; what differs beside the declared factor refuses the match.
+Every decision, interval and detectable change is at the level of Holm's correction for the number
+of configurations compared, so that they agree. The gate for use in CI fails on what is shown, not
+on what is merely possible: only when the whole interval, so corrected, lies beyond the limit. A
+pass that excludes nothing says so.
+
+Repeats of one configuration may be of several states: ``sweep.allow_mixed`` lets a resumed sweep
+add results of other code or devices. As in a report, such a mixture equals only the same mixture;
+one in the declared factor itself is said aloud. Repeats that are set aside there, as those of other
+code, are left out here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from scalewise.analysis.comparability import (
+    FACTORS,
+    Difference,
+    differences,
+    mixing_allowed,
+    mixtures,
+)
+from scalewise.analysis.configuration import Configuration, configurations
+from scalewise.analysis.labels import bounds_nothing, confidence
+from scalewise.analysis.model import Cell, Sweep
+from scalewise.analysis.statistics import (
+    RatioEstimate,
+    detectable_effect,
+    estimate_ratio,
+    holm,
+    holm_levels,
+)
+from scalewise.records import CellFolder
+
+# What stands for one configuration where two sweeps are compared.
+
+
+Change = Literal["faster", "slower", "no difference shown"]
+
+
+@dataclass(frozen=True)
+class Match:
+    """The same configuration in both sweeps."""
+
+    label: str
+    ratio: RatioEstimate
+    """Global samples/s of B over A. Its interval is at the level on which ``change`` was decided:
+    it excludes 1 if and only if a change is shown."""
+    p_value_holm: float | None
+    """That the ratio is 1, adjusted for all matches; None with one run on a side."""
+    change: Change
+    detectable: float | None
+    """The smallest ratio above 1 that such runs would show four times in five, at that level."""
+    mixed: tuple[str, ...] = ()
+    """Fields of the declared factor in which repeats of one side differ, in words."""
+
+
+@dataclass(frozen=True)
+class Unmatched:
+    """A configuration of B with no counterpart in A."""
+
+    label: str
+    reason: str
+    differing: tuple[Difference, ...] = ()
+
+
+# The gate of ``scalewise compare --fail-if``: fails on what is shown, and on nothing to compare.
+#
+# A pass is no proof: what it does not exclude is said with it.
+
+
+MOST_NAMED = 4
+"""Configurations that a pass without proof names; the others stand in lines of their own."""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The answer for CI."""
+
+    failed: bool
+    reason: str
+    blind: bool = False
+    """It passed although a slowdown beyond the limit is not excluded."""
+
+
+def parse_limit(text: str) -> float:
+    """``slower=3%`` or ``slower=0.03`` to 0.03. Raises ValueError for anything else."""
+    found = re.fullmatch(r"slower=([0-9]+(?:\.[0-9]+)?)(%?)", text.strip())
+    value = float(found[1]) / (100 if found[2] else 1) if found else -1.0
+    if not 0 <= value < 1:
+        raise ValueError(f"--fail-if: found {text!r}; allowed: slower=<percent>%, e.g. slower=3%")
+    return value
+
+
+def judge_gate(matches: Sequence[Match], unmatched: Sequence[Unmatched], limit: float) -> Gate:
+    """Whether a slowdown beyond ``limit``, a fraction, is shown; nothing to compare fails too."""
+    if not matches:
+        why = unmatched[0].reason if unmatched else "B has no configuration"
+        return Gate(True, f"nothing could be compared: {why}")
+    slower = [
+        m for m in matches
+        if m.change == "slower" and m.ratio.interval and m.ratio.interval.high < 1 - limit
+    ]  # fmt: skip
+    if slower:
+        worst = min(slower, key=lambda m: m.ratio.value)
+        interval = worst.ratio.interval
+        assert interval is not None
+        return Gate(
+            True,
+            f"{worst.label} is slower by {1 - worst.ratio.value:.1%} "
+            f"({confidence(interval)} interval {1 - interval.high:.1%} to "
+            f"{1 - interval.low:.1%}), beyond the limit of {limit:.1%}"
+            f"{f'; {len(slower) - 1} more' if slower[1:] else ''}",
+        )
+    blind = sorted((m for m in matches if _least(m) < 1 - limit), key=_least)
+    if blind:
+        each = "; ".join(f"{m.label} {_not_excluded(m)}" for m in blind[:MOST_NAMED])
+        more = f"; and {len(blind) - MOST_NAMED} more" if blind[MOST_NAMED:] else ""
+        return Gate(
+            False,
+            f"no slowdown beyond {limit:.1%} is shown, and none is excluded either for "
+            f"{len(blind)} of {len(matches)} configurations: {each}{more}: add repeats",
+            blind=True,
+        )
+    return Gate(False, f"no configuration is slower by {limit:.1%} or more")
+
+
+def _least(match: Match) -> float:
+    """The smallest ratio that is not excluded; 0 where nothing bounds it."""
+    interval = match.ratio.interval
+    return 0.0 if interval is None or bounds_nothing(interval) else interval.low
+
+
+def _not_excluded(match: Match) -> str:
+    least = _least(match)
+    if least == 0:
+        return "slower by any amount is not excluded"
+    return f"slower by up to {1 - least:.1%} is not excluded"
+
+
+# Runs that took the place of finished ones: ``sweep.rerun`` may pick, and a reader must see it.
+#
+# A run that is made again, or whose result cannot be read, is not lost: the sweep moves it to
+# ``earlier/<n>`` in the folder of its cell. Nobody can tell from the figures that are left whether
+# the first ones were disturbed or merely unwelcome, so that they were replaced is said beside
+# them.
+
+
+_WHERE = "earlier results lie in earlier/ of their folders"
+
+
+_WHY = "(sweep.rerun, or a result that could not be read)"
+
+
+_MOST_NAMED = 6
+
+
+def replaced_runs(sweep: Sweep) -> list[str]:
+    """A line on the runs that replaced finished ones, and one on those that were only removed."""
+    again = [(cell, count) for cell in sweep.cells if (count := _earlier_results(cell))]
+    new = [_named(cell, count) for cell, count in again if cell.state == "done"]
+    none = [_named(cell, count) for cell, count in again if cell.state != "done"]
+    found = []
+    if new:
+        several = f"{len(new)} runs replaced finished ones"
+        what = "1 run replaced a finished one" if len(new) == 1 else several
+        found.append(f"{what} {_WHY}: {_listed(new)}; {_WHERE}")
+    if none:
+        several = f"{len(none)} finished runs were set aside {_WHY} and have no new result"
+        one = f"1 finished run was set aside {_WHY} and has no new result"
+        found.append(f"{one if len(none) == 1 else several}: {_listed(none)}; {_WHERE}")
+    return found
+
+
+def _earlier_results(cell: Cell) -> int:
+    folders = (CellFolder(path) for path in (cell.path / "earlier").glob("*"))
+    return sum(folder.has_result_file() for folder in folders if folder.name.isdecimal())
+
+
+def _named(cell: Cell, count: int) -> str:
+    return cell.planned.name if count == 1 else f"{cell.planned.name} ({count} times)"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+Side = Literal["A", "B"]
+
+
+SIGNIFICANT = 0.05
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A cell that ended but is not counted, for its records are damaged or it is set aside."""
+
+    side: Side
+    cell: str
+    fault: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What :func:`compare` found."""
+
+    factor: str
+    matches: tuple[Match, ...]
+    unmatched: tuple[Unmatched, ...]
+    gate: Gate | None
+    """None where no limit was asked for."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Cells of both sweeps that ended and whose figures are not in ``matches``."""
+    replaced: tuple[tuple[Side, str], ...] = ()
+    """Of each side, what is to be known of runs whose earlier results were set aside."""
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A match that is not judged yet, for the level depends on all the others."""
+
+    label: str
+    above: Sequence[float]
+    """Global samples/s of the runs in B."""
+    below: Sequence[float]
+    mixed: tuple[str, ...]
+
+
+def compare(a: Sweep, b: Sweep, factor: str, fail_if: str | None = None) -> Comparison:
+    """Compare sweep ``b`` with ``a``, which may differ in ``factor`` only.
+
+    ``fail_if`` is a limit such as ``slower=3%``. Raises ValueError for a factor or a limit that
+    does not exist.
+    """
+    if factor not in FACTORS:
+        raise ValueError(f"factor: found {factor!r}; allowed: {', '.join(FACTORS)}")
+    limit = parse_limit(fail_if) if fail_if is not None else None
+    all_a, all_b = configurations(a), configurations(b)
+    before = [c for c in map(_sound, all_a) if c.values("samples_per_s")]
+    paired: list[_Found] = []
+    unmatched: list[Unmatched] = []
+    for config in map(_sound, all_b):
+        found = _match(config, before, factor)
+        if isinstance(found, _Found):
+            paired.append(found)
+        else:
+            unmatched.append(found)
+    judged = _judged(paired)
+    gate = None if limit is None else judge_gate(judged, unmatched, limit)
+    left_out = (*_left_out("A", a, all_a), *_left_out("B", b, all_b))
+    sides: tuple[tuple[Side, Sweep], ...] = (("A", a), ("B", b))
+    replaced = tuple((side, line) for side, sweep in sides for line in replaced_runs(sweep))
+    return Comparison(factor, judged, tuple(unmatched), gate, left_out, replaced)
+
+
+def _sound(config: Configuration) -> Configuration:
+    """Without the runs whose step records are damaged: what is left of them proves nothing."""
+    return replace(config, runs=tuple(r for r in config.runs if not r.cell.step_faults))
+
+
+def _left_out(side: Side, sweep: Sweep, configs: Sequence[Configuration]) -> list[LeftOut]:
+    aside = {one.run.cell.planned.name: f"it {one.reason}" for c in configs for one in c.aside}
+    found = [(c.planned.name, _fault(c) or aside.get(c.planned.name)) for c in sweep.cells]
+    return [LeftOut(side, name, why) for name, why in found if why]
+
+
+def _fault(cell: Cell) -> str:
+    """What is damaged of a result or of the times of a finished cell."""
+    if cell.result is None:
+        return cell.result_fault
+    return "; ".join(cell.step_faults)
+
+
+def _match(
+    config: Configuration, before: Sequence[Configuration], factor: str
+) -> _Found | Unmatched:
+    values = config.values("samples_per_s")
+    if not values:
+        last = config.cells[-1]
+        why = last.failure or _fault(last) or "its throughput was not measured"
+        return Unmatched(config.label, f"no run in B: {why}")
+    if not before:
+        return Unmatched(config.label, "no configuration of A has a run")
+    nearest = min(before, key=lambda c: len(differences(c.identity, config.identity, factor)))
+    differing = tuple(differences(nearest.identity, config.identity, factor))
+    if differing:
+        words = "; ".join(map(str, differing[:4]))
+        fields = [difference.field for difference in differing]
+        mixtures = (*_mixtures("A", nearest, fields), *_mixtures("B", config, fields))
+        why = "".join(f"; {mixture}" for mixture in mixtures)
+        return Unmatched(config.label, f"the nearest in A differs in {words}{why}", differing)
+    for side, one in (("A", nearest), ("B", config)):
+        invalid = one.invalid
+        if invalid:
+            return Unmatched(config.label, f"in {side}, {invalid[0].reason}")
+    freed = FACTORS[factor]
+    mixed = (*_mixtures("A", nearest, freed), *_mixtures("B", config, freed))
+    return _Found(config.label, values, nearest.values("samples_per_s"), mixed)
+
+
+def _mixtures(side: Side, config: Configuration, fields: Sequence[str]) -> list[str]:
+    """Those of ``fields``, and of what lies below them, in which the runs differ, in words."""
+    found = mixtures([run.cell for run in config.runs], fields).items()
+    return [
+        f"the repeats in {side} are of several {name}: {told}{_leave(config)}"
+        for name, told in found
+    ]
+
+
+def _leave(config: Configuration) -> str:
+    return " (sweep.allow_mixed=true)" if mixing_allowed(config.cells) else ""
+
+
+def _judged(paired: Sequence[_Found]) -> tuple[Match, ...]:
+    p_values = [estimate_ratio(one.above, one.below).p_value for one in paired]
+    tested = [p for p in p_values if p is not None]
+    adjusted, levels = iter(holm(tested)), iter(holm_levels(tested, SIGNIFICANT))
+    return tuple(
+        _alone(one) if p is None else _tested(one, next(adjusted), next(levels))
+        for one, p in zip(paired, p_values, strict=True)
+    )
+
+
+def _alone(one: _Found) -> Match:
+    """One run on a side: a ratio, and nothing to judge it by."""
+    ratio = estimate_ratio(one.above, one.below)
+    return Match(one.label, ratio, None, "no difference shown", None, one.mixed)
+
+
+def _tested(one: _Found, corrected: float, level: float) -> Match:
+    ratio = estimate_ratio(one.above, one.below, 1 - level)
+    change: Change = "no difference shown"
+    if corrected < SIGNIFICANT:
+        change = "faster" if ratio.value > 1 else "slower"
+    detectable = detectable_effect(one.above, one.below, level)
+    return Match(one.label, ratio, corrected, change, detectable, one.mixed)

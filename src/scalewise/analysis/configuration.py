@@ -1,0 +1,297 @@
+"""Repeats gathered into what a table shows as one row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from scalewise.analysis import comparability
+from scalewise.analysis.comparability import (
+    Identity,
+    Parted,
+    differences,
+    identity,
+    part_by_protocol,
+    part_by_state,
+)
+from scalewise.analysis.labels import configuration_labels, named, swept_order
+from scalewise.analysis.model import Cell, Sweep, is_monitored
+from scalewise.analysis.run import Run, measure_run
+from scalewise.analysis.statistics import (
+    Estimate,
+    estimate_mean,
+    estimate_not_negative,
+    estimate_positive,
+)
+from scalewise.analysis.validity import Invalid
+from scalewise.records import RankSummary
+
+Metric = Literal[
+    "samples_per_s",
+    "step_time_ms",
+    "final_loss",
+    "peak_memory_mib",
+    "memory_used_mib",
+    "utilization_percent",
+    "arrival_cv_percent",
+    "memory_cv_percent",
+    "utilization_cv_percent",
+    "power_cv_percent",
+    "sm_activity_cv_percent",
+    "joules_per_step",
+    "energy_j",
+    "joules_per_million_samples",
+    "optimizer_memory_mib",
+    "pruned_share",
+]
+"""Properties of :class:`Run` that can be estimated over repeats; device figures are means over
+the devices of a run."""
+
+
+_POSITIVE = frozenset(
+    {
+        "samples_per_s", "step_time_ms", "peak_memory_mib", "memory_used_mib", "joules_per_step",
+        "energy_j", "joules_per_million_samples",
+    }
+)  # fmt: skip
+
+
+_OF_ANY_SIGN = frozenset({"final_loss"})
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """A finished run that is not compared, and why."""
+
+    run: Run
+    reason: str
+    """What it did, as ``shared the host with pid 4711 (python)``."""
+    remedy: str
+    """How to run it again so that it counts, as ``on a quiet host``."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """All cells that differ in nothing but the repeat."""
+
+    config_id: str
+    label: str
+    """Short and unique within the sweep."""
+    cells: tuple[Cell, ...]
+    runs: tuple[Run, ...]
+    """The finished ones, but for those in ``aside``."""
+    identity: Identity
+    aside: tuple[SetAside, ...] = ()
+    """Finished ones whose figures are not mixed with the others'."""
+
+    @property
+    def devices(self) -> int | None:
+        """Devices it ran on; if it never ran, what it asked for (None: all of the host)."""
+        if self.runs:
+            return self.runs[0].world_size
+        config = self.cells[0].config
+        if config is not None and named(config, "strategy") == "single":
+            return 1
+        return self.cells[0].planned.devices
+
+    def name(self, group: str) -> str | None:
+        """``name("model")`` is the chosen model's name."""
+        config = self.cells[0].config
+        return None if config is None else named(config, group)
+
+    def values(self, metric: Metric) -> list[float]:
+        """``metric`` of every run that has it."""
+        return [v for v in (getattr(run, metric) for run in self.runs) if v is not None]
+
+    def estimate(self, metric: Metric) -> Estimate | None:
+        """``metric`` over runs with its interval; None if no run has it.
+
+        What is positive by its nature is estimated on a logarithmic scale (an energy counter may
+        not have moved, and then cannot be), shares and CVs have an interval that ends at 0.
+        """
+        values = self.values(metric)
+        if not values:
+            return None
+        if metric in _POSITIVE and min(values) > 0:
+            return estimate_positive(values)
+        return estimate_mean(values) if metric in _OF_ANY_SIGN else estimate_not_negative(values)
+
+    @property
+    def rank_summaries(self) -> list[RankSummary]:
+        """Of every rank of every run."""
+        return [r for run in self.runs if run.cell.result for r in run.cell.result.ranks]
+
+    @property
+    def invalid(self) -> tuple[Invalid, ...]:
+        """Why its figures mean nothing, a reason of each code; empty where every run is sound.
+
+        One run is enough: a mean with it in is as wrong as it is.
+        """
+        found = {one.code: one for run in reversed(self.runs) for one in run.invalid}
+        return tuple(found.values())
+
+    @property
+    def is_cpu(self) -> bool:
+        results = [run.cell.result for run in self.runs]
+        return any(d.device.kind == "cpu" for r in results if r for d in r.ranks)
+
+
+def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
+    """The cells of a sweep grouped by ``config_id``.
+
+    Workloads in the order of the plan, within them swept values, numbers from small to large, and
+    within those single device first, so that twins stand below one another.
+    """
+    groups: dict[str, list[Cell]] = {}
+    for cell in sweep.cells:
+        groups.setdefault(cell.planned.config_id, []).append(cell)
+    for cells in groups.values():
+        cells.sort(key=lambda c: c.planned.repeat)
+    labels = configuration_labels({key: cells[0] for key, cells in groups.items()})
+    parted = _parted(groups)
+    found = [_configuration(key, labels[key], cells, parted[key]) for key, cells in groups.items()]
+    ordered: list[Configuration] = []
+    for workload in dict.fromkeys(map(_workload, found)):
+        rows = [c for c in found if _workload(c) == workload]
+        rows.sort(key=lambda c: c.devices or 1 << 30)
+        swept = swept_order([c.label for c in rows])
+        ordered += sorted(rows, key=lambda c: swept[c.label])
+    return tuple(ordered)
+
+
+def _parted(groups: Mapping[str, Sequence[Cell]]) -> dict[str, Parted]:
+    """Repeats that were timed alike, of those the ones of the same code and data, and of those the
+    ones with like neighbours."""
+    found = {key: Parted(tuple(cells), {}) for key, cells in groups.items()}
+    for part in (part_by_protocol, part_by_state, comparability.part):
+        again = part({key: parted.kept for key, parted in found.items()})
+        found = {
+            key: Parted(again[key].kept, {**parted.aside, **again[key].aside})
+            for key, parted in found.items()
+        }
+    return found
+
+
+def _configuration(
+    config_id: str, label: str, cells: Sequence[Cell], finished: Parted
+) -> Configuration:
+    runs = tuple(measure_run(cell) for cell in finished.kept)
+    aside = tuple(
+        SetAside(measure_run(cell), why.reason, why.remedy)
+        for cell in cells
+        if (why := finished.aside.get(cell.planned.name)) is not None
+    )
+    shared = identity(finished.kept or cells)
+    return Configuration(config_id, label, tuple(cells), runs, shared, aside)
+
+
+def _workload(config: Configuration) -> tuple[str | None, str | None]:
+    return config.name("model"), config.name("dataset")
+
+
+# Strong or weak scaling of scripts under the Monitor callback, which never say which they mean.
+#
+# Lightning's batch is per process, so each such fit is recorded as weak scaling. A script that
+# divides its batch among its devices means the same global batch: strong scaling. Which of the two
+# a fit on several devices is shows beside those on one device, and on one device it is both.
+
+
+def read_scaling(configs: Sequence[Configuration]) -> tuple[Configuration, ...]:
+    """Monitored fits on several devices as the scaling in which fewest fields differ.
+
+    Weak, as recorded, where both fit: with a single device of either batch.
+    """
+    singles = [c for c in configs if c.devices == 1 and c.runs and _monitored(c)]
+    return tuple(_read(c, singles) if _monitored(c) and c.runs else c for c in configs)
+
+
+def identity_beside(single: Configuration, multi: Configuration) -> Identity:
+    """The identity of ``single`` to compare ``multi`` with."""
+    if not _monitored(single) or "scaling" not in multi.identity:
+        return single.identity
+    return {**single.identity, "scaling": multi.identity["scaling"]}
+
+
+def said_of(multi: Configuration) -> str:
+    """Which scaling a monitored fit was read as; empty for one that was asked for it."""
+    if not _monitored(multi):
+        return ""
+    if multi.identity.get("scaling") == "strong":
+        return "strong scaling, equal global batches"
+    return "weak scaling, equal batches a device"
+
+
+def _read(config: Configuration, singles: Sequence[Configuration]) -> Configuration:
+    if config.devices == 1:
+        return config
+    strong = _as_strong(config)
+    return strong if _distance(strong, singles) < _distance(config, singles) else config
+
+
+def _distance(config: Configuration, singles: Sequence[Configuration]) -> int:
+    each = [len(differences(identity_beside(s, config), config.identity)) for s in singles]
+    return min(each, default=0)
+
+
+def _as_strong(config: Configuration) -> Configuration:
+    runs = tuple(replace(run, cell=_strong(run.cell)) for run in config.runs)
+    return replace(
+        config,
+        cells=tuple(map(_strong, config.cells)),
+        runs=runs,
+        identity=identity([run.cell for run in runs]),
+        aside=tuple(replace(a, run=replace(a.run, cell=_strong(a.run.cell))) for a in config.aside),
+    )
+
+
+def _strong(cell: Cell) -> Cell:
+    result = cell.result
+    return cell if result is None else replace(cell, result=replace(result, scaling="strong"))
+
+
+def _monitored(config: Configuration) -> bool:
+    return is_monitored(config.cells[0].config)
+
+
+# What pruning was asked for, and whether the run came as far.
+
+
+_NEAR_ENOUGH = 0.01
+"""Share of the weights by which the target may be missed: each matrix rounds to whole weights."""
+
+
+def pruning_word(config: Configuration) -> str | None:
+    """``pruning=magnitude (sparsity 0.5)``; None where nothing prunes."""
+    asked = _asked(config)
+    if asked is None:
+        return None
+    sparsity = asked.get("sparsity")
+    return f"pruning={config.name('pruning')}" + (
+        "" if sparsity is None else f" (sparsity {sparsity})"
+    )
+
+
+def pruning_shortfall(config: Configuration) -> str | None:
+    """How far the runs stayed from the sparsity they were to reach, and why; None if they did."""
+    asked, reached = _asked(config), config.estimate("pruned_share")
+    if asked is None or reached is None or "sparsity" not in asked:
+        return None
+    sparsity = float(asked["sparsity"])
+    if reached.value >= sparsity - _NEAR_ENOUGH:
+        return None
+    text = f"pruned to {reached.value:.0%} of {sparsity:.0%} configured".replace("%", " %")
+    steps = max(r.steps_completed for run in config.runs if run.cell.result
+                for r in run.cell.result.ranks)  # fmt: skip
+    end = asked.get("end_step")
+    if end is not None and steps < int(end):
+        text += f": pruning.end_step={end} lies beyond the run's {steps:,} steps"
+    return text
+
+
+def _asked(config: Configuration) -> Mapping[str, Any] | None:
+    """The configured pruning; None where there is none."""
+    chosen = (config.cells[0].config or {}).get("pruning")
+    if not isinstance(chosen, Mapping) or chosen.get("kind", chosen.get("name")) in (None, "none"):
+        return None
+    return chosen

@@ -1,0 +1,370 @@
+"""What the devices were doing while a run trained: memory, utilisation, power, energy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from scalewise.analysis.steps import NotMeasuredError
+from scalewise.records import DeviceSample, DeviceSeries, SampledDevice, StepSeries, cv_percent
+
+# Energy of a run, device by device: the counter against integrated power.
+#
+# The driver counts energy exactly but takes milliseconds to tell it, so it is read every ten
+# seconds and at both ends of a run; power is sampled each time. Between two readings of the
+# counter the samples say *when* the energy was used and the counter says *how much* it was:
+#
+# E(a, b) = sum over counter intervals k of dE_k * integral(P, a..b in k) / integral(P, k)
+#
+# with the integral by trapezoids. Integrated power alone is kept beside it, because the difference
+# tells how far power samples (a running mean on most GPUs) can be trusted without a counter.
+
+
+Floats = npt.NDArray[np.float64]
+
+
+_MIN_IDLE_SAMPLES = 3
+
+
+@dataclass(frozen=True)
+class DeviceEnergy:
+    """One GPU. None is "not measured", with the reason in ``missing``."""
+
+    device: SampledDevice
+    timed_j: float | None
+    """Over the timed steps."""
+    timed_s: float
+    source: Literal["counter", "power samples"] | None
+    """What ``timed_j`` rests on."""
+    run_j: float | None
+    """From the first reading of the counter to the last: start-up and end of the run included."""
+    run_integrated_j: float | None
+    """Integrated power over the same span."""
+    run_s: float | None
+    idle_w: float | None
+    """Mean power before the first step, with nothing running on the GPU."""
+    missing: tuple[str, ...] = ()
+
+
+def measure_energy(
+    series: DeviceSeries,
+    device: SampledDevice,
+    timed: tuple[float, float],
+    first_step: float,
+) -> DeviceEnergy:
+    """Energy of one GPU; ``timed`` and ``first_step`` are Unix times.
+
+    Where there is no counter, the timed steps need two power samples inside them.
+    """
+    power_at, power_w = _known(series, device.id, "power_w")
+    counted_at, counted_j = _known(series, device.id, "energy_j")
+    missing: list[str] = []
+    run_j = run_integrated_j = run_s = None
+    if len(counted_at) < 2:
+        why = series.unavailable.get("energy_j", f"it was read {len(counted_at)} times")
+        missing.append(f"energy counter: {why}")
+    elif (np.diff(counted_j) < 0).any():
+        missing.append("energy counter: it was reset while the run lasted")
+        counted_at, counted_j = counted_at[:0], counted_j[:0]
+    elif counted_j[-1] > counted_j[0]:
+        run_j = float(counted_j[-1] - counted_j[0])
+        run_s = float(counted_at[-1] - counted_at[0])
+        run_integrated_j = integrate(power_at, power_w, counted_at[0], counted_at[-1])
+    scaled = _scaled_to_counter(power_at, power_w, counted_at, counted_j, *timed)
+    if scaled is None and np.sum((power_at >= timed[0]) & (power_at <= timed[1])) >= 2:
+        plain = integrate(power_at, power_w, *timed)
+    else:
+        plain = None
+    idle_w, why_not = _idle(series, device, first_step)
+    if why_not:
+        missing.append(f"idle power: {why_not}")
+    return DeviceEnergy(
+        device, scaled if scaled is not None else plain, timed[1] - timed[0],
+        "counter" if scaled is not None else "power samples" if plain is not None else None,
+        run_j, run_integrated_j, run_s, idle_w, tuple(missing),
+    )  # fmt: skip
+
+
+def integrate(times: Floats, power_w: Floats, start: float, end: float) -> float | None:
+    """Joules by trapezoids from ``start`` to ``end`` (Unix time); None outside the samples."""
+    if len(times) < 2 or start < times[0] - 1e-3 or end > times[-1] + 1e-3 or end <= start:
+        return None
+    inside = (times > start) & (times < end)
+    at = np.concatenate([[start], times[inside], [end]])
+    return float(np.trapezoid(np.interp(at, times, power_w), at))
+
+
+def _scaled_to_counter(
+    power_at: Floats, power_w: Floats, counted_at: Floats, counted_j: Floats,
+    start: float, end: float,
+) -> float | None:  # fmt: skip
+    """The formula above; None where the counter does not enclose the whole time."""
+    if len(counted_at) < 2 or start < counted_at[0] or end > counted_at[-1]:
+        return None
+    total = 0.0
+    for i in range(len(counted_at) - 1):
+        low, high = counted_at[i], counted_at[i + 1]
+        begin, finish = max(start, low), min(end, high)
+        if finish <= begin:
+            continue
+        whole = integrate(power_at, power_w, low, high)
+        part = integrate(power_at, power_w, begin, finish)
+        # Without power samples the energy is spread evenly.
+        share = part / whole if whole and part is not None else (finish - begin) / (high - low)
+        total += float(counted_j[i + 1] - counted_j[i]) * share
+    return total
+
+
+def _idle(
+    series: DeviceSeries, device: SampledDevice, first_step: float
+) -> tuple[float | None, str]:
+    """Mean power of the idle GPU in W, and why there is none.
+
+    Idle is before the first step, at 0 % utilisation in this sample and in the one after it: the
+    driver's utilisation lags behind.
+    """
+    rows = [
+        (row[device.id].power_w, row[device.id].utilization_percent)
+        for when, row in zip(series.times, series.samples, strict=True)
+        if when < first_step and device.id in row
+    ]
+    idle_w = [
+        power
+        for (power, busy), (_, busy_next) in pairwise(rows)
+        if power is not None and busy == 0 and busy_next == 0
+    ]
+    if len(idle_w) < _MIN_IDLE_SAMPLES:
+        return None, (
+            f"{len(idle_w)} samples of an idle GPU before the first step, "
+            f"{_MIN_IDLE_SAMPLES} are needed"
+        )
+    return float(np.mean(idle_w)), ""
+
+
+def _known(series: DeviceSeries, device_id: str, metric: str) -> tuple[Floats, Floats]:
+    points: Sequence[tuple[float, float]] = [
+        (when, value)
+        for when, value in zip(series.times, series.values(device_id, metric), strict=True)
+        if value is not None
+    ]
+    array = np.array(points, dtype=np.float64).reshape(-1, 2)
+    return array[:, 0], array[:, 1]
+
+
+@dataclass(frozen=True)
+class DeviceUsage:
+    """One device (a process on a CPU host): means over the samples inside the window."""
+
+    device: SampledDevice
+    samples: int
+    memory_used_mib: float | None
+    memory_sd_mib: float | None
+    utilization_percent: float | None
+    power_w: float | None
+    """Energy of the window over its length where energy is known, else the samples' mean."""
+    temperature_c: float | None
+    throttle_reasons: tuple[str, ...]
+    """Every reason seen at least once."""
+    throttled_share: float | None = None
+    """Share of the samples with any reason; None where reasons could not be read."""
+    sm_clock_mhz: float | None = None
+    top_sm_clock_mhz: float | None = None
+    """The highest clock sampled on this device in the whole run."""
+    sm_activity_percent: float | None = None
+    """Time in which an SM had work, also while that waited for memory: busy, not efficient. GPM,
+    as both below, over readings that lie at least half in the window: None before Hopper, and
+    where the window is shorter than that."""
+    tensor_activity_percent: float | None = None
+    dram_activity_percent: float | None = None
+    utilization_readings: int = 0
+    """Of which ``utilization_percent`` is the mean."""
+    activity_readings: int = 0
+    """Of which the three GPM metrics are the means."""
+    energy: DeviceEnergy | None = None
+    """None for a process, and where the steps have no length."""
+
+    @property
+    def label(self) -> str:
+        return f"GPU {self.device.index}" if self.device.id[:4] != "rank" else self.device.id
+
+
+@dataclass(frozen=True)
+class Usage:
+    """All devices of one run."""
+
+    source: Literal["nvml", "process"]
+    window: str
+    """``timed steps``, or ``all steps`` where no sample fell among the timed ones."""
+    devices: tuple[DeviceUsage, ...]
+
+    def cv(self, metric: str) -> float | None:
+        """CV across devices in percent of ``memory_used_mib`` and its like; None if unknown."""
+        values = [getattr(d, metric) for d in self.devices]
+        if len(values) < 2 or any(v is None for v in values) or sum(values) <= 0:
+            return None
+        return cv_percent(values)
+
+    @property
+    def utilization_readings(self) -> int:
+        """Of all devices together."""
+        return sum(d.utilization_readings for d in self.devices)
+
+    @property
+    def activity_readings(self) -> int:
+        """Of all devices together."""
+        return sum(d.activity_readings for d in self.devices)
+
+    def mean(self, metric: str) -> float | None:
+        """Mean over devices; None unless every device has the value."""
+        values = [getattr(d, metric) for d in self.devices]
+        return None if not values or any(v is None for v in values) else sum(values) / len(values)
+
+    @property
+    def power_w(self) -> float | None:
+        """Of all devices together; None if one of them is unknown."""
+        mean = self.mean("power_w")
+        return None if mean is None else mean * len(self.devices)
+
+    @property
+    def timed_energy_j(self) -> float | None:
+        """Of all devices over the timed steps; None if one of them is unknown."""
+        known = [d.energy.timed_j for d in self.devices if d.energy is not None]
+        total = [j for j in known if j is not None]
+        return sum(total) if total and len(total) == len(self.devices) else None
+
+
+def measure_usage(series: Sequence[DeviceSeries], steps: Sequence[StepSeries]) -> Usage:
+    """Means over the time of the timed steps, or of all steps where that holds no sample.
+
+    The time of a long step stays in, energy included, though its samples count nowhere: the line
+    that names the step says so.
+
+    Raises :class:`NotMeasuredError` with the reason where there is nothing to take means of.
+    """
+    if not series:
+        raise NotMeasuredError("no device series was recorded")
+    if not any(len(s) for s in steps):
+        raise NotMeasuredError("no steps were recorded, so no sample can be placed in time")
+    everything, timed = _window(steps), _window([s.timed() for s in steps])
+    for name, window in (("timed steps", timed), ("all steps", everything)):
+        devices = [
+            _usage(one, device, window, timed, everything[0])
+            for one in series
+            for device in one.devices
+        ]
+        if devices and any(d.samples for d in devices):
+            return Usage(series[0].source, name, tuple(devices))
+    raise NotMeasuredError(
+        f"no device sample fell inside the {everything[1] - everything[0]:.1f} s of training "
+        f"(one every {series[0].interval_s:g} s)"
+    )
+
+
+def joules_per_million_samples(usage: Usage, global_samples_per_s: float) -> float | None:
+    """Energy of all devices for a million samples, in J; None where power is unknown."""
+    return None if usage.power_w is None else usage.power_w / global_samples_per_s * 1e6
+
+
+def _window(steps: Sequence[StepSeries]) -> tuple[float, float]:
+    """Unix time of the first start and the last end among the steps."""
+    starts, ends = [], []
+    for one in steps:
+        if len(one):
+            first, last = one.rows[0], one.rows[-1]
+            tail_ms = float(last["host_step_ms"])
+            starts.append((int(first["start_ns"]) + one.epoch_offset_ns) / 1e9)
+            end = (int(last["start_ns"]) + one.epoch_offset_ns) / 1e9
+            ends.append(end + (0.0 if np.isnan(tail_ms) else tail_ms / 1e3))
+    return (min(starts), max(ends)) if starts else (0.0, 0.0)
+
+
+def _usage(
+    series: DeviceSeries,
+    device: SampledDevice,
+    window: tuple[float, float],
+    timed: tuple[float, float],
+    first_step: float,
+) -> DeviceUsage:
+    """Means over ``window``; energy always over the ``timed`` steps, which it is divided by."""
+    inside = [i for i, t in enumerate(series.times) if window[0] <= t <= window[1]]
+    energy = None
+    if series.source == "nvml" and timed[1] > timed[0]:
+        energy = measure_energy(series, device, timed, first_step)
+    activity, activity_readings = _activity(series, device.id, window)
+    rows = [series.samples[i][device.id] for i in inside if device.id in series.samples[i]]
+    memory = _values(rows, lambda r: r.memory_used_mib)
+    utilization = _values(rows, lambda r: r.utilization_percent)
+    reasons = {reason for row in rows for reason in row.throttle_reasons or ()}
+    return DeviceUsage(
+        device=device,
+        samples=len(rows),
+        memory_used_mib=_mean(memory),
+        memory_sd_mib=float(np.std(memory, ddof=1)) if len(memory) > 1 else None,
+        utilization_percent=_mean(utilization),
+        power_w=(
+            energy.timed_j / energy.timed_s
+            if window == timed and energy is not None and energy.timed_j is not None
+            else _mean(_values(rows, lambda r: r.power_w))
+        ),
+        temperature_c=_mean(_values(rows, lambda r: r.temperature_c)),
+        throttle_reasons=tuple(sorted(reasons)),
+        throttled_share=_mean(
+            [float(bool(r.throttle_reasons)) for r in rows if r.throttle_reasons is not None]
+        ),
+        sm_clock_mhz=_mean(_values(rows, lambda r: r.sm_clock_mhz)),
+        top_sm_clock_mhz=max(
+            (c for c in series.values(device.id, "sm_clock_mhz") if c is not None), default=None
+        ),
+        sm_activity_percent=activity["sm_activity_percent"],
+        tensor_activity_percent=activity["tensor_activity_percent"],
+        dram_activity_percent=activity["dram_activity_percent"],
+        utilization_readings=len(utilization),
+        activity_readings=activity_readings,
+        energy=energy,
+    )
+
+
+def _activity(
+    series: DeviceSeries, device_id: str, window: tuple[float, float]
+) -> tuple[dict[str, float | None], int]:
+    """GPM metrics over the window, each reading weighted by its time inside; and their number.
+
+    A reading is the mean since the reading before it, so one taken soon after the first timed step
+    tells of start-up: it counts only if at least half of its time lies in the window.
+    """
+    weights: list[float] = []
+    readings: list[DeviceSample] = []
+    before: float | None = None
+    for when, row in zip(series.times, series.samples, strict=True):
+        sample = row.get(device_id)
+        if sample is None or sample.sm_activity_percent is None:
+            # The first reading of all has no value; it comes with the other slow metrics.
+            before = when if before is None and sample is not None else before
+            continue
+        if before is not None:
+            inside = min(when, window[1]) - max(before, window[0])
+            if inside >= (when - before) / 2:
+                weights.append(inside)
+                readings.append(sample)
+        before = when
+    found: dict[str, float | None] = {}
+    for metric in ("sm_activity_percent", "tensor_activity_percent", "dram_activity_percent"):
+        values = [getattr(sample, metric) for sample in readings]
+        whole = bool(values) and all(v is not None for v in values)
+        found[metric] = float(np.average(values, weights=weights)) if whole else None
+    return found, len(readings)
+
+
+def _values(
+    rows: Sequence[DeviceSample], read: Callable[[DeviceSample], float | None]
+) -> list[float]:
+    return [value for value in map(read, rows) if value is not None]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

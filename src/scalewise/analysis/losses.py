@@ -1,0 +1,213 @@
+"""The losses of a run from what its ranks recorded, each rank of its own samples.
+
+Under data parallelism every rank has the loss of its part of a batch. The loss of the step is
+their mean, weighted by the samples each rank fed: what one device would have recorded of the same
+batch. Ranks that hold one replica together (tensor parallel, a pipeline) have the same loss, and
+one of them speaks for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from scalewise.analysis.labels import named
+from scalewise.analysis.model import Cell
+from scalewise.analysis.steps import NotMeasuredError
+from scalewise.records import (
+    CellResult,
+    MetricRow,
+    data_shards_of,
+    keyed,
+    mean_over_ranks,
+    weights_of,
+)
+
+# The loss of a run over the samples it has seen: speed means nothing without it.
+
+
+_PREFERRED = ("val_loss", "train_loss", "loss")
+
+
+@dataclass(frozen=True)
+class LossCurve:
+    """A loss over samples fed by all ranks together."""
+
+    metric: str
+    """Its name in the records."""
+    name: str
+    """What it is called: the metric, and whose where that is not one model's over all ranks."""
+    samples: tuple[int, ...]
+    values: tuple[float, ...]
+
+    @property
+    def final(self) -> float:
+        return self.values[-1]
+
+    def at(self, samples: int) -> float | None:
+        """The last loss recorded at or before ``samples``; None if there is none."""
+        reached = [v for s, v in zip(self.samples, self.values, strict=True) if s <= samples]
+        return reached[-1] if reached else None
+
+
+def loss_curve(
+    rows: Sequence[MetricRow], name: str | None = None, said: Mapping[str, str] | None = None
+) -> LossCurve:
+    """The curve ``name``, or the first there is of val_loss, train_loss, any other loss.
+
+    ``rows`` and ``said``, what losses are called, as :mod:`scalewise.analysis.run_losses` has them.
+
+    Raises :class:`NotMeasuredError` where no loss was recorded or the last one was not finite:
+    what a diverged run had reached before is not what it reached.
+    """
+    recorded = dict.fromkeys(key for row in rows for key in row.values)
+    candidates = [n for n in _PREFERRED if n in recorded]
+    candidates += [key for key in recorded if "loss" in key and key not in candidates]
+    wanted = [name] if name else candidates
+    for candidate in wanted:
+        recorded_rows = [row for row in rows if candidate in row.values]
+        if recorded_rows and recorded_rows[-1].values[candidate] is None:
+            raise NotMeasuredError(_not_finite_since(candidate, recorded_rows))
+        points = [
+            (row.samples, value)
+            for row in recorded_rows
+            if (value := row.values[candidate]) is not None
+        ]
+        if points:
+            samples, values = zip(*points, strict=True)
+            return LossCurve(candidate, (said or {}).get(candidate, candidate), samples, values)
+    raise NotMeasuredError(f"no {name or 'loss'} was recorded")
+
+
+def divergence(rows: Sequence[MetricRow]) -> str | None:
+    """Which recorded loss ended not finite, and since when; None where all ended finite.
+
+    Beside the loss that is trained or validated on, another metric with "loss" in its name may be
+    not finite without harm: the best one so far, or a term that a batch has no samples for.
+    """
+    names = dict.fromkeys(key for row in rows for key in row.values if "loss" in key)
+    for name in [n for n in _PREFERRED if n in names] or names:
+        own = [row for row in rows if name in row.values]
+        if own[-1].values[name] is None:
+            return _not_finite_since(name, own)
+    return None
+
+
+def _not_finite_since(name: str, rows: Sequence[MetricRow]) -> str:
+    """Since when ``name``, not finite in the last of ``rows``, has not been."""
+    since = rows[-1]
+    for row in reversed(rows):
+        if row.values[name] is not None:
+            return f"{name} is not finite from step {since.step} on: training diverged"
+        since = row
+    return f"{name} was never a finite number: training diverged"
+
+
+def longest_loss_curve(
+    rows: Sequence[MetricRow], said: Mapping[str, str] | None = None
+) -> LossCurve:
+    """The loss with the most points, for a picture: validation may have been scored only once.
+
+    Raises :class:`NotMeasuredError` like :func:`loss_curve`.
+    """
+    names = dict.fromkeys(key for row in rows for key in row.values if "loss" in key)
+    found: list[LossCurve] = []
+    for name in names:
+        try:
+            found.append(loss_curve(rows, name, said))
+        except NotMeasuredError:
+            continue  # never finite: another one may be
+    if not found:
+        return loss_curve(rows, said=said)
+    return max(found, key=lambda curve: len(curve.samples))
+
+
+@dataclass(frozen=True)
+class RunLosses:
+    """Every loss of a run over its steps."""
+
+    rows: tuple[MetricRow, ...] = ()
+    """One loss a row; those of one loss in the order of their steps."""
+    said: Mapping[str, str] = field(default_factory=dict)
+    """What a loss is called where it is not that of one model over the samples of all ranks."""
+
+
+def run_losses(cell: Cell) -> RunLosses:
+    """The losses of a finished cell. Raises ValueError for a cell without a result."""
+    if cell.result is None:
+        raise ValueError(f"{cell.planned.name}: only a finished cell has reached a loss")
+    names = dict.fromkeys(
+        key
+        for _, rows in sorted(cell.metrics.items())
+        for row in rows
+        for key in row.values
+        if "loss" in key
+    )
+    rows: list[MetricRow] = []
+    said: dict[str, str] = {}
+    for name in names:
+        found, called = _over_ranks(name, cell, cell.result)
+        rows += found
+        said |= {name: called} if called != name else {}
+    return RunLosses(tuple(rows), said)
+
+
+def _over_ranks(name: str, cell: Cell, result: CellResult) -> tuple[Sequence[MetricRow], str]:
+    """The rows of one loss, and what to call it."""
+    ranks = sorted(result.ranks, key=lambda one: one.rank)
+    part_of = dict(zip((one.rank for one in ranks), data_shards_of(ranks), strict=True))
+    having = {
+        rank: own
+        for rank, rows in sorted(cell.metrics.items())
+        if (own := [row for row in rows if name in row.values])
+    }
+    speakers: dict[int, int] = {}
+    for rank in having:
+        speakers.setdefault(part_of.get(rank, rank), rank)
+    matched = _matched([having[rank] for rank in speakers.values()])
+    if set(part_of.values()) - set(speakers) or not matched:
+        first = min(having)
+        return having[first], f"{name} of rank {first}"
+    fed = {one.rank: float(one.samples_fed) for one in ranks}
+    fallback = tuple(fed.get(rank, 0.0) for rank in speakers.values())
+    rows = [_mean(name, alike, fallback) for alike in matched]
+    if result.models > 1:
+        return rows, _of_models(name, cell, result.models)
+    if _drifts_apart(cell) and any(len({r.values[name] for r in alike}) > 1 for alike in matched):
+        return rows, f"mean {name} of {len(speakers)} replicas"
+    return rows, name
+
+
+def _matched(ranks: Sequence[Sequence[MetricRow]]) -> list[list[MetricRow]]:
+    """For each row that every rank has, those of all of them."""
+    first, *others = (dict(keyed(rows)) for rows in ranks)
+    return [
+        [row, *(other[key] for other in others)]
+        for key, row in first.items()
+        if all(key in other for other in others)
+    ]
+
+
+def _mean(name: str, rows: Sequence[MetricRow], fed: Sequence[float]) -> MetricRow:
+    """``fed``: samples of the whole run, which stand in where rows do not count those of the step.
+
+    They are in the same proportion, but for a short last batch of an epoch. Where nothing could be
+    counted, the ranks count alike, as their gradients do.
+    """
+    weights = weights_of(name, rows) or (fed if sum(fed) > 0 else (1.0,) * len(rows))
+    return replace(rows[0], values={name: mean_over_ranks([r.values[name] for r in rows], weights)})
+
+
+def _of_models(name: str, cell: Cell, models: int) -> str:
+    """Lightning begins a validation after training by sending rank 0's parameters to all."""
+    scored_last = (cell.config or {}).get("validation") == "end"
+    if scored_last and name.startswith("val"):
+        return f"{name} of the first of {models} models"
+    return f"mean {name} of {models} models"
+
+
+def _drifts_apart(cell: Cell) -> bool:
+    """Whether its ranks have parameters of their own between two exchanges."""
+    strategy = (cell.config or {}).get("strategy")
+    kind = strategy.get("kind") if isinstance(strategy, Mapping) else None
+    return (kind or named(cell.config or {}, "strategy")) == "local_sgd"

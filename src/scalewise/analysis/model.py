@@ -1,0 +1,130 @@
+"""A sweep and its cells as frozen values: what ended how, and everything it left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from scalewise.records import (
+    Attempt,
+    BatchSearchRecord,
+    CellResult,
+    DeviceSeries,
+    ImportedResult,
+    MetricRow,
+    PlannedCell,
+    Provenance,
+    ShardIndices,
+    StepSeries,
+    StrategyDecision,
+    TrackingRecord,
+    WindowProfile,
+)
+
+CellState = Literal["done", "failed", "skipped", "interrupted", "unfinished"]
+"""``unfinished`` is a cell that still runs or has not started; ``interrupted`` is also one whose
+processes are gone without a word."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a sweep and all its records that could be read."""
+
+    planned: PlannedCell
+    path: Path
+    state: CellState
+    config: Mapping[str, Any] | None
+    """The resolved configuration; None if it could not be read."""
+    result: CellResult | None
+    """Present if and only if ``state`` is ``done``."""
+    provenance: Provenance | None
+    steps: tuple[StepSeries, ...] = ()
+    """One series a rank, in the order of ranks; ranks whose file is unreadable are absent."""
+    devices: tuple[DeviceSeries, ...] = ()
+    """One series a host."""
+    metrics: Mapping[int, tuple[MetricRow, ...]] = field(default_factory=dict)
+    """Rank to its rows."""
+    shards: tuple[ShardIndices, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    """Tries without a result, oldest first."""
+    under_way: str = ""
+    """Of a try that has neither result nor record of its end: whether it lives, and how far it is.
+    Empty where there is none."""
+    tracking: TrackingRecord | None = None
+    imported: ImportedResult | None = None
+    """A published line for the same configuration; None where there is none."""
+    decision: StrategyDecision | None = None
+    """Why it was trained with this strategy; None where that was asked for by name."""
+    batch_search: BatchSearchRecord | None = None
+    """The search that it is, or that found its batch size; None where that was typed."""
+    profiles: tuple[WindowProfile, ...] = ()
+    """What a profiler saw, one a rank, in cells made for it."""
+    problems: tuple[str, ...] = ()
+    """What is missing or damaged, one line each."""
+    result_fault: str = ""
+    """Which of ``problems`` keeps a result that is there from being used; else empty."""
+    step_faults: tuple[str, ...] = ()
+    """Those of ``problems`` that leave its times in doubt."""
+    metric_faults: tuple[str, ...] = ()
+    """Those of ``problems`` that leave its metrics in doubt."""
+
+    @property
+    def failure(self) -> str:
+        """Why there is no result, in one line; empty for a cell that is done."""
+        if self.state == "done":
+            return ""
+        if self.result_fault:
+            return f"its result cannot be used: {self.result_fault}"
+        if self.under_way:
+            return self.under_way
+        if self.attempts:
+            return self.attempts[-1].message
+        return "no record of its end: still running, not started, or nothing could be written"
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Every cell of a sweep, in the order of its plan."""
+
+    path: Path
+    command: tuple[str, ...]
+    """What the user typed; empty if the plan could not be read."""
+    order_seed: int | None
+    created_at: float | None
+    """Unix time."""
+    cells: tuple[Cell, ...]
+    problems: tuple[str, ...] = ()
+    quarantined: tuple[str, ...] = ()
+    """Devices that the sweep put aside, with the evidence, one line each."""
+
+
+# What a cell's configuration says it is: a timed run, a profiled one, or no training.
+
+
+def is_timed(config: Mapping[str, Any] | None) -> bool:
+    """Whether a cell of this configuration trains, and without a profiler."""
+    return not is_profiled(config) and not is_examination(config) and not is_search(config)
+
+
+def is_profiled(config: Mapping[str, Any] | None) -> bool:
+    """Whether it runs under torch's profiler."""
+    profile = (config or {}).get("profile")
+    return isinstance(profile, Mapping) and bool(profile.get("window") or profile.get("trace"))
+
+
+def is_examination(config: Mapping[str, Any] | None) -> bool:
+    """Whether the doctor examines the devices in it."""
+    return bool((config or {}).get("workload") == "doctor")
+
+
+def is_search(config: Mapping[str, Any] | None) -> bool:
+    """Whether it only tries which batch sizes fit."""
+    return bool((config or {}).get("workload") == "find_batch")
+
+
+def is_monitored(config: Mapping[str, Any] | None) -> bool:
+    """Whether a script of the user's own trained it, under the Monitor callback."""
+    tracking = (config or {}).get("tracking")
+    return isinstance(tracking, Mapping) and tracking.get("name") == "monitor"

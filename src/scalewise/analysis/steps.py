@@ -1,0 +1,360 @@
+"""Throughput and step time of one run, from the step records of its ranks.
+
+``global samples/s = samples fed by all ranks in the timed steps / time of the slowest rank``.
+Warm-up steps are left out, and a step counts only if every rank recorded its time: a rank whose
+file was cut off must not make the others look faster. A few long steps are set aside, on all ranks
+alike: a process that was stopped, a host that froze. Time and samples of such a step count nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from scalewise.analysis.model import Cell
+from scalewise.records import PHASES, PipelineRecord, StepSeries, data_shards_of, sum_over_shards
+
+LONG_STEP_S = 2.0
+"""A step below this is not long, however short the others are."""
+
+
+LONG_STEP_MEDIANS = 50.0
+"""A step below so many medians of its run is not long, however slow the run is."""
+
+
+MAX_ASIDE = 3
+
+
+MAX_ASIDE_SHARE = 0.01
+"""Of the timed steps. More long steps than either are how the program runs: all of them count."""
+
+
+LEAST_FOR_P99 = 100
+"""Steps; of fewer a 99th percentile is the longest of them."""
+
+
+class NotMeasuredError(Exception):
+    """A number that the records do not carry; the message says why."""
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Times of the steps of one run in ms. Steps are correlated: these describe the run only."""
+
+    mean: float
+    p50: float
+    p99: float | None
+    """None with its reason in ``missing`` for fewer than 100 steps, of which it is the maximum."""
+    n: int
+    """Steps."""
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """How fast one run trained."""
+
+    global_samples_per_s: float
+    samples: int
+    """Fed by all ranks in the timed steps."""
+    seconds: float
+    """What those steps took on the slowest rank."""
+    slowest_rank: int
+    steps: int
+    timeline: str
+    """``device`` where every rank timed its device, else ``host``."""
+    step_time_ms: StepTimes
+    """Of the slowest rank."""
+
+
+@dataclass(frozen=True)
+class LongStep:
+    """A timed step of more than two seconds and fifty medians of its run."""
+
+    step: int
+    rank: int
+    """On which it took longest."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class LongSteps:
+    """All long steps of a run, in their order."""
+
+    found: tuple[LongStep, ...]
+    steps: int
+    """All timed steps."""
+    median_ms: float
+    """Of the slowest rank in each step."""
+
+    @property
+    def are_set_aside(self) -> bool:
+        """Whether they are so few that the figures of the run are those of the other steps."""
+        return 0 < len(self.found) <= min(MAX_ASIDE, MAX_ASIDE_SHARE * self.steps)
+
+
+def common_steps(series: Sequence[StepSeries], world_size: int) -> tuple[StepSeries, ...]:
+    """The timed steps that all ``world_size`` ranks recorded, one series a rank, aligned.
+
+    Long steps that are set aside are not among them. Raises :class:`NotMeasuredError` if a rank is
+    missing or no step is left.
+    """
+    ranks = _aligned(series, world_size)
+    long = _long_steps(ranks)
+    if not long.are_set_aside:
+        return ranks
+    aside = [one.step for one in long.found]
+    return tuple(replace(s, rows=s.rows[~np.isin(s.rows["step"], aside)]) for s in ranks)
+
+
+def long_steps(series: Sequence[StepSeries], world_size: int) -> LongSteps:
+    """The long steps of a run with ``world_size`` ranks.
+
+    Raises :class:`NotMeasuredError` as :func:`common_steps`.
+    """
+    return _long_steps(_aligned(series, world_size))
+
+
+def _long_steps(ranks: Sequence[StepSeries]) -> LongSteps:
+    line = timeline(ranks)
+    times_ms = np.stack([one.column("step", line) for one in ranks])
+    slowest_ms = times_ms.max(axis=0)
+    median_ms = float(np.median(slowest_ms))
+    at = np.flatnonzero(slowest_ms > max(1e3 * LONG_STEP_S, LONG_STEP_MEDIANS * median_ms))
+    found = tuple(
+        LongStep(
+            int(ranks[0].rows["step"][i]),
+            ranks[int(times_ms[:, i].argmax())].rank,
+            float(slowest_ms[i]) / 1e3,
+        )
+        for i in at
+    )
+    return LongSteps(found, len(slowest_ms), median_ms)
+
+
+def _aligned(series: Sequence[StepSeries], world_size: int) -> tuple[StepSeries, ...]:
+    found = sorted(s.rank for s in series)
+    if found != list(range(world_size)):
+        raise NotMeasuredError(f"step records of rank {_names(found)} found, of {world_size} ranks")
+    line = timeline(series)
+    kept: list[StepSeries] = []
+    for one in sorted(series, key=lambda s: s.rank):
+        timed = one.timed()
+        rows = timed.rows[~np.isnan(timed.column("step", line))]
+        kept.append(StepSeries(one.rank, rows, one.epoch_offset_ns, one.torn_bytes))
+    shared = kept[0].rows["step"]
+    for one in kept[1:]:
+        shared = np.intersect1d(shared, one.rows["step"])
+    if len(shared) == 0:
+        raise NotMeasuredError("no timed step: every recorded step is warm-up or has no time")
+    return tuple(
+        StepSeries(s.rank, s.rows[np.isin(s.rows["step"], shared)], s.epoch_offset_ns) for s in kept
+    )
+
+
+def timeline(series: Sequence[StepSeries]) -> str:
+    """``device`` if every rank timed its device, else ``host``: timelines are never mixed."""
+    return "device" if series and all(s.timeline == "device" for s in series) else "host"
+
+
+def measure_throughput(
+    series: Sequence[StepSeries], world_size: int, data_shards: Sequence[int] | None = None
+) -> Throughput:
+    """Global samples/s and step times of a run with ``world_size`` ranks.
+
+    ``data_shards`` is the part of the data each rank fed, in the order of ranks: samples of ranks
+    that share one count once. None: each fed a part of its own.
+
+    Raises :class:`NotMeasuredError` with the reason where the records do not carry it.
+    """
+    ranks = common_steps(series, world_size)
+    line = timeline(ranks)
+    times = [one.column("step", line) for one in ranks]
+    totals_ms = [float(t.sum()) for t in times]
+    slowest = int(np.argmax(totals_ms))
+    seconds = totals_ms[slowest] / 1e3
+    fed = [int(one.rows["samples"].sum()) for one in ranks]
+    samples = sum_over_shards(fed, data_shards)
+    if seconds <= 0:
+        raise NotMeasuredError("the timed steps took no time at all: the step clock did not run")
+    if samples <= 0:
+        raise NotMeasuredError("no sample could be counted: no tensor was found in any batch")
+    return Throughput(
+        global_samples_per_s=samples / seconds,
+        samples=samples,
+        seconds=seconds,
+        slowest_rank=ranks[slowest].rank,
+        steps=len(times[slowest]),
+        timeline=line,
+        step_time_ms=describe_steps(times[slowest]),
+    )
+
+
+def describe_steps(times_ms: npt.NDArray[np.float64]) -> StepTimes:
+    """Mean, median and 99th percentile of step times in ms, shape ``[steps]``."""
+    n, (p50, p99) = len(times_ms), np.percentile(times_ms, [50, 99])
+    if n >= LEAST_FOR_P99:
+        return StepTimes(float(times_ms.mean()), float(p50), float(p99), n)
+    missing = {"p99": f"{n} timed steps: a 99th percentile needs {LEAST_FOR_P99}"}
+    return StepTimes(float(times_ms.mean()), float(p50), None, n, missing)
+
+
+def _names(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks)) or "none"
+
+
+# Step anatomy: where the time of a step goes, phase by phase, rank by rank.
+
+
+@dataclass(frozen=True)
+class RankAnatomy:
+    """Mean ms a step of one rank on one timeline."""
+
+    rank: int
+    timeline: str
+    """``host`` or ``device``: never added to one another."""
+    phases_ms: Mapping[str, float | None]
+    """Every name of ``PHASES``; None where the phase was not measured."""
+    step_ms: float | None
+
+
+@dataclass(frozen=True)
+class ExposedCommunication:
+    """Mean ms a step between the last gradient bucket ready and the end of backward."""
+
+    mean_ms: float
+    """Over ranks, waiting included."""
+    transfer_ms: float
+    """What the rank that waits for nobody spends: the smallest of a step over the ranks."""
+    wait_ms: float
+    """The rest: waiting for the slowest rank, mean over ranks."""
+    timeline: str
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """The anatomy of one run."""
+
+    ranks: tuple[RankAnatomy, ...]
+    """Every rank on every timeline that was recorded."""
+    communication: ExposedCommunication | None
+    """None where nothing is reduced."""
+
+    def mean(self, line: str) -> RankAnatomy | None:
+        """Mean over the ranks on timeline ``line``; None if it was not recorded."""
+        ranks = [r for r in self.ranks if r.timeline == line]
+        if not ranks:
+            return None
+        phases = {name: _mean([r.phases_ms[name] for r in ranks]) for name in PHASES}
+        return RankAnatomy(-1, line, phases, _mean([r.step_ms for r in ranks]))
+
+
+def measure_anatomy(series: Sequence[StepSeries], world_size: int) -> Anatomy:
+    """Mean ms a step for every phase, timeline and rank, over the steps all ranks timed.
+
+    Raises :class:`~scalewise.analysis.throughput.NotMeasuredError`.
+    """
+    ranks = common_steps(series, world_size)
+    lines = ["host"] + (["device"] if all(r.timeline == "device" for r in ranks) else [])
+    anatomies = tuple(
+        RankAnatomy(
+            one.rank,
+            line,
+            {name: _present_mean(one.column(name, line)) for name in PHASES},
+            _present_mean(one.column("step", line)),
+        )
+        for line in lines
+        for one in ranks
+    )
+    return Anatomy(anatomies, exposed_communication(ranks, lines[-1]))
+
+
+def exposed_communication(ranks: Sequence[StepSeries], line: str) -> ExposedCommunication | None:
+    """Exposed communication split into transfer and waiting by comparing aligned ranks.
+
+    In a synchronous all-reduce the rank that arrives last waits for nobody, so its exposed time
+    is the transfer; what the other ranks spend beyond it is waiting (docs/method.md).
+    """
+    exposed = np.stack([one.column("exposed_comm", line) for one in ranks])
+    exposed = exposed[:, ~np.isnan(exposed).any(axis=0)]
+    if exposed.size == 0:
+        return None
+    transfer = float(exposed.min(axis=0).mean())
+    mean = float(exposed.mean())
+    return ExposedCommunication(mean, transfer, mean - transfer, line)
+
+
+def _present_mean(values: npt.NDArray[np.float64]) -> float | None:
+    present = values[~np.isnan(values)]
+    return float(present.mean()) if present.size else None
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    present = [v for v in values if v is not None]
+    return sum(present) / len(present) if present else None
+
+
+# How long the stages of a pipeline idle, beside what its schedule cannot avoid.
+#
+# The schedule of a step runs from the first forward of a microbatch to the last backward. What of
+# it is neither forward nor backward is idle: waiting for neighbouring stages, transfers that
+# nothing hides, and the schedule's own bookkeeping on the host. Were all stages equal and all else
+# free, the bubble ``(stages - 1) / (microbatches + stages - 1)`` would be left.
+
+
+@dataclass(frozen=True)
+class PipelineIdle:
+    """One run."""
+
+    schedule: PipelineRecord
+    """Of the rank with the first stage."""
+    bubble_share: float
+    """By the formula, 0 to 1."""
+    idle_share: tuple[float, ...]
+    """Measured, 0 to 1, one value a rank."""
+    idle_ms: tuple[float, ...]
+    """Mean ms a step, one value a rank."""
+
+    @property
+    def mean_idle_share(self) -> float:
+        return sum(self.idle_share) / len(self.idle_share)
+
+    def __str__(self) -> str:
+        p, m = self.schedule.stages, self.schedule.microbatches
+        each = ", ".join(f"rank {r}: {share:.0%}" for r, share in enumerate(self.idle_share))
+        return (
+            f"{self.schedule.schedule} with {p} stages and {m} microbatches idles "
+            f"{self.mean_idle_share:.0%} of its schedule ({each}); the bubble alone, "
+            f"(p - 1) / (m + p - 1), is {self.bubble_share:.0%}"
+        )
+
+
+def pipeline_of(cell: Cell) -> PipelineRecord | None:
+    """The schedule of the first rank; None where there is no pipeline."""
+    return cell.result.ranks[0].pipeline if cell.result and cell.result.ranks else None
+
+
+def shares_samples(cell: Cell) -> bool:
+    """Whether ranks divide the model and not the batch: several of them feed the same samples."""
+    shards = data_shards_of(cell.result.ranks) if cell.result else ()
+    return len(set(shards)) < len(shards)
+
+
+def measure_pipeline(cell: Cell, anatomy: Anatomy | None) -> PipelineIdle | None:
+    """Idle time of every rank; None without a pipeline or where its phases were not timed."""
+    schedule = pipeline_of(cell)
+    if schedule is None or anatomy is None:
+        return None
+    line = anatomy.ranks[-1].timeline
+    shares, idle = [], []
+    for rank in (r for r in anatomy.ranks if r.timeline == line):
+        forward, backward = rank.phases_ms["forward"], rank.phases_ms["backward"]
+        other = rank.phases_ms["other"]
+        if forward is None or backward is None or other is None:
+            return None
+        shares.append(other / (forward + backward + other))
+        idle.append(other)
+    return PipelineIdle(schedule, schedule.bubble_share, tuple(shares), tuple(idle))

@@ -1,0 +1,1 @@
+from .application import main as main

@@ -1,0 +1,40 @@
+"""The engine for each kind of cluster, and only its own rooms loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from hydra.core.utils import JobReturn
+from hydra.types import HydraContext
+from omegaconf import DictConfig
+
+from scalewise.sweep import Engine, launch_with, make_display
+
+
+def engine_maker(cluster: str, options: Mapping[str, Any]) -> Callable[[Path], Engine]:
+    """Imports one cluster's rooms alone. Raises :class:`ConfigError` for wrong options."""
+    if cluster == "slurm":
+        from scalewise.cluster.slurm import slurm_config
+        from scalewise.cluster.slurm_engine import SlurmEngine
+
+        slurm = slurm_config(options)
+        return lambda folder: SlurmEngine(folder, slurm, make_display(folder=folder))
+    from scalewise.cluster.ray_engine import RayEngine, ray_config
+
+    ray = ray_config(options)
+    return lambda folder: RayEngine(folder, ray, make_display(folder=folder))
+
+
+def launch_on_cluster(
+    cluster: Literal["slurm", "ray"],
+    master: DictConfig,
+    context: HydraContext,
+    job_overrides: Sequence[Sequence[str]],
+    initial_job_idx: int,
+    options: Mapping[str, Any],
+) -> list[JobReturn]:
+    """``hydra/launcher=slurm|ray``: the same, with ``options`` for its configuration."""
+    make_engine = engine_maker(cluster, options)
+    return launch_with(master, context, job_overrides, initial_job_idx, make_engine)

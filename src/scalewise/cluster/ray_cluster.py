@@ -1,0 +1,241 @@
+"""The one seam to Ray: connects to a cluster, reserves room on it, starts actors there."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from scalewise.cluster.hosts import Demand, Order, to_line
+from scalewise.config import ConfigError, in_one_line
+from scalewise.host import usable_cores
+from scalewise.sweep import Display
+
+if TYPE_CHECKING:
+    from ray.util.placement_group import PlacementGroup
+
+
+# The Ray actor on each host of a cell: starts ``host_agent`` there and holds its liveness pipe.
+#
+# Ray ends an actor with the sweep that made it and with its node; the agent then sees its standard
+# input close and ends the cell.
+
+
+_NOT_INHERITED = ("RAY_", "OMP_NUM_THREADS", "PYTHONBREAKPOINT")
+"""What Ray sets for its workers and a cell is not to see."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How the agent ended."""
+
+    output: bytes
+    status: int
+    errors: str
+    """The end of what it wrote to its standard error."""
+
+
+class HostActor:
+    """One host's part of one cell."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def address(self) -> str:
+        """Where other nodes reach this one."""
+        import ray
+
+        return str(ray.util.get_node_ip_address())
+
+    def run(self, order: Order) -> Answer:
+        """Train this node's part of a cell."""
+        path = os.pathsep.join((*order.origin.python_path, *(p for p in sys.path if p)))
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(_NOT_INHERITED)}
+        with tempfile.TemporaryFile() as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "scalewise.cluster.hosts"],
+                env={**kept, "PYTHONPATH": path},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+            )
+            assert process.stdin is not None and process.stdout is not None
+            with self._lock, contextlib.suppress(BrokenPipeError):
+                process.stdin.write(to_line(order))
+                process.stdin.flush()
+                self._process = process
+            output = process.stdout.read()
+            process.stdout.close()
+            status = process.wait()
+            self.stop()
+            errors.seek(0)
+            return Answer(output, status, errors.read().decode(errors="replace")[-2000:])
+
+    def tell(self, line: str) -> None:
+        with self._lock, contextlib.suppress(BrokenPipeError, ValueError):
+            if self._process is not None and self._process.stdin is not None:
+                self._process.stdin.write(f"{line}\n".encode())
+                self._process.stdin.flush()
+
+    def stop(self) -> None:
+        """Have the agent end and record its part."""
+        with self._lock, contextlib.suppress(BrokenPipeError):
+            if self._process is not None and self._process.stdin is not None:
+                self._process.stdin.close()
+
+
+_CALLS_AT_ONCE = 4
+"""Of an actor: one runs the cell, the others talk to it."""
+
+
+def require_ray() -> None:
+    """Raises :class:`ConfigError` where Ray is not installed."""
+    if importlib.util.find_spec("ray") is None:
+        raise ConfigError("hydra/launcher=ray: ray is not installed; pip install 'scalewise[ray]'")
+
+
+@dataclass(frozen=True)
+class Node:
+    """A living node of the cluster and all that it has, free or not."""
+
+    node_id: str
+    address: str
+    cpus: int
+    gpus: int
+
+    def holds(self, wanted: Demand) -> bool:
+        return self.cpus >= wanted.cpus_per_node and self.gpus >= wanted.gpus_per_node
+
+
+class Reservation:
+    """Room for one cell: a bundle of resources on each of its nodes."""
+
+    def __init__(self, group: PlacementGroup) -> None:
+        self.group = group
+
+    def is_ready(self) -> bool:
+        return bool(self.group.wait(0))
+
+    def nodes(self) -> list[str]:
+        """Node ids by bundle."""
+        from ray.util import placement_group_table
+
+        placed = placement_group_table(self.group)["bundles_to_node_id"]
+        return [str(placed[index]) for index in sorted(placed)]
+
+    def free(self) -> None:
+        from ray.util import remove_placement_group
+
+        remove_placement_group(self.group)
+
+
+class RayCluster:
+    """A connection to a cluster, for as long as the sweep lasts."""
+
+    def __init__(self, address: str, display: Display) -> None:
+        require_ray()
+        # Ray reports usage to its makers unless told not to; a sweep has not been asked.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        import ray
+
+        self._ray = ray
+        # Ray installs a handler of its own that ends the process without a word.
+        handler = signal.getsignal(signal.SIGTERM)
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+        try:
+            if address == "local" or not self._connected(address, quiet):
+                display.note("ray: started on this host alone, until the sweep ends")
+                cores = len(usable_cores())
+                ray.init(
+                    address="local", num_cpus=cores, include_dashboard=False,
+                    _node_ip_address="127.0.0.1", **quiet,
+                )  # fmt: skip
+        finally:
+            signal.signal(signal.SIGTERM, handler)
+
+    def _connected(self, address: str, quiet: dict[str, Any]) -> bool:
+        try:
+            self._ray.init(address=address, **quiet)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            if address == "auto" and not os.environ.get("RAY_ADDRESS"):
+                return False
+            raise ConfigError(
+                f"hydra.launcher.address: found {address!r}, where no Ray cluster answers "
+                f"({in_one_line(error, 200)})"
+            ) from None
+        return True
+
+    def close(self) -> None:
+        self._ray.shutdown()
+
+    def nodes(self) -> list[Node]:
+        """Those alive."""
+        return [
+            Node(
+                str(node["NodeID"]),
+                str(node["NodeManagerAddress"]),
+                int(node["Resources"].get("CPU", 0)),
+                int(node["Resources"].get("GPU", 0)),
+            )
+            for node in self._ray.nodes()
+            if node["Alive"]
+        ]
+
+    def reserve(self, wanted: Demand, whole_nodes: bool) -> Reservation:
+        """Ask for a bundle a node. ``whole_nodes`` leaves no room on them for anyone else."""
+        from ray.util import placement_group
+
+        cpus, gpus = wanted.cpus_per_node, wanted.gpus_per_node
+        if whole_nodes:
+            fitting = [node for node in self.nodes() if node.holds(wanted)]
+            # The smallest that is big enough: on larger nodes others may find room beside it.
+            smallest = min(fitting, key=lambda n: (n.gpus, n.cpus), default=None)
+            if smallest is not None:
+                cpus, gpus = smallest.cpus, smallest.gpus
+        bundle = {"CPU": float(cpus), **({"GPU": float(gpus)} if gpus else {})}
+        strategy = "STRICT_SPREAD" if wanted.nodes > 1 else "STRICT_PACK"
+        return Reservation(placement_group([bundle] * wanted.nodes, strategy=strategy))
+
+    def actor(self, reservation: Reservation, index: int, wanted: Demand) -> Any:
+        """A :class:`HostActor` in one bundle."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        made = self._ray.remote(HostActor).options(
+            num_cpus=wanted.cpus_per_node,
+            num_gpus=wanted.gpus_per_node,
+            max_restarts=0,
+            max_concurrency=_CALLS_AT_ONCE,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(reservation.group, index),
+        )
+        return made.remote()
+
+    def get(self, reference: Any, timeout_s: float) -> Any:
+        """The value of a call. Raises TimeoutError, or one of Ray's errors."""
+        return self._ray.get(reference, timeout=timeout_s)
+
+    def put(self, value: object) -> Any:
+        return self._ray.put(value)
+
+    def is_ready(self, reference: Any) -> bool:
+        ready, _ = self._ray.wait([reference], timeout=0)
+        return bool(ready)
+
+    def end(self, actor: Any) -> None:
+        self._ray.kill(actor)
+
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        """What Ray raises for an actor that is gone."""
+        found: Sequence[type[Exception]] = (self._ray.exceptions.RayError,)
+        return tuple(found)

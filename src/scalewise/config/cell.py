@@ -1,0 +1,374 @@
+"""One cell, typed: everything its processes need to know, and which of it may stand together.
+
+The parts of it stand beside the classes that they configure. Building one raises ValueError for
+whatever types alone cannot refuse; :mod:`scalewise.config` says it as a ConfigError.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from scalewise.config.components import Component
+from scalewise.config.data_parallel import StrategyConfig
+from scalewise.config.errors import ConfigError, require
+from scalewise.config.execution import (
+    DEFAULT_PROFILE,
+    DEFAULT_SEARCH,
+    NO_CHECKPOINTS,
+    BatchSearchConfig,
+    CheckpointConfig,
+    ExecutionConfig,
+    PrecisionConfig,
+    ProfileConfig,
+    check_search,
+)
+from scalewise.config.hardware import HardwareConfig
+from scalewise.host import wrap_command
+
+# How batches are fetched.
+
+
+@dataclass(frozen=True)
+class LoaderConfig:
+    """Settings of PyTorch's DataLoader that change speed and nothing else.
+
+    All but the first mean something only where there are workers or a GPU; elsewhere they are
+    passed over, so that one configuration fits every host.
+    """
+
+    num_workers: Annotated[int, Field(ge=0, le=256)] = 0
+    """Processes that fetch batches for each rank; 0 fetches in the training process."""
+    pin_memory: bool = True
+    """Copy batches to page-locked memory first. Only where the device is a GPU."""
+    persistent_workers: bool = True
+    """Keep the workers, if any, from one epoch to the next."""
+    prefetch_factor: PositiveInt = 2
+    """Batches each worker keeps ready."""
+    device_prefetch: Annotated[int, Field(ge=0, le=64)] = 0
+    """Batches copied to the GPU ahead of their step, on a stream of their own; 0 copies each when
+    its step asks for it."""
+    device_resident: bool = False
+    """Keep the whole data set in the GPU's memory and pick batches there: for sets of tensors."""
+
+    def __post_init__(self) -> None:
+        if self.device_resident and self.num_workers:
+            raise ValueError(
+                f"num_workers: found {self.num_workers} with device_resident=true; allowed: 0, for "
+                "worker processes cannot reach data on the GPU"
+            )
+
+
+# When and how much is pruned. Free of torch: the sweep reads it too.
+
+
+_WITH_SECOND_MOMENT = (
+    "scalewise.optimizers.adaptive.adam",
+    "scalewise.optimizers.adaptive.adamw",
+    "scalewise.optimizers.spike_aware.spam",
+)
+"""Builders of our optimizers that keep one of every weight."""
+
+
+def no_second_moment(optimizer: str) -> str:
+    """Why ``pruning=adamw_state`` does not go with ``optimizer``, in a line."""
+    return (
+        f"pruning: found adamw_state with {optimizer}, which keeps no second moment "
+        "of each weight; allowed: adam, adamw, adamw_amsgrad or spam, or pruning=magnitude or "
+        "movement"
+    )
+
+
+@dataclass(frozen=True)
+class PruningConfig:
+    """The config group ``pruning``."""
+
+    name: str
+    kind: Literal["none", "magnitude", "movement", "adamw_state"]
+    """The score by which the lowest are pruned: ``abs(w)``; minus the sum of ``w * gradient`` over
+    the steps (Sanh et al., 2020); or ``w ** 2 * v``, Adam's second moment as the diagonal of the
+    Fisher matrix in optimal brain damage (LeCun et al., 1990)."""
+    sparsity: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """Share of each matrix that is 0 in the end."""
+    begin_step: PositiveInt = 100
+    """Optimizer step of the first pruning."""
+    end_step: int = 1000
+    """Optimizer step at which ``sparsity`` is reached."""
+    every_n_steps: PositiveInt = 50
+    """Steps from one pruning to the next."""
+
+    def __post_init__(self) -> None:
+        require(
+            "end_step",
+            self.end_step,
+            self.end_step >= self.begin_step,
+            f"at least begin_step, {self.begin_step}",
+        )
+
+    def check(self, optimizer: str, name: str) -> None:
+        """Raises ValueError where the score needs what ``optimizer`` does not keep.
+
+        ``optimizer`` is the class or function that builds it. Of a user's own only a rank can
+        tell.
+        """
+        ours = optimizer.startswith("scalewise.")
+        if self.kind == "adamw_state" and ours and optimizer not in _WITH_SECOND_MOMENT:
+            raise ValueError(no_second_moment(name))
+
+    def sparsity_at(self, step: int) -> float:
+        """What is to be 0 after ``step`` steps: a cubic climb (Zhu and Gupta, 2017)."""
+        if step < self.begin_step:
+            return 0.0
+        if step >= self.end_step:
+            return self.sparsity
+        left = (self.end_step - step) / (self.end_step - self.begin_step + 1)
+        return self.sparsity * (1 - left**3)
+
+    def prunes_at(self, step: int) -> bool:
+        """Whether weights are chosen anew after this step: every so often, and at the end."""
+        if not self.begin_step <= step <= self.end_step:
+            return False
+        return step == self.end_step or (step - self.begin_step) % self.every_n_steps == 0
+
+
+NO_PRUNING = PruningConfig("none", "none")
+
+
+# How cells are run and watched, apart from what comes out of them.
+
+
+@dataclass(frozen=True)
+class MonitorConfig:
+    """The key ``monitor``: what is sampled beside training."""
+
+    devices: bool = True
+    """Sample GPUs or, on a host without any, the ranks' processes."""
+    interval_s: Annotated[float, Field(ge=0.1, le=60)] = 1.0
+    """Seconds between two samples."""
+
+
+_LONGEST_COLLECTIVE_S = 30 * 24 * 3600
+"""A month; torch turns the time into one that much larger numbers do not fit."""
+
+
+MAX_CELLS = 100_000
+"""The most cells of a sweep, unless ``sweep.max_cells`` says otherwise."""
+
+
+def too_many_cells(found: str, max_cells: int, of: str = "") -> str:
+    """The line that refuses a sweep of ``found`` cells; ``of`` says what makes them so many."""
+    made = f" ({of})" if of else ""
+    return (
+        f"sweep.max_cells: found {found} cells{made}; allowed: at most {max_cells:,}; narrow the "
+        "sweep, or raise sweep.max_cells"
+    )
+
+
+@dataclass(frozen=True)
+class SweepConfig:
+    """The key ``sweep``: how cells are run. It never changes what a cell's result is."""
+
+    resume: str | None = None
+    """Folder of a sweep to finish."""
+    order_seed: int = 0
+    """Seed of the shuffle of cells and repeats."""
+    objective: str = "val_loss"
+    """The metric a cell returns to Hydra's sweeper, or ``global_samples_per_s``."""
+    timeout_s: PositiveFloat | None = None
+    """Wall time after which a cell is ended; None for no limit."""
+    hang_timeout_s: PositiveFloat = 600.0
+    """Time without a step after which a cell counts as hung."""
+    start_timeout_s: PositiveFloat = 600.0
+    """Time until the first sign of every rank: imports, building the model, loading the data."""
+    collective_timeout_s: Annotated[float, Field(ge=1, le=_LONGEST_COLLECTIVE_S)] = 300.0
+    """How long a rank waits in a collective for the others, the meeting at the start included: the
+    process group's time-out, for NCCL and gloo. Shorter than ``hang_timeout_s``, so that whoever
+    did not come is named by those who did."""
+    retries: Annotated[int, Field(ge=0, le=10)] = 1
+    """Further tries at a cell whose fault another try can mend. One: what comes back at once is
+    no accident, and a night must not go into it."""
+    max_cells: PositiveInt = MAX_CELLS
+    """The most cells that may be planned, repeats included: a slip of the finger is refused before
+    it is multiplied out."""
+    max_gpu_hours: PositiveFloat | None = None
+    """Device-hours of the whole sweep, earlier runs of it included; None for no limit."""
+    foreign_processes: Literal["wait", "skip", "fail"] = "wait"
+    """What becomes of a cell while other people's processes hold the GPUs it needs."""
+    foreign_wait_s: NonNegativeFloat = 3600.0
+    """With ``wait``: how long, before the cell is skipped."""
+    expected_devices: PositiveInt | None = None
+    """Devices the configuration was made for: another number is used all the same, and said."""
+    quarantine: bool = True
+    """Lease no more to this sweep's cells what errs, throttles, or falls behind its twins."""
+    doctor: bool = False
+    """Examine the devices in a cell of its own before the others; the report compares with it."""
+    wrap: str | None = None
+    """Command that runs each rank's, as typed in ``hydra.launcher.wrap``: a profiler. ``{rank}``,
+    ``{local_rank}`` and ``{folder}`` (the cell's) are filled in."""
+    grace_s: Annotated[float, Field(ge=0, le=8)] = 5.0
+    """Time between SIGTERM and SIGKILL."""
+    dry_run: bool = False
+    """Print what would run, and run nothing."""
+    rerun: str | None = None
+    """With ``resume``: run only ``failed`` cells, ``all`` again, or those whose name matches."""
+    extend: NonNegativeInt = 0
+    """With ``resume``: repeats to add to those that the folder has of each configuration."""
+    allow_mixed: bool = False
+    """With ``resume``: add results of other code or other devices than those already there."""
+
+    def __post_init__(self) -> None:
+        if self.wrap is not None:
+            wrap_command(self.wrap, 0, 0, "")
+
+
+# The config group ``tracking``: which mirrors a run gets, and how they are named.
+
+
+TrackerName: TypeAlias = Literal["trackio", "wandb"]
+
+
+WandbMode: TypeAlias = Literal["auto", "offline", "online"]
+
+
+_PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+@dataclass(frozen=True)
+class TrackingConfig:
+    """What the mirror process hands to Trackio and WandB."""
+
+    name: str = "both"
+    """The option of the group: ``both``, ``trackio``, ``wandb`` or ``none``."""
+    trackers: tuple[TrackerName, ...] = ("trackio", "wandb")
+    """The mirrors; none of them is ever the source of a number."""
+    project: str = "scalewise"
+    """The project in both trackers."""
+    wandb_mode: WandbMode = "auto"
+    """``auto`` is online if the user is logged in, else offline; ``WANDB_MODE`` goes before it."""
+    entity: str | None = None
+    """WandB's user or team; None for the one the user is logged in as."""
+    tags: tuple[str, ...] = ()
+    """Tags beside those of the cell itself (model, dataset, strategy, precision, ...)."""
+    system_interval_s: Annotated[float, Field(ge=0.1, le=3600)] = 1.0
+    """Device samples closer together than this are thinned out for the trackers."""
+
+    def __post_init__(self) -> None:
+        if len(set(self.trackers)) != len(self.trackers):
+            raise ValueError(f"trackers: found {list(self.trackers)}; each may be named once")
+        if not _PROJECT.fullmatch(self.project):
+            raise ValueError(
+                f"project: found {self.project!r}; allowed: letters, digits, '.', '_' and '-', "
+                "at most 128, a letter or digit first"
+            )
+
+
+FEWEST_ADAPTIVE_REPEATS = 3
+"""Runs of ``repeats=auto`` before the data are looked at: fewer have no interval worth the name."""
+
+
+MAX_SEED = 2**32 - 1
+"""The largest that NumPy, and so Lightning's ``seed_everything``, takes."""
+
+
+MAX_STEPS = 10**12
+"""Thirty years at a millisecond a step: more is a slip of the finger."""
+
+
+@dataclass(frozen=True)
+class CellConfig:
+    """One cell: everything its processes need to know."""
+
+    model: Component
+    dataset: Component
+    loader: LoaderConfig
+    optimizer: Component
+    strategy: StrategyConfig
+    hardware: HardwareConfig
+    precision: PrecisionConfig
+    execution: ExecutionConfig
+    tracking: TrackingConfig
+    batch_size: PositiveInt | Literal["auto"]
+    """``auto``: the largest that fits on every device, which a search finds before the cell."""
+    scaling: Literal["strong", "weak"]
+    max_steps: Annotated[int, Field(le=MAX_STEPS)] | None
+    max_epochs: Annotated[int, Field(ge=1, le=MAX_STEPS)] | None
+    warmup_steps: NonNegativeInt
+    repeats: PositiveInt | Literal["auto"]
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED)]
+    deterministic: bool
+    validation: Literal["end", "epoch", "never"]
+    log_every_n_steps: PositiveInt
+    gradient_clip_norm: PositiveFloat | None
+    monitor: MonitorConfig
+    sweep: SweepConfig
+    precision_percent: Annotated[float, Field(gt=0, le=100)] = 2.0
+    max_repeats: Annotated[int, Field(ge=FEWEST_ADAPTIVE_REPEATS)] = 50
+    accumulate_grad_batches: PositiveInt = 1
+    pruning: PruningConfig = NO_PRUNING
+    profile: ProfileConfig = DEFAULT_PROFILE
+    workload: Literal["train", "doctor", "find_batch"] = "train"
+    """``doctor``: examine the devices of the cell as ``scalewise doctor`` does, train nothing;
+    ``find_batch``: try which batch sizes fit on them."""
+    batch_search: BatchSearchConfig = DEFAULT_SEARCH
+    checkpoint: CheckpointConfig = NO_CHECKPOINTS
+    fault: Component | None = None
+    """A Lightning callback that spoils the run on purpose (``benchmarks/faults``)."""
+
+    def __post_init__(self) -> None:
+        if self.batch_size == "auto":
+            check_search(self.strategy.name, self.strategy.kind)
+        elif self.workload == "find_batch":
+            raise ValueError(
+                f"batch_size: found {self.batch_size} with workload=find_batch; allowed: auto"
+            )
+        if self.max_steps is None and self.max_epochs is None:
+            raise ValueError("max_steps: found null, and max_epochs is null too; give one of them")
+        if self.max_steps is not None and self.max_steps <= self.warmup_steps:
+            raise ValueError(
+                f"max_steps: found {self.max_steps} with warmup_steps={self.warmup_steps}; "
+                f"allowed: {self.warmup_steps + 1} or more, so that a step is left to time"
+            )
+        self.strategy.check(self)
+        self.checkpoint.check(self.strategy.kind, self.execution.kind)
+        self.execution.check(self)
+        self.precision.check(self)
+        if self.model.target.startswith("scalewise."):  # a LightningModule has its own optimizer
+            self.pruning.check(self.optimizer.target, self.optimizer.name)
+        if self.strategy.devices != "auto":
+            self.per_device_batch_size(self.strategy.devices)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether its steps are timed: not under a profiler, and not if none are taken."""
+        return self.workload == "train" and not self.profile.profiles
+
+    def per_device_batch_size(self, devices: int) -> int:
+        """Samples the device with most of them feeds in one batch of one optimizer step's.
+
+        Raises ConfigError where this strategy cannot share them among as many devices.
+        """
+        return max(self.shard_batch_sizes(devices))
+
+    def shard_batch_sizes(self, devices: int) -> tuple[int, ...]:
+        """Samples of each part into which the strategy cuts a batch, in the order of parts.
+
+        Raises ConfigError where this strategy cannot share them among as many devices.
+        """
+        try:
+            self.strategy.check_world(devices)
+            return self.strategy.share_out(self.batch_of(devices), devices)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+
+    def batch_of(self, devices: int) -> int:
+        """Samples of one batch of all devices; while ``auto`` is not found, one of each."""
+        if self.batch_size == "auto":
+            return devices
+        return self.batch_size if self.scaling == "strong" else self.batch_size * devices
+
+    def global_batch_size(self, devices: int) -> int:
+        """Different samples that all devices together feed for one optimizer step."""
+        return sum(self.shard_batch_sizes(devices)) * self.accumulate_grad_batches

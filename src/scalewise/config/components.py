@@ -1,0 +1,277 @@
+"""The classes that a configuration names: checked, imported, and built with its arguments."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.resources
+import importlib.util
+import inspect
+import pkgutil
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import Field, JsonValue, PydanticUserError
+from pydantic_core import SchemaError
+
+from scalewise.config.errors import ConfigError
+from scalewise.records import DataError, build, closest, convert
+
+MOST_IN_NAME = 80
+"""Letters: the names of model, data set and strategy become that of a folder."""
+
+
+@dataclass(frozen=True)
+class Component:
+    """A class to build with keyword arguments: ``_target_``, ``name`` and the rest."""
+
+    target: str
+    name: Annotated[str, Field(max_length=MOST_IN_NAME)]
+    arguments: Mapping[str, Any]
+
+
+_NOT_ARGUMENTS = ("_target_", "name", "takes", "gives")
+"""What stands beside a component's arguments: its class, its name, and what batches it knows."""
+
+
+def component_of(key: str, group: Mapping[str, Any]) -> Component:
+    arguments = {str(k): v for k, v in group.items() if k not in _NOT_ARGUMENTS}
+    target = group.get("_target_")
+    if not isinstance(target, str) or "." not in target:
+        raise ConfigError(
+            f"{key}._target_: found {target!r}; allowed: a class as package.module.Class"
+        )
+    if target.startswith("scalewise."):  # a user's own class may take inf
+        convert(Mapping[str, JsonValue], arguments, key)
+    name = group.get("name") or target.rpartition(".")[2]
+    return build(Component, {"target": target, "name": str(name), "arguments": arguments}, key)
+
+
+MOVED = {
+    "scalewise.datasets.byte_tokens": "scalewise.datasets.contract",
+    "scalewise.datasets.errors": "scalewise.config.errors",
+    "scalewise.datasets.labelled_csv": "scalewise.datasets.labelled",
+    "scalewise.datasets.labelled_hub": "scalewise.datasets.labelled",
+    "scalewise.datasets.loader": "scalewise.config.cell",
+    "scalewise.datasets.sensors": "scalewise.datasets.synthetic",
+    "scalewise.datasets.shard_writer": "scalewise.datasets.token_index",
+    "scalewise.datasets.split": "scalewise.datasets.labelled",
+    "scalewise.datasets.stdlib": "scalewise.datasets.text_file",
+    "scalewise.datasets.tabular_windows": "scalewise.datasets.tabular",
+    "scalewise.datasets.tensors": "scalewise.datasets.contract",
+    "scalewise.datasets.text_lines": "scalewise.datasets.corpora",
+    "scalewise.datasets.tokenizers": "scalewise.datasets.tokenize",
+    "scalewise.datasets.vocabulary": "scalewise.datasets.text_classification",
+    "scalewise.models.flops": "scalewise.models.objectives",
+    "scalewise.models.metrics": "scalewise.models.objectives",
+    "scalewise.models.recurrent": "scalewise.models.series",
+    "scalewise.models.sized": "scalewise.models.mlp",
+    "scalewise.models.stages": "scalewise.models.contract",
+    "scalewise.models.tensor_cuts": "scalewise.models.contract",
+    "scalewise.operations.fusion": "scalewise.operations.sensors",
+    "scalewise.operations.fusion_kernel": "scalewise.operations.kernels",
+    "scalewise.operations.voxel": "scalewise.operations.sensors",
+    "scalewise.operations.voxel_kernel": "scalewise.operations.kernels",
+    "scalewise.optimizers.adaptive": "scalewise.optimizers.standard",
+    "scalewise.optimizers.checks": "scalewise.optimizers.standard",
+    "scalewise.optimizers.gradient_descent": "scalewise.optimizers.standard",
+    "scalewise.optimizers.memory_saving": "scalewise.optimizers.standard",
+    "scalewise.optimizers.pruning_schedule": "scalewise.config.cell",
+}
+"""Modules whose classes lie elsewhere now: a ``_target_`` keeps its name, and a cell its id."""
+
+
+def module_of(target: str) -> str:
+    """The module in which the class ``target`` lies now."""
+    module = target.rpartition(".")[0]
+    return MOVED.get(module, module)
+
+
+def check_module(key: str, component: Component) -> None:
+    """Look for the module of a component without importing it. Raises :class:`ConfigError`.
+
+    This process stays free of whatever the import of a user's class does.
+    """
+    places: Iterable[str] | None = None  # those of sys.path
+    name = ""
+    for part in module_of(component.target).split("."):
+        name = f"{name}.{part}".lstrip(".")
+        try:
+            spec = importlib.util.find_spec(name)
+        except (ImportError, ValueError):
+            spec = None
+        if spec is None:
+            near = closest(part, [module.name for module in pkgutil.iter_modules(places)])
+            raise ConfigError(
+                f"{key}._target_: found {component.target!r}, but there is no module {name!r}{near}"
+                "; allowed: an importable class (is its folder on PYTHONPATH?)"
+            )
+        places = spec.submodule_search_locations or ()
+
+
+def load_target(key: str, component: Component) -> Any:
+    """Import the class a component names. Raises :class:`ConfigError`."""
+    module_name, class_name = module_of(component.target), component.target.rpartition(".")[2]
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{key}._target_: found {component.target!r}; importing {module_name} failed: {error}"
+        ) from error
+    if not hasattr(module, class_name):
+        public = [n for n in vars(module) if n[0].isupper()]
+        raise ConfigError(
+            f"{key}._target_: found {component.target!r}; {module_name} has no {class_name!r}"
+            f"{closest(class_name, public)}; allowed: {', '.join(public) or 'nothing public'}"
+        )
+    return getattr(module, class_name)
+
+
+def bind(key: str, component: Component, target: Any, given: tuple[str, ...] = ()) -> None:
+    """Check names and types of a component's arguments against ``target``'s signature.
+
+    ``given`` are parameters that the caller passes itself. Raises :class:`ConfigError`.
+    """
+    parameters = _parameters(key, component, target)
+    init = target.__init__ if inspect.isclass(target) else target
+    hints = _hints(init)
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    named = {
+        n: p
+        for n, p in parameters.items()
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and n not in given
+    }
+    for name, value in component.arguments.items():
+        if name in named:
+            if name in hints:
+                try:
+                    convert(hints[name], value, f"{key}.{name}")
+                except DataError as error:
+                    raise ConfigError(str(error)) from error
+                except (PydanticUserError, SchemaError, TypeError):
+                    continue  # an annotation that only a type checker understands
+        elif not open_ended:
+            raise ConfigError(
+                f"{key}.{name}: unknown key{closest(name, list(named))}; "
+                f"allowed: {', '.join(named) or 'none'}"
+            )
+    for name, parameter in named.items():
+        if parameter.default is parameter.empty and name not in component.arguments:
+            raise ConfigError(f"{key}.{name}: missing; {component.target} needs it")
+
+
+def _parameters(key: str, component: Component, target: Any) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(target).parameters
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"{key}._target_: found {component.target}, whose arguments cannot be read; allowed: a "
+            "class or function written in Python"
+        ) from None
+
+
+def _hints(init: Any) -> dict[str, Any]:
+    """The parameters' types; none where an annotation names what only a type checker imports."""
+    try:
+        return typing.get_type_hints(init) if hasattr(init, "__annotations__") else {}
+    except NameError:
+        return {}
+
+
+OPTIMIZER_GIVEN = ("params", "device_kind")
+"""What an optimizer is built with beside its arguments; the second only if it takes that."""
+
+
+def check_optimizer(component: Component, target: Any) -> None:
+    """Whether ``target`` can be called with parameters to optimize. Raises ConfigError."""
+    parameters = _parameters("optimizer", component, target)
+    if "params" not in parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        raise ConfigError(
+            f"optimizer._target_: found {component.target}, which takes no params; allowed: a "
+            "torch optimizer, or a function of params that builds one"
+        )
+
+
+def instantiate(
+    key: str, component: Component, offered: Mapping[str, Any] | None = None, **given: Any
+) -> Any:
+    """Build a component with ``given``, and with those of ``offered`` that it has a name for.
+
+    Raises :class:`ConfigError` for whatever it refuses with ValueError.
+    """
+    target = load_target(key, component)
+    if key == "optimizer":
+        check_optimizer(component, target)
+    named = _parameters(key, component, target)
+    given |= {name: value for name, value in (offered or {}).items() if name in named}
+    bind(key, component, target, tuple(given))
+    try:
+        return target(**component.arguments, **given)
+    except ValueError as error:
+        raise ConfigError(f"{key}.{error}") from error
+
+
+def keep_own_arguments(
+    plain: dict[str, Any], typed: Sequence[str], written: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Drop what a group's option gave to the class it was for, where the user names another.
+
+    ``typed`` are the user's overrides. ``model._target_=mine.Net model.width=8`` builds
+    ``mine.Net(width=8)``, whatever the option's own class takes. ``written`` are the keys that an
+    experiment file sets itself: a class named there keeps what is given there and typed.
+    """
+    keys = {override.partition("=")[0].lstrip("+") for override in typed}
+    kept = dict(plain)
+    for group in ("model", "dataset", "optimizer"):
+        target = f"{group}._target_"
+        given = keys if target in keys else keys.union(written) if target in written else None
+        if given is not None:
+            own = {k.split(".")[1] for k in given if k.startswith(f"{group}.")} | {"loader"}
+            kept[group] = {k: v for k, v in kept[group].items() if k in own}
+    return kept
+
+
+def conf_dir() -> Path:
+    """The config groups: inside the installed package, or beside ``src`` in a checkout.
+
+    Raises FileNotFoundError where neither exists: the installation is broken.
+    """
+    package = Path(str(importlib.resources.files("scalewise"))).resolve()
+    for folder in (package / "conf", package.parents[1] / "conf"):
+        if (folder / "config.yaml").is_file():
+            return folder
+    raise FileNotFoundError(f"{package / 'conf'}: the shipped configuration is missing; reinstall")
+
+
+def options_of(group: str) -> list[str]:
+    """The options of a config group; none where there is no such group."""
+    return sorted(path.stem for path in (conf_dir() / group).glob("*.yaml")) if group else []
+
+
+# Which components of a configuration are exactly an option of this package.
+
+
+def is_shipped(key: str, component: Component) -> bool:
+    """Whether ``component`` is what a file of ours in the group ``key`` says, to the last argument.
+
+    Those build: the tests build every one. Nobody has to import torch, for seconds, to see it.
+    """
+    return component == _option(key, component.name)
+
+
+@functools.cache
+def _option(key: str, name: str) -> Component | None:
+    path = conf_dir() / key / f"{name}.yaml"
+    if not path.is_file():
+        return None
+    group = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(group, dict):
+        return None
+    try:
+        return component_of(key, {k: v for k, v in group.items() if k != "loader"})
+    except ConfigError:
+        return None  # an option that is completed by others

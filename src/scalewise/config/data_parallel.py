@@ -1,0 +1,320 @@
+"""Local SGD: each device trains alone for K steps, then all take the mean of their parameters.
+
+from pydantic import PositiveInt
+
+Stich 2019, "Local SGD Converges Fast and Communicates Little" (arXiv:1805.09767). Between two
+averagings the replicas differ by design; momenta of the optimizer are never exchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field, PositiveInt
+
+from scalewise.config.components import MOST_IN_NAME
+
+if TYPE_CHECKING:
+    from scalewise.config.cell import CellConfig
+
+
+# What every strategy has: its typed settings, its rules, and how it shares out the data.
+#
+# A strategy is a frozen dataclass, which is its config group ``strategy`` and says which cells it
+# can run, and a function that builds Lightning's strategy from it (``builders``). The settings
+# import nothing of torch, so that a sweep can check a thousand cells at once.
+
+
+DeviceKind = Literal["cuda", "cpu"]
+
+
+_OPTIONS = {"32-true": "fp32, tf32", "16-mixed": "fp16-mixed"}
+"""Lightning's names of precisions, as users choose them."""
+
+
+@dataclass(frozen=True)
+class StrategyConfig:
+    """The config group ``strategy``. ``kind`` chooses the subclass, see ``registry``."""
+
+    KIND: ClassVar[str]
+    """The value of ``kind`` that chooses this class."""
+    FEWEST_DEVICES: ClassVar[int] = 2
+    ONE_MODEL: ClassVar[bool] = True
+    """False where the ranks train models of their own: a throughput ceiling, no training job."""
+    LEAN_STEPS: ClassVar[bool] = True
+    """Whether a step is forward, ``loss.backward()`` and ``optimizer.step()`` and nothing more,
+    so that ``train.lean`` may leave Lightning's layers out."""
+    UNEVEN: ClassVar[bool] = False
+    """Whether the parts of a batch may differ in size."""
+    SCORES_TOGETHER: ClassVar[bool] = False
+    """Whether ranks communicate in every batch they score, so that all need as many of them."""
+    EXECUTIONS: ClassVar[tuple[str, ...] | None] = None
+    """Kinds of ``execution`` it works with; None for all."""
+    PRECISIONS: ClassVar[tuple[str, ...] | None] = None
+    """Lightning's names of the precisions it works with; None for all."""
+
+    name: Annotated[str, Field(max_length=MOST_IN_NAME)]
+    kind: str
+    devices: int | Literal["auto"] = "auto"
+    """Processes, one a device; ``auto`` is all of the host."""
+
+    def __post_init__(self) -> None:
+        if self.devices != "auto" and self.devices < self.FEWEST_DEVICES:
+            raise ValueError(
+                f"devices: found {self.devices} with strategy={self.name}; allowed: "
+                f"{self.FEWEST_DEVICES} or more, or auto (strategy=single for one)"
+            )
+
+    def check(self, cell: CellConfig) -> None:
+        """Refuse a cell that this strategy cannot run.
+
+        Raises ValueError: one line that begins with the full key, and says what was found, what
+        is allowed and what to do.
+        """
+        for key, found, name, allowed in (
+            ("execution", cell.execution.kind, cell.execution.name, self.EXECUTIONS),
+            ("precision", cell.precision.lightning, cell.precision.name, self.PRECISIONS),
+        ):
+            if allowed is not None and found not in allowed:
+                options = ", ".join(_OPTIONS.get(one, one) for one in allowed)
+                raise ValueError(
+                    f"{key}: found {name} with strategy={self.name}; allowed: {options}"
+                )
+
+    def check_world(self, world_size: int) -> None:
+        """Refuse a number of devices. Raises ValueError, as :meth:`check` does."""
+        if world_size < self.FEWEST_DEVICES:
+            raise ValueError(
+                f"strategy.devices: found {world_size} with strategy={self.name}; allowed: "
+                f"{self.FEWEST_DEVICES} or more"
+            )
+
+    def data_shards(self, world_size: int) -> int:
+        """Into how many disjoint parts a global batch is cut.
+
+        ``world_size`` where every rank feeds samples of its own; 1 where all feed the same.
+        """
+        return world_size
+
+    def data_shard(self, rank: int, world_size: int) -> int:
+        """Which of :meth:`data_shards` a rank feeds; ranks that share one feed the same samples."""
+        return rank * self.data_shards(world_size) // world_size
+
+    def share_out(self, batch_size: int, world_size: int) -> tuple[int, ...]:
+        """Samples of each of the :meth:`data_shards`, for a batch of ``batch_size`` in all.
+
+        Raises ValueError where they cannot be shared.
+        """
+        shards = self.data_shards(world_size)
+        if batch_size % shards:
+            below = batch_size - batch_size % shards
+            nearest = [str(b) for b in (below, below + shards) if b > 0]
+            raise ValueError(
+                f"batch_size: found {batch_size} on {world_size} devices with scaling=strong; "
+                f"allowed: a multiple of {shards} (nearest: {' or '.join(nearest)})"
+            )
+        return (batch_size // shards,) * shards
+
+
+Compression = Literal["none", "fp16", "bf16", "powersgd"]
+
+
+FEWEST_POWERSGD_STEPS = 2
+"""DDP rebuilds its buckets after the first step: PowerSGD has to learn them later than that."""
+
+
+# The settings of strategies whose ranks talk to each other.
+
+
+Backend = Literal["nccl", "gloo"]
+
+
+@dataclass(frozen=True)
+class ProcessGroupConfig(StrategyConfig):
+    """A strategy with a process group over all of its ranks."""
+
+    backend: Literal["auto", "nccl", "gloo"] = "auto"
+    """``auto``: NCCL on GPUs, gloo on CPUs."""
+
+    def backend_for(self, device_kind: DeviceKind) -> Backend:
+        """The process-group backend on devices of that kind.
+
+        Raises ValueError for NCCL without GPUs.
+        """
+        if self.backend == "auto":
+            return "nccl" if device_kind == "cuda" else "gloo"
+        if self.backend == "nccl" and device_kind == "cpu":
+            raise ValueError("strategy.backend: found nccl on a CPU host; allowed: gloo or auto")
+        return self.backend
+
+
+# Distributed data parallel: a replica on each device, gradients averaged every step.
+
+
+@dataclass(frozen=True)
+class DdpConfig(ProcessGroupConfig):
+    """``strategy=ddp``."""
+
+    KIND: ClassVar[str] = "ddp"
+
+    bucket_cap_mb: PositiveInt = 25
+    """Size at which DDP starts to reduce gathered gradients, in MiB."""
+    static_graph: bool = False
+    """Promise that every step uses the same parameters in the same order."""
+    gradient_as_bucket_view: bool = True
+    """Let gradients be views into the buckets, which saves one copy of them."""
+    find_unused_parameters: bool = False
+    """Search the graph for parameters without gradient before each reduction."""
+
+    no_sync: bool = True
+    """With ``accumulate_grad_batches``: reduce gradients in a step's last batch only."""
+    compression: Compression = "none"
+    """How gradients are sent: none | fp16 | bf16 | powersgd."""
+    powersgd_rank: PositiveInt = 1
+    """Rank of the matrices that ``compression=powersgd`` sends in place of gradients."""
+    powersgd_start_step: Annotated[int, Field(ge=FEWEST_POWERSGD_STEPS)] = 10
+    """Reductions that are sent whole before ``compression=powersgd`` begins: DDP rebuilds its
+    buckets in the first."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.static_graph and self.find_unused_parameters:
+            raise ValueError(
+                "find_unused_parameters: found true with static_graph=true, which finds them once "
+                "for all steps; allowed: false"
+            )
+
+    def check(self, cell: CellConfig) -> None:
+        super().check(cell)
+        if self.compression != "none" and cell.execution.kind == "cudagraph":
+            raise ValueError(
+                f"strategy.compression: found {self.compression} with execution="
+                f"{cell.execution.name}; allowed: none (or execution=eager)"
+            )
+
+
+# Data parallelism over unlike devices: each gets a share of every batch as large as it is fast.
+#
+# A device's gradient is the mean over its own samples. Weighted by its share of the batch before
+# they are added up, the gradients of all devices are the mean over all samples: what one device
+# would compute.
+
+
+_SUM_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class HeterogeneousConfig(DdpConfig):
+    """``strategy=heterogeneous``, with all settings of DDP but those that compress gradients."""
+
+    KIND: ClassVar[str] = "heterogeneous"
+    UNEVEN: ClassVar[bool] = True
+    EXECUTIONS: ClassVar[tuple[str, ...] | None] = ("eager", "compile")
+
+    shares: Literal["auto"] | tuple[float, ...] = "auto"
+    """Share of each batch, one a rank, adding up to 1; ``auto``: measured before training."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.compression != "none":
+            raise ValueError(
+                f"compression: found {self.compression} with strategy={self.name}, which sends "
+                "weighted gradients; allowed: none"
+            )
+        if self.shares == "auto":
+            return
+        if min(self.shares, default=0.0) <= 0 or abs(sum(self.shares) - 1) > _SUM_TOLERANCE:
+            raise ValueError(
+                f"shares: found {list(self.shares)}; allowed: one above 0 for each device, "
+                "adding up to 1, or auto"
+            )
+        if self.devices not in ("auto", len(self.shares)):
+            raise ValueError(
+                f"shares: found {len(self.shares)} with devices={self.devices}; allowed: one for "
+                "each device, or auto"
+            )
+
+    def check_world(self, world_size: int) -> None:
+        super().check_world(world_size)
+        if self.shares != "auto" and len(self.shares) != world_size:
+            raise ValueError(
+                f"strategy.shares: found {len(self.shares)} on {world_size} devices; allowed: one "
+                "for each device, or auto"
+            )
+
+    def share_out(self, batch_size: int, world_size: int) -> tuple[int, ...]:
+        """Equal shares where they are still to be measured."""
+        shares = (1.0,) * world_size if self.shares == "auto" else self.shares
+        return whole_samples(batch_size, shares)
+
+
+def whole_samples(batch_size: int, weights: Sequence[float]) -> tuple[int, ...]:
+    """``batch_size`` in proportion to ``weights``, by largest remainder, one for each at least.
+
+    Raises ValueError for fewer samples than weights.
+    """
+    if batch_size < len(weights):
+        raise ValueError(
+            f"batch_size: found {batch_size} on {len(weights)} devices; allowed: "
+            f"{len(weights)} or more, one sample for each"
+        )
+    exact = [batch_size * weight / sum(weights) for weight in weights]
+    sizes = [max(1, int(one)) for one in exact]
+    # Who got least of what it should have comes first; who got most gives back first.
+    while sum(sizes) < batch_size:
+        sizes[max(range(len(sizes)), key=lambda i: exact[i] - sizes[i])] += 1
+    while sum(sizes) > batch_size:
+        large = [i for i in range(len(sizes)) if sizes[i] > 1]
+        sizes[min(large, key=lambda i: exact[i] - sizes[i])] -= 1
+    return tuple(sizes)
+
+
+@dataclass(frozen=True)
+class LocalSgdConfig(ProcessGroupConfig):
+    """``strategy=local_sgd``."""
+
+    KIND: ClassVar[str] = "local_sgd"
+    EXECUTIONS: ClassVar[tuple[str, ...] | None] = ("eager", "compile")
+    PRECISIONS: ClassVar[tuple[str, ...] | None] = ("32-true", "bf16-mixed")
+    """Not fp16: its loss scaling skips steps on one rank and not on another, and the two would
+    wait for each other in different averagings."""
+
+    period: PositiveInt = 8
+    """Optimizer steps from one averaging to the next."""
+
+
+# One device: what every other strategy is compared with.
+
+
+@dataclass(frozen=True)
+class SingleConfig(StrategyConfig):
+    """``strategy=single``."""
+
+    KIND: ClassVar[str] = "single"
+    FEWEST_DEVICES: ClassVar[int] = 1
+
+    devices: int | Literal["auto"] = 1
+
+    def __post_init__(self) -> None:
+        if self.devices != 1:
+            raise ValueError(
+                f"devices: found {self.devices} with strategy=single; allowed: 1, "
+                "or strategy=ddp for more"
+            )
+
+
+# Independent replicas: as many models as devices, which never meet.
+#
+# What they train together a second is the most that any data-parallel strategy could reach on
+# these devices with these batches: the ceiling, without a reduction and without waiting for one
+# another.
+
+
+@dataclass(frozen=True)
+class TaskParallelConfig(ProcessGroupConfig):
+    """``strategy=task_parallel``. The process group serves the start, the end and scoring only."""
+
+    KIND: ClassVar[str] = "task_parallel"
+    ONE_MODEL: ClassVar[bool] = False

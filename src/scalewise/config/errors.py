@@ -1,0 +1,69 @@
+"""Errors as the one line that a user reads, and the exit status of wrong input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from scalewise.host import escaped
+
+# What is wrong with data. Free of torch: the sweep looks at files before anything starts.
+
+
+class DatasetError(ValueError):
+    """Data that are missing or not what they should be: one line that says where and what."""
+
+
+def check_not_empty(path: Path, size_bytes: int) -> None:
+    """Raises :class:`DatasetError` for a text file of no bytes."""
+    if not size_bytes:
+        raise DatasetError(f"dataset.path: {path} is empty; give a text file that holds text")
+
+
+EXIT_CONFIG_ERROR = 2
+
+
+def in_one_line(error: BaseException, at_most: int | None = None, with_class: bool = False) -> str:
+    """All that another library's ``error`` says, its lines put together.
+
+    Args:
+        at_most: characters of what it says; the rest is left out.
+        with_class: ``ValueError: what it says``, for errors whose class tells something. It stands
+            alone for an error that says nothing.
+    """
+    return _called(error, " ".join(str(error).split())[:at_most], with_class)
+
+
+def first_line(error: BaseException, with_class: bool = True) -> str:
+    """The first line of what ``error`` says: torch puts a page of its own calls below it.
+
+    Args:
+        with_class: as of :func:`in_one_line`.
+    """
+    return _called(error, next(iter(str(error).strip().splitlines()), ""), with_class)
+
+
+def _called(error: BaseException, said: str, with_class: bool) -> str:
+    name = type(error).__name__
+    if not said:
+        return name
+    return f"{name}: {said}" if with_class else said
+
+
+class ConfigError(ValueError):
+    """Wrong input: one line with the key, what was found and what is allowed."""
+
+    def __str__(self) -> str:
+        return escaped(super().__str__())
+
+
+# One way to refuse a value that lies outside its range.
+#
+# Constructors of models, data sets and optimizers check their arguments with it, so that every
+# such refusal reads alike: the argument, what was found, what is allowed.
+
+
+def require(argument: str, found: object, holds: bool, allowed: str) -> None:
+    """Raise ``ValueError("<argument>: found X; allowed: Y")`` unless ``holds``."""
+    if not holds:
+        shown = "null" if found is None else repr(found)
+        raise ValueError(f"{argument}: found {shown}; allowed: {allowed}")

@@ -1,0 +1,338 @@
+"""The config group ``execution``. Torch-free: the configuration is read without it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from scalewise.config.errors import require
+
+if TYPE_CHECKING:
+    from scalewise.config.cell import CellConfig
+
+
+# How ``batch_size=auto`` searches. Torch-free.
+
+
+STRATEGIES = ("single", "ddp")
+"""Their replicas are whole models, so that each rank can try a size by itself."""
+
+
+@dataclass(frozen=True)
+class BatchSearchConfig:
+    """The key ``batch_search``: bounds of the search, in samples a device."""
+
+    first: PositiveInt = 1
+    """The size to begin with."""
+    max: PositiveInt = 65536
+    """The largest size to try."""
+    margin: Annotated[float, Field(ge=0, le=0.5)] = 0.05
+    """Share of the largest that fits that is kept free: a fragmented allocator needs more."""
+
+    def __post_init__(self) -> None:
+        require("first", self.first, self.first <= self.max, f"1 to max, {self.max}")
+
+
+DEFAULT_SEARCH = BatchSearchConfig()
+
+
+def check_search(strategy: str, kind: str) -> None:
+    """Raises ValueError for a strategy whose batch size cannot be searched."""
+    if kind == "auto":
+        raise ValueError(
+            "batch_size: found auto with strategy=auto, whose candidates are compared at one batch "
+            "size; allowed: a number, or strategy=single or ddp"
+        )
+    if kind not in STRATEGIES:
+        raise ValueError(
+            f"batch_size: found auto with strategy={strategy}; allowed: a number, or "
+            "strategy=single or ddp, whose replicas are whole models"
+        )
+
+
+# When a cell saves what it needs to go on after an interruption. Torch-free.
+
+
+_STRATEGIES = ("single", "ddp")
+
+
+_EXECUTIONS = ("eager", "compile")
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """The key ``checkpoint``. Off unless an interval is given: saving disturbs what is timed."""
+
+    every_n_steps: PositiveInt | None = None
+    """Optimizer steps between two checkpoints."""
+    every_s: PositiveFloat | None = None
+    """Seconds between two, by the pace of the steps so far."""
+    keep: bool = False
+    """Keep the last checkpoint of a cell that is done."""
+    trust: bool = False
+    """Go on from a checkpoint that others could have written, whatever classes it holds."""
+
+    def __post_init__(self) -> None:
+        if self.every_n_steps is not None and self.every_s is not None:
+            raise ValueError("every_s: found beside every_n_steps; allowed: one of them")
+
+    @property
+    def on(self) -> bool:
+        return self.every_n_steps is not None or self.every_s is not None
+
+    def check(self, strategy: str, execution: str) -> None:
+        """Raises ValueError for a cell whose state is more than one checkpoint holds."""
+        if self.on and strategy not in _STRATEGIES:
+            raise ValueError(
+                f"checkpoint: found an interval with strategy kind {strategy}, whose ranks hold "
+                f"states of their own; allowed: {', '.join(_STRATEGIES)}"
+            )
+        if self.on and execution not in _EXECUTIONS:
+            raise ValueError(
+                f"checkpoint: found an interval with execution kind {execution}, whose captured "
+                f"steps cannot start in the middle; allowed: {', '.join(_EXECUTIONS)}"
+            )
+
+
+NO_CHECKPOINTS = CheckpointConfig()
+
+
+CLOSE_IT = "chmod go-w on it, a new sweep"
+"""What helps where others could have written a checkpoint."""
+
+
+def untrusted_checkpoint(why: str, instead: str) -> str:
+    """What a user reads where a checkpoint is not loaded, and what he may do ``instead``."""
+    return (
+        f"checkpoint.trust: found false, and {why}; to load such a checkpoint can be to run code "
+        f"that somebody put there; allowed: {instead}, or checkpoint.trust=true"
+    )
+
+
+CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+
+
+EAGER_STEPS_SINGLE = 3
+"""Steps run eagerly before one is captured: they create the optimizer's state and the handles of
+cuBLAS, and show whether a step can be captured at all."""
+
+
+EAGER_STEPS_DDP = 11
+"""The same under DDP, whose bookkeeping settles in that time (PyTorch's notes on CUDA graphs)."""
+
+
+FIRST_REPLAYS = 2
+"""Replays that still pay for bringing the graph to the device."""
+
+
+COMPILE_STEPS = 3
+"""Steps in which ``torch.compile`` may still be compiling: forward, backward, a second shape."""
+
+
+@dataclass(frozen=True)
+class ExecutionConfig:
+    """How a step runs. Everything here may change its speed and memory, nothing else."""
+
+    name: str
+    kind: Literal["eager", "compile", "cudagraph"]
+    """``eager``: operation by operation. ``compile``: network and loss through ``torch.compile``.
+    ``cudagraph``: forward, backward, all-reduce and optimizer recorded once, then replayed."""
+    steps_per_batch: Annotated[int, Field(ge=1, le=4096)] = 1
+    """``cudagraph``: steps whose data the loader hands over at once; each remains a step."""
+    compile_mode: CompileMode = "default"
+    """``compile``: torch's own name for how much it tries."""
+    compiled: bool = False
+    """``cudagraph``: compile network and loss first, so that the graph holds fewer kernels."""
+    activation_checkpointing: bool = False
+    """Keep only the inputs of a network's blocks and compute the rest again in backward."""
+    cudnn_benchmark: bool = False
+    """Let cuDNN try its algorithms on the first batch of each shape."""
+    device_check: bool = True
+    """Prove before training that each GPU computes what the CPU computes."""
+
+    def __post_init__(self) -> None:
+        steps = self.steps_per_batch
+        if steps > 1 and self.kind != "cudagraph":
+            raise ValueError(
+                f"steps_per_batch: found {steps} with execution={self.name}; allowed: 1, or "
+                "execution=cudagraph"
+            )
+
+        if self.compiled and self.kind != "cudagraph":
+            raise ValueError(
+                f"compiled: found true with execution={self.name}; allowed: "
+                "execution=cudagraph_compiled, or execution=compile"
+            )
+
+        if self.compiled and self.compile_mode in ("reduce-overhead", "max-autotune"):
+            raise ValueError(
+                f"compile_mode: found {self.compile_mode} with execution={self.name}, and it makes "
+                "graphs of its own; allowed: default, max-autotune-no-cudagraphs"
+            )
+
+    @property
+    def compiles(self) -> bool:
+        """Whether ``torch.compile`` has a part in it."""
+        return self.kind == "compile" or self.compiled
+
+    def preparing_steps(self, devices: int) -> int:
+        """First steps of every run that are never timed."""
+        if self.kind == "compile":
+            return COMPILE_STEPS
+        return self.eager_steps(devices) + FIRST_REPLAYS if self.kind == "cudagraph" else 0
+
+    def eager_steps(self, devices: int) -> int:
+        """Steps before the capture."""
+        return EAGER_STEPS_SINGLE if devices == 1 else EAGER_STEPS_DDP
+
+    def check(self, cell: CellConfig) -> None:
+        """Refuse what contradicts the rest of the cell. Raises ValueError, one line."""
+        if self.cudnn_benchmark and cell.deterministic:
+            raise ValueError(
+                "execution.cudnn_benchmark: found true with deterministic=true; allowed: one of "
+                "them, for cuDNN then takes whichever algorithm was fastest that day"
+            )
+        devices = 1 if cell.strategy.kind == "single" else 2
+        preparing = self.preparing_steps(devices)
+        if cell.max_steps is not None and cell.max_steps <= preparing:
+            raise ValueError(
+                f"max_steps: found {cell.max_steps} with execution={self.name}, whose first "
+                f"{preparing} steps prepare it and are not timed; allowed: {preparing + 1} or more"
+            )
+
+    def check_host(
+        self, device_kind: Literal["cuda", "cpu"], environment: Mapping[str, str] = os.environ
+    ) -> None:
+        """Refuse what devices of that kind, or this host, cannot do. Raises ValueError."""
+        if self.kind == "cudagraph" and device_kind == "cpu":
+            raise ValueError(
+                f"execution: found {self.name} on a CPU host, and CUDA graphs need a GPU; "
+                "allowed: eager or compile"
+            )
+        if self.compiles and find_compiler(environment) is None:
+            raise ValueError(
+                f"execution: found {self.name}, but this host has no C++ compiler, which "
+                "torch.compile needs; install g++ or clang++ (or point CXX at one), or use "
+                "execution=eager"
+            )
+
+    def rank_environment(self, devices: int) -> dict[str, str]:
+        """Environment variables its ranks need, known before they start."""
+        if self.kind != "cudagraph" or devices == 1:
+            return {}
+        # NCCL's watchdog queries events from a thread of its own, which a capture forbids, and it
+        # does not see replays anyway: the supervisor's heartbeat is what finds a hang.
+        return {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}
+
+
+def find_compiler(environment: Mapping[str, str] = os.environ) -> str | None:
+    """Path of the C++ compiler that ``torch.compile`` would call; None where there is none."""
+    path = environment.get("PATH")
+    for name in (environment.get("CXX"), "g++", "clang++", "c++"):
+        found = shutil.which(name, path=path) if name else None
+        if found:
+            return found
+    return None
+
+
+# In which number format a cell computes. Torch-free until it is applied.
+
+
+FP8_CAPABILITY = (8, 9)
+"""Compute capability of the first GPUs whose tensor cores multiply fp8 (Ada; then Hopper)."""
+
+
+FP8_STRATEGIES = ("single", "ddp", "fsdp")
+"""Those whose ranks call whole layers. torchao composes with tensor parallelism by parallel styles
+of its own, which ours are not, and says nothing of pipelines and weighted replicas."""
+
+
+@dataclass(frozen=True)
+class PrecisionConfig:
+    """The config group ``precision``."""
+
+    name: str
+    lightning: Literal["32-true", "bf16-mixed", "16-mixed"]
+    """Lightning's name for it."""
+    matmul_tf32: bool
+    """Let fp32 matrix products run on tensor cores with a 10-bit mantissa."""
+    fp8: bool = False
+    """Let linear layers multiply in fp8, scaled a tensor, where their shape allows (torchao)."""
+
+    def __post_init__(self) -> None:
+        if self.fp8 and self.lightning != "bf16-mixed":
+            raise ValueError(
+                f"lightning: found {self.lightning} with fp8=true; allowed: bf16-mixed, in which "
+                "everything but the linear layers runs"
+            )
+
+    def check(self, cell: CellConfig) -> None:
+        """Refuse what contradicts the rest of the cell. Raises ValueError, one line."""
+        if not self.fp8:
+            return
+        if cell.strategy.kind not in (*FP8_STRATEGIES, "auto"):
+            raise ValueError(
+                f"precision: found {self.name} with strategy={cell.strategy.name}; allowed: "
+                f"strategy={', '.join(FP8_STRATEGIES)}, or precision=bf16-mixed"
+            )
+        if cell.execution.kind == "cudagraph":
+            raise ValueError(
+                f"precision: found {self.name} with execution={cell.execution.name}; allowed: "
+                "execution=eager or compile, or precision=bf16-mixed: torchao makes no promise "
+                "for captured steps"
+            )
+
+
+# How closely a cell watches its own steps. Torch-free: the configuration is read without it.
+
+
+BLOCKS, BLOCK_STEPS = 10, 6
+"""After a window: blocks of steps, without and with reduction in turn, and the steps of each."""
+
+
+@dataclass(frozen=True)
+class ProfileConfig:
+    """The key ``profile``. Cells that differ in it are never repeats of one another."""
+
+    anatomy: bool = True
+    """Mark the phases of every step; without, only whole steps are timed."""
+    nvtx: bool = False
+    """Open an NVTX range for every step and every phase, for Nsight Systems; needs a GPU."""
+    window: bool = False
+    """Watch ``steps`` steps with torch's profiler for communication, overlapped and total. Such a
+    cell ends after its window, and none of its steps is timed."""
+    trace: bool = False
+    """Keep the window as a Chrome trace too; implies ``window``."""
+    steps: PositiveInt = 5
+    """Steps of the window, which opens after ``warmup_steps``."""
+
+    def __post_init__(self) -> None:
+        if self.nvtx and not self.anatomy:
+            raise ValueError(
+                "nvtx: found true with profile.anatomy=false, which marks no phases; allowed: "
+                "profile.anatomy=true"
+            )
+
+    @property
+    def profiles(self) -> bool:
+        """Whether a profiler runs, so that no time of this cell counts."""
+        return self.window or self.trace
+
+    def last_step(self, max_steps: int | None, untimed_steps: int, reduces: bool) -> int | None:
+        """Optimizer steps to take, None for no limit.
+
+        A profiled cell ends after its window and, where gradients are reduced, the blocks of
+        steps with and without that.
+        """
+        if not self.profiles:
+            return max_steps
+        end = untimed_steps + self.steps + (BLOCKS * BLOCK_STEPS if reduces else 0)
+        return end if max_steps is None else min(end, max_steps)
+
+
+DEFAULT_PROFILE = ProfileConfig()

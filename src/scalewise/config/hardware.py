@@ -1,0 +1,343 @@
+"""Hardware profiles: what a run expects of its host, and the check that the host is so.
+
+A profile is data (``conf/hardware/*.yaml``); every figure in it names its source and its date. The
+checks are pure functions of the profile and of what was found on the host, so that they run there,
+before any rank starts, and answer with one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import yaml
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
+from scalewise.config.errors import require
+from scalewise.records import DeviceInfo, build, closest
+
+# NCCL's environment variables: what is legal, and what is legal but unwise.
+#
+# NCCL itself is lenient: an illegal value is replaced by some other, silently unless NCCL_DEBUG
+# asks for it, and the run is measured with a setting nobody chose. So values are checked before a
+# process starts. Values as in NVIDIA's NCCL user guide, "Environment Variables".
+
+
+_IMAGE_LABELS: Final = ("NCCL_VERSION",)
+"""What NVIDIA's container images put into the environment beside settings: NCCL reads none."""
+
+
+_SWITCH: Final = ("0", "1")
+
+
+_DISTANCE: Final = ("LOC", "NVL", "PIX", "PXB", "PHB", "SYS", "0", "1", "2", "3", "4", "5")
+
+
+_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    "NCCL_NTHREADS": ("64", "128", "256", "512"),
+    "NCCL_P2P_DISABLE": _SWITCH,
+    "NCCL_SHM_DISABLE": _SWITCH,
+    "NCCL_IB_DISABLE": _SWITCH,
+    "NCCL_CUMEM_ENABLE": _SWITCH,
+    "NCCL_NVLS_ENABLE": ("0", "1", "2"),
+    "NCCL_P2P_LEVEL": _DISTANCE,
+    "NCCL_NET_GDR_LEVEL": _DISTANCE,
+    "NCCL_DEBUG": ("VERSION", "WARN", "INFO", "TRACE"),
+}
+
+
+_LISTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "NCCL_ALGO": (
+        "Tree",
+        "Ring",
+        "CollNet",
+        "CollNetDirect",
+        "CollNetChain",
+        "NVLS",
+        "NVLSTree",
+        "PAT",
+    ),
+    "NCCL_PROTO": ("LL", "LL128", "Simple"),
+}
+
+
+_COUNTS: Final = ("NCCL_BUFFSIZE", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS")
+
+
+def check_nccl(settings: Mapping[str, str | int]) -> None:
+    """Raise ValueError for the first setting NCCL would not take as it stands.
+
+    Variables that are not known here are passed on unchecked.
+    """
+    known = (*_CHOICES, *_LISTS, *_COUNTS)
+    for name, value in settings.items():
+        text = str(value)
+        require(
+            "nccl",
+            name,
+            name.startswith("NCCL_"),
+            f"names of NCCL_* environment variables{closest(name, known)}",
+        )
+        if name in _CHOICES:
+            choices = _CHOICES[name]
+            require(f"nccl.{name}", value, text.upper() in choices, " | ".join(choices))
+        elif name in _LISTS:
+            _check_list(name, text)
+        elif name in _COUNTS:
+            require(f"nccl.{name}", value, text.isdecimal() and int(text) >= 1, "at least 1")
+    low, high = settings.get("NCCL_MIN_NCHANNELS"), settings.get("NCCL_MAX_NCHANNELS")
+    if low is not None and high is not None:
+        allowed = f"at most NCCL_MAX_NCHANNELS ({high})"
+        require("nccl.NCCL_MIN_NCHANNELS", low, int(low) <= int(high), allowed)
+
+
+def set_in(environment: Mapping[str, str]) -> dict[str, str]:
+    """NCCL's settings among the variables of an environment."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith("NCCL_") and name not in _IMAGE_LABELS
+    }
+
+
+def nccl_warnings(settings: Mapping[str, str | int]) -> list[str]:
+    """One line for each setting that is legal and can still do harm."""
+    warnings = []
+    algorithms = _general_part(str(settings.get("NCCL_ALGO", "")))
+    if algorithms == "tree":
+        warnings.append(
+            "NCCL_ALGO=Tree holds for every collective, and only all-reduce has a tree: NCCL can "
+            "abort the others (NVIDIA/nccl issue 317); write NCCL_ALGO=allreduce:tree"
+        )
+    if str(settings.get("NCCL_P2P_DISABLE")) == "1":
+        warnings.append(
+            "NCCL_P2P_DISABLE=1 sends everything through host memory, also where GPUs reach one "
+            "another directly; such a run is marked emulated"
+        )
+    return warnings
+
+
+def _check_list(name: str, text: str) -> None:
+    """``a,b`` or ``^a``, for all collectives or ``allreduce:a;broadcast:b``."""
+    allowed = {choice.lower() for choice in _LISTS[name]}
+    for part in text.split(";"):
+        values = part.rpartition(":")[2].removeprefix("^")
+        for value in values.split(","):
+            shown = " | ".join(_LISTS[name]) + ", in a list with commas"
+            require(f"nccl.{name}", text, value.strip().lower() in allowed, shown)
+
+
+def _general_part(text: str) -> str:
+    """The part of a list that holds for every collective; "" if there is none."""
+    parts = [part.strip().lower() for part in text.split(";")]
+    return next((part for part in parts if ":" not in part), "")
+
+
+@dataclass(frozen=True)
+class PeakRates:
+    """Peak rates of dense matrix products in 10^12 operations a second, as the maker states them.
+
+    Rates with structured sparsity, twice as high in most data sheets, are never meant.
+    """
+
+    source: str
+    """The document they stand in."""
+    date: str
+    """The document's date, or when it was read."""
+    fp32_tflops: PositiveFloat | None = None
+    """Outside the tensor cores."""
+    tf32_tflops: PositiveFloat | None = None
+    bf16_tflops: PositiveFloat | None = None
+    fp16_tflops: PositiveFloat | None = None
+    """With sums in fp32, as mixed precision needs them."""
+    fp8_tflops: PositiveFloat | None = None
+
+
+@dataclass(frozen=True)
+class Link:
+    """What joins the GPUs of a host."""
+
+    kind: Literal["nvlink", "pcie"]
+    bidirectional_gb_s: PositiveFloat | None = None
+    """10^9 bytes a second of one GPU, both directions together, as the maker states it."""
+
+
+@dataclass(frozen=True)
+class Price:
+    """What one GPU costs for an hour, its share of the machine around it included."""
+
+    usd_per_hour: NonNegativeFloat
+    source: str
+    date: str
+
+
+@dataclass(frozen=True)
+class HardwareConfig:
+    """A profile. What is null is not known, and nothing is computed from it."""
+
+    name: str
+    kind: Literal["auto", "cpu", "cuda"] = "auto"
+    """``auto``: GPUs where there are any, else the CPU."""
+    gpus: Literal["all"] | Annotated[tuple[int | str, ...], Field(min_length=1)] = "all"
+    """The GPUs that may be used, by index or UUID."""
+    match: tuple[str, ...] = ()
+    """Every one of these must occur in the name NVML gives each GPU."""
+    match_not: tuple[str, ...] = ()
+    """None of these may: sister products with other rates."""
+    allow_mismatch: bool = False
+    """Run all the same on GPUs this profile does not describe; its figures are then left out."""
+    cores_per_device: PositiveInt | None = None
+    """CPU only: cores of one device; null is half the usable cores, at least one."""
+    peak: PeakRates | None = None
+    memory_gib: float | None = None
+    """Of one GPU, as the maker names it."""
+    memory_bandwidth_gb_s: float | None = None
+    """10^9 bytes a second between one GPU and its memory."""
+    memory_source: str | None = None
+    """The document of memory, bandwidth and link, where it is not that of the peak rates."""
+    link: Link | None = None
+    price: Price | None = None
+    nccl: Mapping[str, str | int] = field(default_factory=dict)
+    """NCCL_* environment variables of the ranks. Empty leaves NCCL its own choice."""
+    nccl_left_out: Mapping[str, str] = field(default_factory=dict)
+    """Published settings that are not applied, ``NAME=value``, and why."""
+    memory_cap_gib: PositiveFloat | None = None
+    """Most memory a rank may allocate on its GPU; null for no limit."""
+
+    def __post_init__(self) -> None:
+        if self.gpus != "all":
+            distinct = len(set(self.gpus)) == len(self.gpus)
+            require("gpus", list(self.gpus), distinct, "each GPU once")
+        check_nccl(self.nccl)
+
+    def nccl_environment(self) -> dict[str, str]:
+        """What to add to a rank's environment."""
+        return {name: str(value) for name, value in self.nccl.items()}
+
+    def warnings(self) -> list[str]:
+        """What is legal in this profile and still deserves a word, one line each."""
+        left_out = [f"{setting} is left out: {why}" for setting, why in self.nccl_left_out.items()]
+        return nccl_warnings(self.nccl) + left_out
+
+    def without_figures(self) -> HardwareConfig:
+        """This profile with nothing said about the GPUs: for hosts it does not describe."""
+        return replace(
+            self,
+            peak=None,
+            memory_gib=None,
+            memory_bandwidth_gb_s=None,
+            memory_source=None,
+            link=None,
+            price=None,
+        )
+
+
+def describes(config: HardwareConfig, gpu_name: str) -> bool:
+    """Whether the profile is made for a GPU of this name."""
+    return all(part in gpu_name for part in config.match) and not any(
+        part in gpu_name for part in config.match_not
+    )
+
+
+def profile_of(gpu_name: str, profiles: Sequence[HardwareConfig]) -> HardwareConfig | None:
+    """The profile made for a GPU of this name, or None: the figures for ``hardware=auto``."""
+    fitting = [p for p in profiles if p.match and not p.nccl and describes(p, gpu_name)]
+    return max(fitting, key=lambda p: sum(map(len, p.match)), default=None)
+
+
+def load_profiles(folder: Path) -> list[HardwareConfig]:
+    """Every profile below ``folder`` that is complete by itself."""
+    plain = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in folder.glob("*.yaml")]
+    return [build(HardwareConfig, one) for one in plain if "defaults" not in one]
+
+
+def data_sheet(
+    gpu_names: Sequence[str], profiles: Sequence[HardwareConfig]
+) -> tuple[dict[str, float], str | None]:
+    """Peak rates in 10^12 operations a second by precision, and their source.
+
+    Empty, with no source, unless all GPUs are of one kind that a profile describes.
+    """
+    found = [profile_of(name, profiles) for name in dict.fromkeys(gpu_names)]
+    profile = found[0] if len(found) == 1 else None
+    if profile is None or profile.peak is None:
+        return {}, None
+    formats = ("fp32", "tf32", "bf16", "fp16", "fp8")
+    rates = {name: getattr(profile.peak, f"{name}_tflops") for name in formats}
+    known = {name: rate for name, rate in rates.items() if rate is not None}
+    return known, f"{profile.peak.source}, {profile.peak.date}"
+
+
+def device_kind(config: HardwareConfig, present: Sequence[DeviceInfo]) -> Literal["cpu", "cuda"]:
+    """What the run will compute on, where ``present`` are the host's GPUs.
+
+    Raises ValueError where the profile needs a GPU and there is none.
+    """
+    if config.kind == "cuda" and not present:
+        raise ValueError(
+            f"hardware={config.name}: found no NVIDIA GPU on this host; allowed: a host with one, "
+            "or hardware=cpu"
+        )
+    return "cpu" if config.kind == "cpu" or not present else "cuda"
+
+
+def choose_gpus(
+    config: HardwareConfig, present: Sequence[DeviceInfo]
+) -> tuple[tuple[DeviceInfo, ...], HardwareConfig]:
+    """The GPUs to use, in the order the profile names them, and the profile that holds for them.
+
+    On a host with GPUs of several kinds, a profile that names none of them has those it describes.
+    Raises ValueError for a GPU that is not there and for one the profile does not describe, unless
+    ``allow_mismatch``: then the profile comes back without its figures.
+    """
+    chosen = _named_gpus(config, present)
+    strangers = sorted({gpu.name for gpu in chosen if not describes(config, gpu.name)})
+    if not strangers:
+        return chosen, config
+    described = tuple(gpu for gpu in chosen if describes(config, gpu.name))
+    if described and config.gpus == "all" and not config.allow_mismatch:
+        return described, config
+    if config.allow_mismatch:
+        return chosen, config.without_figures()
+    without = f" without {', '.join(config.match_not)}" if config.match_not else ""
+    raise ValueError(
+        f"hardware={config.name}: found {', '.join(strangers)}; allowed: GPUs named "
+        f"{' and '.join(config.match)}{without}. Use hardware=auto, the profile of this GPU, or "
+        "hardware.allow_mismatch=true to run without its figures"
+    )
+
+
+def _named_gpus(config: HardwareConfig, present: Sequence[DeviceInfo]) -> tuple[DeviceInfo, ...]:
+    if config.gpus == "all":
+        return tuple(present)
+    chosen = []
+    for wanted in config.gpus:
+        found = [gpu for gpu in present if wanted in (gpu.index, gpu.uuid)]
+        if not found:
+            indices = ", ".join(str(gpu.index) for gpu in present)
+            raise ValueError(
+                f"hardware.gpus: found {wanted}; allowed: {indices}, or a UUID of one of them "
+                "(nvidia-smi -L lists them)"
+            )
+        chosen += found
+    if len({gpu.uuid for gpu in chosen}) < len(chosen):
+        raise ValueError(f"hardware.gpus: found {list(config.gpus)}; allowed: each GPU once")
+    return tuple(chosen)
+
+
+def cpu_devices(config: HardwareConfig, usable_cores: Sequence[int]) -> list[tuple[int, ...]]:
+    """The devices of a CPU host: equal shares of the cores, the same for one rank and for many.
+
+    Cores that do not fill a share are left idle, so that every device is as fast as the others.
+    Raises ValueError where not even one device has its cores.
+    """
+    share = config.cores_per_device or max(1, len(usable_cores) // 2)
+    if share > len(usable_cores):
+        raise ValueError(
+            f"hardware.cores_per_device: found {share}; allowed: 1 to {len(usable_cores)}, the "
+            "cores this process may use"
+        )
+    count = len(usable_cores) // share
+    return [tuple(usable_cores[i * share : (i + 1) * share]) for i in range(count)]

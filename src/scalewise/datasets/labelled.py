@@ -1,0 +1,261 @@
+"""Texts with a class from a CSV file, and what is wrong with such a file, row by row."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+import numpy.typing as npt
+
+from scalewise.config import DatasetError, in_one_line, require
+
+
+@dataclass(frozen=True)
+class CsvLayout:
+    """The columns of a file and the classes it may name."""
+
+    columns: tuple[str, ...]
+    label: str
+    """The column that names the class; the others are text."""
+    classes: Mapping[str, int]
+    """The class as the file spells it to its number, from 0."""
+    header_labels: tuple[str, ...]
+    """What stands in the label's column, in lower case, when the first row is a header."""
+
+
+AG_NEWS = CsvLayout(
+    columns=("class", "title", "description"),
+    label="class",
+    classes={"1": 0, "2": 1, "3": 2, "4": 3},
+    header_labels=("class", "class index"),
+)
+
+
+IMDB = CsvLayout(
+    columns=("review", "sentiment"),
+    label="sentiment",
+    classes={"negative": 0, "positive": 1},
+    header_labels=("sentiment",),
+)
+
+
+_ENCODING = "utf-8-sig"
+"""UTF-8 with or without the byte-order mark that Excel writes."""
+
+
+HEAD_BYTES = 1 << 20
+"""What :func:`look_at_csv` reads at most: some milliseconds' worth."""
+
+
+@dataclass(frozen=True)
+class LabelledTexts:
+    """Texts and their classes, in the order of the file."""
+
+    texts: tuple[str, ...]
+    labels: tuple[int, ...]
+
+
+def read_labelled_csv(path: Path, layout: CsvLayout) -> LabelledTexts:
+    """Read a whole file.
+
+    Raises :class:`DatasetError` with the number of the row, counted from 1, for the first row that
+    is not as ``layout`` says, and for a file that is missing, empty or not UTF-8.
+    """
+    texts: list[str] = []
+    labels: list[int] = []
+    label_at = layout.columns.index(layout.label)
+    try:
+        with path.open(encoding=_ENCODING, newline="") as file:
+            for row in _rows(path, file, layout):
+                labels.append(layout.classes[row[label_at].strip()])
+                texts.append(" ".join(cell for i, cell in enumerate(row) if i != label_at))
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if not texts:
+        raise _empty(path, layout)
+    return LabelledTexts(tuple(texts), tuple(labels))
+
+
+def look_at_csv(path: Path, layout: CsvLayout, most_bytes: int = HEAD_BYTES) -> int | None:
+    """Check the rows that begin in the first ``most_bytes``, as :func:`read_labelled_csv` would.
+
+    Returns the number of rows of a file that is no longer than that. Of a longer one, None: its
+    later rows, and a row that ends after so many bytes, are left to whoever reads all of it.
+    Raises :class:`DatasetError`.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(most_bytes + 1)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    is_whole = len(head) <= most_bytes
+    if not is_whole:
+        head = head[: head.rfind(b"\n") + 1]  # no line, and no character, is torn
+    lines = io.TextIOWrapper(io.BytesIO(head), encoding=_ENCODING, newline="")
+    rows = sum(1 for _ in _rows(path, lines, layout, is_whole))
+    if not is_whole:
+        return None
+    if not rows:
+        raise _empty(path, layout)
+    return rows
+
+
+def _rows(
+    path: Path, lines: TextIO, layout: CsvLayout, is_whole: bool = True
+) -> Iterator[list[str]]:
+    """The rows but for a header, each as ``layout`` says. Raises :class:`DatasetError`.
+
+    Where ``lines`` are not the whole file, a row without an end is passed over.
+    """
+    csv.field_size_limit(sys.maxsize)
+    label_at = layout.columns.index(layout.label)
+    number = 0
+    reader = csv.reader(lines, strict=True)
+    try:
+        for row in reader:
+            number += 1
+            if number == 1 and _is_header(row, label_at, layout):
+                continue
+            _check_row(path, number, row, label_at, layout)
+            yield row
+    except UnicodeDecodeError as error:
+        raise DatasetError(
+            f"{path}, after row {number}: found a byte that is not UTF-8 ({error.reason}); "
+            "allowed: UTF-8 text"
+        ) from error
+    except csv.Error as error:
+        if not is_whole and str(error) == _NO_END:
+            return
+        raise DatasetError(
+            f"{path}, row {number + 1}: found malformed CSV ({error}); allowed: comma-separated "
+            "cells, quoted with double quotes"
+        ) from error
+
+
+_NO_END = "unexpected end of data"
+"""What :mod:`csv` says of a quoted cell that the end of the text cuts off."""
+
+
+def _unreadable(path: Path, error: OSError) -> DatasetError:
+    return DatasetError(f"dataset.path: {path} cannot be read: {error.strerror}; give a CSV file")
+
+
+def _empty(path: Path, layout: CsvLayout) -> DatasetError:
+    return DatasetError(
+        f"{path}: found no rows; allowed: a CSV file of {', '.join(layout.columns)}"
+    )
+
+
+def _is_header(row: list[str], label_at: int, layout: CsvLayout) -> bool:
+    return len(row) == len(layout.columns) and row[label_at].strip().lower() in layout.header_labels
+
+
+def _check_row(path: Path, number: int, row: list[str], label_at: int, layout: CsvLayout) -> None:
+    if len(row) != len(layout.columns):
+        raise DatasetError(
+            f"{path}, row {number}: found {len(row)} columns; allowed: {len(layout.columns)} "
+            f"({', '.join(layout.columns)})"
+        )
+    if row[label_at].strip() not in layout.classes:
+        raise DatasetError(
+            f"{path}, row {number}: found {layout.label} {row[label_at][:40]!r}; allowed: "
+            + ", ".join(layout.classes)
+        )
+    if not any(cell.strip() for i, cell in enumerate(row) if i != label_at):
+        raise DatasetError(f"{path}, row {number}: found no text; allowed: at least one word")
+
+
+# Texts with a class from the Hugging Face hub, or from a folder in its layout.
+
+
+@dataclass(frozen=True)
+class HubLayout:
+    """A data set of the hub with a text and a class a row."""
+
+    repository: str
+    text: str
+    """The column that holds the text."""
+    label: str
+    """The column that holds the class, a number from 0."""
+    classes: int
+
+
+def check_hub(layout: HubLayout) -> None:
+    """Raise :class:`DatasetError` where the library that fetches from the hub is not installed."""
+    if importlib.util.find_spec("datasets") is None:
+        raise DatasetError(
+            f"path: found null, and the package datasets that would fetch {layout.repository} is "
+            "not installed; give a CSV file, dataset.path=FILE, or pip install 'scalewise[hub]'"
+        )
+
+
+def read_labelled_hub(layout: HubLayout, split: str = "train") -> LabelledTexts:
+    """Read one split, in its order. The library keeps what it fetched in its own cache.
+
+    Raises :class:`DatasetError` without a hub, and for the first row that is not as ``layout``
+    says.
+    """
+    import datasets
+
+    datasets.disable_progress_bars()
+    try:
+        rows = datasets.load_dataset(layout.repository, split=split)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise DatasetError(
+            f"dataset.path: found null, and {layout.repository} cannot be fetched: "
+            f"{in_one_line(error, 200)}; give a CSV file, dataset.path=FILE, or a hub "
+            "(HF_ENDPOINT)"
+        ) from error
+    missing = [name for name in (layout.text, layout.label) if name not in rows.column_names]
+    if missing:
+        raise DatasetError(
+            f"{layout.repository}: found no column {missing[0]!r}; allowed: a data set with "
+            f"{layout.text} and {layout.label}, found {', '.join(rows.column_names)}"
+        )
+    texts, labels = tuple(rows[layout.text]), tuple(rows[layout.label])
+    for number, (text, label) in enumerate(zip(texts, labels, strict=True), start=1):
+        if not isinstance(text, str) or label not in range(layout.classes):
+            raise DatasetError(
+                f"{layout.repository}, row {number}: found class {label!r}; allowed: a text and a "
+                f"class of 0 to {layout.classes - 1}"
+            )
+    return LabelledTexts(texts, labels)
+
+
+# Dividing data into a part to train on and a part to judge by.
+
+
+def check_split(validation_fraction: float) -> None:
+    """Refuse a fraction that leaves nothing to train on."""
+    require(
+        "validation_fraction",
+        validation_fraction,
+        0 <= validation_fraction < 1,
+        "0 <= validation_fraction < 1 (0: no validation)",
+    )
+
+
+def held_out_of(count: int, validation_fraction: float) -> int:
+    """How many of ``count`` samples :func:`split_indices` keeps for validation."""
+    if validation_fraction == 0 or count < 2:
+        return 0
+    return min(count - 1, max(1, round(count * validation_fraction)))
+
+
+def split_indices(
+    count: int, validation_fraction: float, seed: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """``(train, validation)``: every index below ``count`` once, in a random order of ``seed``.
+
+    At least one index goes to validation unless the fraction is 0, and at least one to training.
+    """
+    order = np.random.default_rng(seed).permutation(count)
+    held_out = held_out_of(count, validation_fraction)
+    return order[held_out:], order[:held_out]

@@ -1,0 +1,362 @@
+"""Products of matrices without a pause, while clocks, temperature and limits are read."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal, Protocol
+
+import torch
+
+from scalewise.records import DeviceSample, GemmRate, LaunchCost, Soak, SoakWindow, Timing
+
+# Stopwatches for work on the host and on a GPU, and how often to repeat it.
+#
+# A repetition is a batch of ``iterations`` operations between two readings of the clock, so that
+# reading it costs nothing per operation; the time of one is the batch's divided by their number.
+
+
+Work = Callable[[], object]
+
+
+_MAX_ITERATIONS = 1000
+
+
+_LEAST_S = 1e-9
+
+
+class Stopwatch(Protocol):
+    def seconds(self, work: Work, iterations: int) -> float:
+        """Seconds that ``iterations`` of ``work`` take together."""
+        ...
+
+
+class HostStopwatch:
+    """``perf_counter`` around work that is done when the call returns."""
+
+    def seconds(self, work: Work, iterations: int) -> float:
+        begin = time.perf_counter()
+        for _ in range(iterations):
+            work()
+        return time.perf_counter() - begin
+
+
+class DeviceStopwatch:
+    """CUDA events before and after the work in the current stream of ``device``.
+
+    The host waits only after the second event. Where it enqueues slower than the GPU works, the
+    time is that of enqueueing: what PyTorch gives, not what the GPU could do.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def seconds(self, work: Work, iterations: int) -> float:
+        begin = torch.cuda.Event(enable_timing=True)
+        end = torch.cuda.Event(enable_timing=True)
+        with torch.cuda.device(self._device):
+            stream = torch.cuda.current_stream()
+            begin.record(stream)
+            for _ in range(iterations):
+                work()
+            end.record(stream)
+            end.synchronize()
+        return float(begin.elapsed_time(end)) / 1e3
+
+
+def stopwatch(device: torch.device) -> Stopwatch:
+    """The one for work on that device."""
+    return DeviceStopwatch(device) if device.type == "cuda" else HostStopwatch()
+
+
+def repetitions(once_s: float, budget_s: float, most: int = 7, least: int = 3) -> tuple[int, int]:
+    """(repetitions, iterations in each) that fit ``budget_s`` where one operation takes ``once_s``.
+
+    At least ``least`` repetitions of one, whatever they take; at most 1,000 iterations.
+    """
+    once_s = max(once_s, _LEAST_S)
+    iterations = int(budget_s / most / once_s)
+    if iterations >= 1:
+        return most, min(iterations, _MAX_ITERATIONS)
+    return max(least, min(most, int(budget_s / once_s))), 1
+
+
+def measure(watch: Stopwatch, work: Work, budget_s: float) -> Timing:
+    """Time ``work``: warm up, estimate, repeat for about ``budget_s``.
+
+    The warm-up takes at least two operations and a tenth of the budget, so that lazy set-up and
+    the rise of the clocks stay out of the figure.
+    """
+    watch.seconds(work, 1)
+    once_s = watch.seconds(work, 1)
+    watch.seconds(work, max(1, min(_MAX_ITERATIONS, int(budget_s / 10 / max(once_s, _LEAST_S)))))
+    count, iterations = repetitions(once_s, budget_s)
+    samples = [watch.seconds(work, iterations) / iterations for _ in range(count)]
+    return to_timing(samples, iterations)
+
+
+def to_timing(samples_s: list[float], iterations: int) -> Timing:
+    """Seconds of one operation, a sample a repetition, as a record."""
+    # Events have a resolution of half a microsecond: an empty batch can read as nothing.
+    return Timing(tuple(max(s, _LEAST_S) * 1e6 for s in samples_s), iterations)
+
+
+def gb_per_s(byte_count: float, timing: Timing) -> float:
+    """10^9 bytes a second at the median."""
+    return byte_count / timing.median_us / 1e3
+
+
+# How fast one device multiplies matrices, in each precision it has hardware for.
+#
+# On a GPU everything is timed with events in the stream that does the work (see
+# :class:`~scalewise.measure.doctor_timing.DeviceStopwatch`), on a CPU with ``perf_counter``. The
+# matrices are random: multiplying zeros draws less power and runs faster.
+
+
+Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
+
+
+_GPU_GEMM_SIZE = 8192
+"""1.1e12 operations a product: every tile of a large GPU is busy, and 128 MiB a bf16 operand is
+more than its cache holds."""
+
+
+_CPU_GEMM_SIZES = (128, 256, 512, 1024, 2048)
+
+
+_CPU_GEMM_S = 0.02
+"""The product whose time comes nearest from below is the one measured on a CPU."""
+
+
+def precisions(device: torch.device) -> tuple[Precision, ...]:
+    """Those that the device multiplies in hardware of its own; on a CPU what PyTorch offers."""
+    if device.type == "cpu":
+        return ("fp32", "bf16")
+    capability = torch.cuda.get_device_capability(device)
+    found: list[Precision] = ["fp32"]
+    found += ["tf32", "bf16"] if capability >= (8, 0) else []
+    found += ["fp16"] if capability >= (7, 0) else []
+    found += ["fp8"] if capability >= (8, 9) and hasattr(torch, "_scaled_mm") else []
+    return tuple(found)
+
+
+def gemm_tflops(size: int, seconds: float) -> float:
+    """10^12 operations a second of a product of two square matrices: 2 size^3 in all.
+
+    An addition and a multiplication for each of size^3 terms.
+    """
+    return 2 * size**3 / seconds / 1e12
+
+
+def gemm_rate(device: torch.device, precision: Precision, budget_s: float) -> GemmRate:
+    """The rate of products of that precision, sums in fp32 where the precision is lower."""
+    watch = stopwatch(device)
+    with _fp32_products(precision):
+        size = _gemm_size(device, precision, watch)
+        timing = measure(watch, gemm(device, precision, size), budget_s)
+    return GemmRate(precision, size, timing, gemm_tflops(size, timing.median_us / 1e6))
+
+
+def gemm(device: torch.device, precision: Precision, size: int) -> Work:
+    """A product of two random matrices into a buffer that is there already (but for fp8)."""
+    generator = torch.Generator(device).manual_seed(0)
+    a, b = (torch.randn(size, size, device=device, generator=generator) for _ in range(2))
+    if precision == "fp8":
+        # The hardware wants the second operand in columns, and a scale for each.
+        left, right = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn).t()
+        one = torch.ones((), device=device)
+        return lambda: torch._scaled_mm(
+            left, right, scale_a=one, scale_b=one, out_dtype=torch.bfloat16
+        )
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
+    x, y = a.to(dtype), b.to(dtype)
+    out = torch.empty_like(x)
+    return lambda: torch.mm(x, y, out=out)
+
+
+@contextmanager
+def _fp32_products(precision: Precision) -> Iterator[None]:
+    """Let fp32 products use tensor cores for ``tf32`` and for nothing else."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _gemm_size(device: torch.device, precision: Precision, watch: Stopwatch) -> int:
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        size = _GPU_GEMM_SIZE
+        # Two random fp32 matrices, their copies in the precision, and the result.
+        while size > 1024 and 5 * 4 * size**2 > free // 2:
+            size //= 2
+        return size
+    chosen = _CPU_GEMM_SIZES[0]
+    for size in _CPU_GEMM_SIZES:
+        work = gemm(device, precision, size)
+        watch.seconds(work, 1)
+        taken = watch.seconds(work, 1)
+        if taken > _CPU_GEMM_S and size > chosen:
+            break
+        chosen = size
+        if 8 * taken > 2 * _CPU_GEMM_S:
+            break  # the next size has eight times the work: not worth the trial
+    return chosen
+
+
+_GPU_SIZE, _CPU_SIZE = 8192, 512
+
+
+Reading = Callable[[], DeviceSample | None]
+
+
+def soak(device: torch.device, seconds: float, read: Reading) -> Soak:
+    """Multiply for ``seconds`` in windows of 0.25 to 1 s; ``read`` is called once in each.
+
+    On a GPU the stream never runs dry: a window is enqueued before the last one ends, and the
+    events between them, which cut the time line, are waited for two windows late.
+    """
+    window_s = min(1.0, max(0.25, seconds / 40))
+    if device.type == "cuda":
+        return _soak_gpu(device, seconds, window_s, read)
+    return _soak_cpu(device, seconds, window_s, read)
+
+
+def _soak_gpu(device: torch.device, seconds: float, window_s: float, read: Reading) -> Soak:
+    precision: Literal["fp32", "bf16"] = (
+        "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "fp32"
+    )
+    work = gemm(device, precision, _GPU_SIZE)
+    watch = DeviceStopwatch(device)
+    watch.seconds(work, 3)
+    count = max(1, math.ceil(window_s * 10 / watch.seconds(work, 10)))
+    stream = torch.cuda.current_stream(device)
+
+    def mark() -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(stream)
+        return event
+
+    windows: list[SoakWindow] = []
+    under_way: deque[tuple[torch.cuda.Event, DeviceSample | None]] = deque()
+    first = last = mark()
+
+    def finish_oldest() -> None:
+        nonlocal last
+        end, sample = under_way.popleft()
+        end.synchronize()
+        taken_s = last.elapsed_time(end) / 1e3
+        tflops = gemm_tflops(_GPU_SIZE, taken_s / count)
+        windows.append(_window(first.elapsed_time(end) / 1e3, tflops, sample))
+        last = end
+
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < seconds:
+        for _ in range(count):
+            work()
+        end = mark()
+        # The window before this one is running now, or this one itself.
+        under_way.append((end, read()))
+        if len(under_way) > 2:
+            finish_oldest()
+    while under_way:
+        finish_oldest()
+    return Soak(precision, _GPU_SIZE, tuple(windows))
+
+
+def _soak_cpu(device: torch.device, seconds: float, window_s: float, read: Reading) -> Soak:
+    work = gemm(device, "fp32", _CPU_SIZE)
+    work()
+    windows: list[SoakWindow] = []
+    begin = last = time.perf_counter()
+    while last - begin < seconds:
+        count = 0
+        while True:
+            work()
+            count += 1
+            now = time.perf_counter()
+            if now - last >= window_s:
+                break
+        windows.append(_window(now - begin, gemm_tflops(_CPU_SIZE, (now - last) / count), read()))
+        last = time.perf_counter()
+    return Soak("fp32", _CPU_SIZE, tuple(windows))
+
+
+def _window(at_s: float, tflops: float, sample: DeviceSample | None) -> SoakWindow:
+    if sample is None:
+        return SoakWindow(at_s, tflops, None, None, None, None)
+    return SoakWindow(
+        at_s,
+        tflops,
+        None if sample.sm_clock_mhz is None else int(sample.sm_clock_mhz),
+        None if sample.temperature_c is None else int(sample.temperature_c),
+        sample.power_w,
+        sample.throttle_reasons,
+    )
+
+
+# What it costs to launch work on a device: a call, a round trip, a kernel of a CUDA graph.
+
+
+_CHAIN = 200
+"""Kernels in the CUDA graph of many."""
+
+
+def launch_costs(device: torch.device, budget_s: float) -> tuple[LaunchCost, ...]:
+    """What an addition to one element costs: the smallest kernel PyTorch launches.
+
+    ``enqueue`` is the host's time for a call, with perf_counter around many and the queue empty
+    at the begin (on a CPU the work itself is in it). ``stream`` is the same calls between events:
+    where it equals ``enqueue``, the host is what limits. ``round_trip`` waits after each.
+    """
+    cell = torch.ones(1, device=device)
+    add: Work = lambda: cell.add_(1.0)  # noqa: E731
+    share = budget_s / 5
+    if device.type == "cpu":
+        return (LaunchCost("enqueue", measure(HostStopwatch(), add, share)),)
+    events = DeviceStopwatch(device)
+
+    def add_and_wait() -> None:
+        add()
+        torch.cuda.synchronize(device)
+
+    measured = [
+        LaunchCost("enqueue", to_timing(_enqueue_s(device, add), _CHAIN)),
+        LaunchCost("stream", measure(events, add, share)),
+        LaunchCost("round_trip", measure(HostStopwatch(), add_and_wait, share)),
+    ]
+    many, one = _graph(device, add, _CHAIN), _graph(device, add, 1)
+    chain = measure(events, many.replay, share)
+    kernels = [s / 1e6 / _CHAIN for s in chain.samples_us]
+    measured.append(LaunchCost("graph_kernel", to_timing(kernels, chain.iterations * _CHAIN)))
+    measured.append(LaunchCost("graph_replay", measure(events, one.replay, share)))
+    return tuple(measured)
+
+
+def _enqueue_s(device: torch.device, work: Work, repeats: int = 7) -> list[float]:
+    """Seconds of the host for one call. Fewer calls than the driver's queue holds, so that none
+    waits for the GPU."""
+    samples = []
+    for _ in range(repeats):
+        torch.cuda.synchronize(device)
+        begin = time.perf_counter()
+        for _ in range(_CHAIN):
+            work()
+        samples.append((time.perf_counter() - begin) / _CHAIN)
+    torch.cuda.synchronize(device)
+    return samples
+
+
+def _graph(device: torch.device, work: Work, count: int) -> torch.cuda.CUDAGraph:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.device(device):
+        torch.cuda.synchronize(device)
+        with torch.cuda.graph(graph):
+            for _ in range(count):
+                work()
+    return graph

@@ -1,0 +1,381 @@
+"""Each pair of ranks point to point, one way, the other way, and both at once.
+
+Between GPUs these are copies from one GPU's memory to the other's by rank 0, all else being idle;
+CUDA goes straight from one to the other where it may, else through host memory. With gloo they are
+messages from process to process. What arrives is compared with what was sent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import combinations
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+
+from scalewise.doctor.compute import (
+    DeviceStopwatch,
+    Stopwatch,
+    Work,
+    gb_per_s,
+    measure,
+    repetitions,
+    stopwatch,
+    to_timing,
+)
+from scalewise.doctor.host_facts import pcie_link
+from scalewise.doctor.plan import Plan, RankRecord
+from scalewise.gpu import open_nvml
+from scalewise.records import CopyRate, DeviceInfo, PairRate, Timing
+from scalewise.train import Team
+
+# How fast bytes move inside a device's memory, and between a GPU and its host.
+#
+# What is copied is a counting pattern, never zeros: a page of zeros may not exist in memory at
+# all, and each copy is compared with what it must have brought.
+
+
+Staging = Literal["h2d_pinned", "d2h_pinned", "h2d_pageable", "d2h_pageable"]
+
+
+STAGING: tuple[Staging, ...] = ("h2d_pinned", "d2h_pinned", "h2d_pageable", "d2h_pageable")
+
+
+def memory_copy(device: torch.device, byte_count: int, budget_s: float) -> CopyRate:
+    """A copy inside the device's memory: its bandwidth is bytes read plus bytes written."""
+    source = _pattern(byte_count, device)
+    target = torch.empty_like(source).fill_(-1)
+    timing = measure(stopwatch(device), lambda: target.copy_(source), budget_s)
+    return CopyRate(
+        "device" if device.type == "cuda" else "host",
+        True,
+        byte_count,
+        timing,
+        gb_per_s(2 * byte_count, timing),
+        torch.equal(source, target),
+    )
+
+
+class HostStaging:
+    """Copies between host memory and a GPU; the buffers are made once and used for all kinds.
+
+    Pinned copies are asynchronous, pageable ones go through the driver's own pinned buffer while
+    the host waits. Both are timed with events in the stream.
+    """
+
+    def __init__(self, device: torch.device, byte_count: int) -> None:
+        self._device = device
+        self._bytes = byte_count
+        self._on_device = _pattern(byte_count, device)
+        self._pageable = _pattern(byte_count, torch.device("cpu"))
+        self._pinned = torch.empty_like(self._pageable, pin_memory=True)
+
+    def prepare(self, kind: Staging) -> None:
+        """Fill the source, and the target with something else. Takes the host longer than the
+        copies, so ranks that copy together meet after it."""
+        source, target = self._ends(kind)
+        _write_pattern(source)
+        target.fill_(-1)
+        torch.cuda.synchronize(self._device)
+
+    def measure(self, kind: Staging, budget_s: float, *, together: bool) -> CopyRate:
+        """Time copies of that kind, prepared before, and compare what arrived."""
+        source, target = self._ends(kind)
+        work: Work = lambda: target.copy_(source, non_blocking=True)  # noqa: E731
+        timing = measure(DeviceStopwatch(self._device), work, budget_s)
+        # The stopwatch has waited for the last copy.
+        correct = torch.equal(target, _pattern(self._bytes, target.device))
+        rate = gb_per_s(self._bytes, timing)
+        return CopyRate(kind, together, self._bytes, timing, rate, correct)
+
+    def _ends(self, kind: Staging) -> tuple[torch.Tensor, torch.Tensor]:
+        host = self._pinned if kind.endswith("pinned") else self._pageable
+        return (host, self._on_device) if kind.startswith("h2d") else (self._on_device, host)
+
+    def while_copying(self, look: Callable[[], object], seconds: float) -> None:
+        """Call ``look`` while pinned copies of about that many seconds are under way."""
+        work: Work = lambda: self._on_device.copy_(self._pinned, non_blocking=True)  # noqa: E731
+        watch = DeviceStopwatch(self._device)
+        watch.seconds(work, 1)
+        once_s = watch.seconds(work, 1)
+        for _ in range(max(1, min(500, int(seconds / once_s)))):
+            work()
+        try:
+            look()
+        finally:
+            torch.cuda.synchronize(self._device)
+
+
+def _pattern(byte_count: int, device: torch.device) -> torch.Tensor:
+    """int32 values 0, 1, 2, ...: each place has its own, so that a misplaced byte shows."""
+    return torch.arange(byte_count // 4, dtype=torch.int32, device=device)
+
+
+def _write_pattern(tensor: torch.Tensor) -> None:
+    """Whatever a failed copy has left in it."""
+    torch.arange(tensor.numel(), out=tensor)
+
+
+# Copies between the host and every GPU: each rank alone, then all ranks together.
+
+
+_PCIE_S = 0.05
+"""Copies under way while the PCIe link is read."""
+
+
+class HostCopies:
+    """A stage of one rank's examination; every rank has to run it.
+
+    Args:
+        record: where rates and failures go.
+        team: the ranks that take turns.
+        plan: how long and how much.
+        info: this rank's GPU, for NVML.
+        device: the same, for torch.
+    """
+
+    def __init__(
+        self, record: RankRecord, team: Team, plan: Plan, info: DeviceInfo, device: torch.device
+    ) -> None:
+        self._record = record
+        self._team = team
+        self._plan = plan
+        self._uuid = info.uuid
+        self._device = device
+
+    def run(self) -> None:
+        """Every kind in turns; then, where there are several ranks, the pinned ones at once."""
+        staging = self._record.attempt(
+            "host staging", lambda: HostStaging(self._device, self._plan.staging_bytes)
+        )
+        for turn in range(self._team.size):
+            if turn == self._team.rank and staging is not None:
+                self._alone(staging)
+            self._team.barrier()
+        if self._team.size > 1:
+            self._together(staging)
+
+    def _alone(self, staging: HostStaging) -> None:
+        for kind in STAGING:
+            if self._prepare(staging, kind):
+                self._measure(staging, kind, together=False)
+        self._record.attempt("PCIe link", partial(self._read_pcie, staging))
+
+    def _together(self, staging: HostStaging | None) -> None:
+        """A rank whose buffers failed comes to the barriers all the same."""
+        for kind in STAGING[:2]:  # pinned
+            ready = staging is not None and self._prepare(staging, kind)
+            self._team.barrier()
+            if ready and staging is not None:
+                self._measure(staging, kind, together=True)
+
+    def _prepare(self, staging: HostStaging, kind: Staging) -> bool:
+        def prepared() -> bool:
+            staging.prepare(kind)
+            return True
+
+        return self._record.attempt(kind, prepared) is True
+
+    def _measure(self, staging: HostStaging, kind: Staging, *, together: bool) -> None:
+        rate = self._record.attempt(
+            f"{kind} {'together' if together else 'alone'}",
+            lambda: staging.measure(kind, self._plan.staging_s, together=together),
+        )
+        if rate is not None:
+            self._record.note(copies=(*self._record.found.copies, rate))
+
+    def _read_pcie(self, staging: HostStaging) -> None:
+        uuid = self._uuid
+        if uuid is None:
+            return
+        with open_nvml() as nvml:  # takes longer than the copies, so it comes first
+            staging.while_copying(lambda: self._record.note(pcie=pcie_link(nvml, uuid)), _PCIE_S)
+
+
+_PINGS = 50
+
+
+# Copies between GPUs
+
+
+def cuda_pair(first: int, second: int, byte_count: int, budget_s: float) -> PairRate:
+    """Copies between two GPUs that this process sees, by their index."""
+    there = _Lane(first, second, byte_count)
+    back = _Lane(second, first, byte_count)
+    forward = measure(_LaneStopwatch(there), there.copy, budget_s)
+    backward = measure(_LaneStopwatch(back), back.copy, budget_s)
+
+    def both_ways() -> None:
+        there.copy()
+        back.copy()
+
+    both = measure(_LaneStopwatch(there, back), both_ways, budget_s)
+    can = torch.cuda.can_device_access_peer
+    return PairRate(
+        "cuda copy",
+        first,
+        second,
+        byte_count,
+        direct=bool(can(first, second) and can(second, first)),
+        forward=forward,
+        backward=backward,
+        both=both,
+        forward_gb_s=gb_per_s(byte_count, forward),
+        backward_gb_s=gb_per_s(byte_count, backward),
+        both_gb_s=gb_per_s(2 * byte_count, both),
+        correct=there.arrived() and back.arrived(),
+    )
+
+
+class _Lane:
+    """Copies in one direction, with streams of its own on both GPUs.
+
+    PyTorch copies in the source's current stream, and makes that and the target's current stream
+    wait for each other: two directions in the same two streams would take turns.
+    """
+
+    def __init__(self, source: int, target: int, byte_count: int) -> None:
+        here, there = torch.device("cuda", source), torch.device("cuda", target)
+        self._sent = torch.arange(byte_count // 4, dtype=torch.int32, device=here)
+        self._received = torch.full_like(self._sent, -1, device=there)
+        self.source_stream = torch.cuda.Stream(here)
+        self._target_stream = torch.cuda.Stream(there)
+        torch.cuda.synchronize(here)
+        torch.cuda.synchronize(there)
+
+    def copy(self) -> None:
+        with torch.cuda.stream(self._target_stream), torch.cuda.stream(self.source_stream):
+            self._received.copy_(self._sent, non_blocking=True)
+
+    def arrived(self) -> bool:
+        """Whether the target holds what was sent, compared on the target itself."""
+        torch.cuda.synchronize(self._sent.device)
+        torch.cuda.synchronize(self._received.device)
+        expected = torch.arange(
+            self._received.numel(), dtype=torch.int32, device=self._received.device
+        )
+        return torch.equal(self._received, expected)
+
+
+class _LaneStopwatch(Stopwatch):
+    """CUDA events in the first lane's source stream; a second lane begins and ends with it."""
+
+    def __init__(self, lead: _Lane, other: _Lane | None = None) -> None:
+        self._lead = lead.source_stream
+        self._other = other.source_stream if other is not None else None
+
+    def seconds(self, work: Work, iterations: int) -> float:
+        begin = torch.cuda.Event(enable_timing=True)
+        end = torch.cuda.Event(enable_timing=True)
+        begin.record(self._lead)
+        if self._other is not None:
+            self._other.wait_event(begin)
+        for _ in range(iterations):
+            work()
+        if self._other is not None:
+            other_done = torch.cuda.Event()
+            other_done.record(self._other)
+            self._lead.wait_event(other_done)
+        end.record(self._lead)
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / 1e3
+
+
+# Messages between processes
+
+
+def gloo_pairs(team: Team, byte_count: int, budget_s: float) -> tuple[PairRate, ...]:
+    """Every pair in turn, in about ``budget_s`` together; each rank must call it.
+
+    Timed with ``perf_counter`` from the first message to the receiver's answer to the last one.
+    All ranks return the same rates.
+    """
+    pairs = list(combinations(range(team.size), 2))
+    return tuple(
+        _GlooPair(team, first, second, byte_count).rate(budget_s / len(pairs) / 4)
+        for first, second in pairs
+    )
+
+
+_Direction = tuple[int, int]
+"""Source and target."""
+
+
+class _GlooPair:
+    def __init__(self, team: Team, first: int, second: int, byte_count: int) -> None:
+        self._team, self._first, self._second = team, first, second
+        self._bytes = byte_count
+        self._sent = torch.arange(byte_count // 4, dtype=torch.int32)
+        self._received = torch.empty_like(self._sent)
+
+    def rate(self, budget_s: float) -> PairRate:
+        there, back = (self._first, self._second), (self._second, self._first)
+        forward, came = self._timed([there], budget_s)
+        backward, came_back = self._timed([back], budget_s)
+        both, crossed = self._timed([there, back], budget_s)
+        return PairRate(
+            "gloo",
+            self._first,
+            self._second,
+            self._bytes,
+            direct=None,
+            forward=forward,
+            backward=backward,
+            both=both,
+            forward_gb_s=gb_per_s(self._bytes, forward),
+            backward_gb_s=gb_per_s(self._bytes, backward),
+            both_gb_s=gb_per_s(2 * self._bytes, both),
+            correct=came and came_back and crossed,
+            latency_us=self._latency_us(),
+        )
+
+    def _timed(self, directions: list[_Direction], budget_s: float) -> tuple[Timing, bool]:
+        """The time of one message (one each way), and whether all arrived as they were sent."""
+        self._seconds(directions, 1)
+        (once_s,) = self._team.largest([self._seconds(directions, 1)])
+        count, iterations = repetitions(once_s, budget_s)
+        samples = [self._seconds(directions, iterations) / iterations for _ in range(count)]
+        receives = self._team.rank in [target for _, target in directions]
+        right = not receives or torch.equal(self._received, self._sent)
+        return to_timing(self._team.largest(samples), iterations), self._team.all_agree(right)
+
+    def _seconds(self, directions: list[_Direction], count: int) -> float:
+        self._received.fill_(-1)
+        self._team.barrier()
+        if self._team.rank not in (self._first, self._second):
+            return 0.0
+        begin = time.perf_counter()
+        for _ in range(count):
+            self._exchange(directions, self._sent, self._received)
+        answers = [(target, source) for source, target in directions]
+        self._exchange(answers, torch.ones(1), torch.empty(1))
+        return time.perf_counter() - begin
+
+    def _exchange(
+        self, directions: list[_Direction], sent: torch.Tensor, received: torch.Tensor
+    ) -> None:
+        rank, group = self._team.rank, self._team.gloo
+        works = [dist.isend(sent, target, group) for source, target in directions if source == rank]
+        works += [
+            dist.irecv(received, source, group) for source, target in directions if target == rank
+        ]
+        for work in works:
+            if work is not None:
+                work.wait()
+
+    def _latency_us(self) -> float:
+        """Half of a round trip of 8 bytes."""
+        there, back = [(self._first, self._second)], [(self._second, self._first)]
+        ping, pong = torch.ones(2), torch.empty(2)
+        self._team.barrier()
+        elapsed_s = 0.0
+        if self._team.rank in (self._first, self._second):
+            begin = time.perf_counter()
+            for _ in range(_PINGS):
+                self._exchange(there, ping, pong)
+                self._exchange(back, ping, pong)
+            elapsed_s = time.perf_counter() - begin
+        return self._team.largest([elapsed_s])[0] / _PINGS / 2 * 1e6

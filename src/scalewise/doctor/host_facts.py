@@ -1,0 +1,212 @@
+"""What a host grants a run, read from the kernel. Nothing here needs a GPU or torch.
+
+Every reader returns None where the kernel does not tell; :func:`host_facts` then notes why.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from scalewise.gpu import GpuDevice, Nvml, NvmlError, NvmlUnavailable, open_nvml
+from scalewise.host import (
+    cpu_quota,
+    host_id,
+    memory_limit_mib,
+    processor_name,
+    recorded_in,
+    usable_cores,
+)
+from scalewise.records import DeviceFacts, DeviceInfo, HostFacts, NumaNode, PairLink, PcieLink
+
+# What NVML and sysfs say of the GPUs that are examined, and of how they are joined.
+
+
+def describe_devices(
+    slots: Sequence[DeviceInfo],
+) -> tuple[tuple[DeviceFacts, ...], tuple[PairLink, ...]]:
+    """The facts of each device and the link of each pair; NVML's silence is in ``missing``."""
+    if not any(slot.kind == "cuda" for slot in slots):
+        return tuple(DeviceFacts(slot) for slot in slots), ()
+    try:
+        with open_nvml() as nvml:
+            by_uuid = {gpu.uuid: gpu for gpu in nvml.all_devices()}
+            gpus = [by_uuid.get(slot.uuid or "") for slot in slots]
+            facts = tuple(_facts(nvml, s, gpu) for s, gpu in zip(slots, gpus, strict=True))
+            return facts, tuple(_links(nvml, gpus))
+    except NvmlUnavailable as error:
+        return tuple(DeviceFacts(slot, missing={"nvml": str(error)}) for slot in slots), ()
+
+
+def _facts(nvml: Nvml, slot: DeviceInfo, gpu: GpuDevice | None) -> DeviceFacts:
+    if gpu is None:
+        return DeviceFacts(slot, missing={"nvml": f"NVML does not show {slot.uuid}"})
+    try:
+        sample = nvml.sample(gpu, slow=True)
+    except NvmlError as error:
+        return DeviceFacts(slot, gpu.pci_bus_id, gpu.cores, missing={"nvml": str(error)})
+    processes = sample.processes
+    others = None
+    if processes is not None:
+        others = sum(p.pid != os.getpid() for p in processes)
+    wanted = ("ecc_uncorrected", "remapped_rows", "processes")
+    return DeviceFacts(
+        slot,
+        gpu.pci_bus_id,
+        gpu.cores,
+        others,
+        sample.ecc_uncorrected,
+        sample.remapped_rows,
+        {name: reason for name, reason in nvml.unavailable.items() if name in wanted},
+    )
+
+
+def _links(nvml: Nvml, gpus: Sequence[GpuDevice | None]) -> list[PairLink]:
+    links = []
+    for (first, a), (second, b) in combinations(enumerate(gpus), 2):
+        if a is None or b is None:
+            links.append(PairLink(first, second, None, None))
+            continue
+        kind, access = _told(nvml.link, a, b), _told(nvml.peer_access, a, b)
+        links.append(PairLink(first, second, kind, access))
+    return links
+
+
+def _told(
+    question: Callable[[GpuDevice, GpuDevice], str], a: GpuDevice, b: GpuDevice
+) -> str | None:
+    try:
+        return question(a, b)
+    except NvmlError:
+        return None  # the record's None; a host without this answer is common
+
+
+def pcie_link(nvml: Nvml, uuid: str) -> PcieLink:
+    """The GPU's PCIe link as it is this moment. Raises :class:`NvmlError`.
+
+    Call it while copies are running: an idle link falls back to the first generation.
+    """
+    api = nvml.api
+    try:
+        handle = api.nvmlDeviceGetHandleByUUID(uuid)
+    except api.NVMLError as error:
+        raise NvmlError(f"GPU {uuid} does not answer: {error}") from None
+    return PcieLink(
+        generation=_number(api, api.nvmlDeviceGetCurrPcieLinkGeneration, handle),
+        lanes=_number(api, api.nvmlDeviceGetCurrPcieLinkWidth, handle),
+        max_generation=_number(api, api.nvmlDeviceGetMaxPcieLinkGeneration, handle),
+        max_lanes=_number(api, api.nvmlDeviceGetMaxPcieLinkWidth, handle),
+    )
+
+
+def _number(api: Any, question: Callable[[Any], int], handle: Any) -> int | None:
+    try:
+        return int(question(handle)) or None  # 0 is what a virtual machine hides it behind
+    except api.NVMLError:
+        return None
+
+
+_SHM = Path("/dev/shm")
+
+
+def host_facts(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> HostFacts:
+    """Everything at once. ``root`` is where /proc and /sys are looked for."""
+    shm = shm_mib()
+    memory = memory_mib(root / "proc/meminfo")
+    nodes = numa_nodes(root / "sys/devices/system/node")
+    cores = usable_cores()
+    governor = cpu_governor(root / "sys/devices/system/cpu", cores[0])
+    pressure = cpu_pressure_percent(root / "proc/pressure/cpu")
+    missing = {
+        "shm": "/dev/shm is not mounted" if shm is None else None,
+        "memory": "/proc/meminfo does not tell" if memory is None else None,
+        "numa_nodes": None if nodes else "the kernel lists no NUMA nodes",
+        "cpu_governor": "no cpufreq here (common in virtual machines)" if not governor else None,
+        "cpu_pressure": "the kernel keeps no pressure figures" if pressure is None else None,
+    }
+    return HostFacts(
+        host=host_id(),
+        platform=platform.platform(),
+        processor=processor_name(),
+        usable_cores=cores,
+        cpu_quota=cpu_quota(),
+        memory_limit_mib=memory_limit_mib(),
+        memory_total_mib=memory[0] if memory else None,
+        memory_available_mib=memory[1] if memory else None,
+        shm_total_mib=shm[0] if shm else None,
+        shm_free_mib=shm[1] if shm else None,
+        numa_nodes=nodes,
+        cpu_governor=governor,
+        cpu_pressure_percent=pressure,
+        environment=recorded_in(environment),
+        missing={key: reason for key, reason in missing.items() if reason is not None},
+    )
+
+
+def shm_mib(folder: Path = _SHM) -> tuple[float, float] | None:
+    """(size, free) of the file system that shared memory lies in, in MiB."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return None
+    unit = found.f_frsize / 2**20
+    return found.f_blocks * unit, found.f_bavail * unit
+
+
+def memory_mib(meminfo: Path = Path("/proc/meminfo")) -> tuple[float, float] | None:
+    """(total, available) memory of the machine in MiB, as the kernel counts it."""
+    text = _read(meminfo)
+    lines = dict(line.split(":", 1) for line in (text or "").splitlines() if ":" in line)
+    try:
+        # "kB" there means KiB.
+        total, available = (
+            int(lines[key].split()[0]) / 1024 for key in ("MemTotal", "MemAvailable")
+        )
+    except (KeyError, ValueError):
+        return None
+    return total, available
+
+
+def numa_nodes(folder: Path = Path("/sys/devices/system/node")) -> tuple[NumaNode, ...]:
+    """The NUMA nodes with their cores, memory-only nodes included."""
+    nodes = []
+    for path in folder.glob("node[0-9]*"):
+        text = _read(path / "cpulist")
+        if text is not None:
+            nodes.append(NumaNode(int(path.name.removeprefix("node")), parse_cpu_list(text)))
+    return tuple(sorted(nodes, key=lambda node: node.node))
+
+
+def parse_cpu_list(text: str) -> tuple[int, ...]:
+    """``0-2,8`` as the kernel writes it: (0, 1, 2, 8)."""
+    cores: list[int] = []
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        cores.extend(range(int(first), int(last or first) + 1))
+    return tuple(cores)
+
+
+def cpu_governor(folder: Path, core: int) -> str | None:
+    """How the kernel chooses that core's frequency: ``performance``, ``powersave``, ..."""
+    return _read(folder / f"cpu{core}" / "cpufreq/scaling_governor")
+
+
+def cpu_pressure_percent(path: Path = Path("/proc/pressure/cpu")) -> float | None:
+    """Share of the last 10 s in which a task that could run waited for a core, on the machine."""
+    for line in (_read(path) or "").splitlines():
+        kind, *fields = line.split()
+        values = dict(f.split("=", 1) for f in fields)
+        if kind == "some" and "avg10" in values:
+            return float(values["avg10"])
+    return None
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return None

@@ -1,0 +1,214 @@
+"""What one rank of ``scalewise doctor`` runs.
+
+    python -m scalewise.measure.doctor_worker <folder>
+
+A measurement that fails is recorded as missing, with its reason, and the others go on: see
+:class:`~scalewise.measure.doctor_record.RankRecord`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scalewise.doctor.plan import ENV_DEVICE, ENV_PARENT, Plan, RankRecord, load_plan
+from scalewise.host import die_with_parent
+from scalewise.records import Backend, DeviceInfo, DeviceSample, build
+
+if TYPE_CHECKING:
+    import torch
+
+
+def main() -> int:
+    """Examine this rank's device and return the exit status: 0, or 1 if ranks lost each other."""
+    die_with_parent(int(os.environ[ENV_PARENT]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    folder = Path(sys.argv[1])
+    device = build(DeviceInfo, json.loads(os.environ[ENV_DEVICE]))
+    if device.cores:
+        # Before torch is imported: it counts the cores then.
+        os.sched_setaffinity(0, device.cores)
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return Examination(load_plan(folder), folder, rank, size, device).run()
+
+
+class Examination:
+    """The stages of one rank, in an order in which each disturbs the next the least."""
+
+    def __init__(self, plan: Plan, folder: Path, rank: int, size: int, device: DeviceInfo) -> None:
+        import torch
+
+        from scalewise.train import Team
+
+        self.plan = plan
+        self.info = device
+        self.device = torch.device("cpu")
+        if device.kind == "cuda":
+            self.device = torch.device("cuda", rank)
+            torch.cuda.set_device(self.device)
+        elif device.cores:
+            torch.set_num_threads(len(device.cores))
+        self.record = RankRecord(folder / f"rank{rank}.json", rank, self.device)
+        self.record.note(versions=_versions())
+        team = self.record.attempt("connection of the ranks", lambda: Team(rank, size))
+        self.connected = team is not None
+        self.team = team or Team(0, 1)
+        self.rank, self.size = rank, size
+
+    def run(self) -> int:
+        with self.record.stage("products of matrices"):
+            self._gemm()
+        with self.record.stage("launches"):
+            self._launches()
+        with self.record.stage("copies"):
+            self._copies()
+        apart = not self.connected
+        if self.size < 2:
+            self.record.miss("collectives and pairs", "they need two devices, and there is one")
+        elif self.connected:
+            with self.record.stage("pairs"):
+                self._pairs()
+            with self.record.stage("collectives"):
+                apart = not self._collectives()
+        if self.plan.soak_s > 0:
+            with self.record.stage("soak"):
+                self._soak(alone=apart)
+        self.record.note(stage="done")
+        return 1 if apart and self.size > 1 else 0
+
+    # Stages
+
+    def _gemm(self) -> None:
+        from scalewise.doctor.compute import gemm_rate, precisions
+
+        for precision in precisions(self.device):
+            self.team.barrier()  # all at once, as in training
+            rate = self.record.attempt(
+                f"gemm {precision}", partial(gemm_rate, self.device, precision, self.plan.gemm_s)
+            )
+            if rate is not None:
+                self.record.note(gemm=(*self.record.found.gemm, rate))
+
+    def _launches(self) -> None:
+        from scalewise.doctor.compute import launch_costs
+
+        launch = self.record.attempt(
+            "launches", lambda: launch_costs(self.device, self.plan.launch_s)
+        )
+        self.record.note(launch=launch or ())
+
+    def _copies(self) -> None:
+        from scalewise.doctor.copies import memory_copy
+
+        plan = self.plan
+        self.team.barrier()
+        copy = self.record.attempt(
+            "copy in memory",
+            lambda: memory_copy(self.device, plan.memory_bytes(self.device.type), plan.copy_s),
+        )
+        if copy is not None:
+            self.record.note(copies=(*self.record.found.copies, copy))
+        if self.device.type == "cuda":
+            from scalewise.doctor.copies import HostCopies
+
+            self.record.release()
+            HostCopies(self.record, self.team, self.plan, self.info, self.device).run()
+
+    def _pairs(self) -> None:
+        from itertools import combinations
+
+        from scalewise.doctor.copies import cuda_pair, gloo_pairs
+
+        plan, team = self.plan, self.team
+        if self.device.type == "cuda":
+            for pair in combinations(range(team.size), 2):
+                if team.rank == 0:
+                    rate = self.record.attempt(
+                        f"copies between ranks {pair[0]} and {pair[1]}",
+                        partial(cuda_pair, *pair, plan.pair_bytes, plan.pair_s),
+                    )
+                    if rate is not None:
+                        self.record.note(pairs=(*self.record.found.pairs, rate))
+                team.barrier()  # after each, so that nobody waits long enough to give up
+            return
+        rates = gloo_pairs(team, plan.gloo_pair_bytes, plan.gloo_pairs_s)
+        if team.rank == 0:
+            self.record.note(pairs=rates)
+
+    def _collectives(self) -> bool:
+        """Whether the ranks are still together afterwards."""
+        import torch
+
+        cpu = torch.device("cpu")
+        for backend in self.plan.backends(self.device.type):
+            together = False  # and stays so where the stage fails
+            with self.record.stage(backend):
+                together = self._series(backend, cpu if backend == "gloo" else self.device)
+            if not together:
+                return False
+        return True
+
+    def _series(self, backend: Backend, device: torch.device) -> bool:
+        from scalewise.doctor.collectives import measure_all
+
+        plan, team = self.plan, self.team
+        group = team.gloo if backend == "gloo" else team.nccl()
+        series = measure_all(
+            team, backend, plan.sizes(backend), plan.collectives_s(backend), device, group
+        )
+        if team.rank == 0:
+            self.record.note(collectives=(*self.record.found.collectives, *series.rates))
+        if team.rank == 0 or series.broken:
+            for key, reason in series.missing.items():
+                self.record.miss(key, reason)
+        return series.broken is None
+
+    def _soak(self, *, alone: bool) -> None:
+        from scalewise.doctor.compute import soak
+
+        if not alone:
+            self.team.barrier()
+        with self._reader() as read:
+            result = self.record.attempt("soak", lambda: soak(self.device, self.plan.soak_s, read))
+        self.record.note(soak=result)
+
+    @contextmanager
+    def _reader(self) -> Iterator[Callable[[], DeviceSample | None]]:
+        """A function that reads this rank's GPU, or one that has nothing to say."""
+        from scalewise.gpu import NvmlError, open_nvml
+
+        try:
+            nvml = open_nvml()
+        except NvmlError as error:
+            self.record.miss("soak: clocks, temperature, power", str(error))
+            yield lambda: None
+            return
+        with nvml:
+            gpu = next((g for g in nvml.all_devices() if g.uuid == self.info.uuid), None)
+            yield lambda: None if gpu is None else nvml.sample(gpu)
+
+
+def _versions() -> dict[str, str]:
+    import torch
+
+    versions = {"torch": str(torch.__version__)}
+    if torch.version.cuda is not None:
+        versions["cuda"] = torch.version.cuda
+    if torch.cuda.is_available() and torch.distributed.is_nccl_available():
+        versions["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
+    return versions
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not sys.exit: tearing down a process group whose peers are gone can hang.
+    os._exit(status)

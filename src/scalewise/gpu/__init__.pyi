@@ -1,0 +1,17 @@
+from .export import export_folder as export_folder
+from .export import import_seed_file as import_seed_file
+from .leases import Host as Host
+from .leases import HostMismatch as HostMismatch
+from .leases import Hosts as Hosts
+from .leases import Lease as Lease
+from .leases import Leases as Leases
+from .leases import Occupancy as Occupancy
+from .leases import discover as discover
+from .leases import units as units
+from .nvml import Nvml as Nvml
+from .nvml import open_nvml as open_nvml
+from .nvml_queries import GpuDevice as GpuDevice
+from .nvml_queries import NvmlError as NvmlError
+from .nvml_queries import NvmlUnavailable as NvmlUnavailable
+from .sampler import MIN_INTERVAL_S as MIN_INTERVAL_S
+from .sampler import DeviceSampler as DeviceSampler

@@ -1,0 +1,357 @@
+"""The devices of a host, and which job has which.
+
+A slot is one device: a GPU by UUID, or on a CPU host a fixed share of the cores, so that a
+speedup there means what it means on GPUs. A device is leased by a file lock that every process of
+the job inherits and that dies with the last of them, so two sweeps on one host never use the same
+device at the same time, whatever was killed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from scalewise.config import HardwareConfig, choose_gpus, cpu_devices, device_kind
+from scalewise.gpu.nvml import Nvml, open_nvml
+from scalewise.gpu.nvml_queries import GpuDevice, NvmlUnavailable
+from scalewise.host import FileLock, processor_name, runtime_folder, usable_cores
+from scalewise.records import DeviceInfo, DeviceSample
+
+# Which GPUs this process may use.
+#
+# NVML ignores ``CUDA_VISIBLE_DEVICES``, so it is read here. Indices are NVML's, in PCI bus order:
+# on a host with unlike GPUs, set ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` to make CUDA count the same way.
+
+
+def visible_devices(nvml: Nvml, env: Mapping[str, str]) -> tuple[GpuDevice, ...]:
+    """The GPUs that CUDA would show, in CUDA's order.
+
+    As CUDA does it: entries may be indices, UUIDs or unique beginnings of one, or MIG ids
+    (``MIG-<uuid>`` or ``MIG-GPU-<uuid>/<gpu instance>/<compute instance>``); the first entry that
+    names nothing hides itself and all after it; a device named twice hides all of them. A GPU in
+    MIG mode stands for its first instance.
+    """
+    everything = nvml.all_devices()
+    wanted = env.get("CUDA_VISIBLE_DEVICES")
+    if wanted is None:
+        return tuple(_usable(d, everything) for d in everything if d.parent_uuid is None)
+    chosen: list[GpuDevice] = []
+    for entry in wanted.split(","):
+        device = find_device(everything, entry.strip())
+        if device is None:
+            break
+        chosen.append(_usable(device, everything))
+    return tuple(chosen) if len({d.uuid for d in chosen}) == len(chosen) else ()
+
+
+def find_device(devices: Sequence[GpuDevice], name: str) -> GpuDevice | None:
+    """The device that an index, a UUID (or its unique beginning) or a MIG id names."""
+    if name.isdecimal():
+        return next(
+            (d for d in devices if d.index == int(name) and d.parent_uuid is None),
+            None,
+        )
+    if name.startswith("MIG-GPU-") and name.count("/") == 2:
+        parent, gpu_instance, compute_instance = name.removeprefix("MIG-").split("/")
+        ids = (gpu_instance, compute_instance)
+        return next(
+            (
+                d
+                for d in devices
+                if d.parent_uuid == parent and d.mig_ids and tuple(map(str, d.mig_ids)) == ids
+            ),
+            None,
+        )
+    if not name.startswith(("GPU-", "MIG-")):
+        return None
+    matches = [d for d in devices if d.uuid.lower().startswith(name.lower())]
+    return matches[0] if len(matches) == 1 else None
+
+
+def _usable(device: GpuDevice, everything: Sequence[GpuDevice]) -> GpuDevice:
+    instances = (d for d in everything if d.parent_uuid == device.uuid)
+    return next(instances, device)
+
+
+# Other people's processes on this host's GPUs.
+#
+# A device that was just leased and runs nothing of ours should run nothing at all. What the driver
+# lists there is somebody else's; in a container, which cannot see the host's processes, memory in
+# use is the only sign of them.
+
+
+UNSEEN_MIB = 2048.0
+"""An idle GPU's driver itself may hold several hundred MiB."""
+
+
+SETTLE_S = 5.0
+"""The driver lists a process for a moment after its end."""
+
+
+_LOOK_EVERY_S = 1.0
+
+
+_LOOK_AGAIN_S = 0.1
+"""While somebody may be just about to vanish: devices lie idle meanwhile."""
+
+
+def read_gpus() -> Mapping[str, DeviceSample]:
+    """Memory and processes of every GPU, by UUID; empty where there is no driver.
+
+    Nothing else: devices lie idle meanwhile, and the slow lane takes milliseconds a GPU.
+    """
+    try:
+        with open_nvml() as nvml:
+            return {
+                gpu.uuid: replace(nvml.sample(gpu), processes=nvml.processes(gpu))
+                for gpu in nvml.all_devices()
+            }
+    except NvmlUnavailable:
+        return {}
+
+
+def occupants(sample: DeviceSample) -> str | None:
+    """Who computes on a GPU that nobody here uses; None for nobody."""
+    if sample.processes:
+        pids = ", ".join(str(process.pid) for process in sample.processes)
+        return f"process{'es' if len(sample.processes) > 1 else ''} {pids} of others"
+    used = sample.memory_used_mib
+    if used is not None and used > UNSEEN_MIB:
+        return f"{used:.0f} MiB held by processes that cannot be seen from here"
+    return None
+
+
+@dataclass
+class Occupancy:
+    """Which free devices others use, looked up once a second at most where that lasts."""
+
+    read: Callable[[], Mapping[str, DeviceSample]] = read_gpus
+    clock: Callable[[], float] = time.monotonic
+    _samples: Mapping[str, DeviceSample] = field(default_factory=dict)
+    _read_at: float | None = None
+    _since: dict[str, float] = field(default_factory=dict)
+
+    def by(self, slot: DeviceInfo) -> str | None:
+        """Who uses a device that we hold the lock of; None for nobody."""
+        if slot.kind != "cuda" or slot.uuid is None:
+            return None
+        now = self.clock()
+        if self._read_at is None or now - self._read_at >= self._look_every_s(now):
+            self._samples, self._read_at = self.read(), now
+        sample = self._samples.get(slot.uuid)
+        who = None if sample is None else occupants(sample)
+        if who is None:
+            self._since.pop(slot.uuid, None)
+            return None
+        self._since.setdefault(slot.uuid, now)
+        return f"GPU {slot.index} has {who}"
+
+    def forget(self) -> None:
+        """A device was given back: its last sample may show the cell that has just ended there."""
+        self._read_at = None
+
+    def _look_every_s(self, now: float) -> float:
+        settling = any(now - since < SETTLE_S for since in self._since.values())
+        return _LOOK_AGAIN_S if settling else _LOOK_EVERY_S
+
+    def lasts(self, slot: DeviceInfo) -> bool:
+        """Whether others have been seen there for longer than a process takes to vanish."""
+        since = self._since.get(slot.uuid or "")
+        return since is not None and self.clock() - since >= SETTLE_S
+
+
+class HostMismatch(ValueError):  # noqa: N818 - it says what is wrong, as ValueError does
+    """This host cannot run the cell: one line with what was asked, what there is, what to do."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """The devices of this host that a hardware profile admits."""
+
+    slots: tuple[DeviceInfo, ...]
+    driver: str | None
+    topology: dict[str, str]
+    """``"0-1": "NV18"`` for each pair of GPUs by index; "?" where NVML does not tell."""
+    no_gpu: str | None = None
+    """Why there is no GPU; None where there are some."""
+    capabilities: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """CUDA compute capability of each GPU by UUID, where NVML tells."""
+    left_out: tuple[DeviceInfo, ...] = ()
+    """GPUs of another kind than the profile's, on a host that has some of its kind."""
+
+
+def discover(hardware: HardwareConfig) -> Host:
+    """Find the devices. Raises :class:`HostMismatch` where the profile asks for what is not."""
+    cores = usable_cores()
+    capabilities: dict[str, tuple[int, int]] = {}
+    try:
+        with open_nvml() as nvml:
+            gpus = visible_devices(nvml, os.environ)
+            present = gpu_slots(gpus, cores)
+            driver, topology = nvml.driver_version(), nvml.link_matrix(gpus)
+            capabilities = {g.uuid: g.compute_capability for g in gpus if g.compute_capability}
+            reason = None if gpus else "CUDA_VISIBLE_DEVICES hides every GPU"
+    except NvmlUnavailable as error:
+        present, driver, topology, reason = (), None, {}, str(error)
+    try:
+        if device_kind(hardware, present) == "cuda":
+            chosen, _ = choose_gpus(hardware, present)
+            others = () if hardware.gpus != "all" else tuple(g for g in present if g not in chosen)
+            return Host(chosen, driver, topology, None, capabilities, others)
+        if hardware.gpus != "all":
+            raise ValueError(f"hardware.gpus: found {list(hardware.gpus)}; allowed: all")
+        shares = cpu_devices(hardware, cores)
+    except ValueError as error:
+        raise HostMismatch(f"{error} ({reason})" if reason else str(error)) from None
+    name = processor_name()
+    return Host(tuple(DeviceInfo("cpu", name, cores=share) for share in shares), None, {}, reason)
+
+
+def gpu_slots(gpus: Sequence[GpuDevice], cores: Sequence[int]) -> tuple[DeviceInfo, ...]:
+    """One slot a GPU, each with an equal share of the usable cores that are near it."""
+    slots = []
+    for gpu in gpus:
+        near = [core for core in cores if core in gpu.cores] or list(cores)
+        neighbours = [other.uuid for other in gpus if other.cores == gpu.cores]
+        share = max(1, len(near) // len(neighbours))
+        begin = neighbours.index(gpu.uuid) * share
+        own = tuple(near[begin : begin + share] or near)
+        slots.append(DeviceInfo("cuda", gpu.name, gpu.uuid, gpu.index, own, gpu.memory_total_mib))
+    return tuple(slots)
+
+
+@dataclass(frozen=True)
+class Lease:
+    """Devices that belong to one job until it is released and its last process has ended."""
+
+    slots: tuple[DeviceInfo, ...]
+    locks: tuple[FileLock, ...]
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What the processes of the job are to inherit."""
+        return tuple(one for lock in self.locks for one in lock.descriptors)
+
+    def release(self) -> None:
+        for lock in self.locks:
+            lock.release()
+
+
+class Leases:
+    """Leases the slots of this host to jobs, each slot to one at a time."""
+
+    def __init__(self, occupancy: Occupancy | None = None) -> None:
+        self._held: set[str] = set()
+        """Units of the slots in use."""
+        self._occupancy = occupancy
+        self.foreign: dict[str, str] = {}
+        """Who, by UUID, has the devices that the last try found in use by other people."""
+        self.foreign_lasts = False
+        """Whether all of them have been there longer than a process takes to vanish."""
+
+    @property
+    def foreign_settles(self) -> bool:
+        """Whether those devices may be free in a moment."""
+        return bool(self.foreign) and not self.foreign_lasts
+
+    def try_lease(self, slots: Sequence[DeviceInfo], count: int) -> Lease | None:
+        """``count`` slots that nobody else uses, or None while there are not as many."""
+        taken: list[DeviceInfo] = []
+        locks: list[FileLock] = []
+        self.foreign, self.foreign_lasts = {}, True
+        for slot in slots:
+            if len(taken) == count:
+                break
+            own = self._try_lock(units(slot))
+            if own is None:
+                continue
+            if self._is_foreign(slot):
+                for lock in own:
+                    lock.release()
+                continue
+            taken.append(slot)
+            locks += own
+        lease = Lease(tuple(taken), tuple(locks))
+        if len(taken) < count:
+            lease.release()
+            return None
+        self._held |= {unit for slot in taken for unit in units(slot)}
+        return lease
+
+    def release(self, lease: Lease) -> None:
+        lease.release()
+        self._held -= {unit for slot in lease.slots for unit in units(slot)}
+        if self._occupancy is not None:
+            self._occupancy.forget()
+
+    def _is_foreign(self, slot: DeviceInfo) -> bool:
+        """Whether somebody computes on a device that we have just locked."""
+        who = None if self._occupancy is None else self._occupancy.by(slot)
+        if who is None or self._occupancy is None:
+            return False
+        self.foreign[str(slot.uuid)] = who
+        self.foreign_lasts = self.foreign_lasts and self._occupancy.lasts(slot)
+        return True
+
+    def _try_lock(self, wanted: Sequence[str]) -> list[FileLock] | None:
+        """Locks on all of ``wanted``, or None where any is in use."""
+        if not self._held.isdisjoint(wanted):
+            return None
+        locks = [FileLock(runtime_folder() / f"{unit}.lock") for unit in wanted]
+        if all(lock.try_acquire() for lock in locks):
+            return locks
+        for lock in locks:
+            lock.release()
+        return None
+
+
+def units(slot: DeviceInfo) -> tuple[str, ...]:
+    """What a device is made of, in names that every sweep on this host agrees on.
+
+    A GPU is one unit; a CPU device is its cores, because another profile may share them out
+    otherwise.
+    """
+    return (slot.uuid,) if slot.uuid else tuple(f"cpu-{core}" for core in slot.cores)
+
+
+# The devices of this host, by hardware profile, each looked for once.
+
+
+class Hosts:
+    """What this host has for each profile that a sweep asks for.
+
+    Args:
+        note: told of a profile's warnings, once each.
+    """
+
+    def __init__(self, note: Callable[[str], None] = lambda text: None) -> None:
+        self._note = note
+        self._found: dict[str, Host | HostMismatch] = {}
+
+    def of(self, hardware: HardwareConfig) -> Host:
+        """Raises :class:`HostMismatch` where the profile asks for what is not there."""
+        key = repr(hardware)
+        if key not in self._found:
+            try:
+                self._found[key] = host = discover(hardware)
+                others = [f"GPU {gpu.index} ({gpu.name})" for gpu in host.left_out]
+                if others:
+                    self._note(f"hardware={hardware.name} leaves out {', '.join(others)}")
+            except HostMismatch as mismatch:
+                self._found[key] = mismatch
+            for warning in hardware.warnings():
+                self._note(f"hardware={hardware.name}: {warning}")
+        found = self._found[key]
+        if isinstance(found, HostMismatch):
+            raise found
+        return found
+
+    def known(self) -> Iterator[Host]:
+        """Those that were found so far."""
+        return (host for host in self._found.values() if isinstance(host, Host))
+
+    def slots(self) -> int | None:
+        """The most devices that any profile has here; None before one was found."""
+        return max((len(host.slots) for host in self.known()), default=None)

@@ -1,0 +1,330 @@
+"""Every question to NVML: a value, None with its reason kept, or one of our own errors.
+
+An error is one of four things, told apart here and nowhere else:
+
+* *not there* (not supported, function not found, permission refused): the metric is None from
+  then on, and its reason stands once in :attr:`NvmlCalls.unavailable`;
+* *gone* (fell off the bus, needs a reset, driver unloaded or replaced): :class:`GpuLost`;
+* anything else is an error: :class:`NvmlError` from a single question; inside a sample that value
+  is None and the error is kept in :attr:`NvmlCalls.faults`, so that the other values survive.
+
+The fourth, no NVML at all, is told when it is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from scalewise.gpu.metrics import GPM_METRICS, Read
+
+# What can go wrong with NVIDIA's management library.
+#
+# NvmlError an answer that is neither "not there" nor "gone" ├── NvmlUnavailable no driver, or no
+# GPU that can be read └── GpuLost a GPU fell off the bus, needs a reset, or its driver went away
+
+
+class NvmlError(Exception):
+    """NVML answered with an error that is neither "not there" nor "gone"."""
+
+
+class NvmlUnavailable(NvmlError):  # noqa: N818 - named for what happened, as below
+    """This host has no NVIDIA driver, or no GPU that can be read. One line says which."""
+
+
+class GpuLost(NvmlError):  # noqa: N818
+    """A GPU stopped answering: fell off the bus, needs a reset, or its driver went away."""
+
+    def __init__(self, uuid: str, reason: str) -> None:
+        super().__init__(f"GPU {uuid} is lost: {reason}")
+        self.uuid = uuid
+        self.reason = reason
+
+
+class ErrorKinds:
+    """Which error codes mean "not there", and which "gone"."""
+
+    def __init__(self, api: Any) -> None:
+        self.not_there = frozenset(
+            {
+                api.NVML_ERROR_NOT_SUPPORTED,
+                api.NVML_ERROR_FUNCTION_NOT_FOUND,
+                api.NVML_ERROR_NO_PERMISSION,
+            }
+        )
+        self.gone = frozenset(
+            {
+                api.NVML_ERROR_GPU_IS_LOST,
+                api.NVML_ERROR_RESET_REQUIRED,
+                api.NVML_ERROR_GPU_NOT_FOUND,
+                api.NVML_ERROR_DRIVER_NOT_LOADED,
+                api.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+                api.NVML_ERROR_UNINITIALIZED,
+            }
+        )
+
+
+def words(error: Any) -> str:
+    """NVML's own words without capitals or full stop, acronyms kept: ``not supported``."""
+    parts = str(error).strip().rstrip(".").split()
+    return " ".join(w.lower() if w.istitle() else w for w in parts)
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class GpuDevice:
+    """What does not change about a GPU, or about a MIG instance of one."""
+
+    index: int
+    """NVML's index of the (parent) GPU, in PCI bus order."""
+    uuid: str
+    name: str
+    memory_total_mib: float | None
+    power_limit_w: float | None
+    pci_bus_id: str | None
+    cores: tuple[int, ...] = ()
+    """CPU cores close to the GPU; empty where NVML does not tell."""
+    parent_uuid: str | None = None
+    """The GPU a MIG instance is a part of; None for a whole GPU."""
+    mig_ids: tuple[int, int] | None = None
+    """GPU instance and compute instance of a MIG device."""
+    compute_capability: tuple[int, int] | None = None
+    """CUDA's number of the architecture; None where NVML does not tell."""
+
+
+class NvmlCalls:
+    """Questions about devices by their handles, and what is known of the answers."""
+
+    def __init__(self, api: Any) -> None:
+        self.api = api
+        self.handles: dict[str, Any] = {}
+        """By UUID; looked up once, because NVML serialises on driver locks."""
+        self.unavailable: dict[str, str] = {}
+        """Metric to the reason it cannot be read; filled as metrics are first asked for."""
+        self.faults: dict[str, str] = {}
+        """``GPU <index> <metric>`` to the last unexpected error inside a sample."""
+        self.kinds = ErrorKinds(api)
+        self._absent: set[tuple[str, str]] = set()
+
+    def is_absent(self, device: GpuDevice, metric: str) -> bool:
+        """Whether the device said before that it does not have this metric."""
+        return (device.uuid, metric) in self._absent
+
+    def ask(self, what: str, call: Callable[[], T]) -> T:
+        """A single question. Raises :class:`NvmlError` naming ``what`` could not be told."""
+        try:
+            return call()
+        except self.api.NVMLError as error:
+            raise NvmlError(f"NVML could not tell {what}: {words(error)}") from None
+
+    def attempt(self, device: GpuDevice, metric: str, call: Callable[[Any], T]) -> T | None:
+        """The answer for this device, None where there is none. Raises :class:`GpuLost`."""
+        if self.is_absent(device, metric):
+            return None
+        try:
+            return call(self.handles[device.uuid])
+        except self.api.NVMLError as error:
+            self.classify(error, device, metric)
+            return None
+
+    def read_lane(self, device: GpuDevice, lane: dict[str, Read], into: dict[str, Any]) -> None:
+        """Every metric of a lane that the device has. Raises :class:`GpuLost`."""
+        handle = self.handles[device.uuid]
+        for metric, read in lane.items():
+            if self.is_absent(device, metric):
+                continue
+            try:
+                into[metric] = read(handle)
+            except self.api.NVMLError as error:
+                self.classify(error, device, metric)
+
+    def classify(self, error: Any, device: GpuDevice, metric: str) -> None:
+        """Keep why a metric has no value. Raises :class:`GpuLost` where the GPU is gone."""
+        if error.value in self.kinds.gone:
+            raise GpuLost(device.uuid, words(error)) from None
+        # Some calls find the handle of a MIG instance invalid where they do not support it.
+        unfit = device.mig_ids is not None and error.value == self.api.NVML_ERROR_INVALID_ARGUMENT
+        if unfit or error.value in self.kinds.not_there:
+            self._absent.add((device.uuid, metric))
+            for name in GPM_METRICS if metric == "gpm" else (metric,):
+                self.unavailable.setdefault(name, f"{words(error)} (GPU {device.index})")
+        else:
+            self.faults[f"GPU {device.index} {metric}"] = words(error)
+
+
+# Which GPUs and MIG instances a host has.
+
+
+_AFFINITY_WORDS = 16
+"""64-bit words of the CPU mask asked for: 1,024 cores."""
+
+
+def find_gpus(calls: NvmlCalls, count: int) -> tuple[GpuDevice, ...]:
+    """Every GPU that answers, in NVML's order; the others are named in ``calls.faults``."""
+    found = []
+    for index in range(count):
+        try:
+            handle = calls.api.nvmlDeviceGetHandleByIndex(index)
+            found.append(_describe(calls, handle, index))
+        except calls.api.NVMLError as error:
+            calls.faults[f"GPU {index}"] = words(error)
+        except GpuLost as error:
+            calls.faults[f"GPU {index}"] = error.reason
+    return tuple(found)
+
+
+def find_mig_instances(calls: NvmlCalls, parent: GpuDevice) -> tuple[GpuDevice, ...]:
+    """The MIG instances of a GPU; empty where MIG is off or unknown. Raises GpuLost."""
+    api, handle = calls.api, calls.handles[parent.uuid]
+    found = []
+    try:
+        if api.nvmlDeviceGetMigMode(handle)[0] == 0:
+            return ()
+        slots = api.nvmlDeviceGetMaxMigDeviceCount(handle)
+    except api.NVMLError as error:
+        calls.classify(error, parent, "mig")
+        return ()
+    for slot in range(slots):
+        try:
+            mig = api.nvmlDeviceGetMigDeviceHandleByIndex(handle, slot)
+            ids = (
+                int(api.nvmlDeviceGetGpuInstanceId(mig)),
+                int(api.nvmlDeviceGetComputeInstanceId(mig)),
+            )
+        except api.NVMLError as error:
+            # Slots are sparse: an unused one is "not found".
+            if error.value not in (api.NVML_ERROR_NOT_FOUND, api.NVML_ERROR_INVALID_ARGUMENT):
+                calls.classify(error, parent, "mig")
+            continue
+        found.append(_describe(calls, mig, parent.index, parent.uuid, ids))
+    return tuple(found)
+
+
+def _describe(
+    calls: NvmlCalls,
+    handle: Any,
+    index: int,
+    parent_uuid: str | None = None,
+    mig_ids: tuple[int, int] | None = None,
+) -> GpuDevice:
+    api = calls.api
+    uuid = str(api.nvmlDeviceGetUUID(handle))
+    calls.handles[uuid] = handle
+    bare = GpuDevice(index, uuid, uuid, None, None, None, (), parent_uuid, mig_ids)
+
+    def ask(what: str, call: Callable[[Any], T]) -> T | None:
+        return calls.attempt(bare, what, call)
+
+    name = ask("name", api.nvmlDeviceGetName)
+    total = ask("memory_total_mib", lambda h: api.nvmlDeviceGetMemoryInfo(h).total / 2**20)
+    capability = ask("compute_capability", api.nvmlDeviceGetCudaComputeCapability)
+    power, bus, mask = None, None, None
+    if mig_ids is None:
+        power = ask("power_limit_w", lambda h: api.nvmlDeviceGetEnforcedPowerLimit(h) / 1000)
+        bus = ask("pci_bus_id", lambda h: str(api.nvmlDeviceGetPciInfo(h).busId))
+        mask = ask("cores", lambda h: list(api.nvmlDeviceGetCpuAffinity(h, _AFFINITY_WORDS)))
+    return GpuDevice(
+        index, uuid, name or uuid, total, power, bus, _cores(mask), parent_uuid, mig_ids, capability
+    )
+
+
+def _cores(mask: list[int] | None) -> tuple[int, ...]:
+    """The set bits of NVML's CPU mask, 64 cores a word."""
+    return tuple(
+        64 * word + bit
+        for word, bits in enumerate(mask or [])
+        for bit in range(64)
+        if bits >> bit & 1
+    )
+
+
+# How GPUs are joined, in the words of ``nvidia-smi topo``.
+
+
+_P2P_READ, _P2P_NVLINK = 0, 2
+"""Indices of nvmlDeviceGetP2PStatus (pynvml's own constant for READ is a tuple by mistake)."""
+
+
+_PEER_STATUS = {
+    0: "ok",
+    1: "chipset not supported",
+    2: "GPU not supported",
+    3: "I/O hub topology not supported",
+    4: "disabled by a driver setting",
+    5: "not supported",
+    6: "unknown",
+}
+
+
+def link_kind(api: Any, a: Any, b: Any) -> str:
+    """The best link of two device handles: ``NV<links>``, else the nearest common ancestor.
+
+    ``PIX`` one PCIe switch, ``PXB`` several, ``PHB`` a host bridge, ``NODE`` a NUMA node, ``SYS``
+    across nodes, ``INT`` one board. Raises NVML's errors.
+    """
+    links = nvlinks(api, a, b)
+    if links:
+        return f"NV{links}"
+    level = api.nvmlDeviceGetTopologyCommonAncestor(a, b)
+    return {
+        api.NVML_TOPOLOGY_INTERNAL: "INT",
+        api.NVML_TOPOLOGY_SINGLE: "PIX",
+        api.NVML_TOPOLOGY_MULTIPLE: "PXB",
+        api.NVML_TOPOLOGY_HOSTBRIDGE: "PHB",
+        api.NVML_TOPOLOGY_NODE: "NODE",
+    }.get(level, "SYS")
+
+
+def nvlinks(api: Any, a: Any, b: Any) -> int:
+    """NVLinks that join two devices, directly or through NVSwitches."""
+    try:
+        if api.nvmlDeviceGetP2PStatus(a, b, _P2P_NVLINK) != 0:
+            return 0
+        target = api.nvmlDeviceGetPciInfo(b).busId
+    except api.NVMLError as error:
+        if error.value in _absent(api):
+            return 0
+        raise
+    active = _active_links(api, a)
+    direct = sum(_remote_bus(api, a, link) == target for link in active)
+    # Behind NVSwitches the remote end is the switch: every link of both leads there.
+    return direct or min(len(active), len(_active_links(api, b)))
+
+
+def peer_access(api: Any, a: Any, b: Any) -> str:
+    """``ok`` where ``a`` reads ``b``'s memory directly, else why not. Raises NVML's errors."""
+    return _PEER_STATUS.get(api.nvmlDeviceGetP2PStatus(a, b, _P2P_READ), "unknown")
+
+
+def _active_links(api: Any, handle: Any) -> list[int]:
+    active = []
+    for link in range(api.NVML_NVLINK_MAX_LINKS):
+        try:
+            if api.nvmlDeviceGetNvLinkState(handle, link):
+                active.append(link)
+        except api.NVMLError as error:
+            # Link numbers end where the device's links do.
+            if error.value not in (*_absent(api), api.NVML_ERROR_INVALID_ARGUMENT):
+                raise
+            break
+    return active
+
+
+def _remote_bus(api: Any, handle: Any, link: int) -> str | None:
+    try:
+        return str(api.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId)
+    except api.NVMLError as error:
+        if error.value in (*_absent(api), api.NVML_ERROR_INVALID_ARGUMENT):
+            return None
+        raise
+
+
+def _absent(api: Any) -> tuple[int, ...]:
+    return (
+        api.NVML_ERROR_NOT_SUPPORTED,
+        api.NVML_ERROR_FUNCTION_NOT_FOUND,
+        api.NVML_ERROR_NO_PERMISSION,
+    )

@@ -1,0 +1,229 @@
+"""Reads a set of GPUs, lane by lane when each is due, and outlives the loss of any of them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import psutil
+
+from scalewise.gpu import xid as xid_module
+from scalewise.gpu.nvml import Nvml, open_nvml
+from scalewise.gpu.nvml_queries import GpuDevice, GpuLost, NvmlError
+from scalewise.gpu.xid import DeviceEvent
+from scalewise.records import DeviceSample, SampledDevice
+
+# Ranks sampled as processes: what a host without NVIDIA GPUs can say about its devices.
+
+
+_TREE_REFRESH_S = 2.0
+"""How often the children of a rank are looked up again: that walks the whole process table."""
+
+
+_MIN_CPU_WINDOW_S = 0.05
+"""The kernel counts CPU time in ticks of 10 ms: over less than a few of them it says nothing."""
+
+
+def process_device(rank: int) -> SampledDevice:
+    """The device under which the process of ``rank`` is recorded."""
+    return SampledDevice(f"rank{rank}", rank, f"process of rank {rank}", rank)
+
+
+class ProcessReader:
+    """CPU time and resident memory of ranks, their children (loader workers) included."""
+
+    def __init__(self) -> None:
+        self._trees: dict[int, _Tree] = {}
+
+    def read(self, pids: Mapping[int, int]) -> dict[str, DeviceSample]:
+        """One sample for each rank whose process lives; CPU is None the first time it is seen.
+
+        Pages shared between a rank and its workers are counted once for each of them.
+        """
+        samples = {}
+        for rank, pid in pids.items():
+            tree = self._trees.get(rank)
+            if tree is None or tree.pid != pid:
+                tree = self._trees[rank] = _Tree(pid)
+            # Lightning starts rank 1 as a child of rank 0: each counts for itself.
+            reading = tree.read(others=frozenset(pids.values()) - {pid})
+            if reading is not None:
+                cpu_percent, rss_mib = reading
+                samples[f"rank{rank}"] = DeviceSample(
+                    f"rank{rank}", utilization_percent=cpu_percent, memory_used_mib=rss_mib
+                )
+        return samples
+
+
+class _Tree:
+    """A process and its descendants."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._members: dict[int, psutil.Process] = {}
+        self._cpu_s: dict[int, float] = {}
+        self._refreshed_at = -_TREE_REFRESH_S
+        self._read_at: float | None = None
+
+    def read(self, others: frozenset[int]) -> tuple[float | None, float | None] | None:
+        """CPU percent (100 is one core) since the last reading and RSS in MiB; None if gone.
+
+        Whoever is ending has already given its memory back while it still is in the process
+        table: what a rank held then is not known, and its RSS is None.
+        ``others`` are descendants that belong to somebody else, with all below them.
+        """
+        now = time.monotonic()
+        if now - self._refreshed_at >= _TREE_REFRESH_S:
+            self._refresh(others)
+            self._refreshed_at = now
+        total_s: dict[int, float] = {}
+        rss: dict[int, int] = {}
+        for pid, process in list(self._members.items()):
+            try:
+                with process.oneshot():
+                    times, memory = process.cpu_times(), process.memory_info().rss
+            except psutil.Error:
+                # It ended: the CPU time since its last reading is lost with it.
+                del self._members[pid]
+                continue
+            total_s[pid] = times.user + times.system
+            rss[pid] = memory
+        if self.pid not in total_s:
+            return None
+        rss_mib = sum(rss.values()) / 2**20 if rss[self.pid] else None
+        return self._cpu_percent(now, total_s), rss_mib
+
+    def _cpu_percent(self, now: float, total_s: dict[int, float]) -> float | None:
+        before_s, read_at = self._cpu_s, self._read_at
+        if read_at is not None and now - read_at < _MIN_CPU_WINDOW_S:
+            return None
+        self._cpu_s, self._read_at = total_s, now
+        if read_at is None:
+            return None
+        # A child that was born since the last reading spent all its time since then.
+        used_s = sum(total - before_s.get(pid, 0.0) for pid, total in total_s.items())
+        return 100 * used_s / (now - read_at)
+
+    def _refresh(self, others: frozenset[int]) -> None:
+        try:
+            root = self._members.get(self.pid) or psutil.Process(self.pid)
+            found = {p.pid: p for p in (root, *root.children(recursive=True))}
+            for pid in others & found.keys():
+                for process in (found[pid], *found[pid].children(recursive=True)):
+                    found.pop(process.pid, None)
+        except psutil.Error:
+            return
+        # Kept objects remember when their process was born, so that a reused pid is noticed.
+        self._members = {pid: self._members.get(pid, p) for pid, p in found.items()}
+
+
+SLOW_INTERVAL_S = 10.0
+
+
+GPM_INTERVAL_S = 1.0
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One reading of some devices of a host."""
+
+    time: float
+    """Unix time."""
+    cost_ms: float
+    """How long it took for all of them together."""
+    samples: Mapping[str, DeviceSample]
+    """By UUID; a device that is lost is absent."""
+    events: Mapping[str, tuple[DeviceEvent, ...]] = field(default_factory=dict)
+    """By UUID, what happened to a device."""
+
+
+class GpuReader:
+    """The readings of one host. Not for use by two threads at once."""
+
+    def __init__(self, nvml: Nvml) -> None:
+        self.nvml = nvml
+        self.devices = {d.uuid: d for d in nvml.all_devices()}
+        self._xids = nvml.watch_xids(tuple(self.devices.values()))
+        self._lost: dict[str, GpuDevice] = {}
+        self._slow_at: dict[str, float] = {}
+        self._gpm_at = self._retried_at = -1e9
+
+    def read(self, uuids: Iterable[str], interval_s: float, *, all_lanes: bool = False) -> Reading:
+        """One reading of the GPUs named; ``all_lanes`` reads the slow ones whether due or not."""
+        begun, wanted = time.perf_counter(), list(uuids)
+        now = time.monotonic()
+        # Half an interval early is nearer to the due time than half an interval late.
+        gpm = all_lanes or now - self._gpm_at > GPM_INTERVAL_S - interval_s / 2
+        self._gpm_at = now if gpm else self._gpm_at
+        when = time.time()
+        happened: dict[str, list[DeviceEvent]] = {}
+        if self._lost and now - self._retried_at >= SLOW_INTERVAL_S:
+            for device in self._find_again(now):
+                happened.setdefault(device.uuid, []).append(xid_module.back(device.index))
+        if gpm:
+            for device, xid in self._xids.read():
+                if device.uuid in wanted:  # other GPUs are another cell's
+                    happened.setdefault(device.uuid, []).append(
+                        xid_module.reported(device.index, xid)
+                    )
+        samples: dict[str, DeviceSample] = {}
+        present = [u for u in wanted if u in self.devices and u not in self._lost]
+        slow = set(present) if all_lanes else self._slow_due(present, now, interval_s)
+        for uuid in present:
+            try:
+                samples[uuid] = self.nvml.sample(self.devices[uuid], slow=uuid in slow, gpm=gpm)
+            except GpuLost as error:
+                gpu = self._lost[uuid] = self.devices[uuid]
+                self._retried_at = now
+                happened.setdefault(uuid, []).append(xid_module.lost(gpu.index, error.reason))
+        self._slow_at.update(dict.fromkeys(slow, now))
+        return Reading(
+            when,
+            1e3 * (time.perf_counter() - begun),
+            samples,
+            {uuid: tuple(each) for uuid, each in happened.items()},
+        )
+
+    def _slow_due(self, uuids: list[str], now: float, interval_s: float) -> set[str]:
+        """GPUs whose slow lane is due, as few in one reading as keeps up with all of them.
+
+        Eight energy counters together take 70 ms or more, and a beat at 10 Hz is 100 ms.
+        """
+        last = {uuid: self._slow_at.get(uuid, -1e9) for uuid in uuids}
+        due = [u for u in uuids if now - last[u] > SLOW_INTERVAL_S - interval_s / 2]
+        most = math.ceil(len(uuids) * interval_s / SLOW_INTERVAL_S)
+        return set(sorted(due, key=lambda uuid: last[uuid])[:most])
+
+    def close(self) -> None:
+        self._xids.close()
+        self.nvml.close()
+
+    def _find_again(self, now: float) -> list[GpuDevice]:
+        """Look for lost GPUs: after a driver reload NVML itself has to be opened anew."""
+        self._retried_at = now
+        known = {d.uuid for d in self.devices.values() if d.uuid not in self._lost}
+        try:
+            if not known:
+                self.close()
+                self.nvml = open_nvml()
+            everything = self.nvml.all_devices()
+        except NvmlError:
+            return []  # still gone, which was said when it went
+        back = [d for d in everything if d.uuid in self._lost and self._answers(d)]
+        for device in back:
+            del self._lost[device.uuid]
+            self.devices[device.uuid] = device
+        if back:
+            # The old subscription went with the handles.
+            self._xids.close()
+            self._xids = self.nvml.watch_xids(everything)
+        return back
+
+    def _answers(self, device: GpuDevice) -> bool:
+        try:
+            self.nvml.sample(device)
+        except GpuLost:
+            return False
+        return True

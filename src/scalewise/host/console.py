@@ -1,0 +1,138 @@
+"""How a command ends whose user has gone: a signal says so, or nobody reads any longer."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import select
+import shutil
+import signal
+import sys
+from types import FrameType
+from typing import TextIO
+
+from rich.console import Console
+
+_BREAKS_THE_LINE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+"""Control characters, and what else ends a line: none of them is meant to reach a terminal."""
+
+
+def escaped(text: str) -> str:
+    """``text`` with its control characters written as Python does: a newline is ``\\n``."""
+    return _BREAKS_THE_LINE.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+# Nouns beside a number.
+
+
+def plural(number: int, noun: str) -> str:
+    """``noun`` as it stands after ``number``: ``cell`` after 1, else ``cells``."""
+    return noun if number == 1 else f"{noun}s"
+
+
+EXIT_UNREAD = 128 + signal.SIGPIPE
+
+
+EXIT_NOT_SHOWN = os.EX_IOERR
+"""All was done, but standard output could not be written: 74, as sysexits.h has it."""
+
+
+_POLITE = (signal.SIGTERM, signal.SIGHUP)
+
+
+def open_closed_streams() -> None:
+    """Put the null device where standard streams were closed (``2>&-``), for children as well.
+
+    The next file that is opened would otherwise take such a number, and get what is printed.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number is free
+            stream = open(number, "w" if number else "r", closefd=False)  # noqa: SIM115 - for good
+            setattr(sys, name, stream)
+
+
+def interrupt_on_polite_signals() -> None:
+    """Let SIGTERM and SIGHUP do once what Ctrl-C does; ``nohup`` is heeded.
+
+    A terminal that closes is told by its shell and by the kernel: the second signal must not
+    disturb what the first one began.
+    """
+    for number in _POLITE:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    for number in _POLITE:
+        # Not SIG_IGN: Python writes an error for a signal that came before and is ignored now.
+        signal.signal(number, _heed_no_more)
+    silence_unread()
+    raise KeyboardInterrupt
+
+
+def _heed_no_more(_number: int, _frame: FrameType | None) -> None:
+    """What the first signal began goes on."""
+
+
+def is_unread(error: BaseException) -> bool:
+    """Whether it says that whoever read what is printed, or the terminal, is gone."""
+    if isinstance(error, SystemExit):
+        # Rich's consoles turn it into an exit of their own.
+        return isinstance(error.__context__, BrokenPipeError)
+    if not isinstance(error, OSError) or error.errno not in (errno.EPIPE, errno.EIO):
+        return False
+    return any(map(_is_gone, (1, 2)))  # disks and other pipes fail like this too
+
+
+def silence_unread() -> None:
+    """Let standard output and standard error go nowhere, each if nobody reads it any longer."""
+    for number in filter(_is_gone, (1, 2)):
+        discard(number)
+
+
+def discard(number: int) -> None:
+    """Let a standard stream go nowhere: what it still holds would fail again at the end."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, number)
+    os.close(null)
+
+
+def _is_gone(number: int) -> bool:
+    poll = select.poll()
+    poll.register(number, 0)
+    gone = select.POLLERR | select.POLLHUP | select.POLLNVAL
+    return any(event & gone for _, event in poll.poll(0))
+
+
+def say(text: str) -> None:
+    """Write a line to standard error; where that fails there is nowhere left to say so."""
+    try:
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+    except OSError:
+        discard(2)
+
+
+# Standard output as it really is: a terminal has a width, a pipe or a file has none.
+
+
+_NO_WIDTH = 10_000
+"""Columns where nothing limits them: lines are as long as what they say."""
+
+
+def open_console(stream: TextIO | None = None) -> Console:
+    """A console as wide as the terminal behind ``stream`` (standard output), or without limit.
+
+    rich takes a pipe to be 80 columns wide and would break or cut what is longer. Whoever sets
+    ``COLUMNS`` has said how wide it is; 0, as some shells and containers say, is no width.
+    """
+    console = Console(file=stream or sys.stdout, highlight=False)
+    if console.is_terminal:
+        console.width = console.width or shutil.get_terminal_size().columns
+    elif not os.environ.get("COLUMNS", "").isdecimal() or not console.width:
+        console.width = _NO_WIDTH
+    return console

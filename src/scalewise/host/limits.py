@@ -1,0 +1,210 @@
+"""What this process may use of the machine it runs on.
+
+The host is what the process may use, not what the machine has: CPU affinity, cgroup limits
+(version 1 and 2) and memory limits all count.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
+
+
+def processor_name() -> str:
+    """The processor's model name, or the architecture where the kernel does not tell."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                return value.strip()
+    except OSError:
+        pass
+    return platform.machine()
+
+
+def usable_cores(cgroup_root: Path = _CGROUP_ROOT) -> tuple[int, ...]:
+    """The CPU cores this process may run on, in order.
+
+    Where a cgroup grants less CPU time than the affinity mask has cores, only the first
+    ``ceil(quota)`` are counted: promising more than there is would make every share of it slower.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    quota = cpu_quota(cgroup_root)
+    if quota is not None:
+        cores = cores[: max(1, math.ceil(quota))]
+    return tuple(cores)
+
+
+def cpu_quota(cgroup_root: Path = _CGROUP_ROOT) -> float | None:
+    """CPU time per wall time the cgroups allow, the smallest on the way up; None if unlimited."""
+    quotas: list[float] = []
+    for folder in _own_cgroups(cgroup_root):
+        text = _read(folder / "cpu.max")
+        if text and not text.startswith("max"):
+            quota, period = text.split()[:2]
+            quotas.append(int(quota) / int(period))
+        quota_us, period_us = (
+            _read(folder / "cpu.cfs_quota_us"),
+            _read(folder / "cpu.cfs_period_us"),
+        )
+        if quota_us and period_us and int(quota_us) > 0:
+            quotas.append(int(quota_us) / int(period_us))
+    return min(quotas, default=None)
+
+
+def memory_limit_mib(cgroup_root: Path = _CGROUP_ROOT) -> float | None:
+    """The smallest memory limit of this process's cgroups in MiB; None if there is none."""
+    limits: list[int] = []
+    for folder in _own_cgroups(cgroup_root):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            text = _read(folder / name)
+            # Version 1 spells "no limit" as a number near 2**63.
+            if text and text != "max" and int(text) < 2**60:
+                limits.append(int(text))
+    return min(limits) / 2**20 if limits else None
+
+
+def memory_available_mib(
+    cgroup_root: Path = _CGROUP_ROOT, meminfo: Path = Path("/proc/meminfo")
+) -> float | None:
+    """Memory that may still be taken without pushing anybody out, in MiB: of the machine, and of
+    this process's cgroups. None where neither tells."""
+    free = [kib / 1024 for kib in [_labelled(meminfo, "MemAvailable:")] if kib is not None]
+    for folder in _own_cgroups(cgroup_root):
+        for limit_name, used_name in (
+            ("memory.max", "memory.current"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ):
+            limit, used = _read(folder / limit_name), _read(folder / used_name)
+            if limit and used and limit != "max" and int(limit) < 2**60:
+                # Files read long ago count as used until somebody needs the room.
+                cached = _labelled(folder / "memory.stat", "inactive_file") or 0
+                free.append(max(0, int(limit) - int(used) + cached) / 2**20)
+    return min(free, default=None)
+
+
+def _labelled(path: Path, label: str) -> int | None:
+    """The number after ``label`` at the beginning of a line."""
+    for line in (_read(path) or "").splitlines():
+        words = line.split()
+        if len(words) > 1 and words[0] == label:
+            return int(words[1])
+    return None
+
+
+def oom_kills(cgroup_root: Path = _CGROUP_ROOT) -> int | None:
+    """How often the kernel has killed for memory in this process's cgroup; None where it is not
+    counted (version 1, or no cgroup)."""
+    for folder in _own_cgroups(cgroup_root):
+        for line in (_read(folder / "memory.events") or "").splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count)
+    return None
+
+
+def shared_memory_mib(path: Path = Path("/dev/shm")) -> float | None:
+    """Size of the file system through which loader workers and NCCL share memory."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return None
+    return found.f_blocks * found.f_frsize / 2**20
+
+
+def _own_cgroups(root: Path) -> Iterator[Path]:
+    """Every folder from this process's cgroup up to the root, for each hierarchy."""
+    memberships = _read(Path("/proc/self/cgroup")) or ""
+    for line in memberships.splitlines():
+        _, controllers, relative = line.split(":", 2)
+        bases = (
+            [root] if not controllers else [root / controllers, root / controllers.split(",")[0]]
+        )
+        for base in bases:
+            folder = base / relative.lstrip("/")
+            yield folder
+            while folder != base:
+                folder = folder.parent
+                yield folder
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+
+
+# How long the training thread was ready to run and had no core: the mark of a crowded host.
+
+
+_SCHEDSTAT = Path("/proc/thread-self/schedstat")
+
+
+class RunQueue:
+    """Run-queue delay of the calling thread between two moments, from the kernel's own count.
+
+    The kernel adds to it whenever the thread is put on a core, so that reading it costs nothing
+    while training. A thread that waits for a lock, a device or a peer is not ready to run and
+    counts for nothing here.
+
+    Beside it stands the CPU time of the process's other threads: they too may have held the core
+    that the training thread waited for, and then no other process is to blame.
+
+    Args:
+        path: the ``schedstat`` of the calling thread: time on a core, time ready and without one
+            (both in ns), and how often it was put on one.
+        cpu_ns: CPU time of the whole process and of the calling thread, in ns.
+    """
+
+    def __init__(
+        self,
+        path: Path = _SCHEDSTAT,
+        cpu_ns: Callable[[], tuple[int, int]] = lambda: (
+            time.process_time_ns(),
+            time.thread_time_ns(),
+        ),
+    ) -> None:
+        self.missing: str | None = None
+        self._path = path
+        self._cpu_ns = cpu_ns
+        self._begin_ns: int | None = None
+        self._begin_others_ns = 0
+        self._begin_step = 0
+
+    def begin(self, step: int) -> None:
+        """From here on; ``step`` steps have been made."""
+        self._begin_ns, self._begin_step = self._read(), step
+        self._begin_others_ns = self._others()
+
+    def ms_per_step(self, step: int) -> float | None:
+        """Mean ms a step since :meth:`begin`; None where it is not known, said in ``missing``."""
+        now_ns, steps = self._read(), step - self._begin_step
+        if now_ns is None or self._begin_ns is None or steps <= 0:
+            return None
+        return (now_ns - self._begin_ns) / 1e6 / steps
+
+    def other_threads_cpu_ms_per_step(self, step: int) -> float | None:
+        """Mean CPU ms a step since :meth:`begin` of the threads beside the calling one."""
+        steps = step - self._begin_step
+        if self._begin_ns is None or steps <= 0:
+            return None
+        return max(0.0, (self._others() - self._begin_others_ns) / 1e6 / steps)
+
+    def _others(self) -> int:
+        process_ns, thread_ns = self._cpu_ns()
+        return process_ns - thread_ns
+
+    def _read(self) -> int | None:
+        try:
+            fields = self._path.read_text().split()
+            return int(fields[1])
+        except (OSError, ValueError, IndexError) as error:
+            self.missing = f"{self._path}: {error or 'not in the format expected'}"
+            return None

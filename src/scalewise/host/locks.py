@@ -1,0 +1,211 @@
+"""Locks of processes of one user on a host.
+
+The kernel drops a lock with its holder, however the holder dies, so there is nothing to clean up
+and no stale pid to misread. Everything lies in a folder that only this user can enter.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import stat
+import tempfile
+import uuid
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def runtime_folder() -> Path:
+    """This user's folder for what lives as long as a process does; created if need be.
+
+    ``$SCALEWISE_RUNTIME_DIR``, else ``$XDG_RUNTIME_DIR/scalewise``, else
+    ``/tmp/scalewise-<uid>``. Raises OSError, also where the folder belongs to someone else: with
+    its name and what to do.
+    """
+    own = os.environ.get("SCALEWISE_RUNTIME_DIR")
+    session = os.environ.get("XDG_RUNTIME_DIR")
+    if own:
+        folder = Path(own)
+    elif session and Path(session).is_dir():
+        folder = Path(session) / "scalewise"
+    else:
+        folder = Path(tempfile.gettempdir()) / f"scalewise-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        owner = folder.lstat()
+    except FileExistsError:
+        raise _unusable(folder, errno.ENOTDIR, "it is no folder") from None
+    except OSError as error:
+        raise _unusable(folder, error.errno, f"it cannot be made ({error.strerror})") from None
+    if not stat.S_ISDIR(owner.st_mode) or owner.st_uid != os.getuid():
+        raise _unusable(folder, errno.EACCES, "it belongs to another user")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise _unusable(folder, errno.EACCES, "it cannot be written")
+    return folder
+
+
+def _unusable(folder: Path, number: int | None, why: str) -> OSError:
+    """``OSError`` itself chooses the class that belongs to the error number."""
+    said = f"{why}; locks of this host lie there: set SCALEWISE_RUNTIME_DIR to a folder of yours"
+    return OSError(number or errno.EIO, said, str(folder))
+
+
+class FileLock:
+    """An exclusive lock on a file, held until released or until this process ends.
+
+    Forks of this process do not hold it, and what it executes does only where
+    :attr:`descriptors` are handed on: then the lock is free when the last of all has let go.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor: int | None = None
+        _LOCKS.add(self)
+
+    @property
+    def held(self) -> bool:
+        return self._descriptor is not None
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What holds the lock: a process that inherits it holds the lock, too. None while free."""
+        return () if self._descriptor is None else (self._descriptor,)
+
+    def try_acquire(self) -> bool:
+        """Take the lock if nobody holds it. Raises OSError if the file cannot be opened."""
+        if self._descriptor is not None:
+            return True
+        # No link: where others can write the folder, it may lead to any file of this user.
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(self.path, flags, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        self._descriptor = descriptor
+        return True
+
+    def release(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+_LOCKS: weakref.WeakSet[FileLock] = weakref.WeakSet()
+
+
+def _drop_inherited_locks() -> None:
+    # A forked loader worker that outlives a killed rank would keep its lock alive.
+    for lock in list(_LOCKS):
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_drop_inherited_locks)
+
+
+# A folder for the length of a process, that does not outlive it for long even if it is killed.
+
+
+@contextmanager
+def scratch_folder(purpose: str) -> Iterator[Path]:
+    """An empty folder, removed at the end; those of dead processes are removed first.
+
+    Raises OSError where the runtime folder cannot be used.
+    """
+    root = runtime_folder() / purpose
+    root.mkdir(mode=0o700, exist_ok=True)
+    _remove_abandoned(root)
+    lock = _fresh_lock(root)
+    folder = lock.path.with_suffix("")
+    folder.mkdir(mode=0o700)
+    try:
+        yield folder
+    finally:
+        _remove(lock)
+
+
+def _fresh_lock(root: Path) -> FileLock:
+    while True:
+        lock = FileLock(root / f"{uuid.uuid4().hex}.lock")
+        # Between creation and locking, somebody may have taken it for a dead one's.
+        if lock.try_acquire() and lock.path.exists():
+            return lock
+        lock.release()
+
+
+def _remove_abandoned(root: Path) -> None:
+    for path in root.glob("*.lock"):
+        lock = FileLock(path)
+        if lock.try_acquire():
+            _remove(lock)
+
+
+def _remove(lock: FileLock) -> None:
+    shutil.rmtree(lock.path.with_suffix(""), ignore_errors=True)
+    lock.path.unlink(missing_ok=True)
+    lock.release()
+
+
+# Who shares this host: one locked file for each running cell, of any sweep of this user.
+#
+# The lock dies with its holder, so a cell that was killed is no neighbour of anybody.
+
+
+class Tenant:
+    """One cell's place among the cells of this host.
+
+    Args:
+        sweep: the sweep's folder, which tells cells of the same name apart.
+        cell: the cell's name.
+    """
+
+    def __init__(self, sweep: str, cell: str) -> None:
+        self._own = [sweep, cell]
+        self._folder = runtime_folder() / "cells"
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        self._lock = self._claim(json.dumps(self._own))
+        self._seen: dict[str, None] = {}
+        self.look()
+
+    def _claim(self, text: str) -> FileLock:
+        while True:
+            lock = FileLock(self._folder / uuid.uuid4().hex)
+            if lock.try_acquire() and lock.path.exists():
+                lock.path.write_text(text, encoding="utf-8")
+                return lock
+            # Between creation and locking, another cell took it for a dead one's.
+            lock.release()
+
+    @property
+    def neighbours(self) -> tuple[str, ...]:
+        """Everyone seen so far: a cell's name, with its sweep's folder where that is another."""
+        return tuple(self._seen)
+
+    def look(self) -> None:
+        """Note who is there now; files of the dead are removed."""
+        for path in sorted(self._folder.iterdir()):
+            if path == self._lock.path:
+                continue
+            probe = FileLock(path)
+            try:
+                if probe.try_acquire():
+                    path.unlink(missing_ok=True)
+                    continue
+                sweep, cell = json.loads(path.read_text(encoding="utf-8"))
+            except (FileNotFoundError, ValueError):
+                continue  # just gone, or not yet written: the next look sees it
+            finally:
+                probe.release()
+            # A cell on several hosts may have two supervisors here, as in a test.
+            if [sweep, cell] != self._own:
+                self._seen.setdefault(cell if sweep == self._own[0] else f"{sweep}/{cell}")
+
+    def leave(self) -> None:
+        self._lock.path.unlink(missing_ok=True)
+        self._lock.release()

@@ -1,0 +1,120 @@
+"""What the environment of a rank says, who sets it, and where ranks of one host meet. Torch-free.
+
+Torch's store asks nobody who he is and would listen on every interface. Whoever starts the ranks
+listens on the loopback interface instead and hands the socket to rank 0, which then needs no port
+that somebody else might take meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Mapping, Sequence
+
+ENV_STARTED = "SCALEWISE_STARTED"
+"""``forked`` in the environment of a rank that is a fork; a freshly started one has none."""
+
+
+ENV_LISTENER = "SCALEWISE_LISTENER"
+"""The descriptor of the socket that rank 0 was handed."""
+
+
+ENV_INHERITED = "SCALEWISE_INHERITED"
+"""Descriptors that a rank was handed, with commas between them."""
+
+
+ENV_WRAPPED = "SCALEWISE_WRAPPED"
+"""``1`` where another program (``hydra.launcher.wrap``) starts the rank."""
+
+
+STACKS_SIGNAL = signal.SIGUSR1
+"""The supervisor sends it before it ends a rank whose heart has stopped beating."""
+
+
+LOOPBACK = "127.0.0.1"
+
+
+_BACKLOG = 1024
+"""Ranks that may knock before rank 0 has imported what it needs."""
+
+
+SCRUBBED_NAMES = (
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "NODE_RANK",
+    "GROUP_RANK",
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+    "PL_GLOBAL_SEED",
+    "SLURM_NTASKS",
+    "SLURM_NTASKS_PER_NODE",
+    "SLURM_PROCID",
+    "SLURM_LOCALID",
+)
+"""What another launcher may have left behind. Lightning believes any of these: a child that sees
+SLURM_NTASKS takes itself for a SLURM task, and one that sees a MASTER_PORT waits there."""
+
+
+def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
+    """``environment`` without the traces of any other process launcher."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name not in SCRUBBED_NAMES and not name.startswith("TORCHELASTIC_")
+    }
+
+
+def rendezvous(rank: int, local_rank: int, world_size: int, port: int) -> dict[str, str]:
+    """The environment variables by which the ranks of one host find each other."""
+    return {
+        "MASTER_ADDR": LOOPBACK,
+        "MASTER_PORT": str(port),
+        "NODE_RANK": "0",
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
+        "WORLD_SIZE": str(world_size),
+    }
+
+
+def across_hosts(node: int, address: str) -> dict[str, str]:
+    """What differs where the ranks are on several hosts: rank 0 listens at ``address``."""
+    return {"MASTER_ADDR": address, "NODE_RANK": str(node)}
+
+
+def foreign_launch(environment: Mapping[str, str] = os.environ) -> tuple[str, int, int] | None:
+    """(launcher, rank, processes) when torchrun or srun started this process as one of several."""
+    for launcher, rank, size in (
+        ("torchrun", "RANK", "WORLD_SIZE"),
+        ("srun", "SLURM_PROCID", "SLURM_NTASKS"),
+    ):
+        if launcher == "srun" and "SLURM_STEP_ID" not in environment:
+            continue
+        if launcher == "torchrun" and "TORCHELASTIC_RUN_ID" not in environment:
+            continue
+        if rank in environment and size in environment:
+            return launcher, int(environment[rank]), int(environment[size])
+    return None
+
+
+def listen(port: int = 0) -> socket.socket:
+    """A socket that listens on the loopback interface, on any port that is free if it is 0."""
+    return socket.create_server((LOOPBACK, port), backlog=_BACKLOG)
+
+
+def on_loopback(on_gpu: bool) -> dict[str, str]:
+    """The environment variables that keep the ranks of one host from listening elsewhere.
+
+    NCCL sends its data past sockets there: what it is told is no matter of speed.
+    """
+    return {"GLOO_SOCKET_IFNAME": "lo", **({"NCCL_SOCKET_IFNAME": "lo"} if on_gpu else {})}
+
+
+def keep_from_children(inherited: Sequence[int]) -> None:
+    """Close what was handed to this process in whatever it executes; its forks still have it."""
+    for descriptor in inherited:
+        os.set_inheritable(descriptor, False)

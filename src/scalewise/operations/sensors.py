@@ -1,0 +1,187 @@
+"""Voxelization: points with features gathered into the cells of a regular grid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from scalewise.config import require
+from scalewise.operations.contract import (
+    Grid,
+    Implementation,
+    Mode,
+    Sums,
+    join_ranks,
+    uses_triton,
+    voxel_of,
+)
+
+# Multimodal fusion: streams sampled at their own times, brought to common times and joined.
+
+
+FusionBatch = tuple[Sequence[Tensor], Sequence[Tensor], Tensor]
+"""``(streams, times, targets)``: ``[B, S_i, D_i]`` each, ``[B, S_i]`` each, ``[B, T]``."""
+
+
+def interpolate(stream: Tensor, times: Tensor, targets: Tensor) -> Tensor:
+    """Values of a stream at other times, on the straight line between its neighbours.
+
+    Args:
+        stream: ``[B, S, D]``, floating point.
+        times: ``[B, S]``, ascending along S.
+        targets: ``[B, T]``. Before the first and after the last time the end value is held.
+
+    Returns ``[B, T, D]`` in the stream's type, computed in 32 bits.
+    """
+    right = torch.searchsorted(times, targets).clamp(max=times.shape[1] - 1)
+    left = (right - 1).clamp(min=0)
+    begin, end = times.gather(1, left), times.gather(1, right)
+    span = end - begin
+    # Neighbours at the same time leave nothing to interpolate: the first of them holds.
+    weight = torch.where(span > 0, (targets - begin) / span, 0.0).clamp(0, 1).unsqueeze(-1)
+    width = (-1, -1, stream.shape[2])
+    before = stream.gather(1, left.unsqueeze(-1).expand(width)).float()
+    after = stream.gather(1, right.unsqueeze(-1).expand(width)).float()
+    return torch.lerp(before, after, weight.float()).to(stream.dtype)
+
+
+def fuse(streams: Sequence[Tensor], times: Sequence[Tensor], targets: Tensor) -> Tensor:
+    """Every stream interpolated at ``targets``, joined along the features: ``[B, T, sum D_i]``."""
+    return torch.cat(
+        [interpolate(s, t, targets) for s, t in zip(streams, times, strict=True)], dim=-1
+    )
+
+
+class Fusion(nn.Module):
+    """:func:`fuse` as a model of a cell.
+
+    Args:
+        implementation: see :data:`Implementation`.
+        combine_ranks: average the fused features over ranks, as a multi-GPU robot would.
+    """
+
+    forward_only: ClassVar[Literal[True]] = True
+
+    def __init__(self, implementation: Implementation = "auto", combine_ranks: bool = True) -> None:
+        super().__init__()
+        self.implementation = implementation
+        self.combine_ranks = combine_ranks
+
+    def forward(self, batch: FusionBatch) -> Tensor:
+        """Fused features ``[B, T, sum D_i]``."""
+        streams, times, targets = batch
+        if uses_triton(self.implementation, targets.device):
+            from scalewise.operations.kernels import fuse_triton
+
+            fused = fuse_triton(streams, times, targets)
+        else:
+            fused = fuse(streams, times, targets)
+        return join_ranks(fused, "mean") if self.combine_ranks else fused
+
+    def counts(self) -> dict[str, float]:
+        return {}
+
+
+def gather(points: Tensor, features: Tensor, grid: Grid, mode: Mode) -> Sums:
+    """Points ``[B, N, 3]`` with features ``[B, N, F]`` into voxels, by PyTorch's own operators."""
+    voxel, inside = voxel_of(points, grid)
+    voxel = voxel.flatten()
+    # One voxel more takes what is outside, so that nobody has to wait and see how many there are.
+    size = len(points) * grid.voxels + 1
+    counts = values = None
+    if mode in ("count", "mean"):
+        ones = torch.ones_like(voxel, dtype=torch.int32)
+        counts = ones.new_zeros(size).scatter_add_(0, voxel, ones)[:-1]
+    elif mode == "occupancy":
+        counts = voxel.new_zeros(size, dtype=torch.int32).index_fill_(0, voxel, 1)[:-1]
+    rows = features.flatten(0, 1).float()
+    if mode == "mean":
+        values = rows.new_zeros(size, rows.shape[1]).index_add_(0, voxel, rows)[:-1]
+    elif mode == "max":
+        index = voxel.unsqueeze(1).expand_as(rows)
+        lowest = rows.new_full((size, rows.shape[1]), -torch.inf)
+        values = lowest.scatter_reduce_(0, index, rows, "amax")[:-1]
+    return Sums(counts, values, (~inside).sum())
+
+
+def finish(sums: Sums, clouds: int, grid: Grid, mode: Mode) -> Tensor:
+    """The grid of :data:`Mode` from what was gathered."""
+    if mode in ("count", "occupancy"):
+        assert sums.counts is not None
+        return sums.counts.view(clouds, *grid.shape)
+    assert sums.features is not None
+    if mode == "mean":
+        assert sums.counts is not None
+        values = sums.features / sums.counts.clamp(min=1).unsqueeze(1)
+    else:
+        values = torch.where(sums.features == -torch.inf, 0.0, sums.features)
+    return values.view(clouds, *grid.shape, -1)
+
+
+class Voxelize(nn.Module):
+    """Point clouds to grids, as a model of a cell.
+
+    Args:
+        mode: see :data:`Mode`.
+        grid_minimum, voxel_size, grid_shape: see :class:`Grid`; of the points' unit.
+        implementation: see :data:`Implementation`.
+        combine_ranks: join the grids of all ranks as if one had had all points: counts and sums
+            are added, occupancy and maxima take the larger.
+    """
+
+    forward_only: ClassVar[Literal[True]] = True
+    dropped: Tensor
+
+    def __init__(
+        self,
+        mode: Mode = "mean",
+        grid_minimum: Sequence[float] = (-4.0, -4.0, -4.0),
+        voxel_size: float = 0.0625,
+        grid_shape: Sequence[int] = (128, 128, 128),
+        implementation: Implementation = "auto",
+        combine_ranks: bool = True,
+    ) -> None:
+        super().__init__()
+        require("voxel_size", voxel_size, voxel_size > 0, "above 0")
+        require("grid_minimum", grid_minimum, len(grid_minimum) == 3, "three numbers")
+        fits = len(grid_shape) == 3 and min(grid_shape) >= 1
+        require("grid_shape", grid_shape, fits, "three numbers of at least 1")
+        x, y, z = grid_minimum
+        along_x, along_y, along_z = grid_shape
+        self.mode: Mode = mode
+        self.grid = Grid((x, y, z), voxel_size, (along_x, along_y, along_z))
+        self.implementation = implementation
+        self.combine_ranks = combine_ranks
+        self.register_buffer("dropped", torch.zeros((), dtype=torch.int64), persistent=False)
+        self._batches = 0
+
+    def forward(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """The grid for points ``[B, N, 3]`` and features ``[B, N, F]``."""
+        points, features = batch
+        triton = uses_triton(self.implementation, points.device)
+        if triton:
+            from scalewise.operations.kernels import finish_triton, gather_triton
+
+            sums = gather_triton(points, features, self.grid, self.mode)
+        else:
+            sums = gather(points, features, self.grid, self.mode)
+        self.dropped += sums.dropped
+        self._batches += 1
+        if self.combine_ranks:
+            self._join(sums)
+        return (finish_triton if triton else finish)(sums, len(points), self.grid, self.mode)
+
+    def _join(self, sums: Sums) -> None:
+        largest = self.mode in ("occupancy", "max")
+        for part in (sums.counts, sums.features):
+            if part is not None:
+                join_ranks(part, "max" if largest else "sum")
+
+    def counts(self) -> dict[str, float]:
+        """``points_dropped_per_batch``: points of this rank that were outside the grid."""
+        if not self._batches:
+            return {}
+        return {"points_dropped_per_batch": self.dropped.item() / self._batches}

@@ -1,0 +1,2 @@
+from .pruning import Pruner as Pruner
+from .pruning import UnprunableError as UnprunableError

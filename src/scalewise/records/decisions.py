@@ -1,0 +1,312 @@
+"""Why a cell that asked for ``strategy=auto`` was trained as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import PositiveFloat, PositiveInt
+
+from scalewise.records.files import UnixTime, WorldSize, load_json, save_json
+
+# The evidence of a search for the largest batch that fits: ``find_batch.json``.
+#
+# It lies in the folder of the search, and in that of every cell that was trained with what it
+# found.
+
+
+NAME = "find_batch.json"
+
+
+@dataclass(frozen=True)
+class BatchTrial:
+    """One batch size, tried on all ranks at once."""
+
+    per_device_batch_size: int
+    outcome: Literal["fits", "oom"]
+    ranks_out_of_memory: tuple[int, ...]
+    peak_allocated_mib: float | None
+    """Of the rank that needed most; None on a CPU host, and where it did not fit."""
+    step_time_ms: float | None
+    """Of the slowest rank, without communication; None where it did not fit."""
+    peak_rss_mib: float | None = None
+    """Peak resident set of the process that needed most, on a CPU host; None on a GPU, where it
+    did not fit, and where the kernel does not tell."""
+
+
+@dataclass(frozen=True)
+class BatchSearchRecord:
+    """What was found, and every trial that led there."""
+
+    per_device_batch_size: int
+    """The largest that fits, less the margin: what to use."""
+    global_batch_size: int
+    """Of all devices in one batch, gradients not accumulated."""
+    largest_that_fits: int
+    """Per device, before the margin."""
+    limited_by: Literal["memory", "max_batch", "data"]
+    """What stopped the search."""
+    margin: float
+    world_size: int
+    device: str
+    trials: tuple[BatchTrial, ...]
+    config: Mapping[str, Any]
+    """The resolved configuration of the search."""
+    limit_mib: float | None = None
+    """Memory that a rank could take: its GPU's or the cap on it, on a CPU host its share of what
+    the host had free. None in records older than this entry."""
+
+    def batch_size(self, scaling: str) -> int:
+        """What ``batch_size`` means it with ``scaling=strong`` or ``weak``."""
+        return self.per_device_batch_size if scaling == "weak" else self.global_batch_size
+
+    @property
+    def peak_mib(self) -> float | None:
+        """What the largest that fits took of the rank that needed most."""
+        best = [t for t in self.trials if t.per_device_batch_size == self.largest_that_fits]
+        peaks = [t.peak_allocated_mib or t.peak_rss_mib for t in best if t.outcome == "fits"]
+        return peaks[-1] if peaks else None
+
+    def line(self, scaling: str) -> str:
+        """What was found and why it was not more."""
+        limit = {
+            "memory": f"{self.largest_that_fits} still fit; {self.margin:.0%} of that is kept free",
+            "max_batch": f"the largest tried, for batch_search.max={self.largest_that_fits}: more "
+            "may fit; raise it, in scalewise find-batch also by --most N",
+            "data": "the largest tried: the training set has no more for each device",
+        }[self.limited_by]
+        found = f"batch_size={self.batch_size(scaling)} with scaling={scaling}"
+        each = f"{self.per_device_batch_size} samples on each of {self.world_size} x {self.device}"
+        return f"{found} was found by the search: {each} ({limit}){self._memory()}"
+
+    def _memory(self) -> str:
+        if self.peak_mib is None:
+            return ""
+        most = "" if self.limit_mib is None else f" of {self.limit_mib:,.0f}"
+        return f"; {self.largest_that_fits} took {self.peak_mib:,.0f}{most} MiB a device"
+
+
+def save_batch_search(folder: Path, record: BatchSearchRecord) -> Path:
+    """Write the record into a cell's folder, and say where."""
+    save_json(folder / NAME, record)
+    return folder / NAME
+
+
+def load_batch_search(folder: Path) -> BatchSearchRecord | None:
+    """The search that a cell is, or that its batch size came from; None if that was typed.
+
+    Raises RecordError for a damaged record.
+    """
+    path = folder / NAME
+    return load_json(path, BatchSearchRecord) if path.exists() else None
+
+
+_NAME = "decision.json"
+
+
+_LOPSIDED = 0.05
+"""How far from the middle of its interval, in halves of it, a figure is still written with ±; as
+reports write theirs."""
+
+
+@dataclass(frozen=True)
+class CandidateEvidence:
+    """What the short runs of one strategy have shown."""
+
+    name: str
+    devices: int | None
+    """Devices it ran on; None where no run ended well."""
+    runs: int
+    """Those that gave a figure."""
+    global_samples_per_s: float | None
+    """Mean over runs."""
+    low: float | None = None
+    """Lower end of its 95 % t interval; None with fewer than two runs."""
+    high: float | None = None
+    problem: str = ""
+    """Why there is no figure."""
+
+    @property
+    def doubt(self) -> str:
+        """The interval as it is written behind the figure: a half of it where both are alike.
+
+        Intervals of rates come from logarithms; a half of a wide one would reach below zero.
+        """
+        if self.global_samples_per_s is None or self.low is None or self.high is None:
+            return ""
+        half, middle = (self.high - self.low) / 2, (self.high + self.low) / 2
+        if abs(middle - self.global_samples_per_s) > _LOPSIDED * half:
+            return f" [{_rate(self.low)}, {_rate(self.high)}]"
+        return f" ± {half:,.0f}"
+
+
+@dataclass(frozen=True)
+class ThresholdRule:
+    """What the published PCIe study's rule of thumb chooses, from parameters and batch alone."""
+
+    says: Literal["single", "ddp", "undecided"]
+    reason: str
+
+
+@dataclass(frozen=True)
+class StrategyDecision:
+    """The strategy chosen, and what it was chosen by."""
+
+    chosen: str
+    reason: str
+    speedup: float | None
+    """Samples/s of the fastest candidate over those of the one with fewest devices; where they are
+    the same, of the other over those. None with one candidate measured."""
+    speedup_low: float | None
+    """Lower end of its 95 % interval."""
+    speedup_high: float | None
+    probe_steps: int
+    """Steps of each short run, warm-up included."""
+    candidates: tuple[CandidateEvidence, ...]
+    rule: ThresholdRule | None
+    """None where the parameters are not known."""
+
+    def lines(self) -> tuple[str, str, str]:
+        """What was measured, what was chosen, and what the rule of thumb says, a line each."""
+        return self._measured(), f"chosen: {self.chosen}; {self.reason}", self._baseline()
+
+    def _measured(self) -> str:
+        each = []
+        for one in self.candidates:
+            if one.global_samples_per_s is None:
+                each.append(f"{one.name} has no figure ({one.problem})")
+                continue
+            each.append(
+                f"{one.name} x{one.devices} {one.global_samples_per_s:,.0f}{one.doubt} samples/s "
+                f"({one.runs} run{'s' if one.runs != 1 else ''})"
+            )
+        return f"measured in {self.probe_steps} steps each: {', '.join(each)}"
+
+    def _baseline(self) -> str:
+        if self.rule is None:
+            return "published rule of thumb: not asked, the parameters are not known"
+        agrees = {True: "agrees", False: "disagrees with the measurement"}
+        verdict = "leaves it open" if self.rule.says == "undecided" else agrees[self.agrees]
+        return f"published rule of thumb: {self.rule.says} ({self.rule.reason}); {verdict}"
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the rule of thumb chooses one device or several as the measurement does."""
+        if self.rule is None:
+            return False
+        return (self.rule.says == "single") == (self.chosen == "single")
+
+
+def _rate(samples_per_s: float) -> str:
+    """Whole samples/s, two digits below 10: intervals of two runs end near zero, never at it."""
+    return f"{samples_per_s:,.0f}" if samples_per_s >= 10 else f"{samples_per_s:.2g}"
+
+
+def save_decision(cell: Path, decision: StrategyDecision) -> None:
+    """Write the decision into a cell's folder."""
+    save_json(cell / _NAME, decision)
+
+
+def load_decision(cell: Path) -> StrategyDecision | None:
+    """The decision a cell came from; None if its strategy was asked for by name.
+
+    Raises RecordError for a damaged record.
+    """
+    path = cell / _NAME
+    return load_json(path, StrategyDecision) if path.exists() else None
+
+
+# A published result that was measured elsewhere, as it lies in a cell's folder.
+
+
+@dataclass(frozen=True)
+class ImportedResult:
+    """One published line. What it does not say is None."""
+
+    devices: WorldSize
+    global_batch_size: PositiveInt
+    step_time_ms: PositiveFloat
+    samples_per_s: PositiveFloat
+    """As it was published, whatever was counted."""
+    communication_ms: float | None = None
+    """Published communication a step."""
+
+    @property
+    def counted_batch(self) -> float:
+        """The samples a step that the published throughput stands for."""
+        return self.samples_per_s * self.step_time_ms / 1e3
+
+
+def imported_path(cell: Path) -> Path:
+    return cell / "imported.json"
+
+
+def save_imported(cell: Path, line: ImportedResult) -> None:
+    save_json(imported_path(cell), line)
+
+
+def load_imported(cell: Path) -> ImportedResult | None:
+    """The line beside the records of the cell in folder ``cell``; None where there is none.
+
+    Raises :class:`~scalewise.records.files.RecordError`.
+    """
+    path = imported_path(cell)
+    return load_json(path, ImportedResult) if path.exists() else None
+
+
+# Devices that a sweep leases no more, with what was found: ``quarantine.json`` in its folder.
+
+
+Reason = Literal["errors", "throttling", "slow"]
+
+
+@dataclass(frozen=True)
+class QuarantinedDevice:
+    """One device, and the evidence against it."""
+
+    uuid: str
+    index: int | None
+    """NVML's, on its host."""
+    name: str
+    host: str
+    """As in :attr:`Provenance.host <scalewise.records.Provenance.host>`."""
+    reason: Reason
+    evidence: str
+    """One line with the numbers."""
+    cell: str
+    """The cell whose records show it."""
+    at: UnixTime
+
+    def __str__(self) -> str:
+        index = "" if self.index is None else f" {self.index}"
+        return f"GPU{index} ({self.uuid}): {self.evidence}"
+
+
+@dataclass(frozen=True)
+class Quarantine:
+    """All devices that a sweep has put aside."""
+
+    devices: tuple[QuarantinedDevice, ...] = ()
+
+    @property
+    def uuids(self) -> frozenset[str]:
+        return frozenset(device.uuid for device in self.devices)
+
+
+def quarantine_path(sweep: Path) -> Path:
+    return sweep / "quarantine.json"
+
+
+def load_quarantine(sweep: Path) -> Quarantine:
+    """Of the sweep in this folder; an empty one where nothing was put aside.
+
+    Raises :class:`~scalewise.records.RecordError` for a file that cannot be read.
+    """
+    path = quarantine_path(sweep)
+    return load_json(path, Quarantine) if path.exists() else Quarantine()
+
+
+def save_quarantine(sweep: Path, quarantine: Quarantine) -> None:
+    save_json(quarantine_path(sweep), quarantine)

@@ -1,0 +1,527 @@
+"""Where everything of a cell lies, and its JSON records."""
+
+from __future__ import annotations
+
+import grp
+import hashlib
+import os
+import pwd
+import shutil
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import NonNegativeInt
+
+from scalewise.records.files import (
+    FileName,
+    RecordError,
+    UnixTime,
+    WorldSize,
+    load_json,
+    open_record,
+    read_record,
+    save_json,
+    write_atomically,
+)
+from scalewise.records.model import (
+    Attempt,
+    CellResult,
+    Provenance,
+    RankError,
+    RankSummary,
+    RunningAttempt,
+    TrackingRecord,
+)
+from scalewise.records.validation import DEEPEST, DataError, build, to_plain
+
+ALIVE_S = 15.0
+"""Who runs a cell gives a sign of life every second: after this long without, it is gone."""
+
+
+_OF_A_TRY = ("steps", "metrics", "audit", "ranks", "gpu", "heartbeat", "profile")
+"""Folders that each try fills anew."""
+
+
+class CellFolder:
+    """Where the records of one cell lie, and how they are read and written."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    def __repr__(self) -> str:
+        return f"CellFolder({str(self.path)!r})"
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    def steps_path(self, rank: int) -> Path:
+        return self.path / "steps" / f"rank{rank}.bin"
+
+    def metrics_path(self, rank: int) -> Path:
+        return self.path / "metrics" / f"rank{rank}.jsonl"
+
+    def shard_path(self, rank: int) -> Path:
+        return self.path / "audit" / f"rank{rank}.npz"
+
+    def heartbeat_path(self, rank: int) -> Path:
+        return self.path / "heartbeat" / f"rank{rank}"
+
+    @property
+    def profile_path(self) -> Path:
+        """Folder of what a profiler saw; see :mod:`scalewise.records.profile`."""
+        return self.path / "profile"
+
+    def log_path(self, rank: int, stream: Literal["out", "err"]) -> Path:
+        return self.path / "logs" / f"rank{rank}.{stream}"
+
+    def device_series_path(self, host: str) -> Path:
+        return self.path / "gpu" / f"{host}.jsonl"
+
+    def device_series_paths(self) -> list[Path]:
+        return sorted((self.path / "gpu").glob("*.jsonl"))
+
+    def ranks_with_steps(self) -> list[int]:
+        """Ranks that left step records, in order."""
+        return [rank for rank, _ in _numbered(self.path / "steps", "rank", ".bin")]
+
+    def ranks_with_metrics(self) -> list[int]:
+        """Ranks that left metrics, in order."""
+        return [rank for rank, _ in _numbered(self.path / "metrics", "rank", ".jsonl")]
+
+    # Configuration and provenance
+
+    def save_config(self, config: Mapping[str, Any]) -> None:
+        import yaml
+
+        text = yaml.safe_dump(to_plain(config), sort_keys=False, allow_unicode=True)
+        write_atomically(self.path / "config.yaml", text.encode())
+
+    def load_config(self) -> dict[str, Any]:
+        import yaml  # a supervisor reads no configuration, and starts faster without it
+
+        path = self.path / "config.yaml"
+        try:
+            return build(dict[str, Any], _load_yaml(read_record(path).decode()))
+        except DataError as error:
+            raise RecordError(f"{path}: {error}") from None
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise RecordError(f"{path}: cannot be read: {error}") from error
+
+    def save_provenance(self, provenance: Provenance) -> None:
+        save_json(self.path / "provenance.json", provenance)
+
+    def load_provenance(self) -> Provenance:
+        return load_json(self.path / "provenance.json", Provenance)
+
+    # What the ranks leave
+
+    def save_rank(self, summary: RankSummary) -> None:
+        save_json(self.path / "ranks" / f"rank{summary.rank}.json", summary)
+
+    def load_rank(self, rank: int) -> RankSummary:
+        return load_json(self.path / "ranks" / f"rank{rank}.json", RankSummary)
+
+    def save_rank_error(self, error: RankError) -> None:
+        save_json(self.path / "ranks" / f"rank{error.rank}.err", error)
+
+    def load_rank_error(self, rank: int) -> RankError | None:
+        path = self.path / "ranks" / f"rank{rank}.err"
+        return load_json(path, RankError) if path.exists() else None
+
+    def clear_attempt(self) -> None:
+        """Make room for another try: what an unfinished one recorded goes, its logs are kept."""
+        if self.has_result_file():
+            # It ended once, even if its result is torn or of another cell.
+            self.move_to_earlier((*_OF_A_TRY, "logs", "result.json"))
+        for name in _OF_A_TRY:
+            if (self.path / name).exists():
+                shutil.rmtree(self.path / name)
+        logs = self.path / "logs"
+        if logs.exists():
+            self._keep_logs(logs, self.next_attempt_number() - 1)
+
+    def set_aside(self) -> Path:
+        """Move everything of a run to ``earlier/<n>``, so that the cell can run again."""
+        kept = ("earlier", "attempts", "result.json")
+        names = sorted(path.name for path in self.path.iterdir() if path.name not in kept)
+        return self.move_to_earlier((*names, "result.json"))
+
+    def move_to_earlier(self, names: Iterable[str]) -> Path:
+        """Move files and folders of the cell to a new ``earlier/<n>``, in the order of ``names``.
+
+        The result has to come last: where it stands, :meth:`clear_attempt` deletes nothing, so
+        that a crash amid the moves loses nothing either.
+        """
+        earlier = self.path / "earlier"
+        numbers = [int(p.name) for p in earlier.glob("*") if p.name.isdecimal()]
+        kept = earlier / str(max(numbers, default=0) + 1)
+        kept.mkdir(parents=True)
+        for name in names:
+            if os.path.lexists(self.path / name):
+                (self.path / name).rename(kept / name)
+        return kept
+
+    def _keep_logs(self, logs: Path, attempt: int) -> None:
+        kept = self.path / "attempts" / f"{attempt}.logs"
+        if attempt == 0 or kept.exists():
+            # Of a try that nobody recorded (killed with its supervisor, its port taken by another
+            # process): no attempt refers to them.
+            shutil.rmtree(logs)
+        else:
+            logs.rename(kept)
+
+    # How it ended
+
+    def save_result(self, result: CellResult) -> None:
+        save_json(self.path / "result.json", result)
+
+    def load_result(self) -> CellResult:
+        return load_json(self.path / "result.json", CellResult)
+
+    def load_result_of(self, cell_id: str) -> CellResult:
+        """The result of this cell. Raises :class:`RecordError` also for another cell's."""
+        result = self.load_result()
+        if result.cell_id != cell_id:
+            raise RecordError(
+                f"{self.path / 'result.json'}: result of cell {result.cell_id}; "
+                f"that of cell {cell_id} was expected"
+            )
+        return result
+
+    def has_result_file(self) -> bool:
+        """Whether a result was written, be it damaged since."""
+        return os.path.lexists(self.path / "result.json")  # a link that leads nowhere, too
+
+    def is_done(self) -> bool:
+        """A cell is done if and only if its result can be read."""
+        try:
+            self.load_result()
+        except RecordError:
+            return False
+        return True
+
+    def result_of(self, cell_id: str) -> CellResult | None:
+        """The result, if it is there, can be read and is that of this cell."""
+        try:
+            return self.load_result_of(cell_id)
+        except RecordError:
+            return None
+
+    def save_attempt(self, attempt: Attempt) -> None:
+        save_json(self.path / "attempts" / f"{attempt.number}.json", attempt)
+
+    def attempts(self) -> Iterator[Attempt]:
+        """Tries that failed, oldest first."""
+        for _, path in _numbered(self.path / "attempts", "", ".json"):
+            yield load_json(path, Attempt)
+
+    def next_attempt_number(self) -> int:
+        numbers = [number for number, _ in _numbered(self.path / "attempts", "", ".json")]
+        return max(numbers, default=0) + 1
+
+    # While it runs
+
+    def save_running(self, running: RunningAttempt) -> None:
+        save_json(self._running_path, running)
+
+    def load_running(self) -> RunningAttempt | None:
+        """The try under way, or the last one that nobody lived to record; None for none to read."""
+        try:
+            return self.read_running()
+        except RecordError:
+            return None
+
+    def read_running(self) -> RunningAttempt | None:
+        """As :meth:`load_running`, but raises :class:`RecordError` for one that is damaged."""
+        try:
+            return load_json(self._running_path, RunningAttempt)
+        except RecordError:
+            if not self._running_path.exists():
+                return None  # also where its try has ended in this moment
+            raise
+
+    def beat(self) -> None:
+        """Say that the try under way is alive."""
+        os.utime(self._running_path)
+
+    def clear_running(self) -> None:
+        self._running_path.unlink(missing_ok=True)
+
+    def last_beat(self) -> float | None:
+        """Unix time at which a try under way was last alive; None where none is."""
+        try:
+            return self._running_path.stat().st_mtime
+        except FileNotFoundError:
+            return None
+
+    @property
+    def _running_path(self) -> Path:
+        return self.path / "running.json"
+
+    def save_tracking(self, record: TrackingRecord) -> None:
+        save_json(self.path / "tracking.json", record)
+
+    def load_tracking(self) -> TrackingRecord | None:
+        path = self.path / "tracking.json"
+        return load_json(path, TrackingRecord) if path.exists() else None
+
+
+def _load_yaml(text: str) -> Any:
+    """YAML as configurations are written. Raises ValueError for what stands for far more."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where it was built
+    level = 0
+    for event in yaml.parse(text, loader):
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError("found an alias; allowed: every value written out")
+        level += isinstance(event, yaml.CollectionStartEvent)
+        level -= isinstance(event, yaml.CollectionEndEvent)
+        if level > DEEPEST:  # libyaml's time grows with the square of the levels
+            raise ValueError(f"found more than {DEEPEST} levels of brackets; allowed: fewer")
+    return yaml.load(text, loader)
+
+
+def _numbered(folder: Path, prefix: str, suffix: str) -> list[tuple[int, Path]]:
+    """Files called ``<prefix><number><suffix>``, in order: a copy beside them is no record."""
+    named = ((p.stem.removeprefix(prefix), p) for p in folder.glob(f"{prefix}*{suffix}"))
+    return sorted((int(number), path) for number, path in named if _is_number(number))
+
+
+def _is_number(text: str) -> bool:
+    # As it is written: neither "01", beside "1", nor the digits of other scripts.
+    return text.isascii() and text.isdecimal() and str(int(text)) == text
+
+
+# The checkpoints of a cell: which of them is whole, and what it was saved under.
+#
+# ``checkpoints/step-<n>/`` holds Lightning's own ``trainer.ckpt``, and of each rank ``rank<r>.pt``
+# (random states) and ``metrics<r>.jsonl`` (its metrics so far). ``checkpoint.json`` is written
+# last, with the sum of every file, and then the folder gets its name.
+
+
+_META = "checkpoint.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What ``checkpoint.json`` says."""
+
+    step: NonNegativeInt
+    """Optimizer steps done."""
+    batch: NonNegativeInt
+    """Batches of the current epoch that each rank has drawn."""
+    world_size: WorldSize
+    samples: tuple[NonNegativeInt, ...]
+    """Fed so far, by rank."""
+    devices: tuple[str, ...]
+    """Models of the devices, sorted, each once."""
+    code: Mapping[str, object]
+    """Commit and difference of the working tree; empty if unknown."""
+    files: Mapping[FileName, str]
+    """SHA-256 of each file."""
+
+
+def part_path(cell: Path, step: int) -> Path:
+    """Where the ranks put the files of a checkpoint that is not whole yet."""
+    return cell / "checkpoints" / f"step-{step:09d}.part"
+
+
+def seal(part: Path, checkpoint: Checkpoint) -> Path:
+    """Make ``part`` the cell's last checkpoint, once all its files are on disk."""
+    sums: dict[str, str] = {}
+    for path in sorted(part.iterdir()):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+        sums[path.name] = _sum(path) or ""
+    meta = {**vars(checkpoint), "files": sums}
+    save_json(part / _META, Checkpoint(**meta))
+    whole = part.with_suffix("")
+    if whole.exists():
+        shutil.rmtree(whole)
+    part.rename(whole)
+    for old in whole.parent.iterdir():
+        if old != whole and old.name < whole.name:
+            shutil.rmtree(old)
+    return whole
+
+
+def has_checkpoints(cell: Path) -> bool:
+    """Whether a checkpoint was ever whole, be it damaged since."""
+    return any(folder.suffix != ".part" for folder in (cell / "checkpoints").glob("step-*"))
+
+
+def last_checkpoint(cell: Path) -> tuple[Path, Checkpoint] | None:
+    """The latest checkpoint whose files are all as they were written; None if there is none."""
+    for folder in sorted((cell / "checkpoints").glob("step-*"), reverse=True):
+        if folder.suffix == ".part":
+            continue
+        try:
+            found = load_json(folder / _META, Checkpoint)
+        except RecordError:
+            continue
+        if all(_sum(folder / name) == known for name, known in found.files.items()):
+            return folder, found
+    return None
+
+
+def untrusted(cell: Path) -> str | None:
+    """Who but its user may have put something into a cell's checkpoints; None for nobody.
+
+    To load a checkpoint can be to run what it holds. As ssh does with its keys, the files and every
+    folder up to the sweep's are looked at: who may write a folder may replace all below it.
+    """
+    inside = sorted((cell / "checkpoints").rglob("*"))
+    for path in (cell.parent, cell, cell / "checkpoints", *inside):
+        status = path.stat()
+        if status.st_uid not in (0, os.geteuid()):
+            return f"{path} belongs to the user {status.st_uid}, not to {os.geteuid()}"
+        shared = status.st_mode & stat.S_IWGRP and not _is_private_group(status.st_gid)
+        if status.st_mode & stat.S_IWOTH or shared:
+            return f"others can write {path} (mode {stat.S_IMODE(status.st_mode):o})"
+    return None
+
+
+def _is_private_group(gid: int) -> bool:
+    """Whether the group is this user's alone, as where the umask is 002: one of his own name."""
+    try:
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return (group.gr_gid, group.gr_name) == (user.pw_gid, user.pw_name) and set(group.gr_mem) <= {
+        user.pw_name
+    }
+
+
+def drop_checkpoints(cell: Path) -> None:
+    """Remove every checkpoint of a cell."""
+    shutil.rmtree(cell / "checkpoints", ignore_errors=True)
+
+
+def _sum(path: Path) -> str | None:
+    try:
+        with open_record(path) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
+
+
+# The plan of a sweep, and where its cells lie.
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """A cell as it was asked for."""
+
+    cell_id: str
+    config_id: str
+    name: FileName
+    """The name of its folder inside the sweep's."""
+    overrides: tuple[str, ...]
+    """What the user typed for it, as Hydra understood it."""
+    repeat: NonNegativeInt
+    devices: WorldSize | None
+    """Devices it asks for; None for all of the host that runs it."""
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """Every cell of a sweep in the order it was to run."""
+
+    created_at: UnixTime
+    """Unix time."""
+    command: tuple[str, ...]
+    order_seed: int
+    """Seed of the shuffle that interleaved the repeats."""
+    cells: tuple[PlannedCell, ...]
+    policy: str = "exclusive"
+    """``exclusive``: one cell at a time on a host; ``packed``: as many as fit."""
+    slots: NonNegativeInt | None = None
+    """Devices of the host that ran it last; None if nothing ran yet."""
+
+
+class SweepFolder:
+    """A sweep on disk: ``sweep.json``, one folder a cell, ``report/``."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    @property
+    def plan_path(self) -> Path:
+        return self.path / "sweep.json"
+
+    @property
+    def lock_path(self) -> Path:
+        return self.path / "sweep.lock"
+
+    @property
+    def report_path(self) -> Path:
+        return self.path / "report"
+
+    def save_plan(self, plan: SweepPlan) -> None:
+        save_json(self.plan_path, plan)
+
+    def load_plan(self) -> SweepPlan:
+        return load_json(self.plan_path, SweepPlan)
+
+    def cell(self, name: str) -> CellFolder:
+        return CellFolder(self.path / name)
+
+    def cells(self) -> Iterator[tuple[PlannedCell, CellFolder]]:
+        """Every planned cell with its folder, in the plan's order."""
+        for planned in self.load_plan().cells:
+            yield planned, self.cell(planned.name)
+
+
+# Which try at a cell the records on disk belong to, and whether it has ended.
+
+
+@dataclass(frozen=True)
+class CurrentAttempt:
+    """The try whose records lie in the cell's folder."""
+
+    number: int
+    """Counted from 1."""
+    stamp: int
+    """When it began to write (ns): tells two tries with the same number apart."""
+    result: CellResult | None
+    """Set if the cell is done."""
+    failure: Attempt | None
+    """Set if this try failed."""
+
+    @property
+    def has_ended(self) -> bool:
+        return self.result is not None or self.failure is not None
+
+
+def current_attempt(cell: CellFolder) -> CurrentAttempt | None:
+    """The try to mirror, or None while there is nothing of it yet.
+
+    A cell that was skipped never trained, so there is nothing of it to mirror either.
+    Raises RecordError for a record that cannot be read.
+    """
+    if not (cell.path / "config.yaml").exists():
+        return None
+    stamp = _modified_ns(cell.path / "provenance.json")
+    if (cell.path / "result.json").exists():
+        result = cell.load_result()
+        return CurrentAttempt(result.attempt, stamp or 0, result, None)
+    last = max(cell.attempts(), key=lambda attempt: attempt.number, default=None)
+    if last is None or (stamp is not None and stamp / 1e9 > last.finished_at):
+        # Rank 0 writes the provenance when it starts: before that there is nothing to show.
+        number = 1 if last is None else last.number + 1
+        return None if stamp is None else CurrentAttempt(number, stamp, None, None)
+    if last.outcome == "skipped":
+        return None
+    return CurrentAttempt(last.number, stamp or 0, None, last)
+
+
+def _modified_ns(path: Path) -> int | None:
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return None

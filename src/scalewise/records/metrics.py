@@ -1,0 +1,204 @@
+"""One figure of what several ranks recorded of the same step, each of its own samples."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+from pydantic import NonNegativeInt
+
+from scalewise.records.files import Lines, RecordError, UnixTime, finite_or_none, whole_lines
+from scalewise.records.model import RankSummary
+from scalewise.records.validation import DataError, build, to_plain
+
+Grade = Literal["excellent", "good", "fair", "poor"]
+
+
+def cv_percent(values: Sequence[float]) -> float:
+    """Coefficient of variation in percent: ``100 sd / mean``.
+
+    The ranks are all there are, not a sample of more: the population's standard deviation
+    (divided by n). Raises ValueError where the mean is not positive.
+    """
+    numbers = np.asarray(values, dtype=np.float64)
+    mean = float(numbers.mean())
+    if not mean > 0:
+        raise ValueError(f"a CV needs a positive mean; found {mean}")
+    return 100 * float(numbers.std()) / mean
+
+
+GRADES: Final[Mapping[Grade, float]] = {
+    "excellent": 5.0,
+    "good": 10.0,
+    "fair": 20.0,
+    "poor": math.inf,
+}
+"""The earlier GPU monitor's four grades, each with the CV in percent that it lies below.
+
+A grade is of the CV that it stands beside: a run's of the run's, a configuration's of the mean of
+its runs (the worst of many runs would be worse than that of few)."""
+
+
+def grade(cv: float) -> Grade:
+    """The earlier GPU monitor's grade of a CV in percent."""
+    return next(name for name, below in GRADES.items() if cv < below)
+
+
+def cv_text(cv: float) -> str:
+    """A CV in percent to a tenth; with more digits where the tenth has another grade."""
+    if 0 < cv < 0.05:
+        return "<0.1"
+    written = (f"{cv:.{digits}f}" for digits in range(1, 16))
+    return next((text for text in written if grade(float(text)) == grade(cv)), f"{cv:.1f}")
+
+
+def advice(graded: Grade, slowest_rank: int, *, on_cpu: bool) -> str:
+    """What to do about a grade, in one line."""
+    compare = "waiting for cores" if on_cpu else "clocks and throttle reasons"
+    check = "what else its cores run" if on_cpu else "its device's clocks and throttling"
+    return {
+        "excellent": "nothing to do",
+        "good": "nothing to do; watch it over longer runs",
+        "fair": f"compare rank {slowest_rank}'s data wait and {compare} with the other ranks'",
+        "poor": f"rank {slowest_rank} holds the others back: check {check}, its loader, and "
+        "uneven sequence lengths",
+    }[graded]
+
+
+# Metrics over steps, in JSON lines.
+
+
+@dataclass(frozen=True)
+class MetricRow:
+    """Metrics at one step."""
+
+    time: UnixTime
+    """Unix time."""
+    step: NonNegativeInt
+    """Optimizer steps done."""
+    epoch: NonNegativeInt
+    samples: NonNegativeInt
+    """Samples fed so far by all ranks together."""
+    values: Mapping[str, float | None]
+    """E.g. ``train_loss``, ``learning_rate``, ``val_accuracy``; None is "not a finite number"."""
+    step_samples: int | None = None
+    """Samples this rank fed in the step whose loss this is. None: a row of no one step (a
+    validation, an epoch), batches that could not be counted, records older than this field."""
+
+
+class MetricsWriter:
+    """Appends :class:`MetricRow` lines, to a copy of ``earlier`` ones where a try goes on."""
+
+    def __init__(self, path: Path, earlier: Path | None = None) -> None:
+        self.path = path
+        self._lines = Lines(path)
+        if earlier is not None and earlier.exists():
+            for line in earlier.read_text(encoding="utf-8").splitlines():
+                self._lines.write(json.loads(line))
+                self._lines.rows += 1
+
+    @property
+    def rows(self) -> int:
+        return self._lines.rows
+
+    def append(self, row: MetricRow) -> None:
+        values = {k: finite_or_none(v) for k, v in row.values.items()}
+        self._lines.write({**to_plain(row), "values": values})
+        self._lines.rows += 1
+
+    def close(self) -> None:
+        self._lines.close()
+
+
+def read_metrics(path: Path) -> list[MetricRow]:
+    """All whole rows of a metrics file."""
+    rows = []
+    for number, plain in whole_lines(path, []):
+        try:
+            rows.append(build(MetricRow, plain))
+        except DataError as error:
+            raise RecordError(f"{path}, line {number}: {error}") from error
+    return rows
+
+
+RowKey = tuple[int, int]
+"""Step, and how many rows of that step came before."""
+
+
+_OF_OWN_SAMPLES = frozenset({"train_loss"})
+"""Metrics that each rank records of its own samples alone, also in rows that do not count them."""
+
+
+class RowKeys:
+    """The keys by which the rows of one rank, taken in order, find those of the others."""
+
+    def __init__(self) -> None:
+        self._last: RowKey | None = None
+
+    def key(self, row: MetricRow) -> RowKey:
+        """The key of the next row."""
+        again = self._last is not None and self._last[0] == row.step
+        self._last = (row.step, self._last[1] + 1 if again and self._last else 0)
+        return self._last
+
+
+def keyed(rows: Iterable[MetricRow]) -> Iterator[tuple[RowKey, MetricRow]]:
+    """The rows of one rank in order, each with its key."""
+    keys = RowKeys()
+    return ((keys.key(row), row) for row in rows)
+
+
+def weights_of(name: str, rows: Sequence[MetricRow]) -> tuple[float, ...] | None:
+    """By how much the metric ``name`` of each of ``rows``, one a rank, counts in their mean.
+
+    By the samples of the step. What is of no one step (a validation score that a user's module
+    does not reduce over the ranks) counts alike, as in Lightning's own ``sync_dist``. None where
+    samples decide and the records, older ones, do not tell them.
+    """
+    counts = [row.step_samples for row in rows]
+    known = tuple(float(count) for count in counts if count is not None)
+    if len(known) == len(rows):
+        return known
+    return None if name in _OF_OWN_SAMPLES else (1.0,) * len(rows)
+
+
+def mean_over_ranks(
+    values: Sequence[float | None], weights: Sequence[float] | None
+) -> float | None:
+    """The mean of one metric over ranks, weighted; None if any rank's is, which is not finite.
+
+    Values that agree (ranks that hold one replica together, scores that were reduced over the
+    ranks) stay what they are to the last bit, and need no ``weights``.
+
+    Raises ValueError for values that differ without a weight above 0.
+    """
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    if len(set(known)) == 1:
+        return known[0]
+    if weights is None or sum(weights) <= 0:
+        raise ValueError(f"weights: found {weights} for values that differ; give one a value")
+    pairs = zip(known, weights, strict=True)
+    return sum(value * weight for value, weight in pairs) / sum(weights)
+
+
+def last_metrics(ranks: Sequence[RankSummary]) -> dict[str, float | None]:
+    """The last value of each metric, over all ranks that have one.
+
+    A loss that each rank has of its own samples is weighted by those of the whole run: they are in
+    the proportion of a step's, but for a short last batch of an epoch.
+    """
+    found: dict[str, float | None] = {}
+    for name in dict.fromkeys(name for one in ranks for name in one.metrics):
+        having = [one for one in ranks if name in one.metrics]
+        fed = tuple(float(one.samples_fed) for one in having)
+        alike = (1.0,) * len(having)
+        weights = fed if name in _OF_OWN_SAMPLES and sum(fed) > 0 else alike
+        found[name] = mean_over_ranks([one.metrics[name] for one in having], weights)
+    return found

@@ -1,0 +1,391 @@
+"""How a cell ended: tries, the result, and what the trackers were given of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+
+from scalewise.records.files import Rank, UnixTime, WorldSize
+
+# What the ranks of a cell sent to each other, counted while it ran.
+
+
+@dataclass(frozen=True)
+class CommunicationRecord:
+    """What one rank gave to collectives in its timed steps, on average for an optimizer step."""
+
+    what: Literal["gradients", "parameters"]
+    """Gradients are averaged before an optimizer steps, parameters after it has."""
+    rounds_per_step: float
+    """Times that all gradients (or parameters) were averaged. Above 1: more often than needed.
+    1 / K where K steps share one."""
+    payload_bytes_per_step: float
+    """Bytes handed to the all-reduce, as compressed. A ring all-reduce over N ranks sends
+    2 (N - 1) / N times as much over each link."""
+    ms_per_step: float | None = None
+    """Time the rank spent in it; None where the step records carry it as exposed communication."""
+
+
+# How the steps of one rank were really executed, as opposed to what was asked for.
+
+
+@dataclass(frozen=True)
+class ExecutionRecord:
+    """None is "not known" or "does not apply", never zero."""
+
+    requested: str
+    """``eager``, ``compile`` or ``cudagraph``."""
+    ran: str
+    """The same, after a fall-back: what the timed steps did."""
+    fell_back_because: str | None = None
+    """Why ``ran`` is not ``requested``; the same on every rank."""
+    prepare_s: float | None = None
+    """Seconds that compiling or capturing took, steps run meanwhile included."""
+    prepare_steps: int = 0
+    """Steps that were taken before the way of executing was settled, all flagged as warm-up."""
+    steps_per_batch: int = 1
+    graphs: int | None = None
+    """Graphs captured or compiled; None for eager steps."""
+    graph_breaks: int | None = None
+    """``compile``: places where the compiler handed back to Python."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """Settings that were in force: activation checkpointing, memory cap, ..."""
+
+
+# Which layers of a rank's model multiplied in fp8.
+
+
+@dataclass(frozen=True)
+class Fp8Record:
+    """The linear layers of one rank, read off the live module after training."""
+
+    fp8_layers: tuple[str, ...]
+    """Names of those that multiplied in fp8, forward and backward."""
+    other_layers: tuple[str, ...]
+    """Names of those that stayed in bf16: a width that 16 does not divide, or a class of their
+    own."""
+
+
+# Where a rank stood in a pipeline.
+
+
+@dataclass(frozen=True)
+class PipelineRecord:
+    """The schedule one rank followed."""
+
+    schedule: Literal["1f1b", "gpipe"]
+    stages: int
+    """Of the whole pipeline, one a device."""
+    stage: int
+    """This rank's, from 0."""
+    microbatches: int
+    """Parts of a replica's batch, one behind another."""
+
+    @property
+    def bubble_share(self) -> float:
+        """Share of the schedule in which a device has nothing to do, were all stages equal.
+
+        ``(p - 1) / (m + p - 1)`` with p stages and m microbatches, for GPipe and 1F1B alike
+        (Huang et al., 2019; Narayanan et al., 2021, section 2.2).
+        """
+        return (self.stages - 1) / (self.microbatches + self.stages - 1)
+
+
+# Where a cell ran, and what its result depends on beside its configuration.
+
+
+PROTOCOL = 2
+"""How steps are timed now. 1: a thread of the recorder opened a context on GPU 0 from every other
+rank, and stalled all ranks of a run on several GPUs."""
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """The device one rank ran on."""
+
+    kind: Literal["cuda", "cpu"]
+    """What computed."""
+    name: str
+    """``NVIDIA H200``, or the processor's model name."""
+    uuid: str | None = None
+    """The GPU's UUID; None on a CPU host."""
+    index: int | None = None
+    """NVML's index of the GPU on its host; None on a CPU host."""
+    cores: tuple[int, ...] = ()
+    """The CPU cores the rank was bound to."""
+    memory_total_mib: float | None = None
+    """The GPU's memory; None on a CPU host."""
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What a result depends on beside its configuration."""
+
+    command: tuple[str, ...]
+    host: str
+    """What tells the host apart without naming it: :mod:`scalewise.host_identity`. Twelve digits
+    without a kind before them are the hash of the host's name, from before there were kinds; beside
+    one with a kind it may be the same host."""
+    platform: str
+    python: str
+    packages: Mapping[str, str]
+    """Distribution name to version."""
+    code: Mapping[str, Any]
+    """``commit``, ``dirty`` and ``diff_sha256`` of scalewise's working tree. Where it has none,
+    :data:`SOURCE_SHA256`, and those three of the tree that the run started in, with
+    :data:`WORKING_DIRECTORY` as ``tree``. Where classes of the user's own were named,
+    :data:`CLASS_FILES`. Older records have no hash and no files."""
+    devices: tuple[DeviceInfo, ...]
+    """One for each local rank."""
+    driver: str | None
+    cuda: str | None
+    nccl: str | None
+    environment: Mapping[str, str]
+    """Those of :data:`scalewise.recorded_environment.RECORDED`, as the ranks saw them."""
+    usable_cores: int
+    """Of the host, for all its cells; what a rank was bound to is in ``devices``."""
+    memory_limit_mib: float | None
+    """The cgroup's memory limit; None where there is none."""
+    shared_memory_mib: float | None = None
+    """Size of /dev/shm; None where there is none."""
+    emulated: tuple[str, ...] = ()
+    """What was made to look different from what it is, e.g. ``NCCL_P2P_DISABLE=1``."""
+    topology: Mapping[str, str] = field(default_factory=dict)
+    """Link kind for each pair of GPUs, ``"0-1": "NV18"``."""
+    peak_tflops: Mapping[str, Annotated[float, Field(gt=0, le=10**9)]] = field(default_factory=dict)
+    """Data sheet rate of one device for each precision; empty where no profile describes it."""
+    peak_source: str | None = None
+    """The document and date those rates are from."""
+    data: Mapping[str, str] = field(default_factory=dict)
+    """Argument of the data set to the size and sum of the file it named; empty where none did."""
+    own_code: Mapping[str, str] = field(default_factory=dict)
+    """Sums of import graphs in older records, which compare with nothing; now ``code`` holds
+    :data:`CLASS_FILES`."""
+    started: Literal["fresh", "forked"] = "fresh"
+    """``forked``: the ranks are forks of a process that had imported everything already."""
+    protocol: int = 1
+    """As :data:`PROTOCOL` was for the process that recorded."""
+
+
+# What one rank did, and what it died of.
+
+
+@dataclass(frozen=True)
+class RankSummary:
+    """What one rank did, counted while it ran. None is "not known", never zero."""
+
+    rank: Rank
+    local_rank: Rank
+    pid: int
+    device: DeviceInfo
+    parameters_total: NonNegativeInt
+    """Counted from the live module."""
+    parameters_trainable: NonNegativeInt
+    steps_completed: NonNegativeInt
+    """Optimizer steps, warm-up included."""
+    samples_fed: NonNegativeInt
+    """Samples this rank fed to its replica, warm-up included."""
+    epochs_completed: NonNegativeInt
+    gradient_bytes: int | None
+    """Bytes reduced in one step under DDP; None where nothing is reduced."""
+    gradient_buckets: int | None
+    flops_per_sample: Annotated[float, Field(ge=0, le=1e30)] | None
+    """The model's declared count, forward and backward of one sample; None if it declares none."""
+    peak_allocated_mib: float | None
+    """The CUDA allocator's peak; None on a CPU host."""
+    peak_reserved_mib: float | None
+    allocation_retries: int | None
+    peak_rss_mib: float
+    """Peak resident set of this process."""
+    metrics: Mapping[str, float | None]
+    """The last value of each metric; None is "not a finite number"."""
+    step_rows: NonNegativeInt
+    metric_rows: NonNegativeInt
+    resumed_at_step: int | None = None
+    """Steps done by an earlier try, from whose checkpoint this one went on: no times of theirs
+    are here. None for a run from the start."""
+    largest_step_samples: int | None = None
+    """Samples of the recorded step that fed most; None in older records."""
+    steps_without_loss: int | None = None
+    """Steps of this try whose batches gave no loss, and so no gradient: they trained nothing. None
+    where a module optimizes by hand or nothing optimizes, and in older records."""
+    loader_batch_size: int | None = None
+    """Samples of a batch as this rank's loader says itself; None where it does not, and in older
+    records."""
+    batch_shape: tuple[int, ...] | None = None
+    """Of the first tensor of the first batch: its first dimension is counted as samples."""
+    parameters_changed: bool | None = None
+    """Whether any trainable parameter is another than before the first step; None where nothing
+    optimizes, where ranks hold parts of the model, and in older records."""
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """Series that could not be taken, and why."""
+    data_shard: Rank | None = None
+    """Which part of each global batch it fed: samples of ranks that share one count once. None: a
+    part of its own."""
+    probed_samples_per_s: float | None = None
+    """Forward and backward of its device alone, measured before training to share out batches; None
+    where nobody asked."""
+    communication: CommunicationRecord | None = None
+    """What it gave to collectives; None where it trained alone or nothing could count it."""
+    run_queue_ms_per_step: float | None = None
+    """Mean ms a timed step in which the training thread was ready to run and had no core."""
+    other_threads_cpu_ms_per_step: float | None = None
+    """Mean CPU ms a timed step of the rank's other threads: they may have held that core."""
+    optimizer_state_bytes: int | None = None
+    """Bytes of optimizer state on this rank after the last step; None where nothing optimizes."""
+    own_optimizer: str | None = None
+    """Class of the optimizer that a user's LightningModule built itself, several joined by ``+``,
+    ``none`` where it built none; None where the configuration's was used."""
+    pruned_share: float | None = None
+    """Share of the prunable weights that are 0 at the end, 0 to 1; None where nothing prunes."""
+    pruning_state_bytes: int | None = None
+    """Bytes of masks and scores on this rank; None where nothing prunes."""
+    pipeline: PipelineRecord | None = None
+    """Its stage and schedule; None where there is no pipeline."""
+    execution: ExecutionRecord | None = None
+    """How its steps were really executed; None in records older than this entry."""
+    fp8: Fp8Record | None = None
+    """Which linear layers multiplied in fp8; None where none did."""
+
+    FORMER_KEYS: ClassVar[frozenset[str]] = frozenset({"standstills", "loader_samples_per_step"})
+
+
+@dataclass(frozen=True)
+class RankError:
+    """What a rank died of, written by the rank itself before it goes."""
+
+    rank: Rank
+    time: UnixTime
+    """Unix time at which the error surfaced: the earliest rank is the culprit."""
+    kind: Literal["exception", "oom", "config", "disk"]
+    message: str
+    """One line."""
+    traceback: str
+
+
+@dataclass(frozen=True)
+class RunningAttempt:
+    """A try under way. Its file is touched every second or so while its supervisor lives."""
+
+    number: PositiveInt
+    """Counted from 1."""
+    started_at: UnixTime
+    """Unix time."""
+    devices: tuple[DeviceInfo, ...]
+    """One a rank."""
+    pids: tuple[int, ...] = ()
+    """Of the ranks, once they have started; only where the sweep's own process samples them."""
+
+
+Cause = Literal[
+    "exception",
+    "oom",
+    "signal",
+    "exit",
+    "timeout",
+    "hang",
+    "config",
+    "disk",
+    "host",
+    "supervisor",
+    "interrupted",
+    "preempted",
+]
+"""What a try ended of."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A try that did not end in a result."""
+
+    number: PositiveInt
+    outcome: Literal["failed", "skipped", "interrupted"]
+    cause: Cause
+    message: str
+    """One line: what happened, and where to look."""
+    rank: Rank | None
+    """The rank that failed first; None when no rank is to blame."""
+    exit_code: int | None
+    """That rank's exit status; negative for the signal that ended it."""
+    last_lines: tuple[str, ...]
+    """The end of that rank's stderr."""
+    started_at: UnixTime
+    finished_at: UnixTime
+    elapsed_s: NonNegativeFloat | None = None
+    """From start to end by a clock that nobody sets; None where nobody saw
+    both, and in older records."""
+
+    @property
+    def took_s(self) -> float:
+        """Seconds from start to end; by the time of day where nothing better is known."""
+        return _seconds(self.started_at, self.finished_at, self.elapsed_s)
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """A finished cell. It is written last, and only when every rank ended well."""
+
+    cell_id: str
+    """Hash of the requested configuration that determines the result, repeat included."""
+    config_id: str
+    """The same without the repeat: cells that share it are repeats of one another."""
+    name: str
+    repeat: NonNegativeInt
+    attempt: PositiveInt
+    """How many tries it took, counted from 1."""
+    started_at: UnixTime
+    finished_at: UnixTime
+    world_size: WorldSize
+    strategy: str
+    scaling: Literal["strong", "weak"]
+    global_batch_size: PositiveInt
+    per_device_batch_size: PositiveInt
+    co_tenants: tuple[str, ...]
+    """Cells and foreign processes that shared the host while this one ran."""
+    ranks: Annotated[tuple[RankSummary, ...], Field(min_length=1)]
+    models: PositiveInt = 1
+    """Models that were trained: above 1, ranks that never met, a ceiling and no training job."""
+    elapsed_s: NonNegativeFloat | None = None
+    """From start to end by a clock that nobody sets; None in older records."""
+
+    FORMER_KEYS: ClassVar[frozenset[str]] = frozenset({"objective"})
+
+    @property
+    def took_s(self) -> float:
+        """Seconds from start to end; by the time of day where nothing better is known."""
+        return _seconds(self.started_at, self.finished_at, self.elapsed_s)
+
+
+def _seconds(started_at: float, finished_at: float, elapsed_s: float | None) -> float:
+    # Between two times of day the clock may have been set, even back to before the start.
+    return max(0.0, finished_at - started_at) if elapsed_s is None else elapsed_s
+
+
+@dataclass(frozen=True)
+class TrackerState:
+    """What one tracker was given, and what it gave back."""
+
+    status: Literal["synced", "incomplete", "failed"]
+    handed_over: int
+    """Rows logged to it."""
+    read_back: int | None
+    """Rows that it counts itself at the end; None where it does not, or could not be asked."""
+    location: str
+    """Project and run, folder or URL: where a person finds it."""
+    problem: str | None = None
+    """What went wrong, in one line."""
+
+
+@dataclass(frozen=True)
+class TrackingRecord:
+    """How the mirrors of a cell stand."""
+
+    trackers: Mapping[str, TrackerState]
+    """``trackio`` and ``wandb``."""
+    attempt: int = 1
+    """The try that was mirrored, counted from 1."""
+    alerts: tuple[str, ...] = ()
+    """Titles of the alerts that were handed over, each said once."""

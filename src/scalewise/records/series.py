@@ -1,0 +1,334 @@
+"""Readings of a host's devices over time, in JSON lines under one header."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import NonNegativeFloat
+
+from scalewise.records.files import (
+    SCHEMA_VERSION,
+    Lines,
+    RecordError,
+    UnixTime,
+    is_version,
+    open_record,
+    parse_json,
+    whole_lines,
+)
+from scalewise.records.validation import build, to_plain
+
+
+@dataclass(frozen=True)
+class SampledDevice:
+    """What does not change about a device (or, on a CPU host, a process) while it is sampled."""
+
+    id: str
+    """The GPU's UUID, or ``rank<r>`` for a process."""
+    index: int
+    """NVML's index, or the rank."""
+    name: str
+    rank: int | None = None
+    """The rank that used it, where known."""
+    memory_total_mib: float | None = None
+    power_limit_w: float | None = None
+
+
+@dataclass(frozen=True)
+class DeviceProcess:
+    """A process that computes on a GPU."""
+
+    pid: int
+    """As the driver numbers it: the host's pid, not a container's."""
+    memory_mib: float | None
+    """None where the driver does not tell."""
+
+
+@dataclass(frozen=True)
+class DeviceSample:
+    """One reading of one device. None is "could not be read"; the header says why."""
+
+    id: str
+    utilization_percent: float | None = None
+    """GPU: share of the last sample period with any kernel resident. Process: CPU, 100 = 1 core."""
+    memory_used_mib: float | None = None
+    """GPU: used on the whole device. Process: resident set; None while it is ending."""
+    power_w: float | None = None
+    temperature_c: float | None = None
+    sm_clock_mhz: float | None = None
+    memory_clock_mhz: float | None = None
+    throttle_reasons: tuple[str, ...] | None = None
+    """Reasons in words, without ``idle``; empty when nothing holds the clocks back."""
+    energy_j: float | None = None
+    """The energy counter, in joules since the driver was loaded."""
+    sm_activity_percent: float | None = None
+    """GPM: share of SM cycles with work, over the interval."""
+    sm_occupancy_percent: float | None = None
+    tensor_activity_percent: float | None = None
+    dram_activity_percent: float | None = None
+    pcie_tx_mib_per_s: float | None = None
+    pcie_rx_mib_per_s: float | None = None
+    nvlink_tx_mib_per_s: float | None = None
+    nvlink_rx_mib_per_s: float | None = None
+    ecc_corrected: int | None = None
+    """Slow lane, as all below: errors since the driver was loaded."""
+    ecc_uncorrected: int | None = None
+    remapped_rows: int | None = None
+    """Memory rows replaced for good."""
+    pcie_tx_mib: float | None = None
+    """Counters of bytes moved, in MiB; they may restart from 0."""
+    pcie_rx_mib: float | None = None
+    nvlink_tx_mib: float | None = None
+    nvlink_rx_mib: float | None = None
+    processes: tuple[DeviceProcess, ...] | None = None
+    """Who computed on the device."""
+
+
+@dataclass(frozen=True)
+class Alert:
+    """A condition that a person should look at, said once."""
+
+    time: UnixTime
+    level: Literal["warn", "error"]
+    condition: Literal["throttling", "ecc", "memory", "imbalance", "lost", "xid"]
+    device_id: str
+    """Empty for a condition of the whole cell."""
+    title: str
+    """Less than 64 characters."""
+    text: str
+
+
+@dataclass(frozen=True)
+class DeviceSeries:
+    """All samples one host took for one cell."""
+
+    host: str
+    source: Literal["nvml", "process"]
+    interval_s: NonNegativeFloat
+    devices: tuple[SampledDevice, ...]
+    unavailable: Mapping[str, str]
+    """Metric name to the reason it could not be read."""
+    times: tuple[UnixTime, ...]
+    """Unix time of each sample."""
+    samples: tuple[Mapping[str, DeviceSample], ...]
+    """For each time, device id to its reading; a device that vanished is absent."""
+    cost_ms: tuple[float | None, ...] = ()
+    """How long each sample took to take."""
+    problems: tuple[str, ...] = ()
+    """Torn lines dropped, devices lost."""
+    alerts: tuple[Alert, ...] = ()
+
+    def values(self, device_id: str, metric: str) -> list[float | None]:
+        """``metric`` of one device, one value for each of ``times``; None where missing."""
+        return [
+            getattr(row[device_id], metric) if device_id in row else None for row in self.samples
+        ]
+
+
+class DeviceSeriesWriter:
+    """Appends samples of a host's devices under one header."""
+
+    def __init__(
+        self,
+        path: Path,
+        host: str,
+        source: Literal["nvml", "process"],
+        interval_s: float,
+        devices: tuple[SampledDevice, ...],
+        unavailable: Mapping[str, str],
+    ) -> None:
+        self._lines = Lines(path)
+        self._lines.write(
+            {
+                "schema_version": SCHEMA_VERSION,
+                "host": host,
+                "source": source,
+                "interval_s": interval_s,
+                "devices": to_plain(devices),
+                "unavailable": dict(unavailable),
+            }
+        )
+
+    def append(
+        self, when: float, samples: Mapping[str, DeviceSample], cost_ms: float | None
+    ) -> None:
+        """Write one sample of all devices, taken at Unix time ``when`` in ``cost_ms``."""
+        rows = []
+        for sample in samples.values():
+            plain = to_plain(sample)
+            rows.append({k: v for k, v in plain.items() if v is not None})
+        self._lines.write({"time": when, "cost_ms": cost_ms, "devices": rows})
+        self._lines.rows += 1
+
+    def add_device(self, device: SampledDevice) -> None:
+        """A device that was not there when the header was written (a process started late)."""
+        self._lines.write({"time": time.time(), "device": to_plain(device)})
+
+    def note(self, problem: str) -> None:
+        """Record in words something that happened to the series (a device was lost, ...)."""
+        self._lines.write({"time": time.time(), "problem": problem})
+
+    def alert(self, alert: Alert) -> None:
+        """Record a condition that a person should look at."""
+        self._lines.write({"time": alert.time, "alert": to_plain(alert)})
+
+    def unavailable(self, metric: str, reason: str) -> None:
+        """Record that a metric stopped being available after the header was written."""
+        self._lines.write({"time": time.time(), "unavailable": {metric: reason}})
+
+    def close(self) -> None:
+        self._lines.close()
+
+
+def read_device_series(path: Path) -> DeviceSeries:
+    """A host's device series; a torn last line is dropped and said in ``problems``."""
+    problems: list[str] = []
+    lines = whole_lines(path, problems)
+    try:
+        _, header = next(lines)
+    except StopIteration:
+        raise RecordError(f"{path}: empty") from None
+    if not is_version(header.pop("schema_version", None), SCHEMA_VERSION):
+        raise RecordError(f"{path}: not a device series of schema version {SCHEMA_VERSION}")
+    times: list[float] = []
+    samples: list[dict[str, DeviceSample]] = []
+    costs: list[float | None] = []
+    alerts: list[Any] = []
+    try:
+        unavailable = dict(header.pop("unavailable", {}))
+        devices = list(header.pop("devices", []))
+        for number, plain in lines:
+            if "problem" in plain:
+                problems.append(str(plain["problem"]))
+            elif "unavailable" in plain:
+                unavailable.update(plain["unavailable"])
+            elif "alert" in plain:
+                alerts.append(plain["alert"])
+            elif "device" in plain:
+                devices.append(plain["device"])
+            else:
+                rows = [build(DeviceSample, d, f"line {number}") for d in plain["devices"]]
+                times.append(float(plain["time"]))
+                costs.append(plain.get("cost_ms"))
+                samples.append({row.id: row for row in rows})
+        return build(
+            DeviceSeries,
+            {
+                **header,
+                "devices": devices,
+                "unavailable": unavailable,
+                "times": times,
+                "samples": samples,
+                "cost_ms": costs,
+                "problems": problems,
+                "alerts": alerts,
+            },
+        )
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise RecordError(f"{path}: not a device series: {error}") from error
+
+
+# A device series as the rows of ``gpu_timeline.csv``: one for each device and time.
+
+
+_METRICS = tuple(f.name for f in fields(DeviceSample) if f.name not in ("id", "processes"))
+
+
+TIMELINE_COLUMNS = ("timestamp", "unix_time", "gpu_index", "gpu_name", "gpu_uuid", *_METRICS)
+"""``timestamp`` is local time in ISO 8601; metrics carry their unit in their name."""
+
+
+def timeline_rows(series: DeviceSeries, most_times: int | None = None) -> Iterator[list[object]]:
+    """Rows in the order of :data:`TIMELINE_COLUMNS`; empty text where nothing could be read.
+
+    With ``most_times`` every n-th time is kept, the last one always, so that no more are left.
+    """
+    count = len(series.times)
+    every = 1 if most_times is None else -(-count // most_times)
+    for i, (when, samples) in enumerate(zip(series.times, series.samples, strict=True)):
+        if every > 1 and (count - 1 - i) % every:
+            continue
+        stamp = datetime.fromtimestamp(when).isoformat(timespec="milliseconds")
+        for device in series.devices:
+            if device.id in samples:
+                values = [_cell(getattr(samples[device.id], m)) for m in _METRICS]
+                yield [stamp, when, device.index, device.name, device.id, *values]
+
+
+def _cell(value: object) -> object:
+    if value is None:
+        return ""
+    return "; ".join(value) if isinstance(value, tuple) else value
+
+
+# The end of a device series, read without reading all of it.
+
+
+_TAIL_BYTES = 64 * 1024
+"""More than any sample of a host's devices takes."""
+
+
+@dataclass(frozen=True)
+class LatestSample:
+    """What was last seen of the devices of one host."""
+
+    time: float
+    """Unix time."""
+    devices: Mapping[str, SampledDevice]
+    """By id; a device that was added after the header is absent."""
+    samples: Mapping[str, DeviceSample]
+    """By id."""
+    memory_used_mib: Mapping[str, float | None]
+    """Of each device in ``devices`` and in the samples nearby, as it was last read: the last
+    sample of a process that is ending lacks it, and those after it lack the whole device. None
+    where no sample nearby has it."""
+
+
+def read_latest_sample(path: Path) -> LatestSample | None:
+    """The last whole sample of a device series, or None before the first.
+
+    Raises :class:`RecordError` for a file that is no device series.
+    """
+    try:
+        with open_record(path) as file:
+            header = file.readline()
+            begin = file.tell()
+            file.seek(0, 2)
+            file.seek(max(begin, file.tell() - _TAIL_BYTES))
+            lines = file.read().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be read: {error}") from error
+    try:
+        named: list[dict[str, Any]] = parse_json(header)["devices"] if header else []
+        devices = {d.id: d for d in (build(SampledDevice, plain) for plain in named)}
+        # The first line of the tail may be cut, and then is not the start of an object.
+        whole = [line for line in lines if line.startswith(b'{"time"') and b'"devices"' in line]
+        if not whole:
+            return None
+        when, samples = _sample(whole[-1])
+        return LatestSample(when, devices, samples, _last_memory(devices, whole))
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        raise RecordError(f"{path}: not a device series: {error}") from error
+
+
+def _last_memory(known: Iterable[str], lines: Sequence[bytes]) -> dict[str, float | None]:
+    """MiB of the devices ``known`` and of all in ``lines``, in which later ones come last."""
+    memory: dict[str, float | None] = dict.fromkeys(known)
+    for line in lines:
+        for id_, sample in _sample(line)[1].items():
+            if sample.memory_used_mib is not None or id_ not in memory:
+                memory[id_] = sample.memory_used_mib
+    return memory
+
+
+def _sample(line: bytes) -> tuple[float, dict[str, DeviceSample]]:
+    plain = parse_json(line)
+    samples = [build(DeviceSample, one) for one in plain["devices"]]
+    return float(plain["time"]), {sample.id: sample for sample in samples}

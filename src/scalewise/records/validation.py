@@ -1,0 +1,192 @@
+"""Plain data (from YAML or JSON) to frozen dataclasses and back, and one line for what is wrong.
+
+pydantic reads the annotations: types, ranges (``Annotated[int, Field(ge=1)]``), literals. A
+``__post_init__`` checks combinations by raising ``ValueError("key: found X; allowed: Y")``. Former
+keys of a record stand in its ``FORMER_KEYS`` and are skipped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails, SchemaValidator, core_schema
+
+T = TypeVar("T")
+
+
+_BOUNDS: dict[str, dict[str, Any]] = {
+    "int": {"strict": True, "ge": -(2**64), "le": 2**64},
+    "float": {"strict": True, "allow_inf_nan": False},
+    "bool": {"strict": True},
+    "str": {"strict": True},
+    # One error is enough: a million of them take gigabytes.
+    "tuple": {"fail_fast": True},
+    "list": {"fail_fast": True},
+}
+"""What holds of every value, unless its annotation says something narrower."""
+
+
+DEEPEST = 64
+"""Levels of data that no annotation describes."""
+
+
+_PLAIN_WORDS = {
+    r"^\w+ should (be |have )?": "", "a valid integer": "an integer", "a valid number": "a number",
+    "a valid boolean": "true or false", "a valid string": "text", "a valid (tuple|list)": "a list",
+    "an instance of Sequence|^'str' instances.*": "a list", "^.* not a valid path.*": "a path",
+    "a valid dictionary": "a mapping", "a dictionary or an instance of .*": "a mapping",
+    r"greater than or equal to (\S+)": r"\1 or more", r"less than or equal to": "up to",
+    "greater than": "above", "less than": "below", "match pattern": "text like",
+    " after validation, .*": "", "'([^']*)'(, | or |$)": r"\1\2",
+}  # fmt: skip
+"""pydantic's words, and a user's."""
+
+
+class DataError(ValueError):
+    """A value that does not fit: ``key`` says where, ``code`` what is wrong with it."""
+
+    def __init__(self, message: str, key: str = "", code: str = "value_error") -> None:
+        super().__init__(message)
+        self.key, self.code = key, code
+
+
+def build(cls: type[T], data: object, at: str = "") -> T:
+    """Build ``cls`` from plain data; ``at`` is the path of ``data``. Raises :class:`DataError`."""
+    value: T = convert(cls, data, at)
+    return value
+
+
+def convert(hint: Any, value: Any, at: str) -> Any:
+    """``value`` as the type ``hint`` asks for it. Raises :class:`DataError` naming ``at``."""
+    try:
+        return _validator(hint).validate_python(value)
+    except ValidationError as error:
+        raise _data_error(error, value, at) from None
+
+
+def to_plain(value: object) -> Any:
+    """The inverse of :func:`build`: dataclasses to dicts, tuples to lists, paths to strings."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(k): to_plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [to_plain(v) for v in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def closest(name: str, allowed: Sequence[str]) -> str:
+    """``" (did you mean 'x'?)"`` when one of ``allowed`` resembles ``name``, else nothing."""
+    match = difflib.get_close_matches(name, allowed, n=1)
+    return f" (did you mean {match[0]!r}?)" if match else ""
+
+
+@functools.cache
+def _validator(hint: Any) -> SchemaValidator:
+    config = None if dataclasses.is_dataclass(hint) else ConfigDict(arbitrary_types_allowed=True)
+    return SchemaValidator(_bounded(TypeAdapter(hint, config=config).core_schema))
+
+
+def _bounded(node: Any) -> Any:
+    """pydantic's schema of a type, with :data:`_BOUNDS`, and without keys that nobody knows."""
+    if isinstance(node, list):
+        return [_bounded(one) for one in node]
+    if not isinstance(node, dict):
+        return node
+    kept = {"default", "metadata", "serialization", "expected", "config"}
+    made = {k: v if k in kept else _bounded(v) for k, v in node.items()}
+    kind = made.get("type")
+    if kind == "any":
+        return core_schema.no_info_plain_validator_function(_shallow)
+    if kind == "dataclass":
+        check, ref = _known_keys(made["cls"]), made.pop("ref", None)
+        return core_schema.no_info_before_validator_function(check, cast(Any, made), ref=ref)
+    if made == {"type": "str"}:
+        # A command may hold bytes that are no text, which pydantic's own check refuses.
+        text = core_schema.is_instance_schema(str)
+        return core_schema.custom_error_schema(text, "string_type")
+    return {**_BOUNDS.get(str(kind), {}), **made}
+
+
+def _known_keys(cls: type) -> Callable[[Any], Any]:
+    names = {f.name: None for f in dataclasses.fields(cls) if f.init}
+    former: frozenset[str] = getattr(cls, "FORMER_KEYS", frozenset())
+
+    def check(value: Any) -> Any:
+        strange = value.keys() - names.keys() if isinstance(value, Mapping) else ()
+        for key in sorted(map(str, strange - former)) if strange else ():
+            guess = closest(key, list(names))
+            raise ValueError(f"{key[:80]}: unknown key{guess}; allowed: {', '.join(names)}")
+        return {k: v for k, v in value.items() if k in names} if strange else value
+
+    return check
+
+
+def _shallow(value: Any, level: int = 0) -> Any:
+    if level > DEEPEST:
+        raise ValueError(f"found more than {DEEPEST} levels of brackets; allowed: fewer")
+    if isinstance(value, (Mapping, list, tuple)):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            _shallow(item, level + 1)
+    return value
+
+
+def _data_error(error: ValidationError, data: Any, at: str) -> DataError:
+    """One line about the first field with an error, of all errors there the deepest."""
+    found = [(_path(one, data), one) for one in error.errors(include_url=False)]
+    path, first = max(
+        (each for each in found if each[0][:1] == found[0][0][:1]), key=lambda each: len(each[0])
+    )
+    key = at + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path)
+    key, value, code = key.removeprefix("."), first["input"], first["type"]
+    if code == "value_error":
+        said = first["ctx"]["error"]
+        if isinstance(said, DataError):
+            return said  # it names the whole path already
+        joint = "" if not key else ": " if str(said).startswith("found") else "."
+        text = f"{key}{joint}{said}"
+        return DataError(text, text.partition(":")[0], code)
+    if code == "missing":
+        return DataError(f"{key}: missing; it must be given", key, code)
+    same = [one for other, one in found if other == path]
+    options = [name for one in same for name in re.findall("'([^']*)'", one["msg"])]
+    guess = closest(value, options) if isinstance(value, str) else ""
+    allowed = " or ".join(_in_plain_words(one["msg"]) for one in same)
+    if isinstance(value, float) and value.is_integer() and "integer" in allowed:
+        guess = f" (did you mean {int(value)}?)"  # 1e3 is a number with a fraction to YAML
+    return DataError(
+        f"{key or 'value'}: found {shown(value)}{guess}; allowed: {allowed}", key, code
+    )
+
+
+def _in_plain_words(text: str) -> str:
+    for theirs, ours in _PLAIN_WORDS.items():
+        text = re.sub(theirs, ours, text)
+    return text
+
+
+def _path(one: ErrorDetails, data: Any) -> list[int | str]:
+    """The keys of an error, without the names that pydantic gives to the options of a union."""
+    path: list[int | str] = []
+    for step in one["loc"]:
+        if isinstance(data, Mapping) and (step in data or one["type"] == "missing"):
+            data = data.get(step)
+        elif isinstance(data, (list, tuple)) and isinstance(step, int):
+            data = data[step]
+        else:
+            continue
+        path.append(step)
+    return path
+
+
+def shown(value: object) -> str:
+    """A value in a message, cut where it is long."""
+    text = "null" if value is None else repr(value)
+    return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"

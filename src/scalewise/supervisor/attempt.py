@@ -1,0 +1,304 @@
+"""What a supervisor writes down when its cell has ended: the result, or why there is none."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from scalewise.host import changes, code_changes, data_identity, own_classes, running_code
+from scalewise.records import (
+    Attempt,
+    CellFolder,
+    CellResult,
+    Checkpoint,
+    Provenance,
+    RecordError,
+    batch_sizes_of,
+    has_checkpoints,
+    last_checkpoint,
+    load_json,
+    save_json,
+)
+from scalewise.supervisor.job import Job, Nodes, Outcome, Verdict
+
+# Whether a try may go on from the checkpoint of an earlier one. Torch-free.
+
+
+_UNREADABLE = "its checkpoint is torn, or of another version of scalewise"
+
+
+def prepare(folder: CellFolder, job: Job) -> str | None:
+    """Leave in ``folder`` only a checkpoint that this try may go on from.
+
+    Returns why there is none although one was there: results of two states of the code, or of two
+    kinds of device, are never mixed silently, and the states of N ranks fit N ranks.
+    """
+    if not has_checkpoints(folder.path):
+        return None
+    found = last_checkpoint(folder.path)
+    why = _UNREADABLE if found is None else _unfit(found[1], folder, job)
+    if why is None:
+        return None
+    return f"{why}; it now lies in {folder.move_to_earlier(['checkpoints'])}"
+
+
+def _unfit(checkpoint: Checkpoint, folder: CellFolder, job: Job) -> str | None:
+    if checkpoint.world_size != job.world_size:
+        return f"its checkpoint is of {checkpoint.world_size} ranks, this try has {job.world_size}"
+    models = tuple(sorted({slot.name for slot in job.slots}))
+    if not set(checkpoint.devices) <= set(models):
+        return f"its checkpoint is from {', '.join(checkpoint.devices)}, this is {models[0]}"
+    if job.settings.allow_mixed:
+        return None
+    provenance = _provenance(folder)
+    if provenance is not None:
+        now = data_identity(job.settings.dataset_arguments, Path(job.cwd))
+        for argument, words in changes(provenance.data, now).items():
+            return f"its checkpoint is of other data: dataset.{argument}: {words}"
+    code = running_code(Path(job.cwd), own_classes(folder.load_config()), job.python_path)
+    differing = next(code_changes(checkpoint.code, code), None)
+    if differing is not None:
+        return f"its checkpoint is of other {differing} (sweep.allow_mixed=true uses any)"
+    return None
+
+
+def _provenance(folder: CellFolder) -> Provenance | None:
+    """Of the try that left the checkpoint; None where it did not get so far as to record it."""
+    try:
+        return folder.load_provenance()
+    except RecordError:
+        return None
+
+
+# A cell on several hosts: each has a supervisor of its own, and the first one's records count.
+#
+# They meet on the shared file system: ``rendezvous.json`` says where the first rank listens, and
+# ``nodes/<index>.json`` how the ranks of each further host ended.
+
+
+_MEET_S = 300.0
+"""Hosts of one job start together, but one may first have to load its environment."""
+
+
+_TELL_S = 10.0
+
+
+_LAST_S = 60.0
+
+
+_LOOK_S = 0.2
+
+
+class NodesApart(TimeoutError):  # noqa: N818 - it says what is wrong
+    """The first host of the cell never said where it listens."""
+
+
+@dataclass(frozen=True)
+class _Meeting:
+    key: str
+    """Of this run of the job: an earlier one's file may still lie there."""
+    address: str
+    port: int
+
+
+@dataclass(frozen=True)
+class _End:
+    verdict: Verdict | None
+
+
+def announce(folder: CellFolder, key: str, count: int, address: str, port: int) -> Nodes:
+    """Make room for this attempt, and tell the other hosts that they may start."""
+    folder.clear_attempt()
+    shutil.rmtree(folder.path / "nodes", ignore_errors=True)
+    save_json(folder.path / "rendezvous.json", _Meeting(key, address, port))
+    return Nodes(0, count, address, port)
+
+
+def meet(
+    folder: CellFolder,
+    key: str,
+    index: int,
+    count: int,
+    go_on: Callable[[], bool] = lambda: True,
+) -> Nodes:
+    """Wait for the first host. Raises :class:`NodesApart`, also when ``go_on`` says no."""
+    deadline = time.monotonic() + _MEET_S
+    while time.monotonic() < deadline and go_on():
+        try:
+            meeting = load_json(folder.path / "rendezvous.json", _Meeting)
+        except RecordError:
+            meeting = None
+        if meeting is not None and meeting.key == key:
+            return Nodes(index, count, meeting.address, meeting.port)
+        time.sleep(_LOOK_S)
+    raise NodesApart(
+        f"host {index} of {count} waited up to {_MEET_S:g} s for the first one's rendezvous.json; "
+        f"is {folder.path} on a file system that all of them share?"
+    )
+
+
+def conclude(folder: CellFolder, nodes: Nodes, own: Verdict | None) -> Verdict | None:
+    """How the whole cell ended, None for well, given how the ranks of this host did.
+
+    A further host only says its own. The first one waits for the others: where a rank dies on one
+    host, those on the others fail too, of a peer that is gone.
+    """
+    if nodes.index > 0:
+        save_json(folder.path / "nodes" / f"{nodes.index}.json", _End(own))
+        return own
+    deadline = time.monotonic() + (_LAST_S if own is None else _TELL_S)
+    told: dict[int, _End] = {}
+    while len(told) < nodes.count - 1 and time.monotonic() < deadline:
+        told = _told(folder, nodes.count)
+        if any(end.verdict is not None for end in told.values()):
+            break
+        time.sleep(_LOOK_S)
+    verdicts = [end.verdict for end in told.values() if end.verdict is not None]
+    if own is not None:
+        verdicts.append(own)
+    if verdicts:
+        return min(verdicts, key=_order)
+    silent = sorted(set(range(1, nodes.count)) - set(told))
+    if silent:
+        return Verdict("host", f"hosts {silent} of the cell did not say how it ended", None, None)
+    return None
+
+
+def _told(folder: CellFolder, count: int) -> dict[int, _End]:
+    found = {}
+    for index in range(1, count):
+        try:
+            found[index] = load_json(folder.path / "nodes" / f"{index}.json", _End)
+        except RecordError:
+            continue  # not yet
+    return found
+
+
+def _order(verdict: Verdict) -> tuple[bool, bool, float]:
+    """As among the ranks of one host: who was killed, then who failed first.
+
+    Who was merely told to stop knows nothing: SLURM ends all tasks of a job when one fails.
+    """
+    return verdict.cause == "interrupted", verdict.cause != "signal", verdict.at
+
+
+@dataclass(frozen=True)
+class Try:
+    """One attempt at one cell."""
+
+    job: Job
+    folder: CellFolder
+    number: int
+    started_at: float
+    """Unix time."""
+    began_s: float
+    """The same moment by the monotonic clock, which nobody sets."""
+
+    def record_result(self, co_tenants: Callable[[Collection[int]], tuple[str, ...]]) -> Outcome:
+        """Every rank ended well: write ``result.json``, or the attempt if one left no summary.
+
+        ``co_tenants`` tells who shared the host with the ranks, given their process ids.
+        """
+        job, settings, world = self.job, self.job.settings, self.job.world_size
+        try:
+            summaries = tuple(self.folder.load_rank(rank) for rank in range(world))
+        except RecordError as error:
+            return self.record_failure(
+                Verdict("exit", f"every rank exited with 0, but {error}", None, 0)
+            )
+        sizes = batch_sizes_of(summaries) or settings.batch_sizes
+        assert sizes is not None, "ranks that cannot share the batch do not end well"
+        per_device_batch, global_batch = sizes
+        self.folder.save_result(
+            CellResult(
+                cell_id=job.cell.cell_id,
+                config_id=job.cell.config_id,
+                name=job.cell.name,
+                repeat=job.cell.repeat,
+                attempt=self.number,
+                started_at=self.started_at,
+                finished_at=time.time(),
+                elapsed_s=time.monotonic() - self.began_s,
+                world_size=world,
+                strategy=settings.strategy,
+                scaling=settings.scaling,
+                global_batch_size=global_batch,
+                per_device_batch_size=per_device_batch,
+                co_tenants=co_tenants({summary.pid for summary in summaries}),
+                ranks=summaries,
+                models=1 if settings.one_model else world,
+            )
+        )
+        if not settings.keep_checkpoints and (self.folder.path / "checkpoints").exists():
+            from scalewise.records import drop_checkpoints
+
+            drop_checkpoints(self.folder.path)
+        return Outcome("done")
+
+    def record_failure(self, verdict: Verdict) -> Outcome:
+        """Write the attempt: what failed, where, the rank's last lines."""
+        from scalewise.supervisor.failures import last_lines
+
+        advice = self.job.settings.memory_advice if verdict.cause == "oom" else ""
+        if advice:
+            verdict = replace(verdict, message=f"{verdict.message}; {advice}")
+        attempt = Attempt(
+            number=self.number,
+            outcome="interrupted" if verdict.cause == "interrupted" else "failed",
+            cause=verdict.cause,
+            message=verdict.message,
+            rank=verdict.rank,
+            exit_code=verdict.exit_code,
+            last_lines=last_lines(self.folder, verdict.rank),
+            started_at=self.started_at,
+            finished_at=time.time(),
+            elapsed_s=time.monotonic() - self.began_s,
+        )
+        self.folder.save_attempt(attempt)
+        return Outcome(attempt.outcome, verdict.message, cause=verdict.cause)
+
+
+def foreign_processes(
+    folder: CellFolder, own: Collection[int], sees_host: bool | None = None
+) -> tuple[str, ...]:
+    """Who else computed on a cell's GPUs while it ran, by its device series.
+
+    ``own`` are the ranks' pids; ``sees_host`` whether the driver's pids mean the same here (None:
+    find out). Where they do not, all that can be told is that there were more than one.
+    """
+    from scalewise.records import read_device_series
+
+    sees_host = _sees_host_pids() if sees_host is None else sees_host
+    pids: dict[int, str] = {}
+    most: dict[str, int] = {}
+    for path in folder.device_series_paths():
+        try:
+            series = read_device_series(path)
+        except RecordError:
+            continue  # the report names the file
+        for sample in series.samples:
+            for uuid, row in sample.items():
+                running = [p.pid for p in row.processes or ()]
+                most[uuid] = max(most.get(uuid, 0), len(running))
+                pids.update(dict.fromkeys(set(running) - set(own), uuid))
+    if sees_host:
+        return tuple(f"process {pid} on {uuid}" for pid, uuid in sorted(pids.items()))
+    return tuple(
+        f"{count - 1} other process{'es' if count > 2 else ''} on {uuid}"
+        for uuid, count in sorted(most.items())
+        if count > 1
+    )
+
+
+_HOST_PID_NAMESPACE = "pid:[4026531836]"
+"""The kernel gives the first PID namespace of a host this number (PROC_PID_INIT_INO)."""
+
+
+def _sees_host_pids() -> bool:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink()) == _HOST_PID_NAMESPACE
+    except OSError:
+        return False

@@ -1,0 +1,223 @@
+"""What the sweep tells a supervisor, and what the supervisor answers. Torch-free."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from scalewise.records import Cause, DeviceInfo, PlannedCell, build, to_plain
+
+
+class CellFailed(RuntimeError):  # noqa: N818 - what Hydra's sweepers see of a cell without result
+    """A cell ended without a result, or without the objective that was asked for."""
+
+
+def supervisor_command(locks: Sequence[int]) -> list[str]:
+    """What starts a supervisor that inherits the descriptors ``locks``."""
+    # -P: a queue.py where the user stands must not replace the library's.
+    return [sys.executable, "-P", "-m", "scalewise.supervisor.supervisor", *map(str, locks)]
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Where one host stands among several that run a cell together."""
+
+    index: int
+    count: int
+    address: str
+    """Of the first host, where rank 0 listens."""
+    port: int
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where and how a sweep was typed: its cells run as if they stood there."""
+
+    cwd: str
+    """Relative paths in the configuration mean this folder."""
+    python_path: tuple[str, ...]
+    """Where the sweep's process found its modules, the user's own among them."""
+    command: tuple[str, ...]
+
+    @classmethod
+    def of_this_process(cls) -> Origin:
+        path = tuple(str(Path(p or ".").resolve()) for p in sys.path)
+        return cls(str(Path.cwd()), path, tuple(sys.argv))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a supervisor reads of its cell's configuration, so that it builds none itself."""
+
+    workload: Literal["train", "doctor", "find_batch"]
+    strategy: str
+    scaling: Literal["strong", "weak"]
+    one_model: bool
+    """Whether all ranks train one model."""
+    batch_sizes: tuple[int, int] | None
+    """Samples of a step that were asked for, of the largest rank and of all; None where the
+    strategy cannot share them among the devices, which the ranks say."""
+    environment: Mapping[str, str]
+    """Of every rank, by hardware, execution and ``deterministic``."""
+    timeout_s: float | None
+    hang_timeout_s: float
+    start_timeout_s: float
+    collective_timeout_s: float
+    grace_s: float
+    wrap: str | None
+    sample_every_s: float | None
+    """Seconds between two samples of the devices; None for no sampling."""
+    checkpoints: bool
+    keep_checkpoints: bool
+    allow_mixed: bool
+    dataset_arguments: Mapping[str, str]
+    """Those that are text and may name a file."""
+    memory_advice: str
+    """What needs less memory, in words; empty for nothing."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One attempt at one cell."""
+
+    folder: str
+    cell: PlannedCell
+    settings: Settings
+    slots: tuple[DeviceInfo, ...]
+    """The leased devices, one a rank of this host."""
+    cwd: str
+    """Where the user started the sweep: relative paths in the configuration mean this folder."""
+    python_path: tuple[str, ...]
+    """Where the sweep's process found its modules, the user's own among them."""
+    command: tuple[str, ...]
+    driver: str | None = None
+    topology: Mapping[str, str] = field(default_factory=dict)
+    co_tenants: tuple[str, ...] = ()
+    nodes: Nodes | None = None
+    """None for a cell on one host."""
+    samples_devices: bool = False
+    """Whether the supervisor samples the devices: where the sweep's process is on another host."""
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the cell on all hosts, which have equally many."""
+        return len(self.slots) * (1 if self.nodes is None else self.nodes.count)
+
+    @property
+    def first_rank(self) -> int:
+        """Of this host."""
+        return 0 if self.nodes is None else self.nodes.index * len(self.slots)
+
+    def to_line(self) -> bytes:
+        return json.dumps(to_plain(self)).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> Job:
+        return build(cls, json.loads(line))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Why a cell has no result."""
+
+    cause: Cause
+    message: str
+    """One line."""
+    rank: int | None
+    exit_code: int | None
+    at: float = field(default_factory=time.time)
+    """Unix time: when the rank failed, or when this was decided."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an attempt ended."""
+
+    state: Literal["done", "failed", "skipped", "interrupted", "unstarted"]
+    """``unstarted``: left for a later run of the sweep; no try was made."""
+    message: str = ""
+    """One line; of a cell that is done, why it has no objective."""
+    objective: float | None = None
+    global_samples_per_s: float | None = None
+    """Of a cell that is done: as its records tell, which the sweep reads and no supervisor."""
+    cause: Cause | None = None
+    """Of a try that failed; None where nobody could tell."""
+    is_recorded: bool = True
+    """False where the cell's folder could not take how it ended."""
+
+    def to_line(self) -> bytes:
+        return json.dumps(to_plain(self)).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> Outcome:
+        return build(cls, json.loads(line))
+
+
+# What a supervisor is told through standard input, and what it sleeps on.
+
+
+def read_line() -> tuple[bytes, bytes]:
+    """The first line of standard input, and what has already come after it."""
+    read = b""
+    while b"\n" not in read:
+        part = os.read(0, 65536)
+        if not part:
+            raise SystemExit("supervisor: standard input closed before the job was read")
+        read += part
+    line, _, rest = read.partition(b"\n")
+    return line + b"\n", rest
+
+
+class Wakeup:
+    """Waits for a child to end, a SIGTERM, the end of standard input, or a time-out."""
+
+    def __init__(self) -> None:
+        self._read, write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(write, False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.signal(signal.SIGTERM, self._stop)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the sweep's to handle
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        self.stop_asked = False
+        self.sweep_gone = False
+        self._told = b""
+
+    @property
+    def neighbours(self) -> tuple[str, ...]:
+        """Cells that the sweep started beside this one, in the order in which it told of them."""
+        # An empty line only says that the sweep is there.
+        return tuple(name.decode() for name in self._told.split(b"\n")[:-1] if name)
+
+    def tell(self, data: bytes) -> None:
+        """What came through standard input after the job: names of cells, one a line."""
+        self._told += data
+
+    def catch_up(self) -> None:
+        """Read what the sweep has told by now."""
+        while not self.sweep_gone and select.select([0], [], [], 0)[0]:
+            self._hear()
+
+    def wait(self, timeout_s: float) -> None:
+        watched = [self._read] if self.sweep_gone else [self._read, 0]
+        ready, _, _ = select.select(watched, [], [], timeout_s)
+        if self._read in ready:
+            os.read(self._read, 4096)
+        if 0 in ready:
+            self._hear()
+
+    def _hear(self) -> None:
+        data = os.read(0, 65536)
+        self.tell(data)
+        self.sweep_gone = not data
+
+    def _stop(self, number: int, frame: object) -> None:
+        self.stop_asked = True

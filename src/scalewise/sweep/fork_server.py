@@ -1,0 +1,230 @@
+"""A process that has imported what ranks train with, and becomes supervisors of cells by forking.
+
+    python -m scalewise.sweep.warm <process id of the sweep> < socket
+
+The supervisor is a child of the sweep and the parent of its ranks, as with fresh processes; its
+ranks are forks of it. This process trains nothing: it never computes on a tensor nor asks for a
+GPU, because a fork of a process that ever ran a parallel region hangs in its first matrix product,
+and one that touched CUDA cannot use it. Before every fork it counts its threads, and refuses if
+there is more than one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from scalewise.host import die_with_parent
+
+if TYPE_CHECKING:
+    from scalewise.config import CellConfig
+
+
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""A pool of threads must not begin with an import: forks would wait for it for ever."""
+
+
+_MOST_DESCRIPTORS = 250
+"""In one message; the kernel takes 253."""
+
+
+_ANSWER_S = 60.0
+"""Imports included, on a slow disk."""
+
+
+class NotWarmError(Exception):
+    """The server did not start a supervisor; the message says why."""
+
+
+def may_fork(plain: Mapping[str, Any], cell: CellConfig) -> bool:
+    """Whether a fork does what a fresh start of the cell would.
+
+    What reads its environment while it is imported, or imports more than our own code does, is
+    started freshly all the same.
+    """
+    from scalewise.train import is_ours
+
+    return (
+        is_ours(plain)
+        and cell.workload == "train"
+        and cell.execution.kind == "eager"
+        and cell.sweep.wrap is None
+        and not cell.profile.profiles
+    )
+
+
+class ForkedSupervisor:
+    """A child of this process that it did not start: what the sweep asks of a ``Popen``."""
+
+    def __init__(self, pid: int, stdin: IO[bytes], stdout: IO[bytes]) -> None:
+        self.pid = pid
+        self.stdin = stdin
+        self.stdout = stdout
+        self.returncode: int | None = None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit status. Raises ``subprocess.TimeoutExpired``."""
+        if self.returncode is None:
+            ended = os.pidfd_open(self.pid)
+            try:
+                if not select.select([ended], [], [], timeout)[0]:
+                    raise subprocess.TimeoutExpired("supervisor", timeout or 0.0)
+            finally:
+                os.close(ended)
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.returncode
+
+    def terminate(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        if self.returncode is None:  # until it is waited for, its id is nobody else's
+            os.kill(self.pid, number)
+
+
+class WarmServer:
+    """The sweep's side.
+
+    ``folder`` takes its errors, as ``warm.err``; a file that stays empty is removed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._log = folder / "warm.err"
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel.settimeout(_ANSWER_S)
+        with theirs, self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "scalewise.sweep.fork_server", str(os.getpid())],
+                env={**os.environ, **_ONE_THREAD},
+                stdin=theirs.fileno(),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def supervisor(self, errors: Path, locks: tuple[int, ...] = ()) -> ForkedSupervisor:
+        """A new supervisor that waits for its job. Raises :class:`NotWarmError`.
+
+        ``locks``: descriptors that it and its ranks inherit, and the server does not keep.
+        """
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+            job_read, job_write = os.pipe()
+            answer_read, answer_write = os.pipe()
+            error_write = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+            for descriptor in (job_read, answer_write, error_write):
+                theirs.callback(os.close, descriptor)
+            for descriptor in (job_write, answer_read):
+                ours.callback(os.close, descriptor)
+            pid = self._ask([job_read, answer_write, error_write, *locks])
+            ours.pop_all()
+        return ForkedSupervisor(pid, os.fdopen(job_write, "wb"), os.fdopen(answer_read, "rb"))
+
+    def stop(self) -> None:
+        """End the server; supervisors that it forked are not touched."""
+        self._channel.close()
+        try:
+            self.process.wait(2)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        if self._log.exists() and not self._log.stat().st_size:
+            self._log.unlink()
+
+    def _ask(self, descriptors: list[int]) -> int:
+        if len(descriptors) > _MOST_DESCRIPTORS:
+            raise NotWarmError(f"the warm server takes no {len(descriptors)} locks at once")
+        try:
+            socket.send_fds(self._channel, [b"supervisor"], descriptors)
+            answer = self._channel.recv(256)
+        except OSError as error:
+            raise NotWarmError(
+                f"the warm server did not answer ({error}); see {self._log}"
+            ) from None
+        if not answer.isdigit():
+            why = answer.decode() or f"it ended; see {self._log}"
+            raise NotWarmError(f"the warm server started no supervisor: {why}")
+        return int(answer)
+
+
+def main() -> int:
+    """Fork supervisors until the sweep closes its end of the socket."""
+    die_with_parent(int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the sweep's to handle
+    from scalewise.train import import_for_forks
+
+    import_for_forks()
+    for name in _ONE_THREAD:  # each rank gets its own
+        del os.environ[name]
+    with socket.socket(fileno=os.dup(0)) as channel:
+        while True:
+            request, descriptors, _, _ = socket.recv_fds(channel, 16, _MOST_DESCRIPTORS)
+            if not request:
+                return 0
+            channel.send(answer(channel, descriptors))
+            for descriptor in descriptors:  # a lock must not outlive its cell in here
+                os.close(descriptor)
+
+
+def threads() -> list[str]:
+    """Names of the threads of this process, those of libraries included; this one's first."""
+    tasks = sorted(Path("/proc/self/task").iterdir(), key=lambda task: int(task.name))
+    names = []
+    for task in tasks:
+        with contextlib.suppress(OSError):  # it has just ended
+            names.append((task / "comm").read_text().strip())
+    return names
+
+
+def answer(channel: socket.socket, descriptors: list[int]) -> bytes:
+    """The process id of a new supervisor, or why there is none."""
+    running = threads()
+    if len(running) != 1:
+        told = f"{len(running)} threads run in the process to fork: {', '.join(running)}"
+        return told.encode()[:200]
+    from scalewise.supervisor import run_and_exit
+
+    read, write = os.pipe()
+    between = os.fork()
+    if between == 0:
+        # Its own end makes the supervisor an orphan, which the sweep, a subreaper, adopts.
+        pid = os.fork()
+        if pid:
+            os.write(write, str(pid).encode())
+            os._exit(0)
+        os.close(read)
+        os.close(write)
+        channel.close()
+        run_and_exit(lambda: _supervise(descriptors))
+    os.close(write)
+    os.waitpid(between, 0)
+    pid_text = os.read(read, 16)
+    os.close(read)
+    return pid_text
+
+
+def _supervise(descriptors: list[int]) -> int:
+    from scalewise.supervisor import fork, redirect
+    from scalewise.supervisor import main as supervisor_main
+    from scalewise.sweep import worker
+
+    os.setsid()
+    # What ps shows, as the command line is the server's.
+    Path("/proc/self/comm").write_text("supervisor")
+    redirect(*descriptors[:3])
+    return supervisor_main(functools.partial(fork, worker.main), descriptors[3:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,241 @@
+"""``sweep.max_gpu_hours``: what a sweep has used of its devices, and what it may still start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from scalewise.config import SweepConfig
+from scalewise.records import CellFolder, CellResult, RecordError, SweepFolder, load_json
+from scalewise.supervisor import Outcome
+from scalewise.sweep.display import Tally
+from scalewise.sweep.plan import Cell
+from scalewise.sweep.running_cells import record_failure
+
+
+@dataclass(frozen=True)
+class Afforded:
+    """Places of cells in a list, by what a budget says of them."""
+
+    now: Sequence[int]
+    later: Sequence[int]
+    """To be asked about again when something has ended."""
+    never: Sequence[int]
+    """Nothing is left that could end cheaper than expected, and there is no room."""
+
+
+class Budget:
+    """Device-hours of one sweep: every try counts, whatever came of it.
+
+    Args:
+        limit_hours: None for no limit.
+        used_s: device-seconds that earlier processes of the sweep have used.
+    """
+
+    def __init__(self, limit_hours: float | None, used_s: float = 0.0) -> None:
+        self.limit_hours = limit_hours
+        self.used_s = used_s
+
+    def spend(self, width: int, seconds: float) -> None:
+        """A try at a cell of ``width`` devices has taken ``seconds``."""
+        self.used_s += width * seconds
+
+    def allows(
+        self, width: int, expected_s: float | None, running: Iterable[tuple[int, float]]
+    ) -> bool:
+        """Whether a cell may start beside what runs.
+
+        ``running`` are width and seconds of each running cell, those it is expected to take in
+        all. A cell of which nothing is known may start as long as anything is left.
+        """
+        if self.limit_hours is None:
+            return True
+        limit_s = self.limit_hours * 3600
+        taken = self.used_s + sum(width * seconds for width, seconds in running)
+        if expected_s is None:
+            return taken < limit_s
+        return taken + width * expected_s <= limit_s
+
+    def share_out(
+        self,
+        width: int,
+        expected_s: Sequence[float | None],
+        at_most_s: float,
+        ahead: Sequence[tuple[int, float]],
+    ) -> Afforded:
+        """Which of several cells of one width may join a queue, where nobody knows when they start.
+
+        A cell of which nothing is known counts with ``at_most_s``. One without room is judged
+        again when those ahead of it have ended, by what they really took; none overtakes it.
+
+        Args:
+            width: devices of each cell.
+            expected_s: of each cell; None where nothing is known.
+            at_most_s: the time limit of a cell.
+            ahead: width and seconds of each cell that is queued or runs.
+        """
+        now: list[int] = []
+        never: list[int] = []
+        before = list(ahead)
+        for index, expected in enumerate(expected_s):
+            longest = at_most_s if expected is None else expected
+            if self.allows(width, longest if before else expected, before):
+                now.append(index)
+                before.append((width, longest))
+            elif before:
+                return Afforded(now, range(index, len(expected_s)), never)
+            else:
+                never.append(index)
+        return Afforded(now, (), never)
+
+    def __str__(self) -> str:
+        return (
+            f"sweep.max_gpu_hours={self.limit_hours:g}: {self.used_s / 3600:.3g} h are used, and "
+            "this cell would exceed it"
+        )
+
+
+def budget_of(folder: SweepFolder, sweeps: Iterable[SweepConfig]) -> Budget:
+    """The narrowest limit of any cell, and what the folder's cells have used of it."""
+    given = [one.max_gpu_hours for one in sweeps if one.max_gpu_hours is not None]
+    # Reading every record of a folder takes time that a sweep without a limit need not spend.
+    return Budget(min(given), used_device_s(folder)) if given else Budget(None)
+
+
+def used_device_s(folder: SweepFolder) -> float:
+    """Device-seconds of every try that the folder records, set-aside ones included."""
+    if not folder.plan_path.exists():
+        return 0.0
+    return sum(_used_by(cell, planned.devices or 1) for planned, cell in folder.cells())
+
+
+def _used_by(cell: CellFolder, planned_width: int) -> float:
+    results = [*_results(cell.path), *_results(*cell.path.glob("earlier/*"))]
+    used = sum(r.world_size * r.took_s for r in results)
+    width = results[0].world_size if results else planned_width
+    try:
+        failed = sum(a.took_s for a in cell.attempts())
+    except RecordError:
+        failed = 0.0  # torn by a crash: the report names the file
+    return used + width * failed
+
+
+def _results(*folders: Path) -> list[CellResult]:
+    found = []
+    for folder in folders:
+        try:
+            found.append(load_json(folder / "result.json", CellResult))
+        except RecordError:
+            continue
+    return found
+
+
+# When a sweep will have ended: the mean time of ended cells times what is left. Pure functions.
+
+
+class Remaining(NamedTuple):
+    """A cell without a result."""
+
+    config_id: str
+    width: int
+    """Number of devices."""
+    elapsed_s: float | None = None
+    """Since its supervisor started; None if it does not run."""
+    steps_left_s: float | None = None
+    """Until its last step at the pace of its heartbeats; None if they do not tell."""
+
+
+class Durations:
+    """Mean seconds of the ended cells of each configuration, and of all."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, tuple[int, float]] = {}
+        self._all = (0, 0.0)
+
+    def add(self, config_id: str, seconds: float) -> None:
+        """A cell has ended with a result."""
+        count, total = self._sums.get(config_id, (0, 0.0))
+        self._sums[config_id] = (count + 1, total + seconds)
+        self._all = (self._all[0] + 1, self._all[1] + seconds)
+
+    def of(self, config_id: str) -> float | None:
+        """Mean of the configuration's cells, else of all; None before the first has ended."""
+        count, total = self._sums.get(config_id, self._all)
+        return total / count if count else None
+
+    def seconds_left(
+        self, remaining: Sequence[Remaining], slots: int | None, packed: bool
+    ) -> float | None:
+        """Until the last of ``remaining`` has ended; None while nothing tells.
+
+        Args:
+            slots: devices of the one host; None on a cluster, which is taken to run as many cells
+                side by side as now.
+            packed: cells run side by side: device-time over devices, and at least the longest.
+        """
+        if not remaining:
+            return 0.0
+        known = self if self._all[0] else _first_steps(remaining)
+        left = [_left_of(cell, known.of(cell.config_id)) for cell in remaining]
+        times = [seconds for seconds in left if seconds is not None]
+        if len(times) < len(left):
+            return None
+        if slots is not None and not packed:
+            return sum(times)
+        if slots is None:
+            running = sum(cell.width for cell in remaining if cell.elapsed_s is not None)
+            slots = max(running, *(cell.width for cell in remaining))
+        work_s = sum(s * cell.width for s, cell in zip(times, remaining, strict=True))
+        return max(work_s / slots, *times)
+
+
+def _first_steps(remaining: Sequence[Remaining]) -> Durations:
+    """What running cells will take by their own steps, before the first one has ended."""
+    found = Durations()
+    for cell in remaining:
+        if cell.elapsed_s is not None and cell.steps_left_s is not None:
+            found.add(cell.config_id, cell.elapsed_s + cell.steps_left_s)
+    return found
+
+
+def _left_of(cell: Remaining, mean_s: float | None) -> float | None:
+    if cell.elapsed_s is None:
+        return mean_s
+    if cell.steps_left_s is not None:
+        return cell.steps_left_s
+    return None if mean_s is None else max(mean_s - cell.elapsed_s, 0.0)
+
+
+# How far a sweep is: what has ended and how long that took, and what is left.
+
+
+class Standing:
+    """What the ended cells of the sweep in ``folder`` tell of it."""
+
+    def __init__(self, folder: SweepFolder) -> None:
+        self._folder = folder
+        self.tally = Tally(total=0)
+        self.durations = Durations()
+
+    def done_before(self, cell: Cell) -> Outcome | None:
+        """The outcome of a cell whose result the folder holds already; None for any other."""
+        result = self._folder.cell(cell.planned.name).result_of(cell.planned.cell_id)
+        if result is None:
+            return None
+        self.tally.already_done += 1
+        self.durations.add(cell.planned.config_id, result.took_s)
+        return Outcome("done")
+
+    def ended(self, cell: Cell, outcome: Outcome, seconds: float | None) -> Outcome:
+        """A cell has ended for good. Returns ``outcome``, recorded if that is possible by now.
+
+        ``seconds`` is what its last try took; None where this sweep process did not run it.
+        """
+        if outcome.state == "done" and seconds is not None:
+            self.durations.add(cell.planned.config_id, seconds)
+        if not outcome.is_recorded:
+            outcome = record_failure(self._folder, cell, outcome, seconds)
+        self.tally.count(outcome)
+        return outcome

@@ -1,0 +1,1 @@
+from .mirror import main as main

@@ -1,0 +1,263 @@
+"""A cell in the words of a tracker: name, group, tags, configuration, summary."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from scalewise.config import TrackingConfig
+from scalewise.records import (
+    Alert,
+    CellFolder,
+    CellResult,
+    CurrentAttempt,
+    DataError,
+    PlannedCell,
+    RecordError,
+    build,
+    last_metrics,
+    to_plain,
+)
+from scalewise.tracking.row_sources import StepWindows
+
+# What a tracker is to the mirror: the one seam through which rows leave the records.
+
+
+Values = Mapping[str, float]
+"""One row: names as in the records to finite numbers. What is missing is left out, never zero."""
+
+
+class TrackerError(Exception):
+    """A tracker that cannot do what it was asked, in one line."""
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What identifies a run in every tracker."""
+
+    run_id: str
+    """The same each time the same attempt at the same cell is mirrored."""
+    name: str
+    group: str | None
+    """The sweep's folder name; None for a cell on its own."""
+    tags: tuple[str, ...]
+    folder: Path
+    """Where a tracker that writes files may put its own folder."""
+    config: Mapping[str, Any]
+    """The cell's resolved configuration, and what scalewise knows beside it."""
+    tracking: TrackingConfig
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """How a run ended."""
+
+    state: Literal["finished", "failed", "incomplete"]
+    values: Mapping[str, float]
+    """``summary/...`` to one number each; may be empty."""
+    config: Mapping[str, Any]
+    """Known only at the end: provenance, outcome."""
+
+
+class TrackerRun(Protocol):
+    """A run being mirrored. Every method may raise; the mirror says so and goes on without it.
+
+    ``row_id`` is the place of the row in the records: the same row always has the same one.
+    """
+
+    @property
+    def location(self) -> str:
+        """Where a person finds the run."""
+
+    @property
+    def shortcoming(self) -> str | None:
+        """What keeps a run that lost no row from being where it was wanted; None as a rule."""
+
+    def log(self, row_id: str, time: float, step: int, values: Values) -> None:
+        """Hand over metrics at an optimizer step; ``time`` is Unix time."""
+
+    def log_system(self, row_id: str, time: float, values: Values) -> None:
+        """Hand over device readings at Unix time ``time``."""
+
+    def alert(self, row_id: str, time: float, step: int, alert: Alert) -> None:
+        """Tell people of a condition. It is no row and does not count as one."""
+
+    def flush(self) -> None:
+        """Let go of whatever is buffered here."""
+
+    def finish(self, summary: RunSummary) -> None:
+        """Log the summary and close the run. Counts as one row if it has values."""
+
+    def read_back(self) -> int | None:
+        """Rows of the run as the tracker counts them; None where it does not."""
+
+
+class Tracker(Protocol):
+    """A place runs are mirrored to."""
+
+    def start_run(self, info: RunInfo) -> TrackerRun:
+        """Begin a run, or begin it again: rows it already holds are not doubled."""
+
+
+def metric_name(name: str) -> str:
+    """As every tracker takes it: a user may log under no name, or one that no encoding has.
+
+    Each of them would refuse all of the run for it.
+    """
+    return name.encode(errors="backslashreplace").decode() or "(no name)"
+
+
+_TAG_GROUPS = ("model", "dataset", "strategy", "precision", "execution", "optimizer", "experiment")
+
+
+_DEFAULT_LOG_EVERY_N_STEPS = 50
+
+
+def tracking_config(config: Mapping[str, Any]) -> TrackingConfig:
+    """The cell's own choice of trackers; the default where its configuration has none.
+
+    Raises RecordError if it is not a valid one.
+    """
+    try:
+        return build(TrackingConfig, config.get("tracking") or {}, "tracking")
+    except DataError as error:
+        raise RecordError(str(error)) from error
+
+
+def log_every_n_steps(config: Mapping[str, Any]) -> int:
+    value = config.get("log_every_n_steps")
+    return value if isinstance(value, int) and value > 0 else _DEFAULT_LOG_EVERY_N_STEPS
+
+
+def trains_one_model(config: Mapping[str, Any]) -> bool:
+    """Whether the ranks of a cell have one model together, and not one each."""
+    strategy = config.get("strategy")
+    kind = strategy.get("kind") if isinstance(strategy, Mapping) else None
+    return kind != "task_parallel"
+
+
+def world_size(cell: CellFolder) -> int:
+    """Ranks of the cell as far as the records say so by now; at least 1."""
+    try:
+        return max(1, len(cell.load_provenance().devices))
+    except RecordError:
+        return 1
+
+
+def run_info(
+    cell: CellFolder,
+    config: Mapping[str, Any],
+    attempt: CurrentAttempt,
+    planned: PlannedCell | None,
+    sweep: Path | None,
+) -> RunInfo:
+    """What the trackers are told about a try at a cell before its first row."""
+    tracking = tracking_config(config)
+    about = {
+        "folder": str(cell.path.resolve()),
+        "attempt": attempt.number,
+        **({} if planned is None else to_plain(planned)),
+    }
+    identity = f"{cell.path.resolve()}\n{attempt.number}\n{attempt.stamp}"
+    return RunInfo(
+        run_id=hashlib.sha256(identity.encode()).hexdigest()[:12],
+        name=cell.name if attempt.number == 1 else f"{cell.name}-try{attempt.number}",
+        group=None if sweep is None else sweep.resolve().name,
+        tags=_tags(config, tracking),
+        folder=cell.path if sweep is None else sweep,
+        config={**config, "cell": about, **_provenance(cell)},
+        tracking=tracking,
+    )
+
+
+def run_summary(cell: CellFolder, attempt: CurrentAttempt, windows: StepWindows) -> RunSummary:
+    """How the try ended, from its records."""
+    values: dict[str, float] = {}
+    if (throughput := windows.global_samples_per_s()) is not None:
+        values["summary/global_samples_per_s"] = throughput
+    outcome: dict[str, Any] = {"state": "incomplete"}
+    used: dict[str, Any] = {}
+    if attempt.result is not None:
+        values |= _result_values(attempt.result)
+        used = _optimizer(attempt.result)
+        outcome = {
+            "state": "finished",
+            "attempts": attempt.result.attempt,
+            "co_tenants": list(attempt.result.co_tenants),
+        }
+    elif attempt.failure is not None:
+        outcome = {
+            "state": "failed",
+            **{k: getattr(attempt.failure, k) for k in ("outcome", "cause", "rank", "message")},
+        }
+    state = outcome["state"]
+    return RunSummary(state, values, {"outcome": outcome, **used, **_provenance(cell)})
+
+
+def _result_values(result: CellResult) -> dict[str, float]:
+    lead = result.ranks[0]
+    peaks = [r.peak_allocated_mib for r in result.ranks]
+    values: dict[str, float | None] = {
+        **_last_metrics(result),
+        "parameters_total": lead.parameters_total,
+        "parameters_trainable": lead.parameters_trainable,
+        "world_size": result.world_size,
+        "global_batch_size": result.global_batch_size,
+        "per_device_batch_size": result.per_device_batch_size,
+        "samples_fed": sum(r.samples_fed for r in result.ranks),
+        "steps_completed": lead.steps_completed,
+        "duration_s": result.took_s,
+        "peak_allocated_mib": max((p for p in peaks if p is not None), default=None),
+        "peak_rss_mib": max(r.peak_rss_mib for r in result.ranks),
+    }
+    known = {metric_name(name): v for name, v in values.items() if v is not None}
+    return {f"summary/{name}": float(v) for name, v in known.items()}
+
+
+def _optimizer(result: CellResult) -> dict[str, Any]:
+    """What stands in the configuration's place where a user's LightningModule built its own."""
+    own = result.ranks[0].own_optimizer
+    return {} if own is None else {"optimizer": {"name": f"the module's own ({own})"}}
+
+
+def _last_metrics(result: CellResult) -> dict[str, float | None]:
+    """The last values of metrics, of all ranks together; of models that never met, one by one."""
+    if result.models > 1:
+        return {f"rank_{r.rank}/{name}": v for r in result.ranks for name, v in r.metrics.items()}
+    return last_metrics(result.ranks)
+
+
+def _provenance(cell: CellFolder) -> dict[str, Any]:
+    try:
+        return {"provenance": to_plain(cell.load_provenance())}
+    except RecordError:
+        return {}
+
+
+def _tags(config: Mapping[str, Any], tracking: TrackingConfig) -> tuple[str, ...]:
+    tags: list[str] = []
+    for group in _TAG_GROUPS:
+        if group == "optimizer" and _may_bring_optimizer(config):
+            continue  # a tag cannot be taken back once the module has built another
+        chosen = config.get(group)
+        name = _name(chosen) if isinstance(chosen, Mapping) else chosen
+        if isinstance(name, str):
+            tags.append(name)
+    if isinstance(config.get("scaling"), str):
+        tags.append(f"{config['scaling']} scaling")
+    return tuple(dict.fromkeys([*tags, *tracking.tags]))
+
+
+def _may_bring_optimizer(config: Mapping[str, Any]) -> bool:
+    """Whether the model is a class of the user's, which may be a LightningModule."""
+    model = config.get("model")
+    target = model.get("_target_") if isinstance(model, Mapping) else None
+    return isinstance(target, str) and not target.startswith("scalewise.")
+
+
+def _name(chosen: Mapping[str, Any]) -> Any:
+    """A user's own class has no name but the last part of its path."""
+    return chosen.get("name") or str(chosen.get("_target_") or "").rpartition(".")[2] or None

@@ -1,0 +1,267 @@
+"""Going on after an interruption: checkpoints by Lightning, and what it does not keep itself.
+
+Lightning saves weights, optimizer and counters. A run that is to go on as if nothing had happened
+also needs the random states of every rank, the place in the epoch's order of samples, and the
+metrics so far. Nothing is saved at the last batch of an epoch, where Lightning's counters stand
+between two epochs; the next step's end is as good.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterator
+from pathlib import Path, PosixPath
+from pickle import UnpicklingError
+from typing import Any
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from omegaconf import (
+    AnyNode,
+    BooleanNode,
+    BytesNode,
+    DictConfig,
+    FloatNode,
+    IntegerNode,
+    ListConfig,
+    PathNode,
+    StringNode,
+)
+from omegaconf.base import ContainerMetadata, Metadata
+
+from scalewise.config import CLOSE_IT, CheckpointConfig, ConfigError, untrusted_checkpoint
+from scalewise.records import CellFolder, Checkpoint, last_checkpoint, part_path, seal, untrusted
+from scalewise.train.rank import RankContext
+from scalewise.train.recording import CellRecorder
+
+# Whether a checkpoint may be loaded: to unpickle one is to run what it says.
+
+
+_PLAIN: list[Any] = [
+    dict, int, list, Any, OrderedDict, defaultdict, PosixPath, Metadata, ContainerMetadata,
+    DictConfig, ListConfig, AnyNode, BooleanNode, BytesNode, FloatNode, IntegerNode, PathNode,
+    StringNode,
+]  # fmt: skip
+"""What hyper-parameters may be made of beside what torch allows: to load them runs no code."""
+
+
+def check_trust(cell: Path, checkpoint: Path, rank: int) -> None:
+    """Refuse to load what may run somebody else's code. Raises :class:`ConfigError`.
+
+    Both guards are needed: a file of plain values alone runs no code, but torch's sharded
+    checkpoints have no safe way to be read, and nobody is to choose the weights either.
+    """
+    why = untrusted(cell)
+    if why is not None:
+        raise ConfigError(untrusted_checkpoint(why, CLOSE_IT))
+    torch.serialization.add_safe_globals(_PLAIN)
+    for name in ("trainer.ckpt", f"rank{rank}.pt"):
+        why = _unsafe(checkpoint / name)
+        if why is not None:
+            raise ConfigError(untrusted_checkpoint(why, "hyper-parameters of plain values"))
+
+
+def _unsafe(path: Path) -> str | None:
+    """Why a file is not made of plain values and tensors alone; its tensors are not read."""
+    try:
+        found = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path))
+        if found:
+            return f"{path} holds {', '.join(found)} beside plain values and tensors"
+        # What torch does not build is not known before: a defaultdict with something in it.
+        torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    except (ValueError, RuntimeError, UnpicklingError) as error:
+        advice, _, reason = str(error).partition("WeightsUnpickler error:")
+        said = (reason or advice).strip().partition("\n")[0]
+        return f"{path} cannot be loaded safely: {said}"
+    return None
+
+
+_PACE_STEPS = 10
+"""Steps from which the pace is told, before the first checkpoint by time."""
+
+
+class Restarts:
+    """Saves one rank's part of a cell's checkpoints, and starts from the last one.
+
+    Args:
+        config: when to save; with neither interval nothing is done at all.
+        folder: the cell's.
+        rank: which rank this is.
+        recorder: knows steps, samples and metrics.
+    """
+
+    def __init__(
+        self,
+        config: CheckpointConfig,
+        folder: CellFolder,
+        rank: RankContext,
+        recorder: CellRecorder,
+    ) -> None:
+        self._config = config
+        self._folder = folder
+        self._rank = rank
+        self._recorder = recorder
+        self._from = last_checkpoint(folder.path) if config.on else None
+        if self._from is not None and not config.trust:
+            check_trust(folder.path, self._from[0], rank.rank)
+        first = 0 if self._from is None else self._from[1].step
+        self._saved_at = first
+        self._next = first + (config.every_n_steps or _PACE_STEPS)
+        self._pace_from = (first, time.monotonic())
+        self._paced = config.every_n_steps is not None
+
+    def fit_arguments(self) -> dict[str, Any]:
+        """What ``Trainer.fit`` needs to start from the last checkpoint."""
+        if self._from is None:
+            return {}
+        path = str(self._from[0] / "trainer.ckpt")
+        return {"ckpt_path": path, "weights_only": not self._config.trust}
+
+    def attach(self, trainer: pl.Trainer) -> None:
+        """Take part in ``trainer``'s loop. Call it when everything else has."""
+        if not self._config.on:
+            return
+        loop: Any = trainer.fit_loop.epoch_loop
+        end = loop.on_advance_end
+
+        def on_advance_end(fetcher: Any) -> None:
+            end(fetcher)
+            self._after_batch(trainer)
+
+        loop.on_advance_end = on_advance_end
+        if self._from is not None:
+            self._go_on(trainer, loop, *self._from)
+
+    # Going on
+
+    def _go_on(self, trainer: pl.Trainer, loop: Any, path: Path, checkpoint: Checkpoint) -> None:
+        rank = self._rank.rank
+        metrics = path / f"metrics{rank}.jsonl"
+        self._recorder.resume(checkpoint.step, checkpoint.samples[rank], metrics)
+        strategy: Any = trainer.strategy
+        process = strategy.process_dataloader
+        waiting = [checkpoint.batch]
+
+        def skipping(loader: object) -> object:
+            processed = process(loader)
+            if trainer.training and waiting and hasattr(processed, "batch_sampler"):
+                skipper = SkippingBatches(processed.batch_sampler, waiting.pop())
+                object.__setattr__(processed, "batch_sampler", skipper)
+            return processed
+
+        strategy.process_dataloader = skipping
+        advance = loop.advance
+
+        def first_advance(fetcher: Any) -> None:
+            # Not before: making the loader's iterator draws random numbers of its own.
+            loop.advance = advance
+            # Lightning's own advance says so; the lean one, which may stand here, does not.
+            loop.val_loop.restarting = False
+            states = torch.load(path / f"rank{rank}.pt", weights_only=not self._config.trust)
+            _restore_random(states)
+            advance(fetcher)
+
+        loop.advance = first_advance
+
+    # Saving
+
+    def _after_batch(self, trainer: pl.Trainer) -> None:
+        steps = self._recorder.steps
+        at_end = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
+        if steps.steps < self._next or steps.inside_step or at_end:
+            return
+        if self._paced and steps.steps > self._saved_at:
+            self._save(trainer)
+            self._saved_at = steps.steps
+        self._next = steps.steps + self._interval(trainer)
+        steps.leave_out()
+
+    def _interval(self, trainer: pl.Trainer) -> int:
+        """Steps until the next checkpoint, the same on all ranks."""
+        if self._config.every_n_steps is not None:
+            return self._config.every_n_steps
+        assert self._config.every_s is not None
+        step, then = self._pace_from
+        now, done = time.monotonic(), self._recorder.steps.steps
+        pace_s = (now - then) / max(1, done - step)
+        self._pace_from, self._paced = (done, now), True
+        wanted = max(1, round(self._config.every_s / max(pace_s, 1e-6)))
+        agreed: int = trainer.strategy.broadcast(wanted)
+        return agreed
+
+    def _save(self, trainer: pl.Trainer) -> None:
+        rank, steps = self._rank, self._recorder.steps
+        part = part_path(self._folder.path, steps.steps)
+        part.mkdir(parents=True, exist_ok=True)
+        torch.save(_random_states(), part / f"rank{rank.rank}.pt")
+        metrics = self._recorder.metrics_so_far()
+        if metrics is not None:
+            shutil.copyfile(metrics, part / f"metrics{rank.rank}.jsonl")
+        samples = _of_all_ranks(steps.samples, rank.world_size)
+        # It ends with a barrier: after it, the files of every rank are there.
+        trainer.save_checkpoint(part / "trainer.ckpt")
+        if rank.is_first:
+            seal(
+                part,
+                Checkpoint(
+                    step=steps.steps,
+                    batch=trainer.fit_loop.epoch_loop.batch_progress.current.completed,
+                    world_size=rank.world_size,
+                    samples=samples,
+                    devices=(rank.device.name,),
+                    code=self._folder.load_provenance().code,
+                    files={},
+                ),
+            )
+
+
+class SkippingBatches:
+    """A batch sampler whose first epoch begins after ``count`` batches."""
+
+    def __init__(self, inner: Any, count: int) -> None:
+        self.inner = inner
+        self.count = count
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        skip, self.count = self.count, 0
+        for number, batch in enumerate(self.inner):
+            if number >= skip:
+                yield batch
+
+
+def _of_all_ranks(value: int, world_size: int) -> tuple[int, ...]:
+    if world_size == 1:
+        return (value,)
+    values: list[Any] = [None] * world_size
+    torch.distributed.all_gather_object(values, value)
+    return tuple(values)
+
+
+def _random_states() -> dict[str, Any]:
+    numpy: dict[str, Any] = dict(np.random.get_state(legacy=False))
+    words = numpy["state"]["key"].tolist()
+    return {
+        "python": random.getstate(),
+        # Without NumPy's own objects, which are no plain values to torch.
+        "numpy": {**numpy, "state": {**numpy["state"], "key": words}},
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
+    }
+
+
+def _restore_random(states: dict[str, Any]) -> None:
+    random.setstate(states["python"])
+    np.random.set_state(states["numpy"])
+    torch.set_rng_state(states["torch"])
+    if states["cuda"] is not None:
+        torch.cuda.set_rng_state(states["cuda"])

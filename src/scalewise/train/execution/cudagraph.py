@@ -1,0 +1,292 @@
+"""One training step as a CUDA graph: its inputs, the capture, and the replay."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.plugins.precision.amp import MixedPrecision
+from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
+from pytorch_lightning.utilities.model_helpers import is_overridden
+from torch import Tensor, nn
+
+from scalewise.config import first_line
+
+# Why a step cannot be captured as a CUDA graph: what is known beforehand, and what it shows.
+#
+# A graph replays kernels with the arguments they were recorded with. Whatever Python decides or
+# counts during a step would be decided and counted once, at the capture, and then be silently
+# wrong.
+
+
+INSIDE_A_STEP = (
+    "on_before_zero_grad",
+    "on_before_backward",
+    "on_after_backward",
+    "on_before_optimizer_step",
+)
+"""Hooks that Lightning calls in the middle of a step, where a replay calls nothing."""
+
+
+def known_obstacle(
+    trainer: pl.Trainer, module: pl.LightningModule, device_kind: str = "cuda"
+) -> str | None:
+    """What is certain before the first step, in words; None where nothing speaks against it."""
+    return next(_obstacles(trainer, module, device_kind), None)
+
+
+def _obstacles(trainer: pl.Trainer, module: pl.LightningModule, device_kind: str) -> Iterator[str]:
+    strategy, precision = trainer.strategy, trainer.precision_plugin
+    if not isinstance(strategy, (SingleDeviceStrategy, DDPStrategy)):
+        yield f"{type(strategy).__name__} does more in a step than a graph can hold"
+    if trainer.accumulate_grad_batches != 1:
+        yield "gradients are accumulated over batches, so not every batch ends in a step"
+    if isinstance(precision, MixedPrecision) and precision.scaler is not None:
+        yield "loss scaling (fp16) reads a flag back in each step; bf16-mixed does not"
+    if isinstance(strategy, DDPStrategy):
+        if strategy._ddp_kwargs.get("find_unused_parameters"):
+            yield "DDP's search for unused parameters waits for the device in each step"
+        if strategy._ddp_comm_hook is not None or strategy._model_averager is not None:
+            yield "a communication hook or model averager keeps its state in Python"
+    if "training_step" in vars(module):
+        yield "training_step was replaced by a function that runs in Python (a planted fault?)"
+    callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    for callback in callbacks[1:]:
+        for hook in INSIDE_A_STEP:
+            if is_overridden(hook, callback, parent=pl.Callback):
+                yield f"the callback {type(callback).__name__} acts inside the step ({hook})"
+    yield from _optimizer_obstacles(trainer.optimizers, device_kind)
+    for name, part in module.named_modules():
+        if part._forward_hooks or part._forward_pre_hooks or part._backward_hooks:
+            yield f"{name or 'the module'} has hooks, which run in Python"
+
+
+def _optimizer_obstacles(
+    optimizers: list[torch.optim.Optimizer], device_kind: str
+) -> Iterator[str]:
+    if len(optimizers) != 1:
+        yield f"there are {len(optimizers)} optimizers"
+        return
+    optimizer = optimizers[0]
+    kind = type(optimizer).__name__
+    hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
+    if any(hooks):
+        yield f"{kind} has step hooks (pruning, say), which run in Python"
+    devices = {p.device.type for group in optimizer.param_groups for p in group["params"]}
+    if devices != {device_kind}:
+        yield f"{kind} has parameters on {' and '.join(sorted(devices))}"
+    if not isinstance(optimizer, torch.optim.SGD) and any(
+        "capturable" not in group for group in optimizer.param_groups
+    ):
+        yield f"{kind} has no capturable variant; adam, adamw and sgd have"
+
+
+def make_capturable(optimizer: torch.optim.Optimizer, schedules: int) -> str | None:
+    """Let the optimizer count its steps on the device, and read its learning rate there.
+
+    To be called before its first step. Returns why that is not enough, where one of
+    ``schedules`` learning-rate schedules moves a rate that a capture would freeze.
+    """
+    for group in optimizer.param_groups:
+        if "capturable" in group:
+            group["capturable"] = True
+        if schedules and _takes_tensor_rate(optimizer) and not isinstance(group["lr"], Tensor):
+            # A schedule writes into this tensor, and the next replay reads it.
+            device = group["params"][0].device
+            group["lr"] = torch.tensor(float(group["lr"]), device=device)
+        if schedules and not isinstance(group["lr"], Tensor):
+            kind = type(optimizer).__name__
+            return f"{kind} takes its learning rate from Python, and a schedule changes it"
+    # The steps before the capture are eager on purpose.
+    optimizer._warned_capturable_if_run_uncaptured = True
+    return None
+
+
+def _takes_tensor_rate(optimizer: torch.optim.Optimizer) -> bool:
+    # SGD's unfused kernels take the rate as a number, which a capture would freeze.
+    return all("capturable" in g or g.get("fused") for g in optimizer.param_groups)
+
+
+class HostState:
+    """What Python keeps between steps: plain values of modules and optimizer, host tensors."""
+
+    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self._module = module
+        self._optimizer = optimizer
+        self._device_kind = optimizer.param_groups[0]["params"][0].device.type
+        self._before = self._values()
+
+    def change(self) -> str | None:
+        """What has changed since this was made, in words; None if nothing has."""
+        now = self._values()
+        for name, value in now.items():
+            if name not in self._before or self._before[name] != value:
+                return f"{name} changes in each step and is kept in Python or in host memory"
+        return None
+
+    def _values(self) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for name, part in self._module.named_modules():
+            for key, value in vars(part).items():
+                if isinstance(value, (bool, int, float)):
+                    values[f"{type(part).__name__}.{key} of {name or 'the module'}"] = value
+        kind = type(self._optimizer).__name__
+        for key, value in vars(self._optimizer).items():
+            if isinstance(value, (bool, int, float)):
+                values[f"{kind}.{key}"] = value
+        for state in self._optimizer.state.values():
+            for key, value in state.items():
+                if isinstance(value, Tensor):
+                    if value.device.type == self._device_kind or value.numel() != 1:
+                        continue
+                    values[f"{kind}'s state {key!r}"] = value.item()
+                elif isinstance(value, (bool, int, float)):
+                    values[f"{kind}'s state {key!r}"] = value
+            break  # every parameter's state is of one kind
+        return values
+
+
+Batch = Sequence[Tensor]
+"""The tensors of one step, samples along the first dimension of each."""
+
+
+StepFunction = Callable[[Batch], Tensor]
+"""Forward, backward and optimizer on one batch; gives the loss."""
+
+
+class CaptureError(Exception):
+    """The step cannot be captured: one line that says why."""
+
+
+class Graph(Protocol):
+    """Work recorded once; the seam through which tests do without a GPU."""
+
+    def capture(self, work: Callable[[], Tensor]) -> Tensor:
+        """Record ``work`` and return what it returns. Raises :class:`CaptureError`."""
+        ...
+
+    def replay(self) -> None:
+        """Do the recorded work again, on the memory it was recorded with."""
+        ...
+
+
+class CaptureDevice(Protocol):
+    """What capturing needs of a device; CUDA but in tests."""
+
+    kind: str
+
+    def graph(self) -> Graph:
+        """A graph to record into."""
+        ...
+
+    def watch(self, step: Callable[[], Tensor]) -> tuple[Tensor, str | None]:
+        """Run ``step`` and say in words where it made the host wait for the device, if it did."""
+        ...
+
+    def marker(self) -> Marker:
+        """A moment of the device's time line, now."""
+        ...
+
+
+class Marker(Protocol):
+    """A moment of the device's time line."""
+
+    def synchronize(self) -> None:
+        """Wait on the host until the device has come so far."""
+        ...
+
+
+class CudaCapture:
+    """The current GPU."""
+
+    kind = "cuda"
+
+    def graph(self) -> Graph:
+        return CudaGraph()
+
+    def watch(self, step: Callable[[], Tensor]) -> tuple[Tensor, str | None]:
+        before = torch.cuda.get_sync_debug_mode()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                loss = step()
+            finally:
+                torch.cuda.set_sync_debug_mode(before)
+        for warning in caught:
+            if "synchronizing CUDA operation" in str(warning.message):
+                place = f"{warning.filename.rpartition('/')[2]}:{warning.lineno}"
+                return loss, f"the step waits for the device at {place} (.item(), a dynamic shape)"
+        return loss, None
+
+    def marker(self) -> Marker:
+        # A host that waits for this one sleeps instead of spinning on a core.
+        event = torch.cuda.Event(blocking=True)
+        event.record()
+        return event
+
+
+class CudaGraph:
+    """A graph on the current CUDA stream, which must not be the default one."""
+
+    def __init__(self) -> None:
+        self._graph = torch.cuda.CUDAGraph()
+        self.replay = self._graph.replay
+
+    def capture(self, work: Callable[[], Tensor]) -> Tensor:
+        device = torch.cuda.current_device()
+        random_state = torch.cuda.get_rng_state(device)
+        try:
+            with torch.cuda.graph(
+                self._graph,
+                stream=torch.cuda.current_stream(),
+                # Other threads pin memory and query events meanwhile; that is theirs to do.
+                capture_error_mode="thread_local",
+            ):
+                return work()
+        except Exception as error:
+            # What torch.cuda.graph raises on its way out hides what broke the capture.
+            cause = error.__context__ or error
+            self._clean_up(device, random_state)
+            raise CaptureError(first_line(cause)) from error
+
+    def _clean_up(self, device: int, random_state: Tensor) -> None:
+        """After a broken capture torch still believes in it: dropout and the allocator would."""
+        with contextlib.suppress(RuntimeError):
+            torch._C._cuda_endAllocateToPool(device, self._graph.pool())
+        torch.cuda.synchronize(device)
+        fresh = torch.Generator(f"cuda:{device}")
+        torch.cuda.default_generators[device].graphsafe_set_state(fresh.graphsafe_get_state())
+        torch.cuda.set_rng_state(random_state, device)
+
+
+class CapturedStep:
+    """A step that was captured on inputs of its own, into which each batch is copied.
+
+    Args:
+        step: what to capture; it must have run a few times before.
+        batch: one step's tensors on the device, for their shapes.
+        graph: records and replays.
+    """
+
+    def __init__(self, step: StepFunction, batch: Batch, graph: Graph) -> None:
+        self._inputs = [part.clone() for part in batch]
+        self._graph = graph
+        self._replay = graph.replay
+        self._shapes = [part.shape for part in batch]
+        self.loss = graph.capture(lambda: step(self._inputs).detach())
+        """The loss of the last replay: the next one overwrites it."""
+
+    def fits(self, batch: Batch) -> bool:
+        """Whether ``batch`` has the captured shapes."""
+        return [part.shape for part in batch] == self._shapes
+
+    def run(self, batch: Batch) -> Tensor:
+        """One step on ``batch``. Neither the host nor this call waits for it."""
+        torch._foreach_copy_(self._inputs, list(batch), non_blocking=True)
+        self._replay()
+        return self.loss

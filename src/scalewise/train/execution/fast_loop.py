@@ -1,0 +1,144 @@
+"""Taking off Lightning's cost per step what our cells have no use for.
+
+Each entry was found with a profiler on a step of 1 ms (``benchmarks/overhead.py`` measures the
+sum). None changes what is computed, which hooks run, or in which order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.loops.optimization.automatic import _AutomaticOptimization
+from pytorch_lightning.plugins.precision.amp import MixedPrecision
+from pytorch_lightning.profilers import Profiler
+
+if TYPE_CHECKING:
+    from scalewise.train.recording import CellRecorder
+
+
+_NOTHING = contextlib.nullcontext()
+
+
+class NoProfiler(Profiler):
+    """Lightning opens a profiling context around each hook, about 24 a step.
+
+    Its pass-through profiler builds a generator for each of them; this one hands out the same
+    empty context every time.
+    """
+
+    def start(self, action_name: str) -> None:
+        """Nothing is timed here: the step clock does that."""
+
+    def stop(self, action_name: str) -> None:
+        """See :meth:`start`."""
+
+    def profile(self, action_name: str) -> Any:
+        return _NOTHING
+
+
+class CheapHookNames:
+    """Mixin for a LightningModule: remembering the name of the running hook costs nothing.
+
+    Lightning sets ``_current_fx_name`` twice around each hook, about 44 times a step, and
+    ``nn.Module.__setattr__`` looks each time whether the string is a parameter, a buffer or a
+    module.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "_current_fx_name":
+            self.__dict__[name] = value
+        else:
+            super().__setattr__(name, value)
+
+
+class LeanSteps(_AutomaticOptimization):
+    """Training steps without the layers that pass through hooks nobody has.
+
+    For every batch Lightning calls some twenty hooks of callbacks, module and strategy, wraps
+    forward, zero_grad and backward in a closure, and hands that through module, strategy,
+    precision plugin and optimizer. A cell has one callback, the recorder, and a module that
+    overrides none of those hooks and has no learning-rate scheduler: what is left is
+    :meth:`advance` and :meth:`run`, with Lightning's own fetcher, strategy and progress counters.
+    """
+
+    def __init__(self, trainer: pl.Trainer, recorder: CellRecorder) -> None:
+        super().__init__(trainer)
+        self._recorder = recorder
+
+    def advance(self, data_fetcher: Iterator[tuple[Any, int, int]]) -> None:
+        """One batch, in place of the epoch loop's ``advance``."""
+        trainer = self.trainer
+        loop = trainer.fit_loop.epoch_loop
+        progress = loop.batch_progress
+        batch, _, _ = next(data_fetcher)
+        batch_idx = loop.batch_idx + 1
+        progress.is_last_batch = data_fetcher.done  # type: ignore[attr-defined]
+        batch = trainer.strategy.batch_to_device(batch, dataloader_idx=0)
+        progress.increment_ready()
+        progress.increment_started()
+        output = self.step(batch, batch_idx)
+        progress.increment_processed()
+        module = trainer.lightning_module
+        self._recorder.on_train_batch_end(trainer, module, output, batch, batch_idx)
+        progress.increment_completed()
+
+    def run(
+        self, optimizer: torch.optim.Optimizer, batch_idx: int, kwargs: OrderedDict[str, Any]
+    ) -> dict[str, Any]:
+        """:meth:`step`, as Lightning's own epoch loop calls it."""
+        return self.step(kwargs["batch"], batch_idx)
+
+    def step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
+        """Forward, backward and optimizer step on one batch that is on the device."""
+        trainer, recorder = self.trainer, self._recorder
+        module, optimizer = trainer.lightning_module, trainer.optimizers[0]
+        loss = trainer.strategy.training_step(batch, batch_idx)
+        assert isinstance(loss, torch.Tensor)
+        optimizer.zero_grad()
+        recorder.on_before_backward(trainer, module, loss)
+        self.backward(loss)
+        recorder.on_after_backward(trainer, module)
+        self.optim_progress.optimizer.step.increment_ready()
+        recorder.on_before_optimizer_step(trainer, module, optimizer)
+        self.clip(module)
+        optimizer.step()
+        self.optim_progress.optimizer.step.increment_completed()
+        return {"loss": loss.detach()}
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Gradients of ``loss``, as the optimizer is to see them."""
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def clip(self, module: pl.LightningModule) -> None:
+        """Scale the gradients down to the norm the Trainer was given, if it was given one."""
+        if self.trainer.gradient_clip_val is not None:
+            limit = float(self.trainer.gradient_clip_val)
+            torch.nn.utils.clip_grad_norm_(module.parameters(), limit)
+
+
+def trim(trainer: pl.Trainer, recorder: CellRecorder) -> None:
+    """Replace per-step work of the loop whose answer is known for our own modules.
+
+    Gradient accumulation and loss scaling keep Lightning's own way.
+    """
+    loop: Any = trainer.fit_loop.epoch_loop
+    if trainer.world_size > 1:
+        # Lightning 2.6 broadcasts a "was there a SIGTERM" flag and waits for the device before
+        # every batch. Our supervisor ends all ranks of a cell together, so nothing needs it, and
+        # the wait would hide how far the host can run ahead of the device.
+        loop._broadcast_sigterm_tensor = lambda: None
+    scales = isinstance(trainer.precision_plugin, MixedPrecision) and (
+        trainer.precision_plugin.scaler is not None
+    )
+    if trainer.accumulate_grad_batches == 1 and not scales:
+        # A strategy that divides the model may have steps of its own.
+        steps_class: type[LeanSteps] = getattr(trainer.strategy, "steps_class", LeanSteps)
+        steps = steps_class(trainer, recorder)
+        loop.automatic_optimization = steps
+        loop.advance = steps.advance
+        loop.update_lr_schedulers = lambda interval, update_plateau_schedulers: None

@@ -1,0 +1,164 @@
+"""The LightningModule of a cell: a network with a loss, an optimizer and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+from torchmetrics import MeanMetric, MetricCollection
+
+from scalewise.train.execution.fast_loop import CheapHookNames, LeanSteps
+from scalewise.train.recording import CellRecorder
+
+# What of a model this rank holds.
+
+
+def held_parameters(network: nn.Module) -> list[Any]:
+    """What the optimizer gets: the named parameters of which this rank holds something.
+
+    An update of many parameters at once takes DTensors or plain tensors, not both: where a model
+    has both they come as two groups.
+    """
+    held = [(name, p) for name, p in network.named_parameters() if not p.is_meta]
+    divided = [item for item in held if is_dtensor(item[1])]
+    if not divided or len(divided) == len(held):
+        return held
+    whole = [item for item in held if not is_dtensor(item[1])]
+    return [{"params": divided}, {"params": whole}]
+
+
+def is_dtensor(parameter: object) -> bool:
+    """Whether it is one of torch's DTensors; asked so that they need not be imported."""
+    return hasattr(parameter, "placements") and hasattr(parameter, "to_local")
+
+
+OptimizerFactory = Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optimizer]
+"""From named parameters: some optimizers treat them by name, and all of torch's accept names."""
+
+
+class ExperimentModule(CheapHookNames, pl.LightningModule):
+    """Trains any ``nn.Module`` that has ``forward(x)`` and ``loss(output, target)``.
+
+    Nothing is logged in ``training_step``: Lightning's ``log`` costs more than a small model's
+    step. The loss is read from the step's output, late, by the recording callbacks.
+
+    Args:
+        network: see above; ``metrics()`` is optional and returns a ``MetricCollection``.
+        optimizer: builds the optimizer from the named parameters.
+    """
+
+    def __init__(self, network: nn.Module, optimizer: OptimizerFactory) -> None:
+        super().__init__()
+        if not callable(getattr(network, "loss", None)):
+            raise ValueError(
+                f"_target_: {type(network).__name__} has no method loss(output, target); "
+                "give it one, or use a LightningModule"
+            )
+        self.network = network
+        self._optimizer = optimizer
+        self._loss: Callable[[Tensor, Tensor], Tensor] = network.loss  # type: ignore[assignment]
+        self.validation_loss = MeanMetric()
+        make_metrics = getattr(network, "metrics", None)
+        self.validation_metrics: MetricCollection | None = make_metrics() if make_metrics else None
+
+    def forward(self, x: Tensor) -> Any:
+        return self.network(x)
+
+    def transfer_batch_to_device(
+        self, batch: tuple[Tensor, Tensor], device: torch.device, dataloader_idx: int
+    ) -> tuple[Tensor, Tensor]:
+        # Lightning's own walks through any structure a batch might have.
+        x, target = batch
+        return x.to(device, non_blocking=True), target.to(device, non_blocking=True)
+
+    def objective(self, x: Tensor, target: Tensor) -> Tensor:
+        """The loss of a batch: what ``execution=compile`` compiles."""
+        return self._loss(self.network(x), target)
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        x, target = batch
+        return self.objective(x, target)
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        x, target = batch
+        self.score(self.network(x), target)
+
+    def score(self, output: Tensor, target: Tensor) -> None:
+        """Take the outputs for a batch into the validation loss and metrics."""
+        # Weighted by samples, so that a short last batch counts for what it is.
+        self.validation_loss.update(self._loss(output, target), weight=len(target))
+        if self.validation_metrics is not None:
+            self.validation_metrics.update(output, target)
+
+    def on_validation_epoch_end(self) -> None:
+        # compute() gathers the states of all ranks; every rank then holds the same values.
+        values = {"val_loss": self.validation_loss.compute()}
+        self.validation_loss.reset()
+        if self.validation_metrics is not None:
+            computed = self.validation_metrics.compute()
+            values |= {f"val_{name}": value for name, value in computed.items()}
+            self.validation_metrics.reset()
+        self.log_dict(values, sync_dist=True)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return self._optimizer(held_parameters(self.network))
+
+
+# Cells that only run forward: an operation instead of a model, results instead of a loss.
+
+
+class OperationModule(CheapHookNames, pl.LightningModule):
+    """Runs an operation once a step. Nothing is learnt, so there is nothing to optimize or score.
+
+    Args:
+        network: a :class:`scalewise.operations.contract.Operation`.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def transfer_batch_to_device(
+        self, batch: Any, device: torch.device, dataloader_idx: int
+    ) -> Any:
+        if isinstance(batch, Tensor):
+            return batch.to(device, non_blocking=True)
+        return tuple(self.transfer_batch_to_device(part, device, 0) for part in batch)
+
+    @torch.no_grad()
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        result = self.network(batch)
+        assert isinstance(result, Tensor)
+        return result
+
+    def configure_optimizers(self) -> None:
+        return None
+
+    def on_fit_start(self) -> None:
+        # Lightning puts a dummy in the optimizer's place; the records are to say that none ran.
+        self.trainer.strategy.optimizers = []
+
+
+class ForwardSteps(LeanSteps):
+    """A step is one forward pass. It counts as Lightning counts optimizer steps."""
+
+    def step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
+        """The operation on one batch that is on the device. Its result is not kept."""
+        progress = self.optim_progress.optimizer.step
+        progress.increment_ready()
+        self.trainer.strategy.training_step(batch, batch_idx)
+        progress.increment_completed()
+        return {}
+
+
+def run_forward_only(trainer: pl.Trainer, recorder: CellRecorder) -> None:
+    """Make ``trainer.fit`` a row of forward passes."""
+    loop: Any = trainer.fit_loop.epoch_loop
+    loop._broadcast_sigterm_tensor = lambda: None  # see train.lean.trim
+    steps = ForwardSteps(trainer, recorder)
+    loop.automatic_optimization = steps
+    loop.advance = steps.advance
+    loop.update_lr_schedulers = lambda interval, update_plateau_schedulers: None

@@ -1,0 +1,351 @@
+"""The records of a monitored fit as a whole: its plan, its sign of life, and how it ended.
+
+Nobody supervises a script of the user's own: it has to say itself what it ends of. Where it cannot
+(SIGKILL, ``os._exit``, a host that goes down), its sign of life grows old, and readers tell that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import hashlib
+import inspect
+import json
+import math
+import re
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence, Sized
+from typing import Any, Literal
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, SingleDeviceStrategy
+from pytorch_lightning.utilities.exceptions import SIGTERMException
+
+from scalewise.host import Tenant
+from scalewise.records import (
+    Attempt,
+    Cause,
+    CellFolder,
+    CellResult,
+    DeviceInfo,
+    PlannedCell,
+    RankSummary,
+    RunningAttempt,
+    SweepFolder,
+    SweepPlan,
+    batch_sizes_of,
+    data_shards_of,
+    sum_over_shards,
+)
+from scalewise.train.failure import failure_kind, failure_line
+from scalewise.train.recording import BackgroundDrain
+
+_BEAT_S = 1.0
+
+
+_LAST_LINES = 20
+
+
+_PEER_IS_GONE = re.compile(r"Connection (reset|closed) by peer|remote process exited")
+"""How gloo and NCCL say it; a rank that raised would have recorded it before its sockets closed."""
+
+
+class FitRecords:
+    """What rank 0 writes of a fit for all ranks; :meth:`break_off` alone is for any of them.
+
+    Args:
+        folder: the run's, inside that of the sweep which the runs of a script form.
+        rank: of this process.
+    """
+
+    def __init__(self, folder: CellFolder, rank: int) -> None:
+        self._folder = folder
+        self._sweep = SweepFolder(folder.path.parent)
+        self._rank = rank
+        self._started_at, self._since = time.time(), time.monotonic()
+        self._planned: PlannedCell | None = None
+        self._beats: BackgroundDrain | None = None
+        self._tenant: Tenant | None = None
+        self._unknown: tuple[str, ...] = ()
+        """Why it is not known who shares the host, where that is so."""
+
+    def begin(self, devices: Sequence[DeviceInfo]) -> None:
+        """Plan the run, and give a sign of life every second from now on.
+
+        What the fit is made of is known later: until :meth:`repeat_of` it repeats nothing.
+        """
+        name = self._folder.name
+        planned = PlannedCell(name, name, name, (), 0, len(devices))
+        self._put_into_plan(lambda _: planned)
+        self._folder.save_running(RunningAttempt(1, self._started_at, tuple(devices)))
+        try:
+            self._tenant = Tenant(str(self._sweep.path), name)
+        except OSError as error:  # no reason to end a fit
+            self._unknown = (f"not known: {error.strerror}",)
+        self._beats = BackgroundDrain([lambda *_: self._beat()], _BEAT_S)
+
+    def _beat(self) -> None:
+        self._folder.beat()
+        if self._tenant is not None:
+            self._tenant.look()
+
+    def _co_tenants(self) -> tuple[str, ...]:
+        """Other fits and cells of this user on this host: several launchers may start one script.
+
+        Processes of others on its GPUs are in the device series.
+        """
+        if self._tenant is None:
+            return self._unknown
+        self._tenant.look()
+        return self._tenant.neighbours
+
+    def repeat_of(self, config_id: str) -> None:
+        """Plan it as one more run of the configuration ``config_id``."""
+        planned = self._planned
+        assert planned is not None
+
+        def repeated(plan: SweepPlan) -> PlannedCell:
+            repeat = sum(cell.config_id == config_id for cell in plan.cells)
+            return dataclasses.replace(planned, config_id=config_id, repeat=repeat)
+
+        self._put_into_plan(repeated)
+
+    def finish(self, ranks: tuple[RankSummary, ...], strategy: str) -> None:
+        """Save the result: the fit ended as it should."""
+        assert self._planned is not None
+        per_device, together = self._batch_sizes(ranks)
+        self._folder.save_result(
+            CellResult(
+                cell_id=self._planned.cell_id,
+                config_id=self._planned.config_id,
+                name=self._planned.name,
+                repeat=self._planned.repeat,
+                attempt=1,
+                started_at=self._started_at,
+                finished_at=time.time(),
+                elapsed_s=time.monotonic() - self._since,
+                world_size=len(ranks),
+                strategy=strategy,
+                # Lightning's batch is per process, whatever the number of processes.
+                scaling="weak",
+                global_batch_size=together,
+                per_device_batch_size=per_device,
+                co_tenants=self._co_tenants(),
+                ranks=ranks,
+            )
+        )
+        self.end()
+
+    def _batch_sizes(self, ranks: tuple[RankSummary, ...]) -> tuple[int, int]:
+        """Samples of a step, of one rank and of all.
+
+        Of the largest step: where the data is no multiple of the batch, the last step of an epoch
+        is smaller, and a mean over the steps would differ between fits that ask for the same.
+        """
+        found = batch_sizes_of(ranks)
+        if found is not None:
+            return found
+        mean = math.ceil(ranks[0].samples_fed / max(1, ranks[0].steps_completed))
+        return mean, sum_over_shards([mean] * len(ranks), data_shards_of(ranks))
+
+    def end(self) -> None:
+        """No more signs of life: it has a result, or a record of why not."""
+        if self._beats is not None:
+            self._beats.stop()
+            self._folder.clear_running()
+            self._beats = None
+        if self._tenant is not None:
+            self._tenant.leave()
+            self._tenant = None
+
+    def _put_into_plan(self, plan_it: Callable[[SweepPlan], PlannedCell]) -> None:
+        """In place of what was known of this run before; others may do so at the same time."""
+        with (self._sweep.path / "plan.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            plan = (
+                self._sweep.load_plan()
+                if self._sweep.plan_path.exists()
+                else SweepPlan(time.time(), tuple(sys.argv), 0, ())
+            )
+            planned = plan_it(plan)
+            others = tuple(cell for cell in plan.cells if cell.name != planned.name)
+            self._sweep.save_plan(dataclasses.replace(plan, cells=(*others, planned)))
+        self._planned = planned
+
+    def break_off(self, error: BaseException, steps: int) -> str | None:
+        """Record that ``error`` ended the fit after ``steps`` steps; returns that as a line.
+
+        None if another rank was first: what one dies of is the cause, the others lose a peer.
+        """
+        if any(self._folder.attempts()):
+            return None
+        outcome, cause, what = _judge(error)
+        message = f"rank {self._rank}: {what} (after {steps} steps)"
+        code = error.code if isinstance(error, SystemExit) else None
+        lines = "".join(traceback.format_exception(error)).splitlines()[-_LAST_LINES:]
+        self._folder.save_attempt(
+            Attempt(
+                number=1,
+                outcome=outcome,
+                cause=cause,
+                message=message,
+                rank=self._rank,
+                exit_code=code if isinstance(code, int) else None,
+                last_lines=tuple(lines),
+                started_at=self._started_at,
+                finished_at=time.time(),
+                elapsed_s=time.monotonic() - self._since,
+            )
+        )
+        return message
+
+
+def _judge(error: BaseException) -> tuple[Literal["failed", "interrupted"], Cause, str]:
+    if isinstance(error, SIGTERMException):  # Lightning's, a SystemExit
+        return "interrupted", "signal", "ended by SIGTERM"
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", "interrupted", "interrupted by Ctrl-C (SIGINT)"
+    if isinstance(error, SystemExit):
+        status = 0 if error.code is None else error.code
+        return "failed", "exit", f"the script left with exit status {status} amid the fit"
+    line = failure_line(error)
+    if _PEER_IS_GONE.search(line):
+        line = f"another rank is gone and left no reason (SIGKILL, os._exit): {line}"
+    return "failed", failure_kind(error), line
+
+
+# What a script of one's own trains, in the words in which scalewise's configurations say it.
+#
+# Two monitored runs are comparable (``scalewise compare``), and repeats of each other, where all
+# of this agrees: class, source and size of the model, class and length of the data, optimizer and
+# its settings, precision, length of the fit, accumulation, clipping, loader workers, batch size.
+# The rest of the script, the number of devices among it, is not part of it: the records tell what
+# ran.
+
+
+_STRATEGIES: Mapping[type, str] = {
+    SingleDeviceStrategy: "single",
+    DDPStrategy: "ddp",
+    FSDPStrategy: "fsdp",
+}
+
+
+_PRECISIONS: Mapping[str, str] = {"32-true": "fp32", "16-mixed": "fp16-mixed"}
+"""Lightning's names that differ from scalewise's; the others are the same, or are only its own."""
+
+
+_LIBRARIES = frozenset({"torch", "pytorch_lightning", "lightning", "lightning_fabric", "builtins"})
+
+
+def describe_fit(
+    trainer: pl.Trainer, module: pl.LightningModule, warmup_steps: int, trackers: Sequence[str]
+) -> dict[str, Any]:
+    """The configuration of this fit, once its data and optimizers are set up."""
+    return {
+        "model": {
+            "name": type(module).__name__,
+            "class": _full_name(type(module)),
+            "source_sha256": _source_sha256(module),
+            "parameters": sum(p.numel() for p in module.parameters()),
+        },
+        "dataset": _describe_data(trainer),
+        "strategy": {"name": strategy_name(trainer)},
+        "hardware": {"name": "auto"},
+        "optimizer": _describe_optimizers(trainer.optimizers),
+        "precision": {"name": _precision_name(trainer)},
+        "execution": {"name": "eager"},
+        "batch_size": _batch_size(trainer),
+        "max_steps": _limit(trainer.max_steps),
+        "max_epochs": _limit(trainer.max_epochs),
+        "accumulate_grad_batches": trainer.accumulate_grad_batches,
+        "gradient_clip_norm": trainer.gradient_clip_val,
+        "warmup_steps": warmup_steps,
+        "tracking": {"name": "monitor", "trackers": list(trackers)},
+    }
+
+
+def strategy_name(trainer: pl.Trainer) -> str:
+    """As scalewise names it where it is Lightning's own, else the name of its class.
+
+    A class of the user's own keeps its name, also where it derives from one of Lightning's.
+    """
+    cls = type(trainer.strategy)
+    return _STRATEGIES.get(cls, cls.__name__)
+
+
+def _precision_name(trainer: pl.Trainer) -> str:
+    """As scalewise names it: Lightning's ``32-true`` is tf32 where fp32 products may use it."""
+    name = str(trainer.precision)
+    if name == "32-true" and trainer.strategy.root_device.type == "cuda" and _tf32_is_on():
+        return "tf32"
+    return _PRECISIONS.get(name, name)
+
+
+def _tf32_is_on() -> bool:
+    """Of matrix products. Once a script has used torch's newer switch, reading the older raises."""
+    newer = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
+    return bool(torch.backends.cuda.matmul.allow_tf32) if newer is None else newer == "tf32"
+
+
+def config_id(config: Mapping[str, Any], world_size: int) -> str:
+    """The same for two fits if and only if they repeat each other, trackers aside."""
+    plain = {k: v for k, v in config.items() if k != "tracking"} | {"world_size": world_size}
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _batch_size(trainer: pl.Trainer) -> int | None:
+    """Of each process; None where the loader has a batch sampler of its own."""
+    found = getattr(trainer.train_dataloader, "batch_size", None)
+    return found if isinstance(found, int) else None
+
+
+def _describe_data(trainer: pl.Trainer) -> dict[str, Any]:
+    loader = trainer.train_dataloader
+    dataset = getattr(loader, "dataset", loader)
+    return {
+        "name": type(dataset).__name__,
+        "class": _full_name(type(dataset)),
+        "samples": len(dataset) if isinstance(dataset, Sized) else None,
+        "workers": getattr(loader, "num_workers", None),
+    }
+
+
+def _describe_optimizers(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Any]:
+    """Names joined by ``+``, and the settings of the first group of the first one."""
+    settings = optimizers[0].param_groups[0] if optimizers else {}
+    return {
+        "name": "+".join(type(o).__name__ for o in optimizers) or "none",
+        **{
+            name: value
+            for name, value in settings.items()
+            if isinstance(value, bool | int | float | str)
+        },
+    }
+
+
+def _limit(steps_or_epochs: int | None) -> int | None:
+    """Lightning's -1 is no limit, which scalewise's configurations write as null."""
+    return None if steps_or_epochs == -1 else steps_or_epochs
+
+
+def _source_sha256(module: pl.LightningModule) -> str | None:
+    """Of the classes that are the user's own, from the module down to its layers; None where a
+    source cannot be read (typed into an interpreter)."""
+    own = {
+        base
+        for part in module.modules()
+        for base in type(part).__mro__
+        if base.__module__.partition(".")[0] not in _LIBRARIES
+    }
+    try:
+        sources = [inspect.getsource(cls) for cls in sorted(own, key=_full_name)]
+    except (OSError, TypeError):
+        return None
+    return hashlib.sha256("\n".join(sources).encode()).hexdigest()
+
+
+def _full_name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"

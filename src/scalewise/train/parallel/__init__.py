@@ -1,1 +1,0 @@
-"""How a model is divided over devices: what ``train.strategies`` builds, on torch's side."""

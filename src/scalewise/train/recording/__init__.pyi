@@ -1,0 +1,10 @@
+from .background import BackgroundDrain as BackgroundDrain
+from .background import on_stream as on_stream
+from .gradient_communication import GradientHook as GradientHook
+from .recorder import CellRecorder as CellRecorder
+from .recorder import planned_steps as planned_steps
+from .shards import BatchSizes as BatchSizes
+from .shards import DataShare as DataShare
+from .step_phases import Mark as Mark
+from .summary import Pruning as Pruning
+from .summary import untrained_summary as untrained_summary

@@ -1,0 +1,204 @@
+"""Losses, metrics and learning rate over steps, read late."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+
+from scalewise.records import CellFolder, MetricRow, MetricsWriter, finite_or_none
+from scalewise.train.recording.background import GiveWay, on_stream
+from scalewise.train.recording.shards import OWN_SHARE, DataShare
+from scalewise.train.recording.step_timer import StepTimer, loss_of, loss_weights
+
+_OWN = frozenset({"train_loss", "learning_rate"})
+
+
+_LOGGED = "logged/"
+"""Before the name of a user's metric that is called like one of the recorder's own."""
+
+
+@dataclass
+class _Pending:
+    row: MetricRow
+    losses: tuple[Tensor, ...]
+    """One a batch of the step, as Lightning gives them."""
+    weights: tuple[float, ...]
+    """One a loss: the weighted losses add up to the step's mean."""
+    ready: torch.cuda.Event | None
+
+
+class MetricsRecorder(pl.Callback):
+    """Records ``train_loss`` and ``learning_rate`` every few steps, and all logged metrics.
+
+    The loss stays on the device until the recording thread reads it, after its event: the
+    training thread never waits for it. ``train_loss`` is this rank's own, of the samples that
+    its row counts: who reads the rows of all ranks takes their mean. Where a user's module logs
+    a metric under one of these two names, that is ``logged/train_loss`` or
+    ``logged/learning_rate``: a curve is of one quantity.
+
+    Args:
+        folder: where the records go.
+        steps: counts steps and samples.
+        every_n_steps: how often the loss is read.
+        data: the part of the data this rank feeds.
+    """
+
+    def __init__(
+        self,
+        folder: CellFolder,
+        steps: StepTimer,
+        every_n_steps: int = 10,
+        data: DataShare = OWN_SHARE,
+    ) -> None:
+        self.folder = folder
+        self._data = data
+        self.every_n_steps = every_n_steps
+        self.final: dict[str, float | None] = {}
+        self._steps = steps
+        self._pending: deque[_Pending] = deque()
+        self._losses: list[tuple[Tensor, int]] = []
+        """Of the step's batches so far, each with the samples it is the mean of."""
+        self._writer: MetricsWriter | None = None
+        self._earlier: Path | None = None
+        self._side_stream: torch.cuda.Stream | None = None
+
+    @property
+    def rows(self) -> int:
+        return self._writer.rows if self._writer is not None else 0
+
+    @property
+    def path(self) -> Path | None:
+        """Where the rows are; None before the first."""
+        return self._writer.path if self._writer is not None and self._writer.rows else None
+
+    def resume(self, rows: Path) -> None:
+        """Begin with the rows of an earlier try, in the file ``rows``, if it had any."""
+        self._earlier = rows
+
+    def drain(self, wait: bool, give_way: GiveWay | None = None) -> None:
+        """Write the rows that are ready. Called from the recording thread."""
+        while self._pending and self._writer is not None:
+            pending = self._pending[0]
+            if pending.ready is not None and not pending.ready.query():
+                if not wait:
+                    return
+                pending.ready.synchronize()
+            values = dict(pending.row.values)
+            if pending.losses:
+                weighted = zip(pending.weights, pending.losses, strict=True)
+                values["train_loss"] = sum(weight * self._read(loss) for weight, loss in weighted)
+            self._writer.append(replace(pending.row, values=values))
+            self.final.update({name: finite_or_none(value) for name, value in values.items()})
+            self._pending.popleft()
+            if give_way is not None and self._pending:
+                give_way()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._open(trainer)
+
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        # Of every step: which of them ends the epoch, and so has a row, is known only at its end.
+        loss = loss_of(outputs)
+        if loss is not None:
+            self._losses.append((loss.detach(), self._steps.batch_samples))
+        if self._steps.inside_step:
+            return
+        if self._steps.steps % self.every_n_steps == 0 or trainer.is_last_batch:
+            losses = tuple(loss for loss, _ in self._losses)
+            samples = [samples for _, samples in self._losses]
+            weights = loss_weights(samples, trainer.accumulate_grad_batches)
+            self._append(trainer, _learning_rate(trainer), losses, weights)
+        self._losses.clear()
+
+    def on_replays(self, trainer: pl.Trainer, losses: Mapping[int, Tensor]) -> None:
+        """Losses of replayed steps, each by the number of steps still to come when it was due."""
+        rate = _learning_rate(trainer)
+        for steps_back, loss in losses.items():
+            self._append(trainer, dict(rate), (loss,), (1.0,), steps_back)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._append_logged(trainer)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if not trainer.sanity_checking:
+            self._open(trainer)
+            self._append_logged(trainer)
+
+    def _open(self, trainer: pl.Trainer) -> None:
+        if self._writer is None:
+            path = self.folder.metrics_path(trainer.global_rank)
+            self._writer = MetricsWriter(path, self._earlier)
+            device = trainer.strategy.root_device
+            if device.type == "cuda":
+                self._side_stream = torch.cuda.Stream(device)
+
+    def _append_logged(self, trainer: pl.Trainer) -> None:
+        values: dict[str, float | None] = {
+            _LOGGED + name if name in _OWN else name: _one_number(name, value)
+            for name, value in trainer.callback_metrics.items()
+        }
+        if values:
+            self._append(trainer, values)
+
+    def _append(
+        self,
+        trainer: pl.Trainer,
+        values: dict[str, float | None],
+        losses: tuple[Tensor, ...] = (),
+        weights: tuple[float, ...] = (),
+        steps_back: int = 0,
+    ) -> None:
+        ready = None
+        if losses and losses[-1].is_cuda:
+            ready = torch.cuda.Event()
+            ready.record(torch.cuda.current_stream(losses[-1].device))
+        step = self._steps.steps - steps_back
+        own = self._steps.samples - steps_back * self._steps.samples_per_step
+        samples = self._data.global_samples(own, trainer.world_size)
+        of_step = (self._steps.samples_per_step or None) if losses else None
+        row = MetricRow(time.time(), step, trainer.current_epoch, samples, values, of_step)
+        self._pending.append(_Pending(row, losses, weights, ready))
+
+    def _read(self, loss: Tensor) -> float:
+        if self._side_stream is None:
+            return float(loss)
+        # On the training stream this copy would queue behind steps that are still to come.
+        with on_stream(self._side_stream):
+            return float(loss)
+
+
+def _learning_rate(trainer: pl.Trainer) -> dict[str, float | None]:
+    """Of the first optimizer's first group, as a metric; none where there is no such thing.
+
+    A user's module may return no optimizer, in whose place Lightning puts one without groups.
+    """
+    groups = trainer.optimizers[0].param_groups if trainer.optimizers else []
+    return {"learning_rate": float(groups[0]["lr"])} if groups and "lr" in groups[0] else {}
+
+
+def _one_number(name: str, value: Tensor) -> float:
+    if value.numel() != 1:
+        raise ValueError(
+            f"the logged metric {name!r} has {value.numel()} values; allowed: one; log its mean, "
+            "or each value under a name of its own"
+        )
+    return float(value)

@@ -1,0 +1,291 @@
+"""A few steps under torch's profiler: how long communication took, and how much of it was hidden.
+
+On a GPU, kernels are sorted by name: NCCL's begin with ``nccl``. Kernels of several streams run
+side by side, so their intervals are merged before anything is added up. On a CPU host the
+collectives are gloo's own ranges, from the moment a bucket is handed over until it is reduced, and
+computation is what operators of the training thread cover.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pytorch_lightning as pl
+import torch
+from torch._C._autograd import DeviceType
+from torch.nn.parallel import DistributedDataParallel
+
+from scalewise.config import BLOCK_STEPS, BLOCKS, ProfileConfig
+from scalewise.records import CellFolder, OperationTime, WindowProfile, save_profile, trace_name
+
+# Stretches of time as arrays: merged, measured, intersected. Pure functions.
+
+
+Intervals = npt.NDArray[np.int64]
+"""Shape ``[n, 2]``: begin and end in nanoseconds."""
+
+
+def merged(intervals: Intervals) -> Intervals:
+    """The same stretches without overlap, in order: what is covered is covered once."""
+    if len(intervals) == 0:
+        return np.empty((0, 2), dtype=np.int64)
+    ordered = intervals[np.argsort(intervals[:, 0], kind="stable")]
+    reach = np.maximum.accumulate(ordered[:, 1])
+    # A stretch begins anew where it starts after all before it have ended.
+    fresh = np.concatenate(([True], ordered[1:, 0] > reach[:-1]))
+    last = np.concatenate((fresh[1:], [True]))
+    return np.stack((ordered[fresh, 0], reach[last]), axis=1)
+
+
+def covered_ns(intervals: Intervals) -> int:
+    """Time that at least one of them covers."""
+    alone = merged(intervals)
+    return int((alone[:, 1] - alone[:, 0]).sum())
+
+
+def shared_ns(left: Intervals, right: Intervals) -> int:
+    """Time that both cover: ``|A| + |B| - |A or B|``."""
+    both = np.concatenate((left, right))
+    return covered_ns(left) + covered_ns(right) - covered_ns(both)
+
+
+_LONGEST = 20
+"""Operations that are no collectives, of which the record keeps the longest."""
+
+
+_HOST_COLLECTIVES = ("gloo:", "nccl:", "mpi:", "ucc:")
+"""How torch names the ranges of a process group's collectives, by backend."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """One kernel, or one operator or collective on a CPU host."""
+
+    name: str
+    begin_ns: int
+    end_ns: int
+    communication: bool
+
+
+class ProfilerWindow:
+    """Watches the steps between :meth:`start` and :meth:`stop`.
+
+    Args:
+        rank: this rank.
+        device: what the rank computes on.
+    """
+
+    def __init__(self, rank: int, device: torch.device) -> None:
+        self._rank = rank
+        self._on_gpu = device.type == "cuda"
+        self._device = device
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if self._on_gpu:
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        self._profiler = torch.profiler.profile(activities=activities)
+
+    def start(self) -> None:
+        """Begin to watch; what the device was still doing is waited for first."""
+        self._wait()
+        self._profiler.start()
+
+    def stop(self, steps: int, trace: Path | None = None) -> WindowProfile:
+        """The profile of ``steps`` steps; ``trace`` is where a Chrome trace goes as well."""
+        self._wait()
+        self._profiler.stop()
+        if trace is not None:
+            trace.parent.mkdir(parents=True, exist_ok=True)
+            self._profiler.export_chrome_trace(str(trace))
+        assert self._profiler.profiler is not None
+        results = self._profiler.profiler.kineto_results
+        assert results is not None
+        events = results.events()
+        spans = kernels(events) if self._on_gpu else host_operations(events)
+        name = None if trace is None else trace.name
+        return summarise_window(
+            self._rank, steps, "device" if self._on_gpu else "host", spans, name
+        )
+
+    def _wait(self) -> None:
+        if self._on_gpu:
+            torch.cuda.synchronize(self._device)
+
+
+def kernels(events: Iterable[Any]) -> list[Span]:
+    """Everything that ran on the device: kernels and copies, without the ranges drawn over them.
+
+    ``events`` are kineto's. A range (``record_function``, ``nccl:all_reduce``) shows up on the
+    device too, spanning the gaps between its kernels: it is no work.
+    """
+    known = list(events)
+    ranges = {e.name() for e in known if not _on_device(e) and e.is_user_annotation()}
+    return [
+        _span(event, event.name().lower().startswith("nccl"))
+        for event in known
+        if _on_device(event) and not event.is_user_annotation() and event.name() not in ranges
+    ]
+
+
+def host_operations(events: Iterable[Any]) -> list[Span]:
+    """Collectives by their ranges, and the operators of the thread that trains.
+
+    That thread is the one with the most operators: gloo's own threads run none of note.
+    """
+    known = list(events)
+    collectives = [e for e in known if e.name().startswith(_HOST_COLLECTIVES)]
+    operators = [
+        e
+        for e in known
+        if not e.is_user_annotation() and not e.name().startswith(("c10d::", *_HOST_COLLECTIVES))
+    ]
+    by_thread: dict[int, list[Any]] = defaultdict(list)
+    for event in operators:
+        by_thread[event.start_thread_id()].append(event)
+    trains = max(by_thread.values(), key=len, default=[])
+    return [_span(e, True) for e in collectives] + [_span(e, False) for e in trains]
+
+
+def summarise_window(
+    rank: int,
+    steps: int,
+    timeline: Literal["device", "host"],
+    spans: Sequence[Span],
+    trace: str | None = None,
+) -> WindowProfile:
+    """Totals a step. Raises ValueError for a window without a step."""
+    if steps < 1:
+        raise ValueError(f"steps: found {steps}; allowed: 1 or more")
+    talking = _intervals(s for s in spans if s.communication)
+    computing = _intervals(s for s in spans if not s.communication)
+    missing = {}
+    if not spans:
+        missing["window"] = "the profiler saw nothing: neither a kernel nor an operator"
+    elif len(talking) == 0:
+        missing["communication_ms"] = "no collective ran in the window"
+    begin = min((s.begin_ns for s in spans), default=0)
+    end = max((s.end_ns for s in spans), default=0)
+    per_step = 1e6 * steps
+    has_talk = len(talking) > 0
+    return WindowProfile(
+        rank=rank,
+        steps=steps,
+        timeline=timeline,
+        span_ms=(end - begin) / per_step,
+        computation_ms=covered_ns(computing) / per_step,
+        communication_ms=covered_ns(talking) / per_step if has_talk else None,
+        overlapped_ms=shared_ns(talking, computing) / per_step if has_talk else None,
+        operations=_by_name(spans, per_step),
+        collectives_ms=_durations_ms(s for s in spans if s.communication),
+        trace=trace,
+        missing=missing,
+    )
+
+
+def _durations_ms(spans: Iterable[Span]) -> tuple[float, ...]:
+    in_order = sorted(spans, key=lambda span: span.begin_ns)
+    return tuple((span.end_ns - span.begin_ns) / 1e6 for span in in_order)
+
+
+def _by_name(spans: Sequence[Span], per_step: float) -> tuple[OperationTime, ...]:
+    durations: dict[tuple[str, bool], list[int]] = defaultdict(list)
+    for span in spans:
+        durations[span.name, span.communication].append(span.end_ns - span.begin_ns)
+    found = [
+        OperationTime(name, len(each), sum(each) / per_step, communication)
+        for (name, communication), each in durations.items()
+    ]
+    found.sort(key=lambda operation: -operation.ms_per_step)
+    talk = [o for o in found if o.communication]
+    return (*talk, *[o for o in found if not o.communication][:_LONGEST])
+
+
+def _intervals(spans: Iterable[Span]) -> Intervals:
+    pairs = [(span.begin_ns, span.end_ns) for span in spans]
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
+
+
+def _on_device(event: Any) -> bool:
+    return bool(event.device_type() == DeviceType.CUDA)
+
+
+def _span(event: Any, communication: bool) -> Span:
+    begin = int(event.start_ns())
+    return Span(str(event.name()), begin, begin + int(event.duration_ns()), communication)
+
+
+# The window of a profiled cell: some steps under torch's profiler, and the record of it.
+#
+# Under DDP, blocks of steps follow, in turn without and with the reduction of gradients, the
+# profiler stopped: what the reduction costs a step in all, the slower computation beside it
+# included.
+
+
+class ProfiledSteps:
+    """Opens the profiler after warm-up and writes ``profile/rank<r>.json`` at the end.
+
+    Args:
+        folder: the cell's folder.
+        warmup_steps: steps before the window.
+        profile: how many steps it has, and whether a trace is kept.
+    """
+
+    def __init__(self, folder: CellFolder, warmup_steps: int, profile: ProfileConfig) -> None:
+        self._folder = folder
+        self._first = warmup_steps
+        self._profile = profile
+        self._window: ProfilerWindow | None = None
+        self._found: WindowProfile | None = None
+        self._steps = 0
+        self._reduced: list[int] = []
+        self._unreduced: list[int] = []
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._first == 0:
+            self._open(trainer)
+
+    def on_step(self, trainer: pl.Trainer, steps: int) -> None:
+        """``steps`` optimizer steps are done."""
+        self._steps = steps
+        if self._window is not None and steps >= self._first + self._profile.steps:
+            self._close(trainer)
+        elif steps >= self._first and self._window is None and self._found is None:
+            self._open(trainer)
+        if self._found is not None and trainer.accumulate_grad_batches == 1:
+            self._take_turns(trainer, steps)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._window is not None and self._steps > self._first:
+            self._close(trainer)  # the data ended before the window did
+        if self._found is not None:
+            done = (tuple(self._reduced), tuple(self._unreduced))
+            found = replace(self._found, reduced_steps=done[0], unreduced_steps=done[1])
+            save_profile(self._folder, found)
+
+    def _open(self, trainer: pl.Trainer) -> None:
+        self._window = ProfilerWindow(trainer.global_rank, trainer.strategy.root_device)
+        self._window.start()
+
+    def _close(self, trainer: pl.Trainer) -> None:
+        assert self._window is not None
+        path = self._folder.profile_path / trace_name(trainer.global_rank)
+        steps = self._steps - self._first
+        self._found = self._window.stop(steps, path if self._profile.trace else None)
+        self._window = None
+
+    def _take_turns(self, trainer: pl.Trainer, done: int) -> None:
+        """Decide whether the next step, number ``done``, reduces."""
+        model = trainer.strategy.model
+        if not isinstance(model, DistributedDataParallel):
+            return
+        block, place = divmod(done - self._first - self._profile.steps, BLOCK_STEPS)
+        reduces = block >= BLOCKS or block % 2 == 1
+        # What no_sync() sets for the length of a block.
+        model.require_backward_grad_sync = reduces
+        if block < BLOCKS and place > 0 and done < trainer.max_steps:  # the first one settles
+            (self._reduced if reduces else self._unreduced).append(done)

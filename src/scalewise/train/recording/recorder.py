@@ -1,0 +1,241 @@
+"""All records of one rank of a cell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+
+from scalewise.config import DEFAULT_PROFILE, ProfileConfig
+from scalewise.host import RunQueue
+from scalewise.records import CellFolder, DeviceInfo, ExecutionRecord, HeartbeatWriter, RankSummary
+from scalewise.train.recording.background import BackgroundDrain
+from scalewise.train.recording.metrics import MetricsRecorder
+from scalewise.train.recording.profiler import ProfiledSteps
+from scalewise.train.recording.shards import OWN_SHARE, DataShare, ShardRecorder
+from scalewise.train.recording.step_phases import Replays
+from scalewise.train.recording.step_timer import StepTimer
+from scalewise.train.recording.summary import parameter_sums, summarise
+
+# What a LightningModule's own ``configure_optimizers`` really returned, by name.
+
+
+def class_names(optimizers: Sequence[torch.optim.Optimizer]) -> str:
+    """``SGD``, or ``SGD+Adam`` of several; ``none`` where nothing optimizes."""
+    classes = [type(optimizer) for optimizer in optimizers]
+    # Where a module returns no optimizer, Lightning puts a mock of its own in the place.
+    own = [cls.__name__ for cls in classes if not cls.__module__.startswith("pytorch_lightning.")]
+    return "+".join(own) or "none"
+
+
+# How many optimizer steps a fit means to take, and of how many samples a batch.
+
+
+def planned_steps(trainer: pl.Trainer) -> int | None:
+    """Optimizer steps this fit means to take; None where nothing bounds it."""
+    total = trainer.estimated_stepping_batches
+    sampler = getattr(trainer.train_dataloader, "batch_sampler", None)
+    if sampler is not None and getattr(sampler, "steps_per_batch", 1) > 1:
+        # Lightning counts batches, and these hold several steps each.
+        epochs = trainer.max_epochs if trainer.max_epochs not in (None, -1) else math.inf
+        limit = trainer.max_steps if trainer.max_steps != -1 else math.inf
+        total = min(sampler.steps * epochs, limit)
+    return int(total) if math.isfinite(total) and total >= 0 else None
+
+
+class CellRecorder(pl.Callback):
+    """Step times, metrics, shards, heartbeat and summary of this rank, as one callback.
+
+    Hooks are passed on to its parts in their order, so that the step clock comes first. Call
+    :meth:`close` when everything that belongs to the cell has run.
+
+    Args:
+        folder: the cell's folder, the same for all ranks.
+        device: what this rank runs on.
+        warmup_steps: first steps, excluded from every timing.
+        log_every_n_steps: how often the loss is read.
+        data: the part of the data this rank feeds.
+        profile: how closely steps are watched.
+    """
+
+    def __init__(
+        self,
+        folder: CellFolder,
+        device: DeviceInfo,
+        warmup_steps: int = 0,
+        log_every_n_steps: int = 10,
+        data: DataShare = OWN_SHARE,
+        profile: ProfileConfig = DEFAULT_PROFILE,
+    ) -> None:
+        self.folder = folder
+        self.device = device
+        self.steps = StepTimer(folder, warmup_steps, profile)
+        self._profiled = ProfiledSteps(folder, warmup_steps, profile) if profile.profiles else None
+        self.metrics = MetricsRecorder(folder, self.steps, log_every_n_steps, data)
+        self.shards = ShardRecorder(folder, self.steps, data.shard)
+        self.execution: Callable[[], ExecutionRecord] | None = None
+        """Asked at the end how the steps were really executed."""
+        self.brings_optimizer = False
+        """Whether the module builds its own, so that the configuration's is not used."""
+        self._run_queue = RunQueue()
+        self._run_queue_ms: float | None = None
+        self._other_threads_cpu_ms: float | None = None
+        self._sums_before: list[float] | None = None
+        self._heartbeat: HeartbeatWriter | None = None
+        self._background: BackgroundDrain | None = None
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        self.steps.setup(trainer, pl_module, stage)
+        self.shards.setup(trainer, pl_module, stage)
+        if self._heartbeat is None:
+            self._heartbeat = HeartbeatWriter(self.folder.heartbeat_path(trainer.global_rank))
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._sums_before = parameter_sums(trainer, pl_module)
+        self.metrics.on_train_start(trainer, pl_module)
+        self.steps.on_train_start(trainer, pl_module)
+        self._background = BackgroundDrain(
+            [self.steps.drain, self.metrics.drain], device=trainer.strategy.root_device
+        )
+        assert self._heartbeat is not None
+        self._heartbeat.begin(planned_steps(trainer), self.steps.steps, self.steps.samples)
+        self._run_queue.begin(self.steps.steps)
+        if self._profiled is not None:
+            self._profiled.on_train_start(trainer, pl_module)
+
+    def on_before_backward(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: torch.Tensor
+    ) -> None:
+        self.steps.on_before_backward(trainer, pl_module, loss)
+
+    def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.steps.on_after_backward(trainer, pl_module)
+
+    def on_before_optimizer_step(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        optimizer: torch.optim.Optimizer,
+    ) -> None:
+        self.steps.on_before_optimizer_step(trainer, pl_module, optimizer)
+
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        assert self._heartbeat is not None and self._background is not None
+        self.steps.on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+        self.metrics.on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+        self._heartbeat.beat(self.steps.steps, self.steps.samples)
+        self._background.check()
+        if self.steps.own_steps == self.steps.warmup_steps:
+            self._run_queue.begin(self.steps.steps)
+        if self._profiled is not None:
+            self._profiled.on_step(trainer, self.steps.steps)
+
+    def on_replays(
+        self, trainer: pl.Trainer, replays: Replays, samples: int, losses: Mapping[int, Tensor]
+    ) -> None:
+        """Several steps at once, in place of ``on_train_batch_end`` for each.
+
+        ``samples`` were fed in each; ``losses`` are those that are read, see the metrics.
+        """
+        assert self._heartbeat is not None and self._background is not None
+        before = self.steps.own_steps
+        self.steps.finish_replays(replays, trainer.current_epoch, samples)
+        self.metrics.on_replays(trainer, losses)
+        self._heartbeat.beat(self.steps.steps, self.steps.samples)
+        self._background.check()
+        if before < self.steps.warmup_steps <= self.steps.own_steps:
+            self._run_queue.begin(self.steps.steps)
+
+    @property
+    def needs_every_step(self) -> bool:
+        """Whether something of it acts between two steps."""
+        return self._profiled is not None
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.shards.on_train_epoch_end(trainer, pl_module)
+        self.metrics.on_train_epoch_end(trainer, pl_module)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._run_queue_ms = self._run_queue.ms_per_step(self.steps.steps)
+        self._other_threads_cpu_ms = self._run_queue.other_threads_cpu_ms_per_step(self.steps.steps)
+        if self._profiled is not None:
+            self._profiled.on_train_end(trainer, pl_module)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.metrics.on_validation_end(trainer, pl_module)
+        self.steps.on_validation_end(trainer, pl_module)
+        if self._heartbeat is not None:
+            self._heartbeat.beat(self.steps.steps, self.steps.samples)
+
+    def on_validation_batch_end(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
+        # Scoring is progress too: without a beat a long validation would look like a hang.
+        if self._heartbeat is not None:
+            self._heartbeat.beat(self.steps.steps, self.steps.samples)
+
+    def resume(self, step: int, samples: int, metrics: Path) -> None:
+        """Go on where an earlier try had done ``step`` steps; call it before the fit.
+
+        Its metrics are kept, its step times are not: they are another set of processes'.
+        """
+        self.steps.first_step = self.steps.steps = step
+        self.steps.samples = samples
+        self.metrics.resume(metrics)
+        self.shards.leave_out(f"this try went on from a checkpoint after {step} steps")
+
+    def metrics_so_far(self) -> Path | None:
+        """The file with every metric up to now; None if there is none yet."""
+        assert self._background is not None
+        self._background.flush()
+        return self.metrics.path
+
+    def close(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> RankSummary:
+        """Write what is left and the summary of this rank, and return it."""
+        if self._background is not None:
+            self._background.stop()
+        self.metrics.drain(wait=True)
+        self.shards.save(trainer.global_rank)
+        summary = self._summarise(trainer, pl_module)
+        self.folder.save_rank(summary)
+        self._close_files()
+        return summary
+
+    def abandon(self) -> None:
+        """Keep what was recorded of a fit that an error ended: it has no summary."""
+        if self._background is not None:
+            self._background.abandon()
+        self._close_files()
+
+    def _close_files(self) -> None:
+        self.steps.close()
+        self.metrics.close()
+        if self._heartbeat is not None:
+            self._heartbeat.close()
+
+    def _summarise(self, trainer: pl.Trainer, module: pl.LightningModule) -> RankSummary:
+        summary = summarise(trainer, module, self.device, self.steps, self.metrics, self.shards)
+        missing = dict(summary.missing)
+        if self._run_queue.missing is not None:
+            missing["run_queue_ms_per_step"] = self._run_queue.missing
+        sums = parameter_sums(trainer, module)
+        return replace(
+            summary,
+            missing=missing,
+            parameters_changed=None if self._sums_before is None else sums != self._sums_before,
+            run_queue_ms_per_step=self._run_queue_ms,
+            other_threads_cpu_ms_per_step=self._other_threads_cpu_ms,
+            execution=self.execution() if self.execution is not None else None,
+            own_optimizer=class_names(trainer.optimizers) if self.brings_optimizer else None,
+        )

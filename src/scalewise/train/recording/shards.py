@@ -1,0 +1,201 @@
+"""Which samples a rank feeds, by index, read from what its loader draws."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytorch_lightning as pl
+from torch.utils.data import DataLoader, IterableDataset
+
+from scalewise.config import in_one_line
+from scalewise.records import CellFolder, ShardIndices, write_shard
+from scalewise.train.recording.step_timer import StepTimer
+
+# How many samples of each batch every part of the data gives.
+
+
+class BatchSizes:
+    """Samples of each shard in a batch, equal or not.
+
+    A strategy that measures its devices first may settle them anew, in the same way on all ranks,
+    before the first batch is drawn.
+    """
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self._sizes = tuple(sizes)
+
+    def __getitem__(self, shard: int) -> int:
+        return self._sizes[shard]
+
+    @property
+    def total(self) -> int:
+        """Samples of a whole batch."""
+        return sum(self._sizes)
+
+    def before(self, shard: int) -> int:
+        """Samples of the shards that come before this one in a batch."""
+        return sum(self._sizes[:shard])
+
+    def share(self, shard: int) -> float:
+        """The part of a batch that this shard gives, 0 to 1."""
+        return self._sizes[shard] / self.total
+
+    def settle(self, sizes: Sequence[int]) -> None:
+        """Share out the same batch otherwise. Raises ValueError for a batch of another size."""
+        if sum(sizes) != self.total:
+            raise ValueError(f"sizes: found {tuple(sizes)}; allowed: {self.total} samples in all")
+        self._sizes = tuple(sizes)
+
+
+# Which part of the data a rank feeds, so that samples of all ranks are counted right.
+
+
+@dataclass(frozen=True)
+class DataShare:
+    """The part of each global batch that one rank feeds."""
+
+    shard: int | None = None
+    """Its number; ranks that share one feed the same samples. None: a part of its own."""
+    sizes: BatchSizes | None = None
+    """Of all parts of a batch; None: all as large as this one."""
+
+    def global_samples(self, samples: int, world_size: int) -> int:
+        """Different samples that all ranks have fed together when this one has fed ``samples``."""
+        if self.sizes is None or self.shard is None:
+            return samples * world_size
+        return round(samples / self.sizes.share(self.shard))
+
+
+OWN_SHARE = DataShare()
+"""As data parallelism has it: a part of its own, as large as any other."""
+
+
+class _Listening:
+    """A batch sampler that keeps the index lists it passes on during its first epoch."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.drawn: list[list[int]] = []
+        self.epochs = 0
+        self.first_epoch_complete = False
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.epochs += 1
+        if self.epochs > 1:
+            yield from self.inner
+            return
+        for batch in self.inner:
+            self.drawn.append(batch)
+            yield batch
+        self.first_epoch_complete = True
+
+
+class ShardRecorder(pl.Callback):
+    """Records the indices of the first epoch to ``audit/rank<r>.npz``.
+
+    Keeping a reference to each index list costs nothing that a step could feel.
+
+    Args:
+        folder: where the record goes.
+        steps: counts the samples that were fed: a loader with workers draws ahead.
+        data_shard: the part of the data this rank is to feed; None: a part of its own.
+    """
+
+    def __init__(self, folder: CellFolder, steps: StepTimer, data_shard: int | None = None) -> None:
+        self.folder = folder
+        self.data_shard = data_shard
+        self.missing: dict[str, str] = {}
+        self._steps = steps
+        self._listening: _Listening | None = None
+        self._dataset_size = 0
+        self._fed_first_epoch: int | None = None
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if stage != "fit":
+            return
+        # Lightning makes the first epoch's iterator before any hook sees the loader; the
+        # strategy's last word on a loader comes just before that.
+        strategy: Any = trainer.strategy
+        process = strategy.process_dataloader
+
+        def listening(loader: object) -> object:
+            processed = process(loader)
+            if trainer.training and self._listening is None:
+                self._try_to_listen(processed)
+            return processed
+
+        strategy.process_dataloader = listening
+
+    def leave_out(self, reason: str) -> None:
+        """Record no indices, for a reason that is said instead."""
+        self.missing["shard_audit"] = reason
+
+    def _try_to_listen(self, loader: object) -> None:
+        """Listen to the loader; where that fails, the fit goes on and the reason is recorded."""
+        if "shard_audit" in self.missing:
+            return
+        try:
+            self._listen(loader)
+        except Exception as error:  # a user's loader and dataset may raise anything
+            self._listening = None
+            why = in_one_line(error, 200, with_class=True)
+            self.leave_out(f"the training data could not be looked at: {why}")
+
+    def _listen(self, loader: object) -> None:
+        source = _not_by_index(loader)
+        if source:
+            self.leave_out(
+                f"the training data comes from {source}, "
+                "so which samples a rank fed is not known by index"
+            )
+            return
+        assert isinstance(loader, DataLoader) and isinstance(loader.dataset, Sized)
+        self._dataset_size = len(loader.dataset)
+        self._listening = _Listening(loader.batch_sampler)
+        # DataLoader refuses a new sampler after construction; this one draws the same batches.
+        object.__setattr__(loader, "batch_sampler", self._listening)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._fed_first_epoch is None:
+            self._fed_first_epoch = self._steps.samples
+
+    def save(self, rank: int) -> None:
+        """Write the record, if there is anything to say.
+
+        A fit that has ended well is not lost for its audit: what cannot be written is missing.
+        """
+        if self._listening is None:
+            return
+        try:
+            write_shard(self.folder.shard_path(rank), self._shard(rank, self._listening))
+        except Exception as error:  # a user's batch sampler may have drawn anything
+            why = in_one_line(error, 200, with_class=True)
+            self.leave_out(f"what the batch sampler drew is no record: {why}")
+
+    def _shard(self, rank: int, heard: _Listening) -> ShardIndices:
+        fed = self._fed_first_epoch if self._fed_first_epoch is not None else self._steps.samples
+        flat = [index for batch in heard.drawn for index in batch][:fed]
+        complete = heard.first_epoch_complete and self._fed_first_epoch is not None
+        indices = np.asarray(flat, dtype=np.int64)
+        return ShardIndices(rank, indices, self._dataset_size, complete, self.data_shard)
+
+
+def _not_by_index(loader: object) -> str:
+    """Words for a loader whose samples have no index that one could record; else empty."""
+    if not isinstance(loader, DataLoader):
+        return f"{type(loader).__name__} without a batch sampler"
+    dataset = loader.dataset
+    if isinstance(dataset, IterableDataset):
+        return f"{type(dataset).__name__}, an IterableDataset"
+    if not isinstance(loader.batch_sampler, Iterable):
+        return f"{type(loader).__name__} without a batch sampler"
+    return "" if isinstance(dataset, Sized) else f"{type(dataset).__name__}, which has no length"

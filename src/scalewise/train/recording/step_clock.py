@@ -1,0 +1,247 @@
+"""When each phase of each step began and ended, on the host and on the device.
+
+Marking costs a clock reading and, on a GPU, a CUDA event recorded into the stream; nothing waits
+for the device. The events are read by another thread long after the step, when they have all
+completed, and go back into a pool.
+
+A step lasts from the end of the optimizer step before it to the end of its own, so the phases of
+a step add up to it on the host. On the device the same marks cut the stream's time line.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from scalewise.records import StepWriter
+from scalewise.train.recording.step_phases import (
+    DEVICE_MARKS,
+    Mark,
+    MarkedBatch,
+    MarkedReplays,
+    MarkedStep,
+    Replays,
+    replay_rows,
+    step_rows,
+)
+
+# Looked up by number: asking a tuple for a member is slower than reading the clock, and this
+# happens ten times a step.
+_CUTS = tuple(mark in DEVICE_MARKS for mark in Mark)
+
+
+_CUTS_NOTHING = (False,) * len(Mark)
+
+
+_AT_ONCE = 32
+"""Rows that are made together, or a few more: one by one, each would cost several times as much."""
+
+
+class StepClock:
+    """Takes marks on the training thread; ``drain`` turns finished steps into records elsewhere.
+
+    Args:
+        writer: where rows go.
+        device: the CUDA device to time, or None where there is none.
+        anatomy: whether phases are marked; without, a step is known as a whole only.
+    """
+
+    def __init__(
+        self, writer: StepWriter, device: torch.device | None, anatomy: bool = True
+    ) -> None:
+        self._anatomy = anatomy
+        self._writer = writer
+        self._device = device
+        # Asked for once: looking up the current stream costs more than recording into it.
+        self._stream = None if device is None else torch.cuda.current_stream(device)
+        self._cuts = _CUTS_NOTHING if device is None else _CUTS
+        self._pool: deque[torch.cuda.Event] = deque()
+        self._finished: deque[MarkedStep | MarkedReplays] = deque()
+        self._batch = MarkedBatch()
+        self._batches: list[MarkedBatch] = [self._batch]
+        self._start_ns = 0
+        self._start_event: torch.cuda.Event | None = None
+        self.paused = False
+        """True while marks are to leave no trace."""
+
+    def begin(self) -> None:
+        """The next step starts now: at the start of training, and after an interruption."""
+        self._start_ns = time.perf_counter_ns()
+        self._start_event = self._record()
+        self._batch = MarkedBatch()
+        self._batches = [self._batch]
+
+    def mark(self, mark: Mark) -> None:
+        if self.paused:
+            return
+        batch = self._batch
+        batch.host_ns[mark] = time.perf_counter_ns()
+        if self._cuts[mark]:
+            batch.events[mark] = self._record()
+
+    def continue_step(self) -> None:
+        """Another batch follows before the optimizer steps (gradient accumulation)."""
+        self._batch = MarkedBatch()
+        self._batches.append(self._batch)
+
+    def resume_step(self) -> None:
+        """What passed since the batch before, of a step that goes on, belongs to no step.
+
+        On the host its batches so far move up to now, and its start with them, so that its phases
+        still add up to it. On the device the gap is taken off when the events are read.
+        """
+        before = self._batches[-2]
+        gap_ns = time.perf_counter_ns() - before.host_ns[Mark.OPTIMIZER_END]
+        self._start_ns += gap_ns
+        for batch in self._batches[:-1]:
+            batch.host_ns = [moment and moment + gap_ns for moment in batch.host_ns]
+        self._batch.resumed = self._record()
+
+    def finish_step(self, number: int, epoch: int, samples: int, flags: int) -> None:
+        """The optimizer has stepped; the last mark of this step is the start of the next."""
+        step = MarkedStep(
+            number, epoch, samples, flags, self._start_ns, self._start_event, self._batches
+        )
+        last = self._batch
+        self._finished.append(step)
+        self._start_ns = last.host_ns[Mark.OPTIMIZER_END]
+        self._start_event = last.events[Mark.OPTIMIZER_END]
+        self._batch = MarkedBatch()
+        self._batches = [self._batch]
+
+    def begin_replays(self) -> Replays:
+        """Steps on the batch that was just marked are about to be replayed one after the other."""
+        return Replays(self._start_ns, self._start_event, self._stream, self._pool)
+
+    def finish_replays(self, replays: Replays) -> None:
+        """The last of them has been launched; its end is the start of the next step."""
+        self._batch.host_ns[Mark.REPLAY_BEGIN] = self._batch.host_ns[Mark.TRANSFER_END]
+        self._batch.host_ns[Mark.OPTIMIZER_END] = replays.ends_ns[-1]
+        if replays.ends:
+            self._batch.events[Mark.OPTIMIZER_END] = replays.ends[-1]
+        self._finished.append(MarkedReplays(replays, self._batches))
+        self._start_ns = replays.ends_ns[-1]
+        self._start_event = replays.ends[-1] if replays.ends else None
+        self._batch = MarkedBatch()
+        self._batches = [self._batch]
+
+    def drain(self, wait: bool = False, give_way: Callable[[], None] | None = None) -> None:
+        """Write every finished step whose events have completed. Not for the training thread.
+
+        With ``wait`` the device is waited for: at the end of training only. ``give_way`` is called
+        between two pieces of the work, each of which keeps the interpreter from training.
+        """
+        while ready := self._ready(wait):
+            self._writer.append_rows(self._rows(ready))
+            for step in ready:
+                self._pool.extend(step.spent_events())
+                self._finished.popleft()
+            if give_way is not None and self._finished:
+                give_way()
+        self._writer.flush()
+
+    def _ready(self, wait: bool) -> list[MarkedStep | MarkedReplays]:
+        """The first finished ones that the device has done and whose rows are made together."""
+        ready: list[MarkedStep | MarkedReplays] = []
+        rows = 0
+        # By number: the training thread appends meanwhile, under which an iterator would break.
+        for i in range(len(self._finished)):
+            step = self._finished[i]
+            if rows >= _AT_ONCE or not (step.is_like(self._finished[0]) and step.is_over(wait)):
+                break
+            ready.append(step)
+            rows += step.steps
+        return ready
+
+    def _rows(self, ready: Sequence[MarkedStep | MarkedReplays]) -> npt.NDArray[np.void]:
+        replays = [one for one in ready if isinstance(one, MarkedReplays)]
+        if replays:
+            return replay_rows(replays, self._anatomy)
+        steps = [one for one in ready if isinstance(one, MarkedStep)]
+        return step_rows(steps, self._device is not None, self._anatomy)
+
+    def _record(self) -> torch.cuda.Event | None:
+        if self._device is None:
+            return None
+        try:
+            event = self._pool.popleft()
+        except IndexError:
+            event = torch.cuda.Event(enable_timing=True)
+        event.record(self._stream)
+        return event
+
+
+# Step and phase ranges for Nsight Systems, from the marks that the step clock takes anyway.
+#
+# Ranges are opened and closed by handle and not pushed on a stack: the mark of the last gradient
+# bucket is taken on autograd's thread, and a stack belongs to the thread that pushed.
+
+
+FOLLOWS: Final[Mapping[Mark, str | None]] = {
+    Mark.FETCH_BEGIN: "data_wait",
+    Mark.FETCH_END: "h2d",
+    Mark.TRANSFER_END: None,
+    Mark.FORWARD_BEGIN: "forward",
+    Mark.FORWARD_END: None,
+    Mark.BACKWARD_BEGIN: "backward",
+    Mark.LAST_BUCKET: "exposed_comm",
+    Mark.BACKWARD_END: None,
+    Mark.OPTIMIZER_BEGIN: "optimizer",
+    Mark.OPTIMIZER_END: None,
+    Mark.REPLAY_BEGIN: "replay",
+}
+"""The phase that begins with each mark; None for what counts as ``other``."""
+
+
+class NvtxClock(StepClock):
+    """A step clock that also draws each step and each phase as an NVTX range.
+
+    ``open_range`` and ``close_range`` are torch's; tests pass their own.
+    """
+
+    open_range: Callable[[str], Any] = staticmethod(torch.cuda.nvtx.range_start)
+    close_range: Callable[[Any], None] = staticmethod(torch.cuda.nvtx.range_end)
+    _phase: Any = None
+    _whole: Any = None
+    _number = 0
+
+    def begin(self) -> None:
+        """The next step starts now, and with it its range."""
+        super().begin()
+        self._close()
+        self._whole = self.open_range(f"step {self._number}")
+
+    def mark(self, mark: Mark) -> None:
+        """Close the range of the phase that ends here and open that of the next."""
+        super().mark(mark)
+        if self.paused:
+            return
+        if self._phase is not None:
+            self.close_range(self._phase)
+        name = FOLLOWS[mark]
+        self._phase = None if name is None else self.open_range(name)
+
+    def finish_step(self, number: int, epoch: int, samples: int, flags: int) -> None:
+        """Close the range of this step and open that of the next."""
+        super().finish_step(number, epoch, samples, flags)
+        self._number = number + 1
+        self._close()
+        self._whole = self.open_range(f"step {self._number}")
+
+    def drain(self, wait: bool = False, give_way: Callable[[], None] | None = None) -> None:
+        """As the clock's; at the end of training the open ranges are closed."""
+        super().drain(wait, give_way)
+        if wait:
+            self._close()
+
+    def _close(self) -> None:
+        for handle in (self._phase, self._whole):
+            if handle is not None:
+                self.close_range(handle)
+        self._phase = self._whole = None

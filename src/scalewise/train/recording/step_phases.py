@@ -1,0 +1,408 @@
+"""Finished steps with the marks that were taken of them, and the rows of records they become.
+
+The rows are made on the recording thread, long after the steps: nothing here is called on the
+training thread but constructors.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import math
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from scalewise.records import STEP_DTYPE, WARMUP
+
+# Times of steps that are replayed one after the other: one moment each, turned into rows later.
+#
+# A replayed step of 0.1 ms leaves no time for a dozen marks, and the thread that writes the
+# records shares the interpreter with the one that launches: both must be brief.
+
+
+@dataclass
+class Replays:
+    """The steps of one batch, replayed in a row. ``tick`` after each of them."""
+
+    start_ns: int
+    """``perf_counter_ns`` at the start of the first step."""
+    start_event: torch.cuda.Event | None
+    stream: torch.cuda.Stream | None
+    """The stream to time; None where there is no GPU."""
+    pool: deque[torch.cuda.Event]
+    """Events to use again."""
+    ends_ns: list[int] = field(default_factory=list)
+    ends: list[torch.cuda.Event] = field(default_factory=list)
+    first_step: int = 0
+    epoch: int = 0
+    samples: int = 0
+    """Of each step."""
+    untimed: int = 0
+    """Steps at the front that are flagged as warm-up."""
+
+    def tick(self) -> None:
+        """A replay has been launched."""
+        if self.stream is not None:
+            event = self.pool.popleft() if self.pool else torch.cuda.Event(enable_timing=True)
+            event.record(self.stream)
+            self.ends.append(event)
+        self.ends_ns.append(time.perf_counter_ns())
+
+    def device_steps_ms(self) -> list[float]:
+        """How long each took on the device, from completed events; none where there is no GPU."""
+        if self.start_event is None:
+            return []
+        edges = [self.start_event, *self.ends]
+        return [begin.elapsed_time(end) for begin, end in itertools.pairwise(edges)]
+
+
+# From the marks of steps to the milliseconds of their phases, many steps at once.
+#
+# The thread that computes this shares the interpreter with the one that trains: whatever a row
+# costs here, a step that is bound by its host is longer by. So nothing is done once a step that
+# can be done once for all of them.
+
+
+Times = npt.NDArray[np.float64]
+
+
+class Mark(enum.IntEnum):
+    """The moments of one batch, in order."""
+
+    FETCH_BEGIN = 0
+    FETCH_END = 1
+    TRANSFER_END = 2
+    FORWARD_BEGIN = 3
+    FORWARD_END = 4
+    BACKWARD_BEGIN = 5
+    LAST_BUCKET = 6
+    BACKWARD_END = 7
+    OPTIMIZER_BEGIN = 8
+    OPTIMIZER_END = 9
+    REPLAY_BEGIN = 10
+    """In place of all from ``FORWARD_BEGIN`` on but the last: the step is one launch."""
+
+
+_CLOSES = {
+    Mark.FETCH_BEGIN: "other",
+    Mark.FETCH_END: "data_wait",
+    Mark.TRANSFER_END: "h2d",
+    Mark.FORWARD_END: "forward",
+    Mark.LAST_BUCKET: "backward",
+    Mark.BACKWARD_END: "exposed_comm",
+    Mark.OPTIMIZER_END: "optimizer",
+}
+"""The phase of the device that ends with each mark which cuts its time line."""
+
+
+DEVICE_MARKS = tuple(_CLOSES)
+"""Between the others the host only does bookkeeping, which keeps no device busy, and an event
+costs more than a clock reading."""
+
+
+_SPANS = {
+    "data_wait": (Mark.FETCH_BEGIN, Mark.FETCH_END),
+    "h2d": (Mark.FETCH_END, Mark.TRANSFER_END),
+    "forward": (Mark.FORWARD_BEGIN, Mark.FORWARD_END),
+    "backward": (Mark.BACKWARD_BEGIN, Mark.BACKWARD_END),
+    "exposed_comm": (Mark.LAST_BUCKET, Mark.BACKWARD_END),
+    "optimizer": (Mark.OPTIMIZER_BEGIN, Mark.OPTIMIZER_END),
+    "replay": (Mark.REPLAY_BEGIN, Mark.OPTIMIZER_END),
+}
+"""From which mark to which each phase lasts on the host. What is exposed lies within backward."""
+
+
+_BEGINS, _ENDS = ([marks[end] for marks in _SPANS.values()] for end in (0, 1))
+
+
+_FETCHING = ("data_wait", "h2d")
+
+
+def host_phases_ms(
+    start_ns: npt.NDArray[np.int64], marks_ns: npt.NDArray[np.int64]
+) -> dict[str, Times]:
+    """Phases of steps on the host's time line.
+
+    Args:
+        start_ns: when each step began, shape ``[steps]``.
+        marks_ns: one ``perf_counter_ns`` reading a :class:`Mark` of each batch, 0 where the moment
+            did not occur, shape ``[steps, batches, marks]``.
+
+    Returns ms of each phase, of ``arrival`` (all gradients are ready) and of the whole ``step``,
+    each of shape ``[steps]``, NaN where there is none. Phases of several batches are added. What
+    no phase covers is ``other``, so that all add up to ``step``.
+    """
+    last = marks_ns[:, -1]
+    total_ms = (last[:, Mark.OPTIMIZER_END] - start_ns) / 1e6
+    reduced = last[:, Mark.LAST_BUCKET] != 0
+
+    begins, ends = marks_ns[:, :, _BEGINS], marks_ns[:, :, _ENDS]
+    both = (begins != 0) & (ends != 0)
+    spans_ms = dict(zip(_SPANS, np.where(both, ends - begins, 0).sum(axis=1).T / 1e6, strict=True))
+    known = dict(zip(_SPANS, both.any(axis=1).T, strict=True))
+    known["exposed_comm"] &= reduced
+    exposed_ms = np.where(known["exposed_comm"], spans_ms["exposed_comm"], 0.0)
+    covered_ms = sum(spans_ms.values()) - spans_ms["exposed_comm"]
+    # Within backward it is counted already, unless nobody marked where that began.
+    covered_ms += np.where(known["backward"], 0.0, exposed_ms)
+    spans_ms["backward"] = spans_ms["backward"] - exposed_ms
+    # Data of a replayed step came with an earlier one of its batch: no time went into fetching any.
+    for name in _FETCHING:
+        known[name] |= known["replay"]
+    phases = {n: np.where(known[n], ms, np.nan) for n, ms in spans_ms.items() if n != "replay"}
+
+    ready_ns = np.where(reduced, last[:, Mark.LAST_BUCKET], last[:, Mark.BACKWARD_END])
+    arrival_ms = np.where(ready_ns != 0, (ready_ns - start_ns) / 1e6, np.nan)
+    return {**phases, "other": total_ms - covered_ms, "arrival": arrival_ms, "step": total_ms}
+
+
+def device_phases_ms(marks_ms: Times, replayed: npt.NDArray[np.bool_]) -> dict[str, Times]:
+    """Phases of steps on the device's time line.
+
+    Args:
+        marks_ms: from the start of the step until the stream reached each :class:`Mark` of each
+            batch, NaN where there is no event, shape ``[steps, batches, marks]``.
+        replayed: which steps were one launch, shape ``[steps]``.
+
+    Returns the same as :func:`host_phases_ms`. Consecutive marks cut the stream, so each phase runs
+    from the mark before it to its own: ``other`` until the loader is asked, ``data_wait`` until
+    the batch is there, ``h2d`` until it is on the device, ``forward``, ``backward`` until the last
+    bucket is ready (or its own end), ``exposed_comm`` until backward ends, ``optimizer`` until it
+    has stepped. What a replayed step does after its data are there has no phases.
+    """
+    steps = len(marks_ms)
+    cuts = marks_ms[:, :, DEVICE_MARKS]
+    there = ~np.isnan(cuts)
+    # Where the stream was last: a mark that is missing cuts nothing.
+    reached = np.maximum.accumulate(np.where(there, cuts, 0.0).reshape(steps, -1), axis=1)
+    before = np.concatenate([np.zeros((steps, 1)), reached[:, :-1]], axis=1).reshape(cuts.shape)
+    lasts_ms = np.where(there, cuts - before, 0.0)
+    lasting = dict(zip(_CLOSES.values(), np.moveaxis(lasts_ms, 2, 0), strict=True))
+    known = dict(zip(_CLOSES.values(), np.moveaxis(there, 2, 0), strict=True))
+    # Without a reduction the end of backward closes backward itself.
+    unreduced = np.isnan(marks_ms[:, :, Mark.LAST_BUCKET])
+    lasting["backward"] = lasting["backward"] + np.where(unreduced, lasting["exposed_comm"], 0.0)
+    known["backward"] = known["backward"] | (unreduced & known["exposed_comm"])
+    lasting["exposed_comm"] = np.where(unreduced, 0.0, lasting["exposed_comm"])
+    known["exposed_comm"] = known["exposed_comm"] & ~unreduced
+    known["optimizer"] = known["optimizer"] & ~replayed[:, None]
+
+    phases = {
+        name: np.where(known[name].any(axis=1), ms.sum(axis=1), np.nan)
+        for name, ms in lasting.items()
+    }
+    for name in _FETCHING:
+        phases[name][replayed & np.isnan(phases[name])] = 0.0
+    ready_ms = np.where(
+        unreduced, marks_ms[:, :, Mark.BACKWARD_END], marks_ms[:, :, Mark.LAST_BUCKET]
+    )
+    arrival_ms = np.fmax.reduce(ready_ms, axis=1)
+    return {**phases, "arrival": arrival_ms, "step": reached[:, -1]}
+
+
+# Asking an enumeration for its length is slower than reading the clock.
+_MARKS = len(Mark)
+
+
+_UNDIVIDED = ("data_wait", "h2d", "other")
+"""Phases of which a step that launches straight after another has none."""
+
+
+_UNKNOWN = np.zeros(1, dtype=STEP_DTYPE)
+"""A row before anything is known of it."""
+
+
+for _name in STEP_DTYPE.names or ():
+    if _name.endswith("_ms"):
+        _UNKNOWN[_name] = np.nan
+
+
+class MarkedBatch:
+    """Marks of one batch, by number. Several make a step where gradients are accumulated."""
+
+    __slots__ = ("events", "host_ns", "resumed")
+
+    def __init__(self) -> None:
+        self.host_ns = [0] * _MARKS
+        """Readings of ``perf_counter_ns``, 0 where the moment did not occur."""
+        self.events: list[torch.cuda.Event | None] = [None] * _MARKS
+        self.resumed: torch.cuda.Event | None = None
+        """When the step went on with this batch, if something else came before it."""
+
+
+class _Marked:
+    """What is over when the device has reached the last mark of its last batch."""
+
+    __slots__ = ()
+    batches: list[MarkedBatch]
+
+    def is_over(self, wait: bool) -> bool:
+        """Whether the device has done all of it; with ``wait``, once it has."""
+        end = self.batches[-1].events[Mark.OPTIMIZER_END]
+        if end is None or end.query():
+            return True
+        if wait:
+            end.synchronize()
+        return wait
+
+    def is_like(self, other: _Marked) -> bool:
+        """Whether their rows can be made together."""
+        return type(self) is type(other) and len(self.batches) == len(other.batches)
+
+
+@dataclass(slots=True)
+class MarkedStep(_Marked):
+    """A step with the batches that it took."""
+
+    number: int
+    epoch: int
+    samples: int
+    flags: int
+    start_ns: int
+    start_event: torch.cuda.Event | None
+    """The end of the step before; None where there is no device to time."""
+    batches: list[MarkedBatch]
+    steps: ClassVar[int] = 1
+
+    def spent_events(self) -> list[torch.cuda.Event]:
+        """Events nobody needs any more: all but the last, with which the next step starts."""
+        if self.start_event is None:
+            return []
+        spent: list[torch.cuda.Event | None] = [self.start_event]
+        for batch in self.batches:
+            final = batch is self.batches[-1]
+            spent += batch.events[: Mark.OPTIMIZER_END] if final else batch.events
+            spent.append(batch.resumed)
+        return [event for event in spent if event is not None]
+
+
+@dataclass(slots=True)
+class MarkedReplays(_Marked):
+    """Steps that were replayed in a row."""
+
+    replays: Replays
+    batches: list[MarkedBatch]
+    """One: the marks around the batch that all of the steps share."""
+
+    @property
+    def steps(self) -> int:
+        return len(self.replays.ends_ns)
+
+    def spent_events(self) -> list[torch.cuda.Event]:
+        """As :meth:`MarkedStep.spent_events`."""
+        replays = self.replays
+        if replays.start_event is None:
+            return []
+        events = self.batches[-1].events
+        marked = [e for m, e in enumerate(events) if e and m != Mark.OPTIMIZER_END]
+        return [replays.start_event, *replays.ends[:-1], *marked]
+
+
+def step_rows(steps: Sequence[MarkedStep], on_device: bool, anatomy: bool) -> npt.NDArray[np.void]:
+    """One row for each of these steps, which are over and have as many batches each.
+
+    Args:
+        steps: in their order.
+        on_device: whether a device was timed.
+        anatomy: whether phases were marked; without, only whole steps are known.
+    """
+    rows = np.repeat(_UNKNOWN, len(steps))
+    rows["step"] = [step.number for step in steps]
+    for name in ("start_ns", "epoch", "samples", "flags"):
+        rows[name] = [getattr(step, name) for step in steps]
+    marks_ns = np.array([[batch.host_ns for batch in step.batches] for step in steps])
+    _fill(rows, "host", host_phases_ms(rows["start_ns"], marks_ns), anatomy)
+    if on_device:
+        marks_ms = np.array([_marks_ms(step) for step in steps])
+        replayed = marks_ns[:, -1, Mark.REPLAY_BEGIN] != 0
+        _fill(rows, "device", device_phases_ms(marks_ms, replayed), anatomy)
+    return rows
+
+
+def replay_rows(replayed: Sequence[MarkedReplays], anatomy: bool) -> npt.NDArray[np.void]:
+    """One row for each of the steps in all of these, which are over.
+
+    The first step of each fetched the batch, so only that one has phases.
+    """
+    all_replays = [one.replays for one in replayed]
+    counts = [len(replays.ends_ns) for replays in all_replays]
+    firsts = np.cumsum([0, *counts[:-1]])
+    rows = np.repeat(_UNKNOWN, sum(counts))
+    within = np.arange(len(rows)) - np.repeat(firsts, counts)
+    rows["step"] = within + np.repeat([replays.first_step for replays in all_replays], counts)
+    untimed = np.repeat([replays.untimed for replays in all_replays], counts)
+    rows["flags"] = np.where(within < untimed, WARMUP, 0)
+    for name in ("epoch", "samples"):
+        rows[name] = np.repeat([getattr(replays, name) for replays in all_replays], counts)
+    edges_ns = [(replays.start_ns, *replays.ends_ns) for replays in all_replays]
+    rows["start_ns"] = [moment for edges in edges_ns for moment in edges[:-1]]
+    rows["host_step_ms"] = np.concatenate([np.diff(edges) for edges in edges_ns]) / 1e6
+    _fill_first(rows, "host", firsts, _host_phases(replayed) if anatomy else None)
+    steps_ms = [ms for replays in all_replays for ms in replays.device_steps_ms()]
+    if steps_ms:
+        rows["device_step_ms"] = steps_ms
+        _fill_first(rows, "device", firsts, _device_phases(replayed) if anatomy else None)
+    return rows
+
+
+def _host_phases(replayed: Sequence[MarkedReplays]) -> dict[str, npt.NDArray[np.float64]]:
+    """Of the first step of each."""
+    marks_ns = np.array([one.batches[-1].host_ns for one in replayed])
+    marks_ns[:, Mark.OPTIMIZER_END] = [one.replays.ends_ns[0] for one in replayed]
+    starts_ns = np.array([one.replays.start_ns for one in replayed])
+    return host_phases_ms(starts_ns, marks_ns[:, None])
+
+
+def _device_phases(replayed: Sequence[MarkedReplays]) -> dict[str, npt.NDArray[np.float64]]:
+    """Of the first step of each."""
+    marks_ms = []
+    for one in replayed:
+        assert one.replays.start_event is not None
+        marks_ms.append([_elapsed_ms(one.replays.start_event, one.batches[-1])])
+    return device_phases_ms(np.array(marks_ms), np.ones(len(replayed), dtype=bool))
+
+
+def _fill_first(
+    rows: npt.NDArray[np.void],
+    line: str,
+    firsts: npt.NDArray[np.int_],
+    phases: dict[str, npt.NDArray[np.float64]] | None,
+) -> None:
+    for phase in _UNDIVIDED:
+        rows[f"{line}_{phase}_ms"] = 0.0
+        rows[f"{line}_{phase}_ms"][firsts] = np.nan if phases is None else phases[phase]
+
+
+def _fill(
+    rows: npt.NDArray[np.void],
+    line: str,
+    phases: dict[str, npt.NDArray[np.float64]],
+    anatomy: bool,
+) -> None:
+    for name in phases if anatomy else ("step",):
+        rows[f"{line}_{name}_ms"] = phases[name]
+
+
+def _marks_ms(step: MarkedStep) -> list[list[float]]:
+    """From the start of the step to each mark, without what came between two of its batches."""
+    assert step.start_event is not None
+    marks_ms, left_out_ms, before = [], 0.0, step.start_event
+    for batch in step.batches:
+        if batch.resumed is not None:
+            left_out_ms += before.elapsed_time(batch.resumed)
+        elapsed_ms = _elapsed_ms(step.start_event, batch)
+        marks_ms.append([ms - left_out_ms for ms in elapsed_ms])
+        before = batch.events[Mark.OPTIMIZER_END] or before
+    return marks_ms
+
+
+def _elapsed_ms(start: torch.cuda.Event, batch: MarkedBatch) -> list[float]:
+    """From ``start`` to each mark of ``batch``, from completed events; NaN without one."""
+    return [math.nan if event is None else start.elapsed_time(event) for event in batch.events]

@@ -1,0 +1,255 @@
+"""What a rank says of itself when its fit has ended, from the live objects and its records."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+
+from scalewise.config import PruningConfig
+from scalewise.operations import Operation
+from scalewise.optimizers import Pruner, UnprunableError
+from scalewise.records import DeviceInfo, Fp8Record, RankSummary, build, to_plain
+from scalewise.train.recording.metrics import MetricsRecorder
+from scalewise.train.recording.shards import ShardRecorder
+from scalewise.train.recording.step_timer import StepTimer
+
+if TYPE_CHECKING:
+    from scalewise.train import RankContext
+
+
+# The summary that a rank leaves where it trained nothing: an examination, or a search.
+
+
+def untrained_summary(
+    rank: RankContext, metrics: Mapping[str, float | None], why: str
+) -> RankSummary:
+    """No step, no sample; ``why`` says what was done instead."""
+    # ru_maxrss is in KiB on Linux.
+    peak_rss_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return RankSummary(
+        rank=rank.rank,
+        local_rank=rank.local_rank,
+        pid=os.getpid(),
+        device=rank.device,
+        parameters_total=0,
+        parameters_trainable=0,
+        steps_completed=0,
+        samples_fed=0,
+        epochs_completed=0,
+        gradient_bytes=None,
+        gradient_buckets=None,
+        flops_per_sample=None,
+        peak_allocated_mib=None,
+        peak_reserved_mib=None,
+        allocation_retries=None,
+        peak_rss_mib=peak_rss_kib / 1024,
+        metrics=metrics,
+        step_rows=0,
+        metric_rows=0,
+        missing={"training": why},
+    )
+
+
+# What a rank's optimizer keeps and changes, and how much of the network pruning leaves.
+
+
+def optimizer_state_bytes(optimizers: Sequence[torch.optim.Optimizer]) -> int | None:
+    """Bytes of every tensor in the optimizers' state that this rank holds.
+
+    Counted on the live optimizers, after the last step. A tensor sharded over ranks counts with
+    this rank's part. None where there is no optimizer.
+    """
+    if not optimizers:
+        return None
+    held = {
+        id(value): _local(value)
+        for optimizer in optimizers
+        for state in optimizer.state.values()
+        for value in state.values()
+        if isinstance(value, Tensor)
+    }
+    return sum(value.numel() * value.element_size() for value in held.values())
+
+
+def zero_share(parameters: Iterable[nn.Parameter]) -> float | None:
+    """Share of these parameters' values that are exactly 0, 0 to 1; None of none."""
+    parts = [_local(p.detach()) for p in parameters]
+    total = sum(p.numel() for p in parts)
+    return sum(int((p == 0).sum()) for p in parts) / total if total else None
+
+
+def parameter_sums(trainer: pl.Trainer, module: pl.LightningModule) -> list[float] | None:
+    """The sum of each trainable parameter in fp64. Waits for the device once.
+
+    None where nothing optimizes, and where this rank holds parts of the model.
+    """
+    learning = [p for p in module.parameters() if p.requires_grad]
+    divided = any(p.is_meta or hasattr(p, "to_local") for p in learning)
+    if not trainer.optimizers or not learning or divided:
+        return None
+    sums = torch.stack([p.detach().sum(dtype=torch.float64) for p in learning])
+    return [float(value) for value in sums.tolist()]
+
+
+def _local(value: Tensor) -> Tensor:
+    to_local = getattr(value, "to_local", None)
+    local = to_local() if callable(to_local) else value
+    assert isinstance(local, Tensor)
+    return local
+
+
+def loader_batch_size(trainer: pl.Trainer) -> int | None:
+    """Samples of a batch as this rank's loader says itself.
+
+    None where it does not say (a list of loaders, a loader without batching, a batch sampler of
+    the user's own, whose ``batch_size`` may be the most it gives), and where an epoch has one
+    batch, which may be a smaller one.
+    """
+    loader = trainer.train_dataloader
+    sampler: Any = getattr(loader, "batch_sampler", None)
+    own = hasattr(sampler, "samples_of_rank")
+    told = sampler.samples_of_rank * sampler.steps_per_batch if own else None
+    told = getattr(loader, "batch_size", None) if told is None else told
+    return told if isinstance(told, int) and trainer.num_training_batches > 1 else None
+
+
+# Pruning as a Lightning callback, for a cell and for a user's own Trainer.
+
+
+class Pruning(pl.Callback):
+    """Prunes while training: ``Trainer(callbacks=[Pruning(PruningConfig("p", "magnitude"))])``.
+
+    Its masks, scores and place in the schedule are part of the Trainer's checkpoints. Raises
+    ValueError for settings out of their ranges.
+    """
+
+    def __init__(self, config: PruningConfig) -> None:
+        self.config = build(PruningConfig, to_plain(config), "pruning")
+        self._pruner: Pruner | None = None
+        self._saved: dict[str, Any] | None = None
+        """A checkpoint's, until there is an optimizer to go on with."""
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if len(trainer.optimizers) != 1:
+            raise UnprunableError(
+                f"pruning: found a module with {len(trainer.optimizers)} optimizers; allowed: 1"
+            )
+        self._pruner = Pruner(self.config, pl_module.named_parameters(), trainer.optimizers[0])
+        self._go_on()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self._pruner is None else self._pruner.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Lightning restores callbacks before a fit starts, or after: both will do."""
+        self._saved = state_dict
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._pruner is not None and self._saved is not None:
+            self._pruner.load_state_dict(self._saved)
+            self._saved = None
+
+
+def pruned_share(optimizers: Sequence[torch.optim.Optimizer]) -> float | None:
+    """Share of the prunable weights that are 0, 0 to 1; None where nothing prunes."""
+    return zero_share([p for pruner in _pruners(optimizers) for p in pruner.parameters])
+
+
+def pruning_state_bytes(optimizers: Sequence[torch.optim.Optimizer]) -> int | None:
+    """Bytes of masks and scores on this rank; None where nothing prunes."""
+    pruners = _pruners(optimizers)
+    return sum(pruner.state_bytes() for pruner in pruners) if pruners else None
+
+
+def _pruners(optimizers: Sequence[torch.optim.Optimizer]) -> list[Pruner]:
+    found = (getattr(optimizer, "scalewise_pruner", None) for optimizer in optimizers)
+    return [pruner for pruner in found if pruner is not None]
+
+
+def fp8_record(module: nn.Module) -> Fp8Record | None:
+    """Which of ``module``'s linear layers are torchao's, and which are not; None if none is."""
+    torchao = sys.modules.get("torchao.float8.float8_linear")
+    if torchao is None:
+        return None
+    linear = {name: part for name, part in module.named_modules() if isinstance(part, nn.Linear)}
+    swapped = {name for name, part in linear.items() if isinstance(part, torchao.Float8Linear)}
+    if not swapped:
+        return None
+    return Fp8Record(
+        tuple(name for name in linear if name in swapped),
+        tuple(name for name in linear if name not in swapped),
+    )
+
+
+def summarise(
+    trainer: pl.Trainer,
+    module: pl.LightningModule,
+    device: DeviceInfo,
+    steps: StepTimer,
+    metrics: MetricsRecorder,
+    shards: ShardRecorder,
+) -> RankSummary:
+    """Everything that these know; to be called after the last step and the last metric."""
+    on_gpu = device.kind == "cuda"
+    statistics = torch.cuda.memory_stats() if on_gpu else {}
+    # ru_maxrss is in KiB on Linux.
+    peak_rss_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    parameters = list(module.parameters())
+    return RankSummary(
+        rank=trainer.global_rank,
+        local_rank=trainer.local_rank,
+        pid=os.getpid(),
+        device=device,
+        parameters_total=sum(p.numel() for p in parameters),
+        parameters_trainable=sum(p.numel() for p in parameters if p.requires_grad),
+        steps_completed=steps.steps,
+        samples_fed=steps.samples,
+        largest_step_samples=steps.largest_samples,
+        epochs_completed=trainer.fit_loop.epoch_progress.current.completed,
+        gradient_bytes=steps.traffic.bucket_bytes,
+        gradient_buckets=steps.traffic.buckets,
+        flops_per_sample=_declared_flops(module),
+        peak_allocated_mib=torch.cuda.max_memory_allocated() / 2**20 if on_gpu else None,
+        peak_reserved_mib=torch.cuda.max_memory_reserved() / 2**20 if on_gpu else None,
+        allocation_retries=int(statistics.get("num_alloc_retries", 0)) if on_gpu else None,
+        peak_rss_mib=peak_rss_kib / 1024,
+        metrics={**metrics.final, **_counted(module)},
+        resumed_at_step=steps.first_step or None,
+        steps_without_loss=steps.steps_without_loss,
+        loader_batch_size=loader_batch_size(trainer),
+        batch_shape=steps.batch_shape,
+        step_rows=steps.rows,
+        metric_rows=metrics.rows,
+        missing={**steps.missing, **shards.missing},
+        data_shard=shards.data_shard,
+        pipeline=getattr(trainer.strategy, "pipeline_record", None),
+        communication=steps.communication(trainer.strategy),
+        probed_samples_per_s=getattr(trainer.strategy, "probed_samples_per_s", None),
+        optimizer_state_bytes=optimizer_state_bytes(trainer.optimizers),
+        pruned_share=pruned_share(trainer.optimizers),
+        pruning_state_bytes=pruning_state_bytes(trainer.optimizers),
+        fp8=fp8_record(module),
+    )
+
+
+def _counted(module: pl.LightningModule) -> dict[str, float]:
+    """What a forward-only operation counted while it ran."""
+    network = getattr(module, "network", None)
+    return network.counts() if isinstance(network, Operation) else {}
+
+
+def _declared_flops(module: pl.LightningModule) -> float | None:
+    for candidate in (module, getattr(module, "network", None)):
+        declared = getattr(candidate, "flops_per_sample", None)
+        if callable(declared):
+            value = declared()
+            return None if value is None else float(value)
+    return None

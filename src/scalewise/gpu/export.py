@@ -1,11 +1,17 @@
-"""A cell's device series in the earlier GPU monitor's files: two JSON formats and a timeline."""
+"""The earlier GPU monitor's files: a cell's device series written to them, and read back.
+
+``FILE.json`` is an array of entries of one GPU; ``FILE_multi_gpu.json`` an array of entries with
+``multi_gpu_data`` (a list of the former) and ``aggregate_stats``. Memory is in MiB, power in W,
+temperature in degrees Celsius, utilisation in percent, ``timestamp`` local time in ISO 8601.
+A value that could not be read is null.
+"""
 
 from __future__ import annotations
 
 import csv
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -25,79 +31,92 @@ from scalewise.records import (
     timeline_rows,
 )
 
-# The two JSON formats of the earlier GPU monitor (single- and multi-GPU), written and read back.
-#
-# ``FILE.json`` is an array of entries of one GPU; ``FILE_multi_gpu.json`` an array of entries with
-# ``multi_gpu_data`` (a list of the former) and ``aggregate_stats``. Memory is in MiB, power in W,
-# temperature in degrees Celsius, utilisation in percent, ``timestamp`` local time in ISO 8601.
-# What could not be read is null; totals and means are over the GPUs that could be.
-
-
 Entry = dict[str, Any]
 
-
-def multi_gpu_path(path: Path) -> Path:
-    """``gpu_stats.json`` to ``gpu_stats_multi_gpu.json``."""
-    return path.with_name(f"{path.stem}_multi_gpu{path.suffix}")
+_EMPTY = b"[\n]\n"
+_END = b"\n]\n"
 
 
-def single_entry(when: float, device: SampledDevice, sample: DeviceSample) -> Entry:
-    """One GPU at Unix time ``when``."""
-    return {"timestamp": _timestamp(when), **_gpu_data(device, sample)}
+@dataclass(frozen=True)
+class Exported:
+    """What became of the cells of a folder."""
+
+    written: tuple[Path, ...]
+    problems: tuple[str, ...]
+    """A line for each cell that was left out: a series of its cannot be read."""
 
 
-def multi_entry(
-    when: float, devices: Sequence[SampledDevice], samples: Mapping[str, DeviceSample]
-) -> Entry:
-    """All GPUs that answered at Unix time ``when``, with their aggregate."""
-    rows = [_gpu_data(d, samples[d.id]) for d in devices if d.id in samples]
-    return {
-        "timestamp": _timestamp(when),
-        "multi_gpu_data": rows,
-        "aggregate_stats": _aggregate(rows),
-    }
+def export_folder(path: Path, target: Path | None) -> Exported:
+    """Export the cell in ``path``, or every cell of the sweep there.
+
+    A cell is exported into its own folder, or with ``target`` into that folder, where the cells of
+    a sweep get a folder each. Cells without GPUs are passed over. Raises
+    :class:`~scalewise.records.RecordError` where no GPU was sampled at all.
+    """
+    written: list[Path] = []
+    problems: list[str] = []
+    cells = [path]
+    if (path / "config.yaml").exists():
+        written = export_cell(CellFolder(path), target or path)
+    else:
+        cells = sorted(p.parent for p in path.glob("*/config.yaml"))
+        if not cells:
+            raise RecordError(
+                f"{path}: found no cell and no sweep; give the folder of either, "
+                "e.g. multirun/<sweep>"
+            )
+        for cell in cells:
+            try:
+                written += export_cell(CellFolder(cell), target / cell.name if target else cell)
+            except RecordError as error:
+                problems.append(str(error))
+    if not written and not problems:
+        why = "no device was sampled there: the cells never trained, or monitor.devices was false"
+        if any(CellFolder(cell).device_series_paths() for cell in cells):
+            why = "no GPU was sampled there: the cells ran on a CPU"
+        raise RecordError(f"{path}: {why}; nothing was written")
+    return Exported(tuple(written), tuple(problems))
 
 
-def _gpu_data(device: SampledDevice, sample: DeviceSample) -> Entry:
-    return {
-        "gpu_index": device.index,
-        "gpu_name": device.name,
-        "gpu_uuid": device.id,
-        "utilization": sample.utilization_percent,
-        "memory_used": sample.memory_used_mib,
-        "memory_total": device.memory_total_mib,
-        "power": sample.power_w,
-        "temperature": sample.temperature_c,
-    }
+def export_cell(folder: CellFolder, target: Path) -> list[Path]:
+    """Write the device series of a cell to ``target`` and return the files written.
+
+    ``gpu_stats_<cell>.json`` (its first device), ``gpu_stats_<cell>_multi_gpu.json`` and
+    ``gpu_timeline.csv``. Of several hosts, each after the first has its id in its files' names.
+    Nothing is written of a host without GPUs: its samples are of processes. Raises
+    :class:`~scalewise.records.RecordError` where a series cannot be read.
+    """
+    written: list[Path] = []
+    found = [read_device_series(path) for path in folder.device_series_paths()]
+    for number, series in enumerate(s for s in found if s.source == "nvml"):
+        target.mkdir(parents=True, exist_ok=True)
+        suffix = f"_{series.host}" if number else ""
+        single = target / f"gpu_stats_{folder.name}{suffix}.json"
+        timeline = target / f"gpu_timeline{suffix}.csv"
+        first = min(series.devices, key=lambda d: d.index, default=None)
+        rows = list(zip(series.times, series.samples, strict=True))
+        _write_array(
+            single,
+            (
+                single_entry(when, first, at[first.id])
+                for when, at in rows
+                if first and first.id in at
+            ),
+        )
+        _write_array(
+            multi_gpu_path(single), (multi_entry(when, series.devices, at) for when, at in rows)
+        )
+        with timeline.open("w", newline="", encoding="utf-8") as file:
+            table = csv.writer(file, lineterminator="\n")
+            table.writerow(TIMELINE_COLUMNS)
+            table.writerows(timeline_rows(series))
+        written += [single, multi_gpu_path(single), timeline]
+    return written
 
 
-def _aggregate(rows: Sequence[Entry]) -> Entry:
-    def known(name: str) -> list[float]:
-        return [row[name] for row in rows if row[name] is not None]
-
-    def total(name: str) -> float | None:
-        # A sum that leaves a GPU out would be read as the whole host's.
-        values = known(name)
-        return sum(values) if rows and len(values) == len(rows) else None
-
-    used, capacity = total("memory_used"), total("memory_total")
-    utilization = known("utilization")
-    return {
-        "total_memory_used": used,
-        "total_memory_total": capacity,
-        "total_memory_percent": 100 * used / capacity if used is not None and capacity else None,
-        "average_utilization": sum(utilization) / len(utilization) if utilization else None,
-        "total_power": total("power"),
-        "max_temperature": max(known("temperature"), default=None),
-        "gpu_count": len(rows),
-    }
-
-
-def _timestamp(when: float) -> str:
-    return datetime.fromtimestamp(when).isoformat(timespec="milliseconds")
-
-
-# Reading
+def _write_array(path: Path, entries: Iterable[Entry]) -> None:
+    lines = ",\n".join(json.dumps(e, allow_nan=False, ensure_ascii=False) for e in entries)
+    path.write_text(f"[\n{lines}\n]\n" if lines else "[\n]\n", encoding="utf-8")
 
 
 def read_seed_file(path: Path) -> DeviceSeries:
@@ -129,7 +148,11 @@ def read_seed_file(path: Path) -> DeviceSeries:
         source="nvml",
         interval_s=interval_s,
         devices=ordered,
-        unavailable=_unavailable(rows),
+        unavailable={
+            name: "not in the imported file"
+            for name in ("utilization_percent", "memory_used_mib", "power_w", "temperature_c")
+            if all(getattr(sample, name) is None for row in rows for sample in row.values())
+        },
         times=tuple(times),
         samples=tuple(rows),
         cost_ms=(None,) * len(times),
@@ -203,125 +226,75 @@ def _number(row: Mapping[str, Any], name: str) -> float | None:
     return None if value is None else float(value)
 
 
-def _unavailable(rows: Sequence[Mapping[str, DeviceSample]]) -> dict[str, str]:
-    """Metrics that no entry holds."""
-    names = ("utilization_percent", "memory_used_mib", "power_w", "temperature_c")
-    samples = [sample for row in rows for sample in row.values()]
+def multi_gpu_path(path: Path) -> Path:
+    """``gpu_stats.json`` to ``gpu_stats_multi_gpu.json``."""
+    return path.with_name(f"{path.stem}_multi_gpu{path.suffix}")
+
+
+def single_entry(when: float, device: SampledDevice, sample: DeviceSample) -> Entry:
+    """One GPU at Unix time ``when``."""
+    return {"timestamp": _timestamp(when), **_gpu_data(device, sample)}
+
+
+def multi_entry(
+    when: float, devices: Sequence[SampledDevice], samples: Mapping[str, DeviceSample]
+) -> Entry:
+    """All GPUs that answered at Unix time ``when``, with their aggregate."""
+    rows = [_gpu_data(d, samples[d.id]) for d in devices if d.id in samples]
     return {
-        name: "not in the imported file"
-        for name in names
-        if all(getattr(sample, name) is None for sample in samples)
+        "timestamp": _timestamp(when),
+        "multi_gpu_data": rows,
+        "aggregate_stats": _aggregate(rows),
     }
 
 
-@dataclass(frozen=True)
-class Exported:
-    """What became of the cells of a folder."""
-
-    written: tuple[Path, ...]
-    problems: tuple[str, ...]
-    """Of cells that were left out, in a line each: a series of theirs cannot be read."""
-
-
-def export_folder(path: Path, target: Path | None) -> Exported:
-    """Export the cell in ``path``, or every cell of the sweep there.
-
-    A cell is exported into its own folder, or with ``target`` into that folder, where the cells of
-    a sweep get a folder each. Cells without GPUs are passed over. Raises
-    :class:`~scalewise.records.RecordError` where no GPU was sampled at all.
-    """
-    written: list[Path] = []
-    problems: list[str] = []
-    cells = [path]
-    if (path / "config.yaml").exists():
-        written = export_cell(CellFolder(path), target or path)
-    else:
-        cells = sorted(p.parent for p in path.glob("*/config.yaml"))
-        if not cells:
-            raise RecordError(
-                f"{path}: found no cell and no sweep; give the folder of either, "
-                "e.g. multirun/<sweep>"
-            )
-        for cell in cells:
-            try:
-                written += export_cell(CellFolder(cell), target / cell.name if target else cell)
-            except RecordError as error:
-                problems.append(str(error))
-    if not written and not problems:
-        raise RecordError(f"{path}: {_why_nothing(cells)}; nothing was written")
-    return Exported(tuple(written), tuple(problems))
+def _gpu_data(device: SampledDevice, sample: DeviceSample) -> Entry:
+    return {
+        "gpu_index": device.index,
+        "gpu_name": device.name,
+        "gpu_uuid": device.id,
+        "utilization": sample.utilization_percent,
+        "memory_used": sample.memory_used_mib,
+        "memory_total": device.memory_total_mib,
+        "power": sample.power_w,
+        "temperature": sample.temperature_c,
+    }
 
 
-def _why_nothing(cells: Sequence[Path]) -> str:
-    series = [found for cell in cells for found in CellFolder(cell).device_series_paths()]
-    if series:
-        return "no GPU was sampled there: the cells ran on a CPU, and their processes were sampled"
-    return "no device was sampled there: the cells never trained, or monitor.devices was false"
+def _aggregate(rows: Sequence[Entry]) -> Entry:
+    def known(name: str) -> list[float]:
+        return [row[name] for row in rows if row[name] is not None]
+
+    def total(name: str) -> float | None:
+        # A sum that leaves a GPU out would be read as the whole host's.
+        values = known(name)
+        return sum(values) if rows and len(values) == len(rows) else None
+
+    used, capacity = total("memory_used"), total("memory_total")
+    utilization = known("utilization")
+    return {
+        "total_memory_used": used,
+        "total_memory_total": capacity,
+        "total_memory_percent": 100 * used / capacity if used is not None and capacity else None,
+        "average_utilization": sum(utilization) / len(utilization) if utilization else None,
+        "total_power": total("power"),
+        "max_temperature": max(known("temperature"), default=None),
+        "gpu_count": len(rows),
+    }
 
 
-def export_cell(folder: CellFolder, target: Path) -> list[Path]:
-    """Write the device series of a cell to ``target`` and return the files written.
-
-    ``gpu_stats_<cell>.json`` (its first device), ``gpu_stats_<cell>_multi_gpu.json`` and
-    ``gpu_timeline.csv``. Of several hosts, each after the first has its id in its files' names.
-    Nothing is written of a host without GPUs: its samples are of processes. Raises
-    :class:`~scalewise.records.RecordError` where a series cannot be read.
-    """
-    written: list[Path] = []
-    found = [read_device_series(path) for path in folder.device_series_paths()]
-    for number, series in enumerate(s for s in found if s.source == "nvml"):
-        target.mkdir(parents=True, exist_ok=True)
-        suffix = f"_{series.host}" if number else ""
-        single = target / f"gpu_stats_{folder.name}{suffix}.json"
-        timeline = target / f"gpu_timeline{suffix}.csv"
-        _write_array(single, _single_entries(series))
-        _write_array(multi_gpu_path(single), _multi_entries(series))
-        write_timeline(timeline, series)
-        written += [single, multi_gpu_path(single), timeline]
-    return written
-
-
-def write_timeline(path: Path, series: DeviceSeries) -> None:
-    """Every sample, in the columns of :data:`~scalewise.analysis.timeline.TIMELINE_COLUMNS`."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        rows = csv.writer(file, lineterminator="\n")
-        rows.writerow(TIMELINE_COLUMNS)
-        rows.writerows(timeline_rows(series))
-
-
-def _single_entries(series: DeviceSeries) -> Iterator[object]:
-    first = min(series.devices, key=lambda d: d.index, default=None)
-    for when, samples in zip(series.times, series.samples, strict=True):
-        if first is not None and first.id in samples:
-            yield single_entry(when, first, samples[first.id])
-
-
-def _multi_entries(series: DeviceSeries) -> Iterator[object]:
-    for when, samples in zip(series.times, series.samples, strict=True):
-        yield multi_entry(when, series.devices, samples)
-
-
-def _write_array(path: Path, entries: Iterator[object]) -> None:
-    lines = ",\n".join(json.dumps(e, allow_nan=False, ensure_ascii=False) for e in entries)
-    path.write_text(f"[\n{lines}\n]\n" if lines else "[\n]\n", encoding="utf-8")
-
-
-# A JSON array on disk that grows, and that is whole at every moment, after kill -9 too.
-#
-# A write to a file may be cut off at a page boundary by a SIGKILL, and rewriting everything for
-# each entry costs the square of its number. So there are two copies under hidden names: an entry
-# is appended to the one nobody sees, which then takes the public name in one atomic step. A reader
-# who opened the public file has until the entry after next to read it.
-
-
-_EMPTY = b"[\n]\n"
-
-
-_END = b"\n]\n"
+def _timestamp(when: float) -> str:
+    return datetime.fromtimestamp(when).isoformat(timespec="milliseconds")
 
 
 class JsonArrayFile:
-    """Appends entries to a JSON array; an array that is already there is continued."""
+    """A JSON array on disk that grows, and that is whole at every moment, after kill -9 too.
+
+    An array that is already there is continued. A write may be cut off at a page boundary by a
+    SIGKILL, and rewriting everything costs the square of the number of entries. So an entry is
+    appended to the hidden one of two copies, which then takes the public name in one atomic step.
+    A reader who opened the public file has until the entry after next to read it.
+    """
 
     def __init__(self, path: Path) -> None:
         """Raises ValueError where ``path`` holds something else than a JSON array, or OSError."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from scalewise.config import HardwareConfig, choose_gpus, cpu_devices, device_kind
@@ -19,147 +19,15 @@ from scalewise.gpu.nvml_queries import GpuDevice, NvmlUnavailable
 from scalewise.host import FileLock, processor_name, runtime_folder, usable_cores
 from scalewise.records import DeviceInfo, DeviceSample
 
-# Which GPUs this process may use.
-#
-# NVML ignores ``CUDA_VISIBLE_DEVICES``, so it is read here. Indices are NVML's, in PCI bus order:
-# on a host with unlike GPUs, set ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` to make CUDA count the same way.
-
-
-def visible_devices(nvml: Nvml, env: Mapping[str, str]) -> tuple[GpuDevice, ...]:
-    """The GPUs that CUDA would show, in CUDA's order.
-
-    As CUDA does it: entries may be indices, UUIDs or unique beginnings of one, or MIG ids
-    (``MIG-<uuid>`` or ``MIG-GPU-<uuid>/<gpu instance>/<compute instance>``); the first entry that
-    names nothing hides itself and all after it; a device named twice hides all of them. A GPU in
-    MIG mode stands for its first instance.
-    """
-    everything = nvml.all_devices()
-    wanted = env.get("CUDA_VISIBLE_DEVICES")
-    if wanted is None:
-        return tuple(_usable(d, everything) for d in everything if d.parent_uuid is None)
-    chosen: list[GpuDevice] = []
-    for entry in wanted.split(","):
-        device = find_device(everything, entry.strip())
-        if device is None:
-            break
-        chosen.append(_usable(device, everything))
-    return tuple(chosen) if len({d.uuid for d in chosen}) == len(chosen) else ()
-
-
-def find_device(devices: Sequence[GpuDevice], name: str) -> GpuDevice | None:
-    """The device that an index, a UUID (or its unique beginning) or a MIG id names."""
-    if name.isdecimal():
-        return next(
-            (d for d in devices if d.index == int(name) and d.parent_uuid is None),
-            None,
-        )
-    if name.startswith("MIG-GPU-") and name.count("/") == 2:
-        parent, gpu_instance, compute_instance = name.removeprefix("MIG-").split("/")
-        ids = (gpu_instance, compute_instance)
-        return next(
-            (
-                d
-                for d in devices
-                if d.parent_uuid == parent and d.mig_ids and tuple(map(str, d.mig_ids)) == ids
-            ),
-            None,
-        )
-    if not name.startswith(("GPU-", "MIG-")):
-        return None
-    matches = [d for d in devices if d.uuid.lower().startswith(name.lower())]
-    return matches[0] if len(matches) == 1 else None
-
-
-def _usable(device: GpuDevice, everything: Sequence[GpuDevice]) -> GpuDevice:
-    instances = (d for d in everything if d.parent_uuid == device.uuid)
-    return next(instances, device)
-
-
-# Other people's processes on this host's GPUs.
-#
-# A device that was just leased and runs nothing of ours should run nothing at all. What the driver
-# lists there is somebody else's; in a container, which cannot see the host's processes, memory in
-# use is the only sign of them.
-
-
 UNSEEN_MIB = 2048.0
 """An idle GPU's driver itself may hold several hundred MiB."""
-
 
 SETTLE_S = 5.0
 """The driver lists a process for a moment after its end."""
 
-
 _LOOK_EVERY_S = 1.0
-
-
 _LOOK_AGAIN_S = 0.1
 """While somebody may be just about to vanish: devices lie idle meanwhile."""
-
-
-def read_gpus() -> Mapping[str, DeviceSample]:
-    """Memory and processes of every GPU, by UUID; empty where there is no driver.
-
-    Nothing else: devices lie idle meanwhile, and the slow lane takes milliseconds a GPU.
-    """
-    try:
-        with open_nvml() as nvml:
-            return {
-                gpu.uuid: replace(nvml.sample(gpu), processes=nvml.processes(gpu))
-                for gpu in nvml.all_devices()
-            }
-    except NvmlUnavailable:
-        return {}
-
-
-def occupants(sample: DeviceSample) -> str | None:
-    """Who computes on a GPU that nobody here uses; None for nobody."""
-    if sample.processes:
-        pids = ", ".join(str(process.pid) for process in sample.processes)
-        return f"process{'es' if len(sample.processes) > 1 else ''} {pids} of others"
-    used = sample.memory_used_mib
-    if used is not None and used > UNSEEN_MIB:
-        return f"{used:.0f} MiB held by processes that cannot be seen from here"
-    return None
-
-
-@dataclass
-class Occupancy:
-    """Which free devices others use, looked up once a second at most where that lasts."""
-
-    read: Callable[[], Mapping[str, DeviceSample]] = read_gpus
-    clock: Callable[[], float] = time.monotonic
-    _samples: Mapping[str, DeviceSample] = field(default_factory=dict)
-    _read_at: float | None = None
-    _since: dict[str, float] = field(default_factory=dict)
-
-    def by(self, slot: DeviceInfo) -> str | None:
-        """Who uses a device that we hold the lock of; None for nobody."""
-        if slot.kind != "cuda" or slot.uuid is None:
-            return None
-        now = self.clock()
-        if self._read_at is None or now - self._read_at >= self._look_every_s(now):
-            self._samples, self._read_at = self.read(), now
-        sample = self._samples.get(slot.uuid)
-        who = None if sample is None else occupants(sample)
-        if who is None:
-            self._since.pop(slot.uuid, None)
-            return None
-        self._since.setdefault(slot.uuid, now)
-        return f"GPU {slot.index} has {who}"
-
-    def forget(self) -> None:
-        """A device was given back: its last sample may show the cell that has just ended there."""
-        self._read_at = None
-
-    def _look_every_s(self, now: float) -> float:
-        settling = any(now - since < SETTLE_S for since in self._since.values())
-        return _LOOK_AGAIN_S if settling else _LOOK_EVERY_S
-
-    def lasts(self, slot: DeviceInfo) -> bool:
-        """Whether others have been seen there for longer than a process takes to vanish."""
-        since = self._since.get(slot.uuid or "")
-        return since is not None and self.clock() - since >= SETTLE_S
 
 
 class HostMismatch(ValueError):  # noqa: N818 - it says what is wrong, as ValueError does
@@ -220,6 +88,41 @@ def gpu_slots(gpus: Sequence[GpuDevice], cores: Sequence[int]) -> tuple[DeviceIn
         own = tuple(near[begin : begin + share] or near)
         slots.append(DeviceInfo("cuda", gpu.name, gpu.uuid, gpu.index, own, gpu.memory_total_mib))
     return tuple(slots)
+
+
+class Hosts:
+    """The devices of this host for each profile that a sweep asks for, each looked for once.
+
+    Args:
+        note: told of a profile's warnings, once each.
+    """
+
+    def __init__(self, note: Callable[[str], None] = lambda text: None) -> None:
+        self._note = note
+        self._found: dict[str, Host | HostMismatch] = {}
+
+    def of(self, hardware: HardwareConfig) -> Host:
+        """Raises :class:`HostMismatch` where the profile asks for what is not there."""
+        key = repr(hardware)
+        if key not in self._found:
+            try:
+                self._found[key] = host = discover(hardware)
+                others = [f"GPU {gpu.index} ({gpu.name})" for gpu in host.left_out]
+                if others:
+                    self._note(f"hardware={hardware.name} leaves out {', '.join(others)}")
+            except HostMismatch as mismatch:
+                self._found[key] = mismatch
+            for warning in hardware.warnings():
+                self._note(f"hardware={hardware.name}: {warning}")
+        found = self._found[key]
+        if isinstance(found, HostMismatch):
+            raise found
+        return found
+
+    def slots(self) -> int | None:
+        """The most devices that any profile has here; None before one was found."""
+        known = (host for host in self._found.values() if isinstance(host, Host))
+        return max((len(host.slots) for host in known), default=None)
 
 
 @dataclass(frozen=True)
@@ -316,42 +219,112 @@ def units(slot: DeviceInfo) -> tuple[str, ...]:
     return (slot.uuid,) if slot.uuid else tuple(f"cpu-{core}" for core in slot.cores)
 
 
-# The devices of this host, by hardware profile, each looked for once.
+def read_gpus() -> Mapping[str, DeviceSample]:
+    """Memory and processes of every GPU, by UUID; empty where there is no driver.
 
-
-class Hosts:
-    """What this host has for each profile that a sweep asks for.
-
-    Args:
-        note: told of a profile's warnings, once each.
+    Nothing else: devices lie idle meanwhile, and the slow lane takes milliseconds a GPU.
     """
+    try:
+        with open_nvml() as nvml:
+            return {
+                gpu.uuid: replace(nvml.sample(gpu), processes=nvml.processes(gpu))
+                for gpu in nvml.all_devices()
+            }
+    except NvmlUnavailable:
+        return {}
 
-    def __init__(self, note: Callable[[str], None] = lambda text: None) -> None:
-        self._note = note
-        self._found: dict[str, Host | HostMismatch] = {}
 
-    def of(self, hardware: HardwareConfig) -> Host:
-        """Raises :class:`HostMismatch` where the profile asks for what is not there."""
-        key = repr(hardware)
-        if key not in self._found:
-            try:
-                self._found[key] = host = discover(hardware)
-                others = [f"GPU {gpu.index} ({gpu.name})" for gpu in host.left_out]
-                if others:
-                    self._note(f"hardware={hardware.name} leaves out {', '.join(others)}")
-            except HostMismatch as mismatch:
-                self._found[key] = mismatch
-            for warning in hardware.warnings():
-                self._note(f"hardware={hardware.name}: {warning}")
-        found = self._found[key]
-        if isinstance(found, HostMismatch):
-            raise found
-        return found
+def occupants(sample: DeviceSample) -> str | None:
+    """Who computes on a GPU that nobody here uses; None for nobody.
 
-    def known(self) -> Iterator[Host]:
-        """Those that were found so far."""
-        return (host for host in self._found.values() if isinstance(host, Host))
+    In a container, which cannot see the host's processes, memory in use is the only sign.
+    """
+    if sample.processes:
+        pids = ", ".join(str(process.pid) for process in sample.processes)
+        return f"process{'es' if len(sample.processes) > 1 else ''} {pids} of others"
+    used = sample.memory_used_mib
+    if used is not None and used > UNSEEN_MIB:
+        return f"{used:.0f} MiB held by processes that cannot be seen from here"
+    return None
 
-    def slots(self) -> int | None:
-        """The most devices that any profile has here; None before one was found."""
-        return max((len(host.slots) for host in self.known()), default=None)
+
+@dataclass
+class Occupancy:
+    """Which free devices others use, looked up once a second at most where that lasts."""
+
+    read: Callable[[], Mapping[str, DeviceSample]] = read_gpus
+    clock: Callable[[], float] = time.monotonic
+    _samples: Mapping[str, DeviceSample] = field(default_factory=dict)
+    _read_at: float | None = None
+    _since: dict[str, float] = field(default_factory=dict)
+
+    def by(self, slot: DeviceInfo) -> str | None:
+        """Who uses a device that we hold the lock of; None for nobody."""
+        if slot.kind != "cuda" or slot.uuid is None:
+            return None
+        now = self.clock()
+        settling = any(now - since < SETTLE_S for since in self._since.values())
+        pause_s = _LOOK_AGAIN_S if settling else _LOOK_EVERY_S
+        if self._read_at is None or now - self._read_at >= pause_s:
+            self._samples, self._read_at = self.read(), now
+        sample = self._samples.get(slot.uuid)
+        who = None if sample is None else occupants(sample)
+        if who is None:
+            self._since.pop(slot.uuid, None)
+            return None
+        self._since.setdefault(slot.uuid, now)
+        return f"GPU {slot.index} has {who}"
+
+    def forget(self) -> None:
+        """A device was given back: its last sample may show the cell that has just ended there."""
+        self._read_at = None
+
+    def lasts(self, slot: DeviceInfo) -> bool:
+        """Whether others have been seen there for longer than a process takes to vanish."""
+        since = self._since.get(slot.uuid or "")
+        return since is not None and self.clock() - since >= SETTLE_S
+
+
+def visible_devices(nvml: Nvml, env: Mapping[str, str]) -> tuple[GpuDevice, ...]:
+    """The GPUs that CUDA would show, in CUDA's order: NVML ignores ``CUDA_VISIBLE_DEVICES``.
+
+    Entries may be indices, UUIDs or unique beginnings of one, or MIG ids (``MIG-<uuid>`` or
+    ``MIG-GPU-<uuid>/<gpu instance>/<compute instance>``). The first entry that names nothing hides
+    itself and all after it; a device named twice hides all of them. A GPU in MIG mode stands for
+    its first instance. Indices are NVML's, in PCI bus order: on a host with unlike GPUs, set
+    ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` to make CUDA count the same way.
+    """
+    everything = nvml.all_devices()
+    wanted = env.get("CUDA_VISIBLE_DEVICES")
+    if wanted is None:
+        return tuple(_usable(d, everything) for d in everything if d.parent_uuid is None)
+    chosen: list[GpuDevice] = []
+    for entry in wanted.split(","):
+        device = _find_device(everything, entry.strip())
+        if device is None:
+            break
+        chosen.append(_usable(device, everything))
+    return tuple(chosen) if len({d.uuid for d in chosen}) == len(chosen) else ()
+
+
+def _find_device(devices: Sequence[GpuDevice], name: str) -> GpuDevice | None:
+    """The device that an index, a UUID (or its unique beginning) or a MIG id names."""
+    if name.isdecimal():
+        matches = [d for d in devices if d.index == int(name) and d.parent_uuid is None]
+    elif name.startswith("MIG-GPU-") and name.count("/") == 2:
+        matches = [d for d in devices if d.mig_ids and name == _old_mig_name(d)]
+    elif name.startswith(("GPU-", "MIG-")):
+        matches = [d for d in devices if d.uuid.lower().startswith(name.lower())]
+    else:
+        matches = []
+    return matches[0] if len(matches) == 1 else None
+
+
+def _old_mig_name(device: GpuDevice) -> str:
+    """``MIG-GPU-<uuid>/<gpu instance>/<compute instance>``."""
+    return "/".join((f"MIG-{device.parent_uuid}", *map(str, device.mig_ids or ())))
+
+
+def _usable(device: GpuDevice, everything: Sequence[GpuDevice]) -> GpuDevice:
+    instances = (d for d in everything if d.parent_uuid == device.uuid)
+    return next(instances, device)

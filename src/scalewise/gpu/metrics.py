@@ -15,10 +15,8 @@ from typing import Any
 Read = Callable[[Any], Any]
 """From a device handle to a value in the unit that the metric's name says."""
 
-
 GPM_MIN_INTERVAL_S = 0.1
 """NVML asks for GPM samples more than 100 ms apart."""
-
 
 GPM_METRICS = (
     "sm_activity_percent",
@@ -31,10 +29,8 @@ GPM_METRICS = (
     "nvlink_rx_mib_per_s",
 )
 
-
 _ALL_LINKS = 0xFFFFFFFF
 """Scope of an NVLink field: the sum over all links."""
-
 
 _REASONS = {
     0x002: "application clocks",
@@ -46,8 +42,6 @@ _REASONS = {
     0x080: "power brake",
     0x100: "display clock setting",
 }
-
-
 _IDLE = 0x001
 
 

@@ -1,12 +1,9 @@
-"""The seam to NVIDIA's management library: the only importer of ``pynvml``.
-
-What an error means is told in :mod:`scalewise.gpu.calls`; no NVML at all is
-:class:`NvmlUnavailable`.
-"""
+"""The seam to NVIDIA's management library: the only importer of ``pynvml``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Any
 
 from scalewise.gpu.metrics import GpmLane, core_lane, slow_lane
@@ -83,10 +80,8 @@ class Nvml:
             self.api.nvmlShutdown()
         except self.api.NVMLError as error:
             # After a driver reload there is nothing left to shut down.
-            if error.value not in self._calls.kinds.gone:
+            if error.value not in self._calls.gone:
                 raise NvmlError(f"shutting NVML down: {words(error)}") from None
-
-    # What there is
 
     def count(self) -> int:
         """GPUs on this host, lost ones included."""
@@ -100,32 +95,26 @@ class Nvml:
         """Every GPU that answers, in NVML's order; the others are named in :attr:`faults`."""
         return find_gpus(self._calls, self.count())
 
-    def mig_devices(self, parent: GpuDevice) -> tuple[GpuDevice, ...]:
-        """The MIG instances of a GPU; empty where MIG is off or unknown."""
-        return find_mig_instances(self._calls, parent)
-
     def all_devices(self) -> tuple[GpuDevice, ...]:
         """Every GPU, each followed by its MIG instances."""
-        return tuple(d for gpu in self.devices() for d in (gpu, *self.mig_devices(gpu)))
+        return tuple(
+            d for gpu in self.devices() for d in (gpu, *find_mig_instances(self._calls, gpu))
+        )
 
     def watch_xids(self, devices: Sequence[GpuDevice]) -> XidWatch:
         """Subscribe to the XIDs of whole GPUs; MIG instances hear of their parent's."""
         return XidWatch(self._calls, devices)
 
-    # Readings
-
     def sample(self, device: GpuDevice, *, slow: bool = False, gpm: bool = False) -> DeviceSample:
-        """The core lane: microseconds a GPU; if asked for, the slow and the GPM lane, too.
+        """The core lane, microseconds a GPU, and the slow and the GPM lane if asked for.
 
-        Both read the process list beside them. The GPM lane holds Hopper's counters.
-
-        GPM compares with the last GPM reading of this device, which must be more than 100 ms ago;
-        the first one gives None. Raises :class:`GpuLost`.
+        Both read the process list, too. GPM compares with the last GPM reading of this device,
+        which must be more than 100 ms ago; the first one gives None. Raises :class:`GpuLost`.
         """
-        values: dict[str, Any] = {}
-        self._calls.read_lane(device, self._core, values)
-        if slow:
-            self._calls.read_lane(device, self._slow, values)
+        lanes = {**self._core, **self._slow} if slow else self._core
+        values: dict[str, Any] = {
+            metric: self._calls.attempt(device, metric, read) for metric, read in lanes.items()
+        }
         if slow or gpm:
             # Every second: a cell of a few seconds has to find its own ranks in the list.
             values["processes"] = self.processes(device)
@@ -154,31 +143,22 @@ class Nvml:
                 self._calls.classify(self.api.NVMLError(code), device, metric)
         return values
 
-    # How GPUs are joined
-
     def link(self, a: GpuDevice, b: GpuDevice) -> str:
         """How two GPUs are joined: ``NV18``, ``PIX``, ``PXB``, ``PHB``, ``NODE``, ``SYS``."""
-        handles = self._calls.handles
-        return self._calls.ask(
-            f"the link of GPU {a.index} and GPU {b.index}",
-            lambda: link_kind(self.api, handles[a.uuid], handles[b.uuid]),
-        )
+        what = f"the link of GPU {a.index} and GPU {b.index}"
+        return self._calls.ask(what, lambda: link_kind(self._calls, a, b))
 
     def peer_access(self, a: GpuDevice, b: GpuDevice) -> str:
         """``ok`` where ``a`` can read ``b``'s memory directly, else why not."""
-        handles = self._calls.handles
-        return self._calls.ask(
-            f"peer access of GPU {a.index} to GPU {b.index}",
-            lambda: peer_access(self.api, handles[a.uuid], handles[b.uuid]),
-        )
+        what = f"peer access of GPU {a.index} to GPU {b.index}"
+        return self._calls.ask(what, lambda: peer_access(self._calls, a, b))
 
     def link_matrix(self, gpus: Sequence[GpuDevice]) -> dict[str, str]:
         """``"<index>-<index>"`` to :meth:`link` for every pair; "?" where NVML does not tell."""
         links = {}
-        for i, a in enumerate(gpus):
-            for b in gpus[i + 1 :]:
-                try:
-                    links[f"{a.index}-{b.index}"] = self.link(a, b)
-                except NvmlError:
-                    links[f"{a.index}-{b.index}"] = "?"
+        for a, b in combinations(gpus, 2):
+            try:
+                links[f"{a.index}-{b.index}"] = self.link(a, b)
+            except NvmlError:
+                links[f"{a.index}-{b.index}"] = "?"
         return links

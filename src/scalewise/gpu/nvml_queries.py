@@ -1,14 +1,6 @@
-"""Every question to NVML: a value, None with its reason kept, or one of our own errors.
+"""Questions to NVML: a value, None with its reason kept, or one of our own errors.
 
-An error is one of four things, told apart here and nowhere else:
-
-* *not there* (not supported, function not found, permission refused): the metric is None from
-  then on, and its reason stands once in :attr:`NvmlCalls.unavailable`;
-* *gone* (fell off the bus, needs a reset, driver unloaded or replaced): :class:`GpuLost`;
-* anything else is an error: :class:`NvmlError` from a single question; inside a sample that value
-  is None and the error is kept in :attr:`NvmlCalls.faults`, so that the other values survive.
-
-The fourth, no NVML at all, is told when it is opened.
+NVML's error codes are told apart in :class:`NvmlCalls` and nowhere else.
 """
 
 from __future__ import annotations
@@ -17,12 +9,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from scalewise.gpu.metrics import GPM_METRICS, Read
+from scalewise.gpu.metrics import GPM_METRICS
+from scalewise.records import SampledDevice
 
-# What can go wrong with NVIDIA's management library.
-#
-# NvmlError an answer that is neither "not there" nor "gone" ├── NvmlUnavailable no driver, or no
-# GPU that can be read └── GpuLost a GPU fell off the bus, needs a reset, or its driver went away
+T = TypeVar("T")
+
+_AFFINITY_WORDS = 16
+"""64-bit words of the CPU mask asked for: 1,024 cores."""
+
+_P2P_READ, _P2P_NVLINK = 0, 2
+"""Indices of nvmlDeviceGetP2PStatus (pynvml's own constant for READ is a tuple by mistake)."""
+
+_PEER_STATUS = {
+    0: "ok",
+    1: "chipset not supported",
+    2: "GPU not supported",
+    3: "I/O hub topology not supported",
+    4: "disabled by a driver setting",
+    5: "not supported",
+    6: "unknown",
+}
 
 
 class NvmlError(Exception):
@@ -42,41 +48,9 @@ class GpuLost(NvmlError):  # noqa: N818
         self.reason = reason
 
 
-class ErrorKinds:
-    """Which error codes mean "not there", and which "gone"."""
-
-    def __init__(self, api: Any) -> None:
-        self.not_there = frozenset(
-            {
-                api.NVML_ERROR_NOT_SUPPORTED,
-                api.NVML_ERROR_FUNCTION_NOT_FOUND,
-                api.NVML_ERROR_NO_PERMISSION,
-            }
-        )
-        self.gone = frozenset(
-            {
-                api.NVML_ERROR_GPU_IS_LOST,
-                api.NVML_ERROR_RESET_REQUIRED,
-                api.NVML_ERROR_GPU_NOT_FOUND,
-                api.NVML_ERROR_DRIVER_NOT_LOADED,
-                api.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
-                api.NVML_ERROR_UNINITIALIZED,
-            }
-        )
-
-
-def words(error: Any) -> str:
-    """NVML's own words without capitals or full stop, acronyms kept: ``not supported``."""
-    parts = str(error).strip().rstrip(".").split()
-    return " ".join(w.lower() if w.istitle() else w for w in parts)
-
-
-T = TypeVar("T")
-
-
 @dataclass(frozen=True)
 class GpuDevice:
-    """What does not change about a GPU, or about a MIG instance of one."""
+    """The constants of a GPU, or of a MIG instance of one."""
 
     index: int
     """NVML's index of the (parent) GPU, in PCI bus order."""
@@ -94,9 +68,24 @@ class GpuDevice:
     compute_capability: tuple[int, int] | None = None
     """CUDA's number of the architecture; None where NVML does not tell."""
 
+    def as_sampled(self, rank: int | None = None) -> SampledDevice:
+        """The header of this device in a series, used by ``rank``."""
+        return SampledDevice(
+            self.uuid, self.index, self.name, rank, self.memory_total_mib, self.power_limit_w
+        )
+
 
 class NvmlCalls:
-    """Questions about devices by their handles, and what is known of the answers."""
+    """Questions about devices by their handles, and what is known of the answers.
+
+    An error is one of three things:
+
+    * *not there* (not supported, function not found, permission refused): the metric is None from
+      then on, and its reason stands once in :attr:`unavailable`;
+    * *gone* (fell off the bus, needs a reset, driver unloaded or replaced): :class:`GpuLost`;
+    * anything else: :class:`NvmlError` from a single question; inside a sample that value is None
+      and the error is kept in :attr:`faults`, so that the other values survive.
+    """
 
     def __init__(self, api: Any) -> None:
         self.api = api
@@ -106,7 +95,23 @@ class NvmlCalls:
         """Metric to the reason it cannot be read; filled as metrics are first asked for."""
         self.faults: dict[str, str] = {}
         """``GPU <index> <metric>`` to the last unexpected error inside a sample."""
-        self.kinds = ErrorKinds(api)
+        self.not_there = frozenset(
+            {
+                api.NVML_ERROR_NOT_SUPPORTED,
+                api.NVML_ERROR_FUNCTION_NOT_FOUND,
+                api.NVML_ERROR_NO_PERMISSION,
+            }
+        )
+        self.gone = frozenset(
+            {
+                api.NVML_ERROR_GPU_IS_LOST,
+                api.NVML_ERROR_RESET_REQUIRED,
+                api.NVML_ERROR_GPU_NOT_FOUND,
+                api.NVML_ERROR_DRIVER_NOT_LOADED,
+                api.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+                api.NVML_ERROR_UNINITIALIZED,
+            }
+        )
         self._absent: set[tuple[str, str]] = set()
 
     def is_absent(self, device: GpuDevice, metric: str) -> bool:
@@ -130,24 +135,13 @@ class NvmlCalls:
             self.classify(error, device, metric)
             return None
 
-    def read_lane(self, device: GpuDevice, lane: dict[str, Read], into: dict[str, Any]) -> None:
-        """Every metric of a lane that the device has. Raises :class:`GpuLost`."""
-        handle = self.handles[device.uuid]
-        for metric, read in lane.items():
-            if self.is_absent(device, metric):
-                continue
-            try:
-                into[metric] = read(handle)
-            except self.api.NVMLError as error:
-                self.classify(error, device, metric)
-
     def classify(self, error: Any, device: GpuDevice, metric: str) -> None:
         """Keep why a metric has no value. Raises :class:`GpuLost` where the GPU is gone."""
-        if error.value in self.kinds.gone:
+        if error.value in self.gone:
             raise GpuLost(device.uuid, words(error)) from None
         # Some calls find the handle of a MIG instance invalid where they do not support it.
         unfit = device.mig_ids is not None and error.value == self.api.NVML_ERROR_INVALID_ARGUMENT
-        if unfit or error.value in self.kinds.not_there:
+        if unfit or error.value in self.not_there:
             self._absent.add((device.uuid, metric))
             for name in GPM_METRICS if metric == "gpm" else (metric,):
                 self.unavailable.setdefault(name, f"{words(error)} (GPU {device.index})")
@@ -155,11 +149,10 @@ class NvmlCalls:
             self.faults[f"GPU {device.index} {metric}"] = words(error)
 
 
-# Which GPUs and MIG instances a host has.
-
-
-_AFFINITY_WORDS = 16
-"""64-bit words of the CPU mask asked for: 1,024 cores."""
+def words(error: Any) -> str:
+    """NVML's own words without capitals or full stop, acronyms kept: ``not supported``."""
+    parts = str(error).strip().rstrip(".").split()
+    return " ".join(w.lower() if w.istitle() else w for w in parts)
 
 
 def find_gpus(calls: NvmlCalls, count: int) -> tuple[GpuDevice, ...]:
@@ -241,34 +234,17 @@ def _cores(mask: list[int] | None) -> tuple[int, ...]:
     )
 
 
-# How GPUs are joined, in the words of ``nvidia-smi topo``.
-
-
-_P2P_READ, _P2P_NVLINK = 0, 2
-"""Indices of nvmlDeviceGetP2PStatus (pynvml's own constant for READ is a tuple by mistake)."""
-
-
-_PEER_STATUS = {
-    0: "ok",
-    1: "chipset not supported",
-    2: "GPU not supported",
-    3: "I/O hub topology not supported",
-    4: "disabled by a driver setting",
-    5: "not supported",
-    6: "unknown",
-}
-
-
-def link_kind(api: Any, a: Any, b: Any) -> str:
-    """The best link of two device handles: ``NV<links>``, else the nearest common ancestor.
+def link_kind(calls: NvmlCalls, a: GpuDevice, b: GpuDevice) -> str:
+    """The best link of two GPUs: ``NV<links>``, else the nearest common ancestor.
 
     ``PIX`` one PCIe switch, ``PXB`` several, ``PHB`` a host bridge, ``NODE`` a NUMA node, ``SYS``
     across nodes, ``INT`` one board. Raises NVML's errors.
     """
-    links = nvlinks(api, a, b)
+    api = calls.api
+    links = _nvlinks(calls, calls.handles[a.uuid], calls.handles[b.uuid])
     if links:
         return f"NV{links}"
-    level = api.nvmlDeviceGetTopologyCommonAncestor(a, b)
+    level = api.nvmlDeviceGetTopologyCommonAncestor(calls.handles[a.uuid], calls.handles[b.uuid])
     return {
         api.NVML_TOPOLOGY_INTERNAL: "INT",
         api.NVML_TOPOLOGY_SINGLE: "PIX",
@@ -278,53 +254,49 @@ def link_kind(api: Any, a: Any, b: Any) -> str:
     }.get(level, "SYS")
 
 
-def nvlinks(api: Any, a: Any, b: Any) -> int:
-    """NVLinks that join two devices, directly or through NVSwitches."""
+def peer_access(calls: NvmlCalls, a: GpuDevice, b: GpuDevice) -> str:
+    """``ok`` where ``a`` reads ``b``'s memory directly, else why not. Raises NVML's errors."""
+    status = calls.api.nvmlDeviceGetP2PStatus(
+        calls.handles[a.uuid], calls.handles[b.uuid], _P2P_READ
+    )
+    return _PEER_STATUS.get(status, "unknown")
+
+
+def _nvlinks(calls: NvmlCalls, a: Any, b: Any) -> int:
+    """NVLinks that join two device handles, directly or through NVSwitches."""
+    api = calls.api
     try:
         if api.nvmlDeviceGetP2PStatus(a, b, _P2P_NVLINK) != 0:
             return 0
         target = api.nvmlDeviceGetPciInfo(b).busId
     except api.NVMLError as error:
-        if error.value in _absent(api):
+        if error.value in calls.not_there:
             return 0
         raise
-    active = _active_links(api, a)
-    direct = sum(_remote_bus(api, a, link) == target for link in active)
+    active = _active_links(calls, a)
+    direct = sum(_remote_bus(calls, a, link) == target for link in active)
     # Behind NVSwitches the remote end is the switch: every link of both leads there.
-    return direct or min(len(active), len(_active_links(api, b)))
+    return direct or min(len(active), len(_active_links(calls, b)))
 
 
-def peer_access(api: Any, a: Any, b: Any) -> str:
-    """``ok`` where ``a`` reads ``b``'s memory directly, else why not. Raises NVML's errors."""
-    return _PEER_STATUS.get(api.nvmlDeviceGetP2PStatus(a, b, _P2P_READ), "unknown")
-
-
-def _active_links(api: Any, handle: Any) -> list[int]:
+def _active_links(calls: NvmlCalls, handle: Any) -> list[int]:
     active = []
-    for link in range(api.NVML_NVLINK_MAX_LINKS):
+    for link in range(calls.api.NVML_NVLINK_MAX_LINKS):
         try:
-            if api.nvmlDeviceGetNvLinkState(handle, link):
+            if calls.api.nvmlDeviceGetNvLinkState(handle, link):
                 active.append(link)
-        except api.NVMLError as error:
+        except calls.api.NVMLError as error:
             # Link numbers end where the device's links do.
-            if error.value not in (*_absent(api), api.NVML_ERROR_INVALID_ARGUMENT):
+            if error.value not in {*calls.not_there, calls.api.NVML_ERROR_INVALID_ARGUMENT}:
                 raise
             break
     return active
 
 
-def _remote_bus(api: Any, handle: Any, link: int) -> str | None:
+def _remote_bus(calls: NvmlCalls, handle: Any, link: int) -> str | None:
     try:
-        return str(api.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId)
-    except api.NVMLError as error:
-        if error.value in (*_absent(api), api.NVML_ERROR_INVALID_ARGUMENT):
+        return str(calls.api.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId)
+    except calls.api.NVMLError as error:
+        if error.value in {*calls.not_there, calls.api.NVML_ERROR_INVALID_ARGUMENT}:
             return None
         raise
-
-
-def _absent(api: Any) -> tuple[int, ...]:
-    return (
-        api.NVML_ERROR_NOT_SUPPORTED,
-        api.NVML_ERROR_FUNCTION_NOT_FOUND,
-        api.NVML_ERROR_NO_PERMISSION,
-    )

@@ -1,128 +1,28 @@
-"""Reads a set of GPUs, lane by lane when each is due, and outlives the loss of any of them."""
+"""One reading at a time of a host's GPUs, or of the ranks' processes where there are none."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import psutil
 
-from scalewise.gpu import xid as xid_module
 from scalewise.gpu.nvml import Nvml, open_nvml
 from scalewise.gpu.nvml_queries import GpuDevice, GpuLost, NvmlError
-from scalewise.gpu.xid import DeviceEvent
+from scalewise.gpu.xid import DeviceEvent, xid_words
 from scalewise.records import DeviceSample, SampledDevice
 
-# Ranks sampled as processes: what a host without NVIDIA GPUs can say about its devices.
-
+SLOW_INTERVAL_S = 10.0
+GPM_INTERVAL_S = 1.0
 
 _TREE_REFRESH_S = 2.0
 """How often the children of a rank are looked up again: that walks the whole process table."""
 
-
 _MIN_CPU_WINDOW_S = 0.05
 """The kernel counts CPU time in ticks of 10 ms: over less than a few of them it says nothing."""
-
-
-def process_device(rank: int) -> SampledDevice:
-    """The device under which the process of ``rank`` is recorded."""
-    return SampledDevice(f"rank{rank}", rank, f"process of rank {rank}", rank)
-
-
-class ProcessReader:
-    """CPU time and resident memory of ranks, their children (loader workers) included."""
-
-    def __init__(self) -> None:
-        self._trees: dict[int, _Tree] = {}
-
-    def read(self, pids: Mapping[int, int]) -> dict[str, DeviceSample]:
-        """One sample for each rank whose process lives; CPU is None the first time it is seen.
-
-        Pages shared between a rank and its workers are counted once for each of them.
-        """
-        samples = {}
-        for rank, pid in pids.items():
-            tree = self._trees.get(rank)
-            if tree is None or tree.pid != pid:
-                tree = self._trees[rank] = _Tree(pid)
-            # Lightning starts rank 1 as a child of rank 0: each counts for itself.
-            reading = tree.read(others=frozenset(pids.values()) - {pid})
-            if reading is not None:
-                cpu_percent, rss_mib = reading
-                samples[f"rank{rank}"] = DeviceSample(
-                    f"rank{rank}", utilization_percent=cpu_percent, memory_used_mib=rss_mib
-                )
-        return samples
-
-
-class _Tree:
-    """A process and its descendants."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self._members: dict[int, psutil.Process] = {}
-        self._cpu_s: dict[int, float] = {}
-        self._refreshed_at = -_TREE_REFRESH_S
-        self._read_at: float | None = None
-
-    def read(self, others: frozenset[int]) -> tuple[float | None, float | None] | None:
-        """CPU percent (100 is one core) since the last reading and RSS in MiB; None if gone.
-
-        Whoever is ending has already given its memory back while it still is in the process
-        table: what a rank held then is not known, and its RSS is None.
-        ``others`` are descendants that belong to somebody else, with all below them.
-        """
-        now = time.monotonic()
-        if now - self._refreshed_at >= _TREE_REFRESH_S:
-            self._refresh(others)
-            self._refreshed_at = now
-        total_s: dict[int, float] = {}
-        rss: dict[int, int] = {}
-        for pid, process in list(self._members.items()):
-            try:
-                with process.oneshot():
-                    times, memory = process.cpu_times(), process.memory_info().rss
-            except psutil.Error:
-                # It ended: the CPU time since its last reading is lost with it.
-                del self._members[pid]
-                continue
-            total_s[pid] = times.user + times.system
-            rss[pid] = memory
-        if self.pid not in total_s:
-            return None
-        rss_mib = sum(rss.values()) / 2**20 if rss[self.pid] else None
-        return self._cpu_percent(now, total_s), rss_mib
-
-    def _cpu_percent(self, now: float, total_s: dict[int, float]) -> float | None:
-        before_s, read_at = self._cpu_s, self._read_at
-        if read_at is not None and now - read_at < _MIN_CPU_WINDOW_S:
-            return None
-        self._cpu_s, self._read_at = total_s, now
-        if read_at is None:
-            return None
-        # A child that was born since the last reading spent all its time since then.
-        used_s = sum(total - before_s.get(pid, 0.0) for pid, total in total_s.items())
-        return 100 * used_s / (now - read_at)
-
-    def _refresh(self, others: frozenset[int]) -> None:
-        try:
-            root = self._members.get(self.pid) or psutil.Process(self.pid)
-            found = {p.pid: p for p in (root, *root.children(recursive=True))}
-            for pid in others & found.keys():
-                for process in (found[pid], *found[pid].children(recursive=True)):
-                    found.pop(process.pid, None)
-        except psutil.Error:
-            return
-        # Kept objects remember when their process was born, so that a reused pid is noticed.
-        self._members = {pid: self._members.get(pid, p) for pid, p in found.items()}
-
-
-SLOW_INTERVAL_S = 10.0
-
-
-GPM_INTERVAL_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -140,7 +40,10 @@ class Reading:
 
 
 class GpuReader:
-    """The readings of one host. Not for use by two threads at once."""
+    """The readings of one host: each lane when it is due, whichever GPUs are lost meanwhile.
+
+    Not for use by two threads at once.
+    """
 
     def __init__(self, nvml: Nvml) -> None:
         self.nvml = nvml
@@ -158,16 +61,16 @@ class GpuReader:
         gpm = all_lanes or now - self._gpm_at > GPM_INTERVAL_S - interval_s / 2
         self._gpm_at = now if gpm else self._gpm_at
         when = time.time()
-        happened: dict[str, list[DeviceEvent]] = {}
+        happened: defaultdict[str, list[DeviceEvent]] = defaultdict(list)
         if self._lost and now - self._retried_at >= SLOW_INTERVAL_S:
             for device in self._find_again(now):
-                happened.setdefault(device.uuid, []).append(xid_module.back(device.index))
+                text = f"GPU {device.index} answers again"
+                happened[device.uuid].append(DeviceEvent("back", text))
         if gpm:
             for device, xid in self._xids.read():
                 if device.uuid in wanted:  # other GPUs are another cell's
-                    happened.setdefault(device.uuid, []).append(
-                        xid_module.reported(device.index, xid)
-                    )
+                    text = f"GPU {device.index}: the driver reported {xid_words(xid)}"
+                    happened[device.uuid].append(DeviceEvent("xid", text, xid))
         samples: dict[str, DeviceSample] = {}
         present = [u for u in wanted if u in self.devices and u not in self._lost]
         slow = set(present) if all_lanes else self._slow_due(present, now, interval_s)
@@ -177,7 +80,8 @@ class GpuReader:
             except GpuLost as error:
                 gpu = self._lost[uuid] = self.devices[uuid]
                 self._retried_at = now
-                happened.setdefault(uuid, []).append(xid_module.lost(gpu.index, error.reason))
+                text = f"GPU {gpu.index} is lost: {error.reason}"
+                happened[uuid].append(DeviceEvent("lost", text))
         self._slow_at.update(dict.fromkeys(slow, now))
         return Reading(
             when,
@@ -227,3 +131,95 @@ class GpuReader:
         except GpuLost:
             return False
         return True
+
+
+def process_device(rank: int) -> SampledDevice:
+    """The device under which the process of ``rank`` is recorded."""
+    return SampledDevice(f"rank{rank}", rank, f"process of rank {rank}", rank)
+
+
+class ProcessReader:
+    """CPU time and resident memory of ranks, their children (loader workers) included."""
+
+    def __init__(self) -> None:
+        self._trees: dict[int, _Tree] = {}
+
+    def read(self, pids: Mapping[int, int]) -> dict[str, DeviceSample]:
+        """One sample for each rank whose process lives; CPU is None the first time it is seen.
+
+        Pages shared between a rank and its workers are counted once for each of them.
+        """
+        samples = {}
+        for rank, pid in pids.items():
+            tree = self._trees.get(rank)
+            if tree is None or tree.pid != pid:
+                tree = self._trees[rank] = _Tree(pid)
+            # Lightning starts rank 1 as a child of rank 0: each counts for itself.
+            reading = tree.read(others=frozenset(pids.values()) - {pid})
+            if reading is not None:
+                cpu_percent, rss_mib = reading
+                samples[f"rank{rank}"] = DeviceSample(
+                    f"rank{rank}", utilization_percent=cpu_percent, memory_used_mib=rss_mib
+                )
+        return samples
+
+
+class _Tree:
+    """A process and its descendants."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._members: dict[int, psutil.Process] = {}
+        self._cpu_s: dict[int, float] = {}
+        self._refreshed_at = -_TREE_REFRESH_S
+        self._read_at: float | None = None
+
+    def read(self, others: frozenset[int]) -> tuple[float | None, float | None] | None:
+        """CPU percent (100 is one core) since the last reading and RSS in MiB; None if gone.
+
+        A process that is ending has given its memory back already: its RSS is None.
+        ``others`` are descendants that are other ranks, with all below them.
+        """
+        now = time.monotonic()
+        if now - self._refreshed_at >= _TREE_REFRESH_S:
+            self._refresh(others)
+            self._refreshed_at = now
+        total_s: dict[int, float] = {}
+        rss: dict[int, int] = {}
+        for pid, process in list(self._members.items()):
+            try:
+                with process.oneshot():
+                    times, memory = process.cpu_times(), process.memory_info().rss
+            except psutil.Error:
+                # It ended: the CPU time since its last reading is lost with it.
+                del self._members[pid]
+                continue
+            total_s[pid] = times.user + times.system
+            rss[pid] = memory
+        if self.pid not in total_s:
+            return None
+        rss_mib = sum(rss.values()) / 2**20 if rss[self.pid] else None
+        return self._cpu_percent(now, total_s), rss_mib
+
+    def _cpu_percent(self, now: float, total_s: dict[int, float]) -> float | None:
+        before_s, read_at = self._cpu_s, self._read_at
+        if read_at is not None and now - read_at < _MIN_CPU_WINDOW_S:
+            return None
+        self._cpu_s, self._read_at = total_s, now
+        if read_at is None:
+            return None
+        # A child that was born since the last reading spent all its time since then.
+        used_s = sum(total - before_s.get(pid, 0.0) for pid, total in total_s.items())
+        return 100 * used_s / (now - read_at)
+
+    def _refresh(self, others: frozenset[int]) -> None:
+        try:
+            root = self._members.get(self.pid) or psutil.Process(self.pid)
+            found = {p.pid: p for p in (root, *root.children(recursive=True))}
+            for pid in others & found.keys():
+                for process in (found[pid], *found[pid].children(recursive=True)):
+                    found.pop(process.pid, None)
+        except psutil.Error:
+            return
+        # Kept objects remember when their process was born, so that a reused pid is noticed.
+        self._members = {pid: self._members.get(pid, p) for pid, p in found.items()}

@@ -1,4 +1,4 @@
-"""Samples the devices of a cell while it runs, in a thread.
+"""The thread that samples the devices of a cell while it runs.
 
 In a local sweep the thread is the sweep's own, on a cluster that of each node's supervisor, under
 ``Monitor`` that of local rank 0. Cells lease their GPUs, so that no GPU is read for two of them. On
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -17,142 +18,15 @@ from scalewise.config import in_one_line
 from scalewise.gpu.nvml import open_nvml
 from scalewise.gpu.nvml_queries import NvmlUnavailable
 from scalewise.gpu.readers import GpuReader, ProcessReader, Reading, process_device
-from scalewise.gpu.xid import DeviceAlerts, DeviceEvent
+from scalewise.gpu.xid import DeviceAlerts
 from scalewise.host import host_id, place_id
-from scalewise.records import CellFolder, DeviceSample, DeviceSeriesWriter, SampledDevice
-
-# Writes a cell's slice of what was sampled; whatever goes wrong is kept in words.
-
-
-class SeriesRecorder:
-    """One cell's device series. Never raises: a full disk must not end a training."""
-
-    def __init__(self, path: Path, interval_s: float, problems: list[str]) -> None:
-        """``problems`` is shared with the owner, who may read it at any time."""
-        self._path = path
-        self._interval_s = interval_s
-        self._problems = problems
-        self._writer: DeviceSeriesWriter | None = None
-        self._said: set[str] = set()
-        self._alerts = DeviceAlerts()
-        self._devices: dict[str, SampledDevice] = {}
-
-    def begin(
-        self,
-        source: Literal["nvml", "process"],
-        devices: Sequence[SampledDevice],
-        unavailable: Mapping[str, str],
-    ) -> None:
-        """Write the header."""
-        self._said.update(unavailable)
-        # Conditions are those of GPUs: a process has neither clocks nor memory of its own.
-        self._devices = {d.id: d for d in devices} if source == "nvml" else {}
-        try:
-            self._writer = DeviceSeriesWriter(
-                self._path, host_id(), source, self._interval_s, tuple(devices), unavailable
-            )
-        except OSError as error:
-            self._give_up(error)
-
-    def add_device(self, device: SampledDevice) -> None:
-        if self._writer is not None:
-            try:
-                self._writer.add_device(device)
-            except OSError as error:
-                self._give_up(error)
-
-    def accept(self, reading: Reading) -> None:
-        for uuid, events in reading.events.items():
-            for event in events:
-                self._accept_event(reading.time, uuid, event)
-        if reading.samples:
-            self.append(reading.time, reading.samples, reading.cost_ms)
-
-    def _accept_event(self, when: float, uuid: str, event: DeviceEvent) -> None:
-        self.note(event.text)
-        if uuid in self._devices and self._writer is not None:
-            try:
-                for alert in self._alerts.happened(when, self._devices[uuid], event):
-                    self._writer.alert(alert)
-            except OSError as error:
-                self._give_up(error)
-
-    def append(self, when: float, samples: Mapping[str, DeviceSample], cost_ms: float) -> None:
-        if self._writer is not None:
-            try:
-                self._writer.append(when, samples, cost_ms)
-                for uuid, sample in samples.items():
-                    if uuid in self._devices:
-                        for alert in self._alerts.check(when, self._devices[uuid], sample):
-                            self._writer.alert(alert)
-            except OSError as error:
-                self._give_up(error)
-
-    def note(self, problem: str) -> None:
-        """Record what happened, in words; the same words once only, until they change."""
-        if problem in self._said:
-            return
-        self._said.add(problem)
-        self._problems.append(problem)
-        if self._writer is not None:
-            try:
-                self._writer.note(problem)
-            except OSError as error:
-                self._give_up(error)
-
-    def unavailable(self, reasons: Mapping[str, str]) -> None:
-        """Record metrics that turned out not to be there."""
-        for metric, reason in reasons.items():
-            if metric not in self._said and self._writer is not None:
-                self._said.add(metric)
-                try:
-                    self._writer.unavailable(metric, reason)
-                except OSError as error:
-                    self._give_up(error)
-
-    def close(self) -> None:
-        if self._writer is not None:
-            writer, self._writer = self._writer, None
-            try:
-                writer.close()
-            except OSError as error:
-                self._give_up(error)
-
-    def _give_up(self, error: OSError) -> None:
-        self._writer = None
-        self._problems.append(f"device samples are no longer recorded: {error}")
-
-
-# A steady beat for whoever samples.
-
-
-class Ticks:
-    """A steady beat: a missed one is counted and left out, so that lateness never adds up."""
-
-    def __init__(self, interval_s: float) -> None:
-        self.kept = self.missed = 0
-        self._interval_s = interval_s
-        self._next = time.monotonic() + interval_s
-
-    def wait_s(self) -> float:
-        """Seconds until the next beat, which is taken to be kept."""
-        wait = self._next - time.monotonic()
-        late = int(max(0.0, -wait) / self._interval_s)
-        self.missed += late
-        self.kept += 1
-        self._next += (late + 1) * self._interval_s
-        return max(0.0, wait)
-
+from scalewise.records import Alert, CellFolder, DeviceSample, DeviceSeriesWriter, SampledDevice
 
 MIN_INTERVAL_S = 0.1
 
-
 _STOP_TIMEOUT_S = 10.0
-
-
 _START_POLL_S = 0.1
 """How often it is asked whether the ranks have started."""
-
 
 Pids = Callable[[], Mapping[int, int] | None]
 """Ranks to process ids, of those that live; None until the ranks have started."""
@@ -222,23 +96,20 @@ class DeviceSampler:
             self._recorder.close()
 
     def _sample(self) -> None:
+        reader, reason = None, ""
         if self._gpus:
             try:
                 reader = GpuReader(open_nvml())
             except NvmlUnavailable as error:
-                self._recorder.begin("process", (), {})
-                self._recorder.note(f"{error}; the ranks' processes are sampled instead")
-            else:
-                try:
-                    self._sample_gpus(reader)
-                finally:
-                    reader.close()
-                return
-        else:
-            self._recorder.begin("process", (), {})
+                reason = f"{error}; the ranks' processes are sampled instead"
+        if reader is not None:
+            with closing(reader):
+                self._sample_gpus(reader)
+            return
+        self._recorder.begin("process", (), {})
+        if reason:
+            self._recorder.note(reason)
         self._sample_processes()
-
-    # Processes
 
     def _sample_processes(self) -> None:
         reader, ticks = ProcessReader(), Ticks(self._interval_s)
@@ -258,12 +129,12 @@ class DeviceSampler:
             self._stop.wait(ticks.wait_s())
         self._tell_missed(ticks)
 
-    # GPUs
-
     def _sample_gpus(self, reader: GpuReader) -> None:
         reading = reader.read(self._gpus, self._interval_s, all_lanes=True)
-        self._recorder.begin("nvml", self._sampled(reader), reader.nvml.unavailable)
-        for uuid in self._gpus.keys() - reader.devices.keys():
+        there = {uuid: gpu for uuid in self._gpus if (gpu := reader.devices.get(uuid))}
+        devices = [gpu.as_sampled(self._gpus[uuid]) for uuid, gpu in there.items()]
+        self._recorder.begin("nvml", devices, reader.nvml.unavailable)
+        for uuid in self._gpus.keys() - there.keys():
             self._recorder.note(f"GPU {uuid} is not there and is not sampled")
         self._accept(reading, reader)
         ticks = Ticks(self._interval_s)
@@ -271,13 +142,6 @@ class DeviceSampler:
             self._accept(reader.read(self._gpus, self._interval_s), reader)
         self._accept(reader.read(self._gpus, self._interval_s, all_lanes=True), reader)
         self._tell_missed(ticks)
-
-    def _sampled(self, reader: GpuReader) -> list[SampledDevice]:
-        return [
-            SampledDevice(uuid, gpu.index, gpu.name, rank, gpu.memory_total_mib, gpu.power_limit_w)
-            for uuid, rank in self._gpus.items()
-            if (gpu := reader.devices.get(uuid)) is not None
-        ]
 
     def _accept(self, reading: Reading, reader: GpuReader) -> None:
         self._recorder.accept(reading)
@@ -292,3 +156,112 @@ class DeviceSampler:
                 f"{ticks.missed} of {ticks.missed + ticks.kept} samples were missed: "
                 f"the host was too busy or the driver too slow"
             )
+
+
+class SeriesRecorder:
+    """One cell's device series. Never raises: a full disk must not end a training."""
+
+    def __init__(self, path: Path, interval_s: float, problems: list[str]) -> None:
+        """``problems`` is shared with the owner, who may read it at any time."""
+        self._path = path
+        self._interval_s = interval_s
+        self._problems = problems
+        self._writer: DeviceSeriesWriter | None = None
+        self._said: set[str] = set()
+        self._alerts = DeviceAlerts()
+        self._devices: dict[str, SampledDevice] = {}
+
+    def begin(
+        self,
+        source: Literal["nvml", "process"],
+        devices: Sequence[SampledDevice],
+        unavailable: Mapping[str, str],
+    ) -> None:
+        """Write the header."""
+        self._said.update(unavailable)
+        # Conditions are those of GPUs: a process has neither clocks nor memory of its own.
+        self._devices = {d.id: d for d in devices} if source == "nvml" else {}
+        with self._giving_up():
+            self._writer = DeviceSeriesWriter(
+                self._path, host_id(), source, self._interval_s, tuple(devices), unavailable
+            )
+
+    def add_device(self, device: SampledDevice) -> None:
+        with self._giving_up():
+            if self._writer is not None:
+                self._writer.add_device(device)
+
+    def accept(self, reading: Reading) -> None:
+        """Record a reading and its events, with the alerts that they give rise to."""
+        for uuid, events in reading.events.items():
+            for event in events:
+                self.note(event.text)
+                if uuid in self._devices:
+                    self._alert(self._alerts.happened(reading.time, self._devices[uuid], event))
+        if reading.samples:
+            self.append(reading.time, reading.samples, reading.cost_ms)
+
+    def append(self, when: float, samples: Mapping[str, DeviceSample], cost_ms: float) -> None:
+        with self._giving_up():
+            if self._writer is not None:
+                self._writer.append(when, samples, cost_ms)
+        for uuid, sample in samples.items():
+            if uuid in self._devices:
+                self._alert(self._alerts.check(when, self._devices[uuid], sample))
+
+    def note(self, problem: str) -> None:
+        """Record what happened, in words; the same words once only, until they change."""
+        if problem in self._said:
+            return
+        self._said.add(problem)
+        self._problems.append(problem)
+        with self._giving_up():
+            if self._writer is not None:
+                self._writer.note(problem)
+
+    def unavailable(self, reasons: Mapping[str, str]) -> None:
+        """Record metrics that turned out not to be there."""
+        for metric, reason in reasons.items():
+            with self._giving_up():
+                if metric not in self._said and self._writer is not None:
+                    self._said.add(metric)
+                    self._writer.unavailable(metric, reason)
+
+    def close(self) -> None:
+        with self._giving_up():
+            if self._writer is not None:
+                self._writer.close()
+        self._writer = None
+
+    def _alert(self, alerts: Iterable[Alert]) -> None:
+        with self._giving_up():
+            for alert in alerts:
+                if self._writer is not None:
+                    self._writer.alert(alert)
+
+    @contextmanager
+    def _giving_up(self) -> Iterator[None]:
+        """End the record at the first write that fails."""
+        try:
+            yield
+        except OSError as error:
+            self._writer = None
+            self._problems.append(f"device samples are no longer recorded: {error}")
+
+
+class Ticks:
+    """A steady beat: a missed one is counted and left out, so that lateness never adds up."""
+
+    def __init__(self, interval_s: float) -> None:
+        self.kept = self.missed = 0
+        self._interval_s = interval_s
+        self._next = time.monotonic() + interval_s
+
+    def wait_s(self) -> float:
+        """Seconds until the next beat, which is taken to be kept."""
+        wait = self._next - time.monotonic()
+        late = int(max(0.0, -wait) / self._interval_s)
+        self.missed += late
+        self.kept += 1
+        self._next += (late + 1) * self._interval_s
+        return max(0.0, wait)

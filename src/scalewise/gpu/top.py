@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType, TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -26,127 +25,12 @@ from rich.live import Live
 from scalewise.gpu.export import JsonArrayFile, multi_entry, multi_gpu_path, single_entry
 from scalewise.gpu.metrics import GPM_METRICS
 from scalewise.gpu.nvml import open_nvml
-from scalewise.gpu.nvml_queries import GpuDevice, NvmlUnavailable
+from scalewise.gpu.nvml_queries import NvmlUnavailable
 from scalewise.gpu.readers import GpuReader
 from scalewise.gpu.sampler import MIN_INTERVAL_S, Ticks
 from scalewise.gpu.top_view import Frame, Owner, TopState, balance_of, identify, render
 from scalewise.host import open_console
-from scalewise.records import DeviceProcess, DeviceSample, SampledDevice, to_plain
-
-# Key presses in a terminal.
-
-
-class Keys:
-    """Single key presses, without echo and without Enter."""
-
-    def __enter__(self) -> Keys:
-        self._descriptor = sys.stdin.fileno()
-        self._before = termios.tcgetattr(self._descriptor)
-        tty.setcbreak(self._descriptor)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        termios.tcsetattr(self._descriptor, termios.TCSADRAIN, self._before)
-
-    def read(self, timeout_s: float) -> str | None:
-        """A key pressed within ``timeout_s``; ``q`` when the terminal is gone."""
-        ready, _, _ = select.select([self._descriptor], [], [], timeout_s)
-        if not ready:
-            return None
-        return os.read(self._descriptor, 1).decode(errors="replace").lower() or "q"
-
-
-# Frames of this host, for ``scalewise top``.
-
-
-_GPM_PAUSE_S = 0.15
-
-
-class LiveFrames:
-    """All GPUs of this host, now."""
-
-    def __init__(self, interval_s: float) -> None:
-        """Raises :class:`~scalewise.gpu.nvml.NvmlUnavailable` where there is no GPU."""
-        self._reader = GpuReader(open_nvml())
-        self._interval_s = interval_s
-        self._devices = tuple(_sampled(d) for d in self._reader.devices.values())
-        self.title = f"driver {self._reader.nvml.driver_version()}"
-        self._identified: dict[int, Owner] = {}
-        self._owners: dict[str, tuple[Owner, ...]] = {}
-        self._gpm: dict[str, dict[str, Any]] = {}
-
-    def once(self) -> Frame:
-        """A frame with every lane; GPM compares two readings, so this takes 0.15 s."""
-        self.next(all_lanes=True)
-        time.sleep(_GPM_PAUSE_S)
-        return self.next(all_lanes=True)
-
-    def next(self, *, all_lanes: bool = False) -> Frame:
-        reader = self._reader
-        reading = reader.read(reader.devices, self._interval_s, all_lanes=all_lanes)
-        notes = [f"{where}: {reason}" for where, reason in reader.nvml.faults.items()]
-        reader.nvml.faults.clear()
-        notes += [event.text for event in itertools.chain(*reading.events.values())]
-        for uuid, sample in reading.samples.items():
-            if sample.processes is not None:
-                self._owners[uuid] = tuple(self._owner(p) for p in sample.processes)
-        samples = {uuid: self._with_gpm(s) for uuid, s in reading.samples.items()}
-        owners = {uuid: self._owners.get(uuid, ()) for uuid in samples}
-        return Frame(reading.time, self._devices, samples, owners, tuple(notes))
-
-    def close(self) -> None:
-        self._reader.close()
-
-    def _with_gpm(self, sample: DeviceSample) -> DeviceSample:
-        """GPM is read once a second: between two readings the last one is shown."""
-        if sample.sm_activity_percent is not None:
-            self._gpm[sample.id] = {name: getattr(sample, name) for name in GPM_METRICS}
-            return sample
-        return replace(sample, **self._gpm.get(sample.id, {}))
-
-    def _owner(self, process: DeviceProcess) -> Owner:
-        known = self._identified.get(process.pid)
-        if known is None:
-            known = self._identified[process.pid] = identify(process.pid)
-        return replace(known, memory_mib=process.memory_mib)
-
-
-def _sampled(gpu: GpuDevice) -> SampledDevice:
-    return SampledDevice(
-        gpu.uuid, gpu.index, gpu.name, None, gpu.memory_total_mib, gpu.power_limit_w
-    )
-
-
-# What ``scalewise top --log`` writes.
-
-
-class StatsLog:
-    """``--log FILE``: the earlier GPU monitor's two files, valid JSON at every moment."""
-
-    def __init__(self, path: Path, gpu_index: int | None) -> None:
-        self._gpu_index = gpu_index
-        self._single = JsonArrayFile(path)
-        self._multi = JsonArrayFile(multi_gpu_path(path))
-
-    def write(self, frame: Frame) -> None:
-        """Append a frame. Raises OSError."""
-        chosen = next(
-            (d for d in frame.devices if self._gpu_index in (None, d.index)),
-            None,
-        )
-        if chosen is not None and chosen.id in frame.samples:
-            self._single.append(single_entry(frame.time, chosen, frame.samples[chosen.id]))
-        self._multi.append(multi_entry(frame.time, frame.devices, frame.samples))
-
-    def close(self) -> None:
-        self._single.close()
-        self._multi.close()
-
+from scalewise.records import DeviceProcess, DeviceSample, to_plain
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 
@@ -257,23 +141,12 @@ def frame_json(frame: Frame, title: str) -> dict[str, Any]:
     return {"time": frame.time, "source": title, "devices": devices, "balance": balance}
 
 
-# Two ways to run
-
-
-class _Ended:
-    """Set by SIGTERM and SIGINT, so that the terminal is put back in order."""
-
-    def __init__(self) -> None:
-        self.by_signal = False
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        self.by_signal = True
-
-
 @contextmanager
-def _ended_by_signals() -> Iterator[_Ended]:
-    ended = _Ended()
-    before = {n: signal.signal(n, ended) for n in (signal.SIGTERM, signal.SIGINT)}
+def _ended_by_signals() -> Iterator[list[int]]:
+    """The SIGTERM and SIGINT that came: loops end by them, and the terminal is put in order."""
+    ended: list[int] = []
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {n: signal.signal(n, lambda number, _: ended.append(number)) for n in numbers}
     try:
         yield ended
     finally:
@@ -281,31 +154,29 @@ def _ended_by_signals() -> Iterator[_Ended]:
             signal.signal(number, handler)
 
 
-def _run_lines(source: LiveFrames, state: TopState, log: StatsLog | None, ended: _Ended) -> None:
+def _run_lines(source: LiveFrames, state: TopState, log: StatsLog | None, ended: list[int]) -> None:
     """Not a terminal: one line a reading, and nothing but the log where there is one."""
     ticks = Ticks(state.interval_s)
-    while not ended.by_signal:
+    while not ended:
         frame = source.next()
         if log is not None:
             log.write(frame)
         else:
             sys.stdout.write(json.dumps(frame_json(frame, source.title)) + "\n")
             sys.stdout.flush()
-        _sleep(ticks.wait_s(), ended)
+        until = time.monotonic() + ticks.wait_s()
+        # In short naps: a handler that only notes a signal does not cut a sleep short.
+        while not ended and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, 0.1))
 
 
-def _sleep(seconds: float, ended: _Ended) -> None:
-    until = time.monotonic() + seconds
-    # In short naps: a handler that only sets a flag does not cut a sleep short.
-    while not ended.by_signal and (left := until - time.monotonic()) > 0:
-        time.sleep(min(left, 0.1))
-
-
-def _run_screen(source: LiveFrames, state: TopState, log: StatsLog | None, ended: _Ended) -> None:
+def _run_screen(
+    source: LiveFrames, state: TopState, log: StatsLog | None, ended: list[int]
+) -> None:
     console = open_console()
     with Keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
         due = time.monotonic()
-        while not ended.by_signal:
+        while not ended:
             if not state.paused and time.monotonic() >= due:
                 frame = source.next()
                 state.add(frame)
@@ -322,3 +193,95 @@ def _run_screen(source: LiveFrames, state: TopState, log: StatsLog | None, ended
                 due = time.monotonic()
             if key == "s":
                 state.next_sort()
+
+
+class LiveFrames:
+    """All GPUs of this host, now."""
+
+    def __init__(self, interval_s: float) -> None:
+        """Raises :class:`NvmlUnavailable` where there is no GPU."""
+        self._reader = GpuReader(open_nvml())
+        self._interval_s = interval_s
+        self._devices = tuple(d.as_sampled() for d in self._reader.devices.values())
+        self.title = f"driver {self._reader.nvml.driver_version()}"
+        self._identified: dict[int, Owner] = {}
+        self._owners: dict[str, tuple[Owner, ...]] = {}
+        self._gpm: dict[str, dict[str, Any]] = {}
+
+    def once(self) -> Frame:
+        """A frame with every lane; GPM compares two readings, so this takes 0.15 s."""
+        self.next(all_lanes=True)
+        time.sleep(0.15)
+        return self.next(all_lanes=True)
+
+    def next(self, *, all_lanes: bool = False) -> Frame:
+        reader = self._reader
+        reading = reader.read(reader.devices, self._interval_s, all_lanes=all_lanes)
+        notes = [f"{where}: {reason}" for where, reason in reader.nvml.faults.items()]
+        reader.nvml.faults.clear()
+        notes += [event.text for event in itertools.chain(*reading.events.values())]
+        for uuid, sample in reading.samples.items():
+            if sample.processes is not None:
+                self._owners[uuid] = tuple(self._owner(p) for p in sample.processes)
+        samples = {uuid: self._with_gpm(s) for uuid, s in reading.samples.items()}
+        owners = {uuid: self._owners.get(uuid, ()) for uuid in samples}
+        return Frame(reading.time, self._devices, samples, owners, tuple(notes))
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _with_gpm(self, sample: DeviceSample) -> DeviceSample:
+        """GPM is read once a second: between two readings the last one is shown."""
+        if sample.sm_activity_percent is not None:
+            self._gpm[sample.id] = {name: getattr(sample, name) for name in GPM_METRICS}
+            return sample
+        return replace(sample, **self._gpm.get(sample.id, {}))
+
+    def _owner(self, process: DeviceProcess) -> Owner:
+        known = self._identified.get(process.pid)
+        if known is None:
+            known = self._identified[process.pid] = identify(process.pid)
+        return replace(known, memory_mib=process.memory_mib)
+
+
+class StatsLog:
+    """``--log FILE``: the earlier GPU monitor's two files, valid JSON at every moment."""
+
+    def __init__(self, path: Path, gpu_index: int | None) -> None:
+        self._gpu_index = gpu_index
+        self._single = JsonArrayFile(path)
+        self._multi = JsonArrayFile(multi_gpu_path(path))
+
+    def write(self, frame: Frame) -> None:
+        """Append a frame. Raises OSError."""
+        chosen = next(
+            (d for d in frame.devices if self._gpu_index in (None, d.index)),
+            None,
+        )
+        if chosen is not None and chosen.id in frame.samples:
+            self._single.append(single_entry(frame.time, chosen, frame.samples[chosen.id]))
+        self._multi.append(multi_entry(frame.time, frame.devices, frame.samples))
+
+    def close(self) -> None:
+        self._single.close()
+        self._multi.close()
+
+
+class Keys:
+    """Single key presses, without echo and without Enter."""
+
+    def __enter__(self) -> Keys:
+        self._descriptor = sys.stdin.fileno()
+        self._before = termios.tcgetattr(self._descriptor)
+        tty.setcbreak(self._descriptor)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        termios.tcsetattr(self._descriptor, termios.TCSADRAIN, self._before)
+
+    def read(self, timeout_s: float) -> str | None:
+        """A key pressed within ``timeout_s``; ``q`` when the terminal is gone."""
+        ready, _, _ = select.select([self._descriptor], [], [], timeout_s)
+        if not ready:
+            return None
+        return os.read(self._descriptor, 1).decode(errors="replace").lower() or "q"

@@ -1,8 +1,7 @@
-"""Draws frames: one row a device, whatever fits the width, the most telling columns first."""
+"""What ``scalewise top`` draws: one row a device, the most telling columns that fit the width."""
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,9 +15,24 @@ from rich.text import Text
 
 from scalewise.records import DeviceSample, SampledDevice, cv_percent
 
-# What ``scalewise top`` shows, one frame at a time.
+HISTORY = 120
+SORTS = ("index", "utilization", "memory", "power", "temperature")
 
-
+_SORT_METRIC = {
+    "utilization": "utilization_percent",
+    "memory": "memory_used_mib",
+    "power": "power_w",
+    "temperature": "temperature_c",
+}
+_BALANCE = {
+    "sm_activity_percent": "SM",
+    "utilization_percent": "util",
+    "memory_used_mib": "memory",
+    "power_w": "power",
+}
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_MIN_HISTORY = 8
+_WIDE = 100
 _WORKER_MODULE = "scalewise.sweep.worker"
 
 
@@ -47,142 +61,6 @@ class Frame:
     """Processes by device id."""
     notes: tuple[str, ...] = ()
     """What happened, in words."""
-
-
-def identify(pid: int) -> Owner:
-    """Name, rank and cell of a process; what cannot be read is left out."""
-    try:
-        process = psutil.Process(pid)
-        name, words = process.name(), process.cmdline()
-    except psutil.Error:
-        # Another user's, or numbered in another pid namespace.
-        return Owner(pid, "?", None, None, None)
-    cell = None
-    if _WORKER_MODULE in words[:-1]:
-        cell = Path(words[words.index(_WORKER_MODULE) + 1]).name
-    try:
-        rank = process.environ().get("RANK", "")
-    except psutil.Error:
-        rank = ""
-    return Owner(
-        pid, _script_name(name, words), int(rank) if rank.isdecimal() else None, cell, None
-    )
-
-
-def _script_name(name: str, words: Sequence[str]) -> str:
-    """``python train.py`` tells more than ``python``."""
-    script = next((w for w in words[1:] if w.endswith(".py")), None)
-    return f"{name} {os.path.basename(script)}" if script else name  # noqa: PTH119 - not a file here
-
-
-# The columns of ``scalewise top``, and which of them fit a width.
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column: what it shows, how wide it is, and how soon it has to go."""
-
-    title: str
-    width: int
-    rank: int
-    """Columns with a higher one are left out first."""
-    cell: Callable[[SampledDevice, DeviceSample], Text | str]
-
-
-def _columns() -> tuple[Column, ...]:
-    return (
-        Column("GPU", 3, 0, lambda d, s: str(d.index)),
-        Column("name", 10, 3, lambda d, s: _short_name(d.name)),
-        Column("util%", 5, 0, lambda d, s: _percent(s.utilization_percent)),
-        Column("memory GiB", 12, 0, _memory),
-        Column("mem%", 4, 5, lambda d, s: _percent(_share(s.memory_used_mib, d.memory_total_mib))),
-        Column("power W", 8, 1, lambda d, s: _of(s.power_w, d.power_limit_w)),
-        Column("°C", 3, 1, lambda d, s: _hot(s.temperature_c)),
-        Column("SM%", 4, 2, lambda d, s: _percent(s.sm_activity_percent)),
-        Column("tens%", 5, 2, lambda d, s: _percent(s.tensor_activity_percent)),
-        Column("DRAM%", 5, 2, lambda d, s: _percent(s.dram_activity_percent)),
-        Column("occ%", 4, 6, lambda d, s: _percent(s.sm_occupancy_percent)),
-        Column("SM MHz", 6, 4, lambda d, s: _number(s.sm_clock_mhz)),
-        Column("mem MHz", 7, 8, lambda d, s: _number(s.memory_clock_mhz)),
-        Column("NVLink GiB/s", 12, 7, lambda d, s: _pair(s, "nvlink")),
-        Column("PCIe GiB/s", 10, 9, lambda d, s: _pair(s, "pcie")),
-    )
-
-
-def fitting_columns(frame: Frame, width: int, reserved: int) -> list[Column]:
-    """The most telling columns that leave ``reserved`` of ``width`` free, in their order."""
-    columns = [c for c in _columns() if _any_value(c, frame)]
-    while sum(c.width + 1 for c in columns) + reserved > width:
-        columns.remove(max(columns, key=lambda c: c.rank))
-    return columns
-
-
-def _any_value(column: Column, frame: Frame) -> bool:
-    """A column that is empty for every device (no GPM on this GPU) only takes room."""
-    if column.rank == 0:
-        return True
-    shown = [column.cell(d, frame.samples[d.id]) for d in frame.devices if d.id in frame.samples]
-    return any(str(cell) != "-" for cell in shown)
-
-
-def _short_name(name: str) -> str:
-    return name.removeprefix("NVIDIA ").removeprefix("process of ")
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0f}"
-
-
-def _percent(value: float | None) -> str:
-    return _number(value)
-
-
-def _share(part: float | None, whole: float | None) -> float | None:
-    return None if part is None or not whole else 100 * part / whole
-
-
-def _of(value: float | None, limit: float | None) -> str:
-    if value is None or limit is None:
-        return _number(value)
-    return f"{value:.0f}/{limit:.0f}"
-
-
-def _memory(device: SampledDevice, sample: DeviceSample) -> Text | str:
-    used, total = sample.memory_used_mib, device.memory_total_mib
-    if used is None or total is None:
-        return "-" if used is None else f"{used / 1024:.1f}"
-    words = f"{used / 1024:.1f}/{total / 1024:.0f}"
-    return Text(words, "red") if used > 0.95 * total else words
-
-
-def _hot(value: float | None) -> Text | str:
-    words = _number(value)
-    return Text(words, "red") if value is not None and value >= 85 else words
-
-
-def _pair(sample: DeviceSample, link: str) -> str:
-    """Sent and received, in GiB/s."""
-    sent, received = (getattr(sample, f"{link}_{way}_mib_per_s") for way in ("tx", "rx"))
-    if sent is None or received is None:
-        return "-"
-    return f"{sent / 1024:.1f}/{received / 1024:.1f}"
-
-
-HISTORY = 120
-
-
-SORTS = ("index", "utilization", "memory", "power", "temperature")
-
-
-_BLOCKS = "▁▂▃▄▅▆▇█"
-
-
-_SORT_METRIC = {
-    "utilization": "utilization_percent",
-    "memory": "memory_used_mib",
-    "power": "power_w",
-    "temperature": "temperature_c",
-}
 
 
 @dataclass
@@ -218,42 +96,129 @@ def render(state: TopState, width: int, height: int) -> RenderableType:
     if frame is None:
         return Text("waiting for the first reading", no_wrap=True)
     above: list[RenderableType] = [_header(state, frame, width), _devices(state, frame, width)]
-    below = [*_totals(frame, width), *_throttled(frame), *_notes(state)]
+    notes = [_line(("note  ", "bold red"), note) for note in state.notes]
+    below = [*_totals(frame, width), *_throttled(frame), *notes]
     used = 1 + 1 + len(frame.devices) + len(below)
     keys = [] if width >= _WIDE or state.interval_s == 0 else [_line((_keys(state), "dim"))]
     processes = _processes(frame, height - used - len(keys))
     return Group(*above, *below, *processes, *keys)
 
 
-def _line(*parts: str | tuple[str, str]) -> Text:
-    return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
+def balance_of(samples: Sequence[DeviceSample]) -> Mapping[str, float]:
+    """CV across devices in percent, by metric; metrics not read are left out.
+
+    None has a grade: only the time to the last gradient judges load, and no device tells it.
+    """
+    found = {}
+    for name in _BALANCE:
+        values = [getattr(s, name) for s in samples]
+        if len(values) > 1 and None not in values and sum(values) > 0:
+            found[name] = cv_percent(values)
+    return found
 
 
-def _keys(state: TopState) -> str:
-    return f"s sort: {state.sort}  p pause  q quit"
+def identify(pid: int) -> Owner:
+    """Name, rank and cell of a process; what cannot be read is left out."""
+    try:
+        process = psutil.Process(pid)
+        name, words = process.name(), process.cmdline()
+    except psutil.Error:
+        # Another user's, or numbered in another pid namespace.
+        return Owner(pid, "?", None, None, None)
+    cell = None
+    if _WORKER_MODULE in words[:-1]:
+        cell = Path(words[words.index(_WORKER_MODULE) + 1]).name
+    try:
+        rank = process.environ().get("RANK", "")
+    except psutil.Error:
+        rank = ""
+    # "python train.py" tells more than "python".
+    script = next((Path(word).name for word in words[1:] if word.endswith(".py")), None)
+    name = f"{name} {script}" if script else name
+    return Owner(pid, name, int(rank) if rank.isdecimal() else None, cell, None)
 
 
-def _header(state: TopState, frame: Frame, width: int) -> Text:
-    stamp = datetime.fromtimestamp(frame.time).strftime("%H:%M:%S")
-    count = len(frame.devices)
-    left = f"scalewise top  {state.title}, {count} device{'s' * (count != 1)}"
-    if state.interval_s == 0:
-        right = f"{stamp}  once"
-    else:
-        pace = "PAUSED" if state.paused else f"every {state.interval_s:g} s"
-        right = f"{stamp}  {pace}" + (f"  {_keys(state)}" if width >= _WIDE else "")
-    gap = max(2, width - len(left) - len(right))
-    return _line((left, "bold"), " " * gap, (right, "bold red" if state.paused else "dim"))
+@dataclass(frozen=True)
+class Column:
+    """A column: what it shows, how wide it is, and how soon it has to go."""
+
+    title: str
+    width: int
+    rank: int
+    """Columns with a higher one are left out first."""
+    cell: Callable[[SampledDevice, DeviceSample], Text | str]
 
 
-_MIN_HISTORY = 8
+def _short_name(name: str) -> str:
+    return name.removeprefix("NVIDIA ").removeprefix("process of ")
 
 
-_WIDE = 100
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}"
+
+
+def _share(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or not whole else 100 * part / whole
+
+
+def _of(value: float | None, limit: float | None) -> str:
+    if value is None or limit is None:
+        return _number(value)
+    return f"{value:.0f}/{limit:.0f}"
+
+
+def _memory(device: SampledDevice, sample: DeviceSample) -> Text | str:
+    used, total = sample.memory_used_mib, device.memory_total_mib
+    if used is None or total is None:
+        return "-" if used is None else f"{used / 1024:.1f}"
+    words = f"{used / 1024:.1f}/{total / 1024:.0f}"
+    return Text(words, "red") if used > 0.95 * total else words
+
+
+def _hot(value: float | None) -> Text | str:
+    words = _number(value)
+    return Text(words, "red") if value is not None and value >= 85 else words
+
+
+def _pair(sample: DeviceSample, link: str) -> str:
+    """Sent and received, in GiB/s."""
+    sent, received = (getattr(sample, f"{link}_{way}_mib_per_s") for way in ("tx", "rx"))
+    if sent is None or received is None:
+        return "-"
+    return f"{sent / 1024:.1f}/{received / 1024:.1f}"
+
+
+_COLUMNS = (
+    Column("GPU", 3, 0, lambda d, s: str(d.index)),
+    Column("name", 10, 3, lambda d, s: _short_name(d.name)),
+    Column("util%", 5, 0, lambda d, s: _number(s.utilization_percent)),
+    Column("memory GiB", 12, 0, _memory),
+    Column("mem%", 4, 5, lambda d, s: _number(_share(s.memory_used_mib, d.memory_total_mib))),
+    Column("power W", 8, 1, lambda d, s: _of(s.power_w, d.power_limit_w)),
+    Column("°C", 3, 1, lambda d, s: _hot(s.temperature_c)),
+    Column("SM%", 4, 2, lambda d, s: _number(s.sm_activity_percent)),
+    Column("tens%", 5, 2, lambda d, s: _number(s.tensor_activity_percent)),
+    Column("DRAM%", 5, 2, lambda d, s: _number(s.dram_activity_percent)),
+    Column("occ%", 4, 6, lambda d, s: _number(s.sm_occupancy_percent)),
+    Column("SM MHz", 6, 4, lambda d, s: _number(s.sm_clock_mhz)),
+    Column("mem MHz", 7, 8, lambda d, s: _number(s.memory_clock_mhz)),
+    Column("NVLink GiB/s", 12, 7, lambda d, s: _pair(s, "nvlink")),
+    Column("PCIe GiB/s", 10, 9, lambda d, s: _pair(s, "pcie")),
+)
+
+
+def _fitting_columns(frame: Frame, width: int) -> list[Column]:
+    """The most telling columns that leave room for the history, in their order."""
+    shown = [(d, frame.samples[d.id]) for d in frame.devices if d.id in frame.samples]
+    # A column that is empty for every device (no GPM on this GPU) only takes room.
+    columns = [c for c in _COLUMNS if c.rank == 0 or any(str(c.cell(*one)) != "-" for one in shown)]
+    while sum(c.width + 1 for c in columns) + _MIN_HISTORY > width:
+        columns.remove(max(columns, key=lambda c: c.rank))
+    return columns
 
 
 def _devices(state: TopState, frame: Frame, width: int) -> Table:
-    columns = fitting_columns(frame, width, reserved=_MIN_HISTORY)
+    columns = _fitting_columns(frame, width)
     spare = width - sum(c.width + 1 for c in columns)
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold dim")
     for column in columns:
@@ -300,6 +265,27 @@ def _sparkline(values: Sequence[float | None], width: int) -> Text:
     return text
 
 
+def _line(*parts: str | tuple[str, str]) -> Text:
+    return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
+
+
+def _keys(state: TopState) -> str:
+    return f"s sort: {state.sort}  p pause  q quit"
+
+
+def _header(state: TopState, frame: Frame, width: int) -> Text:
+    stamp = datetime.fromtimestamp(frame.time).strftime("%H:%M:%S")
+    count = len(frame.devices)
+    left = f"scalewise top  {state.title}, {count} device{'s' * (count != 1)}"
+    if state.interval_s == 0:
+        right = f"{stamp}  once"
+    else:
+        pace = "PAUSED" if state.paused else f"every {state.interval_s:g} s"
+        right = f"{stamp}  {pace}" + (f"  {_keys(state)}" if width >= _WIDE else "")
+    gap = max(2, width - len(left) - len(right))
+    return _line((left, "bold"), " " * gap, (right, "bold red" if state.paused else "dim"))
+
+
 def _totals(frame: Frame, width: int) -> list[Text]:
     samples = [frame.samples[d.id] for d in frame.devices if d.id in frame.samples]
     if not samples:
@@ -322,33 +308,14 @@ def _totals(frame: Frame, width: int) -> list[Text]:
     return [*lines, balance] if balance is not None else lines
 
 
-def balance_of(samples: Sequence[DeviceSample]) -> Mapping[str, float]:
-    """CV across devices in percent, by metric; metrics not read are left out.
-
-    None has a grade: only arrival, which no device tells, judges load.
-    """
-    found = {}
-    for name in ("sm_activity_percent", "utilization_percent", "memory_used_mib", "power_w"):
-        values = [getattr(s, name) for s in samples]
-        if len(values) > 1 and None not in values and sum(values) > 0:
-            found[name] = cv_percent(values)
-    return found
-
-
 def _balance(samples: Sequence[DeviceSample], width: int) -> Text | None:
-    names = {
-        "sm_activity_percent": "SM",
-        "utilization_percent": "util",
-        "memory_used_mib": "memory",
-        "power_w": "power",
-    }
     found = dict(balance_of(samples))
     if width < _WIDE:
         # Memory says least: replicas under DDP hold the same whoever waits for whom.
         found.pop("memory_used_mib", None)
     if not found:
         return None
-    cvs = ", ".join(f"{names[metric]} {cv:.1f} %" for metric, cv in found.items())
+    cvs = ", ".join(f"{_BALANCE[metric]} {cv:.1f} %" for metric, cv in found.items())
     return _line(("CV   ", "bold dim"), cvs)
 
 
@@ -374,10 +341,6 @@ def _ranges(indices: Sequence[int]) -> str:
         else:
             runs.append([index, index])
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
-
-
-def _notes(state: TopState) -> list[Text]:
-    return [_line(("note  ", "bold red"), note) for note in state.notes]
 
 
 def _processes(frame: Frame, room: int) -> list[Text]:

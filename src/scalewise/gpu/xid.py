@@ -1,4 +1,4 @@
-"""XIDs: the numbers under which NVIDIA's driver reports that something went wrong with a GPU.
+"""The driver's reports of errors (XIDs), and alerts about conditions of a GPU.
 
 The meanings, and which of them are an application's own doing, follow NVIDIA's XID catalogue
 (https://docs.nvidia.com/deploy/xid-errors, read November 2026).
@@ -13,6 +13,9 @@ from typing import Any, Final, Literal
 
 from scalewise.gpu.nvml_queries import GpuDevice, NvmlCalls
 from scalewise.records import Alert, DeviceSample, SampledDevice
+
+PATIENCE: Final = 10
+"""Samples in a row with a harmless reason until it is worth an alert."""
 
 _MEANINGS: Final[Mapping[int, str]] = {
     13: "exception in a kernel",
@@ -34,27 +37,41 @@ _MEANINGS: Final[Mapping[int, str]] = {
     119: "the GPU's system processor does not answer",
     120: "error of the GPU's system processor",
 }
-
-
 _NO_RESET_NEEDED: Final = frozenset({13, 31, 43, 45, 63, 68, 94})
 """A process did it to itself and is started again, or the driver has mended it."""
 
-
 _WHOLE_GPU = 0xFFFFFFFF
-
-
 _MOST_AT_ONCE = 64
+
+_NEARLY_FULL: Final = 0.95
+_CHOSEN: Final = frozenset({"application clocks", "display clock setting"})
+_COMMON: Final = frozenset({"power cap", "sync boost"})
+_COUNTERS: Final[Mapping[str, tuple[Literal["warn", "error"], str]]] = {
+    "ecc_corrected": ("warn", "corrected memory errors"),
+    "ecc_uncorrected": ("error", "uncorrected memory errors"),
+    "remapped_rows": ("warn", "memory rows remapped"),
+}
+
+_Found = tuple[
+    Literal["warn", "error"], Literal["throttling", "ecc", "memory", "lost", "xid"], str, str
+]
+"""Level, condition, what tells it from others of the device, text."""
+
+
+@dataclass(frozen=True)
+class DeviceEvent:
+    """Something that happened to a device beside its readings."""
+
+    kind: Literal["lost", "back", "xid"]
+    text: str
+    xid: int | None = None
+    """The driver's number of an error; None for the other kinds."""
 
 
 def xid_words(xid: int) -> str:
     """``XID 79, fallen off the bus``; the bare number where its meaning is not listed here."""
     meaning = _MEANINGS.get(xid)
     return f"XID {xid}" if meaning is None else f"XID {xid}, {meaning}"
-
-
-def xid_level(xid: int) -> Literal["warn", "error"]:
-    """``warn`` for what leaves the GPU as it was, ``error`` for what it suffers from."""
-    return "warn" if xid in _NO_RESET_NEEDED else "error"
 
 
 class XidWatch:
@@ -86,7 +103,7 @@ class XidWatch:
                 raise api.NVMLError(api.NVML_ERROR_NOT_SUPPORTED)
             api.nvmlDeviceRegisterEvents(handle, api.nvmlEventTypeXidCriticalError, self._events)
         except api.NVMLError as error:
-            if error.value not in self._calls.kinds.gone:  # else the next sample says so
+            if error.value not in self._calls.gone:  # else the next sample says so
                 self._calls.classify(error, device, "xid")
         else:
             self._devices.setdefault(_address(handle), []).insert(0, device)
@@ -100,7 +117,7 @@ class XidWatch:
             try:
                 event = api.nvmlEventSetWait_v2(self._events, 0)
             except api.NVMLError as error:
-                if error.value not in (api.NVML_ERROR_TIMEOUT, *self._calls.kinds.gone):
+                if error.value not in (api.NVML_ERROR_TIMEOUT, *self._calls.gone):
                     self._forget(error)
                 return
             for device in self._concerned(event.device):
@@ -131,7 +148,7 @@ class XidWatch:
             try:
                 self._calls.api.nvmlEventSetFree(events)
             except self._calls.api.NVMLError as error:
-                if error.value not in self._calls.kinds.gone:
+                if error.value not in self._calls.gone:
                     raise
 
 
@@ -139,71 +156,17 @@ def _address(handle: Any) -> int:
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
-# What happens to a GPU beside its readings: it is lost, answers again, or its driver reports.
-
-
-@dataclass(frozen=True)
-class DeviceEvent:
-    """Something that happened to a device, in words."""
-
-    kind: Literal["lost", "back", "xid"]
-    text: str
-    xid: int | None = None
-    """The driver's number of an error; None for the other kinds."""
-
-
-def lost(index: int, reason: str) -> DeviceEvent:
-    return DeviceEvent("lost", f"GPU {index} is lost: {reason}")
-
-
-def back(index: int) -> DeviceEvent:
-    return DeviceEvent("back", f"GPU {index} answers again")
-
-
-def reported(index: int, xid: int) -> DeviceEvent:
-    return DeviceEvent("xid", f"GPU {index}: the driver reported {xid_words(xid)}", xid)
-
-
-# Conditions of a GPU that a person should look at, each said once.
-#
-# * throttling: heat, a power brake or a hardware slowdown at first sight; a power cap or sync boost
-# only after ten samples in a row, because a busy GPU touches its cap now and then. Clocks that
-# somebody chose (application clocks, display clock setting) are no alert;
-# * memory errors: a counter rose while the cell ran (what was counted before is history);
-# * memory nearly full: over 95 % used;
-# * lost: the GPU stopped answering (fell off the bus, needs a reset, its driver went away);
-# * XID: the driver reported an error of the GPU.
-
-
-NEARLY_FULL: Final = 0.95
-
-
-PATIENCE: Final = 10
-"""Samples in a row with a harmless reason until it is worth an alert."""
-
-
-_CHOSEN: Final = frozenset({"application clocks", "display clock setting"})
-
-
-_COMMON: Final = frozenset({"power cap", "sync boost"})
-
-
-_COUNTERS: Final[Mapping[str, tuple[Literal["warn", "error"], str]]] = {
-    "ecc_corrected": ("warn", "corrected memory errors"),
-    "ecc_uncorrected": ("error", "uncorrected memory errors"),
-    "remapped_rows": ("warn", "memory rows remapped"),
-}
-
-
-_Condition = Literal["throttling", "ecc", "memory", "lost", "xid"]
-
-
-_Found = tuple[Literal["warn", "error"], _Condition, str, str]
-"""Level, condition, what tells it from others of the device, text."""
-
-
 class DeviceAlerts:
-    """Remembers what was said and what the counters stood at."""
+    """Conditions of a GPU that a person should look at, each said once.
+
+    * throttling: heat, a power brake or a hardware slowdown at first sight; a power cap or sync
+      boost only after ten samples in a row, because a busy GPU touches its cap now and then.
+      Clocks that somebody chose are no alert;
+    * memory errors: a counter rose while the cell ran (what was counted before is history);
+    * memory nearly full: over 95 % used;
+    * lost: the GPU stopped answering;
+    * XID: the driver reported an error of the GPU.
+    """
 
     def __init__(self) -> None:
         self._said: set[tuple[str, str]] = set()
@@ -224,8 +187,10 @@ class DeviceAlerts:
         if event.kind == "lost":
             yield from self._say(when, device, [("error", "lost", "lost", event.text)])
         elif event.xid is not None:
-            what: _Found = (xid_level(event.xid), "xid", xid_words(event.xid), event.text)
-            yield from self._say(when, device, [what])
+            # What leaves the GPU as it was is a warning.
+            level: Literal["warn", "error"] = "warn" if event.xid in _NO_RESET_NEEDED else "error"
+            found: _Found = (level, "xid", xid_words(event.xid), event.text)
+            yield from self._say(when, device, [found])
 
     def _say(self, when: float, device: SampledDevice, found: Iterable[_Found]) -> Iterator[Alert]:
         for level, condition, key, text in found:
@@ -274,7 +239,7 @@ class DeviceAlerts:
 
 def _nearly_full(device: SampledDevice, sample: DeviceSample) -> Iterator[_Found]:
     used, total = sample.memory_used_mib, device.memory_total_mib
-    if used is not None and total and used > NEARLY_FULL * total:
+    if used is not None and total and used > _NEARLY_FULL * total:
         yield (
             "warn",
             "memory",

@@ -133,9 +133,8 @@ def test_a_gpu_lost_before_the_start_is_left_out_and_named(fake_nvml: Use) -> No
 def test_mig_instances_are_found_and_tell_what_they_can(fake_nvml: Use) -> None:
     fake_nvml(Scenario().h200(2).mig(1, 3).mig(1, 5).fault("1.5", "power_mw", INVALID_ARGUMENT))
     with open_nvml() as nvml:
-        whole, parent = nvml.devices()
-        assert nvml.mig_devices(whole) == ()
-        instances = nvml.mig_devices(parent)
+        whole, parent, *instances = nvml.all_devices()
+        assert (whole.index, parent.index) == (0, 1)
         assert [d.uuid for d in instances] == [mig_uuid(1, 3), mig_uuid(1, 5)]
         assert [d.mig_ids for d in instances] == [(3, 0), (5, 0)]
         assert instances[0].parent_uuid == parent.uuid

@@ -1,7 +1,8 @@
-"""What each collective is asked to do, and what must have arrived.
+"""Collectives: what each is asked to do, what must have arrived, and how fast it was.
 
 Every result is compared with what it must be, element by element, in buffers that held nothing but
-NaN.
+NaN. Collectives are timed as NVIDIA's nccl-tests does it: a batch of them back to back, the time
+of one is the batch's divided by their number. Every rank times itself and the slowest counts.
 """
 
 from __future__ import annotations
@@ -23,25 +24,174 @@ from scalewise.train import Team
 
 COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 
-
 _FLOAT_BYTES = 4
-
-
 _NAN = float("nan")
-
-
 _MOST_ITERATIONS = 100
-
+_LEAST_REPETITIONS = 3
 
 _LARGEST_VALUE = 1e30
 """Well inside fp32's range."""
 
+_BYTES_COUNT_FROM = 2**17
+"""Smaller messages take their latency, and hardly anything beyond."""
 
 # torch 2.13 renamed them and warns of the old names.
 _ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-
-
 _REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The ranks that take part, and where their messages lie."""
+
+    team: Team
+    backend: Backend
+    device: torch.device
+    group: Any
+    """The process group of the backend."""
+
+
+@dataclass
+class CollectiveSeries:
+    """What :func:`measure_all` came to."""
+
+    rates: list[CollectiveRate]
+    missing: dict[str, str]
+    broken: str | None = None
+    """Why it ended early: the ranks may stand at different calls now and must not go on."""
+
+
+def measure_all(ranks: Ranks, sizes: tuple[int, ...], budget_s: float) -> CollectiveSeries:
+    """Every collective at every size, smallest first, within about ``budget_s`` on every rank.
+
+    A size that would not fit into its collective's share of the time is left out, with all that
+    are larger. The share is of what the collectives before it have left; the
+    smallest size is measured in any case.
+    """
+    team, backend = ranks.team, ranks.backend
+    series = CollectiveSeries([], {})
+    point_s = budget_s / len(sizes) / len(COLLECTIVES) / 2  # the other half prepares and checks
+    begin = time.perf_counter()
+    for number, collective in enumerate(COLLECTIVES):
+        (begun_s,) = team.largest([time.perf_counter() - begin])
+        deadline_s = begun_s + max(0.0, budget_s - begun_s) / (len(COLLECTIVES) - number)
+        done: list[CollectiveRate] = []
+        for size in sizes:
+            (elapsed_s,) = team.largest([time.perf_counter() - begin])
+            if done and elapsed_s + expected_s(done, size) > deadline_s:
+                series.missing[f"{backend} {collective} from {size} bytes"] = (
+                    f"does not fit into the {budget_s:g} s for {backend}"
+                )
+                break
+            try:
+                done.append(measure_collective(ranks, collective, size, point_s))
+            except NoMemoryError as error:
+                series.missing[f"{backend} {collective} from {size} bytes"] = str(error)
+                break
+            except RuntimeError as error:
+                series.broken = f"{collective} of {size} bytes: {first_line(error)}"
+                series.missing[f"{backend} from {collective} of {size} bytes"] = first_line(error)
+                return series
+            series.rates.append(done[-1])
+    return series
+
+
+def expected_s(done: Sequence[CollectiveRate], size: int) -> float:
+    """Seconds the next size will take, its warm-up and three repetitions.
+
+    What the last one took beyond the first, the latency, grows as bytes do: from sizes on at which
+    bytes are what takes time. Of each the fastest repetition counts, so that one slow moment does
+    not end the series.
+    """
+    if not done:
+        return 0.0
+    if done[-1].bytes < _BYTES_COUNT_FROM:
+        return 7 * min(done[-1].timing.samples_us) / 1e6
+    latency_us, last_us = (min(rate.timing.samples_us) for rate in (done[0], done[-1]))
+    growing_us = max(0.0, last_us - latency_us) * max(1.0, size / done[-1].bytes)
+    return 7 * (latency_us + growing_us) / 1e6
+
+
+class NoMemoryError(RuntimeError):
+    """A message is too large for some rank."""
+
+
+def measure_collective(
+    ranks: Ranks, collective: Collective, byte_count: int, budget_s: float
+) -> CollectiveRate:
+    """Time one collective at one size on every rank.
+
+    Raises :class:`NoMemoryError` on all ranks where one lacks it, and what the backend raises.
+    """
+    team, device = ranks.team, ranks.device
+    task: Exercise | None = None
+    # Said below by all ranks together: one alone in a collective would wait for ever.
+    with suppress(torch.OutOfMemoryError, MemoryError):
+        task = exercise(collective, byte_count, team.rank, team.size, device, ranks.group)
+    if not team.all_agree(task is not None) or task is None:
+        raise NoMemoryError(f"not every rank has memory for {byte_count} bytes")
+    task.fill()
+    team.barrier()
+    task.run()
+    correct = team.all_agree(task.is_right())
+    watch = stopwatch(device)
+    count, iterations = _plan_repetitions(team, task, watch, collective, budget_s)
+    samples: list[float] = []
+    begin = time.perf_counter()
+    for done in range(count):
+        (elapsed_s,) = team.largest([time.perf_counter() - begin])
+        if done >= _LEAST_REPETITIONS and elapsed_s > 2 * budget_s:
+            break  # the trial was luckier than what followed
+        task.fill()
+        team.barrier()
+        if device.type == "cuda":
+            # The ranks leave a barrier of the hosts some 0.1 ms apart; a collective in the stream
+            # brings them within microseconds before the first event.
+            dist.all_reduce(torch.ones(1, device=device), group=ranks.group)
+        samples.append(watch(task.run, iterations) / iterations)
+    timing = to_timing(team.largest(samples), iterations)
+    rate = algorithm_gb_s(task.byte_count, timing.median_us / 1e6)
+    return CollectiveRate(
+        ranks.backend,
+        collective,
+        team.size,
+        task.byte_count,
+        timing,
+        rate,
+        rate * bus_factor(collective, team.size),
+        correct,
+    )
+
+
+def _plan_repetitions(
+    team: Team, task: Exercise, watch: Stopwatch, collective: Collective, budget_s: float
+) -> tuple[int, int]:
+    """(repetitions, iterations) from two trials, the second of up to ten, alike on all ranks."""
+    most = most_iterations(collective, team.size)
+    iterations = 2
+    for longest in (min(10, most), most):
+        task.fill()
+        team.barrier()
+        (once_s,) = team.largest([watch(task.run, iterations) / iterations])
+        count, iterations = repetitions(once_s, budget_s, least=_LEAST_REPETITIONS)
+        iterations = min(iterations, longest)
+    return count, iterations
+
+
+def bus_factor(collective: Collective, ranks: int) -> float:
+    """Bus bandwidth over algorithm bandwidth, as nccl-tests' PERFORMANCE.md defines it.
+
+    All-reduce 2(n-1)/n; all-gather and reduce-scatter (n-1)/n; broadcast 1. With it, a figure can
+    be compared with the speed of the links whatever the number of ranks.
+    """
+    if collective == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    return 1.0 if collective == "broadcast" else (ranks - 1) / ranks
+
+
+def algorithm_gb_s(byte_count: int, seconds: float) -> float:
+    """10^9 bytes a second: the size of the whole message over the time of one collective."""
+    return byte_count / seconds / 1e9
 
 
 def most_iterations(collective: Collective, ranks: int) -> int:
@@ -79,240 +229,52 @@ def exercise(
     """
     count = max(1, wanted_bytes // _FLOAT_BYTES)
     share = max(1, count // ranks)
-    if collective in ("all_gather", "reduce_scatter"):
+    in_parts = collective in ("all_gather", "reduce_scatter")
+    if in_parts:
         count = share * ranks
 
     ramp = torch.arange(count, dtype=torch.int32, device=device).remainder_(7).to(torch.float32)
     whole = torch.empty(count, device=device)
+    part = torch.empty(share if in_parts else 0, device=device)
 
     def summed() -> torch.Tensor:
         return ramp.mul(ranks).add_(ranks * (ranks - 1) / 2)
 
-    byte_count = count * _FLOAT_BYTES
-    if collective == "all_reduce":
-        return Exercise(
-            byte_count,
+    def is_gathered() -> bool:
+        pieces = enumerate(whole.view(ranks, share))
+        return all(torch.equal(piece, ramp[:share].add(sender)) for sender, piece in pieces)
+
+    # What is added to the ramp before, in the whole and in the part; the call; the check.
+    tasks: dict[Collective, tuple[float, float, Callable[[], object], Callable[[], bool]]] = {
+        "all_reduce": (
+            rank,
+            _NAN,
             lambda: dist.all_reduce(whole, group=group),
-            lambda: _write(whole, ramp, rank),
             lambda: torch.equal(whole, summed()),
-        )
-    if collective == "broadcast":
-        return Exercise(
-            byte_count,
+        ),
+        "broadcast": (
+            0 if rank == 0 else _NAN,
+            _NAN,
             lambda: dist.broadcast(whole, 0, group=group),
-            lambda: _write(whole, ramp, 0 if rank == 0 else _NAN),
             lambda: torch.equal(whole, ramp),
-        )
-    own = slice(rank * share, (rank + 1) * share)
-    part = torch.empty(share, device=device)
-    if collective == "all_gather":
-
-        def fill_part() -> None:
-            _write(part, ramp[:share], rank)
-            _write(whole, ramp, _NAN)
-
-        return Exercise(
-            byte_count,
+        ),
+        "all_gather": (
+            _NAN,
+            rank,
             lambda: _ALL_GATHER(whole, part, group=group),
-            fill_part,
-            lambda: all(
-                torch.equal(piece, ramp[:share].add(sender))
-                for sender, piece in enumerate(whole.view(ranks, share))
-            ),
-        )
+            is_gathered,
+        ),
+        "reduce_scatter": (
+            rank,
+            _NAN,
+            lambda: _REDUCE_SCATTER(part, whole, group=group),
+            lambda: torch.equal(part, summed()[rank * share : (rank + 1) * share]),
+        ),
+    }
+    in_whole, in_part, run, is_right = tasks[collective]
 
-    def fill_whole() -> None:
-        _write(whole, ramp, rank)
-        _write(part, ramp[:share], _NAN)
+    def fill() -> None:
+        torch.add(ramp, in_whole, out=whole)
+        torch.add(ramp[: part.numel()], in_part, out=part)
 
-    return Exercise(
-        byte_count,
-        lambda: _REDUCE_SCATTER(part, whole, group=group),
-        fill_whole,
-        lambda: torch.equal(part, summed()[own]),
-    )
-
-
-def _write(tensor: torch.Tensor, ramp: torch.Tensor, added: float) -> None:
-    torch.add(ramp, added, out=tensor)
-
-
-# How fast the ranks talk in one collective at one size.
-#
-# Collectives are timed as NVIDIA's nccl-tests does it: a batch of them back to back, the time of
-# one is the batch's divided by their number. On GPUs with CUDA events in the stream that waits for
-# the collective, after an untimed one that lets all ranks begin together; with gloo with
-# ``perf_counter`` after a barrier. Every rank times itself and the slowest counts. The first
-# result is compared with what it must be (see :mod:`~scalewise.measure.collective_exercise`).
-
-
-_LEAST_REPETITIONS = 3
-
-
-def bus_factor(collective: Collective, ranks: int) -> float:
-    """Bus bandwidth over algorithm bandwidth, as nccl-tests' PERFORMANCE.md defines it.
-
-    All-reduce 2(n-1)/n; all-gather and reduce-scatter (n-1)/n; broadcast 1. With it, a figure can
-    be compared with the speed of the links whatever the number of ranks.
-    """
-    if collective == "all_reduce":
-        return 2 * (ranks - 1) / ranks
-    return 1.0 if collective == "broadcast" else (ranks - 1) / ranks
-
-
-def algorithm_gb_s(byte_count: int, seconds: float) -> float:
-    """10^9 bytes a second: the size of the whole message over the time of one collective."""
-    return byte_count / seconds / 1e9
-
-
-class NoMemoryError(RuntimeError):
-    """A message is too large for some rank."""
-
-
-def measure_collective(
-    team: Team,
-    backend: Backend,
-    collective: Collective,
-    byte_count: int,
-    budget_s: float,
-    device: torch.device,
-    group: Any,
-) -> CollectiveRate:
-    """Time one collective at one size on every rank.
-
-    Raises :class:`NoMemoryError` on all ranks where one lacks it, and what the backend raises.
-    """
-    task: Exercise | None = None
-    # Said below by all ranks together: one alone in a collective would wait for ever.
-    with suppress(torch.OutOfMemoryError, MemoryError):
-        task = exercise(collective, byte_count, team.rank, team.size, device, group)
-    if not team.all_agree(task is not None) or task is None:
-        raise NoMemoryError(f"not every rank has memory for {byte_count} bytes")
-    task.fill()
-    team.barrier()
-    task.run()
-    correct = team.all_agree(task.is_right())
-    watch = stopwatch(device)
-    count, iterations = _plan_repetitions(team, task, watch, collective, budget_s)
-    samples: list[float] = []
-    begin = time.perf_counter()
-    for done in range(count):
-        (elapsed_s,) = team.largest([time.perf_counter() - begin])
-        if done >= _LEAST_REPETITIONS and elapsed_s > 2 * budget_s:
-            break  # the trial was luckier than what followed
-        samples.append(_repetition(team, task, watch, iterations, device, group))
-    timing = to_timing(team.largest(samples), iterations)
-    rate = algorithm_gb_s(task.byte_count, timing.median_us / 1e6)
-    return CollectiveRate(
-        backend,
-        collective,
-        team.size,
-        task.byte_count,
-        timing,
-        rate,
-        rate * bus_factor(collective, team.size),
-        correct,
-    )
-
-
-def _plan_repetitions(
-    team: Team, task: Exercise, watch: Stopwatch, collective: Collective, budget_s: float
-) -> tuple[int, int]:
-    """(repetitions, iterations) from two trials, the second of up to ten, alike on all ranks."""
-    most = most_iterations(collective, team.size)
-    iterations = 2
-    for longest in (min(10, most), most):
-        task.fill()
-        team.barrier()
-        (once_s,) = team.largest([watch.seconds(task.run, iterations) / iterations])
-        count, iterations = repetitions(once_s, budget_s, least=_LEAST_REPETITIONS)
-        iterations = min(iterations, longest)
-    return count, iterations
-
-
-def _repetition(
-    team: Team, task: Exercise, watch: Stopwatch, iterations: int, device: torch.device, group: Any
-) -> float:
-    task.fill()
-    team.barrier()
-    if device.type == "cuda":
-        # The ranks leave a barrier of the hosts some 0.1 ms apart; a collective in the stream
-        # brings them within microseconds before the first event.
-        dist.all_reduce(torch.ones(1, device=device), group=group)
-    return watch.seconds(task.run, iterations) / iterations
-
-
-# All collectives from the smallest message to the largest, in the time there is for them.
-
-
-_BYTES_COUNT_FROM = 2**17
-"""Smaller messages take their latency, and hardly anything beyond."""
-
-
-@dataclass
-class CollectiveSeries:
-    """What :func:`measure_all` came to."""
-
-    rates: list[CollectiveRate]
-    missing: dict[str, str]
-    broken: str | None = None
-    """Why it ended early: the ranks may stand at different calls now and must not go on."""
-
-
-def measure_all(
-    team: Team,
-    backend: Backend,
-    sizes: tuple[int, ...],
-    budget_s: float,
-    device: torch.device,
-    group: Any,
-) -> CollectiveSeries:
-    """Every collective at every size, smallest first, within about ``budget_s`` on every rank.
-
-    A size that would not fit into its collective's share of the time is left out, with all that
-    are larger. The share is of what the collectives before it have left; the
-    smallest size is measured in any case.
-    """
-    series = CollectiveSeries([], {})
-    point_s = budget_s / len(sizes) / len(COLLECTIVES) / 2  # the other half prepares and checks
-    begin = time.perf_counter()
-    for number, collective in enumerate(COLLECTIVES):
-        (begun_s,) = team.largest([time.perf_counter() - begin])
-        deadline_s = begun_s + max(0.0, budget_s - begun_s) / (len(COLLECTIVES) - number)
-        done: list[CollectiveRate] = []
-        for size in sizes:
-            (elapsed_s,) = team.largest([time.perf_counter() - begin])
-            if done and elapsed_s + expected_s(done, size) > deadline_s:
-                series.missing[f"{backend} {collective} from {size} bytes"] = (
-                    f"does not fit into the {budget_s:g} s for {backend}"
-                )
-                break
-            try:
-                done.append(
-                    measure_collective(team, backend, collective, size, point_s, device, group)
-                )
-            except NoMemoryError as error:
-                series.missing[f"{backend} {collective} from {size} bytes"] = str(error)
-                break
-            except RuntimeError as error:
-                series.broken = f"{collective} of {size} bytes: {first_line(error)}"
-                series.missing[f"{backend} from {collective} of {size} bytes"] = first_line(error)
-                return series
-            series.rates.append(done[-1])
-    return series
-
-
-def expected_s(done: Sequence[CollectiveRate], size: int) -> float:
-    """Seconds the next size will take, its warm-up and three repetitions.
-
-    What the last one took beyond the first, the latency, grows as bytes do: from sizes on at which
-    bytes are what takes time. Of each the fastest repetition counts, so that one slow moment does
-    not end the series.
-    """
-    if not done:
-        return 0.0
-    if done[-1].bytes < _BYTES_COUNT_FROM:
-        return 7 * min(done[-1].timing.samples_us) / 1e6
-    latency_us, last_us = (min(rate.timing.samples_us) for rate in (done[0], done[-1]))
-    growing_us = max(0.0, last_us - latency_us) * max(1.0, size / done[-1].bytes)
-    return 7 * (latency_us + growing_us) / 1e6
+    return Exercise(count * _FLOAT_BYTES, run, fill, is_right)

@@ -1,4 +1,8 @@
-"""Products of matrices without a pause, while clocks, temperature and limits are read."""
+"""One device alone: a stopwatch, and the rates of matrix products, launches and long load.
+
+A repetition is a batch of ``iterations`` operations between two readings of the clock, so that
+reading it costs nothing per operation; the time of one is the batch's divided by their number.
+"""
 
 from __future__ import annotations
 
@@ -7,69 +11,78 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 
 from scalewise.records import DeviceSample, GemmRate, LaunchCost, Soak, SoakWindow, Timing
 
-# Stopwatches for work on the host and on a GPU, and how often to repeat it.
-#
-# A repetition is a batch of ``iterations`` operations between two readings of the clock, so that
-# reading it costs nothing per operation; the time of one is the batch's divided by their number.
-
-
 Work = Callable[[], object]
 
+Stopwatch = Callable[[Work, int], float]
+"""Seconds that so many iterations of the work take together."""
+
+Reading = Callable[[], DeviceSample | None]
+
+Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
 
 _MAX_ITERATIONS = 1000
-
-
 _LEAST_S = 1e-9
 
+_GPU_GEMM_SIZE = 8192
+"""1.1e12 operations a product: every tile of a large GPU is busy, and 128 MiB a bf16 operand is
+more than its cache holds."""
 
-class Stopwatch(Protocol):
-    def seconds(self, work: Work, iterations: int) -> float:
-        """Seconds that ``iterations`` of ``work`` take together."""
-        ...
+_CPU_GEMM_SIZES = (128, 256, 512, 1024, 2048)
+_CPU_GEMM_S = 0.02
+"""The product whose time comes nearest from below is the one measured on a CPU."""
+
+_CPU_SOAK_SIZE = 512
+
+_CHAIN = 200
+"""Kernels in the CUDA graph of many."""
 
 
-class HostStopwatch:
+def host_stopwatch(work: Work, iterations: int) -> float:
     """``perf_counter`` around work that is done when the call returns."""
-
-    def seconds(self, work: Work, iterations: int) -> float:
-        begin = time.perf_counter()
-        for _ in range(iterations):
-            work()
-        return time.perf_counter() - begin
+    begin = time.perf_counter()
+    for _ in range(iterations):
+        work()
+    return time.perf_counter() - begin
 
 
-class DeviceStopwatch:
-    """CUDA events before and after the work in the current stream of ``device``.
+def stream_stopwatch(lead: torch.cuda.Stream, other: torch.cuda.Stream | None = None) -> Stopwatch:
+    """CUDA events before and after the work in a stream; another begins and ends with it.
 
     The host waits only after the second event. Where it enqueues slower than the GPU works, the
     time is that of enqueueing: what PyTorch gives, not what the GPU could do.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-
-    def seconds(self, work: Work, iterations: int) -> float:
+    def seconds(work: Work, iterations: int) -> float:
         begin = torch.cuda.Event(enable_timing=True)
         end = torch.cuda.Event(enable_timing=True)
-        with torch.cuda.device(self._device):
-            stream = torch.cuda.current_stream()
-            begin.record(stream)
-            for _ in range(iterations):
-                work()
-            end.record(stream)
-            end.synchronize()
+        begin.record(lead)
+        if other is not None:
+            other.wait_event(begin)
+        for _ in range(iterations):
+            work()
+        if other is not None:
+            lead.wait_event(other.record_event())
+        end.record(lead)
+        end.synchronize()
         return float(begin.elapsed_time(end)) / 1e3
+
+    return seconds
+
+
+def device_stopwatch(device: torch.device) -> Stopwatch:
+    """CUDA events in the current stream of ``device``, which must be the current device."""
+    return stream_stopwatch(torch.cuda.current_stream(device))
 
 
 def stopwatch(device: torch.device) -> Stopwatch:
     """The one for work on that device."""
-    return DeviceStopwatch(device) if device.type == "cuda" else HostStopwatch()
+    return device_stopwatch(device) if device.type == "cuda" else host_stopwatch
 
 
 def repetitions(once_s: float, budget_s: float, most: int = 7, least: int = 3) -> tuple[int, int]:
@@ -90,11 +103,11 @@ def measure(watch: Stopwatch, work: Work, budget_s: float) -> Timing:
     The warm-up takes at least two operations and a tenth of the budget, so that lazy set-up and
     the rise of the clocks stay out of the figure.
     """
-    watch.seconds(work, 1)
-    once_s = watch.seconds(work, 1)
-    watch.seconds(work, max(1, min(_MAX_ITERATIONS, int(budget_s / 10 / max(once_s, _LEAST_S)))))
+    watch(work, 1)
+    once_s = watch(work, 1)
+    watch(work, max(1, min(_MAX_ITERATIONS, int(budget_s / 10 / max(once_s, _LEAST_S)))))
     count, iterations = repetitions(once_s, budget_s)
-    samples = [watch.seconds(work, iterations) / iterations for _ in range(count)]
+    samples = [watch(work, iterations) / iterations for _ in range(count)]
     return to_timing(samples, iterations)
 
 
@@ -107,28 +120,6 @@ def to_timing(samples_s: list[float], iterations: int) -> Timing:
 def gb_per_s(byte_count: float, timing: Timing) -> float:
     """10^9 bytes a second at the median."""
     return byte_count / timing.median_us / 1e3
-
-
-# How fast one device multiplies matrices, in each precision it has hardware for.
-#
-# On a GPU everything is timed with events in the stream that does the work (see
-# :class:`~scalewise.measure.doctor_timing.DeviceStopwatch`), on a CPU with ``perf_counter``. The
-# matrices are random: multiplying zeros draws less power and runs faster.
-
-
-Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
-
-
-_GPU_GEMM_SIZE = 8192
-"""1.1e12 operations a product: every tile of a large GPU is busy, and 128 MiB a bf16 operand is
-more than its cache holds."""
-
-
-_CPU_GEMM_SIZES = (128, 256, 512, 1024, 2048)
-
-
-_CPU_GEMM_S = 0.02
-"""The product whose time comes nearest from below is the one measured on a CPU."""
 
 
 def precisions(device: torch.device) -> tuple[Precision, ...]:
@@ -161,7 +152,10 @@ def gemm_rate(device: torch.device, precision: Precision, budget_s: float) -> Ge
 
 
 def gemm(device: torch.device, precision: Precision, size: int) -> Work:
-    """A product of two random matrices into a buffer that is there already (but for fp8)."""
+    """A product of two random matrices into a buffer that is there already (but for fp8).
+
+    Multiplying zeros draws less power and runs faster.
+    """
     generator = torch.Generator(device).manual_seed(0)
     a, b = (torch.randn(size, size, device=device, generator=generator) for _ in range(2))
     if precision == "fp8":
@@ -199,20 +193,14 @@ def _gemm_size(device: torch.device, precision: Precision, watch: Stopwatch) -> 
     chosen = _CPU_GEMM_SIZES[0]
     for size in _CPU_GEMM_SIZES:
         work = gemm(device, precision, size)
-        watch.seconds(work, 1)
-        taken = watch.seconds(work, 1)
+        watch(work, 1)
+        taken = watch(work, 1)
         if taken > _CPU_GEMM_S and size > chosen:
             break
         chosen = size
         if 8 * taken > 2 * _CPU_GEMM_S:
             break  # the next size has eight times the work: not worth the trial
     return chosen
-
-
-_GPU_SIZE, _CPU_SIZE = 8192, 512
-
-
-Reading = Callable[[], DeviceSample | None]
 
 
 def soak(device: torch.device, seconds: float, read: Reading) -> Soak:
@@ -231,10 +219,10 @@ def _soak_gpu(device: torch.device, seconds: float, window_s: float, read: Readi
     precision: Literal["fp32", "bf16"] = (
         "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "fp32"
     )
-    work = gemm(device, precision, _GPU_SIZE)
-    watch = DeviceStopwatch(device)
-    watch.seconds(work, 3)
-    count = max(1, math.ceil(window_s * 10 / watch.seconds(work, 10)))
+    work = gemm(device, precision, _GPU_GEMM_SIZE)
+    watch = device_stopwatch(device)
+    watch(work, 3)
+    count = max(1, math.ceil(window_s * 10 / watch(work, 10)))
     stream = torch.cuda.current_stream(device)
 
     def mark() -> torch.cuda.Event:
@@ -251,7 +239,7 @@ def _soak_gpu(device: torch.device, seconds: float, window_s: float, read: Readi
         end, sample = under_way.popleft()
         end.synchronize()
         taken_s = last.elapsed_time(end) / 1e3
-        tflops = gemm_tflops(_GPU_SIZE, taken_s / count)
+        tflops = gemm_tflops(_GPU_GEMM_SIZE, taken_s / count)
         windows.append(_window(first.elapsed_time(end) / 1e3, tflops, sample))
         last = end
 
@@ -266,11 +254,11 @@ def _soak_gpu(device: torch.device, seconds: float, window_s: float, read: Readi
             finish_oldest()
     while under_way:
         finish_oldest()
-    return Soak(precision, _GPU_SIZE, tuple(windows))
+    return Soak(precision, _GPU_GEMM_SIZE, tuple(windows))
 
 
 def _soak_cpu(device: torch.device, seconds: float, window_s: float, read: Reading) -> Soak:
-    work = gemm(device, "fp32", _CPU_SIZE)
+    work = gemm(device, "fp32", _CPU_SOAK_SIZE)
     work()
     windows: list[SoakWindow] = []
     begin = last = time.perf_counter()
@@ -282,9 +270,11 @@ def _soak_cpu(device: torch.device, seconds: float, window_s: float, read: Readi
             now = time.perf_counter()
             if now - last >= window_s:
                 break
-        windows.append(_window(now - begin, gemm_tflops(_CPU_SIZE, (now - last) / count), read()))
+        windows.append(
+            _window(now - begin, gemm_tflops(_CPU_SOAK_SIZE, (now - last) / count), read())
+        )
         last = time.perf_counter()
-    return Soak("fp32", _CPU_SIZE, tuple(windows))
+    return Soak("fp32", _CPU_SOAK_SIZE, tuple(windows))
 
 
 def _window(at_s: float, tflops: float, sample: DeviceSample | None) -> SoakWindow:
@@ -300,13 +290,6 @@ def _window(at_s: float, tflops: float, sample: DeviceSample | None) -> SoakWind
     )
 
 
-# What it costs to launch work on a device: a call, a round trip, a kernel of a CUDA graph.
-
-
-_CHAIN = 200
-"""Kernels in the CUDA graph of many."""
-
-
 def launch_costs(device: torch.device, budget_s: float) -> tuple[LaunchCost, ...]:
     """What an addition to one element costs: the smallest kernel PyTorch launches.
 
@@ -318,8 +301,8 @@ def launch_costs(device: torch.device, budget_s: float) -> tuple[LaunchCost, ...
     add: Work = lambda: cell.add_(1.0)  # noqa: E731
     share = budget_s / 5
     if device.type == "cpu":
-        return (LaunchCost("enqueue", measure(HostStopwatch(), add, share)),)
-    events = DeviceStopwatch(device)
+        return (LaunchCost("enqueue", measure(host_stopwatch, add, share)),)
+    events = device_stopwatch(device)
 
     def add_and_wait() -> None:
         add()
@@ -328,7 +311,7 @@ def launch_costs(device: torch.device, budget_s: float) -> tuple[LaunchCost, ...
     measured = [
         LaunchCost("enqueue", to_timing(_enqueue_s(device, add), _CHAIN)),
         LaunchCost("stream", measure(events, add, share)),
-        LaunchCost("round_trip", measure(HostStopwatch(), add_and_wait, share)),
+        LaunchCost("round_trip", measure(host_stopwatch, add_and_wait, share)),
     ]
     many, one = _graph(device, add, _CHAIN), _graph(device, add, 1)
     chain = measure(events, many.replay, share)

@@ -1,8 +1,9 @@
-"""Each pair of ranks point to point, one way, the other way, and both at once.
+"""Copies inside a device, between a GPU and its host, and between each pair of ranks.
 
-Between GPUs these are copies from one GPU's memory to the other's by rank 0, all else being idle;
-CUDA goes straight from one to the other where it may, else through host memory. With gloo they are
-messages from process to process. What arrives is compared with what was sent.
+Between GPUs they are copies by rank 0, all else being idle; CUDA goes straight from one to the
+other where it may, else through host memory. With gloo they are messages from process to process.
+A copy is compared with what it must have brought: a counting pattern, never zeros, because a page
+of zeros may not exist in memory at all.
 """
 
 from __future__ import annotations
@@ -17,31 +18,32 @@ import torch
 import torch.distributed as dist
 
 from scalewise.doctor.compute import (
-    DeviceStopwatch,
-    Stopwatch,
     Work,
+    device_stopwatch,
     gb_per_s,
     measure,
     repetitions,
     stopwatch,
+    stream_stopwatch,
     to_timing,
 )
 from scalewise.doctor.host_facts import pcie_link
-from scalewise.doctor.plan import Plan, RankRecord
+from scalewise.doctor.plan import Budget, RankRecord
 from scalewise.gpu import open_nvml
 from scalewise.records import CopyRate, DeviceInfo, PairRate, Timing
 from scalewise.train import Team
 
-# How fast bytes move inside a device's memory, and between a GPU and its host.
-#
-# What is copied is a counting pattern, never zeros: a page of zeros may not exist in memory at
-# all, and each copy is compared with what it must have brought.
-
-
 Staging = Literal["h2d_pinned", "d2h_pinned", "h2d_pageable", "d2h_pageable"]
 
-
 STAGING: tuple[Staging, ...] = ("h2d_pinned", "d2h_pinned", "h2d_pageable", "d2h_pageable")
+
+_PCIE_S = 0.05
+"""Copies under way while the PCIe link is read."""
+
+_PINGS = 50
+
+_Direction = tuple[int, int]
+"""Source and target."""
 
 
 def memory_copy(device: torch.device, byte_count: int, budget_s: float) -> CopyRate:
@@ -77,7 +79,7 @@ class HostStaging:
         """Fill the source, and the target with something else. Takes the host longer than the
         copies, so ranks that copy together meet after it."""
         source, target = self._ends(kind)
-        _write_pattern(source)
+        torch.arange(source.numel(), out=source)
         target.fill_(-1)
         torch.cuda.synchronize(self._device)
 
@@ -85,7 +87,7 @@ class HostStaging:
         """Time copies of that kind, prepared before, and compare what arrived."""
         source, target = self._ends(kind)
         work: Work = lambda: target.copy_(source, non_blocking=True)  # noqa: E731
-        timing = measure(DeviceStopwatch(self._device), work, budget_s)
+        timing = measure(device_stopwatch(self._device), work, budget_s)
         # The stopwatch has waited for the last copy.
         correct = torch.equal(target, _pattern(self._bytes, target.device))
         rate = gb_per_s(self._bytes, timing)
@@ -98,9 +100,9 @@ class HostStaging:
     def while_copying(self, look: Callable[[], object], seconds: float) -> None:
         """Call ``look`` while pinned copies of about that many seconds are under way."""
         work: Work = lambda: self._on_device.copy_(self._pinned, non_blocking=True)  # noqa: E731
-        watch = DeviceStopwatch(self._device)
-        watch.seconds(work, 1)
-        once_s = watch.seconds(work, 1)
+        watch = device_stopwatch(self._device)
+        watch(work, 1)
+        once_s = watch(work, 1)
         for _ in range(max(1, min(500, int(seconds / once_s)))):
             work()
         try:
@@ -114,42 +116,30 @@ def _pattern(byte_count: int, device: torch.device) -> torch.Tensor:
     return torch.arange(byte_count // 4, dtype=torch.int32, device=device)
 
 
-def _write_pattern(tensor: torch.Tensor) -> None:
-    """Whatever a failed copy has left in it."""
-    torch.arange(tensor.numel(), out=tensor)
-
-
-# Copies between the host and every GPU: each rank alone, then all ranks together.
-
-
-_PCIE_S = 0.05
-"""Copies under way while the PCIe link is read."""
-
-
 class HostCopies:
-    """A stage of one rank's examination; every rank has to run it.
+    """Copies between the host and every GPU: a stage that every rank has to run.
 
     Args:
         record: where rates and failures go.
         team: the ranks that take turns.
-        plan: how long and how much.
+        budget: how long and how much.
         info: this rank's GPU, for NVML.
         device: the same, for torch.
     """
 
     def __init__(
-        self, record: RankRecord, team: Team, plan: Plan, info: DeviceInfo, device: torch.device
+        self, record: RankRecord, team: Team, budget: Budget, info: DeviceInfo, device: torch.device
     ) -> None:
         self._record = record
         self._team = team
-        self._plan = plan
+        self._budget = budget
         self._uuid = info.uuid
         self._device = device
 
     def run(self) -> None:
         """Every kind in turns; then, where there are several ranks, the pinned ones at once."""
         staging = self._record.attempt(
-            "host staging", lambda: HostStaging(self._device, self._plan.staging_bytes)
+            "host staging", lambda: HostStaging(self._device, self._budget.staging_bytes)
         )
         for turn in range(self._team.size):
             if turn == self._team.rank and staging is not None:
@@ -180,12 +170,11 @@ class HostCopies:
         return self._record.attempt(kind, prepared) is True
 
     def _measure(self, staging: HostStaging, kind: Staging, *, together: bool) -> None:
-        rate = self._record.attempt(
+        self._record.add(
+            "copies",
             f"{kind} {'together' if together else 'alone'}",
-            lambda: staging.measure(kind, self._plan.staging_s, together=together),
+            lambda: staging.measure(kind, self._budget.staging_s, together=together),
         )
-        if rate is not None:
-            self._record.note(copies=(*self._record.found.copies, rate))
 
     def _read_pcie(self, staging: HostStaging) -> None:
         uuid = self._uuid
@@ -195,38 +184,48 @@ class HostCopies:
             staging.while_copying(lambda: self._record.note(pcie=pcie_link(nvml, uuid)), _PCIE_S)
 
 
-_PINGS = 50
-
-
-# Copies between GPUs
-
-
 def cuda_pair(first: int, second: int, byte_count: int, budget_s: float) -> PairRate:
     """Copies between two GPUs that this process sees, by their index."""
     there = _Lane(first, second, byte_count)
     back = _Lane(second, first, byte_count)
-    forward = measure(_LaneStopwatch(there), there.copy, budget_s)
-    backward = measure(_LaneStopwatch(back), back.copy, budget_s)
+    one_way, other_way = there.source_stream, back.source_stream
+    forward = measure(stream_stopwatch(one_way), there.copy, budget_s)
+    backward = measure(stream_stopwatch(other_way), back.copy, budget_s)
 
     def both_ways() -> None:
         there.copy()
         back.copy()
 
-    both = measure(_LaneStopwatch(there, back), both_ways, budget_s)
+    both = measure(stream_stopwatch(one_way, other_way), both_ways, budget_s)
     can = torch.cuda.can_device_access_peer
+    direct = bool(can(first, second) and can(second, first))
+    correct = there.arrived() and back.arrived()
+    timings = (forward, backward, both)
+    return _pair_rate("cuda copy", (first, second), byte_count, timings, direct, correct)
+
+
+def _pair_rate(
+    transport: Literal["cuda copy", "gloo"],
+    pair: tuple[int, int],
+    byte_count: int,
+    timings: tuple[Timing, Timing, Timing],
+    direct: bool | None,
+    correct: bool,
+    latency_us: float | None = None,
+) -> PairRate:
+    """``timings`` are those of one way, of the other, and of both at once."""
+    forward, backward, both = timings
     return PairRate(
-        "cuda copy",
-        first,
-        second,
+        transport,
+        *pair,
         byte_count,
-        direct=bool(can(first, second) and can(second, first)),
-        forward=forward,
-        backward=backward,
-        both=both,
-        forward_gb_s=gb_per_s(byte_count, forward),
-        backward_gb_s=gb_per_s(byte_count, backward),
-        both_gb_s=gb_per_s(2 * byte_count, both),
-        correct=there.arrived() and back.arrived(),
+        direct,
+        *timings,
+        gb_per_s(byte_count, forward),
+        gb_per_s(byte_count, backward),
+        gb_per_s(2 * byte_count, both),
+        correct,
+        latency_us,
     )
 
 
@@ -260,33 +259,6 @@ class _Lane:
         return torch.equal(self._received, expected)
 
 
-class _LaneStopwatch(Stopwatch):
-    """CUDA events in the first lane's source stream; a second lane begins and ends with it."""
-
-    def __init__(self, lead: _Lane, other: _Lane | None = None) -> None:
-        self._lead = lead.source_stream
-        self._other = other.source_stream if other is not None else None
-
-    def seconds(self, work: Work, iterations: int) -> float:
-        begin = torch.cuda.Event(enable_timing=True)
-        end = torch.cuda.Event(enable_timing=True)
-        begin.record(self._lead)
-        if self._other is not None:
-            self._other.wait_event(begin)
-        for _ in range(iterations):
-            work()
-        if self._other is not None:
-            other_done = torch.cuda.Event()
-            other_done.record(self._other)
-            self._lead.wait_event(other_done)
-        end.record(self._lead)
-        end.synchronize()
-        return float(begin.elapsed_time(end)) / 1e3
-
-
-# Messages between processes
-
-
 def gloo_pairs(team: Team, byte_count: int, budget_s: float) -> tuple[PairRate, ...]:
     """Every pair in turn, in about ``budget_s`` together; each rank must call it.
 
@@ -298,10 +270,6 @@ def gloo_pairs(team: Team, byte_count: int, budget_s: float) -> tuple[PairRate, 
         _GlooPair(team, first, second, byte_count).rate(budget_s / len(pairs) / 4)
         for first, second in pairs
     )
-
-
-_Direction = tuple[int, int]
-"""Source and target."""
 
 
 class _GlooPair:
@@ -316,21 +284,10 @@ class _GlooPair:
         forward, came = self._timed([there], budget_s)
         backward, came_back = self._timed([back], budget_s)
         both, crossed = self._timed([there, back], budget_s)
-        return PairRate(
-            "gloo",
-            self._first,
-            self._second,
-            self._bytes,
-            direct=None,
-            forward=forward,
-            backward=backward,
-            both=both,
-            forward_gb_s=gb_per_s(self._bytes, forward),
-            backward_gb_s=gb_per_s(self._bytes, backward),
-            both_gb_s=gb_per_s(2 * self._bytes, both),
-            correct=came and came_back and crossed,
-            latency_us=self._latency_us(),
-        )
+        timings = (forward, backward, both)
+        correct = came and came_back and crossed
+        latency_us = self._latency_us()
+        return _pair_rate("gloo", there, self._bytes, timings, None, correct, latency_us)
 
     def _timed(self, directions: list[_Direction], budget_s: float) -> tuple[Timing, bool]:
         """The time of one message (one each way), and whether all arrived as they were sent."""

@@ -1,9 +1,6 @@
-"""``scalewise doctor``: what the devices of this host can do, and what is wrong with them.
+"""An examination: one process a device measures and records, and rules judge what they found.
 
-    python -m scalewise.measure.doctor [--json] [--out FOLDER] [--quick] [--soak S] ...
-
-This process imports no torch: it starts one process a device, which measures and records, and
-turns the records into a report with advice. No setting of any device is changed.
+This process imports no torch. No setting of any device is changed.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from scalewise.config import HardwareConfig
 from scalewise.doctor.host_facts import describe_devices, host_facts
-from scalewise.doctor.plan import ENV_DEVICE, ENV_PARENT, Plan, save_plan
+from scalewise.doctor.plan import ENV_DEVICE, ENV_PARENT, Plan
 from scalewise.doctor.rules import advise
 from scalewise.gpu import Host, HostMismatch, Lease, Leases, discover
 from scalewise.host import (
@@ -44,136 +41,21 @@ from scalewise.records import (
     RecordError,
     load_json,
     save_doctor,
+    save_json,
     to_plain,
 )
 
 if TYPE_CHECKING:
     from scalewise.train import RankContext
 
-
-# Starts one process a device for an examination, watches them, and collects what they left.
-
-
 _GRACE_S = 8.0
 """For the others to finish what they do alone, once a rank has failed."""
 
-
 _POLL_S = 0.05
-
+_LAST_LINES = 3
 
 _PACKAGE_ROOT = str(Path(__file__).parents[2])
 """Where this very package lies: the ranks must not find another one."""
-
-
-_LAST_LINES = 3
-
-
-def run_ranks(
-    plan: Plan, slots: Sequence[DeviceInfo], folder: Path, locks: tuple[int, ...] = ()
-) -> tuple[tuple[RankMeasurements, ...], dict[str, str]]:
-    """Measure on every slot at once. No process is left when this returns or raises.
-
-    Returns what each rank recorded, and for a rank that did not end well the reason.
-    """
-    save_plan(folder, plan)
-    ranks = [_Rank(folder, rank) for rank in range(len(slots))]
-    try:
-        with listen() as listener:
-            port = listener.getsockname()[1]
-            for rank, slot in zip(ranks, slots, strict=True):
-                environment = _environment(slots, slot, rank.number, port)
-                rank.start(environment, locks, listener if rank.number == 0 else None)
-        _wait(ranks, plan.limit_s(len(slots)))
-    finally:
-        for rank in ranks:
-            rank.end()
-    problems = {f"rank {r.number}": problem for r in ranks if (problem := r.problem()) is not None}
-    return tuple(rank.measured() for rank in ranks), problems
-
-
-def _wait(ranks: Sequence[_Rank], limit_s: float) -> None:
-    deadline = time.monotonic() + limit_s
-    failed = False
-    while time.monotonic() < deadline and any(rank.exit_code() is None for rank in ranks):
-        if not failed and any(rank.exit_code() not in (None, 0) for rank in ranks):
-            failed = True
-            deadline = min(deadline, time.monotonic() + _GRACE_S)
-        time.sleep(_POLL_S)
-
-
-def _environment(
-    slots: Sequence[DeviceInfo], slot: DeviceInfo, rank: int, port: int
-) -> dict[str, str]:
-    threads = str(max(1, len(slot.cores)))
-    return {
-        **on_loopback(slot.kind == "cuda"),
-        **scrubbed(os.environ),
-        **rendezvous(rank, rank, len(slots), port),
-        # Every rank sees all GPUs of the examination: rank r's is number r.
-        "CUDA_VISIBLE_DEVICES": ",".join(s.uuid for s in slots if s.uuid is not None),
-        "PYTHONPATH": os.pathsep.join(filter(None, (_PACKAGE_ROOT, os.environ.get("PYTHONPATH")))),
-        "OMP_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
-        ENV_PARENT: str(os.getpid()),
-        ENV_DEVICE: json.dumps(to_plain(slot)),
-    }
-
-
-class _Rank:
-    def __init__(self, folder: Path, number: int) -> None:
-        self.number = number
-        self._folder = folder
-        self._log = folder / f"rank{number}.log"
-        self._process: subprocess.Popen[bytes] | None = None
-        self._ended_by_us = False
-
-    def start(
-        self,
-        environment: dict[str, str],
-        inherited: tuple[int, ...],
-        listener: socket.socket | None,
-    ) -> None:
-        """``listener``: what rank 0 accepts the others on."""
-        if listener is not None:
-            inherited += (listener.fileno(),)
-            environment = {**environment, ENV_LISTENER: str(listener.fileno())}
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "scalewise.doctor.worker", str(self._folder)],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                pass_fds=inherited,
-            )
-
-    def exit_code(self) -> int | None:
-        return None if self._process is None else self._process.poll()
-
-    def end(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._ended_by_us = True
-            self._process.kill()
-            self._process.wait()
-
-    def measured(self) -> RankMeasurements:
-        """What it recorded, up to where it came."""
-        try:
-            return load_json(self._folder / f"rank{self.number}.json", RankMeasurements)
-        except RecordError as error:
-            return RankMeasurements(self.number, "start", missing={"record": str(error)})
-
-    def problem(self) -> str | None:
-        """Why it did not end well, in one line; None if it did."""
-        code = self.exit_code()
-        stage = self.measured().stage
-        if self._ended_by_us:
-            return f"was ended while at {stage!r}: it hung, or another rank had failed"
-        if code == 0:
-            return None
-        text = self._log.read_text(encoding="utf-8", errors="replace") if self._log.exists() else ""
-        last = " | ".join(line.strip() for line in text.strip().splitlines()[-_LAST_LINES:])
-        return f"ended with status {code} while at {stage!r}: {last or 'it said nothing'}"
 
 
 def examine(
@@ -234,15 +116,6 @@ def find_devices(devices: int | None, gpus: tuple[int | str, ...] | None, backen
     return host
 
 
-# An examination as a cell of a sweep, so that what the devices can do lies beside the cells.
-#
-# The first rank examines all devices of the cell and writes ``doctor.json`` into its folder; the
-# others leave them alone. Nothing is trained: there are no steps, and no metrics but the findings.
-
-
-_WHY = "workload=doctor: the devices were examined, nothing was trained"
-
-
 def examine_cell(
     folder: CellFolder,
     rank: RankContext,
@@ -250,9 +123,11 @@ def examine_cell(
     driver: str | None,
     plan: Plan | None = None,
 ) -> RankSummary:
-    """This rank's part of the examination of ``slots``, and the summary it leaves.
+    """This rank's part of the examination of ``slots`` as a cell, and the summary it leaves.
 
-    Raises ValueError for a cell on several hosts: each would need a record of its own.
+    The first rank examines all devices and writes ``doctor.json`` into the cell's folder; the
+    others leave them alone. There are no steps, and no metrics but the findings. Raises ValueError
+    for a cell on several hosts: each would need a record of its own.
     """
     from scalewise.train.recording import untrained_summary
 
@@ -269,16 +144,123 @@ def examine_cell(
             os.sched_setaffinity(0, cores)
         report = examine(plan or Plan(), slots, driver)
         save_doctor(folder.path, report)
-        found = _counts(report)
-    summary = untrained_summary(rank, found, _WHY)
+        severities = Counter(finding.severity for finding in report.findings)
+        found = {
+            "doctor_faults": float(severities["fault"]),
+            "doctor_warnings": float(severities["warning"]),
+            "doctor_seconds": report.duration_s,
+        }
+    why = "workload=doctor: the devices were examined, nothing was trained"
+    summary = untrained_summary(rank, found, why)
     folder.save_rank(summary)
     return summary
 
 
-def _counts(report: DoctorReport) -> dict[str, float | None]:
-    severities = Counter(finding.severity for finding in report.findings)
+def run_ranks(
+    plan: Plan, slots: Sequence[DeviceInfo], folder: Path, locks: tuple[int, ...] = ()
+) -> tuple[tuple[RankMeasurements, ...], dict[str, str]]:
+    """Measure on every slot at once. No process is left when this returns or raises.
+
+    Returns what each rank recorded, and for a rank that did not end well the reason.
+    """
+    save_json(folder / "plan.json", plan)
+    ranks = [_Rank(folder, rank) for rank in range(len(slots))]
+    try:
+        with listen() as listener:
+            port = listener.getsockname()[1]
+            for rank, slot in zip(ranks, slots, strict=True):
+                environment = _environment(slots, slot, rank.number, port)
+                rank.start(environment, locks, listener if rank.number == 0 else None)
+        _wait(ranks, plan.limit_s(len(slots)))
+    finally:
+        for rank in ranks:
+            rank.end()
+    problems = {f"rank {r.number}": problem for r in ranks if (problem := r.problem()) is not None}
+    return tuple(rank.measured() for rank in ranks), problems
+
+
+def _wait(ranks: Sequence[_Rank], limit_s: float) -> None:
+    deadline = time.monotonic() + limit_s
+    failed = False
+    while time.monotonic() < deadline and any(rank.exit_code() is None for rank in ranks):
+        if not failed and any(rank.exit_code() not in (None, 0) for rank in ranks):
+            failed = True
+            deadline = min(deadline, time.monotonic() + _GRACE_S)
+        time.sleep(_POLL_S)
+
+
+def _environment(
+    slots: Sequence[DeviceInfo], slot: DeviceInfo, rank: int, port: int
+) -> dict[str, str]:
+    threads = str(max(1, len(slot.cores)))
     return {
-        "doctor_faults": float(severities["fault"]),
-        "doctor_warnings": float(severities["warning"]),
-        "doctor_seconds": report.duration_s,
+        **on_loopback(slot.kind == "cuda"),
+        **scrubbed(os.environ),
+        **rendezvous(rank, rank, len(slots), port),
+        # Every rank sees all GPUs of the examination: rank r's is number r.
+        "CUDA_VISIBLE_DEVICES": ",".join(s.uuid for s in slots if s.uuid is not None),
+        "PYTHONPATH": os.pathsep.join(filter(None, (_PACKAGE_ROOT, os.environ.get("PYTHONPATH")))),
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        ENV_PARENT: str(os.getpid()),
+        ENV_DEVICE: json.dumps(to_plain(slot)),
     }
+
+
+class _Rank:
+    """The process of one rank."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self.number = number
+        self._folder = folder
+        self._log = folder / f"rank{number}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ended_by_us = False
+
+    def start(
+        self,
+        environment: dict[str, str],
+        inherited: tuple[int, ...],
+        listener: socket.socket | None,
+    ) -> None:
+        """``listener``: what rank 0 accepts the others on."""
+        if listener is not None:
+            inherited += (listener.fileno(),)
+            environment = {**environment, ENV_LISTENER: str(listener.fileno())}
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "scalewise.doctor.worker", str(self._folder)],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=inherited,
+            )
+
+    def exit_code(self) -> int | None:
+        return None if self._process is None else self._process.poll()
+
+    def end(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._ended_by_us = True
+            self._process.kill()
+            self._process.wait()
+
+    def measured(self) -> RankMeasurements:
+        """What it recorded, up to where it came."""
+        try:
+            return load_json(self._folder / f"rank{self.number}.json", RankMeasurements)
+        except RecordError as error:
+            return RankMeasurements(self.number, "start", missing={"record": str(error)})
+
+    def problem(self) -> str | None:
+        """Why it did not end well, in one line; None if it did."""
+        code = self.exit_code()
+        stage = self.measured().stage
+        if self._ended_by_us:
+            return f"was ended while at {stage!r}: it hung, or another rank had failed"
+        if code == 0:
+            return None
+        text = self._log.read_text(encoding="utf-8", errors="replace") if self._log.exists() else ""
+        last = " | ".join(line.strip() for line in text.strip().splitlines()[-_LAST_LINES:])
+        return f"ended with status {code} while at {stage!r}: {last or 'it said nothing'}"

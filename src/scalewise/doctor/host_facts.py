@@ -1,6 +1,6 @@
-"""What a host grants a run, read from the kernel. Nothing here needs a GPU or torch.
+"""Facts of a host and its GPUs, read from the kernel and from NVML before anything is measured.
 
-Every reader returns None where the kernel does not tell; :func:`host_facts` then notes why.
+Nothing here needs a GPU or torch. A reader returns None where it is not told.
 """
 
 from __future__ import annotations
@@ -8,9 +8,12 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from scalewise.gpu import GpuDevice, Nvml, NvmlError, NvmlUnavailable, open_nvml
 from scalewise.host import (
@@ -23,7 +26,80 @@ from scalewise.host import (
 )
 from scalewise.records import DeviceFacts, DeviceInfo, HostFacts, NumaNode, PairLink, PcieLink
 
-# What NVML and sysfs say of the GPUs that are examined, and of how they are joined.
+
+def host_facts(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> HostFacts:
+    """The facts of the host; None where the kernel does not tell, with the reason in ``missing``.
+
+    ``root`` is where /proc and /sys are looked for.
+    """
+    shm: tuple[float, float] | None = None
+    with suppress(OSError):
+        found = os.statvfs("/dev/shm")
+        shm = found.f_blocks * found.f_frsize / 2**20, found.f_bavail * found.f_frsize / 2**20
+    memory = psutil.virtual_memory()
+    nodes = numa_nodes(root / "sys/devices/system/node")
+    cores = usable_cores()
+    governor = _read(root / f"sys/devices/system/cpu/cpu{cores[0]}/cpufreq/scaling_governor")
+    pressure = cpu_pressure_percent(root / "proc/pressure/cpu")
+    missing = {
+        "shm": "/dev/shm is not mounted" if shm is None else None,
+        "numa_nodes": None if nodes else "the kernel lists no NUMA nodes",
+        "cpu_governor": "no cpufreq here (common in virtual machines)" if not governor else None,
+        "cpu_pressure": "the kernel keeps no pressure figures" if pressure is None else None,
+    }
+    return HostFacts(
+        host=host_id(),
+        platform=platform.platform(),
+        processor=processor_name(),
+        usable_cores=cores,
+        cpu_quota=cpu_quota(),
+        memory_limit_mib=memory_limit_mib(),
+        memory_total_mib=memory.total / 2**20,
+        memory_available_mib=memory.available / 2**20,
+        shm_total_mib=shm[0] if shm else None,
+        shm_free_mib=shm[1] if shm else None,
+        numa_nodes=nodes,
+        cpu_governor=governor,
+        cpu_pressure_percent=pressure,
+        environment=recorded_in(environment),
+        missing={key: reason for key, reason in missing.items() if reason is not None},
+    )
+
+
+def numa_nodes(folder: Path) -> tuple[NumaNode, ...]:
+    """The NUMA nodes with their cores, memory-only nodes included."""
+    nodes = []
+    for path in folder.glob("node[0-9]*"):
+        text = _read(path / "cpulist")
+        if text is not None:
+            nodes.append(NumaNode(int(path.name.removeprefix("node")), parse_cpu_list(text)))
+    return tuple(sorted(nodes, key=lambda node: node.node))
+
+
+def parse_cpu_list(text: str) -> tuple[int, ...]:
+    """``0-2,8`` as the kernel writes it: (0, 1, 2, 8)."""
+    cores: list[int] = []
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        cores.extend(range(int(first), int(last or first) + 1))
+    return tuple(cores)
+
+
+def cpu_pressure_percent(path: Path) -> float | None:
+    """Share of the last 10 s in which a task that could run waited for a core, on the machine."""
+    for line in (_read(path) or "").splitlines():
+        kind, *fields = line.split()
+        values = dict(f.split("=", 1) for f in fields)
+        if kind == "some" and "avg10" in values:
+            return float(values["avg10"])
+    return None
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
 
 
 def describe_devices(
@@ -49,16 +125,12 @@ def _facts(nvml: Nvml, slot: DeviceInfo, gpu: GpuDevice | None) -> DeviceFacts:
         sample = nvml.sample(gpu, slow=True)
     except NvmlError as error:
         return DeviceFacts(slot, gpu.pci_bus_id, gpu.cores, missing={"nvml": str(error)})
-    processes = sample.processes
-    others = None
-    if processes is not None:
-        others = sum(p.pid != os.getpid() for p in processes)
     wanted = ("ecc_uncorrected", "remapped_rows", "processes")
     return DeviceFacts(
         slot,
         gpu.pci_bus_id,
         gpu.cores,
-        others,
+        None if sample.processes is None else sum(p.pid != os.getpid() for p in sample.processes),
         sample.ecc_uncorrected,
         sample.remapped_rows,
         {name: reason for name, reason in nvml.unavailable.items() if name in wanted},
@@ -107,106 +179,4 @@ def _number(api: Any, question: Callable[[Any], int], handle: Any) -> int | None
     try:
         return int(question(handle)) or None  # 0 is what a virtual machine hides it behind
     except api.NVMLError:
-        return None
-
-
-_SHM = Path("/dev/shm")
-
-
-def host_facts(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> HostFacts:
-    """Everything at once. ``root`` is where /proc and /sys are looked for."""
-    shm = shm_mib()
-    memory = memory_mib(root / "proc/meminfo")
-    nodes = numa_nodes(root / "sys/devices/system/node")
-    cores = usable_cores()
-    governor = cpu_governor(root / "sys/devices/system/cpu", cores[0])
-    pressure = cpu_pressure_percent(root / "proc/pressure/cpu")
-    missing = {
-        "shm": "/dev/shm is not mounted" if shm is None else None,
-        "memory": "/proc/meminfo does not tell" if memory is None else None,
-        "numa_nodes": None if nodes else "the kernel lists no NUMA nodes",
-        "cpu_governor": "no cpufreq here (common in virtual machines)" if not governor else None,
-        "cpu_pressure": "the kernel keeps no pressure figures" if pressure is None else None,
-    }
-    return HostFacts(
-        host=host_id(),
-        platform=platform.platform(),
-        processor=processor_name(),
-        usable_cores=cores,
-        cpu_quota=cpu_quota(),
-        memory_limit_mib=memory_limit_mib(),
-        memory_total_mib=memory[0] if memory else None,
-        memory_available_mib=memory[1] if memory else None,
-        shm_total_mib=shm[0] if shm else None,
-        shm_free_mib=shm[1] if shm else None,
-        numa_nodes=nodes,
-        cpu_governor=governor,
-        cpu_pressure_percent=pressure,
-        environment=recorded_in(environment),
-        missing={key: reason for key, reason in missing.items() if reason is not None},
-    )
-
-
-def shm_mib(folder: Path = _SHM) -> tuple[float, float] | None:
-    """(size, free) of the file system that shared memory lies in, in MiB."""
-    try:
-        found = os.statvfs(folder)
-    except OSError:
-        return None
-    unit = found.f_frsize / 2**20
-    return found.f_blocks * unit, found.f_bavail * unit
-
-
-def memory_mib(meminfo: Path = Path("/proc/meminfo")) -> tuple[float, float] | None:
-    """(total, available) memory of the machine in MiB, as the kernel counts it."""
-    text = _read(meminfo)
-    lines = dict(line.split(":", 1) for line in (text or "").splitlines() if ":" in line)
-    try:
-        # "kB" there means KiB.
-        total, available = (
-            int(lines[key].split()[0]) / 1024 for key in ("MemTotal", "MemAvailable")
-        )
-    except (KeyError, ValueError):
-        return None
-    return total, available
-
-
-def numa_nodes(folder: Path = Path("/sys/devices/system/node")) -> tuple[NumaNode, ...]:
-    """The NUMA nodes with their cores, memory-only nodes included."""
-    nodes = []
-    for path in folder.glob("node[0-9]*"):
-        text = _read(path / "cpulist")
-        if text is not None:
-            nodes.append(NumaNode(int(path.name.removeprefix("node")), parse_cpu_list(text)))
-    return tuple(sorted(nodes, key=lambda node: node.node))
-
-
-def parse_cpu_list(text: str) -> tuple[int, ...]:
-    """``0-2,8`` as the kernel writes it: (0, 1, 2, 8)."""
-    cores: list[int] = []
-    for part in filter(None, text.strip().split(",")):
-        first, _, last = part.partition("-")
-        cores.extend(range(int(first), int(last or first) + 1))
-    return tuple(cores)
-
-
-def cpu_governor(folder: Path, core: int) -> str | None:
-    """How the kernel chooses that core's frequency: ``performance``, ``powersave``, ..."""
-    return _read(folder / f"cpu{core}" / "cpufreq/scaling_governor")
-
-
-def cpu_pressure_percent(path: Path = Path("/proc/pressure/cpu")) -> float | None:
-    """Share of the last 10 s in which a task that could run waited for a core, on the machine."""
-    for line in (_read(path) or "").splitlines():
-        kind, *fields = line.split()
-        values = dict(f.split("=", 1) for f in fields)
-        if kind == "some" and "avg10" in values:
-            return float(values["avg10"])
-    return None
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except OSError:
         return None

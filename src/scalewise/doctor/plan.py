@@ -1,8 +1,4 @@
-"""What an examination measures and how long it may take. Torch-free.
-
-Sizes are given, times are budgets: a slow host measures the same things with fewer repetitions,
-so that eight GPUs are done within a minute.
-"""
+"""The plan of an examination, and the record that one rank keeps of it. Torch-free."""
 
 from __future__ import annotations
 
@@ -15,74 +11,79 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from scalewise.config import first_line
-from scalewise.records import Backend, RankMeasurements, load_json, save_json
+from scalewise.records import Backend, RankMeasurements, save_json
 
 if TYPE_CHECKING:
     import torch
 
+T = TypeVar("T")
 
 ENV_DEVICE = "SCALEWISE_DEVICE"
 """This rank's DeviceInfo as JSON."""
 
-
 ENV_PARENT = "SCALEWISE_SUPERVISOR_PID"
-
 
 _MIB = 2**20
 
 
 @dataclass(frozen=True)
+class Budget:
+    """Sizes are given and times are limits: a slow host measures the same with fewer repetitions.
+
+    Seconds are of one measurement on one rank unless said otherwise. With these, eight GPUs are
+    done within a minute.
+    """
+
+    gemm_s: float = 0.5
+    launch_s: float = 0.4
+    """All launch costs together."""
+    copy_s: float = 0.2
+    staging_s: float = 0.06
+    staging_bytes: int = 128 * _MIB
+    pair_s: float = 0.03
+    """One direction of one pair of GPUs."""
+    pair_bytes: int = 256 * _MIB
+    gloo_pairs_s: float = 2.0
+    """All pairs together."""
+    gloo_pair_bytes: int = 4 * _MIB
+    gpu_memory_bytes: int = 1024 * _MIB
+    """Large against any cache of the device."""
+    cpu_memory_bytes: int = 256 * _MIB
+    size_factor: int = 4
+    """From one size of a collective's message to the next."""
+    nccl_s: float = 8.0
+    """All collectives of a backend together, on all ranks at once."""
+    gloo_s: float = 6.0
+
+
+_QUICK = Budget(
+    gemm_s=0.15,
+    launch_s=0.1,
+    copy_s=0.05,
+    staging_s=0.03,
+    staging_bytes=64 * _MIB,
+    pair_s=0.01,
+    pair_bytes=64 * _MIB,
+    gloo_pairs_s=0.6,
+    gloo_pair_bytes=_MIB,
+    cpu_memory_bytes=64 * _MIB,
+    size_factor=64,
+    nccl_s=3.0,
+    gloo_s=4.0,
+)
+
+
+@dataclass(frozen=True)
 class Plan:
-    """Seconds are of one measurement on one rank unless said otherwise."""
+    """The user's choices for an examination."""
 
     quick: bool = False
     soak_s: float = 0.0
     backend: Literal["auto", "nccl", "gloo"] = "auto"
 
     @property
-    def gemm_s(self) -> float:
-        return 0.15 if self.quick else 0.5
-
-    @property
-    def launch_s(self) -> float:
-        """All launch costs together."""
-        return 0.1 if self.quick else 0.4
-
-    @property
-    def copy_s(self) -> float:
-        return 0.05 if self.quick else 0.2
-
-    @property
-    def staging_s(self) -> float:
-        return 0.03 if self.quick else 0.06
-
-    @property
-    def staging_bytes(self) -> int:
-        return (64 if self.quick else 128) * _MIB
-
-    @property
-    def pair_s(self) -> float:
-        """One direction of one pair of GPUs."""
-        return 0.01 if self.quick else 0.03
-
-    @property
-    def pair_bytes(self) -> int:
-        return (64 if self.quick else 256) * _MIB
-
-    @property
-    def gloo_pairs_s(self) -> float:
-        """All pairs together."""
-        return 0.6 if self.quick else 2.0
-
-    @property
-    def gloo_pair_bytes(self) -> int:
-        return (1 if self.quick else 4) * _MIB
-
-    def memory_bytes(self, device_kind: str) -> int:
-        """Large against any cache of the device."""
-        if device_kind == "cuda":
-            return 1024 * _MIB
-        return (64 if self.quick else 256) * _MIB
+    def budget(self) -> Budget:
+        return _QUICK if self.quick else Budget()
 
     def backends(self, device_kind: str) -> tuple[Backend, ...]:
         """NCCL only where there are GPUs; gloo runs in host memory everywhere."""
@@ -91,50 +92,24 @@ class Plan:
         return ("nccl",) if self.backend == "nccl" else ("nccl", "gloo")
 
     def sizes(self, backend: Backend) -> tuple[int, ...]:
-        """Bytes of the collectives' messages, smallest first."""
-        factor = 64 if self.quick else 4
-        return message_sizes((1024 if backend == "nccl" else 64) * _MIB, factor)
-
-    def collectives_s(self, backend: Backend) -> float:
-        """All collectives of a backend together, on all ranks at once."""
-        if backend == "nccl":
-            return 3.0 if self.quick else 8.0
-        return 4.0 if self.quick else 6.0
+        """Bytes of the collectives' messages, from 8 up to the largest, which is always there."""
+        largest = (1024 if backend == "nccl" else 64) * _MIB
+        sizes = [8]
+        while (size := sizes[-1] * self.budget.size_factor) < largest:
+            sizes.append(size)
+        return (*sizes, largest)
 
     def limit_s(self, devices: int) -> float:
         """After this long, ranks that have not ended are ended: something hangs."""
         return 120.0 + self.soak_s + 2.0 * devices
 
 
-def message_sizes(largest: int, factor: int = 4, smallest: int = 8) -> tuple[int, ...]:
-    """Bytes from ``smallest`` in steps of ``factor`` up to ``largest``, which is always there."""
-    sizes = []
-    size = smallest
-    while size < largest:
-        sizes.append(size)
-        size *= factor
-    return (*sizes, largest)
-
-
-def save_plan(folder: Path, plan: Plan) -> None:
-    save_json(folder / "plan.json", plan)
-
-
-def load_plan(folder: Path) -> Plan:
-    return load_json(folder / "plan.json", Plan)
-
-
-# The record one rank keeps while it measures.
-#
-# ``rank<r>.json`` is rewritten after each measurement, so that a crash or a hang in one leaves
-# what came before.
-
-
-T = TypeVar("T")
-
-
 class RankRecord:
-    """What was measured so far, on disk at every moment."""
+    """The measurements of one rank so far.
+
+    The file is rewritten after each of them, so that a crash or a hang in one leaves what came
+    before.
+    """
 
     def __init__(self, path: Path, rank: int, device: torch.device) -> None:
         self.found = RankMeasurements(rank, "start")
@@ -145,6 +120,12 @@ class RankRecord:
         """Replace fields of :class:`RankMeasurements`."""
         self.found = replace(self.found, **changes)  # type: ignore[arg-type]
         save_json(self._path, self.found)
+
+    def add(self, field: str, name: str, work: Callable[[], object]) -> None:
+        """Append the result of ``work`` to a tuple of :class:`RankMeasurements`."""
+        result = self.attempt(name, work)
+        if result is not None:
+            self.note(**{field: (*getattr(self.found, field), result)})
 
     def miss(self, name: str, reason: str) -> None:
         self.note(missing={**self.found.missing, name: reason})

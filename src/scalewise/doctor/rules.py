@@ -1,4 +1,8 @@
-"""Findings about single devices and how well they match."""
+"""Findings of an examination: pure functions from the report. Torch-free.
+
+Each rule looks at one known fault and returns nothing where the measurement it needs is missing:
+what is not known is not accused. The thresholds are wide, so that a healthy host gets no finding.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +18,25 @@ from scalewise.records import DoctorReport, Finding, Soak
 _Times = tuple[float, float, float]
 """Median, fastest and slowest repetition in microseconds."""
 
-
 _SLOW_TWIN = 0.92
 """GPUs of one kind differ by a few percent on one host; this far below its twins is a finding."""
-
 
 _STEADY = 0.95
 """The endurance run's last third over its first."""
 
-
 _THERMAL = ("thermal", "hardware slowdown", "power brake")
-
-
 _SLOW_LAUNCH_US = 20.0
+_ENOUGH_SHM_MIB = 1024.0
+_FREE_SHM_MIB = 256.0
+_BUSY_PERCENT = 10.0
+_ENOUGH_MEMORY_MIB = {"cuda": 16_384.0, "cpu": 2_048.0}
+
+
+def advise(report: DoctorReport) -> list[Finding]:
+    """All findings, the gravest first."""
+    rank = {"fault": 0, "warning": 1, "note": 2}
+    found = [finding for rule in RULES for finding in rule(report)]
+    return sorted(found, key=lambda finding: rank[finding.severity])
 
 
 def pcie_below_maximum(report: DoctorReport) -> Iterator[Finding]:
@@ -214,21 +224,6 @@ def _pinned_words(report: DoctorReport, number: int) -> str:
     return f"; {', '.join(rates[:2])}" if rates else ""
 
 
-# Findings about what the host grants.
-
-
-_ENOUGH_SHM_MIB = 1024.0
-
-
-_FREE_SHM_MIB = 256.0
-
-
-_BUSY_PERCENT = 10.0
-
-
-_ENOUGH_MEMORY_MIB = {"cuda": 16_384.0, "cpu": 2_048.0}
-
-
 def small_shared_memory(report: DoctorReport) -> Iterator[Finding]:
     total, free = report.host.shm_total_mib, report.host.shm_free_mib
     if total is None or free is None:
@@ -339,13 +334,6 @@ def power_saving(report: DoctorReport) -> Iterator[Finding]:
         )
 
 
-# What an examination means: pure functions from the report to findings. Torch-free.
-#
-# Each rule looks at one known fault and returns nothing where the measurement it needs is missing:
-# what is not known is not accused. The thresholds are wide, so that a healthy host gets no
-# finding.
-
-
 RULES: tuple[Callable[[DoctorReport], Iterator[Finding]], ...] = (
     link_rules.wrong_data,
     worn_memory,
@@ -365,10 +353,3 @@ RULES: tuple[Callable[[DoctorReport], Iterator[Finding]], ...] = (
     slow_launches,
     power_saving,
 )
-
-
-def advise(report: DoctorReport) -> list[Finding]:
-    """All findings, the gravest first."""
-    rank = {"fault": 0, "warning": 1, "note": 2}
-    found = [finding for rule in RULES for finding in rule(report)]
-    return sorted(found, key=lambda finding: rank[finding.severity])

@@ -1,9 +1,6 @@
-"""What one rank of ``scalewise doctor`` runs.
+"""The program of one rank: ``python -m scalewise.doctor.worker <folder>``.
 
-    python -m scalewise.measure.doctor_worker <folder>
-
-A measurement that fails is recorded as missing, with its reason, and the others go on: see
-:class:`~scalewise.measure.doctor_record.RankRecord`.
+A measurement that fails is recorded as missing, with its reason, and the others go on.
 """
 
 from __future__ import annotations
@@ -15,12 +12,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scalewise.doctor.plan import ENV_DEVICE, ENV_PARENT, Plan, RankRecord, load_plan
+from scalewise.doctor.plan import ENV_DEVICE, ENV_PARENT, Plan, RankRecord
 from scalewise.host import die_with_parent
-from scalewise.records import Backend, DeviceInfo, DeviceSample, build
+from scalewise.records import Backend, DeviceInfo, DeviceSample, build, load_json
 
 if TYPE_CHECKING:
     import torch
@@ -36,7 +34,8 @@ def main() -> int:
         # Before torch is imported: it counts the cores then.
         os.sched_setaffinity(0, device.cores)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    return Examination(load_plan(folder), folder, rank, size, device).run()
+    plan = load_json(folder / "plan.json", Plan)
+    return Examination(plan, folder, rank, size, device).run()
 
 
 class Examination:
@@ -47,7 +46,7 @@ class Examination:
 
         from scalewise.train import Team
 
-        self.plan = plan
+        self.plan, self.budget = plan, plan.budget
         self.info = device
         self.device = torch.device("cpu")
         if device.kind == "cuda":
@@ -83,62 +82,47 @@ class Examination:
         self.record.note(stage="done")
         return 1 if apart and self.size > 1 else 0
 
-    # Stages
-
     def _gemm(self) -> None:
         from scalewise.doctor.compute import gemm_rate, precisions
 
         for precision in precisions(self.device):
             self.team.barrier()  # all at once, as in training
-            rate = self.record.attempt(
-                f"gemm {precision}", partial(gemm_rate, self.device, precision, self.plan.gemm_s)
-            )
-            if rate is not None:
-                self.record.note(gemm=(*self.record.found.gemm, rate))
+            rate = partial(gemm_rate, self.device, precision, self.budget.gemm_s)
+            self.record.add("gemm", f"gemm {precision}", rate)
 
     def _launches(self) -> None:
         from scalewise.doctor.compute import launch_costs
 
         launch = self.record.attempt(
-            "launches", lambda: launch_costs(self.device, self.plan.launch_s)
+            "launches", lambda: launch_costs(self.device, self.budget.launch_s)
         )
         self.record.note(launch=launch or ())
 
     def _copies(self) -> None:
-        from scalewise.doctor.copies import memory_copy
+        from scalewise.doctor.copies import HostCopies, memory_copy
 
-        plan = self.plan
+        on_gpu, budget = self.device.type == "cuda", self.budget
+        size = budget.gpu_memory_bytes if on_gpu else budget.cpu_memory_bytes
         self.team.barrier()
-        copy = self.record.attempt(
-            "copy in memory",
-            lambda: memory_copy(self.device, plan.memory_bytes(self.device.type), plan.copy_s),
+        self.record.add(
+            "copies", "copy in memory", lambda: memory_copy(self.device, size, budget.copy_s)
         )
-        if copy is not None:
-            self.record.note(copies=(*self.record.found.copies, copy))
-        if self.device.type == "cuda":
-            from scalewise.doctor.copies import HostCopies
-
+        if on_gpu:
             self.record.release()
-            HostCopies(self.record, self.team, self.plan, self.info, self.device).run()
+            HostCopies(self.record, self.team, budget, self.info, self.device).run()
 
     def _pairs(self) -> None:
-        from itertools import combinations
-
         from scalewise.doctor.copies import cuda_pair, gloo_pairs
 
-        plan, team = self.plan, self.team
+        budget, team = self.budget, self.team
         if self.device.type == "cuda":
             for pair in combinations(range(team.size), 2):
                 if team.rank == 0:
-                    rate = self.record.attempt(
-                        f"copies between ranks {pair[0]} and {pair[1]}",
-                        partial(cuda_pair, *pair, plan.pair_bytes, plan.pair_s),
-                    )
-                    if rate is not None:
-                        self.record.note(pairs=(*self.record.found.pairs, rate))
+                    rate = partial(cuda_pair, *pair, budget.pair_bytes, budget.pair_s)
+                    self.record.add("pairs", f"copies between ranks {pair[0]} and {pair[1]}", rate)
                 team.barrier()  # after each, so that nobody waits long enough to give up
             return
-        rates = gloo_pairs(team, plan.gloo_pair_bytes, plan.gloo_pairs_s)
+        rates = gloo_pairs(team, budget.gloo_pair_bytes, budget.gloo_pairs_s)
         if team.rank == 0:
             self.record.note(pairs=rates)
 
@@ -156,13 +140,13 @@ class Examination:
         return True
 
     def _series(self, backend: Backend, device: torch.device) -> bool:
-        from scalewise.doctor.collectives import measure_all
+        from scalewise.doctor.collectives import Ranks, measure_all
 
-        plan, team = self.plan, self.team
+        team = self.team
         group = team.gloo if backend == "gloo" else team.nccl()
-        series = measure_all(
-            team, backend, plan.sizes(backend), plan.collectives_s(backend), device, group
-        )
+        budget_s = self.budget.gloo_s if backend == "gloo" else self.budget.nccl_s
+        ranks = Ranks(team, backend, device, group)
+        series = measure_all(ranks, self.plan.sizes(backend), budget_s)
         if team.rank == 0:
             self.record.note(collectives=(*self.record.found.collectives, *series.rates))
         if team.rank == 0 or series.broken:

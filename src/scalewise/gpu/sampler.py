@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -181,15 +182,15 @@ class SeriesRecorder:
         self._said.update(unavailable)
         # Conditions are those of GPUs: a process has neither clocks nor memory of its own.
         self._devices = {d.id: d for d in devices} if source == "nvml" else {}
-        with self._giving_up():
+        try:
             self._writer = DeviceSeriesWriter(
                 self._path, host_id(), source, self._interval_s, tuple(devices), unavailable
             )
+        except OSError as error:
+            self._give_up(error)
 
     def add_device(self, device: SampledDevice) -> None:
-        with self._giving_up():
-            if self._writer is not None:
-                self._writer.add_device(device)
+        self._write(lambda writer: writer.add_device(device))
 
     def accept(self, reading: Reading) -> None:
         """Record a reading and its events, with the alerts that they give rise to."""
@@ -202,9 +203,7 @@ class SeriesRecorder:
             self.append(reading.time, reading.samples, reading.cost_ms)
 
     def append(self, when: float, samples: Mapping[str, DeviceSample], cost_ms: float) -> None:
-        with self._giving_up():
-            if self._writer is not None:
-                self._writer.append(when, samples, cost_ms)
+        self._write(lambda writer: writer.append(when, samples, cost_ms))
         for uuid, sample in samples.items():
             if uuid in self._devices:
                 self._alert(self._alerts.check(when, self._devices[uuid], sample))
@@ -215,38 +214,35 @@ class SeriesRecorder:
             return
         self._said.add(problem)
         self._problems.append(problem)
-        with self._giving_up():
-            if self._writer is not None:
-                self._writer.note(problem)
+        self._write(lambda writer: writer.note(problem))
 
     def unavailable(self, reasons: Mapping[str, str]) -> None:
         """Record metrics that turned out not to be there."""
-        for metric, reason in reasons.items():
-            with self._giving_up():
-                if metric not in self._said and self._writer is not None:
-                    self._said.add(metric)
-                    self._writer.unavailable(metric, reason)
+        for metric in [metric for metric in reasons if metric not in self._said]:
+            self._said.add(metric)
+            self._write(
+                partial(DeviceSeriesWriter.unavailable, metric=metric, reason=reasons[metric])
+            )
 
     def close(self) -> None:
-        with self._giving_up():
-            if self._writer is not None:
-                self._writer.close()
+        self._write(lambda writer: writer.close())
         self._writer = None
 
     def _alert(self, alerts: Iterable[Alert]) -> None:
-        with self._giving_up():
-            for alert in alerts:
-                if self._writer is not None:
-                    self._writer.alert(alert)
+        for alert in alerts:
+            self._write(partial(DeviceSeriesWriter.alert, alert=alert))
 
-    @contextmanager
-    def _giving_up(self) -> Iterator[None]:
+    def _write(self, write: Callable[[DeviceSeriesWriter], None]) -> None:
         """End the record at the first write that fails."""
-        try:
-            yield
-        except OSError as error:
-            self._writer = None
-            self._problems.append(f"device samples are no longer recorded: {error}")
+        if self._writer is not None:
+            try:
+                write(self._writer)
+            except OSError as error:
+                self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        self._writer = None
+        self._problems.append(f"device samples are no longer recorded: {error}")
 
 
 class Ticks:

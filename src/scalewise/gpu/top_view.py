@@ -290,18 +290,18 @@ def _totals(frame: Frame, width: int) -> list[Text]:
     samples = [frame.samples[d.id] for d in frame.devices if d.id in frame.samples]
     if not samples:
         return [_line(("no device answers", "red"))]
+
+    def known(metric: str) -> list[float]:
+        return [value for s in samples if (value := getattr(s, metric)) is not None]
+
     parts: list[str] = []
-    used = [s.memory_used_mib for s in samples if s.memory_used_mib is not None]
-    if used:
+    if used := known("memory_used_mib"):
         parts.append(f"memory {sum(used) / 1024:.1f} GiB")
-    power = [s.power_w for s in samples if s.power_w is not None]
-    if power:
+    if power := known("power_w"):
         parts.append(f"power {sum(power):.0f} W")
-    busy = [s.utilization_percent for s in samples if s.utilization_percent is not None]
-    if busy:
+    if busy := known("utilization_percent"):
         parts.append(f"utilisation {sum(busy) / len(busy):.0f} % on average")
-    hot = [s.temperature_c for s in samples if s.temperature_c is not None]
-    if hot:
+    if hot := known("temperature_c"):
         parts.append(f"hottest {max(hot):.0f} °C")
     lines = [_line(("all  ", "bold dim"), ", ".join(parts))]
     balance = _balance(samples, width)

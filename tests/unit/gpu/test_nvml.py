@@ -18,11 +18,11 @@ from fakes.nvml.scenario import (
     TIMEOUT,
     VERSION_MISMATCH,
     Scenario,
-    environment,
     gpu_uuid,
     mig_uuid,
 )
 from scalewise.gpu import NvmlUnavailable, open_nvml
+from scalewise.gpu.leases import visible_devices
 from scalewise.gpu.metrics import GPM_METRICS, throttle_words
 from scalewise.gpu.nvml_queries import GpuLost
 
@@ -32,9 +32,10 @@ Use = Callable[[Scenario], Path]
 def test_the_core_lane_reads_every_value_in_its_unit(fake_nvml: Use) -> None:
     fake_nvml(Scenario().h200(2))
     with open_nvml() as nvml:
-        _, second = nvml.devices()
+        first, second = nvml.devices()
         sample = nvml.sample(second)
         assert nvml.driver_version() == "999.01"
+        assert nvml.link(first, second) == "NV18", "through switches"
     assert (second.name, second.uuid, second.cores) == ("NVIDIA H200", gpu_uuid(1), (2, 3))
     assert (second.memory_total_mib, second.power_limit_w) == (143_771, 700)
     assert sample.utilization_percent == 89
@@ -77,23 +78,15 @@ def test_gpm_needs_two_samples_more_than_100_ms_apart(fake_nvml: Use) -> None:
     assert not nvml.unavailable and not nvml.faults
 
 
-def test_a_gpu_without_gpm_says_so_once_for_each_of_its_metrics(fake_nvml: Use) -> None:
-    fake_nvml(Scenario().h200(1, gpm=False))
-    with open_nvml() as nvml:
-        sample = nvml.sample(nvml.devices()[0], gpm=True)
-    assert sample.sm_activity_percent is None
-    assert nvml.unavailable == dict.fromkeys(GPM_METRICS, "not supported (GPU 0)")
-
-
-def test_permission_refused_is_a_reason_and_leaves_the_other_metrics(fake_nvml: Use) -> None:
-    scenario = Scenario().h200(2)
-    fake_nvml(scenario.fault(1, "power_mw", NO_PERMISSION).fault(1, "gpm", NO_PERMISSION))
+def test_metrics_that_are_not_there_are_reasons_and_leave_the_others(fake_nvml: Use) -> None:
+    fake_nvml(Scenario().h200(2, gpm=False).fault(1, "power_mw", NO_PERMISSION))
     with open_nvml() as nvml:
         first, second = (nvml.sample(d, gpm=True) for d in nvml.devices())
-    assert (first.power_w, second.power_w) == (600, None)
-    assert second.utilization_percent == 89
-    assert nvml.unavailable["power_w"] == "insufficient permissions (GPU 1)"
-    assert nvml.unavailable["sm_activity_percent"] == "insufficient permissions (GPU 1)"
+    assert (first.power_w, second.power_w, second.utilization_percent) == (600, None, 89)
+    assert nvml.unavailable == {
+        **dict.fromkeys(GPM_METRICS, "not supported (GPU 0)"),
+        "power_w": "insufficient permissions (GPU 1)",
+    }
 
 
 def test_an_unexpected_error_is_kept_as_a_fault_and_asked_again(fake_nvml: Use) -> None:
@@ -111,23 +104,17 @@ def test_an_unexpected_error_is_kept_as_a_fault_and_asked_again(fake_nvml: Use) 
 
 @pytest.mark.parametrize("code", [GPU_IS_LOST, DRIVER_NOT_LOADED, VERSION_MISMATCH])
 def test_a_gpu_that_is_gone_raises_gpu_lost(fake_nvml: Use, code: int) -> None:
-    scenario = Scenario().h200(2)
+    scenario = Scenario().h200(3)
     later = time.monotonic() - scenario.origin + 0.2
-    fake_nvml(scenario.fault(1, "*", code, at=later))
+    fake_nvml(scenario.fault(1, "*", code, at=later).fault(2, "*", GPU_IS_LOST))
     with open_nvml() as nvml:
         first, second = nvml.devices()
+        assert nvml.faults == {"GPU 2": "GPU is lost"}, "before the start"
         time.sleep(0.25)
         with pytest.raises(GpuLost) as lost:
             nvml.sample(second)
         assert lost.value.uuid == gpu_uuid(1)
         assert nvml.sample(first).power_w == 600
-
-
-def test_a_gpu_lost_before_the_start_is_left_out_and_named(fake_nvml: Use) -> None:
-    fake_nvml(Scenario().h200(3).fault(1, "*", GPU_IS_LOST))
-    with open_nvml() as nvml:
-        assert [d.index for d in nvml.devices()] == [0, 2]
-    assert nvml.faults == {"GPU 1": "GPU is lost"}
 
 
 def test_mig_instances_are_found_and_tell_what_they_can(fake_nvml: Use) -> None:
@@ -162,62 +149,60 @@ def test_links_and_peers_in_the_words_of_nvidia_smi(fake_nvml: Use) -> None:
         assert nvml.peer_access(a, c) == "disabled by a driver setting"
 
 
-def test_links_through_switches_are_counted(fake_nvml: Use) -> None:
-    fake_nvml(Scenario().h200(2))
+@pytest.mark.parametrize(
+    ("variable", "expected"),
+    [
+        (None, [gpu_uuid(0), gpu_uuid(1), mig_uuid(2, 3)]),
+        ("1,0", [gpu_uuid(1), gpu_uuid(0)]),
+        (gpu_uuid(1), [gpu_uuid(1)]),
+        (f"{mig_uuid(2, 5)}", [mig_uuid(2, 5)]),
+        (f"MIG-{gpu_uuid(2)}/5/0", [mig_uuid(2, 5)]),
+        ("", []),
+        ("-1", []),
+        ("0,7,1", [gpu_uuid(0)]),
+        ("0,0", []),
+        ("GPU-0", []),  # the beginning of more than one
+    ],
+)
+def test_cuda_visible_devices(fake_nvml: Use, variable: str | None, expected: list[str]) -> None:
+    fake_nvml(Scenario().h200(3).mig(2, 3).mig(2, 5))
+    env = {} if variable is None else {"CUDA_VISIBLE_DEVICES": variable}
     with open_nvml() as nvml:
-        assert nvml.link(*nvml.devices()) == "NV18"
+        assert [d.uuid for d in visible_devices(nvml, env)] == expected
+
+
+def test_throttle_reasons_in_words() -> None:
+    assert throttle_words(0x1) == (), "idle is none"
+    assert throttle_words(0x4 | 0x1) == ("power cap",)
+    assert throttle_words(0x60) == ("thermal slowdown (software)", "thermal slowdown (hardware)")
+    assert throttle_words(0x8000) == ("reason 0x8000",)
 
 
 @pytest.mark.parametrize(
-    ("mask", "words"),
+    ("scenario", "reason"),
     [
-        (0x1, ()),
-        (0x4 | 0x1, ("power cap",)),
-        (0x60, ("thermal slowdown (software)", "thermal slowdown (hardware)")),
-        (0x8000, ("reason 0x8000",)),
+        (Scenario(), "this host has no GPU"),
+        (
+            Scenario().h200(1).fault("*", "init", VERSION_MISMATCH),
+            r"version mismatch \(NVML error 18\)$",
+        ),
     ],
 )
-def test_throttle_reasons_in_words(mask: int, words: tuple[str, ...]) -> None:
-    assert throttle_words(mask) == words
-
-
-def test_no_gpus_behind_a_driver_is_said(fake_nvml: Use) -> None:
-    fake_nvml(Scenario())
-    with pytest.raises(NvmlUnavailable, match="this host has no GPU"):
+def test_a_driver_without_gpus_or_that_does_not_start_is_said(
+    fake_nvml: Use, scenario: Scenario, reason: str
+) -> None:
+    fake_nvml(scenario)
+    with pytest.raises(NvmlUnavailable, match=reason):
         open_nvml()
 
 
-def test_a_driver_that_does_not_start_is_said(fake_nvml: Use) -> None:
-    fake_nvml(Scenario().h200(1).fault("*", "init", VERSION_MISMATCH))
-    with pytest.raises(NvmlUnavailable, match=r"version mismatch \(NVML error 18\)$"):
-        open_nvml()
-
-
-def _run(code: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False
-    )
-
-
-def test_importing_needs_no_driver_and_does_not_load_pynvml() -> None:
-    done = _run("import sys, scalewise.gpu.nvml; print('pynvml' in sys.modules)")
-    assert done.stdout.strip() == "False", done.stderr
-
-
-def test_the_fake_goes_in_by_library_path_too(tmp_path: Path) -> None:
-    scenario = Scenario().h200(3).write(tmp_path / "scenario.txt")
-    code = "from scalewise.gpu.nvml import open_nvml; print(len(open_nvml().devices()))"
-    done = _run(code, environment(scenario))
-    assert done.stdout.strip() == "3", done.stderr
-
-
-def test_a_host_without_a_driver_says_so_in_one_line() -> None:
-    done = _run(
-        "from scalewise.gpu.nvml import *\n"
+def test_importing_loads_no_driver_and_a_host_without_one_says_so_in_one_line() -> None:
+    code = (
+        "import sys; from scalewise.gpu import NvmlUnavailable, open_nvml\n"
+        "assert 'pynvml' not in sys.modules\n"
         "try: print('a driver:', open_nvml().driver_version())\n"
         "except NvmlUnavailable as error: print(error)"
     )
-    if done.stdout.startswith("a driver:"):
-        pytest.skip("this host has an NVIDIA driver")
-    assert done.stdout.startswith("no NVIDIA GPU can be read on this host: "), done.stderr
-    assert done.stdout.count("\n") == 1
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    (line,) = done.stdout.splitlines()
+    assert line.startswith(("a driver: ", "no NVIDIA GPU can be read on this host: "))

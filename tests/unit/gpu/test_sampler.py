@@ -1,13 +1,16 @@
-"""Lanes, loss, faults, the beat."""
+"""Lanes, loss and faults of GPUs, and processes where there are none."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fakes.nvml.scenario import (
@@ -22,10 +25,7 @@ from scalewise.gpu import DeviceSampler, open_nvml, readers
 from scalewise.records import CellFolder, DeviceSeries, read_device_series
 
 Use = Callable[[Scenario], Path]
-
-
-def _no_pids() -> dict[int, int]:
-    return {}
+Pids = Callable[[], dict[int, int]]
 
 
 def _series(folder: CellFolder) -> DeviceSeries:
@@ -37,18 +37,21 @@ def _gpus(count: int) -> dict[str, int | None]:
     return {gpu_uuid(i): i for i in range(count)}
 
 
-def _sample_for(seconds: float, sampler: DeviceSampler) -> None:
-    with sampler:
+def _sample(
+    tmp_path: Path, gpus: dict[str, int | None], seconds: float, pids: Pids = dict
+) -> tuple[DeviceSeries, list[str]]:
+    """A cell's series at 10 Hz, and the sampler's problems."""
+    folder = CellFolder(tmp_path / "cell")
+    with DeviceSampler(folder, gpus, pids, interval_s=0.1) as sampler:
         time.sleep(seconds)
+    return _series(folder), sampler.problems
 
 
 def test_each_row_has_every_gpu_and_what_it_cost(fake_nvml: Use, tmp_path: Path) -> None:
     fake_nvml(Scenario().h200(8).latency(0, "energy_mj", 3500))
-    folder = CellFolder(tmp_path / "cell")
-    sampler = DeviceSampler(folder, _gpus(8), _no_pids, interval_s=0.1)
-    _sample_for(1.05, sampler)
-    series = _series(folder)
-    assert series.source == "nvml" and sampler.problems == []
+    series, problems = _sample(tmp_path, _gpus(9), 1.05)
+    assert problems == [f"GPU {gpu_uuid(8)} is not there and is not sampled"]
+    assert series.source == "nvml" and [d.id for d in series.devices] == list(_gpus(8))
     assert len(series.times) >= 3
     assert list(series.times) == sorted(set(series.times))
     assert all(set(row) == set(_gpus(8)) for row in series.samples)
@@ -57,9 +60,7 @@ def test_each_row_has_every_gpu_and_what_it_cost(fake_nvml: Use, tmp_path: Path)
 
 def test_each_lane_has_its_own_pace(fake_nvml: Use, tmp_path: Path) -> None:
     fake_nvml(Scenario().h200(1))
-    folder = CellFolder(tmp_path / "cell")
-    _sample_for(2.5, DeviceSampler(folder, _gpus(1), _no_pids, interval_s=0.1))
-    series = _series(folder)
+    series, _ = _sample(tmp_path, _gpus(1), 2.5)
     power, energy, sm, processes = (
         [v for v in series.values(gpu_uuid(0), name) if v is not None]
         for name in ("power_w", "energy_j", "sm_activity_percent", "processes")
@@ -98,13 +99,13 @@ def test_slow_lanes_are_read_one_gpu_after_another(
 
 
 def test_what_is_not_there_is_none_with_its_reason(fake_nvml: Use, tmp_path: Path) -> None:
-    fake_nvml(Scenario().h200(1, gpm=False).fault(0, "power_mw", NO_PERMISSION))
-    folder = CellFolder(tmp_path / "cell")
-    _sample_for(0.3, DeviceSampler(folder, _gpus(1), _no_pids, interval_s=0.1))
-    series = _series(folder)
+    scenario = Scenario().h200(1, gpm=False).fault(0, "power_mw", NO_PERMISSION)
+    fake_nvml(scenario.fault(0, "events", NO_PERMISSION))
+    series, _ = _sample(tmp_path, _gpus(1), 0.3)
     assert set(series.values(gpu_uuid(0), "power_w")) == {None}
     assert series.unavailable["power_w"] == "insufficient permissions (GPU 0)"
     assert series.unavailable["sm_activity_percent"] == "not supported (GPU 0)"
+    assert series.unavailable["xid"] == "insufficient permissions (GPU 0)"
     assert series.problems == ()
 
 
@@ -114,11 +115,8 @@ def test_a_gpu_that_vanishes_is_noted_once_and_the_others_go_on(
     scenario = Scenario().h200(2)
     gone_at = time.monotonic() - scenario.origin + 0.5
     fake_nvml(scenario.fault(1, "*", GPU_IS_LOST, at=gone_at))
-    folder = CellFolder(tmp_path / "cell")
-    sampler = DeviceSampler(folder, _gpus(2), _no_pids, interval_s=0.1)
-    _sample_for(1.2, sampler)
-    series = _series(folder)
-    assert sampler.problems == ["GPU 1 is lost: GPU is lost"]
+    series, problems = _sample(tmp_path, _gpus(2), 1.2)
+    assert problems == ["GPU 1 is lost: GPU is lost"]
     assert series.problems == ("GPU 1 is lost: GPU is lost",)
     assert gpu_uuid(1) in series.samples[0] and gpu_uuid(1) not in series.samples[-1]
     assert all(gpu_uuid(0) in row for row in series.samples)
@@ -128,24 +126,19 @@ def test_a_gpu_that_vanishes_is_noted_once_and_the_others_go_on(
 
 
 def test_what_the_driver_reports_is_noted_and_an_alert(fake_nvml: Use, tmp_path: Path) -> None:
-    scenario = Scenario().h200(2).mig(1, 3)
+    scenario = Scenario().h200(3).mig(1, 3)
     later = time.monotonic() - scenario.origin + 0.3
+    scenario.xid(2, 79, later)  # another cell's GPU
     scenario.xid(0, 31, later).xid(1, 79, later + 0.1).xid(1, 79, later + 0.2)
     fake_nvml(scenario)
-    folder = CellFolder(tmp_path / "cell")
-    gpus: dict[str, int | None] = {gpu_uuid(0): 0, gpu_uuid(1): 1, mig_uuid(1, 3): None}
-    sampler = DeviceSampler(folder, gpus, _no_pids, interval_s=0.1)
-    _sample_for(1.4, sampler)
+    gpus = {gpu_uuid(0): 0, gpu_uuid(1): 1, mig_uuid(1, 3): None}
+    series, problems = _sample(tmp_path, gpus, 1.4)
     page_fault, bus = (
         "GPU 0: the driver reported XID 31, memory page fault in a kernel",
         "GPU 1: the driver reported XID 79, fallen off the bus",
     )
-    assert sampler.problems == [page_fault, bus]
-    found = [
-        (a.level, a.device_id, a.title, a.text)
-        for a in _series(folder).alerts
-        if a.condition == "xid"
-    ]
+    assert problems == [page_fault, bus]
+    found = [(a.level, a.device_id, a.title, a.text) for a in series.alerts if a.condition == "xid"]
     assert found == [
         ("warn", gpu_uuid(0), "GPU 0: XID 31, memory page fault in a kernel", page_fault),
         ("error", gpu_uuid(1), "GPU 1: XID 79, fallen off the bus", bus),
@@ -154,15 +147,14 @@ def test_what_the_driver_reports_is_noted_and_an_alert(fake_nvml: Use, tmp_path:
     ]
 
 
-def test_a_driver_that_lets_nobody_hear_of_xids_says_so_once(
-    fake_nvml: Use, tmp_path: Path
-) -> None:
-    fake_nvml(Scenario().h200(1).fault(0, "events", NO_PERMISSION))
-    folder = CellFolder(tmp_path / "cell")
-    sampler = DeviceSampler(folder, _gpus(1), _no_pids, interval_s=0.1)
-    _sample_for(0.3, sampler)
-    assert sampler.problems == []
-    assert _series(folder).unavailable["xid"] == "insufficient permissions (GPU 0)"
+def test_alerts_are_recorded_in_the_series(fake_nvml: Use, tmp_path: Path) -> None:
+    scenario = Scenario().h200(2)
+    scenario.points(1, "reasons", {0: 0, time.monotonic() - scenario.origin + 0.4: 0x40})
+    fake_nvml(scenario.points(0, "reasons", {0: 0}).points(0, "memory_mib", {0: 143_000}))
+    series, problems = _sample(tmp_path, _gpus(2), 1.0)
+    found = [(alert.condition, alert.device_id) for alert in series.alerts]
+    assert found == [("memory", gpu_uuid(0)), ("throttling", gpu_uuid(1))]
+    assert problems == []
 
 
 def test_a_driver_reload_is_survived(
@@ -172,32 +164,18 @@ def test_a_driver_reload_is_survived(
     scenario = Scenario().h200(2)
     now = time.monotonic() - scenario.origin
     fake_nvml(scenario.fault("*", "*", VERSION_MISMATCH, at=now + 0.4, until=now + 0.9))
-    folder = CellFolder(tmp_path / "cell")
-    sampler = DeviceSampler(folder, _gpus(2), _no_pids, interval_s=0.1)
-    _sample_for(1.8, sampler)
-    lost, back = sampler.problems[:2], sampler.problems[2:]
+    series, problems = _sample(tmp_path, _gpus(2), 1.8)
+    lost, back = problems[:2], problems[2:]
     assert lost == [f"GPU {i} is lost: RM has detected an NVML/RM version mismatch" for i in (0, 1)]
     assert back == ["GPU 0 answers again", "GPU 1 answers again"]
-    assert set(_series(folder).samples[-1]) == set(_gpus(2))
-
-
-def test_a_gpu_that_is_not_there_is_said(fake_nvml: Use, tmp_path: Path) -> None:
-    fake_nvml(Scenario().h200(1))
-    folder = CellFolder(tmp_path / "cell")
-    sampler = DeviceSampler(folder, _gpus(2), _no_pids, interval_s=0.1)
-    _sample_for(0.3, sampler)
-    assert sampler.problems == [f"GPU {gpu_uuid(1)} is not there and is not sampled"]
-    assert [d.id for d in _series(folder).devices] == [gpu_uuid(0)]
+    assert set(series.samples[-1]) == set(_gpus(2))
 
 
 def test_without_a_driver_the_processes_are_sampled_and_the_reason_recorded(
     fake_nvml: Use, tmp_path: Path
 ) -> None:
     fake_nvml(Scenario().h200(1).fault("*", "init", VERSION_MISMATCH))
-    folder = CellFolder(tmp_path / "cell")
-    sampler = DeviceSampler(folder, _gpus(1), lambda: {0: os.getpid()}, interval_s=0.1)
-    _sample_for(0.35, sampler)
-    series = _series(folder)
+    series, _ = _sample(tmp_path, _gpus(1), 0.35, lambda: {0: os.getpid()})
     assert series.source == "process"
     assert "version mismatch" in series.problems[0] and "processes" in series.problems[0]
     assert len(series.times) >= 3
@@ -234,7 +212,7 @@ def test_cells_of_one_process_keep_their_own_gpus(fake_nvml: Use, tmp_path: Path
     fake_nvml(Scenario().h200(2))
     folders = [CellFolder(tmp_path / name) for name in ("first", "second")]
     first, second = (
-        DeviceSampler(folder, {gpu_uuid(i): 0}, _no_pids, interval_s=0.1)
+        DeviceSampler(folder, {gpu_uuid(i): 0}, dict, interval_s=0.1)
         for i, folder in enumerate(folders)
     )
     with first:
@@ -249,25 +227,12 @@ def test_cells_of_one_process_keep_their_own_gpus(fake_nvml: Use, tmp_path: Path
     assert _series(folders[0]).times[-1] > ended_at > _series(folders[1]).times[-1]
 
 
-def test_what_the_driver_reports_of_another_cells_gpu_is_not_told(
-    fake_nvml: Use, tmp_path: Path
-) -> None:
-    scenario = Scenario().h200(2)
-    fake_nvml(scenario.xid(1, 79, time.monotonic() - scenario.origin + 0.2))
-    folder = CellFolder(tmp_path / "cell")
-    sampler = DeviceSampler(folder, _gpus(1), _no_pids, interval_s=0.1)
-    _sample_for(1.3, sampler)
-    assert sampler.problems == [] and not [
-        a for a in _series(folder).alerts if a.condition == "xid"
-    ]
-
-
 def test_a_full_disk_ends_the_record_and_nothing_else(tmp_path: Path) -> None:
     folder = CellFolder(tmp_path / "cell")
     folder.path.mkdir()
     (folder.path / "gpu").write_text("a file where the folder should be")
-    sampler = DeviceSampler(folder, {}, lambda: {0: os.getpid()}, interval_s=0.1)
-    _sample_for(0.25, sampler)
+    with DeviceSampler(folder, {}, lambda: {0: os.getpid()}, interval_s=0.1) as sampler:
+        time.sleep(0.25)
     (problem,) = sampler.problems
     assert problem.startswith("device samples are no longer recorded: ")
 
@@ -281,23 +246,65 @@ def test_an_error_in_the_thread_is_recorded_not_raised(tmp_path: Path) -> None:
             raise RuntimeError("no pids today")
         return {}
 
-    folder = CellFolder(tmp_path / "cell")
-    sampler = DeviceSampler(folder, {}, broken, interval_s=0.1)
-    _sample_for(0.1, sampler)
-    assert sampler.problems == ["sampling ended early: RuntimeError: no pids today"]
-    assert _series(folder).problems == tuple(sampler.problems)
+    series, problems = _sample(tmp_path, {}, 0.1, broken)
+    assert problems == ["sampling ended early: RuntimeError: no pids today"]
+    assert series.problems == tuple(problems)
 
 
 def test_stop_before_start_and_twice_is_harmless(tmp_path: Path) -> None:
-    sampler = DeviceSampler(CellFolder(tmp_path), {}, _no_pids)
+    sampler = DeviceSampler(CellFolder(tmp_path), {}, dict)
     sampler.stop()
-    sampler = DeviceSampler(CellFolder(tmp_path), {}, _no_pids)
-    sampler.start()
-    sampler.stop()
-    sampler.stop()
+    with DeviceSampler(CellFolder(tmp_path), {}, dict) as sampler:
+        sampler.stop()
     assert not any(t.name == "scalewise-sampler" for t in threading.enumerate())
 
 
 def test_an_interval_below_a_tenth_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"interval_s: found 0.01; allowed: 0.1 or more"):
-        DeviceSampler(CellFolder(tmp_path), {}, _no_pids, interval_s=0.01)
+        DeviceSampler(CellFolder(tmp_path), {}, dict, interval_s=0.01)
+
+
+_BUSY = "while True: pass"
+_PARENT = f"""
+import subprocess, sys
+child = subprocess.Popen([sys.executable, '-c', {_BUSY!r}])
+print(child.pid, flush=True)
+sys.stdin.read()
+child.kill(); child.wait()
+"""
+
+
+def test_cpu_and_memory_of_a_rank_include_its_children() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None and parent.stdin is not None
+        parent.stdout.readline()
+        reader = readers.ProcessReader()
+        first = reader.read({3: parent.pid})["rank3"]
+        time.sleep(0.5)
+        second = reader.read({3: parent.pid})["rank3"]
+        at_once = reader.read({3: parent.pid})["rank3"]
+        parent.stdin.close()
+    assert first.utilization_percent is None
+    # The parent sleeps: whatever ran was the child. Two cores may be shared with others.
+    assert second.utilization_percent is not None and 10 < second.utilization_percent < 110
+    assert second.memory_used_mib is not None and second.memory_used_mib > 8
+    assert second.power_w is None
+    assert at_once.utilization_percent is None, "a window below the kernel's ticks says nothing"
+    assert at_once.memory_used_mib is not None
+
+
+def test_a_process_that_is_ending_has_no_memory_and_one_that_is_gone_no_sample() -> None:
+    reader = readers.ProcessReader()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        living = reader.read({0: child.pid})["rank0"]
+        assert living.memory_used_mib is not None and living.memory_used_mib > 0
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # a zombie until it is waited for
+        assert psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE
+        time.sleep(0.1)
+        dead = reader.read({0: child.pid})["rank0"]
+    assert readers.ProcessReader().read({0: child.pid}) == {}, "gone"
+    assert dead.memory_used_mib is None
+    assert dead.utilization_percent is not None

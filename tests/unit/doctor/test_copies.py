@@ -1,4 +1,4 @@
-"""Who copies when, and that a rank which cannot still meets the others. No GPU is needed."""
+"""The order of copies on several ranks, and their figures. No GPU is needed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from scalewise.doctor import Plan, copies
-from scalewise.doctor.copies import STAGING, HostCopies, Staging
-from scalewise.doctor.plan import RankRecord
+from scalewise.doctor import copies
+from scalewise.doctor.copies import STAGING, HostCopies, Staging, memory_copy
+from scalewise.doctor.plan import Budget, RankRecord
 from scalewise.records import CopyRate, DeviceInfo, RankMeasurements, Timing
 from scalewise.train import Team
 
@@ -47,7 +47,7 @@ def no_memory(device: torch.device, byte_count: int) -> Buffers:
 def found(tmp_path: Path, team: Team) -> RankMeasurements:
     record = RankRecord(tmp_path / "rank.json", team.rank, torch.device("cpu"))
     gpu = DeviceInfo("cuda", "NVIDIA H200")  # without a UUID: NVML is not asked
-    HostCopies(record, team, Plan(quick=True), gpu, torch.device("cpu")).run()
+    HostCopies(record, team, Budget(), gpu, torch.device("cpu")).run()
     return record.found
 
 
@@ -76,3 +76,9 @@ def test_a_rank_without_buffers_comes_to_every_meeting(
     measured = found(tmp_path, team)
     assert measured.copies == () and measured.missing == {"host staging": "MemoryError: cannot pin"}
     assert team.met == 3 + 2
+
+
+def test_a_copy_in_memory_counts_bytes_read_and_written() -> None:
+    rate = memory_copy(torch.device("cpu"), 2**20, 0.01)
+    assert rate.correct and rate.kind == "host"
+    assert rate.gb_s == pytest.approx(2 * 2**20 / rate.timing.median_us / 1e3)

@@ -1,0 +1,84 @@
+"""Collectives: results, sizes, formulas, and the time that the next size will take."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from scalewise.doctor import Plan
+from scalewise.doctor.collectives import (
+    COLLECTIVES,
+    algorithm_gb_s,
+    bus_factor,
+    exercise,
+    expected_s,
+    most_iterations,
+)
+from scalewise.records import Collective, CollectiveRate, Timing
+
+_CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8, 72])
+def test_an_all_reduce_in_place_never_leaves_the_range_of_fp32(ranks: int) -> None:
+    count = most_iterations("all_reduce", ranks)
+    largest = (6 + ranks) * float(ranks) ** count
+    assert count >= 10
+    assert torch.isfinite(torch.tensor(largest, dtype=torch.float32))
+    assert most_iterations("broadcast", ranks) == 100
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_nothing_received_is_not_taken_for_the_right_answer(collective: Collective) -> None:
+    task = exercise(collective, 4096, rank=1, ranks=3, device=_CPU, group=None)
+    task.fill()
+    assert not task.is_right()
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_sizes_are_whole_values_on_every_rank(collective: Collective, ranks: int) -> None:
+    task = exercise(collective, 8, rank=0, ranks=ranks, device=_CPU, group=None)
+    assert task.byte_count % 4 == 0 and task.byte_count >= 8
+    if collective in ("all_gather", "reduce_scatter"):
+        assert task.byte_count % (4 * ranks) == 0
+
+
+@pytest.mark.parametrize(
+    ("collective", "ranks", "factor"),
+    [
+        ("all_reduce", 2, 1.0),
+        ("all_reduce", 8, 1.75),
+        ("all_gather", 4, 0.75),
+        ("reduce_scatter", 8, 0.875),
+        ("broadcast", 8, 1.0),
+    ],
+)
+def test_bus_bandwidth_counts_what_each_link_carries(
+    collective: Collective, ranks: int, factor: float
+) -> None:
+    assert bus_factor(collective, ranks) == pytest.approx(factor)
+
+
+def test_algorithm_bandwidth_is_the_message_over_the_time() -> None:
+    # 8 MiB in 0.07 ms
+    assert algorithm_gb_s(8 * 2**20, 70e-6) == pytest.approx(119.84, abs=0.01)
+
+
+def test_sizes_run_from_8_bytes_to_exactly_the_largest() -> None:
+    sizes = Plan().sizes("nccl")
+    assert (sizes[:3], sizes[-1]) == ((8, 32, 128), 2**30)
+    assert Plan().sizes("gloo")[-1] == 64 * 2**20
+    assert Plan(quick=True).sizes("gloo") == (8, 512, 2**15, 2**21, 2**26)
+
+
+def test_time_to_come_grows_with_bytes_and_not_with_latency() -> None:
+    done = [
+        CollectiveRate("gloo", "all_reduce", 2, size, Timing((us, 10 * us), 1), 1.0, 1.0, True)
+        for size, us in ((8, 100.0), (2**20, 300.0))
+    ]
+    assert expected_s([], 8) == 0
+    assert expected_s(done[:1], 2**20) == pytest.approx(7 * 100e-6), "latency does not grow"
+    # 100 us of latency and 200 us for 1 MiB, seven times: 100 + 200 * 4
+    assert expected_s(done, 2**22) == pytest.approx(7 * 900e-6)
+    assert expected_s(done, 2**20) == pytest.approx(7 * 300e-6)

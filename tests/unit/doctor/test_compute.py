@@ -1,0 +1,123 @@
+"""Stopwatches, matrix products, launches and steady load on a CPU: known work, known rates."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+from scalewise.doctor.compute import (
+    Precision,
+    gb_per_s,
+    gemm,
+    gemm_rate,
+    gemm_tflops,
+    host_stopwatch,
+    launch_costs,
+    measure,
+    precisions,
+    repetitions,
+    soak,
+    to_timing,
+)
+from scalewise.records import DeviceSample, Timing
+
+_CPU = torch.device("cpu")
+
+
+def test_a_product_of_matrices_counts_two_operations_a_term() -> None:
+    assert gemm_tflops(8192, 1.4e-3) == pytest.approx(785.4, abs=0.1)
+
+
+# torch multiplies fp8 on a CPU too, slowly: the call is the one that a GPU gets.
+@pytest.mark.parametrize(
+    ("precision", "least", "most"),
+    [("fp32", 0, 1e-5), ("bf16", 1e-4, 1e-2), ("fp8", 1e-3, 0.1)],
+)
+def test_products_are_of_random_matrices_and_right(
+    precision: Precision, least: float, most: float
+) -> None:
+    result = gemm(_CPU, precision, 64)()
+    assert isinstance(result, torch.Tensor)
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(64, 64, generator=generator) for _ in range(2))
+    right = a @ (b.t() if precision == "fp8" else b)
+    error = torch.linalg.norm(result.float() - right) / torch.linalg.norm(right)
+    assert least <= float(error) < most
+
+
+@pytest.mark.parametrize(
+    ("capability", "expected"),
+    [
+        ((7, 0), ("fp32", "fp16")),
+        ((8, 0), ("fp32", "tf32", "bf16", "fp16")),
+        ((8, 9), ("fp32", "tf32", "bf16", "fp16", "fp8")),
+        ((9, 0), ("fp32", "tf32", "bf16", "fp16", "fp8")),
+    ],
+)
+def test_fp8_is_measured_where_the_hardware_multiplies_it(
+    capability: tuple[int, int], expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: capability)
+    assert precisions(torch.device("cuda")) == expected
+
+
+def test_measuring_a_precision_leaves_the_process_as_it_was() -> None:
+    torch.set_float32_matmul_precision("high")
+    try:
+        rate = gemm_rate(_CPU, "fp32", 0.01)
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    seconds = rate.timing.median_us / 1e6
+    assert rate.tflops == pytest.approx(2 * rate.size**3 / seconds / 1e12)
+
+
+def test_bandwidth_is_bytes_over_the_median_and_spread_the_range_over_it() -> None:
+    timing = Timing((999.0, 1000.0, 4000.0), 5)
+    assert gb_per_s(2**30, timing) == pytest.approx(1073.741824)
+    assert timing.spread_percent == pytest.approx(300.1)
+    with pytest.raises(ValueError, match="one or more, each above 0"):
+        Timing((), 1)
+
+
+@pytest.mark.parametrize(
+    ("once_s", "budget_s", "expected"),
+    [
+        (1e-6, 0.7, (7, 1000)),  # quick: the most iterations there are
+        (1e-3, 0.705, (7, 100)),
+        (0.1, 0.75, (7, 1)),
+        (0.2, 1.0, (5, 1)),
+        (9.0, 1.0, (3, 1)),  # slow: never fewer than three
+    ],
+)
+def test_repetitions_fit_the_budget(
+    once_s: float, budget_s: float, expected: tuple[int, int]
+) -> None:
+    assert repetitions(once_s, budget_s) == expected
+
+
+def test_the_time_of_one_operation_is_that_of_the_batch_divided() -> None:
+    timing = measure(host_stopwatch, lambda: time.sleep(0.002), 0.1)
+    assert len(timing.samples_us) == 7
+    assert 2000 <= min(timing.samples_us) < 4000
+    assert to_timing([1e-3, 2e-3], 4).samples_us == pytest.approx((1000, 2000))
+
+
+def test_a_cpu_has_only_the_cost_of_a_call() -> None:
+    (cost,) = launch_costs(_CPU, 0.02)
+    assert cost.kind == "enqueue" and 0.1 < cost.timing.median_us < 1000
+
+
+def test_an_endurance_run_reads_the_device_once_a_window() -> None:
+    readings = iter(range(100))
+
+    def read() -> DeviceSample:
+        return DeviceSample("x", temperature_c=40 + next(readings), throttle_reasons=())
+
+    result = soak(_CPU, 0.6, read)
+    assert [w.temperature_c for w in result.windows] == [40, 41, 42][: len(result.windows)]
+    assert len(result.windows) in (2, 3)
+    assert all(w.tflops > 0 and w.throttle_reasons == () for w in result.windows)
+    assert result.windows[-1].at_s == pytest.approx(0.6, abs=0.3)

@@ -39,7 +39,7 @@ _END = b"\n]\n"
 
 @dataclass(frozen=True)
 class Exported:
-    """What became of the cells of a folder."""
+    """The files written, and the cells left out, when a folder is exported."""
 
     written: tuple[Path, ...]
     problems: tuple[str, ...]
@@ -82,7 +82,7 @@ def export_cell(folder: CellFolder, target: Path) -> list[Path]:
     """Write the device series of a cell to ``target`` and return the files written.
 
     ``gpu_stats_<cell>.json`` (its first device), ``gpu_stats_<cell>_multi_gpu.json`` and
-    ``gpu_timeline.csv``. Of several hosts, each after the first has its id in its files' names.
+    ``gpu_timeline.csv``. Each host after the first has its id in its files' names.
     Nothing is written of a host without GPUs: its samples are of processes. Raises
     :class:`~scalewise.records.RecordError` where a series cannot be read.
     """

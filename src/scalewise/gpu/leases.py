@@ -134,7 +134,7 @@ class Lease:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """What the processes of the job are to inherit."""
+        """The locks' file descriptors, which the processes of the job inherit."""
         return tuple(one for lock in self.locks for one in lock.descriptors)
 
     def release(self) -> None:
@@ -150,7 +150,7 @@ class Leases:
         """Units of the slots in use."""
         self._occupancy = occupancy
         self.foreign: dict[str, str] = {}
-        """Who, by UUID, has the devices that the last try found in use by other people."""
+        """Users by UUID of the devices that the last try found in use by other people."""
         self.foreign_lasts = False
         """Whether all of them have been there longer than a process takes to vanish."""
 
@@ -211,7 +211,7 @@ class Leases:
 
 
 def units(slot: DeviceInfo) -> tuple[str, ...]:
-    """What a device is made of, in names that every sweep on this host agrees on.
+    """The units of a device, in names that every sweep on this host agrees on.
 
     A GPU is one unit; a CPU device is its cores, because another profile may share them out
     otherwise.
@@ -235,7 +235,7 @@ def read_gpus() -> Mapping[str, DeviceSample]:
 
 
 def occupants(sample: DeviceSample) -> str | None:
-    """Who computes on a GPU that nobody here uses; None for nobody.
+    """The users of a GPU that nobody here uses; None for nobody.
 
     In a container, which cannot see the host's processes, memory in use is the only sign.
     """
@@ -250,7 +250,7 @@ def occupants(sample: DeviceSample) -> str | None:
 
 @dataclass
 class Occupancy:
-    """Which free devices others use, looked up once a second at most where that lasts."""
+    """The free devices that others use, looked up once a second at most where that lasts."""
 
     read: Callable[[], Mapping[str, DeviceSample]] = read_gpus
     clock: Callable[[], float] = time.monotonic
@@ -259,7 +259,7 @@ class Occupancy:
     _since: dict[str, float] = field(default_factory=dict)
 
     def by(self, slot: DeviceInfo) -> str | None:
-        """Who uses a device that we hold the lock of; None for nobody."""
+        """The users of a device that we hold the lock of; None for nobody."""
         if slot.kind != "cuda" or slot.uuid is None:
             return None
         now = self.clock()

@@ -1,4 +1,4 @@
-"""What is read from a GPU, in lanes by cost.
+"""Metrics of a GPU and how each is read, in lanes by cost.
 
 Measured on an H200: the core lane takes 17.5 us a GPU; the energy counter alone 3.5 ms; a GPM
 sample 50 us and its metrics 1.2 ms. ``nvmlDeviceGetPcieThroughput`` takes 21 ms and is never

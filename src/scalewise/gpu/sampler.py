@@ -54,7 +54,7 @@ class DeviceSampler:
                 f"(10 samples a second)"
             )
         self.problems: list[str] = []
-        """What went wrong so far, in words; the records hold the same."""
+        """Problems so far, in words; the records hold the same."""
         self._gpus = dict(gpus)
         self._pids = pids
         self._interval_s = interval_s

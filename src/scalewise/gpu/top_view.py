@@ -1,4 +1,4 @@
-"""What ``scalewise top`` draws: one row a device, the most telling columns that fit the width."""
+"""The screen of ``scalewise top``: a row a device, the most telling columns that fit the width."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _WORKER_MODULE = "scalewise.sweep.worker"
 
 @dataclass(frozen=True)
 class Owner:
-    """Who a process on a GPU is."""
+    """The owner of a process on a GPU."""
 
     pid: int
     name: str
@@ -60,12 +60,12 @@ class Frame:
     owners: Mapping[str, tuple[Owner, ...]]
     """Processes by device id."""
     notes: tuple[str, ...] = ()
-    """What happened, in words."""
+    """Events, in words."""
 
 
 @dataclass
 class TopState:
-    """What the view remembers between frames."""
+    """The memory of the view between frames."""
 
     title: str
     interval_s: float
@@ -320,7 +320,7 @@ def _balance(samples: Sequence[DeviceSample], width: int) -> Text | None:
 
 
 def _throttled(frame: Frame) -> list[Text]:
-    """Who is held back by what; GPUs with the same reasons share a line."""
+    """The throttled GPUs; those with the same reasons share a line."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for device in frame.devices:
         sample = frame.samples.get(device.id)

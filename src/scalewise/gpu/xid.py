@@ -187,7 +187,7 @@ class DeviceAlerts:
         if event.kind == "lost":
             yield from self._say(when, device, [("error", "lost", "lost", event.text)])
         elif event.xid is not None:
-            # What leaves the GPU as it was is a warning.
+            # An error that leaves the GPU as it was is a warning.
             level: Literal["warn", "error"] = "warn" if event.xid in _NO_RESET_NEEDED else "error"
             found: _Found = (level, "xid", xid_words(event.xid), event.text)
             yield from self._say(when, device, [found])

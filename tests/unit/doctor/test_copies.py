@@ -10,8 +10,10 @@ import torch
 from scalewise.doctor import copies
 from scalewise.doctor.copies import STAGING, HostCopies, Staging, memory_copy
 from scalewise.doctor.plan import Budget, RankRecord
-from scalewise.records import CopyRate, DeviceInfo, RankMeasurements, Timing
+from scalewise.records import CopyRate, DeviceInfo, Timing
 from scalewise.train import Team
+
+_CPU = torch.device("cpu")
 
 
 class Meetings(Team):
@@ -44,41 +46,37 @@ def no_memory(device: torch.device, byte_count: int) -> Buffers:
     raise MemoryError("cannot pin")
 
 
-def found(tmp_path: Path, team: Team) -> RankMeasurements:
-    record = RankRecord(tmp_path / "rank.json", team.rank, torch.device("cpu"))
+_ALONE = [(kind, False) for kind in STAGING if kind != "d2h_pinned"]
+_BROKEN = {"d2h_pinned": "RuntimeError: the pattern is broken"}
+
+
+@pytest.mark.parametrize(
+    ("size", "buffers", "copied", "missing", "met"),
+    [
+        (1, Buffers, _ALONE, _BROKEN, 1),
+        (2, Buffers, [*_ALONE, ("h2d_pinned", True)], _BROKEN, 2 + 2),
+        (3, no_memory, [], {"host staging": "MemoryError: cannot pin"}, 3 + 2),
+    ],
+)
+def test_each_rank_copies_alone_then_pinned_kinds_together_and_comes_to_every_meeting(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    size: int,
+    buffers: object,
+    copied: list[tuple[str, bool]],
+    missing: dict[str, str],
+    met: int,
+) -> None:
+    monkeypatch.setattr(copies, "HostStaging", buffers)
+    team = Meetings(size)
+    record = RankRecord(tmp_path / "rank.json", team.rank, _CPU)
     gpu = DeviceInfo("cuda", "NVIDIA H200")  # without a UUID: NVML is not asked
-    HostCopies(record, team, Budget(), gpu, torch.device("cpu")).run()
-    return record.found
-
-
-def test_each_rank_copies_alone_in_its_turn_and_the_pinned_kinds_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(copies, "HostStaging", Buffers)
-    team = Meetings(2)
-    measured = found(tmp_path, team)
-    alone = [(kind, False) for kind in STAGING if kind != "d2h_pinned"]
-    assert [(c.kind, c.together) for c in measured.copies] == [*alone, ("h2d_pinned", True)]
-    assert measured.missing == {"d2h_pinned": "RuntimeError: the pattern is broken"}
-    assert team.met == 2 + 2
-
-
-def test_a_rank_alone_copies_with_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copies, "HostStaging", Buffers)
-    assert not any(copy.together for copy in found(tmp_path, Meetings(1)).copies)
-
-
-def test_a_rank_without_buffers_comes_to_every_meeting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(copies, "HostStaging", no_memory)
-    team = Meetings(3)
-    measured = found(tmp_path, team)
-    assert measured.copies == () and measured.missing == {"host staging": "MemoryError: cannot pin"}
-    assert team.met == 3 + 2
+    HostCopies(record, team, Budget(), gpu, _CPU).run()
+    assert [(c.kind, c.together) for c in record.found.copies] == copied
+    assert (record.found.missing, team.met) == (missing, met)
 
 
 def test_a_copy_in_memory_counts_bytes_read_and_written() -> None:
-    rate = memory_copy(torch.device("cpu"), 2**20, 0.01)
+    rate = memory_copy(_CPU, 2**20, 0.01)
     assert rate.correct and rate.kind == "host"
     assert rate.gb_s == pytest.approx(2 * 2**20 / rate.timing.median_us / 1e3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import os
 import signal
@@ -86,6 +87,7 @@ def test_both_formats_are_read_back(tmp_path: Path, kind: str) -> None:
     assert series.values("GPU-0", "memory_used_mib") == [12_800] * 3
     assert series.devices[0].memory_total_mib == 24_576
     assert [p.name for p in tmp_path.iterdir()] == ["gpu_stats.json"], "nothing else is left"
+    assert read_device_series(import_seed_file(path, CellFolder(tmp_path / "cell"))) == series
 
 
 def test_an_old_file_as_the_seed_prints_it_is_read(tmp_path: Path) -> None:
@@ -184,25 +186,19 @@ def _writer(path: Path, pause_s: float) -> Iterator[None]:
             os.kill(writer.pid, signal.SIGKILL)
 
 
-def test_the_log_is_whole_after_kill_9_in_the_middle_of_writing(tmp_path: Path) -> None:
+def test_the_log_is_whole_while_it_grows_and_after_kill_9_in_the_middle(tmp_path: Path) -> None:
     path = tmp_path / "log.json"
-    seen = 0
+    lengths = [0]
     for attempt in range(5):
         with _writer(path, pause_s=0):
             time.sleep(0.02 + 0.007 * attempt)
-        entries = json.loads(path.read_bytes())
-        assert len(entries) > seen, "what earlier writers left is kept"
-        seen = len(entries)
-
-
-def test_a_reader_sees_a_whole_log_while_it_grows(tmp_path: Path) -> None:
-    path = tmp_path / "log.json"
+        lengths.append(len(json.loads(path.read_bytes())))
+    assert all(a < b for a, b in itertools.pairwise(lengths)), "what earlier writers left is kept"
     with _writer(path, pause_s=0.02):
-        lengths = []
         for _ in range(40):
             lengths.append(len(json.loads(path.read_bytes())))
             time.sleep(0.01)
-    assert lengths == sorted(lengths) and lengths[-1] > 5
+    assert lengths == sorted(lengths) and lengths[-1] > lengths[5] + 5
 
 
 def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path) -> None:
@@ -263,33 +259,24 @@ def test_a_cell_is_exported_to_all_three_files(
     assert rows[7]["power_w"] == "" and rows[7]["throttle_reasons"] == "a; b"
 
 
-def test_every_cell_of_a_sweep_is_exported_but_for_those_without_gpus(tmp_path: Path) -> None:
-    sweep = tmp_path / "sweep"
-    sources: dict[str, Literal["nvml", "process"]] = {"a": "nvml", "b": "process", "c": "nvml"}
-    for name, source in sources.items():
-        _cell(sweep / name, source)
-    written = export_folder(sweep, None).written
-    assert [p.relative_to(sweep).as_posix() for p in written if p.suffix == ".csv"] == [
-        "a/gpu_timeline.csv",
-        "c/gpu_timeline.csv",
-    ]
-    elsewhere = export_folder(sweep, tmp_path / "out").written
-    assert (tmp_path / "out" / "c" / "gpu_stats_c_multi_gpu.json") in elsewhere
-    assert len(export_folder(sweep / "a", None).written) == 3
-
-
-def test_a_series_that_cannot_be_read_leaves_out_its_cell_and_no_other(
+def test_a_sweep_is_exported_but_for_cells_without_gpus_and_series_that_cannot_be_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sweep = tmp_path / "sweep"
-    for name in "abc":
+    sweep, out = tmp_path / "sweep", tmp_path / "out"
+    for name in "acd":
         _cell(sweep / name, "nvml")
-    (damaged,) = CellFolder(sweep / "b").device_series_paths()
+    _cell(sweep / "b", "process")
+    assert len(export_folder(sweep / "a", None).written) == 3
+    (damaged,) = CellFolder(sweep / "c").device_series_paths()
     damaged.write_text('{"schema_version": 1, "devices": 5}\n')
-    assert export_logs([str(sweep)]) == 1
+    assert export_logs([str(sweep), "--out", str(out)]) == 1
     said = capsys.readouterr()
-    written = {Path(line).parent.name for line in said.out.splitlines()}
-    assert written == {"a", "c"}
+    written = [Path(line).relative_to(out).as_posix() for line in said.out.splitlines()]
+    assert [w for w in written if w.endswith(".csv")] == [
+        "a/gpu_timeline.csv",
+        "d/gpu_timeline.csv",
+    ]
+    assert "d/gpu_stats_d_multi_gpu.json" in written
     (line,) = said.err.splitlines()
     assert line.startswith(f"scalewise export: left out: {damaged}: not a device series")
 
@@ -315,12 +302,3 @@ def test_files_that_cannot_be_written_or_read_end_with_status_2_and_one_line(
         assert command(arguments) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert said in line
-
-
-def test_an_imported_file_becomes_a_series_of_a_cell(tmp_path: Path) -> None:
-    path = tmp_path / "gpu_stats_multi_gpu.json"
-    path.write_text(json.dumps([multi_entry(1.7e9, _DEVICES, _SAMPLES)]))
-    folder = CellFolder(tmp_path / "cell")
-    import_seed_file(path, folder)
-    (stored,) = folder.device_series_paths()
-    assert read_device_series(stored) == read_seed_file(path)

@@ -251,17 +251,16 @@ def test_an_error_in_the_thread_is_recorded_not_raised(tmp_path: Path) -> None:
     assert series.problems == tuple(problems)
 
 
-def test_stop_before_start_and_twice_is_harmless(tmp_path: Path) -> None:
+def test_stop_before_start_and_twice_is_harmless_and_short_intervals_are_refused(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(ValueError, match=r"interval_s: found 0.01; allowed: 0.1 or more"):
+        DeviceSampler(CellFolder(tmp_path), {}, dict, interval_s=0.01)
     sampler = DeviceSampler(CellFolder(tmp_path), {}, dict)
     sampler.stop()
     with DeviceSampler(CellFolder(tmp_path), {}, dict) as sampler:
         sampler.stop()
     assert not any(t.name == "scalewise-sampler" for t in threading.enumerate())
-
-
-def test_an_interval_below_a_tenth_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"interval_s: found 0.01; allowed: 0.1 or more"):
-        DeviceSampler(CellFolder(tmp_path), {}, dict, interval_s=0.01)
 
 
 _BUSY = "while True: pass"

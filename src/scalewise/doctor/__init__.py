@@ -1,4 +1,4 @@
-"""What the devices of a host can do, and what is wrong with them.
+"""Examination of a host: the rates of its devices, and their faults.
 
 Collectives, copies and matrix products are verified and timed on every device; rules turn the
 rates into findings and advice."""

@@ -53,7 +53,7 @@ class Ranks:
 
 @dataclass
 class CollectiveSeries:
-    """What :func:`measure_all` came to."""
+    """The results of :func:`measure_all`."""
 
     rates: list[CollectiveRate]
     missing: dict[str, str]
@@ -100,7 +100,7 @@ def expected_s(done: Sequence[CollectiveRate], size: int) -> float:
     """Seconds the next size will take, its warm-up and three repetitions.
 
     What the last one took beyond the first, the latency, grows as bytes do: from sizes on at which
-    bytes are what takes time. Of each the fastest repetition counts, so that one slow moment does
+    bytes are what takes time. The fastest repetition of each counts, so that one slow moment does
     not end the series.
     """
     if not done:
@@ -244,7 +244,7 @@ def exercise(
         pieces = enumerate(whole.view(ranks, share))
         return all(torch.equal(piece, ramp[:share].add(sender)) for sender, piece in pieces)
 
-    # What is added to the ramp before, in the whole and in the part; the call; the check.
+    # Added to the ramp before, in the whole and in the part; the call; the check.
     tasks: dict[Collective, tuple[float, float, Callable[[], object], Callable[[], bool]]] = {
         "all_reduce": (
             rank,

@@ -291,7 +291,7 @@ def _window(at_s: float, tflops: float, sample: DeviceSample | None) -> SoakWind
 
 
 def launch_costs(device: torch.device, budget_s: float) -> tuple[LaunchCost, ...]:
-    """What an addition to one element costs: the smallest kernel PyTorch launches.
+    """Costs of an addition to one element: the smallest kernel PyTorch launches.
 
     ``enqueue`` is the host's time for a call, with perf_counter around many and the queue empty
     at the begin (on a CPU the work itself is in it). ``stream`` is the same calls between events:

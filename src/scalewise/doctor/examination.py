@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -164,13 +163,16 @@ def run_ranks(
     Returns what each rank recorded, and for a rank that did not end well the reason.
     """
     save_json(folder / "plan.json", plan)
-    ranks = [_Rank(folder, rank) for rank in range(len(slots))]
+    ranks: list[_Rank] = []
     try:
         with listen() as listener:
-            port = listener.getsockname()[1]
-            for rank, slot in zip(ranks, slots, strict=True):
-                environment = _environment(slots, slot, rank.number, port)
-                rank.start(environment, locks, listener if rank.number == 0 else None)
+            for number, slot in enumerate(slots):
+                environment = _environment(slots, slot, number, listener.getsockname()[1])
+                inherited = locks
+                if number == 0:  # it accepts the others there
+                    environment[ENV_LISTENER] = str(listener.fileno())
+                    inherited += (listener.fileno(),)
+                ranks.append(_Rank(folder, number, environment, inherited))
         _wait(ranks, plan.limit_s(len(slots)))
     finally:
         for rank in ranks:
@@ -182,8 +184,11 @@ def run_ranks(
 def _wait(ranks: Sequence[_Rank], limit_s: float) -> None:
     deadline = time.monotonic() + limit_s
     failed = False
-    while time.monotonic() < deadline and any(rank.exit_code() is None for rank in ranks):
-        if not failed and any(rank.exit_code() not in (None, 0) for rank in ranks):
+    while time.monotonic() < deadline:
+        codes = [rank.process.poll() for rank in ranks]
+        if None not in codes:
+            return
+        if not failed and any(codes):
             failed = True
             deadline = min(deadline, time.monotonic() + _GRACE_S)
         time.sleep(_POLL_S)
@@ -210,26 +215,17 @@ def _environment(
 class _Rank:
     """The process of one rank."""
 
-    def __init__(self, folder: Path, number: int) -> None:
+    def __init__(
+        self, folder: Path, number: int, environment: dict[str, str], inherited: tuple[int, ...]
+    ) -> None:
+        """Start it. Raises OSError."""
         self.number = number
         self._folder = folder
         self._log = folder / f"rank{number}.log"
-        self._process: subprocess.Popen[bytes] | None = None
         self._ended_by_us = False
-
-    def start(
-        self,
-        environment: dict[str, str],
-        inherited: tuple[int, ...],
-        listener: socket.socket | None,
-    ) -> None:
-        """``listener``: what rank 0 accepts the others on."""
-        if listener is not None:
-            inherited += (listener.fileno(),)
-            environment = {**environment, ENV_LISTENER: str(listener.fileno())}
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "scalewise.doctor.worker", str(self._folder)],
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "scalewise.doctor.worker", str(folder)],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -237,17 +233,14 @@ class _Rank:
                 pass_fds=inherited,
             )
 
-    def exit_code(self) -> int | None:
-        return None if self._process is None else self._process.poll()
-
     def end(self) -> None:
-        if self._process is not None and self._process.poll() is None:
+        if self.process.poll() is None:
             self._ended_by_us = True
-            self._process.kill()
-            self._process.wait()
+            self.process.kill()
+            self.process.wait()
 
     def measured(self) -> RankMeasurements:
-        """What it recorded, up to where it came."""
+        """The record of the rank, up to where it came."""
         try:
             return load_json(self._folder / f"rank{self.number}.json", RankMeasurements)
         except RecordError as error:
@@ -255,12 +248,12 @@ class _Rank:
 
     def problem(self) -> str | None:
         """Why it did not end well, in one line; None if it did."""
-        code = self.exit_code()
+        code = self.process.poll()
         stage = self.measured().stage
         if self._ended_by_us:
             return f"was ended while at {stage!r}: it hung, or another rank had failed"
         if code == 0:
             return None
-        text = self._log.read_text(encoding="utf-8", errors="replace") if self._log.exists() else ""
+        text = self._log.read_text(encoding="utf-8", errors="replace")
         last = " | ".join(line.strip() for line in text.strip().splitlines()[-_LAST_LINES:])
         return f"ended with status {code} while at {stage!r}: {last or 'it said nothing'}"

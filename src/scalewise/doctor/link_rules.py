@@ -157,7 +157,7 @@ def pcie_gb_s(generation: int | None, lanes: int | None) -> float | None:
 
 
 def expected_gb_s(report: DoctorReport, first: int, second: int) -> float | None:
-    """What the link of two ranks' GPUs carries one way; None where nothing can be expected."""
+    """10^9 bytes a second that two ranks' link carries one way; None where none are expected."""
     kind = next((x.kind for x in report.links if (x.first, x.second) == (first, second)), None)
     if kind is None or not has_direct_path(kind):
         return None

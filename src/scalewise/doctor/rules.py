@@ -7,16 +7,16 @@ what is not known is not accused. The thresholds are wide, so that a healthy hos
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import groupby
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from scalewise.doctor import link_rules
 from scalewise.doctor.link_rules import FAR_BELOW, pcie_gb_s, rank_names
 from scalewise.host import plural
-from scalewise.records import DoctorReport, Finding, Soak
+from scalewise.records import DoctorReport, Finding, Soak, Timing
 
-_Times = tuple[float, float, float]
-"""Median, fastest and slowest repetition in microseconds."""
+_Times = dict[int, Timing]
+"""The repetitions of one measurement by rank."""
 
 _SLOW_TWIN = 0.92
 """GPUs of one kind differ by a few percent on one host; this far below its twins is a finding."""
@@ -51,11 +51,13 @@ def pcie_below_maximum(report: DoctorReport) -> Iterator[Finding]:
         if link.lanes and link.max_lanes and link.lanes < link.max_lanes:
             parts.append(f"{link.lanes} lanes of {link.max_lanes}")
         if parts:
+            pinned = [c for c in rank.copies if c.kind.endswith("pinned")]
+            rates = ", ".join(f"{c.kind} {c.gb_s:.1f} GB/s" for c in pinned[:2])
             yield Finding(
                 "pcie_below_maximum",
                 "warning",
                 f"{rank_names(report, rank.rank)}: the PCIe link runs at {' and '.join(parts)}.",
-                "read while pinned copies were running" + _pinned_words(report, rank.rank),
+                "read while pinned copies were running" + (f"; {rates}" if rates else ""),
                 "Reseat the card or riser, check which slot shares its lanes, and the BIOS "
                 "setting of the slot's speed.",
                 "nvidia-smi -q -d PCI shows the maximum while copies run",
@@ -91,7 +93,7 @@ def slow_twin(report: DoctorReport) -> Iterator[Finding]:
     for rank, facts in enumerate(report.devices):
         by_name.setdefault(facts.device.name, []).append(rank)
     for ranks in by_name.values():
-        figures = list(_comparable(report, ranks))
+        figures = _comparable(report, ranks)
         for rank in ranks:
             behind = {name: text for name, times in figures if (text := _behind(times, rank))}
             measured = [name for name, times in figures if rank in times]
@@ -109,14 +111,27 @@ def slow_twin(report: DoctorReport) -> Iterator[Finding]:
             )
 
 
-def _behind(times: Mapping[int, _Times], rank: int) -> str:
+def _comparable(report: DoctorReport, ranks: Collection[int]) -> list[tuple[str, _Times]]:
+    """Each figure of these ranks, where they measured the same: times by rank."""
+    figures: defaultdict[tuple[str, int], _Times] = defaultdict(dict)
+    for measured in report.ranks:
+        if measured.rank in ranks:
+            for gemm in measured.gemm:
+                figures[f"gemm {gemm.precision}", gemm.size][measured.rank] = gemm.timing
+            for copy in measured.copies:
+                if copy.kind in ("device", "host"):
+                    figures[f"{copy.kind} copy", copy.bytes][measured.rank] = copy.timing
+    return [(figure, figures[figure, size]) for figure, size in sorted(figures)]
+
+
+def _behind(times: _Times, rank: int) -> str:
     """How far a rank is behind the median of its twins; "" if no further than they scatter."""
     others = [t for r, t in times.items() if r != rank]
     if not others or rank not in times:
         return ""
-    median_us, fastest_us, _ = times[rank]
-    twin_us = statistics.median(t[0] for t in others)
-    apart = fastest_us > statistics.median(t[2] for t in others)
+    median_us = times[rank].median_us
+    twin_us = statistics.median(t.median_us for t in others)
+    apart = min(times[rank].samples_us) > statistics.median(max(t.samples_us) for t in others)
     if twin_us / median_us >= _SLOW_TWIN or not apart:
         return ""
     slower = 100 * (1 - twin_us / median_us)
@@ -196,32 +211,6 @@ def slow_launches(report: DoctorReport) -> Iterator[Finding]:
                 "look for what else runs on the rank's cores.",
                 "the GPU shows no gaps between kernels in a profile",
             )
-
-
-def _comparable(report: DoctorReport, ranks: list[int]) -> Iterator[tuple[str, dict[int, _Times]]]:
-    """Each figure of these ranks, where they measured the same: times by rank."""
-    rows = []
-    for number in ranks:
-        measured = next((r for r in report.ranks if r.rank == number), None)
-        if measured is None:
-            continue
-        timings = [((f"gemm {g.precision}", g.size), g.timing) for g in measured.gemm]
-        timings += [
-            ((f"{c.kind} copy", c.bytes), c.timing)
-            for c in measured.copies
-            if c.kind in ("device", "host")
-        ]
-        for key, timing in timings:
-            spread = (timing.median_us, min(timing.samples_us), max(timing.samples_us))
-            rows.append((key, number, spread))
-    for (figure, _), same in groupby(sorted(rows), key=lambda row: row[0]):
-        yield figure, {number: spread for _, number, spread in same}
-
-
-def _pinned_words(report: DoctorReport, number: int) -> str:
-    rank = next(r for r in report.ranks if r.rank == number)
-    rates = [f"{c.kind} {c.gb_s:.1f} GB/s" for c in rank.copies if c.kind.endswith("pinned")]
-    return f"; {', '.join(rates[:2])}" if rates else ""
 
 
 def small_shared_memory(report: DoctorReport) -> Iterator[Finding]:

@@ -19,9 +19,6 @@ def check_not_empty(path: Path, size_bytes: int) -> None:
         raise DatasetError(f"dataset.path: {path} is empty; give a text file that holds text")
 
 
-EXIT_CONFIG_ERROR = 2
-
-
 def in_one_line(error: BaseException, at_most: int | None = None, with_class: bool = False) -> str:
     """All that another library's ``error`` says, its lines put together.
 

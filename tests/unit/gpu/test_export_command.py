@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.cli import application
+from scalewise.cli import main
 from scalewise.records import CellFolder, DeviceSample, DeviceSeriesWriter, SampledDevice
 
 
@@ -20,7 +20,7 @@ def test_out_names_the_folder_and_the_cell_stays_as_it_was(
     writer.append(1.7e9, {"GPU-0": DeviceSample("GPU-0", 50.0, 1000.0, 300.0)}, 0.2)
     writer.close()
     before = sorted(folder.path.rglob("*"))
-    assert application.main(["export", str(folder.path), "--out", str(out)]) == 0
+    assert main(["export", str(folder.path), "--out", str(out)]) == 0
     names = ["gpu_stats_cell.json", "gpu_stats_cell_multi_gpu.json", "gpu_timeline.csv"]
     assert capsys.readouterr().out == "".join(f"{out / name}\n" for name in names)
     assert sorted(path.name for path in out.iterdir()) == names

@@ -16,7 +16,7 @@ from typing import Literal
 
 import pytest
 
-from scalewise.cli.application import export_logs, import_log
+from scalewise.cli import main
 from scalewise.gpu import export_folder, import_seed_file
 from scalewise.gpu.export import (
     JsonArrayFile,
@@ -291,7 +291,7 @@ def test_a_series_that_cannot_be_read_leaves_out_its_cell_and_no_other(
     sweep = _sweep(tmp_path / "sweep", {"a": "nvml", "b": "nvml", "c": "nvml"})
     (damaged,) = CellFolder(sweep / "b").device_series_paths()
     damaged.write_text('{"schema_version": 1, "devices": 5}\n')
-    assert export_logs([str(sweep)]) == 1
+    assert main(["export", str(sweep)]) == 1
     said = capsys.readouterr()
     written = {Path(line).parent.name for line in said.out.splitlines()}
     assert written == {"a", "c"}
@@ -315,16 +315,16 @@ def test_what_cannot_be_written_or_read_is_one_line_with_what_is_allowed(
     no_folder = f"found {file}, which is no folder; allowed: a folder, there or new"
     sweep = _sweep(tmp_path / "sweep", {"a": "nvml"})
 
-    assert export_logs([str(sweep / "a"), "--out", str(file)]) == 2
+    assert main(["export", str(sweep / "a"), "--out", str(file)]) == 2
     assert capsys.readouterr().err == f"scalewise export: --out: {no_folder}\n"
-    assert export_logs([str(sweep / "a"), "--out", str(file / "below")]) == 2
+    assert main(["export", str(sweep / "a"), "--out", str(file / "below")]) == 2
     assert capsys.readouterr().err == (
         f"scalewise export: --out: found {file / 'below'}, which cannot be written into: "
         "Not a directory; give another folder\n"
     )
-    assert import_log([str(file), str(file)]) == 2
+    assert main(["import", str(file), str(file)]) == 2
     assert capsys.readouterr().err == f"scalewise import: cell: {no_folder}\n"
-    assert import_log([str(tmp_path / "none"), str(sweep / "a")]) == 2
+    assert main(["import", str(tmp_path / "none"), str(sweep / "a")]) == 2
     assert capsys.readouterr().err == (
         f"scalewise import: {tmp_path / 'none'}: cannot be read: No such file or directory; "
         "allowed: a file in either gpu_stats format\n"

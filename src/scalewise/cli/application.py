@@ -205,7 +205,10 @@ def compare(a: Path, b: Path, factor: str, fail_if: str | None) -> int:
     """Sweep B against A, one factor changed; a gate for CI.
 
     A and B are folders of sweeps, B the newer. Exit status: 0, or 1 if --fail-if holds or nothing
-    could be compared under it. Example: scalewise compare A B --factor code --fail-if slower=3%
+    could be compared under it.
+
+    \b
+    Example: scalewise compare A B --factor code --fail-if slower=3%
     """
     from scalewise.analysis import compare, load_sweep
     from scalewise.report import comparison_text

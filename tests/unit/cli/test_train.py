@@ -71,20 +71,14 @@ WRONG = {
     "a newline": (("model=a\nb",), "model=a\\nb: "),
     "no launcher": (("hydra.launcher=null",), "hydra.launcher: found 'null'"),
     "no folder": (("-m", "hydra.sweep.dir="), "hydra.sweep.dir: found ''; allowed: a folder"),
-    "unknown policy": (("hydra.launcher.policy=foo",), "hydra.launcher.policy: found 'foo'"),
     "unknown policy of a sweep": (
         ("-m", "hydra.launcher.policy=foo"),
         "hydra.launcher.policy: found 'foo'; allowed: exclusive or packed",
-    ),
-    "a wrapper that is no text": (
-        ("-m", "hydra.launcher.wrap=[]"),
-        "hydra.launcher.wrap: found []",
     ),
     "more cells than allowed": (
         ("-m", "seed=range(0,100000000)"),
         "sweep.max_cells: found more cells (seed=range(0,100000000,1)); allowed: at most 100,000",
     ),
-    "wrong type": (("batch_size=abc",), "batch_size: found 'abc'; allowed: an integer"),
     "not divisible": (
         ("strategy=ddp", "strategy.devices=3"),
         "batch_size: found 128 on 3 devices with scaling=strong; allowed: a multiple of 3",

@@ -237,8 +237,15 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "NCCL_DEBUG": ("VERSION", "WARN", "INFO", "TRACE"),
 }
 _LISTS: Final[Mapping[str, tuple[str, ...]]] = {
-    "NCCL_ALGO": tuple(
-        ["Tree", "Ring", "CollNet", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT"]
+    "NCCL_ALGO": (
+        "Tree",
+        "Ring",
+        "CollNet",
+        "CollNetDirect",
+        "CollNetChain",
+        "NVLS",
+        "NVLSTree",
+        "PAT",
     ),
     "NCCL_PROTO": ("LL", "LL128", "Simple"),
 }

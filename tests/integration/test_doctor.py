@@ -108,7 +108,7 @@ def test_devices_in_use_by_another_job_are_left_alone(
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     lease.release()
     assert done.returncode == 2
-    assert done.stderr.startswith("error: another scalewise job is using one of the devices")
+    assert done.stderr.startswith("scalewise doctor: another scalewise job is using one of")
 
 
 def _rank_process(folder: Path, parent: int) -> int:

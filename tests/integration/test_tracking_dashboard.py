@@ -22,7 +22,7 @@ from recorded_cell import RecordedCell, plan_sweep  # noqa: E402
 
 from scalewise.records import Alert  # noqa: E402
 
-_VIEW = "import sys; from scalewise.tracking.view import main_view as m; sys.exit(m(sys.argv[1:]))"
+_VIEW = [sys.executable, "-m", "scalewise", "trackio-view"]
 _BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
@@ -53,7 +53,7 @@ def dashboard(tmp_path: Path, environment: dict[str, str]) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with subprocess.Popen(
-        [sys.executable, "-c", _VIEW, "--port", str(port)],
+        [*_VIEW, "--port", str(port)],
         env=environment,
         stdout=subprocess.PIPE,
         text=True,
@@ -115,7 +115,7 @@ def test_curves_and_gpus_by_device_are_shown(dashboard: str, tmp_path: Path) -> 
 
 def test_url_and_refusals_need_no_server(environment: dict[str, str], tmp_path: Path) -> None:
     def view(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", _VIEW, *arguments]
+        command = [*_VIEW, *arguments]
         return subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=120, check=False
         )
@@ -127,7 +127,7 @@ def test_url_and_refusals_need_no_server(environment: dict[str, str], tmp_path: 
     )
     refused = view("--project", "mine")
     assert refused.returncode == 2
-    assert refused.stderr.startswith("error: project: found 'mine'; in ")
+    assert refused.stderr.startswith("scalewise trackio-view: project: found 'mine'; in ")
     assert refused.stderr.endswith("there is: none\n")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -16,10 +16,6 @@ from scalewise.records import SweepFolder, TrackerState
 
 ROOT = Path(__file__).resolve().parents[2]
 
-_SYNC = (
-    "import sys; from scalewise.tracking.view import main_sync; sys.exit(main_sync(sys.argv[1:]))"
-)
-
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
@@ -81,10 +77,10 @@ def test_offline_runs_are_uploaded_once_and_by_who_is_logged_in(
         assert mirror({**account, "WANDB_MODE": "offline"}, sweep).returncode == 0
         assert server.runs == {}, "WANDB_MODE goes before a login"
         assert wandb_state(cells[0]).status == "synced"
-        refused = run(environment, "-c", _SYNC, sweep.path)
+        refused = run(environment, "-m", "scalewise", "wandb-sync", sweep.path)
         assert refused.returncode == 2
         assert "WANDB_API_KEY" in refused.stderr
-        done = run(account, "-c", _SYNC, sweep.path)
+        done = run(account, "-m", "scalewise", "wandb-sync", sweep.path)
         assert (done.returncode, done.stdout) == (0, "uploaded 2 of 2 runs\n")
         assert sorted((u.name, u.group) for u in server.runs.values()) == [
             ("alpha", "sweep"),
@@ -95,7 +91,7 @@ def test_offline_runs_are_uploaded_once_and_by_who_is_logged_in(
             assert "ddp" in upload.tags
             assert "provenance" in upload.config
             assert upload.exit_code == 0
-        again = run(account, "-c", _SYNC, sweep.path)
+        again = run(account, "-m", "scalewise", "wandb-sync", sweep.path)
         assert again.returncode == 0
         assert again.stdout.startswith("nothing to upload")
         assert len(server.runs) == 2

@@ -26,6 +26,7 @@ SEAMS = {
     "trackio": {"tracking/trackio.py", "tracking/view.py"},
     "wandb": {"tracking/wandb.py"},
     "omegaconf": {
+        "cli/exits.py",
         "cli/hydra_main.py",
         "cli/overrides.py",
         "cluster/__init__.py",
@@ -36,6 +37,7 @@ SEAMS = {
         "train/checkpoint.py",
     },
     "hydra": {
+        "cli/exits.py",
         "cli/hydra_main.py",
         "cli/overrides.py",
         "cluster/__init__.py",

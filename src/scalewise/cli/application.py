@@ -1,514 +1,541 @@
-"""``scalewise``: everything that is not ``train.py``, one subcommand each."""
+"""The ``scalewise`` command: one click application, whose commands import what they need."""
 
 from __future__ import annotations
 
-import argparse
 import errno
-import importlib
 import json
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Literal
 
-from scalewise.analysis import FACTORS, compare, load_sweep
-from scalewise.cli import hydra_main
-from scalewise.cli.hydra_main import EXIT_INVALID
-from scalewise.cli.overrides import FILE, save
-from scalewise.config import EXIT_CONFIG_ERROR, ConfigError
-from scalewise.doctor import Plan, examine, find_devices, leased
-from scalewise.gpu import HostMismatch, export_folder, import_seed_file
+import click
+
+import scalewise
+from scalewise.cli.exits import WRONG_INPUT, Exit, shown
 from scalewise.host import (
-    EXIT_NOT_SHOWN,
-    EXIT_UNREAD,
     discard,
+    escaped,
     is_unread,
     open_closed_streams,
     open_console,
     say,
     silence_unread,
 )
-from scalewise.records import (
-    SCHEMA_VERSION,
-    CellFolder,
-    DoctorReport,
-    RecordError,
-    SweepFolder,
-    save_doctor,
-    to_plain,
-)
-from scalewise.report import comparison_text
-from scalewise.tracking import main as mirror_main
+from scalewise.records import closest
 
-if TYPE_CHECKING:
-    from scalewise.analysis import Analysis
+FOLDER = click.Path(path_type=Path)
 
 
-@dataclass(frozen=True)
-class Command:
-    """A subcommand, which is loaded when it is asked for: most need what others do without."""
-
-    module: str
-    """Below ``scalewise``."""
-    text: str
-    """What ``scalewise --help`` says of it."""
-    function: str = "main"
-    """Takes the words after the command's name, and returns the exit status."""
-
-    def load(self) -> Callable[[list[str]], int]:
-        found: Callable[[list[str]], int] = getattr(
-            importlib.import_module(f"scalewise.{self.module}"), self.function
-        )
-        return found
-
-
-COMMANDS = {
-    "train": Command(
-        "cli.application",
-        "one cell or, with -m, a sweep: what train.py does, from anywhere",
-        "run_training",
-    ),
-    "report": Command(
-        "cli.application",
-        "the report of a sweep: table, Markdown, plots, JSON, CSV",
-        "write_report",
-    ),
-    "status": Command(
-        "sweep.status_view", "where a sweep stands, and when it will have ended", "show_status"
-    ),
-    "compare": Command(
-        "cli.application",
-        "sweep B against A; a gate for CI: --factor code --fail-if slower=3%",
-        "compare_sweeps",
-    ),
-    "top": Command("gpu.top", "all GPUs of this host, live"),
-    "doctor": Command(
-        "cli.application",
-        "topology, links, collectives, GEMM and copy rates of this host",
-        "run_doctor",
-    ),
-    "find-batch": Command(
-        "sweep.launcher",
-        "the largest batch that fits, the same on every device",
-        "find_batch",
-    ),
-    "defconfig": Command(
-        "cli.application",
-        "save an experiment as the default of the runs to come",
-        "save_default",
-    ),
-    "tokenize": Command(
-        "datasets.tokenize", "text of the Hugging Face hub or of files into token shards"
-    ),
-    "mirror": Command(
-        "cli.application",
-        "hand a sweep's records to the trackers, whatever they lack",
-        "mirror_records",
-    ),
-    "trackio-view": Command("tracking.view", "start Trackio's dashboard", "main_view"),
-    "wandb-sync": Command(
-        "tracking.view", "upload WandB runs that were recorded offline", "main_sync"
-    ),
-    "import": Command(
-        "cli.application",
-        "read a GPU log in the single- or multi-GPU JSON format",
-        "import_log",
-    ),
-    "export": Command(
-        "cli.application",
-        "write the device series of a cell or a sweep in those formats",
-        "export_logs",
-    ),
-}
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a subcommand and return its exit status: 2 for wrong use, 74 for a full disk."""
-    words = list(sys.argv[1:] if argv is None else argv)
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command that ``words`` name, of ``sys.argv`` without; returns the exit status."""
+    words = list(sys.argv[1:] if words is None else words)
+    name = escaped(" ".join(["scalewise", *words[:1]]))
     open_closed_streams()
     try:
-        status = _run(words)
+        status = _run(words or ["--help"])
         sys.stdout.flush()
-        return status
+        return status if words else Exit.WRONG_INPUT
+    except click.ClickException as error:
+        say(f"{name}: {escaped(' '.join(error.format_message().split()))}")
+        return error.exit_code
+    except WRONG_INPUT as error:
+        say(f"{name}: {error}")
+        return Exit.WRONG_INPUT
+    except KeyboardInterrupt:
+        say(f"{name}: interrupted")
+        return Exit.INTERRUPTED
     except (OSError, SystemExit) as error:
         if is_unread(error):
             # `| head -1` has read enough: as quiet, and with the status, as of other programs.
             silence_unread()
-            return EXIT_UNREAD
+            return Exit.UNREAD
         if isinstance(error, SystemExit) or error.errno != errno.ENOSPC:
             raise
         discard(1)
-        say(f"{' '.join(['scalewise', *words[:1]])}: {error.strerror}")
-        return EXIT_NOT_SHOWN
+        say(f"{name}: {error.strerror}")
+        return Exit.NOT_SHOWN
 
 
 def _run(words: list[str]) -> int:
-    if not words or words[0] in ("-h", "--help"):
-        sys.stdout.write(_usage())
-        return 0 if words else 2
-    if words[0] == "--version":
-        import scalewise
-
-        sys.stdout.write(f"scalewise {scalewise.__version__}\n")
-        return 0
-    name, rest = words[0], words[1:]
-    if name not in COMMANDS:
-        from scalewise.records import closest
-
-        sys.stderr.write(
-            f"scalewise: found {name!r}{closest(name, list(COMMANDS))}; "
-            f"allowed: {', '.join(COMMANDS)}\n"
-        )
-        return 2
-    return COMMANDS[name].load()(rest)
-
-
-def _usage() -> str:
-    width = max(map(len, COMMANDS))
-    lines = [f"  {name:{width}}  {command.text}" for name, command in COMMANDS.items()]
-    return "usage: scalewise COMMAND ...\n\n" + "\n".join(lines) + "\n"
-
-
-# Subcommands of ``scalewise`` that are no more than options and a call of another room.
-#
-# Those with more to them lie beside what they do: ``sweep.status_view``, ``measure.doctor``,
-# ``gpu.top`` and their like.
-
-
-def refuse(command: str, problem: object) -> int:
-    """Say what is wrong with what was typed, in one line, and return the exit status for it."""
-    say(f"scalewise {command}: {problem}")
-    return EXIT_CONFIG_ERROR
-
-
-# ``scalewise compare``: sweep B against sweep A, and a gate for CI.
-
-
-def compare_sweeps(argv: Sequence[str]) -> int:
-    """Print the comparison; exit status 1 where ``--fail-if`` holds or cannot be judged."""
-    options = _compare_options(argv)
     try:
-        found = compare(
-            load_sweep(options.a), load_sweep(options.b), options.factor, options.fail_if
-        )
-    except (RecordError, ValueError) as error:
-        return refuse("compare", error)
-    if found.gate is None or not found.gate.failed:
-        sys.stdout.write(comparison_text(found))
-        return 0
-    _print_before_gate(comparison_text(found))
-    say(f"scalewise compare: {found.gate.reason}")
-    return 1
+        with application.make_context("scalewise", words) as context:
+            return application.invoke(context) or Exit.DONE
+    except click.exceptions.Exit as ended:  # --help and --version
+        return ended.exit_code
 
 
-def _compare_options(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="scalewise compare",
-        description="Compare sweep B with sweep A, which may differ in one declared factor only. "
-        "Exit status: 0, or 1 if --fail-if holds or nothing could be compared under it.",
-        epilog="Example: scalewise compare A B --factor code --fail-if slower=3%",
-    )
-    parser.add_argument("a", type=Path, help="the folder of the sweep to compare with")
-    parser.add_argument("b", type=Path, help="the folder of the newer sweep")
-    parser.add_argument("--factor", required=True, choices=FACTORS, help="what may differ")
-    parser.add_argument("--fail-if", metavar="slower=PERCENT%", help="e.g. slower=3%%")
-    return parser.parse_args(argv)
+class Commands(click.Group):
+    """Names the command that was probably meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in self.commands:
+            near = closest(args[0], list(self.commands))
+            ctx.fail(f"found {args[0]!r}{near}; allowed: {', '.join(self.commands)}")
+        return super().resolve_command(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
 
 
-def _print_before_gate(text: str) -> None:
-    """Print what a failed gate rests on. That nobody gets it is said, and changes no status: what
-    was asked for is the gate's."""
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except OSError as error:
-        discard(1)
-        say(f"scalewise compare: standard output: {error.strerror}")
+class HandedOn(click.Command):
+    """A command that gets its words as they are."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.args = list(args)
+        return []
 
 
-# ``scalewise defconfig``: an experiment as the default of the runs to come.
+class Seconds(click.FloatRange):
+    """A finite number of seconds, at most a day."""
+
+    def __init__(self, least: float = 0.0) -> None:
+        super().__init__(least, 86_400.0)
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        seconds: float = super().convert(value, param, ctx)
+        if seconds != seconds:
+            self.fail(f"found {value}; allowed: {self.min} to {self.max}", param, ctx)
+        return seconds
 
 
-def save_default(argv: Sequence[str]) -> int:
-    """Write the file of this folder, and print what it holds."""
-    parser = argparse.ArgumentParser(
-        prog="scalewise defconfig",
-        description="Save an experiment as the default of the runs in this folder.",
-    )
-    parser.add_argument("name", help="an experiment, with dashes or underscores; none removes it")
-    parser.add_argument("--trackers", help="trackio, wandb, both with a comma between, or none")
-    given = parser.parse_args(argv)
-    try:
-        lines = save(given.name, given.trackers.split(",") if given.trackers else ())
-    except ConfigError as error:
-        return refuse("defconfig", error)
-    sys.stdout.write(f"{FILE}: {' '.join(lines) or 'removed'}\n")
-    return 0
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(scalewise.__version__, message="%(prog)s %(version)s")
+def application() -> None:
+    """Do more GPUs pay here, why not, and what to do instead?"""
 
 
-# ``scalewise import`` and ``scalewise export``: device series from and to GPU logs.
+@application.command(cls=HandedOn)
+@click.pass_context
+def train(context: click.Context) -> int:
+    """One cell or, with -m, a sweep: what train.py does."""
+    from scalewise.cli import hydra_main
 
-
-def import_log(argv: Sequence[str]) -> int:
-    """Read a log into the records of a cell, and print where they lie."""
-    parser = argparse.ArgumentParser(
-        prog="scalewise import",
-        description="Read a GPU log (single- or multi-GPU JSON) into the records of a cell.",
-    )
-    parser.add_argument("file", type=Path)
-    parser.add_argument("cell", type=Path, help="the folder of the cell that gets the series")
-    given = parser.parse_args(argv)
-    try:
-        path = import_seed_file(given.file, CellFolder(given.cell))
-    except OSError as error:
-        return refuse("import", _takes_nothing("cell", given.cell, error))
-    except (RecordError, ValueError) as error:
-        return refuse("import", error)
-    sys.stdout.write(f"{path}\n")
-    return 0
-
-
-def export_logs(argv: Sequence[str]) -> int:
-    """Write the series of a cell or a sweep, and print the files."""
-    parser = argparse.ArgumentParser(
-        prog="scalewise export",
-        description="Write device series as gpu_stats_*.json and gpu_timeline.csv.",
-    )
-    parser.add_argument("folder", type=Path, help="the folder of a cell or of a sweep")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="FOLDER",
-        help="write them there, a folder a cell of a sweep (default: into each cell)",
-    )
-    given = parser.parse_args(argv)
-    try:
-        exported = export_folder(given.folder, given.out)
-    except OSError as error:
-        target = given.folder if given.out is None else given.out
-        return refuse("export", _takes_nothing("--out", target, error))
-    except RecordError as error:
-        return refuse("export", error)
-    sys.stdout.writelines(f"{path}\n" for path in exported.written)
-    for problem in exported.problems:
-        say(f"scalewise export: left out: {problem}")
-    return 1 if exported.problems else 0
-
-
-def _takes_nothing(argument: str, folder: Path, error: OSError) -> str:
-    """That ``folder``, given as ``argument``, cannot be written into, and what may be given."""
-    if folder.exists() and not folder.is_dir():
-        return f"{argument}: found {folder}, which is no folder; allowed: a folder, there or new"
-    found = f"{argument}: found {folder}, which cannot be written into: {error.strerror or error}"
-    return f"{found}; give another folder"
-
-
-# ``scalewise mirror``: hand a sweep's records to its trackers, after the sweep.
-
-
-def mirror_records(argv: Sequence[str]) -> int:
-    """Exit status 1 if something is not in the trackers afterwards."""
-    parser = argparse.ArgumentParser(
-        prog="scalewise mirror",
-        description="Hand a sweep's records to the trackers that it asked for, whatever they lack. "
-        "Exit status: 0, or 1 if something is not in them.",
-    )
-    parser.add_argument("folder", type=Path, help="a sweep's folder, e.g. multirun/<sweep>")
-    folder = parser.parse_args(argv).folder
-    if not (folder / "sweep.json").is_file():
-        return refuse("mirror", f"{folder}: found no sweep.json; allowed: the folder of a sweep")
-    status = mirror_main([str(folder), "--once"])
-    if status == 0:
-        sys.stdout.write(f"{folder}: its trackers hold everything\n")
-    return status
-
-
-# ``scalewise report``: the tables and verdicts of a sweep, and its report written anew.
-
-
-def write_report(argv: Sequence[str]) -> int:
-    """Write and print; exit status 2 for a folder without a sweep or that takes no report, 4 where
-    a verdict is invalid."""
-    given = _report_options(argv)
-    folder: Path = given.folder
-    # What draws takes a second to load: not for --help.
-    from scalewise.analysis import SamplesError, analyse, load_sweep, read_samples
-    from scalewise.report import ReportFolderError, build, print_console
-
-    try:
-        samples = None if given.samples is None else read_samples(given.samples)
-        analysis = analyse(load_sweep(folder))
-        files = build(analysis, given.out, samples)
-    except (RecordError, ReportFolderError, SamplesError) as error:
-        return refuse("report", error)
-    except OSError as error:
-        target = given.out or SweepFolder(folder).report_path
-        problem = f"cannot write into {target}: {error.strerror}"
-        return refuse("report", f"{problem}; give another folder: --out FOLDER")
-    print_console(analysis, open_console(), samples)
-    done = "written over the earlier one" if files.replaced else "written"
-    sys.stdout.write(f"report: {files.markdown}, {done} with {len(files.plots)} plots beside it\n")
-    for problem in files.problems:
-        say(f"warning: {problem}")
-    status = _study(analysis, given) if given.study else 0
-    return status or (EXIT_INVALID if files.invalid else 0)
-
-
-def _report_options(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="scalewise report",
-        description="Print the tables and verdicts of a sweep, and write its report anew from its "
-        "records: Markdown, plots, JSON and CSV in FOLDER/report, over what is there, or in --out. "
-        "No record is changed.",
-    )
-    parser.add_argument("folder", type=Path, help="a sweep's folder, e.g. multirun/<sweep>")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="FOLDER",
-        help="write the report there, and nothing into the sweep's folder",
-    )
-    parser.add_argument(
-        "--samples", metavar="N", help="also the time and cost of training on N samples, e.g. 1e9"
-    )
-    parser.add_argument(
-        "--study", action="store_true", help="also write study/ into it: plots, CSV and LaTeX"
-    )
-    parser.add_argument("--warmup-epochs", type=int, default=1, help="--study: epochs left out")
-    parser.add_argument("--datasets", help="--study: only these, with commas between them")
-    return parser.parse_args(argv)
-
-
-def _study(analysis: Analysis, given: argparse.Namespace) -> int:
-    from scalewise.report import build_study
-
-    if given.warmup_epochs < 0:
-        found = f"--warmup-epochs: found {given.warmup_epochs}"
-        return refuse("report", f"{found}; allowed: 0 or more")
-    datasets = tuple(given.datasets.split(",")) if given.datasets else ()
-    try:
-        files, problems = build_study(
-            analysis, given.out, warmup_epochs=given.warmup_epochs, datasets=datasets
-        )
-    except ValueError as error:
-        return refuse("report", error)
-    sys.stdout.write("".join(f"study: {file}\n" for file in files))
-    for line in problems:
-        say(f"warning: {line}")
-    return 0
-
-
-# ``scalewise train``: what ``train.py`` does, from anywhere.
-
-
-def run_training(argv: Sequence[str]) -> int:
-    """Run the cell or the sweep that ``argv`` asks for; exit status as :func:`entry.train`."""
     # Hydra reads sys.argv itself.
-    sys.argv = ["scalewise train", *argv]
+    sys.argv = ["scalewise train", *context.args]
     return hydra_main.train()
 
 
-EXIT_FAULT = 1
+@application.command()
+@click.argument("folder", type=FOLDER)
+@click.option("--out", type=FOLDER, help="Write the report there, not into FOLDER/report.")
+@click.option("--samples", metavar="N", help="Also time and cost of training on N, e.g. 1e9.")
+@click.option("--study", is_flag=True, help="Also write study/ into it: plots, CSV and LaTeX.")
+@click.option(
+    "--warmup-epochs",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="For --study: epochs left out.",
+)
+@click.option("--datasets", help="For --study: only these, with commas between them.")
+def report(
+    folder: Path,
+    out: Path | None,
+    samples: str | None,
+    study: bool,
+    warmup_epochs: int,
+    datasets: str | None,
+) -> int:
+    """The tables and verdicts of a sweep, and its report anew.
 
-
-EXIT_USAGE = 2
-
-
-EXIT_INTERRUPTED = 130
-
-
-def run_doctor(argv: list[str]) -> int:
-    """Examine this host.
-
-    Exit status: 0 examined; 1 a fault was found, or a rank did not end well; 2 the options do not
-    fit this host; 130 interrupted. Warnings do not change it.
+    FOLDER is a sweep's, e.g. multirun/<sweep>. Markdown, plots, JSON and CSV are written over what
+    is there. No record is changed. Exit status: 0, or 4 if a verdict is invalid.
     """
-    options = _doctor_parser().parse_args(argv)
-    plan = Plan(options.quick, options.soak, options.backend)
+    from scalewise.analysis import SamplesError, analyse, load_sweep, read_samples
+    from scalewise.records import SweepFolder
+    from scalewise.report import ReportFolderError, build, build_study, print_console
+
     try:
-        host = find_devices(options.devices, options.gpus, options.backend)
-        slots = host.slots[: options.devices or len(host.slots)]
-        with leased(slots) as lease:
-            report = examine(plan, slots, host.driver, lease.descriptors)
-        path = save_doctor(options.out, report) if options.out is not None else None
-    except (HostMismatch, OSError) as error:
-        _say(f"error: {error}")
-        return EXIT_USAGE
-    except KeyboardInterrupt:
-        _say("interrupted: nothing is recorded")
-        return EXIT_INTERRUPTED
-    _show_doctor(report, as_json=options.json)
-    if path is not None:
-        _say(f"recorded: {path}")
-    failed = any(key.startswith("rank ") for key in report.missing)
-    return EXIT_FAULT if failed or any(f.severity == "fault" for f in report.findings) else 0
+        target = None if samples is None else read_samples(samples)
+        analysis = analyse(load_sweep(folder))
+        files = build(analysis, out, target)
+    except (ReportFolderError, SamplesError) as error:
+        raise click.UsageError(str(error)) from error
+    except OSError as error:
+        problem = f"cannot write into {out or SweepFolder(folder).report_path}: {error.strerror}"
+        raise click.UsageError(f"{problem}; give another folder: --out FOLDER") from error
+    print_console(analysis, open_console(), target)
+    done = "written over the earlier one" if files.replaced else "written"
+    sys.stdout.write(f"report: {files.markdown}, {done} with {len(files.plots)} plots beside it\n")
+    problems = list(files.problems)
+    if study:
+        chosen = tuple(datasets.split(",")) if datasets else ()
+        try:
+            paths, more = build_study(analysis, out, warmup_epochs=warmup_epochs, datasets=chosen)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+        sys.stdout.writelines(f"study: {path}\n" for path in paths)
+        problems += more
+    for problem in problems:
+        say(f"warning: {problem}")
+    return Exit.INVALID if files.invalid else Exit.DONE
 
 
-def _doctor_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="scalewise doctor",
-        description="Measure what the devices of this host can do alone and together, and name "
-        "known faults. Nothing is changed on any device.",
-    )
-    add = parser.add_argument
-    add("--json", action="store_true", help="print the whole record as JSON")
-    add("--out", type=Path, metavar="FOLDER", help="write doctor.json there")
-    add("--quick", action="store_true", help="fewer sizes and repetitions")
-    add(
-        "--soak",
-        type=_seconds,
-        default=0.0,
-        metavar="S",
-        help="then multiply for S seconds and watch clocks and temperature",
-    )
-    add("--devices", type=_count, metavar="N", help="the first N devices; default: all")
-    add("--gpus", type=_gpus, metavar="LIST", help="these GPUs, by index or UUID: 2,3")
-    add(
-        "--backend",
-        choices=("auto", "nccl", "gloo"),
-        default="auto",
-        help="what the ranks talk with; auto: NCCL and gloo on GPUs, gloo on CPUs",
-    )
-    return parser
+@application.command()
+@click.argument("folder", type=FOLDER, required=False)
+@click.option("--watch", is_flag=True, help="Again every --every seconds.")
+@click.option("--every", type=Seconds(), default=2.0, show_default=True, metavar="S")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a reading.")
+def status(folder: Path | None, watch: bool, every: float, as_json: bool) -> None:
+    """Where a sweep stands, and when it will have ended.
+
+    FOLDER is a sweep's; without it the newest in multirun/ is shown.
+    """
+    from scalewise.sweep import show_status
+
+    show_status(folder, every if watch else None, as_json=as_json)
 
 
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 <= seconds <= 86_400:
-        raise argparse.ArgumentTypeError(f"found {text}; allowed: 0 to 86400 seconds")
-    return seconds
+@application.command()
+@click.argument("a", type=FOLDER)
+@click.argument("b", type=FOLDER)
+@click.option(
+    "--factor",
+    required=True,
+    help="What may differ: devices, strategy, gpu, code, versions, model, dataset, optimizer, "
+    "precision, execution, batch, measuring or seed.",
+)
+@click.option("--fail-if", metavar="slower=PERCENT%", help="For example slower=3%.")
+def compare(a: Path, b: Path, factor: str, fail_if: str | None) -> int:
+    """Sweep B against A, one factor changed; a gate for CI.
+
+    A and B are folders of sweeps, B the newer. Exit status: 0, or 1 if --fail-if holds or nothing
+    could be compared under it.
+
+    \b
+    Example: scalewise compare A B --factor code --fail-if slower=3%
+    """
+    from scalewise.analysis import compare, load_sweep
+    from scalewise.report import comparison_text
+
+    try:
+        found = compare(load_sweep(a), load_sweep(b), factor, fail_if)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    text = comparison_text(found)
+    if found.gate is None or not found.gate.failed:
+        sys.stdout.write(text)
+        return Exit.DONE
+    # The gate decides the status, whether its evidence could be printed or not.
+    shown(lambda: sys.stdout.write(text))
+    raise click.ClickException(found.gate.reason)
 
 
-def _count(text: str) -> int:
-    count = int(text)
-    if count < 1:
-        raise argparse.ArgumentTypeError(f"found {text}; allowed: 1 or more")
-    return count
+@application.command()
+@click.option(
+    "--interval", type=Seconds(0.1), default=1.0, metavar="S", help="Seconds between readings."
+)
+@click.option("--once", is_flag=True, help="Print one reading and end.")
+@click.option("--json", "as_json", is_flag=True, help="With --once: print it as JSON.")
+@click.option(
+    "--log",
+    "--stats-file",
+    type=FOLDER,
+    metavar="FILE",
+    help="Also append one GPU to FILE and all to FILE_multi_gpu.json, as JSON arrays.",
+)
+@click.option("--gpu", type=int, metavar="N", help="The GPU of --log's FILE; default: the first.")
+def top(interval: float, once: bool, as_json: bool, log: Path | None, gpu: int | None) -> None:
+    """All GPUs of this host, live."""
+    from scalewise.gpu import NvmlUnavailable, show_gpus
+
+    if as_json and not once:
+        raise click.UsageError("--json goes with --once")
+    try:
+        show_gpus(interval, once=once, as_json=as_json, log=log, gpu_index=gpu)
+    except BrokenPipeError:
+        raise  # whoever reads has seen enough
+    except (NvmlUnavailable, OSError) as error:
+        raise click.ClickException(str(error)) from error
 
 
-def _gpus(text: str) -> tuple[int | str, ...]:
+def _gpus(
+    _context: click.Context, _parameter: click.Parameter, text: str | None
+) -> tuple[int | str, ...] | None:
+    if text is None:
+        return None
     names = [name.strip() for name in text.strip("[]").split(",")]
     if not all(names):
-        raise argparse.ArgumentTypeError(f"found {text!r}; allowed: a list like 0,1 or UUIDs")
+        raise click.BadParameter(f"found {text!r}; allowed: a list like 0,1 or UUIDs")
     return tuple(int(name) if name.isdecimal() else name for name in names)
 
 
-def _show_doctor(report: DoctorReport, *, as_json: bool) -> None:
+@application.command()
+@click.option("--json", "as_json", is_flag=True, help="Print the whole record as JSON.")
+@click.option("--out", type=FOLDER, help="Write doctor.json there.")
+@click.option("--quick", is_flag=True, help="Fewer sizes and repetitions.")
+@click.option(
+    "--soak",
+    type=Seconds(),
+    default=0.0,
+    metavar="S",
+    help="Then multiply for S seconds and watch clocks and temperature.",
+)
+@click.option(
+    "--devices", type=click.IntRange(min=1), metavar="N", help="The first N; default: all."
+)
+@click.option("--gpus", callback=_gpus, metavar="LIST", help="These GPUs, by index or UUID: 2,3.")
+@click.option(
+    "--backend",
+    type=click.Choice(["auto", "nccl", "gloo"]),
+    default="auto",
+    help="What ranks talk with; auto: NCCL and gloo on GPUs, gloo on CPUs.",
+)
+def doctor(
+    as_json: bool,
+    out: Path | None,
+    quick: bool,
+    soak: float,
+    devices: int | None,
+    gpus: tuple[int | str, ...] | None,
+    backend: Literal["auto", "nccl", "gloo"],
+) -> int:
+    """Topology, links, collectives, GEMM and copy rates.
+
+    Measures what the devices of this host do alone and together, and names known faults. Nothing
+    is changed on any device. Exit status: 0, or 1 if a fault was found or a rank died.
+    """
+    from scalewise.doctor import Plan, examine, find_devices, leased
+    from scalewise.gpu import HostMismatch
+    from scalewise.records import SCHEMA_VERSION, save_doctor, to_plain
+
+    try:
+        host = find_devices(devices, gpus, backend)
+        slots = host.slots[: devices or len(host.slots)]
+        with leased(slots) as lease:
+            found = examine(Plan(quick, soak, backend), slots, host.driver, lease.descriptors)
+        path = None if out is None else save_doctor(out, found)
+    except (HostMismatch, OSError) as error:
+        raise click.UsageError(str(error)) from error
     if as_json:
-        plain = {"schema_version": SCHEMA_VERSION, **to_plain(report)}
+        plain = {"schema_version": SCHEMA_VERSION, **to_plain(found)}
         sys.stdout.write(json.dumps(plain, indent=2, allow_nan=False) + "\n")
-        return
-    from scalewise.host import open_console
-    from scalewise.report import show_doctor
+    else:
+        from scalewise.report import show_doctor
 
-    show_doctor(report, open_console())
-    sys.stdout.flush()
+        show_doctor(found, open_console())
+    if path is not None:
+        say(f"recorded: {path}")
+    rank_failed = any(key.startswith("rank ") for key in found.missing)
+    faulty = any(finding.severity == "fault" for finding in found.findings)
+    return Exit.FAILED if rank_failed or faulty else Exit.DONE
 
 
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
+@application.command()
+@click.argument("overrides", nargs=-1)
+@click.option("--first", metavar="N", help="The same as batch_search.first=N.")
+@click.option("--most", metavar="N", help="The same as batch_search.max=N.")
+@click.option("--margin", metavar="N", help="The same as batch_search.margin=N.")
+@click.option("--timeout-s", metavar="N", help="The same as sweep.timeout_s=N.")
+def find_batch(
+    overrides: tuple[str, ...],
+    first: str | None,
+    most: str | None,
+    margin: str | None,
+    timeout_s: str | None,
+) -> None:
+    """The largest batch that fits, the same on every device.
+
+    Takes the overrides that train.py takes, e.g. model=gpt2 dataset=stdlib strategy=ddp, and
+    searches as batch_size=auto does before it trains. The evidence lies in a new folder below
+    multirun/.
+    """
+    from scalewise.sweep import SearchFailed, find_batch_size
+
+    given = {
+        "batch_search.first": first,
+        "batch_search.max": most,
+        "batch_search.margin": margin,
+        "sweep.timeout_s": timeout_s,
+    }
+    options = [f"{key}={value}" for key, value in given.items() if value is not None]
+    try:
+        sys.stdout.write(find_batch_size([*overrides, *options]))
+    except SearchFailed as error:
+        raise click.ClickException(str(error)) from error
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+@application.command()
+@click.argument("name")
+@click.option("--trackers", help="trackio, wandb, both with a comma between, or none.")
+def defconfig(name: str, trackers: str | None) -> None:
+    """Save an experiment as the default of the runs to come.
+
+    NAME is an experiment, with dashes or underscores; none removes the default.
+    """
+    from scalewise.cli.overrides import FILE, save
+
+    lines = save(name, trackers.split(",") if trackers else ())
+    sys.stdout.write(f"{FILE}: {' '.join(lines) or 'removed'}\n")
+
+
+def _token_count(
+    _context: click.Context, _parameter: click.Parameter, text: str | None
+) -> int | None:
+    from scalewise.datasets import token_count
+
+    try:
+        return None if text is None else token_count(text)
+    except ValueError:
+        raise click.BadParameter(f"found {text!r}; allowed: a number such as 100M") from None
+
+
+@application.command()
+@click.argument("sources", nargs=-1)
+@click.option("--files", is_flag=True, help="SOURCES are .parquet, .jsonl, .json or .txt files.")
+@click.option("--column", default="text", help="The column of --files that holds text.")
+@click.option("--out", type=FOLDER, required=True, help="The folder of the shards.")
+@click.option("--tokenizer", default="gpt2", help="bytes, gpt2 or a tokenizer.json.")
+@click.option("--tokens", callback=_token_count, help="Training tokens, e.g. 100M; default: all.")
+@click.option("--shard-tokens", callback=_token_count, default="100M", show_default=True)
+@click.option(
+    "--validation-every",
+    type=click.IntRange(min=2),
+    default=200,
+    show_default=True,
+    metavar="DOCUMENTS",
+)
+@click.option(
+    "--skip-bad-documents",
+    is_flag=True,
+    help="Pass over and count lines that are no UTF-8, no JSON or without text.",
+)
+def tokenize(
+    sources: tuple[str, ...],
+    files: bool,
+    column: str,
+    out: Path,
+    tokenizer: str,
+    tokens: int | None,
+    shard_tokens: int,
+    validation_every: int,
+    skip_bad_documents: bool,
+) -> int:
+    """Text of the Hugging Face hub or of files to token shards.
+
+    SOURCES is a corpus of the hub (fineweb_edu, openwebtext or tinystories) or, with --files,
+    files. Run it again to go on where it ended.
+    """
+    from scalewise.datasets import tokenize_text
+
+    if not sources or (not files and len(sources) > 1):
+        raise click.UsageError("give a corpus or --files, one of them")
+    go_on = "whole shards are kept: the same command goes on after the last one"
+    try:
+        tokenize_text(
+            [Path(source) for source in sources] if files else sources[0],
+            out,
+            column=column,
+            tokenizer_name=tokenizer,
+            tokens=tokens,
+            shard_tokens=shard_tokens,
+            validation_every=validation_every,
+            skip_bad=skip_bad_documents,
+        )
+    except BrokenPipeError:
+        raise  # whoever reads has seen enough
+    except OSError as error:
+        raise click.ClickException(f"{error}; {go_on}") from error
+    except KeyboardInterrupt:
+        say(f"scalewise tokenize: interrupted; {go_on}")
+        return Exit.INTERRUPTED
+    return Exit.DONE
+
+
+@application.command()
+@click.argument("folder", type=FOLDER)
+def mirror(folder: Path) -> int:
+    """Hand a sweep's records to its trackers, whatever they lack.
+
+    FOLDER is a sweep's, e.g. multirun/<sweep>. Exit status: 0, or 1 if something is not in them.
+    """
+    from scalewise.tracking import main as mirror_main
+
+    if not (folder / "sweep.json").is_file():
+        raise click.UsageError(f"{folder}: found no sweep.json; allowed: the folder of a sweep")
+    missing = mirror_main([str(folder), "--once"])
+    if not missing:
+        sys.stdout.write(f"{folder}: its trackers hold everything\n")
+    return missing
+
+
+@application.command()
+@click.option("--project", help="Default: the project of conf/tracking.")
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", type=int, default=7860, envvar="GRADIO_SERVER_PORT", show_default=True)
+@click.option("--url-only", is_flag=True, help="Print the URL, start nothing.")
+def trackio_view(project: str | None, host: str, port: int, url_only: bool) -> None:
+    """Start Trackio's dashboard and print its full URL.
+
+    The URL carries the token that allows renaming and deleting runs.
+    """
+    from scalewise.config import TrackingConfig
+    from scalewise.tracking import show_dashboard
+
+    show_dashboard(project or TrackingConfig.project, host, port, url_only=url_only)
+
+
+@application.command()
+@click.argument("folders", type=FOLDER, nargs=-1, required=True)
+def wandb_sync(folders: tuple[Path, ...]) -> int:
+    """Upload WandB runs that were recorded offline.
+
+    FOLDERS are of sweeps or cells. Exit status: 0, or 1 if a run is not on the server afterwards.
+    """
+    from scalewise.tracking import upload_offline
+
+    return Exit.DONE if upload_offline(folders) else Exit.FAILED
+
+
+@application.command("import")
+@click.argument("file", type=FOLDER)
+@click.argument("cell", type=FOLDER)
+def import_log(file: Path, cell: Path) -> None:
+    """Read a GPU log (single- or multi-GPU JSON) into a cell.
+
+    CELL is the folder of the cell that gets the series.
+    """
+    from scalewise.gpu import import_seed_file
+    from scalewise.records import CellFolder
+
+    try:
+        path = import_seed_file(file, CellFolder(cell))
+    except OSError as error:
+        raise _refused_folder("cell", cell, error) from error
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    sys.stdout.write(f"{path}\n")
+
+
+@application.command()
+@click.argument("folder", type=FOLDER)
+@click.option("--out", type=FOLDER, help="Write there, a folder a cell; default: into each cell.")
+def export(folder: Path, out: Path | None) -> int:
+    """Device series as gpu_stats_*.json and gpu_timeline.csv.
+
+    FOLDER is of a cell or of a sweep.
+    """
+    from scalewise.gpu import export_folder
+
+    try:
+        exported = export_folder(folder, out)
+    except OSError as error:
+        raise _refused_folder("--out", out or folder, error) from error
+    sys.stdout.writelines(f"{path}\n" for path in exported.written)
+    for problem in exported.problems:
+        say(f"scalewise export: left out: {problem}")
+    return Exit.FAILED if exported.problems else Exit.DONE
+
+
+def _refused_folder(argument: str, folder: Path, error: OSError) -> click.UsageError:
+    """That ``folder``, given as ``argument``, cannot be written into, and what may be given."""
+    found = f"{argument}: found {folder}, which "
+    if folder.exists() and not folder.is_dir():
+        return click.UsageError(f"{found}is no folder; allowed: a folder, there or new")
+    why = error.strerror or error
+    return click.UsageError(f"{found}cannot be written into: {why}; give another folder")

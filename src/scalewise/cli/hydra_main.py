@@ -1,146 +1,184 @@
-"""What a command says at its end, and the exit status it comes to."""
+"""``python train.py``: Hydra around the sweep, its report, and the exit status it comes to."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scalewise.cli.overrides import explain, is_the_hosts_fault, overrides_last, with_defaults
-from scalewise.config import EXIT_CONFIG_ERROR, conf_dir
+from scalewise.cli.exits import Exit, explain, is_the_hosts_fault, shown
+from scalewise.cli.overrides import overrides_last, with_defaults
+from scalewise.config import conf_dir
 from scalewise.host import (
-    EXIT_NOT_SHOWN,
-    EXIT_UNREAD,
-    discard,
     foreign_launch,
     interrupt_on_polite_signals,
     is_unread,
     open_closed_streams,
+    open_console,
     say,
     silence_unread,
 )
+from scalewise.records import SweepFolder
 from scalewise.supervisor import CellFailed, Outcome
-from scalewise.sweep import SweepReport, discard_unused_folder, sweep_folder, sweeps_run
+from scalewise.sweep import (
+    SweepReport,
+    discard_unused_folder,
+    run_single,
+    sweep_folder,
+    sweeps_run,
+    unfinished,
+)
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from scalewise.analysis import Analysis
+
+def train() -> int:
+    """Run the cell or the sweep on the command line; returns one of :class:`Exit`."""
+    open_closed_streams()
+    launched = foreign_launch()
+    if launched is not None and launched[1] != 0:
+        launcher, rank, size = launched
+        say(f"scalewise starts its own ranks: process {rank} of {launcher}'s {size} stands down")
+        return Exit.DONE
+    if str(Path.cwd()) not in sys.path:
+        # A user's own model or dataset lies in the working folder; installed packages come first.
+        sys.path.append(str(Path.cwd()))
+    wants_traceback = os.environ.get("HYDRA_FULL_ERROR", "") not in ("", "0")
+    # Hydra would otherwise print an error itself, over many lines, and exit with 1.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    interrupt_on_polite_signals()
+    try:
+        sys.argv[1:] = overrides_last(with_defaults(sys.argv[1:]))
+        _run_hydra()
+        sys.stdout.flush()
+        return report()
+    except KeyboardInterrupt:
+        return _interrupted("interrupted")
+    except CellFailed as error:
+        # Hydra's sweeper gave up; what it got until then is reported all the same.
+        say(f"error: {error}")
+        return report() or Exit.FAILED
+    except (Exception, SystemExit) as error:
+        if is_unread(error):
+            # A sweep that nobody watches is interrupted; what is only printed, like --help, ends.
+            silence_unread()
+            if not sweeps_run:
+                return Exit.UNREAD
+            return _interrupted("interrupted, because nobody reads this any longer")
+        line = None if isinstance(error, SystemExit) else explain(error)
+        if line is None or wants_traceback:
+            raise
+        say(f"error: {line}")
+        return Exit.FAILED if is_the_hosts_fault(error) else Exit.WRONG_INPUT
+    finally:
+        discard_unused_folder()
 
 
-EXIT_FAILED = 1
+def _interrupted(why: str) -> int:
+    say(f"{why}: what was finished is kept")
+    _say_how_to_finish()
+    return Exit.INTERRUPTED
 
 
-EXIT_SKIPPED = 3
+def _run_hydra() -> None:
+    import hydra
+    from omegaconf import OmegaConf
 
+    OmegaConf.register_new_resolver("scalewise_folder", sweep_folder, replace=True)
+    held: list[Exception] = []
 
-EXIT_INVALID = 4
+    def task(composed: DictConfig) -> float | None:
+        from hydra.core.hydra_config import HydraConfig
 
+        try:
+            hydra_config = HydraConfig.get()
+            folder = Path(hydra_config.runtime.output_dir)
+            return run_single(composed, folder, list(hydra_config.overrides.task))
+        except Exception as error:
+            # Hydra would announce it in a line of its own; train() says it once.
+            held.append(error)
+            return None
 
-EXIT_INTERRUPTED = 130
+    hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(task)()
+    if held:
+        raise held[0]
 
 
 def report() -> int:
-    """Say what the sweeps of this process came to, and return the exit status."""
+    """Say what the sweeps of this process came to; returns the exit status."""
     if not sweeps_run:
-        return 0  # --help, --cfg and completion run nothing
+        return Exit.DONE  # --help, --cfg and completion run nothing
     try:
-        shown = [_show(sweep) for sweep in sweeps_run]
+        statuses = [_report_sweep(sweep) for sweep in sweeps_run]
     finally:
         # A disk that took no record may take no report either.
-        for line in _unrecorded(sweeps_run):
-            say(line)
-    say_how_to_finish()
+        _say_what_is_unrecorded()
+    _say_how_to_finish()
     left = [line for sweep in sweeps_run for line in _left_behind(sweep)]
     for line in left:
         say(line)
-    for state, status in (("failed", EXIT_FAILED), ("interrupted", EXIT_INTERRUPTED)):
+    for state, status in (("failed", Exit.FAILED), ("interrupted", Exit.INTERRUPTED)):
         if any(sweep.count(state) for sweep in sweeps_run):
             return status
-    if EXIT_INVALID in shown:
-        return EXIT_INVALID
+    if Exit.INVALID in statuses:
+        return Exit.INVALID
     if left or any(s.count("skipped") or s.count("unstarted") for s in sweeps_run):
-        return EXIT_SKIPPED
-    return max(shown)
+        return Exit.SKIPPED
+    return max(statuses)
 
 
-def _show(sweep: SweepReport) -> int:
-    """Write the report and print its table; returns the exit status that this comes to."""
+def _report_sweep(sweep: SweepReport) -> int:
+    """Print the table and write the report; returns the exit status that this comes to."""
+    if not sweep.count("done") and not sweep.count("failed"):
+        return Exit.DONE
     from scalewise.analysis import analyse, load_sweep
-    from scalewise.records import SweepFolder
-    from scalewise.report import build
+    from scalewise.report import build, print_console
 
-    shown, invalid = True, False
-    if sweep.count("done"):
-        analysis = analyse(load_sweep(sweep.folder))
-        # First: it needs no room on the disk, which the report may not find.
-        shown = _print_table(analysis)
-        try:
-            files = build(analysis)
-        except OSError as error:
-            folder = SweepFolder(sweep.folder).report_path
-            say(f"error: {folder}: {error.strerror}: the cells are done; write their report with "
-                f"scalewise report {sweep.folder} --out FOLDER")  # fmt: skip
-            return EXIT_NOT_SHOWN
-        invalid = files.invalid
-        for problem in files.problems:
-            say(f"warning: {problem}")
-        say(f"report: {files.markdown}")
-        _say_where_runs_are(sweep.folder)
-    elif sweep.count("failed"):
-        # Of nothing, but it says where to look.
-        shown = _print_table(analyse(load_sweep(sweep.folder)))
-    if invalid:
-        return EXIT_INVALID
-    return 0 if shown else EXIT_NOT_SHOWN
+    analysis = analyse(load_sweep(sweep.folder))
+    # First: it needs no room on the disk, which the report may not find.
+    status = Exit.DONE
+    if not shown(lambda: print_console(analysis, open_console())):
+        status = Exit.NOT_SHOWN
+    if not sweep.count("done"):
+        return status
+    try:
+        files = build(analysis)
+    except OSError as error:
+        folder = SweepFolder(sweep.folder).report_path
+        say(
+            f"error: {folder}: {error.strerror}: the cells are done; write their report with "
+            f"scalewise report {sweep.folder} --out FOLDER"
+        )
+        return Exit.NOT_SHOWN
+    for problem in files.problems:
+        say(f"warning: {problem}")
+    say(f"report: {files.markdown}")
+    _say_where_runs_are(sweep.folder)
+    return Exit.INVALID if files.invalid else status
 
 
-def _unrecorded(sweeps: Sequence[SweepReport]) -> list[str]:
+def _say_what_is_unrecorded() -> None:
     """Why cells failed whose folders could not take it, so that no table tells."""
     lines = (
         f"failed: {cell.planned.name}: {outcome.message} (of which nothing could be written)"
-        for sweep in sweeps
+        for sweep in sweeps_run
         for cell in sweep.cells
         if (outcome := sweep.outcomes.get(cell.planned.cell_id)) and not outcome.is_recorded
     )
-    return list(dict.fromkeys(lines))  # a sweeper may ask for a cell more than once
+    for line in dict.fromkeys(lines):  # a sweeper may ask for a cell more than once
+        say(line)
 
 
 def _left_behind(sweep: SweepReport) -> tuple[str, ...]:
     """What a resumed folder still has to finish although this command did not ask for it."""
-    from scalewise.records import SweepFolder
-    from scalewise.sweep import unfinished
-
     asked = {*sweep.outcomes, *(cell.planned.cell_id for cell in sweep.cells)}
     return unfinished(SweepFolder(sweep.folder), asked)
 
 
-def _print_table(analysis: Analysis) -> bool:
-    """To whoever still reads: the cells are done, and the files lie there.
-
-    False where standard output cannot be written, which it has said.
-    """
-    from scalewise.host import open_console
-    from scalewise.report import print_console
-
-    try:
-        print_console(analysis, open_console())
-        sys.stdout.flush()
-    except (OSError, SystemExit) as error:
-        if not is_unread(error):
-            discard(1)
-            say(f"error: standard output: {error}; the table is not shown")
-            return False
-        silence_unread()
-    return True
-
-
 def _say_where_runs_are(folder: Path) -> None:
     """How to open what the trackers were given."""
-    from scalewise.records import SweepFolder
-
     for _, cell in SweepFolder(folder).cells():
         if not cell.is_done():
             continue
@@ -156,7 +194,7 @@ def _say_where_runs_are(folder: Path) -> None:
         return
 
 
-def say_how_to_finish() -> None:
+def _say_how_to_finish() -> None:
     """The command that finishes what of these sweeps another run may end better."""
     for sweep in sweeps_run:
         if any(_may_end_better(outcome) for outcome in sweep.outcomes.values()):
@@ -173,99 +211,3 @@ def _may_end_better(outcome: Outcome) -> bool:
     if outcome.state == "failed":
         return outcome.cause != "config"
     return outcome.state in ("interrupted", "unstarted")
-
-
-# ``python train.py``: Hydra around the sweep, and one clear line for whatever is typed wrong.
-
-
-def train() -> int:
-    """Run the cell or the sweep on the command line.
-
-    Exit status: 0 every cell is done, 1 a cell failed or no record could be written, 2 the input is
-    wrong, 3 nothing failed but a cell was skipped because this host cannot run it or left because
-    sweep.max_gpu_hours is used up or a resumed sweep was given other choices, 4 a verdict is
-    invalid, 74 all is done but standard output or the report could not be written, 130 interrupted.
-    """
-    open_closed_streams()
-    launched = foreign_launch()
-    if launched is not None and launched[1] != 0:
-        launcher, rank, size = launched
-        say(f"scalewise starts its own ranks: process {rank} of {launcher}'s {size} stands down")
-        return 0
-    if str(Path.cwd()) not in sys.path:
-        # A user's own model or dataset lies where he stands; ours come first.
-        sys.path.append(str(Path.cwd()))
-    wants_traceback = os.environ.get("HYDRA_FULL_ERROR", "") not in ("", "0")
-    # Hydra would otherwise print an error itself, over many lines, and exit with 1.
-    os.environ["HYDRA_FULL_ERROR"] = "1"
-    # Whoever stops a job politely wants what Ctrl-C gives: nothing left behind, and how to go on.
-    interrupt_on_polite_signals()
-    try:
-        sys.argv[1:] = overrides_last(with_defaults(sys.argv[1:]))
-        return _run_and_report()
-    except KeyboardInterrupt:
-        return _interrupted("interrupted")
-    except SystemExit as error:
-        if not is_unread(error):
-            raise
-        return _unread()
-    except CellFailed as error:
-        # Hydra's sweeper gave up; what it got until then is reported all the same.
-        say(f"error: {error}")
-        return report() or EXIT_FAILED
-    except Exception as error:
-        if is_unread(error):
-            return _unread()
-        line = explain(error)
-        if line is None or wants_traceback:
-            raise
-        say(f"error: {line}")
-        return EXIT_FAILED if is_the_hosts_fault(error) else EXIT_CONFIG_ERROR
-    finally:
-        discard_unused_folder()
-
-
-def _unread() -> int:
-    """Nobody reads on: a sweep is interrupted, and what is only printed, such as --help, ends."""
-    silence_unread()
-    if not sweeps_run:
-        return EXIT_UNREAD
-    return _interrupted("interrupted, because nobody reads this any longer")
-
-
-def _interrupted(what: str) -> int:
-    say(f"{what}: what was finished is kept")
-    say_how_to_finish()
-    return EXIT_INTERRUPTED
-
-
-def _run_and_report() -> int:
-    _run_hydra()
-    sys.stdout.flush()
-    return report()
-
-
-def _run_hydra() -> None:
-    import hydra
-    from omegaconf import OmegaConf
-
-    OmegaConf.register_new_resolver("scalewise_folder", sweep_folder, replace=True)
-    held: list[Exception] = []
-
-    def task(composed: DictConfig) -> float | None:
-        from hydra.core.hydra_config import HydraConfig
-
-        from scalewise.sweep import run_single
-
-        try:
-            hydra_config = HydraConfig.get()
-            folder = Path(hydra_config.runtime.output_dir)
-            return run_single(composed, folder, list(hydra_config.overrides.task))
-        except Exception as error:
-            # Hydra would announce it in a line of its own; train() says it once.
-            held.append(error)
-            return None
-
-    hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(task)()
-    if held:
-        raise held[0]

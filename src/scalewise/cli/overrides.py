@@ -1,24 +1,20 @@
-"""A named configuration as the default of the runs to come: ``.defconfig`` in the working folder.
+"""Words of the command line in the order that Hydra takes, below them the saved defaults.
 
-``make defconfig-NAME`` writes it. Each line is an override, as on the command line; what is typed
-there wins, key by key.
+The defaults are lines of ``.defconfig`` in the working folder, which ``make defconfig-NAME``
+writes. Each is an override, and what is typed wins over it, key by key.
 """
 
 from __future__ import annotations
 
-import errno
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from scalewise.config import ConfigError, TrackingConfig, conf_dir, in_one_line, options_of
-from scalewise.host import escaped, say
-from scalewise.records import DataError, RecordError, build, closest
+from scalewise.config import ConfigError, TrackingConfig, conf_dir, options_of
+from scalewise.host import say
+from scalewise.records import DataError, build, closest
 
 FILE = Path(".defconfig")
-
-
 NONE = "none"
 """The name that takes the default away."""
 
@@ -41,18 +37,13 @@ def save(name: str, trackers: Sequence[str] = ()) -> list[str]:
     if list(trackers) == [NONE]:
         lines.append("tracking=none")
     elif trackers:
-        _check_trackers(trackers)
+        try:
+            build(TrackingConfig, {"trackers": list(trackers)}, "tracking")
+        except DataError as error:
+            raise ConfigError(f"{error}, or {NONE} alone") from error
         lines.append(f"tracking.trackers=[{','.join(trackers)}]")
     FILE.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return lines
-
-
-def _check_trackers(trackers: Sequence[str]) -> None:
-    """Refuse now what every run to come would be refused for. Raises :class:`ConfigError`."""
-    try:
-        build(TrackingConfig, {"trackers": list(trackers)}, "tracking")
-    except DataError as error:
-        raise ConfigError(f"{error}, or {NONE} alone") from error
 
 
 def saved() -> list[str]:
@@ -71,86 +62,17 @@ def saved() -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
-def under(typed: Sequence[str], defaults: Sequence[str]) -> list[str]:
-    """The defaults that ``typed`` leaves standing: those whose key it does not name.
+def with_defaults(arguments: list[str]) -> list[str]:
+    """The saved defaults before what was typed, and a line that says so.
 
-    A tracker's setting falls with the group it belongs to.
+    A default falls with a typed override of its key, or of the group that the key belongs to.
     """
-    keys = {word.partition("=")[0].lstrip("+~") for word in typed if "=" in word}
-    return [
+    keys = {word.partition("=")[0].lstrip("+~") for word in arguments if "=" in word}
+    defaults = [
         line
-        for line in defaults
+        for line in saved()
         if (key := line.partition("=")[0]) not in keys and key.partition(".")[0] not in keys
     ]
-
-
-# What is wrong with the input, in one line, for errors of any origin.
-
-
-_READERS = ("hydra", "omegaconf", "optuna")
-"""What they raise themselves is about what was typed: our code runs within them as a function."""
-
-
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Found while writing, where the error names no file; the last is ``ulimit -f``."""
-
-
-def explain(error: BaseException) -> str | None:
-    """What is wrong with the input, in one line; None if the input is not to blame.
-
-    What of it the user typed, control characters too, is written so that it stays one.
-    """
-    text = _explanation(error)
-    return None if text is None else escaped(text)
-
-
-def is_the_hosts_fault(error: BaseException) -> bool:
-    """A full disk, or a file that the host refuses: said in one line, like wrong input."""
-    return isinstance(error, OSError) and (bool(error.filename) or error.errno in _FULL)
-
-
-def _explanation(error: BaseException) -> str | None:
-    from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-    from omegaconf.errors import OmegaConfBaseException
-
-    if isinstance(error, (ConfigError, RecordError)):  # such as a torn plan of a resumed sweep
-        return str(error)
-    if isinstance(error, OSError) and is_the_hosts_fault(error):
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    if isinstance(error, MissingConfigException) and error.options:
-        # Hydra's own words add the paths in which it has looked.
-        group, _, option = str(error.missing_cfg_file).rpartition("/")
-        options = sorted(error.options)
-        return f"{group}: found {option!r}{closest(option, options)}; allowed: {', '.join(options)}"
-    if isinstance(error, OverrideParseException):
-        return f"{error.override}: {in_one_line(error)}"
-    if isinstance(error, (HydraException, OmegaConfBaseException)):
-        cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__
-        return _explain_unknown_key(cause) or in_one_line(error)
-    frames = [frame.f_globals for frame, _ in traceback.walk_tb(error.__traceback__)]
-    theirs = frames and str(frames[-1].get("__name__", "")).startswith(_READERS)
-    return in_one_line(error, with_class=True) if theirs else None
-
-
-def _explain_unknown_key(error: Any) -> str | None:
-    """OmegaConf knows which keys there are and does not say."""
-    from omegaconf import DictConfig
-    from omegaconf.errors import ConfigAttributeError, ConfigKeyError
-
-    if not isinstance(error, (ConfigAttributeError, ConfigKeyError)) or not error.full_key:
-        return None
-    parent, key = error.parent_node, str(error.full_key)
-    allowed = [str(name) for name in parent] if isinstance(parent, DictConfig) else []
-    hint = f"; allowed: {', '.join(allowed)}" if allowed else ""
-    return f"{key}: unknown key{closest(key.rpartition('.')[2], allowed)}{hint}"
-
-
-# What was typed, put in the order that Hydra takes, and refused where it would be misread.
-
-
-def with_defaults(arguments: list[str]) -> list[str]:
-    """The saved default configuration before what was typed, and a line that says so."""
-    defaults = under(arguments, saved())
     if defaults:
         say(f"defaults of {FILE} (make defconfig-none removes them): {' '.join(defaults)}")
     return [*defaults, *arguments]

@@ -28,7 +28,6 @@ from .data_parallel import ProcessGroupConfig as ProcessGroupConfig
 from .data_parallel import StrategyConfig as StrategyConfig
 from .data_parallel import TaskParallelConfig as TaskParallelConfig
 from .data_parallel import whole_samples as whole_samples
-from .errors import EXIT_CONFIG_ERROR as EXIT_CONFIG_ERROR
 from .errors import ConfigError as ConfigError
 from .errors import DatasetError as DatasetError
 from .errors import check_not_empty as check_not_empty

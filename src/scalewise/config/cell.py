@@ -1,7 +1,6 @@
 """One cell, typed: everything its processes need to know, and which of it may stand together.
 
-The parts of it stand beside the classes that they configure. Building one raises ValueError for
-whatever types alone cannot refuse; :mod:`scalewise.config` says it as a ConfigError.
+Building one raises ValueError for what types alone cannot refuse.
 """
 
 from __future__ import annotations
@@ -28,8 +27,6 @@ from scalewise.config.execution import (
 )
 from scalewise.config.hardware import HardwareConfig
 from scalewise.host import wrap_command
-
-# How batches are fetched.
 
 
 @dataclass(frozen=True)
@@ -60,9 +57,6 @@ class LoaderConfig:
                 f"num_workers: found {self.num_workers} with device_resident=true; allowed: 0, for "
                 "worker processes cannot reach data on the GPU"
             )
-
-
-# When and how much is pruned. Free of torch: the sweep reads it too.
 
 
 _WITH_SECOND_MOMENT = (
@@ -137,9 +131,6 @@ class PruningConfig:
 NO_PRUNING = PruningConfig("none", "none")
 
 
-# How cells are run and watched, apart from what comes out of them.
-
-
 @dataclass(frozen=True)
 class MonitorConfig:
     """The key ``monitor``: what is sampled beside training."""
@@ -152,8 +143,6 @@ class MonitorConfig:
 
 _LONGEST_COLLECTIVE_S = 30 * 24 * 3600
 """A month; torch turns the time into one that much larger numbers do not fit."""
-
-
 MAX_CELLS = 100_000
 """The most cells of a sweep, unless ``sweep.max_cells`` says otherwise."""
 
@@ -224,15 +213,7 @@ class SweepConfig:
             wrap_command(self.wrap, 0, 0, "")
 
 
-# The config group ``tracking``: which mirrors a run gets, and how they are named.
-
-
 TrackerName: TypeAlias = Literal["trackio", "wandb"]
-
-
-WandbMode: TypeAlias = Literal["auto", "offline", "online"]
-
-
 _PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -246,7 +227,7 @@ class TrackingConfig:
     """The mirrors; none of them is ever the source of a number."""
     project: str = "scalewise"
     """The project in both trackers."""
-    wandb_mode: WandbMode = "auto"
+    wandb_mode: Literal["auto", "offline", "online"] = "auto"
     """``auto`` is online if the user is logged in, else offline; ``WANDB_MODE`` goes before it."""
     entity: str | None = None
     """WandB's user or team; None for the one the user is logged in as."""
@@ -267,12 +248,8 @@ class TrackingConfig:
 
 FEWEST_ADAPTIVE_REPEATS = 3
 """Runs of ``repeats=auto`` before the data are looked at: fewer have no interval worth the name."""
-
-
 MAX_SEED = 2**32 - 1
 """The largest that NumPy, and so Lightning's ``seed_everything``, takes."""
-
-
 MAX_STEPS = 10**12
 """Thirty years at a millisecond a step: more is a slip of the finger."""
 

@@ -39,6 +39,7 @@ _NOT_ARGUMENTS = ("_target_", "name", "takes", "gives")
 
 
 def component_of(key: str, group: Mapping[str, Any]) -> Component:
+    """The component that the config group ``key`` describes. Raises :class:`ConfigError`."""
     arguments = {str(k): v for k, v in group.items() if k not in _NOT_ARGUMENTS}
     target = group.get("_target_")
     if not isinstance(target, str) or "." not in target:
@@ -51,44 +52,25 @@ def component_of(key: str, group: Mapping[str, Any]) -> Component:
     return build(Component, {"target": target, "name": str(name), "arguments": arguments}, key)
 
 
-MOVED = {
-    "scalewise.datasets.byte_tokens": "scalewise.datasets.contract",
-    "scalewise.datasets.errors": "scalewise.config.errors",
-    "scalewise.datasets.labelled_csv": "scalewise.datasets.labelled",
-    "scalewise.datasets.labelled_hub": "scalewise.datasets.labelled",
-    "scalewise.datasets.loader": "scalewise.config.cell",
+_MOVED = {
     "scalewise.datasets.sensors": "scalewise.datasets.synthetic",
-    "scalewise.datasets.shard_writer": "scalewise.datasets.token_index",
-    "scalewise.datasets.split": "scalewise.datasets.labelled",
     "scalewise.datasets.stdlib": "scalewise.datasets.text_file",
     "scalewise.datasets.tabular_windows": "scalewise.datasets.tabular",
-    "scalewise.datasets.tensors": "scalewise.datasets.contract",
-    "scalewise.datasets.text_lines": "scalewise.datasets.corpora",
-    "scalewise.datasets.tokenizers": "scalewise.datasets.tokenize",
-    "scalewise.datasets.vocabulary": "scalewise.datasets.text_classification",
-    "scalewise.models.flops": "scalewise.models.objectives",
-    "scalewise.models.metrics": "scalewise.models.objectives",
     "scalewise.models.recurrent": "scalewise.models.series",
     "scalewise.models.sized": "scalewise.models.mlp",
-    "scalewise.models.stages": "scalewise.models.contract",
-    "scalewise.models.tensor_cuts": "scalewise.models.contract",
     "scalewise.operations.fusion": "scalewise.operations.sensors",
-    "scalewise.operations.fusion_kernel": "scalewise.operations.kernels",
     "scalewise.operations.voxel": "scalewise.operations.sensors",
-    "scalewise.operations.voxel_kernel": "scalewise.operations.kernels",
     "scalewise.optimizers.adaptive": "scalewise.optimizers.standard",
-    "scalewise.optimizers.checks": "scalewise.optimizers.standard",
     "scalewise.optimizers.gradient_descent": "scalewise.optimizers.standard",
     "scalewise.optimizers.memory_saving": "scalewise.optimizers.standard",
-    "scalewise.optimizers.pruning_schedule": "scalewise.config.cell",
 }
-"""Modules whose classes lie elsewhere now: a ``_target_`` keeps its name, and a cell its id."""
+"""Modules whose components lie elsewhere now: a ``_target_`` keeps its name, a cell its id."""
 
 
 def module_of(target: str) -> str:
     """The module in which the class ``target`` lies now."""
     module = target.rpartition(".")[0]
-    return MOVED.get(module, module)
+    return _MOVED.get(module, module)
 
 
 def check_module(key: str, component: Component) -> None:
@@ -250,9 +232,6 @@ def conf_dir() -> Path:
 def options_of(group: str) -> list[str]:
     """The options of a config group; none where there is no such group."""
     return sorted(path.stem for path in (conf_dir() / group).glob("*.yaml")) if group else []
-
-
-# Which components of a configuration are exactly an option of this package.
 
 
 def is_shipped(key: str, component: Component) -> bool:

@@ -1,10 +1,4 @@
-"""Local SGD: each device trains alone for K steps, then all take the mean of their parameters.
-
-from pydantic import PositiveInt
-
-Stich 2019, "Local SGD Converges Fast and Communicates Little" (arXiv:1805.09767). Between two
-averagings the replicas differ by design; momenta of the optimizer are never exchanged.
-"""
+"""Settings of strategies whose devices hold the whole model, and what all strategies share."""
 
 from __future__ import annotations
 
@@ -20,15 +14,8 @@ if TYPE_CHECKING:
     from scalewise.config.cell import CellConfig
 
 
-# What every strategy has: its typed settings, its rules, and how it shares out the data.
-#
-# A strategy is a frozen dataclass, which is its config group ``strategy`` and says which cells it
-# can run, and a function that builds Lightning's strategy from it (``builders``). The settings
-# import nothing of torch, so that a sweep can check a thousand cells at once.
-
-
 DeviceKind = Literal["cuda", "cpu"]
-
+Compression = Literal["none", "fp16", "bf16", "powersgd"]
 
 _OPTIONS = {"32-true": "fp32, tf32", "16-mixed": "fp16-mixed"}
 """Lightning's names of precisions, as users choose them."""
@@ -36,7 +23,11 @@ _OPTIONS = {"32-true": "fp32, tf32", "16-mixed": "fp16-mixed"}
 
 @dataclass(frozen=True)
 class StrategyConfig:
-    """The config group ``strategy``. ``kind`` chooses the subclass, see ``registry``."""
+    """The config group ``strategy``; ``kind`` chooses the subclass.
+
+    It says which cells the strategy can run and how these share out the data. It imports no torch,
+    so that a sweep can check a thousand cells at once; ``train.strategies`` builds from it.
+    """
 
     KIND: ClassVar[str]
     """The value of ``kind`` that chooses this class."""
@@ -45,7 +36,7 @@ class StrategyConfig:
     """False where the ranks train models of their own: a throughput ceiling, no training job."""
     LEAN_STEPS: ClassVar[bool] = True
     """Whether a step is forward, ``loss.backward()`` and ``optimizer.step()`` and nothing more,
-    so that ``train.lean`` may leave Lightning's layers out."""
+    so that ``train.execution`` may leave Lightning's layers out."""
     UNEVEN: ClassVar[bool] = False
     """Whether the parts of a batch may differ in size."""
     SCORES_TOGETHER: ClassVar[bool] = False
@@ -118,17 +109,21 @@ class StrategyConfig:
         return (batch_size // shards,) * shards
 
 
-Compression = Literal["none", "fp16", "bf16", "powersgd"]
+@dataclass(frozen=True)
+class SingleConfig(StrategyConfig):
+    """``strategy=single``: one device, with which every other strategy is compared."""
 
+    KIND: ClassVar[str] = "single"
+    FEWEST_DEVICES: ClassVar[int] = 1
 
-FEWEST_POWERSGD_STEPS = 2
-"""DDP rebuilds its buckets after the first step: PowerSGD has to learn them later than that."""
+    devices: int | Literal["auto"] = 1
 
-
-# The settings of strategies whose ranks talk to each other.
-
-
-Backend = Literal["nccl", "gloo"]
+    def __post_init__(self) -> None:
+        if self.devices != 1:
+            raise ValueError(
+                f"devices: found {self.devices} with strategy=single; allowed: 1, "
+                "or strategy=ddp for more"
+            )
 
 
 @dataclass(frozen=True)
@@ -138,7 +133,7 @@ class ProcessGroupConfig(StrategyConfig):
     backend: Literal["auto", "nccl", "gloo"] = "auto"
     """``auto``: NCCL on GPUs, gloo on CPUs."""
 
-    def backend_for(self, device_kind: DeviceKind) -> Backend:
+    def backend_for(self, device_kind: DeviceKind) -> Literal["nccl", "gloo"]:
         """The process-group backend on devices of that kind.
 
         Raises ValueError for NCCL without GPUs.
@@ -150,12 +145,9 @@ class ProcessGroupConfig(StrategyConfig):
         return self.backend
 
 
-# Distributed data parallel: a replica on each device, gradients averaged every step.
-
-
 @dataclass(frozen=True)
 class DdpConfig(ProcessGroupConfig):
-    """``strategy=ddp``."""
+    """``strategy=ddp``: a replica on each device, gradients averaged every step."""
 
     KIND: ClassVar[str] = "ddp"
 
@@ -167,14 +159,13 @@ class DdpConfig(ProcessGroupConfig):
     """Let gradients be views into the buckets, which saves one copy of them."""
     find_unused_parameters: bool = False
     """Search the graph for parameters without gradient before each reduction."""
-
     no_sync: bool = True
     """With ``accumulate_grad_batches``: reduce gradients in a step's last batch only."""
     compression: Compression = "none"
     """How gradients are sent: none | fp16 | bf16 | powersgd."""
     powersgd_rank: PositiveInt = 1
     """Rank of the matrices that ``compression=powersgd`` sends in place of gradients."""
-    powersgd_start_step: Annotated[int, Field(ge=FEWEST_POWERSGD_STEPS)] = 10
+    powersgd_start_step: Annotated[int, Field(ge=2)] = 10
     """Reductions that are sent whole before ``compression=powersgd`` begins: DDP rebuilds its
     buckets in the first."""
 
@@ -195,19 +186,13 @@ class DdpConfig(ProcessGroupConfig):
             )
 
 
-# Data parallelism over unlike devices: each gets a share of every batch as large as it is fast.
-#
-# A device's gradient is the mean over its own samples. Weighted by its share of the batch before
-# they are added up, the gradients of all devices are the mean over all samples: what one device
-# would compute.
-
-
-_SUM_TOLERANCE = 1e-3
-
-
 @dataclass(frozen=True)
 class HeterogeneousConfig(DdpConfig):
-    """``strategy=heterogeneous``, with all settings of DDP but those that compress gradients."""
+    """``strategy=heterogeneous``: each device gets a share of every batch as large as it is fast.
+
+    A device's gradient is the mean over its own samples. Weighted by its share of the batch before
+    they are added up, the gradients of all devices are the mean over all samples.
+    """
 
     KIND: ClassVar[str] = "heterogeneous"
     UNEVEN: ClassVar[bool] = True
@@ -225,7 +210,7 @@ class HeterogeneousConfig(DdpConfig):
             )
         if self.shares == "auto":
             return
-        if min(self.shares, default=0.0) <= 0 or abs(sum(self.shares) - 1) > _SUM_TOLERANCE:
+        if min(self.shares, default=0.0) <= 0 or abs(sum(self.shares) - 1) > 1e-3:
             raise ValueError(
                 f"shares: found {list(self.shares)}; allowed: one above 0 for each device, "
                 "adding up to 1, or auto"
@@ -273,7 +258,11 @@ def whole_samples(batch_size: int, weights: Sequence[float]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class LocalSgdConfig(ProcessGroupConfig):
-    """``strategy=local_sgd``."""
+    """``strategy=local_sgd``: each device trains alone, then all average their parameters.
+
+    Stich 2019, "Local SGD Converges Fast and Communicates Little" (arXiv:1805.09767). Between two
+    averagings the replicas differ by design; momenta of the optimizer are never exchanged.
+    """
 
     KIND: ClassVar[str] = "local_sgd"
     EXECUTIONS: ClassVar[tuple[str, ...] | None] = ("eager", "compile")
@@ -285,36 +274,13 @@ class LocalSgdConfig(ProcessGroupConfig):
     """Optimizer steps from one averaging to the next."""
 
 
-# One device: what every other strategy is compared with.
-
-
-@dataclass(frozen=True)
-class SingleConfig(StrategyConfig):
-    """``strategy=single``."""
-
-    KIND: ClassVar[str] = "single"
-    FEWEST_DEVICES: ClassVar[int] = 1
-
-    devices: int | Literal["auto"] = 1
-
-    def __post_init__(self) -> None:
-        if self.devices != 1:
-            raise ValueError(
-                f"devices: found {self.devices} with strategy=single; allowed: 1, "
-                "or strategy=ddp for more"
-            )
-
-
-# Independent replicas: as many models as devices, which never meet.
-#
-# What they train together a second is the most that any data-parallel strategy could reach on
-# these devices with these batches: the ceiling, without a reduction and without waiting for one
-# another.
-
-
 @dataclass(frozen=True)
 class TaskParallelConfig(ProcessGroupConfig):
-    """``strategy=task_parallel``. The process group serves the start, the end and scoring only."""
+    """``strategy=task_parallel``: as many models as devices, which never meet.
+
+    Their samples a second are the most that a data-parallel strategy could reach on these devices
+    with these batches. The process group serves the start, the end and scoring only.
+    """
 
     KIND: ClassVar[str] = "task_parallel"
     ONE_MODEL: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""Errors as the one line that a user reads, and the exit status of wrong input."""
+"""Errors as the one line that a user reads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ from pathlib import Path
 
 from scalewise.host import escaped
 
-# What is wrong with data. Free of torch: the sweep looks at files before anything starts.
+
+class ConfigError(ValueError):
+    """Wrong input: one line with the key, what was found and what is allowed."""
+
+    def __str__(self) -> str:
+        return escaped(super().__str__())
 
 
 class DatasetError(ValueError):
@@ -17,9 +22,6 @@ def check_not_empty(path: Path, size_bytes: int) -> None:
     """Raises :class:`DatasetError` for a text file of no bytes."""
     if not size_bytes:
         raise DatasetError(f"dataset.path: {path} is empty; give a text file that holds text")
-
-
-EXIT_CONFIG_ERROR = 2
 
 
 def in_one_line(error: BaseException, at_most: int | None = None, with_class: bool = False) -> str:
@@ -49,21 +51,11 @@ def _called(error: BaseException, said: str, with_class: bool) -> str:
     return f"{name}: {said}" if with_class else said
 
 
-class ConfigError(ValueError):
-    """Wrong input: one line with the key, what was found and what is allowed."""
-
-    def __str__(self) -> str:
-        return escaped(super().__str__())
-
-
-# One way to refuse a value that lies outside its range.
-#
-# Constructors of models, data sets and optimizers check their arguments with it, so that every
-# such refusal reads alike: the argument, what was found, what is allowed.
-
-
 def require(argument: str, found: object, holds: bool, allowed: str) -> None:
-    """Raise ``ValueError("<argument>: found X; allowed: Y")`` unless ``holds``."""
+    """Raise ``ValueError("<argument>: found X; allowed: Y")`` unless ``holds``.
+
+    Constructors of models, data sets and optimizers check their arguments with it.
+    """
     if not holds:
         shown = "null" if found is None else repr(found)
         raise ValueError(f"{argument}: found {shown}; allowed: {allowed}")

@@ -1,4 +1,4 @@
-"""The config group ``execution``. Torch-free: the configuration is read without it."""
+"""How steps run: execution, precision, profile, checkpoints and the search of a batch size."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ if TYPE_CHECKING:
     from scalewise.config.cell import CellConfig
 
 
-# How ``batch_size=auto`` searches. Torch-free.
-
-
-STRATEGIES = ("single", "ddp")
-"""Their replicas are whole models, so that each rank can try a size by itself."""
+_WHOLE_MODELS = ("single", "ddp")
+"""Strategies whose ranks all hold the same whole model: each can try a batch size by itself, and
+one checkpoint holds the state of all."""
 
 
 @dataclass(frozen=True)
@@ -48,20 +46,11 @@ def check_search(strategy: str, kind: str) -> None:
             "batch_size: found auto with strategy=auto, whose candidates are compared at one batch "
             "size; allowed: a number, or strategy=single or ddp"
         )
-    if kind not in STRATEGIES:
+    if kind not in _WHOLE_MODELS:
         raise ValueError(
             f"batch_size: found auto with strategy={strategy}; allowed: a number, or "
             "strategy=single or ddp, whose replicas are whole models"
         )
-
-
-# When a cell saves what it needs to go on after an interruption. Torch-free.
-
-
-_STRATEGIES = ("single", "ddp")
-
-
-_EXECUTIONS = ("eager", "compile")
 
 
 @dataclass(frozen=True)
@@ -87,15 +76,15 @@ class CheckpointConfig:
 
     def check(self, strategy: str, execution: str) -> None:
         """Raises ValueError for a cell whose state is more than one checkpoint holds."""
-        if self.on and strategy not in _STRATEGIES:
+        if self.on and strategy not in _WHOLE_MODELS:
             raise ValueError(
                 f"checkpoint: found an interval with strategy kind {strategy}, whose ranks hold "
-                f"states of their own; allowed: {', '.join(_STRATEGIES)}"
+                f"states of their own; allowed: {', '.join(_WHOLE_MODELS)}"
             )
-        if self.on and execution not in _EXECUTIONS:
+        if self.on and execution == "cudagraph":
             raise ValueError(
                 f"checkpoint: found an interval with execution kind {execution}, whose captured "
-                f"steps cannot start in the middle; allowed: {', '.join(_EXECUTIONS)}"
+                f"steps cannot start in the middle; allowed: eager, compile"
             )
 
 
@@ -115,21 +104,13 @@ def untrusted_checkpoint(why: str, instead: str) -> str:
 
 
 CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
-
-
 EAGER_STEPS_SINGLE = 3
 """Steps run eagerly before one is captured: they create the optimizer's state and the handles of
 cuBLAS, and show whether a step can be captured at all."""
-
-
 EAGER_STEPS_DDP = 11
 """The same under DDP, whose bookkeeping settles in that time (PyTorch's notes on CUDA graphs)."""
-
-
 FIRST_REPLAYS = 2
 """Replays that still pay for bringing the graph to the device."""
-
-
 COMPILE_STEPS = 3
 """Steps in which ``torch.compile`` may still be compiling: forward, backward, a second shape."""
 
@@ -162,13 +143,11 @@ class ExecutionConfig:
                 f"steps_per_batch: found {steps} with execution={self.name}; allowed: 1, or "
                 "execution=cudagraph"
             )
-
         if self.compiled and self.kind != "cudagraph":
             raise ValueError(
                 f"compiled: found true with execution={self.name}; allowed: "
                 "execution=cudagraph_compiled, or execution=compile"
             )
-
         if self.compiled and self.compile_mode in ("reduce-overhead", "max-autotune"):
             raise ValueError(
                 f"compile_mode: found {self.compile_mode} with execution={self.name}, and it makes "
@@ -240,14 +219,9 @@ def find_compiler(environment: Mapping[str, str] = os.environ) -> str | None:
     return None
 
 
-# In which number format a cell computes. Torch-free until it is applied.
-
-
 FP8_CAPABILITY = (8, 9)
 """Compute capability of the first GPUs whose tensor cores multiply fp8 (Ada; then Hopper)."""
-
-
-FP8_STRATEGIES = ("single", "ddp", "fsdp")
+_FP8_STRATEGIES = ("single", "ddp", "fsdp")
 """Those whose ranks call whole layers. torchao composes with tensor parallelism by parallel styles
 of its own, which ours are not, and says nothing of pipelines and weighted replicas."""
 
@@ -275,10 +249,10 @@ class PrecisionConfig:
         """Refuse what contradicts the rest of the cell. Raises ValueError, one line."""
         if not self.fp8:
             return
-        if cell.strategy.kind not in (*FP8_STRATEGIES, "auto"):
+        if cell.strategy.kind not in (*_FP8_STRATEGIES, "auto"):
             raise ValueError(
                 f"precision: found {self.name} with strategy={cell.strategy.name}; allowed: "
-                f"strategy={', '.join(FP8_STRATEGIES)}, or precision=bf16-mixed"
+                f"strategy={', '.join(_FP8_STRATEGIES)}, or precision=bf16-mixed"
             )
         if cell.execution.kind == "cudagraph":
             raise ValueError(
@@ -286,9 +260,6 @@ class PrecisionConfig:
                 "execution=eager or compile, or precision=bf16-mixed: torchao makes no promise "
                 "for captured steps"
             )
-
-
-# How closely a cell watches its own steps. Torch-free: the configuration is read without it.
 
 
 BLOCKS, BLOCK_STEPS = 10, 6

@@ -1,8 +1,7 @@
-"""From Hydra's ``DictConfig`` to a typed cell: the only reader of it.
+"""From Hydra's ``DictConfig`` to a typed cell and its ids.
 
-Everything a user can type wrong ends here, as one line that names the key, what was found and
-what is allowed, before any process starts, with exit status 2. What depends on the host that
-runs a cell (how many GPUs, which model) is checked there, by ``sweep.lease``.
+Wrong input ends here, before any process starts, as one line that names the key, what was found
+and what is allowed. What depends on the host (its GPUs) is checked by ``gpu.leases``.
 """
 
 from __future__ import annotations
@@ -23,96 +22,23 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
-# What determines a cell's result, as a hash: the ids by which cells and repeats are known.
-
-
-_ABSENT = {"fault": ("fault", "allow_faults"), "pruning": ("pruning",)}
-"""Groups whose option ``none`` leaves no trace, and the keys that go with them."""
-
-
-def without_absent_groups(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop what is not there: a run without pruning or fault has the record and id of one that
-    never heard of them."""
-    kept = dict(plain)
-    for group, keys in _ABSENT.items():
-        option = plain.get(group)
-        if not isinstance(option, Mapping) or "_target_" in option:
-            continue
-        if option.get("kind", "none") == "none":
-            for key in keys:
-                kept.pop(key, None)
-    if plain.get("profile") == to_plain(DEFAULT_PROFILE):
-        kept.pop("profile", None)
-    checkpoint = plain.get("checkpoint")
-    if checkpoint == to_plain(NO_CHECKPOINTS):
-        kept.pop("checkpoint", None)
-    elif isinstance(checkpoint, Mapping) and checkpoint.get("trust") is False:
-        kept["checkpoint"] = {key: value for key, value in checkpoint.items() if key != "trust"}
-    if plain.get("batch_size") != "auto":
-        kept.pop("batch_search", None)
-    if plain.get("workload") == "train":
-        kept.pop("workload", None)
-    return kept
-
-
-_DOES_NOT_MATTER = (
-    "sweep", "tracking", "monitor", "repeats", "precision_percent", "max_repeats",
-)  # fmt: skip
-"""Keys that say how a cell is run and watched, not what comes out of it."""
-
-
-def config_id(plain: Mapping[str, Any]) -> str:
-    """Hash of what determines a cell's result: repeats of one configuration share it."""
-    relevant = {k: v for k, v in plain.items() if k not in _DOES_NOT_MATTER}
-    checkpoint = plain.get("checkpoint")
-    if isinstance(checkpoint, Mapping) and "trust" in checkpoint:
-        # Whom a resumed sweep trusts makes no other cell of one that was begun.
-        relevant["checkpoint"] = {**checkpoint, "trust": False}
-        relevant = without_absent_groups(relevant)
-    text = json.dumps(relevant, sort_keys=True, separators=(",", ":"), default=to_plain)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def cell_id(plain: Mapping[str, Any], repeat: int) -> str:
-    """Hash of what determines one run: :func:`config_id` and the number of the repeat."""
-    return repeat_id(config_id(plain), repeat)
-
-
-def repeat_id(configuration: str, repeat: int) -> str:
-    """:func:`cell_id` from a :func:`config_id`."""
-    return hashlib.sha256(f"{configuration}/{repeat}".encode()).hexdigest()[:12]
-
-
 def resolve(composed: DictConfig) -> dict[str, Any]:
     """Hydra's composed configuration as plain data, interpolations resolved, without ``hydra``."""
+    from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
+    plain: dict[str, Any] = {}
     try:
-        # One key at a time: the node `hydra` may hold values that are missing on purpose.
-        plain = {str(key): _plain_value(composed, str(key)) for key in composed if key != "hydra"}
+        for key in composed:
+            if key == "hydra":
+                continue  # it may hold values that are missing on purpose
+            value = composed[key]
+            if OmegaConf.is_config(value):
+                value = OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
+            plain[str(key)] = value
     except OmegaConfBaseException as error:
         raise ConfigError(in_one_line(error)) from error
     return plain
-
-
-def _plain_value(composed: DictConfig, key: str) -> Any:
-    from omegaconf import OmegaConf
-
-    value = composed[key]
-    if not OmegaConf.is_config(value):
-        return value
-    return OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
-
-
-def most_cells(composed: DictConfig) -> int:
-    """``sweep.max_cells`` of a configuration that is not yet a cell's. Raises ConfigError."""
-    sweep = composed.get("sweep")
-    given = sweep.get("max_cells") if isinstance(sweep, Mapping) else None
-    try:
-        # What else is wrong with the node is refused with the first cell.
-        return build(SweepConfig, {} if given is None else {"max_cells": given}, "sweep").max_cells
-    except DataError as error:
-        raise ConfigError(str(error)) from error
 
 
 def build_cell(plain: Mapping[str, Any]) -> CellConfig:
@@ -164,3 +90,66 @@ def _group(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     if not isinstance(group, Mapping):
         raise ConfigError(f"{key}: found {group!r}; allowed: an option of the group {key!r}")
     return group
+
+
+def most_cells(composed: DictConfig) -> int:
+    """``sweep.max_cells`` of a configuration that is not yet a cell's. Raises ConfigError."""
+    sweep = composed.get("sweep")
+    given = sweep.get("max_cells") if isinstance(sweep, Mapping) else None
+    try:
+        # What else is wrong with the node is refused with the first cell.
+        return build(SweepConfig, {} if given is None else {"max_cells": given}, "sweep").max_cells
+    except DataError as error:
+        raise ConfigError(str(error)) from error
+
+
+_ABSENT = {"fault": ("fault", "allow_faults"), "pruning": ("pruning",)}
+"""Groups whose option ``none`` leaves no trace, and the keys that go with them."""
+
+
+def without_absent_groups(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Drop what is not there: a run without pruning or fault has the record and id of one that
+    never heard of them."""
+    kept = dict(plain)
+    for group, keys in _ABSENT.items():
+        option = plain.get(group)
+        if not isinstance(option, Mapping) or "_target_" in option:
+            continue
+        if option.get("kind", "none") == "none":
+            for key in keys:
+                kept.pop(key, None)
+    if plain.get("profile") == to_plain(DEFAULT_PROFILE):
+        kept.pop("profile", None)
+    checkpoint = plain.get("checkpoint")
+    if checkpoint == to_plain(NO_CHECKPOINTS):
+        kept.pop("checkpoint", None)
+    elif isinstance(checkpoint, Mapping) and checkpoint.get("trust") is False:
+        kept["checkpoint"] = {key: value for key, value in checkpoint.items() if key != "trust"}
+    if plain.get("batch_size") != "auto":
+        kept.pop("batch_search", None)
+    if plain.get("workload") == "train":
+        kept.pop("workload", None)
+    return kept
+
+
+_DOES_NOT_MATTER = (
+    "sweep", "tracking", "monitor", "repeats", "precision_percent", "max_repeats",
+)  # fmt: skip
+"""Keys that say how a cell is run and watched, not what comes out of it."""
+
+
+def config_id(plain: Mapping[str, Any]) -> str:
+    """Hash of what determines a cell's result: repeats of one configuration share it."""
+    relevant = {k: v for k, v in plain.items() if k not in _DOES_NOT_MATTER}
+    checkpoint = plain.get("checkpoint")
+    if isinstance(checkpoint, Mapping) and "trust" in checkpoint:
+        # Whom a resumed sweep trusts makes no other cell of one that was begun.
+        relevant["checkpoint"] = {**checkpoint, "trust": False}
+        relevant = without_absent_groups(relevant)
+    text = json.dumps(relevant, sort_keys=True, separators=(",", ":"), default=to_plain)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def repeat_id(configuration: str, repeat: int) -> str:
+    """Hash of one run: of its :func:`config_id` and the number of the repeat."""
+    return hashlib.sha256(f"{configuration}/{repeat}".encode()).hexdigest()[:12]

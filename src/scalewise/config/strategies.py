@@ -1,4 +1,4 @@
-"""What strategies have in common whose devices each hold a part of the model."""
+"""Settings of strategies that divide the model, ``strategy=auto``, and the choice by ``kind``."""
 
 from __future__ import annotations
 
@@ -23,17 +23,11 @@ if TYPE_CHECKING:
     from scalewise.config.cell import CellConfig
 
 
-# The strategy is left to measurement: a sweep runs its candidates shortly, then trains the better.
-#
-# Nothing is ever built from this: ``sweep.auto`` puts the candidates in its place.
-
-
 @dataclass(frozen=True)
 class AutoConfig(StrategyConfig):
-    """``strategy=auto``."""
+    """``strategy=auto``: ``sweep.auto`` runs the candidates shortly, then trains the better."""
 
     KIND: ClassVar[str] = "auto"
-    FEWEST_DEVICES: ClassVar[int] = 2
 
     candidates: Mapping[str, Any] = field(default_factory=dict)
     """Name to the settings of each strategy that may be chosen."""
@@ -139,18 +133,21 @@ class ReplicaConfig(DividedConfig):
     INSTEAD_OF_ACCUMULATING: ClassVar[str] = ""
     """What does the same."""
 
+    DEGREE: ClassVar[str]
+    """The setting that says how many."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        degree = getattr(self, self.DEGREE)
+        if degree != "auto" and degree < 2:
+            raise ValueError(
+                f"{self.DEGREE}: found {degree}; allowed: 2 or more, or auto for all devices"
+            )
+
     def ranks_a_replica(self, world_size: int) -> int:
         """Ranks that hold one model; they are neighbours, and so on one host where they fit."""
-        degree = self._degree()
+        degree: int | Literal["auto"] = getattr(self, self.DEGREE)
         return world_size if degree == "auto" else degree
-
-    def _degree(self) -> int | Literal["auto"]:
-        raise NotImplementedError
-
-    def _check_degree(self, key: str) -> None:
-        degree = self._degree()
-        if degree != "auto" and degree < 2:
-            raise ValueError(f"{key}: found {degree}; allowed: 2 or more, or auto for all devices")
 
     def check(self, cell: CellConfig) -> None:
         """See :meth:`StrategyConfig.check`."""
@@ -177,13 +174,12 @@ class ReplicaConfig(DividedConfig):
         return world_size // self.ranks_a_replica(world_size)
 
 
-# Fully sharded data parallel (FSDP2): parameters, gradients and optimizer state in parts.
-
-
 @dataclass(frozen=True)
 class FsdpConfig(DividedConfig):
-    """``strategy=fsdp``: each rank feeds samples of its own, as under DDP, and gathers the
-    parameters of a layer when it needs them."""
+    """``strategy=fsdp`` (FSDP2): parameters, gradients and optimizer state in parts.
+
+    Each rank feeds samples of its own and gathers the parameters of a layer when it needs them.
+    """
 
     KIND: ClassVar[str] = "fsdp"
     SCORES_TOGETHER: ClassVar[bool] = True
@@ -245,14 +241,12 @@ class FsdpConfig(DividedConfig):
             )
 
 
-# Pipeline parallel: each device holds some of the layers and passes on microbatches.
-
-
 @dataclass(frozen=True)
 class PipelineConfig(ReplicaConfig):
-    """``strategy=pipeline`` (1F1B) and ``strategy=gpipe``."""
+    """``strategy=pipeline`` (1F1B) and ``strategy=gpipe``: each device holds some of the layers."""
 
     KIND: ClassVar[str] = "pipeline"
+    DEGREE: ClassVar[str] = "stages"
     OWN_MODELS: ClassVar[tuple[str, ...] | None] = (
         "gpt2.Gpt2",
         "text_classifier.TextClassifier",
@@ -272,13 +266,6 @@ class PipelineConfig(ReplicaConfig):
     """Devices that share one replica, each with one stage; ``auto``: all."""
     microbatches: PositiveInt = 8
     """Parts of a replica's batch that are under way one behind another."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check_degree("stages")
-
-    def _degree(self) -> int | Literal["auto"]:
-        return self.stages
 
     def check_world(self, world_size: int) -> None:
         """A 1F1B schedule needs a microbatch for every stage."""
@@ -301,14 +288,12 @@ class PipelineConfig(ReplicaConfig):
         return shares
 
 
-# Tensor parallel: every matrix of a transformer block cut over the devices of a replica.
-
-
 @dataclass(frozen=True)
 class TensorConfig(ReplicaConfig):
-    """``strategy=tensor``."""
+    """``strategy=tensor``: every matrix of a block is cut over the devices of a replica."""
 
     KIND: ClassVar[str] = "tensor"
+    DEGREE: ClassVar[str] = "degree"
     OWN_MODELS: ClassVar[tuple[str, ...] | None] = (
         "gpt2.Gpt2",
         "text_classifier.TextClassifier",
@@ -324,18 +309,8 @@ class TensorConfig(ReplicaConfig):
     """Cut the embedding and the output layer too, and take the loss over parts of the vocabulary:
     no rank ever holds all logits of a token."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check_degree("degree")
 
-    def _degree(self) -> int | Literal["auto"]:
-        return self.degree
-
-
-# Which strategies there are. A new one is a module beside this file and a line below.
-
-
-CONFIGS: tuple[type[StrategyConfig], ...] = (
+_CONFIGS: tuple[type[StrategyConfig], ...] = (
     SingleConfig,
     DdpConfig,
     LocalSgdConfig,
@@ -346,9 +321,7 @@ CONFIGS: tuple[type[StrategyConfig], ...] = (
     PipelineConfig,
     TensorConfig,
 )
-
-
-KINDS: dict[str, type[StrategyConfig]] = {config.KIND: config for config in CONFIGS}
+KINDS = {config.KIND: config for config in _CONFIGS}
 
 
 def strategy_config(plain: Mapping[str, Any], at: str = "strategy") -> StrategyConfig:

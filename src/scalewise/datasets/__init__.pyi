@@ -5,3 +5,5 @@ from .labelled import held_out_of as held_out_of
 from .labelled import look_at_csv as look_at_csv
 from .token_index import check_sizes as check_sizes
 from .token_index import load_index as load_index
+from .tokenize import token_count as token_count
+from .tokenize import tokenize_text as tokenize_text

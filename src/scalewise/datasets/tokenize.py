@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import math
 import sys
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalewise.config import DatasetError
-from scalewise.datasets.corpora import CORPORA, TextStream, open_corpus, open_files
+from scalewise.datasets.corpora import TextStream, open_corpus, open_files
 from scalewise.datasets.token_index import (
     INDEX,
     LARGEST_VOCABULARY,
@@ -109,12 +108,6 @@ def _from_file(path: Path) -> Tokenizer:
     )
 
 
-_INTERRUPTED = 130
-
-
-_GO_ON = "whole shards are kept: the same command goes on after the last one"
-
-
 _UNITS = {"K": 10**3, "M": 10**6, "B": 10**9}
 
 
@@ -198,29 +191,40 @@ def token_count(text: str) -> int:
     return int(count)
 
 
-def main(argv: list[str]) -> int:
-    """The subcommand. Returns the exit status: 2 for wrong input, 1 for a disk that is full."""
-    given = _parse(argv)
-    skip = given.skip_bad_documents
-    try:
-        tokenizer = load_tokenizer(given.tokenizer)
-        stream = (
-            open_files(given.files, given.column, skip)
-            if given.files
-            else open_corpus(given.corpus, skip)
+def tokenize_text(
+    source: str | list[Path],
+    folder: Path,
+    *,
+    column: str,
+    tokenizer_name: str,
+    tokens: int | None,
+    shard_tokens: int,
+    validation_every: int,
+    skip_bad: bool,
+) -> None:
+    """Tokenize a corpus of the hub, or files, and say with every shard how far it is.
+
+    Args:
+        column: the column of the files that holds text.
+        tokens: training tokens that are enough; None takes all.
+        skip_bad: count documents that cannot be read, instead of ending there.
+
+    Raises :class:`DatasetError` for wrong input, and OSError, for a full disk among others.
+    """
+    tokenizer = load_tokenizer(tokenizer_name)
+    if isinstance(source, str):
+        stream = open_corpus(source, skip_bad)
+    else:
+        stream = open_files(source, column, skip_bad)
+    started = time.monotonic()
+    for index in tokenize(stream, tokenizer, folder, tokens, shard_tokens, validation_every):
+        sys.stdout.write(
+            f"{index.tokens('train'):,} training and {index.tokens('validation'):,} validation "
+            f"tokens of {index.documents:,} {plural(index.documents, 'document')} "
+            f"in {len(index.shards)} {plural(len(index.shards), 'shard')}, "
+            f"{time.monotonic() - started:.0f} s\n"
         )
-        index = _run(stream, tokenizer, given)
-    except DatasetError as error:
-        sys.stderr.write(f"scalewise tokenize: {error}\n")
-        return 2
-    except OSError as error:
-        if isinstance(error, BrokenPipeError):
-            raise  # whoever read along has gone: the command line's affair
-        sys.stderr.write(f"scalewise tokenize: {error}; {_GO_ON}\n")
-        return 1
-    except KeyboardInterrupt:
-        sys.stderr.write(f"scalewise tokenize: interrupted; {_GO_ON}\n")
-        return _INTERRUPTED
+        sys.stdout.flush()
     if stream.skipped.count:
         sys.stdout.write(
             f"bad documents passed over: {stream.skipped.count}, the first of them "
@@ -229,54 +233,9 @@ def main(argv: list[str]) -> int:
     if not index.tokens("validation"):
         sys.stdout.write(
             "no document was held out for validation: there are fewer than --validation-every "
-            f"{given.validation_every}\n"
+            f"{validation_every}\n"
         )
     sys.stdout.write(
         "train on it: python train.py model=gpt2_tiny model.vocabulary_size="
-        f"{index.vocabulary_size} dataset=token_shards dataset.path={given.out}\n"
+        f"{index.vocabulary_size} dataset=token_shards dataset.path={folder}\n"
     )
-    return 0
-
-
-def _run(stream: TextStream, tokenizer: Tokenizer, given: argparse.Namespace) -> TokenIndex:
-    """Tokenize, and say how far it is with every shard; returns the last index."""
-    started = time.monotonic()
-    for index in tokenize(
-        stream, tokenizer, given.out, given.tokens, given.shard_tokens, given.validation_every
-    ):
-        sys.stdout.write(
-            f"{index.tokens('train'):,} training and {index.tokens('validation'):,} validation "
-            f"tokens of {index.documents:,} {plural(index.documents, 'document')} "
-            f"in {len(index.shards)} {plural(len(index.shards), 'shard')}, "
-            f"{time.monotonic() - started:.0f} s\n"
-        )
-        sys.stdout.flush()
-    return index
-
-
-def _parse(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="scalewise tokenize",
-        description="Stream text into token shards that dataset=fineweb_edu and its like train on. "
-        "Run it again to go on where it ended.",
-    )
-    parser.add_argument("corpus", nargs="?", help=f"{', '.join(CORPORA)}; or --files")
-    parser.add_argument("--files", nargs="+", type=Path, help=".parquet, .jsonl, .json or .txt")
-    parser.add_argument("--column", default="text", help="the column of --files that holds text")
-    parser.add_argument("--out", type=Path, required=True, help="the folder of the shards")
-    parser.add_argument("--tokenizer", default="gpt2", help="bytes, gpt2 or a tokenizer.json")
-    parser.add_argument("--tokens", type=token_count, help="training tokens, e.g. 100M; all")
-    parser.add_argument("--shard-tokens", type=token_count, default=100_000_000)
-    parser.add_argument("--validation-every", type=int, default=200, metavar="DOCUMENTS")
-    parser.add_argument(
-        "--skip-bad-documents",
-        action="store_true",
-        help="pass over and count lines that are no UTF-8, no JSON or without text, instead of "
-        "ending there",
-    )
-    given = parser.parse_args(argv)
-    if (given.corpus is None) == (given.files is None):
-        parser.error("give a corpus or --files, one of them")
-    if given.validation_every < 2:
-        parser.error(f"--validation-every: found {given.validation_every}; allowed: at least 2")
-    return given

@@ -15,3 +15,4 @@ from .nvml_queries import NvmlError as NvmlError
 from .nvml_queries import NvmlUnavailable as NvmlUnavailable
 from .sampler import MIN_INTERVAL_S as MIN_INTERVAL_S
 from .sampler import DeviceSampler as DeviceSampler
+from .top import show_gpus as show_gpus

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -13,7 +13,7 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,103 +22,59 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 
+from scalewise.config import ConfigError
 from scalewise.gpu.export import JsonArrayFile, multi_entry, multi_gpu_path, single_entry
 from scalewise.gpu.metrics import GPM_METRICS
 from scalewise.gpu.nvml import open_nvml
-from scalewise.gpu.nvml_queries import NvmlUnavailable
 from scalewise.gpu.readers import GpuReader
-from scalewise.gpu.sampler import MIN_INTERVAL_S, Ticks
+from scalewise.gpu.sampler import Ticks
 from scalewise.gpu.top_view import Frame, Owner, TopState, balance_of, identify, render
 from scalewise.host import open_console
 from scalewise.records import DeviceProcess, DeviceSample, to_plain
 
-EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
+
+def show_gpus(
+    interval_s: float, *, once: bool, as_json: bool, log: Path | None, gpu_index: int | None
+) -> None:
+    """Show all GPUs of this host until told to end, or ``once``.
+
+    Args:
+        as_json: with ``once``, print the reading as JSON.
+        log: the file that gets one GPU's readings; beside it lies one for all of them.
+        gpu_index: the GPU in ``log``; the first if None.
+
+    Raises :class:`NvmlUnavailable`, :class:`ConfigError` for a log that cannot be opened, and
+    OSError where it cannot be written later.
+    """
+    with contextlib.ExitStack() as opened:
+        source = opened.enter_context(contextlib.closing(LiveFrames(interval_s)))
+        try:
+            stats = None if log is None else StatsLog(log, gpu_index)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"--log: {error}") from error
+        if stats is not None:
+            opened.callback(stats.close)
+        if once:
+            _show_once(source, stats, as_json=as_json)
+            return
+        state = TopState(source.title, interval_s)
+        interactive = sys.stdout.isatty() and sys.stdin.isatty()
+        with _ended_by_signals() as ended:
+            (_run_screen if interactive else _run_lines)(source, state, stats, ended)
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run ``scalewise top`` with its arguments and return the exit status."""
-    options = _parser().parse_args(argv)
-    if options.json and not options.once:
-        return _complain("--json goes with --once", EXIT_USAGE)
-    try:
-        source = LiveFrames(options.interval)
-    except NvmlUnavailable as error:
-        return _complain(str(error), EXIT_FAILED)
-    try:
-        log = None if options.log is None else StatsLog(options.log, options.gpu)
-    except (OSError, ValueError) as error:
-        source.close()
-        return _complain(f"--log: {error}", EXIT_USAGE)
-    try:
-        return _show(source, log, options)
-    except BrokenPipeError:
-        raise  # whoever reads has seen enough
-    except OSError as error:
-        return _complain(str(error), EXIT_FAILED)
-    finally:
-        source.close()
-        if log is not None:
-            log.close()
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("scalewise top", description=__doc__, allow_abbrev=False)
-    parser.add_argument(
-        "--interval", type=_interval, default=1.0, metavar="S", help="seconds between readings"
-    )
-    parser.add_argument("--once", action="store_true", help="print one reading and end")
-    parser.add_argument("--json", action="store_true", help="with --once: print it as JSON")
-    parser.add_argument(
-        "--log",
-        "--stats-file",
-        type=Path,
-        metavar="FILE",
-        help="also append one GPU to FILE and all to FILE_multi_gpu.json, as JSON arrays",
-    )
-    parser.add_argument(
-        "--gpu", type=int, metavar="N", help="the GPU that FILE of --log holds (default: the first)"
-    )
-    return parser
-
-
-def _interval(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not value >= MIN_INTERVAL_S:
-        raise argparse.ArgumentTypeError(f"found {text}; allowed: {MIN_INTERVAL_S} or more")
-    return value
-
-
-def _complain(message: str, status: int) -> int:
-    sys.stderr.write(f"scalewise top: {message}\n")
-    return status
-
-
-def _show(source: LiveFrames, log: StatsLog | None, options: argparse.Namespace) -> int:
-    if options.once:
-        return _show_once(source, log, as_json=options.json)
-    state = TopState(source.title, options.interval)
-    interactive = sys.stdout.isatty() and sys.stdin.isatty()
-    with _ended_by_signals() as ended:
-        (_run_screen if interactive else _run_lines)(source, state, log, ended)
-    return EXIT_OK
-
-
-def _show_once(source: LiveFrames, log: StatsLog | None, *, as_json: bool) -> int:
+def _show_once(source: LiveFrames, log: StatsLog | None, *, as_json: bool) -> None:
     frame = source.once()
     if log is not None:
         log.write(frame)
     if as_json:
         sys.stdout.write(json.dumps(frame_json(frame, source.title), indent=2) + "\n")
-        return EXIT_OK
+        return
     state = TopState(source.title, 0.0)
     state.add(frame)
     console = Console()
     console.width = console.width or shutil.get_terminal_size().columns  # COLUMNS=0 is no width
     console.print(render(state, console.width, 10_000))
-    return EXIT_OK
 
 
 def frame_json(frame: Frame, title: str) -> dict[str, Any]:

@@ -1,5 +1,3 @@
-from .console import EXIT_NOT_SHOWN as EXIT_NOT_SHOWN
-from .console import EXIT_UNREAD as EXIT_UNREAD
 from .console import discard as discard
 from .console import escaped as escaped
 from .console import interrupt_on_polite_signals as interrupt_on_polite_signals

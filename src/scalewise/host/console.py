@@ -31,13 +31,6 @@ def plural(number: int, noun: str) -> str:
     return noun if number == 1 else f"{noun}s"
 
 
-EXIT_UNREAD = 128 + signal.SIGPIPE
-
-
-EXIT_NOT_SHOWN = os.EX_IOERR
-"""All was done, but standard output could not be written: 74, as sysexits.h has it."""
-
-
 _POLITE = (signal.SIGTERM, signal.SIGHUP)
 
 

@@ -11,6 +11,8 @@ from .grid import check_sweeper as check_sweeper
 from .grid import combinations as combinations
 from .grid import rules as rules
 from .grid import texts as texts
+from .launcher import SearchFailed as SearchFailed
+from .launcher import find_batch_size as find_batch_size
 from .launcher import launch as launch
 from .launcher import launch_with as launch_with
 from .launcher import run_single as run_single
@@ -21,3 +23,4 @@ from .running_cells import attempt_until_now as attempt_until_now
 from .running_cells import memory_advice as memory_advice
 from .running_cells import settings_of as settings_of
 from .schedule import remaining_of as remaining_of
+from .status_view import show_status as show_status

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
 import shutil
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +14,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from scalewise.config import EXIT_CONFIG_ERROR, ConfigError, options_of, resolve
+from scalewise.config import ConfigError, options_of, resolve
 from scalewise.host import wrap_command
 from scalewise.records import (
     NAME,
@@ -42,78 +40,21 @@ from scalewise.sweep.resume import differences
 # ``scalewise find-batch``: the search of ``batch_size=auto`` by itself, on this host.
 
 
-EXIT_FAILED = 1
-
-
-EXIT_INTERRUPTED = 130
-
-
-def find_batch(argv: Sequence[str]) -> int:
-    """Run the command; 2 for wrong use, 1 where the search fails."""
-    options = _parse(argv)
-    folder = Path(sweep_folder(options.overrides)).resolve()
-    try:
-        asked = _asked(options)
-        found = find(asked, folder)
-    except ConfigError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return EXIT_CONFIG_ERROR
-    except SearchFailed as error:
-        sys.stderr.write(f"scalewise find-batch: {error}\n")
-        return EXIT_FAILED
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
-        return EXIT_INTERRUPTED
-    record, where = found
-    sys.stdout.write(f"{as_text(record, asked.cell.scaling)}evidence: {where}\n")
-    return 0
-
-
-def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="scalewise find-batch",
-        description="Find the largest batch_size with which a cell trains without running out of "
-        "memory, the same on every device, as train.py batch_size=auto does before it trains. "
-        "Takes the overrides that train.py takes, batch_search.* among them. The evidence lies in "
-        "a new folder below multirun/.",
-    )
-    parser.add_argument("overrides", nargs="*", help="e.g. model=gpt2 dataset=stdlib strategy=ddp")
-    for flag, key in _FLAGS.items():
-        parser.add_argument(f"--{flag}", dest=flag, metavar="N", help=f"the same as {key}=N")
-    return parser.parse_args(argv)
-
-
-_FLAGS = {
-    "first": "batch_search.first",
-    "most": "batch_search.max",
-    "margin": "batch_search.margin",
-    "timeout-s": "sweep.timeout_s",
-}
-
-
-def _asked(options: argparse.Namespace) -> Request:
-    given = [
-        f"{key}={getattr(options, flag)}"
-        for flag, key in _FLAGS.items()
-        if getattr(options, flag) is not None
-    ]
-    overrides = [*options.overrides, *given, "batch_size=auto"]
-    one = request(overrides, compose_cell(overrides))
-    check_own_code([one])
-    check_files([one])
-    return one
-
-
 class SearchFailed(RuntimeError):  # noqa: N818 - says what happened
     """The ranks could not finish: one line."""
 
 
-def find(asked: Request, folder: Path) -> tuple[BatchSearchRecord, Path]:
-    """Search on devices of this host that nobody else holds; the record, and where it lies.
+def find_batch_size(overrides: Sequence[str]) -> str:
+    """Search on devices of this host that nobody else holds; the trials, and where they lie.
 
     Raises ConfigError for a cell that cannot run here, SearchFailed where a rank dies or the time
     is up.
     """
+    folder = Path(sweep_folder(overrides)).resolve()
+    overrides = [*overrides, "batch_size=auto"]
+    asked = request(overrides, compose_cell(overrides))
+    check_own_code([asked])
+    check_files([asked])
     cell = make_cell(search_for(asked), 0)
     engine = LocalEngine(folder, "exclusive", make_display())
     outcome = engine.run([cell]).outcomes[cell.planned.cell_id]
@@ -123,7 +64,7 @@ def find(asked: Request, folder: Path) -> tuple[BatchSearchRecord, Path]:
         if outcome.cause == "config":
             raise ConfigError(outcome.message)
         raise SearchFailed(f"{outcome.message}; see {path}")
-    return record, path / NAME
+    return f"{as_text(record, asked.cell.scaling)}evidence: {path / NAME}\n"
 
 
 def as_text(found: BatchSearchRecord, scaling: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import json
 import sys
 import time
@@ -47,29 +47,15 @@ _SHOWN = 60
 """Rows of the table; of more cells, those that are neither done nor waiting come first."""
 
 
-def show_status(argv: Sequence[str]) -> int:
-    """Exit status 0, or 2 where there is no sweep to read."""
-    parser = argparse.ArgumentParser(
-        prog="scalewise status",
-        description="Where a sweep stands, and when it will have ended.",
-    )
-    parser.add_argument(
-        "folder", type=Path, nargs="?", help="a sweep's folder (default: the newest in multirun/)"
-    )
-    parser.add_argument("--watch", action="store_true", help="again every --every seconds")
-    parser.add_argument("--every", type=float, default=2.0, metavar="S", help="default: 2")
-    parser.add_argument("--json", action="store_true", help="one JSON object a reading")
-    arguments = parser.parse_args(argv)
-    try:
-        reader = _reader(arguments.folder or newest_sweep(Path("multirun")))
-        if arguments.json:
-            return _print_json(reader, arguments.watch, arguments.every)
-        return _show(reader, arguments.watch, arguments.every)
-    except RecordError as error:
-        sys.stderr.write(f"scalewise status: {error}\n")
-        return 2
-    except KeyboardInterrupt:
-        return 0
+def show_status(folder: Path | None, every_s: float | None, *, as_json: bool) -> None:
+    """Print where a sweep stands: the newest in ``multirun/`` without a folder.
+
+    With ``every_s`` again and again, that many seconds apart, until it has ended or Ctrl-C.
+    Raises :class:`RecordError` where there is no sweep to read.
+    """
+    reader = _reader(folder or newest_sweep(Path("multirun")))
+    with contextlib.suppress(KeyboardInterrupt):
+        (_print_json if as_json else _show)(reader, every_s)
 
 
 def _reader(folder: Path) -> StatusReader:
@@ -214,28 +200,27 @@ def _memory(cell: CellStatus) -> str:
     )
 
 
-def _print_json(reader: StatusReader, watch: bool, every_s: float) -> int:
+def _print_json(reader: StatusReader, every_s: float | None) -> None:
     while True:
         status = reader.read()
         sys.stdout.write(as_json(status) + "\n")
         sys.stdout.flush()
-        if not watch or not _open_ended(status):
-            return 0
+        if every_s is None or not _open_ended(status):
+            return
         time.sleep(every_s)
 
 
-def _show(reader: StatusReader, watch: bool, every_s: float) -> int:
+def _show(reader: StatusReader, every_s: float | None) -> None:
     console = open_console()
     status = reader.read()
-    if not watch:
+    if every_s is None:
         console.print(render(status, whole_lines=True), crop=False)
-        return 0
+        return
     with Live(render(status), console=console, auto_refresh=False) as live:
         while _open_ended(status):
             time.sleep(every_s)
             status = reader.read()
             live.update(render(status), refresh=True)
-    return 0
 
 
 def _open_ended(status: SweepStatus) -> bool:

@@ -1,1 +1,3 @@
 from .mirror import main as main
+from .view import show_dashboard as show_dashboard
+from .view import upload_offline as upload_offline

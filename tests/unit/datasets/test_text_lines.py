@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from scalewise.cli import main
 from scalewise.config import DatasetError
 from scalewise.datasets import load_index
-from scalewise.datasets import tokenize as command
 from scalewise.datasets.corpora import LineStream, json_line, open_files, plain_line
 from scalewise.datasets.token_shards import TokenShards
 from scalewise.datasets.tokenize import load_tokenizer, tokenize
@@ -112,13 +112,13 @@ def test_the_command_ends_with_one_line(
 ) -> None:
     texts.write_bytes(b"good\n\xff\n")
     given = ["--files", str(texts), "--tokenizer", "bytes", "--out", str(tmp_path / "shards")]
-    assert command.main(given) == 2
+    assert main(["tokenize", *given]) == 2
     assert capsys.readouterr().err.count("\n") == 1
-    assert command.main([*given, "--skip-bad-documents"]) == 0
+    assert main(["tokenize", *given, "--skip-bad-documents"]) == 0
     said = capsys.readouterr().out
     assert "bad documents passed over: 1, the first of them " in said
     assert "of 1 document in 1 shard, " in said
-    assert command.main([*given[:-1], str(texts)]) == 2
+    assert main(["tokenize", *given[:-1], str(texts)]) == 2
     assert f"--out: {texts} cannot be made: File exists" in capsys.readouterr().err
 
 

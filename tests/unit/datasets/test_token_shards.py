@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from scalewise.cli import main
 from scalewise.config import DatasetError
 from scalewise.datasets import load_index
-from scalewise.datasets import tokenize as command
 from scalewise.datasets.contract import TrainingData
 from scalewise.datasets.corpora import TextStream, open_corpus, open_files
 from scalewise.datasets.token_index import check_sums
@@ -235,7 +235,7 @@ class TestCommand:
     ) -> None:
         folder = tmp_path / "shards"
         words = ["--files", str(jsonl), "--out", str(folder), "--tokenizer", "bytes"]
-        assert command.main([*words, "--validation-every", "10"]) == 0
+        assert main(["tokenize", *words, "--validation-every", "10"]) == 0
         assert stored(folder, "train") == expected("train")
         assert f"dataset.path={folder}" in capsys.readouterr().out
 
@@ -243,7 +243,7 @@ class TestCommand:
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         words = ["--files", str(tmp_path / "no.txt"), "--out", str(tmp_path / "o")]
-        assert command.main([*words, "--tokenizer", "bytes"]) == 2
+        assert main(["tokenize", *words, "--tokenizer", "bytes"]) == 2
         error = capsys.readouterr().err
         assert error.startswith("scalewise tokenize: --files: found no file")
         assert error.count("\n") == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.cli.overrides import explain
+from scalewise.cli.exits import explain
 from scalewise.host import FileLock, runtime_folder
 
 

@@ -17,8 +17,7 @@ from typing import Literal
 
 import pytest
 
-from scalewise.cli import application
-from scalewise.cli.application import export_logs, import_log
+from scalewise.cli import main
 from scalewise.gpu import export_folder, import_seed_file
 from scalewise.gpu.export import (
     JsonArrayFile,
@@ -242,7 +241,7 @@ def test_a_cell_is_exported_to_all_three_files(
     without_power = {**_SAMPLES, "GPU-3": DeviceSample("GPU-3", throttle_reasons=("a", "b"))}
     cell = _cell(tmp_path / "0_ddp", "nvml", _SAMPLES, without_power)
     before = sorted(cell.rglob("*"))
-    assert application.main(["export", str(cell), "--out", str(out)]) == 0
+    assert main(["export", str(cell), "--out", str(out)]) == 0
     assert sorted(cell.rglob("*")) == before
     written = [Path(line) for line in capsys.readouterr().out.splitlines()]
     assert written == [
@@ -269,7 +268,7 @@ def test_a_sweep_is_exported_but_for_cells_without_gpus_and_series_that_cannot_b
     assert len(export_folder(sweep / "a", None).written) == 3
     (damaged,) = CellFolder(sweep / "c").device_series_paths()
     damaged.write_text('{"schema_version": 1, "devices": 5}\n')
-    assert export_logs([str(sweep), "--out", str(out)]) == 1
+    assert main(["export", str(sweep), "--out", str(out)]) == 1
     said = capsys.readouterr()
     written = [Path(line).relative_to(out).as_posix() for line in said.out.splitlines()]
     assert [w for w in written if w.endswith(".csv")] == [
@@ -293,12 +292,12 @@ def test_files_that_cannot_be_written_or_read_end_with_status_2_and_one_line(
 ) -> None:
     file, cell = tmp_path / "taken", str(_cell(tmp_path / "a", "nvml"))
     file.write_text(json.dumps([multi_entry(1.7e9, _DEVICES, _SAMPLES)]))
-    for command, arguments, said in (
-        (export_logs, [cell, "--out", str(file)], f"--out: found {file}, which is no folder"),
-        (export_logs, [cell, "--out", str(file / "x")], f"--out: found {file / 'x'}"),
-        (import_log, [str(file), str(file)], f"cell: found {file}, which is no folder"),
-        (import_log, [str(tmp_path / "none"), cell], f"{tmp_path / 'none'}: cannot be read"),
+    for words, said in (
+        (["export", cell, "--out", str(file)], f"--out: found {file}, which is no folder"),
+        (["export", cell, "--out", str(file / "x")], f"--out: found {file / 'x'}"),
+        (["import", str(file), str(file)], f"cell: found {file}, which is no folder"),
+        (["import", str(tmp_path / "none"), cell], f"{tmp_path / 'none'}: cannot be read"),
     ):
-        assert command(arguments) == 2
+        assert main(words) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert said in line

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.cli.overrides import explain
+from scalewise.cli.exits import explain
 from scalewise.records.files import write_atomically
 
 

@@ -19,7 +19,7 @@ from recorded import DDP, DDP_MS, SINGLE_MS, START, Spec, repeats, write_sweep
 from rich.console import Console
 
 from scalewise.cli import main
-from scalewise.cli.overrides import explain, is_the_hosts_fault
+from scalewise.cli.exits import explain, is_the_hosts_fault
 from scalewise.host import open_console
 from scalewise.records import CellFolder, RankError, RecordError
 from scalewise.report import builder, study

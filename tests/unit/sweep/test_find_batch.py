@@ -37,7 +37,7 @@ def test_wrong_use_is_one_line_and_status_2(
     assert main(["find-batch", *words]) == 2
     told = capsys.readouterr().err
     assert message in told
-    assert told.startswith("error: ") and told.count("\n") == 1
+    assert told.startswith("scalewise find-batch: ") and told.count("\n") == 1
 
 
 def test_the_answer_says_what_to_type_and_who_ran_out_of_memory() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.cli.overrides import explain
+from scalewise.cli.exits import explain
 from scalewise.config import ConfigError
 from scalewise.host import FileLock
 from scalewise.records import SweepFolder

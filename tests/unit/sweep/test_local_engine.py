@@ -14,7 +14,7 @@ from hydra import compose, initialize_config_dir
 from rich.console import Console
 
 from scalewise.cli import hydra_main
-from scalewise.cli.overrides import explain
+from scalewise.cli.exits import explain
 from scalewise.config import conf_dir, resolve
 from scalewise.gpu import Host, Lease, Leases, Occupancy
 from scalewise.records import (

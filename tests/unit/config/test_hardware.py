@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,17 +26,8 @@ H100 = HardwareConfig(
 )
 
 
-def test_a_profile_of_another_gpu_is_refused_in_one_line() -> None:
-    with pytest.raises(ValueError) as refusal:
-        choose_gpus(H100, gpus(4))
-    message = str(refusal.value)
-    assert message.startswith("hardware=h100: found NVIDIA A10G; allowed: GPUs named H100")
-    assert "hardware.allow_mismatch=true" in message
-    assert "\n" not in message
-
-
 def test_allowed_mismatch_keeps_no_figure_of_the_other_gpu() -> None:
-    tolerant = HardwareConfig(**{**vars(H100), "allow_mismatch": True})
+    tolerant = replace(H100, allow_mismatch=True)
     chosen, config = choose_gpus(tolerant, gpus(2))
     assert len(chosen) == 2
     assert config.peak is None
@@ -50,9 +43,6 @@ def test_on_a_host_of_several_kinds_a_profile_has_its_own() -> None:
     own = gpus(2, "NVIDIA H100 80GB HBM3")
     present = [*own, DeviceInfo("cuda", "NVIDIA A10G", uuid="GPU-other", index=2)]
     assert choose_gpus(H100, present) == (tuple(own), H100)
-    named = HardwareConfig(**{**vars(H100), "gpus": (0, 2)})
-    with pytest.raises(ValueError, match="hardware=h100: found NVIDIA A10G"):
-        choose_gpus(named, present)
 
 
 def test_sister_products_are_told_apart() -> None:
@@ -67,15 +57,19 @@ def test_gpus_are_chosen_by_index_and_uuid_in_the_order_given() -> None:
     assert [gpu.index for gpu in chosen] == [3, 1]
 
 
-@pytest.mark.parametrize("wanted", [4, "GPU-beef"])
-def test_a_gpu_that_is_not_there_is_refused(wanted: int | str) -> None:
-    with pytest.raises(ValueError, match=rf"hardware\.gpus: found {wanted}; allowed: 0, 1, 2, 3"):
-        choose_gpus(HardwareConfig("auto", gpus=(wanted,)), gpus(4))
-
-
-def test_the_same_gpu_by_index_and_uuid_is_refused() -> None:
-    with pytest.raises(ValueError, match="each GPU once"):
-        choose_gpus(HardwareConfig("auto", gpus=(1, "GPU-0001")), gpus(2))
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (H100, "hardware=h100: found NVIDIA A10G; allowed: GPUs named H100 80GB HBM3"),
+        (replace(H100, gpus=(0, 2)), "hardware=h100: found NVIDIA A10G; allowed: GPUs named"),
+        (HardwareConfig("auto", gpus=(4,)), "hardware.gpus: found 4; allowed: 0, 1, 2, 3"),
+        (HardwareConfig("auto", gpus=("GPU-beef",)), "hardware.gpus: found GPU-beef; allowed: 0"),
+        (HardwareConfig("auto", gpus=(1, "GPU-0001")), "hardware.gpus: found [1, 'GPU-0001']; "),
+    ],
+)
+def test_gpus_that_cannot_be_used_are_refused(config: HardwareConfig, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}.*$"):
+        choose_gpus(config, gpus(4))
 
 
 def test_a_gpu_profile_needs_a_gpu() -> None:
@@ -133,17 +127,20 @@ def test_illegal_nccl_values_are_refused(settings: dict[str, str | int], message
 
 
 @pytest.mark.parametrize(
-    "value", ["tree,ring", "^NVLS", "allreduce:tree;broadcast:ring", "ring;allreduce:^tree"]
-)
-def test_every_form_of_an_algorithm_list_is_legal(value: str) -> None:
-    check_nccl({"NCCL_ALGO": value})
-
-
-@pytest.mark.parametrize(
     ("value", "warned"),
-    [("Tree", True), ("tree", True), ("Tree,Ring", False), ("allreduce:tree", False)],
+    [
+        ("Tree", True),
+        ("tree", True),
+        ("tree,ring", False),
+        ("^NVLS", False),
+        ("allreduce:tree;broadcast:ring", False),
+        ("ring;allreduce:^tree", False),
+    ],
 )
-def test_only_a_bare_tree_is_warned_of(value: str, warned: bool) -> None:
+def test_every_form_of_an_algorithm_list_is_legal_and_a_bare_tree_is_warned_of(
+    value: str, warned: bool
+) -> None:
+    check_nccl({"NCCL_ALGO": value})
     assert bool(nccl_warnings({"NCCL_ALGO": value})) == warned
 
 

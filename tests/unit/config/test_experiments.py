@@ -15,7 +15,7 @@ from scalewise.config import resolve
 from scalewise.sweep import combinations, rules, sweep_folder
 from scalewise.sweep.plan import request
 
-CONF = Path(__file__).parents[2] / "conf"
+CONF = Path(__file__).parents[3] / "conf"
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 
 

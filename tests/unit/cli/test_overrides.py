@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.cli import application
-from scalewise.cli.overrides import FILE, save, saved, under
+from scalewise.cli.overrides import FILE, overrides_last, save, saved, with_defaults
 from scalewise.config import ConfigError
 
 
@@ -42,20 +41,38 @@ def test_none_takes_it_away() -> None:
 
 
 def test_what_is_typed_wins_key_by_key() -> None:
-    defaults = ["experiment=imdb", "tracking.trackers=[wandb]"]
-    assert under(["batch_size=3", "-m"], defaults) == defaults
-    assert under(["experiment=agnews_base"], defaults) == ["tracking.trackers=[wandb]"]
-    assert under(["tracking=none"], defaults) == ["experiment=imdb"]
+    FILE.write_text("experiment=imdb\ntracking.trackers=[wandb]\n")
+    imdb, wandb = saved()
+    for typed, left in (
+        (["batch_size=3", "-m"], [imdb, wandb]),
+        (["experiment=agnews_base"], [wandb]),
+        (["tracking=none"], [imdb]),
+    ):
+        assert with_defaults(typed) == [*left, *typed]
 
 
-def test_wrong_names_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_name_names_the_near_one() -> None:
     with pytest.raises(ConfigError, match=r"found 'agnews-bas' \(did you mean 'agnews_base'\?\)"):
         save("agnews-bas")
-    assert application.main(["defconfig", "nothing"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_a_file_that_cannot_be_read_is_one_line() -> None:
     FILE.mkdir()
     with pytest.raises(ConfigError, match=r"^\.defconfig cannot be read: .*; remove it"):
         saved()
+
+
+@pytest.mark.parametrize(
+    ("typed", "understood"),
+    [
+        ("a=1 -m b=2", "-m a=1 b=2"),
+        ("a=1 --config-dir b=2 b=2 --cfg job", "--config-dir b=2 --cfg job a=1 b=2"),
+        ("-m a=1 a=1", "-m a=1 a=1"),
+        ("~a +b=-1 -cn x", "-cn x ~a +b=-1"),
+        ("--dry-run -m a=1", "-m a=1 sweep.dry_run=true"),
+        ("sweep.dry_run=false --dryrun", "sweep.dry_run=false sweep.dry_run=true"),
+        ("", ""),
+    ],
+)
+def test_options_may_stand_between_overrides(typed: str, understood: str) -> None:
+    assert overrides_last(typed.split()) == understood.split()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,25 +24,22 @@ def test_what_is_only_text_stays_as_it_is() -> None:
     assert escaped(text) == text
 
 
-def test_what_another_library_says_in_lines_is_put_on_one() -> None:
-    error = ValueError("  found 1\n\n   allowed:\t2 ")
-    assert in_one_line(error) == "found 1 allowed: 2"
-    assert in_one_line(error, at_most=7) == "found 1"
-    assert in_one_line(error, at_most=7, with_class=True) == "ValueError: found 1"
+PAGE = "\n  CUDA error:\tmemory\nCUDA kernel errors might be reported late"
 
 
-def test_of_a_page_of_calls_the_first_line_is_kept() -> None:
-    error = RuntimeError("\nCUDA error: out of memory\nCUDA kernel errors might be reported late")
-    assert first_line(error) == "RuntimeError: CUDA error: out of memory"
-    assert first_line(error, with_class=False) == "CUDA error: out of memory"
-
-
-@pytest.mark.parametrize("words", [in_one_line, first_line])
-@pytest.mark.parametrize("with_class", [True, False])
-def test_an_error_that_says_nothing_is_called_by_its_class(
-    words: Callable[..., str], with_class: bool
-) -> None:
-    assert words(TimeoutError(" \n"), with_class=with_class) == "TimeoutError"
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (in_one_line(ValueError("  found 1\n\n   allowed:\t2 ")), "found 1 allowed: 2"),
+        (in_one_line(ValueError("found 1\n 2"), at_most=7, with_class=True), "ValueError: found 1"),
+        (first_line(RuntimeError(PAGE)), "RuntimeError: CUDA error:\tmemory"),
+        (first_line(RuntimeError(PAGE), with_class=False), "CUDA error:\tmemory"),
+        (first_line(TimeoutError(" \n"), with_class=False), "TimeoutError"),
+        (in_one_line(TimeoutError(" \n"), with_class=True), "TimeoutError"),
+    ],
+)
+def test_what_another_library_says_is_put_on_one_line(said: str, expected: str) -> None:
+    assert said == expected
 
 
 def test_a_path_with_a_newline_is_named_in_one_line(

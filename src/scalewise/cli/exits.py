@@ -1,0 +1,109 @@
+"""What a command comes to: its exit status, and one line for an error."""
+
+from __future__ import annotations
+
+import enum
+import errno
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from scalewise.config import ConfigError, DatasetError, in_one_line
+from scalewise.host import discard, escaped, is_unread, say, silence_unread
+from scalewise.records import RecordError, closest
+
+
+class Exit(enum.IntEnum):
+    """Exit statuses of ``train.py`` and of every ``scalewise`` command; docs/sweeps.md has them."""
+
+    DONE = 0
+    """Done, or undecided."""
+    FAILED = 1
+    """A cell failed, a check found something, or the host did not take what was written."""
+    WRONG_INPUT = 2
+    SKIPPED = 3
+    """Nothing failed, but a cell was skipped, or is left for a later command."""
+    INVALID = 4
+    """Nothing failed, but a verdict is invalid."""
+    NOT_SHOWN = os.EX_IOERR
+    """All was done, but standard output or the report could not be written."""
+    INTERRUPTED = 128 + signal.SIGINT
+    UNREAD = 128 + signal.SIGPIPE
+    """Nobody reads standard output any longer."""
+
+
+WRONG_INPUT = (ConfigError, DatasetError, RecordError)
+"""Errors that say in one line what is wrong with the input."""
+
+_READERS = ("hydra", "omegaconf", "optuna")
+"""Errors raised in these are about what was typed: they call this package's code as functions."""
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of writing that name no file; the last is ``ulimit -f``."""
+
+
+def shown(show: Callable[[], object]) -> bool:
+    """Print with ``show``; False, and a line, where standard output cannot be written.
+
+    A reader who is gone has seen enough.
+    """
+    try:
+        show()
+        sys.stdout.flush()
+    except (OSError, SystemExit) as error:
+        if not is_unread(error):
+            discard(1)
+            say(f"error: standard output: {error}; the table is not shown")
+            return False
+        silence_unread()
+    return True
+
+
+def is_the_hosts_fault(error: BaseException) -> bool:
+    """A full disk, or a file that the host refuses: said in one line, like wrong input."""
+    return isinstance(error, OSError) and (bool(error.filename) or error.errno in _FULL)
+
+
+def explain(error: BaseException) -> str | None:
+    """The error in one line, control characters escaped; None for a bug of this package."""
+    text = _explanation(error)
+    return None if text is None else escaped(text)
+
+
+def _explanation(error: BaseException) -> str | None:
+    from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+    from omegaconf.errors import OmegaConfBaseException
+
+    if isinstance(error, WRONG_INPUT):
+        return str(error)
+    if isinstance(error, OSError) and is_the_hosts_fault(error):
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if isinstance(error, MissingConfigException) and error.options:
+        # Hydra's own words add the paths in which it has looked.
+        group, _, option = str(error.missing_cfg_file).rpartition("/")
+        options = sorted(error.options)
+        return f"{group}: found {option!r}{closest(option, options)}; allowed: {', '.join(options)}"
+    if isinstance(error, OverrideParseException):
+        return f"{error.override}: {in_one_line(error)}"
+    if isinstance(error, (HydraException, OmegaConfBaseException)):
+        cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__
+        return _explain_unknown_key(cause) or in_one_line(error)
+    frames = [frame.f_globals for frame, _ in traceback.walk_tb(error.__traceback__)]
+    theirs = frames and str(frames[-1].get("__name__", "")).startswith(_READERS)
+    return in_one_line(error, with_class=True) if theirs else None
+
+
+def _explain_unknown_key(error: Any) -> str | None:
+    """OmegaConf knows which keys there are and does not say."""
+    from omegaconf import DictConfig
+    from omegaconf.errors import ConfigAttributeError, ConfigKeyError
+
+    if not isinstance(error, (ConfigAttributeError, ConfigKeyError)) or not error.full_key:
+        return None
+    parent, key = error.parent_node, str(error.full_key)
+    allowed = [str(name) for name in parent] if isinstance(parent, DictConfig) else []
+    hint = f"; allowed: {', '.join(allowed)}" if allowed else ""
+    return f"{key}: unknown key{closest(key.rpartition('.')[2], allowed)}{hint}"

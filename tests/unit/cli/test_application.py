@@ -1,0 +1,202 @@
+"""What holds for every ``scalewise`` command, and every exit status."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import scalewise.analysis
+import scalewise.report
+from scalewise.analysis import FACTORS
+from scalewise.cli import hydra_main, main
+from scalewise.cli.application import application
+from scalewise.cli.exits import Exit
+from scalewise.sweep import SweepReport
+
+SMALL = Path(__file__).resolve().parents[3] / "docs" / "results" / "h200x2_small"
+CORPORA = ("fineweb_edu", "openwebtext", "tinystories")
+
+
+def scalewise_process(words: Sequence[str], stdout: int) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "scalewise", *words],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("words", [["--help"], ["status", str(SMALL)], ["train", "--help"]])
+def test_a_reader_that_has_seen_enough_is_no_error(words: list[str]) -> None:
+    """click, rich and Hydra print, each in its own way."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = scalewise_process(words, writing)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (Exit.UNREAD, "")
+
+
+@pytest.mark.parametrize("words", [["--version"], ["status", str(SMALL)]])
+def test_output_without_room_is_one_line(words: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = scalewise_process(words, full.fileno())
+    assert done.returncode == Exit.NOT_SHOWN
+    assert done.stderr == f"scalewise {words[0]}: No space left on device\n"
+
+
+def test_help_loads_nothing_that_takes_long() -> None:
+    code = (
+        "import sys; from scalewise.cli import main; main(['--help']); "
+        "rooms = {name.split('.')[1] for name in sys.modules if name.startswith('scalewise.')}; "
+        "sys.exit(str(rooms & {'analysis', 'report', 'sweep', 'doctor', 'train'} or '') or "
+        "('torch' in sys.modules or 'hydra' in sys.modules))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize("name", [name for name in application.commands if name != "train"])
+def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--help"]) == Exit.DONE
+    said = capsys.readouterr().out
+    assert said.startswith(f"Usage: scalewise {name} ")
+    for choice in {"compare": tuple(FACTORS), "tokenize": CORPORA}.get(name, ()):
+        assert choice in said
+
+
+def test_no_words_get_the_list_of_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == Exit.WRONG_INPUT
+    said = capsys.readouterr().out
+    assert all(f"\n  {name} " in said for name in application.commands)
+    assert "..." not in said.partition("Commands:")[2]
+
+
+WRONG = [
+    ("reprot", "found 'reprot' (did you mean 'report'?); allowed: train, "),
+    ("report", "Missing argument 'FOLDER'"),
+    ("report {folder} --ot x", "No such option '--ot'"),
+    ("report {folder}", "{folder}"),
+    ("report {folder} --warmup-epochs -1", "'--warmup-epochs': -1"),
+    ("report {small} --samples many", "--samples: found 'many'"),
+    ("status {folder}", "{folder}"),
+    ("status --every nan", "'--every': found nan"),
+    ("compare {small} {small} --factor cod", "factor: found 'cod'; allowed: devices, "),
+    ("top --json", "--json goes with --once"),
+    ("top --interval 0", "'--interval': 0"),
+    ("find-batch --first 0 hardware=cpu", "batch_search.first: found 0"),
+    ("defconfig nothing", "found 'nothing'"),
+    ("tokenize --out x", "give a corpus or --files"),
+    ("tokenize a b --out x", "give a corpus or --files"),
+    ("tokenize fineweb_edu --out x --tokens 3x", "'--tokens': found '3x'; allowed: a number"),
+    ("mirror {folder}", "{folder}: found no sweep.json"),
+    ("trackio-view --port x", "'--port': 'x'"),
+    ("wandb-sync nowhere", "FOLDER: nowhere"),
+    ("import nowhere {folder}", "nowhere: cannot be read"),
+    ("export {folder}", "{folder}: found no cell and no sweep"),
+]
+
+
+@pytest.mark.parametrize(("typed", "message"), WRONG)
+def test_wrong_use_is_one_line(
+    typed: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    places = {"folder": tmp_path / "empty", "small": SMALL}
+    words = typed.format(**places).split()
+    assert main(words) == Exit.WRONG_INPUT
+    said = capsys.readouterr().err
+    assert said.startswith(f"scalewise {words[0]}: ")
+    assert message.format(**places) in said
+    assert said.count("\n") == 1
+
+
+def test_a_torn_plan_without_cells_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "sweep.json").write_text('{"schema_ver')
+    assert main(["report", str(tmp_path)]) == Exit.WRONG_INPUT
+    error = capsys.readouterr().err
+    assert error.startswith(f"scalewise report: {tmp_path}/sweep.json: cannot be read as JSON")
+
+
+def test_train_gets_its_words_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["-m", "--help", "a=1", "--", "-cn", "x", "--dry-run"]
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(hydra_main, "train", lambda: Exit.INVALID)
+    assert main(["train", *words]) == Exit.INVALID
+    assert sys.argv == ["scalewise train", *words]
+
+
+def test_ctrl_c_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(_folder: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(scalewise.analysis, "load_sweep", interrupt)
+    assert main(["report", "anywhere"]) == Exit.INTERRUPTED
+    assert capsys.readouterr().err == "scalewise report: interrupted\n"
+
+
+STATUSES = [
+    (["done"], False, Exit.DONE),
+    (["done"], True, Exit.INVALID),
+    (["done", "failed"], True, Exit.FAILED),
+    (["done", "failed", "interrupted"], False, Exit.FAILED),
+    (["done", "interrupted", "unstarted"], False, Exit.INTERRUPTED),
+    (["done", "skipped"], False, Exit.SKIPPED),
+    (["done", "skipped"], True, Exit.INVALID),
+    (["done", "unstarted"], False, Exit.SKIPPED),
+]
+
+
+@pytest.mark.parametrize(("states", "invalid", "status"), STATUSES)
+def test_the_status_of_a_sweep(
+    states: list[str],
+    invalid: bool,
+    status: Exit,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    outcomes = {
+        str(i): SimpleNamespace(state=state, cause=None, is_recorded=True)
+        for i, state in enumerate(states)
+    }
+    swept = SweepReport(tmp_path, outcomes)  # type: ignore[arg-type]
+    files = SimpleNamespace(invalid=invalid, problems=(), markdown="report.md")
+    monkeypatch.setattr(hydra_main, "sweeps_run", [swept])
+    monkeypatch.setattr(hydra_main, "unfinished", lambda *_: ())
+    monkeypatch.setattr(hydra_main, "_say_where_runs_are", lambda _folder: None)
+    monkeypatch.setattr(scalewise.analysis, "load_sweep", lambda folder: folder)
+    monkeypatch.setattr(scalewise.analysis, "analyse", lambda sweep: sweep)
+    monkeypatch.setattr(scalewise.report, "print_console", lambda *_: None)
+    monkeypatch.setattr(scalewise.report, "build", lambda _analysis: files)
+    assert hydra_main.report() == status
+
+    def full(_analysis: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(scalewise.report, "build", full)
+    if status == Exit.DONE:
+        assert hydra_main.report() == Exit.NOT_SHOWN
+
+
+def test_the_page_lists_every_status() -> None:
+    page = (SMALL.parents[1] / "sweeps.md").read_text(encoding="utf-8")
+    table = page.partition("| exit status | |")[2].partition("\n\n")[0]
+    listed = [int(row.split("|")[1]) for row in table.splitlines()[2:]]
+    assert listed == sorted(Exit)

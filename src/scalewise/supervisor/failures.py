@@ -13,9 +13,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
-from scalewise.host import memory_limit_mib, oom_kills
+from scalewise.host import is_stopped, memory_limit_mib, oom_kills
 from scalewise.records import Attempt, CellFolder, RankError, RecordError, read_heartbeat
 from scalewise.supervisor.job import Verdict
 from scalewise.supervisor.ranks import RankProcess, Ranks
@@ -319,13 +318,6 @@ class MemoryKills:
         return replace(verdict, cause="oom", message=message)
 
 
-# Ranks that somebody stopped: whoever waits for them is not told, and nor is a hang's reader.
-
-
-_STOPPED = frozenset("Tt")
-"""By a signal, and by a debugger."""
-
-
 def name_stopped(verdict: Verdict, pids: Callable[[], Mapping[int, int]]) -> Verdict:
     """The same, unless it is a hang for which stopped ranks are to blame: then with their names.
 
@@ -335,18 +327,9 @@ def name_stopped(verdict: Verdict, pids: Callable[[], Mapping[int, int]]) -> Ver
     """
     if verdict.cause != "hang":
         return verdict
-    stopped = [rank for rank, pid in pids().items() if process_state(pid) in _STOPPED]
+    stopped = [rank for rank, pid in pids().items() if is_stopped(pid)]
     if not stopped:
         return verdict
     each = ", ".join(map(str, stopped))
     told = f"rank {each} {'was' if len(stopped) == 1 else 'were'} stopped (SIGSTOP, or a debugger)"
     return replace(verdict, message=f"{told}: {verdict.message}", rank=stopped[0])
-
-
-def process_state(pid: int) -> str:
-    """The kernel's letter for it, ``T`` for stopped; empty for a process that is gone."""
-    try:
-        # The name before it, in brackets, may hold anything.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""

@@ -1,4 +1,4 @@
-"""What a Ray actor does on its node, without Ray: it gives an order to an agent, which trains."""
+"""What a Ray actor does on its node, without Ray: it holds a supervisor, which trains."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from fakes.train_command import LEAN, ROOT
-from scalewise.cluster.hosts import Demand, Order, answer_in, from_line
+from scalewise.cluster.hosts import Demand, Order
 from scalewise.cluster.ray_cluster import HostActor
 from scalewise.config import conf_dir, resolve
 from scalewise.records import Attempt, CellFolder, read_steps
-from scalewise.supervisor import Origin, Outcome
+from scalewise.supervisor import Origin
 from scalewise.sweep import Cell
 from scalewise.sweep.plan import plan, request
 
@@ -37,11 +37,8 @@ def test_an_order_becomes_a_cell_with_its_result(
     folder.save_attempt(earlier)
     origin = Origin(str(tmp_path), (str(ROOT / "src"), *sys.path), ("train.py",))
     order = Order(str(folder.path), cell.planned, Demand(1, 1, 0, 1), origin, "key")
-    answer = HostActor().run(order)
-
-    told = answer_in(answer.output)
-    assert told is not None, answer.errors
-    assert from_line(Outcome, told).state == "done"
+    outcome = HostActor().run(order)
+    assert outcome.state == "done", outcome.message
     result = folder.load_result()
     assert (result.cell_id, result.attempt) == (cell.planned.cell_id, 2)
     assert len(read_steps(folder.steps_path(0), 0).rows) == 12

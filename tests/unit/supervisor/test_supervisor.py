@@ -13,9 +13,10 @@ import pytest
 
 from fakes.settings import SETTINGS
 from scalewise.records import CellFolder, DeviceInfo, PlannedCell, RunningAttempt
-from scalewise.supervisor import Job, Nodes, Settings, Supervisor, Wakeup, announce, meet
+from scalewise.supervisor import Job, Nodes, Settings, announce, meet
 from scalewise.supervisor.attempt import conclude
-from scalewise.supervisor.job import Verdict
+from scalewise.supervisor.job import Verdict, Wakeup
+from scalewise.supervisor.supervisor import Supervisor
 
 SLOT = DeviceInfo("cpu", "a processor")
 LATER = RunningAttempt(2, 1.0, (SLOT,))

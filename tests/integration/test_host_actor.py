@@ -1,7 +1,8 @@
-"""What a Ray actor does on its node, without Ray: it gives an order to an agent, which trains."""
+"""A Ray actor and a SLURM task on their node, without Ray and SLURM: a supervisor trains."""
 
 from __future__ import annotations
 
+import pickle
 import sys
 from pathlib import Path
 
@@ -9,11 +10,12 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from fakes.train_command import LEAN, ROOT
-from scalewise.cluster.hosts import Demand, Order, answer_in, from_line
+from scalewise.cluster.hosts import Demand, Order
 from scalewise.cluster.ray_cluster import HostActor
+from scalewise.cluster.slurm_job import CellJob
 from scalewise.config import conf_dir, resolve
 from scalewise.records import Attempt, CellFolder, read_steps
-from scalewise.supervisor import Origin, Outcome
+from scalewise.supervisor import Origin
 from scalewise.sweep import Cell
 from scalewise.sweep.plan import plan, request
 
@@ -26,8 +28,9 @@ def small_cell() -> Cell:
     return cell
 
 
+@pytest.mark.parametrize("cluster", ["ray", "slurm"])
 def test_an_order_becomes_a_cell_with_its_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: str
 ) -> None:
     monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
     cell = small_cell()
@@ -37,11 +40,11 @@ def test_an_order_becomes_a_cell_with_its_result(
     folder.save_attempt(earlier)
     origin = Origin(str(tmp_path), (str(ROOT / "src"), *sys.path), ("train.py",))
     order = Order(str(folder.path), cell.planned, Demand(1, 1, 0, 1), origin, "key")
-    answer = HostActor().run(order)
-
-    told = answer_in(answer.output)
-    assert told is not None, answer.errors
-    assert from_line(Outcome, told).state == "done"
+    if cluster == "ray":
+        outcome = HostActor().run(order)
+        assert outcome.state == "done", outcome.message
+    else:
+        pickle.loads(pickle.dumps(CellJob(order, time_min=5, signal_delay_s=60)))()
     result = folder.load_result()
     assert (result.cell_id, result.attempt) == (cell.planned.cell_id, 2)
     assert len(read_steps(folder.steps_path(0), 0).rows) == 12

@@ -1,4 +1,4 @@
-"""The engine for each kind of cluster, and only its own rooms loaded."""
+"""Cells on other hosts: SLURM and Ray, each an engine like that of the own host."""
 
 from __future__ import annotations
 
@@ -13,20 +13,6 @@ from omegaconf import DictConfig
 from scalewise.sweep import Engine, launch_with, make_display
 
 
-def engine_maker(cluster: str, options: Mapping[str, Any]) -> Callable[[Path], Engine]:
-    """Imports one cluster's rooms alone. Raises :class:`ConfigError` for wrong options."""
-    if cluster == "slurm":
-        from scalewise.cluster.slurm import slurm_config
-        from scalewise.cluster.slurm_engine import SlurmEngine
-
-        slurm = slurm_config(options)
-        return lambda folder: SlurmEngine(folder, slurm, make_display(folder=folder))
-    from scalewise.cluster.ray_engine import RayEngine, ray_config
-
-    ray = ray_config(options)
-    return lambda folder: RayEngine(folder, ray, make_display(folder=folder))
-
-
 def launch_on_cluster(
     cluster: Literal["slurm", "ray"],
     master: DictConfig,
@@ -38,3 +24,23 @@ def launch_on_cluster(
     """``hydra/launcher=slurm|ray``: the same, with ``options`` for its configuration."""
     make_engine = engine_maker(cluster, options)
     return launch_with(master, context, job_overrides, initial_job_idx, make_engine)
+
+
+def engine_maker(cluster: str, options: Mapping[str, Any]) -> Callable[[Path], Engine]:
+    """Imports one cluster's files alone. Raises :class:`ConfigError` for wrong options."""
+    if cluster == "slurm":
+        from scalewise.cluster.slurm import slurm_config
+        from scalewise.cluster.slurm_engine import SlurmEngine
+
+        slurm = slurm_config(options)
+        return lambda folder: SlurmEngine(folder, slurm, make_display(folder=folder))
+    from scalewise.cluster.ray_cluster import require_ray
+    from scalewise.cluster.ray_engine import RayEngine, ray_config
+
+    ray = ray_config(options)
+
+    def make_engine(folder: Path) -> Engine:
+        require_ray()
+        return RayEngine(folder, ray, make_display(folder=folder))
+
+    return make_engine

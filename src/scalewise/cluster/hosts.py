@@ -1,44 +1,31 @@
-"""A cell's supervisor on a host that is not the sweep's own.
-
-    python -m scalewise.sweep.host_agent < order
-
-A Ray actor starts it. It leases the devices there, and from then on is the supervisor of a local
-sweep: when its standard input closes, or nothing has come through it for too long, the sweep is
-gone and so is this cell.
-"""
+"""One host's part of a cell that SLURM or Ray runs: its demand, its devices, its supervisor."""
 
 from __future__ import annotations
 
-import json
+import contextlib
 import math
-import os
-import sys
+import signal
+import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, TypeVar
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
 from scalewise.config import CellConfig, ConfigError, build_cell
 from scalewise.gpu import Host, HostMismatch, Lease, Leases, discover
-from scalewise.host import become_subreaper, free_port, plural
-from scalewise.records import CellFolder, PlannedCell, RecordError, build, to_plain
-from scalewise.supervisor import (
-    Job,
-    Nodes,
-    NodesApart,
-    Origin,
-    Outcome,
-    Settings,
-    Supervisor,
-    Wakeup,
-    announce,
-    meet,
-    read_line,
-)
+from scalewise.host import free_port, plural
+from scalewise.records import Attempt, CellFolder, PlannedCell
+from scalewise.supervisor import Job, Nodes, Origin, Outcome, announce, meet, supervisor_command
 from scalewise.sweep import attempt_until_now, settings_of
 
-# What a cell asks of a cluster, whichever way the cluster is reached.
+_LEASE_S = 60.0
+"""How long a device may stay locked by an earlier job that is just ending."""
+
+
+_LOOK_S = 0.5
 
 
 class Capacity(Protocol):
@@ -113,21 +100,65 @@ def demand(cell: CellConfig, capacity: Capacity) -> Demand:
 
 def per_device(cell: CellConfig, capacity: Capacity) -> tuple[int, int]:
     """GPUs and CPU cores of one rank."""
-    gpus: int | str = capacity.gpus_per_device
+    on_cpu = cell.hardware.kind == "cpu"
+    gpus = capacity.gpus_per_device
     if gpus == "auto":
-        gpus = 0 if cell.hardware.kind == "cpu" else 1
-    cores = cell.hardware.cores_per_device if cell.hardware.kind == "cpu" else None
-    return int(gpus), cores or capacity.cpus_per_device
+        gpus = 0 if on_cpu else 1
+    cores = cell.hardware.cores_per_device if on_cpu else None
+    return gpus, cores or capacity.cpus_per_device
 
 
-# What a cell needs on the host that runs it, where that is not the sweep's own.
+@dataclass(frozen=True)
+class Order:
+    """One host's part of one try at one cell. It travels pickled: plain data only."""
+
+    folder: str
+    cell: PlannedCell
+    wanted: Demand
+    origin: Origin
+    key: str = ""
+    """Of this try: by it the hosts of a cell find each other, and no others."""
+    index: int = 0
+    """Of this host among those of the cell."""
+    address: str = ""
+    """Where the other hosts reach this one; needed of the first of several."""
+    co_tenants: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
-_LEASE_S = 60.0
-"""How long a device may stay locked by an earlier job that is just ending."""
+def train_here(
+    order: Order,
+    supervise: Callable[[Job, tuple[int, ...]], Outcome],
+    go_on: Callable[[], bool] = lambda: True,
+) -> Outcome:
+    """Lease devices, meet the cell's other hosts, and train this host's part of the cell.
 
+    Raises :class:`HostMismatch`, ``NodesApart``, or RecordError where the folder is not seen.
 
-_LOOK_S = 0.5
+    Args:
+        order: what to train.
+        supervise: runs the supervisor of a job, which inherits the locks with these descriptors.
+        go_on: whether anybody still waits for the cell.
+    """
+    folder = CellFolder(order.folder)
+    cell = build_cell(folder.load_config())
+    host = granted(cell, order.wanted)
+    with leased(host, order.wanted.devices_per_node, go_on) as lease:
+        job = Job(
+            folder=order.folder,
+            cell=order.cell,
+            settings=settings_of(cell, order.wanted.width),
+            slots=lease.slots,
+            cwd=order.origin.cwd,
+            python_path=order.origin.python_path,
+            command=order.origin.command,
+            driver=host.driver,
+            topology=host.topology,
+            co_tenants=order.co_tenants,
+            nodes=_meet_others(folder, order, go_on),
+            samples_devices=True,
+        )
+        return supervise(job, lease.descriptors)
 
 
 def granted(cell: CellConfig, wanted: Demand) -> Host:
@@ -154,15 +185,13 @@ def granted(cell: CellConfig, wanted: Demand) -> Host:
 
 
 @contextmanager
-def leased(
-    host: Host, width: int, limit_s: float = _LEASE_S, go_on: Callable[[], bool] = lambda: True
-) -> Iterator[Lease]:
+def leased(host: Host, width: int, go_on: Callable[[], bool] = lambda: True) -> Iterator[Lease]:
     """Devices that no other cell of this user on this host has.
 
-    Raises :class:`HostMismatch` after ``limit_s``, or when ``go_on`` says that nobody waits.
+    Raises :class:`HostMismatch` after a minute, or when ``go_on`` says that nobody waits.
     """
     leases = Leases()
-    deadline = time.monotonic() + limit_s
+    deadline = time.monotonic() + _LEASE_S
     while (lease := leases.try_lease(host.slots, width)) is None:
         if not go_on():
             raise HostMismatch(f"stopped while it waited for {width} devices of this host")
@@ -178,167 +207,85 @@ def leased(
         lease.release()
 
 
-def record(
-    folder: CellFolder,
-    message: str,
-    cause: Literal["host", "supervisor", "interrupted", "preempted"] = "host",
-) -> None:
-    """Record that this job never got as far as to train, or lost its supervisor."""
-    outcome: Literal["failed", "interrupted"] = (
-        "interrupted" if cause in ("interrupted", "preempted") else "failed"
-    )
-    folder.save_attempt(attempt_until_now(folder, outcome, cause, message))
-
-
-# What a sweep asks of another host, and what the host answers: one line each way. Torch-free.
-
-
-T = TypeVar("T")
-
-
-MARK = b"scalewise: "
-"""Before every answer: the interpreter's own start may print lines."""
-
-
-FORWARDED = ("NCCL_", "GLOO_", "TORCH_")
-"""Variables of the sweep's environment that mean the same on every host."""
-
-
-@dataclass(frozen=True)
-class Order:
-    """One host's part of one try at one cell."""
-
-    folder: str
-    cell: PlannedCell
-    wanted: Demand
-    origin: Origin
-    key: str
-    """Of this try: by it the hosts of a cell find each other, and no others."""
-    index: int = 0
-    """Of this host among those of the cell."""
-    address: str = ""
-    """Where the other hosts reach this one; needed of the first of several."""
-    co_tenants: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-    lease_s: float = 60.0
-    """How long the devices may stay locked by someone else."""
-
-
-def to_line(message: object) -> bytes:
-    return json.dumps(to_plain(message)).encode() + b"\n"
-
-
-def from_line(cls: type[T], line: bytes) -> T:
-    """Raises DataError where the line is not a ``cls``."""
-    return build(cls, json.loads(line))
-
-
-def answer_in(output: bytes) -> bytes | None:
-    """What a host said; None while its answer is not whole."""
-    _, mark, rest = output.rpartition(MARK)
-    line, end, _ = rest.partition(b"\n")
-    return line if mark and end else None
-
-
-def forwarded(environment: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """What another host gets of ``environment``, and ``hydra.launcher.env`` on top."""
-    kept = {k: v for k, v in environment.items() if k.startswith(FORWARDED)}
-    return {**kept, **own}
-
-
-SILENCE_S = 30.0
-"""The sweep says something at least every few seconds. A connection that was cut may never close:
-without this limit, a cell would go on here while the sweep starts it anew elsewhere."""
-
-
-class LinkedWakeup(Wakeup):
-    """Also takes a sweep for gone that has been silent for too long."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._heard = time.monotonic()
-
-    def wait(self, timeout_s: float) -> None:
-        super().wait(timeout_s)
-        if time.monotonic() - self._heard > SILENCE_S:
-            self.sweep_gone = True
-
-    def _hear(self) -> None:
-        super()._hear()
-        self._heard = time.monotonic()
-
-    def wanted(self) -> bool:
-        """Whether anybody still waits for this cell; looks without waiting."""
-        self.wait(0)
-        return not (self.sweep_gone or self.stop_asked)
-
-
-def main() -> int:
-    """Exit status 0 if the cell is done."""
-    become_subreaper()
-    wakeup = LinkedWakeup()
-    line, told = read_line()
-    wakeup.tell(told)
-    outcome = run(from_line(Order, line), wakeup)
-    _answer(outcome)
-    return 0 if outcome.state == "done" else 1
-
-
-def _answer(message: object) -> None:
-    sys.stdout.buffer.write(b"\n" + MARK + to_line(message))
-    sys.stdout.buffer.flush()
-
-
-def run(order: Order, wakeup: LinkedWakeup) -> Outcome:
-    """Train this host's part of the cell."""
-    os.environ.update(order.environment)
-    folder = CellFolder(order.folder)
-    try:
-        cell = build_cell(folder.load_config())
-        host = granted(cell, order.wanted)
-        width = order.wanted.devices_per_node
-        with leased(host, width, order.lease_s, wakeup.wanted) as lease:
-            nodes = _meet_others(folder, order, wakeup)
-            settings = settings_of(cell, order.wanted.width)
-            job = _job(order, settings, lease, host, nodes)
-            return Supervisor(job, wakeup, locks=lease.descriptors).run()
-    except (HostMismatch, NodesApart) as mismatch:
-        record(folder, str(mismatch))
-        return Outcome("failed", str(mismatch))
-    except RecordError as error:
-        return Outcome(
-            "failed",
-            f"this host does not see the cell's folder ({error}); allowed: a hydra.sweep.dir on a "
-            "file system that all hosts share",
-        )
-
-
-def _meet_others(folder: CellFolder, order: Order, wakeup: LinkedWakeup) -> Nodes | None:
-    """None for a cell on one host. Raises :class:`NodesApart`."""
+def _meet_others(folder: CellFolder, order: Order, go_on: Callable[[], bool]) -> Nodes | None:
+    """None for a cell on one host. Raises ``NodesApart``."""
     count = order.wanted.nodes
     if count == 1:
         return None
     if order.index > 0:
-        return meet(folder, order.key, order.index, count, wakeup.wanted)
+        return meet(folder, order.key, order.index, count, go_on)
     return announce(folder, order.key, count, order.address, free_port("0.0.0.0"))
 
 
-def _job(order: Order, settings: Settings, lease: Lease, host: Host, nodes: Nodes | None) -> Job:
-    return Job(
-        folder=order.folder,
-        cell=order.cell,
-        settings=settings,
-        slots=lease.slots,
-        cwd=order.origin.cwd,
-        python_path=order.origin.python_path,
-        command=order.origin.command,
-        driver=host.driver,
-        topology=host.topology,
-        co_tenants=order.co_tenants,
-        nodes=nodes,
-        samples_devices=True,
+class HeldSupervisor:
+    """A supervisor as a child of this process, which holds its liveness pipe.
+
+    The supervisor ends its cell when that closes: by :meth:`stop`, or because this process is gone.
+
+    Args:
+        job: what it supervises.
+        locks: descriptors that it and its ranks inherit.
+        options: of ``subprocess.Popen``.
+    """
+
+    def __init__(self, job: Job, locks: tuple[int, ...], **options: Any) -> None:
+        number = job.nodes.index if job.nodes is not None and job.nodes.index > 0 else ""
+        self._errors = Path(job.folder) / f"supervisor{number}.err"
+        self._lock = threading.Lock()
+        with self._errors.open("wb") as stderr:
+            self.process: subprocess.Popen[bytes] = subprocess.Popen(
+                supervisor_command(locks),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                pass_fds=locks,
+                **options,
+            )
+        self.tell(job.to_line())
+
+    def tell(self, line: bytes) -> None:
+        """Write a line to its standard input, unless it has ended or was told to."""
+        assert self.process.stdin is not None
+        with self._lock, contextlib.suppress(BrokenPipeError, ValueError):
+            self.process.stdin.write(line)
+            self.process.stdin.flush()
+
+    def stop(self) -> None:
+        """Have it end and record its part."""
+        assert self.process.stdin is not None
+        with self._lock, contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+
+    def outcome(self) -> Outcome:
+        """Wait for its answer. Where it died without one, nothing ``is_recorded``."""
+        assert self.process.stdout is not None
+        answer = self.process.stdout.read()
+        status = self.process.wait()
+        self.process.stdout.close()
+        self.stop()
+        if answer.endswith(b"\n"):
+            return Outcome.from_line(answer)
+        how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"exited {status}"
+        message = f"the supervisor {how}; see {self._errors.name}"
+        return Outcome("failed", message, cause="supervisor", is_recorded=False)
+
+
+def result_of(folder: CellFolder) -> tuple[Outcome, float]:
+    """How a cell that is done ended, and the seconds it took."""
+    return Outcome("done"), folder.load_result().took_s
+
+
+def attempt_since(folder: CellFolder, first: int) -> Attempt | None:
+    """The last attempt with a number of ``first`` or more."""
+    attempts = [attempt for attempt in folder.attempts() if attempt.number >= first]
+    return attempts[-1] if attempts else None
+
+
+def record(
+    folder: CellFolder, message: str, cause: Literal["host", "supervisor", "interrupted"] = "host"
+) -> None:
+    """Record that a cell never got as far as to train on this host, or lost its supervisor."""
+    outcome: Literal["failed", "interrupted"] = (
+        "interrupted" if cause == "interrupted" else "failed"
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    folder.save_attempt(attempt_until_now(folder, outcome, cause, message))

@@ -1,54 +1,61 @@
-"""The one seam to Ray: connects to a cluster, reserves room on it, starts actors there."""
+"""The one seam to Ray: connects to a cluster, reserves room on it, and holds actors there."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import signal
-import subprocess
 import sys
-import tempfile
 import threading
-from collections.abc import Sequence
+import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalewise.cluster.hosts import Demand, Order, to_line
+from scalewise.cluster.hosts import Demand, HeldSupervisor, Order, record, train_here
 from scalewise.config import ConfigError, in_one_line
+from scalewise.gpu import HostMismatch
 from scalewise.host import usable_cores
+from scalewise.records import CellFolder, RecordError
+from scalewise.supervisor import Job, NodesApart, Outcome
 from scalewise.sweep import Display
 
 if TYPE_CHECKING:
     from ray.util.placement_group import PlacementGroup
 
 
-# The Ray actor on each host of a cell: starts ``host_agent`` there and holds its liveness pipe.
-#
-# Ray ends an actor with the sweep that made it and with its node; the agent then sees its standard
-# input close and ends the cell.
+SILENCE_S = 30.0
+"""The sweep says something at least every few seconds. A connection that was cut may never close:
+without this limit, a cell would go on there while the sweep starts it anew elsewhere."""
 
 
 _NOT_INHERITED = ("RAY_", "OMP_NUM_THREADS", "PYTHONBREAKPOINT")
 """What Ray sets for its workers and a cell is not to see."""
 
 
-@dataclass(frozen=True)
-class Answer:
-    """How the agent ended."""
+_CALLS_AT_ONCE = 4
+"""Of an actor: one runs the cell, the others talk to it."""
 
-    output: bytes
-    status: int
-    errors: str
-    """The end of what it wrote to its standard error."""
+
+_SEEING_S = 60.0
+"""How long a node may take to say whether it sees the sweep's folder."""
+
+
+NEEDS_SHARED_FOLDER = "allowed: a hydra.sweep.dir on a file system that all hosts share"
 
 
 class HostActor:
-    """One host's part of one cell."""
+    """One host's part of one cell: the Ray actor that holds its supervisor.
+
+    Ray ends an actor with the sweep that made it and with its node; the supervisor then sees its
+    standard input close and ends the cell.
+    """
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._lock = threading.Lock()
+        self._supervisor: HeldSupervisor | None = None
+        self._neighbours: list[str] = []
+        self._stopped = False
+        self._heard = time.monotonic()
 
     def address(self) -> str:
         """Where other nodes reach this one."""
@@ -56,46 +63,59 @@ class HostActor:
 
         return str(ray.util.get_node_ip_address())
 
-    def run(self, order: Order) -> Answer:
+    def run(self, order: Order) -> Outcome:
         """Train this node's part of a cell."""
-        path = os.pathsep.join((*order.origin.python_path, *(p for p in sys.path if p)))
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(_NOT_INHERITED)}
-        with tempfile.TemporaryFile() as errors:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "scalewise.cluster.hosts"],
-                env={**kept, "PYTHONPATH": path},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                start_new_session=True,
+        self._heard = time.monotonic()
+        os.environ.update(order.environment)
+        threading.Thread(target=self._stop_if_unwanted, daemon=True).start()
+        try:
+            return train_here(
+                order, lambda job, locks: self._supervise(job, locks, order), self._is_wanted
             )
-            assert process.stdin is not None and process.stdout is not None
-            with self._lock, contextlib.suppress(BrokenPipeError):
-                process.stdin.write(to_line(order))
-                process.stdin.flush()
-                self._process = process
-            output = process.stdout.read()
-            process.stdout.close()
-            status = process.wait()
-            self.stop()
-            errors.seek(0)
-            return Answer(output, status, errors.read().decode(errors="replace")[-2000:])
+        except (HostMismatch, NodesApart) as mismatch:
+            record(CellFolder(order.folder), str(mismatch))
+            return Outcome("failed", str(mismatch))
+        except RecordError as error:
+            message = f"this host does not see the cell's folder ({error}); {NEEDS_SHARED_FOLDER}"
+            return Outcome("failed", message)
+        finally:
+            self._stopped = True
 
     def tell(self, line: str) -> None:
-        with self._lock, contextlib.suppress(BrokenPipeError, ValueError):
-            if self._process is not None and self._process.stdin is not None:
-                self._process.stdin.write(f"{line}\n".encode())
-                self._process.stdin.flush()
+        """Hear that the sweep is there, and who shares the host from now on (if not empty)."""
+        self._heard = time.monotonic()
+        if line:
+            self._neighbours.append(line)
+            if self._supervisor is not None:
+                self._supervisor.tell(f"{line}\n".encode())
 
     def stop(self) -> None:
-        """Have the agent end and record its part."""
-        with self._lock, contextlib.suppress(BrokenPipeError):
-            if self._process is not None and self._process.stdin is not None:
-                self._process.stdin.close()
+        """Have the supervisor end and record its part."""
+        self._stopped = True
+        if self._supervisor is not None:
+            self._supervisor.stop()
 
+    def _supervise(self, job: Job, locks: tuple[int, ...], order: Order) -> Outcome:
+        path = os.pathsep.join((*order.origin.python_path, *(p for p in sys.path if p)))
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(_NOT_INHERITED)}
+        self._supervisor = HeldSupervisor(
+            job, locks, env={**kept, "PYTHONPATH": path}, start_new_session=True
+        )
+        # Told before there was a supervisor; it forgets what it hears twice.
+        for name in list(self._neighbours):
+            self._supervisor.tell(f"{name}\n".encode())
+        if self._stopped:
+            self._supervisor.stop()
+        return self._supervisor.outcome()
 
-_CALLS_AT_ONCE = 4
-"""Of an actor: one runs the cell, the others talk to it."""
+    def _is_wanted(self) -> bool:
+        """Whether anybody still waits for this cell."""
+        return not self._stopped and time.monotonic() - self._heard <= SILENCE_S
+
+    def _stop_if_unwanted(self) -> None:
+        while self._is_wanted():
+            time.sleep(0.5)
+        self.stop()
 
 
 def require_ray() -> None:
@@ -150,6 +170,8 @@ class RayCluster:
         import ray
 
         self._ray = ray
+        self.errors: tuple[type[Exception], ...] = (ray.exceptions.RayError,)
+        """What Ray raises for an actor that is gone, and for an answer that is late."""
         # Ray installs a handler of its own that ends the process without a word.
         handler = signal.getsignal(signal.SIGTERM)
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
@@ -192,6 +214,27 @@ class RayCluster:
             if node["Alive"]
         ]
 
+    def nodes_without(self, path: Path) -> list[Node]:
+        """Nodes on which a file is not what it is here; who cannot be asked counts as having it."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        nodes = self.nodes()
+        if len(nodes) < 2:
+            return []  # this host alone, or one that says so when it gets its first cell
+        read = self._ray.remote(read_or_none)
+        asked = []
+        for node in nodes:
+            there = NodeAffinitySchedulingStrategy(node.node_id, soft=False)
+            asked.append(read.options(num_cpus=0, scheduling_strategy=there).remote(str(path)))
+        here, found = path.read_bytes(), []
+        for node, reference in zip(nodes, asked, strict=True):
+            try:
+                if self.get(reference, _SEEING_S) != here:
+                    found.append(node)
+            except self.errors:
+                continue  # it is being lost, or has no room for another process
+        return found
+
     def reserve(self, wanted: Demand, whole_nodes: bool) -> Reservation:
         """Ask for a bundle a node. ``whole_nodes`` leaves no room on them for anyone else."""
         from ray.util import placement_group
@@ -221,11 +264,8 @@ class RayCluster:
         return made.remote()
 
     def get(self, reference: Any, timeout_s: float) -> Any:
-        """The value of a call. Raises TimeoutError, or one of Ray's errors."""
+        """The value of a call. Raises one of :attr:`errors`, also where it is late."""
         return self._ray.get(reference, timeout=timeout_s)
-
-    def put(self, value: object) -> Any:
-        return self._ray.put(value)
 
     def is_ready(self, reference: Any) -> bool:
         ready, _ = self._ray.wait([reference], timeout=0)
@@ -234,8 +274,10 @@ class RayCluster:
     def end(self, actor: Any) -> None:
         self._ray.kill(actor)
 
-    @property
-    def errors(self) -> tuple[type[Exception], ...]:
-        """What Ray raises for an actor that is gone."""
-        found: Sequence[type[Exception]] = (self._ray.exceptions.RayError,)
-        return tuple(found)
+
+def read_or_none(path: str) -> bytes | None:
+    """The content of a file; None where it cannot be read."""
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return None

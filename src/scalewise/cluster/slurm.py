@@ -1,4 +1,4 @@
-"""What ``hydra/launcher=slurm`` may be told, and what a cell asks of SLURM.
+"""The one seam to SLURM: options of ``hydra/launcher=slurm``, job scripts, and its commands.
 
 Widths differ within a sweep, so there is one submitit executor, and one job array, for each demand.
 submitit is an optional extra and is imported only where jobs are written or sent.
@@ -52,7 +52,7 @@ class SlurmConfig:
     policy: Literal["exclusive", "packed"] = "exclusive"
     """``exclusive``: each cell has its nodes to itself; ``packed``: cells share them."""
     wrap: str | None = None
-    """Command around each rank's own: see :mod:`scalewise.wrap`."""
+    """Command around each rank's own: ``nsys profile -o {folder}/rank{rank}``."""
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
@@ -126,6 +126,9 @@ def make_executor(folder: Path, config: SlurmConfig, wanted: Demand) -> SlurmExe
 def parameters(config: SlurmConfig, wanted: Demand) -> dict[str, Any]:
     """submitit's parameters: always one task a node, which starts that node's ranks."""
     cores = wanted.cpus_per_node
+    # A preempted job comes back by itself, unless ``extra`` says otherwise.
+    stays_away = "no-requeue" in {name.replace("_", "-") for name in config.extra}
+    requeued = {} if stays_away else {"requeue": True}
     chosen: dict[str, Any] = {
         "job_name": f"scalewise-x{wanted.width}",
         "time": config.time_min,
@@ -141,7 +144,7 @@ def parameters(config: SlurmConfig, wanted: Demand) -> dict[str, Any]:
         "array_parallelism": config.max_parallel,
         "setup": list(config.setup) or None,
         "stderr_to_stdout": True,
-        "additional_parameters": {**_requeued(config), **config.extra},
+        "additional_parameters": {**requeued, **config.extra},
         # Since SLURM 22.05 srun no longer takes the cores from sbatch: without its own word, all
         # ranks would share one. And where one task dies, the others must not wait for it.
         "srun_args": ["--kill-on-bad-exit=1", f"--cpus-per-task={cores}"],
@@ -150,12 +153,6 @@ def parameters(config: SlurmConfig, wanted: Demand) -> dict[str, Any]:
         mib = math.ceil(config.mem_gb_per_device * wanted.devices_per_node * 1024)
         chosen["mem"] = f"{mib}M"
     return {name: value for name, value in chosen.items() if value is not None}
-
-
-def _requeued(config: SlurmConfig) -> dict[str, bool]:
-    """A preempted job comes back by itself, unless ``extra`` says otherwise."""
-    refused = "no-requeue" in {name.replace("_", "-") for name in config.extra}
-    return {} if refused else {"requeue": True}
 
 
 def script(executor: SlurmExecutor, jobs: int) -> str:
@@ -186,12 +183,6 @@ def submit(executor: SlurmExecutor, jobs: Sequence[Callable[[], None]]) -> list[
 def in_arrays(count: int) -> Sequence[range]:
     """``count`` cells as job arrays that SLURM accepts."""
     return [range(i, min(i + MAX_ARRAY, count)) for i in range(0, count, MAX_ARRAY)]
-
-
-# SLURM's own word on a job: the one seam to its commands.
-#
-# The controller's memory is asked first, because accounting is often switched off; it forgets a
-# job some minutes after its end (MinJobAge), and then accounting is asked, where there is any.
 
 
 GONE = "GONE"
@@ -254,7 +245,11 @@ class JobState:
 
 
 def states(job_ids: Collection[str]) -> dict[str, JobState]:
-    """The state of each job, by id (``12`` or ``12_3``). Raises :class:`QueueUnreachable`."""
+    """The state of each job, by id (``12`` or ``12_3``). Raises :class:`QueueUnreachable`.
+
+    The controller's memory is asked first, because accounting is often switched off; it forgets a
+    job some minutes after its end (MinJobAge), and then accounting is asked, where there is any.
+    """
     known = _controller(job_ids)
     forgotten = [job for job in job_ids if job not in known]
     if forgotten:

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
-from scalewise.cluster.engine import attempt_since, result_of
-from scalewise.cluster.hosts import Demand, demand
+from scalewise.cluster.hosts import Demand, Order, attempt_since, demand, result_of
 from scalewise.cluster.slurm import (
     JobState,
     QueueUnreachable,
@@ -30,7 +30,15 @@ from scalewise.cluster.slurm import (
 from scalewise.cluster.slurm_job import CellJob
 from scalewise.config import ConfigError
 from scalewise.gpu import HostMismatch
-from scalewise.records import Attempt, CellFolder, RecordError, SweepFolder, load_json, save_json
+from scalewise.records import (
+    Attempt,
+    Cause,
+    CellFolder,
+    RecordError,
+    SweepFolder,
+    load_json,
+    save_json,
+)
 from scalewise.supervisor import Origin, Outcome
 from scalewise.sweep import (
     MORE_FOR_THE_JOB,
@@ -43,10 +51,25 @@ from scalewise.sweep import (
     remaining_of,
 )
 
-# What is known of a cell's SLURM job, and how its end is put into the cell's records.
-
-
 _LAST_LINES = 20
+
+
+_ASK_EVERY_S = 0.5
+
+
+_LOOK_S = 0.5
+
+
+_ENDS: Mapping[str, tuple[Literal["failed", "interrupted"], Cause]] = {
+    "PREEMPTED": ("interrupted", "preempted"),
+    "CANCELLED": ("interrupted", "interrupted"),
+    "TIMEOUT": ("failed", "timeout"),
+    "DEADLINE": ("failed", "timeout"),
+    "OUT_OF_MEMORY": ("failed", "oom"),
+    "NODE_FAIL": ("failed", "host"),
+    "BOOT_FAIL": ("failed", "host"),
+}
+"""States that say more of a job's end than its supervisor can."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +104,20 @@ class Sent:
             return None
         return (now if self.ended is None else self.ended) - self.started
 
+    def cost_s(self) -> float | None:
+        """Seconds of a job that ended without a result: as its record has them, like a result's.
+
+        By SLURM's word where its supervisor left none: of a job that an earlier sweep process sent,
+        that is only the time since this one found it. None where it came and went between two looks
+        at the queue; its last record may be of a run before SLURM requeued it, spent by now.
+        """
+        if self.started is None or self.ended is None:
+            return None
+        attempt = self.last_attempt()
+        if attempt is None or attempt.elapsed_s is None:
+            return self.ran_s(self.ended)
+        return attempt.elapsed_s
+
     def is_late(self, settle_s: float) -> bool:
         """Whether nothing more is to be expected of a job that has ended."""
         never_ran = self.started is None and self.state.state in ("CANCELLED", "DEADLINE")
@@ -104,7 +141,13 @@ class Sent:
         attempt = self.last_attempt()
         # A supervisor that saw the kill, and lived, has said already what needs less.
         advised = attempt is not None and attempt.cause == "oom"
-        attempt = self._attempt_without() if attempt is None else _with_state(attempt, state, job)
+        if attempt is None:
+            attempt = self._attempt_without()
+        else:
+            attempt = replace(attempt, message=f"{attempt.message} (SLURM job {job}: {state})")
+        if state in _ENDS:
+            outcome, cause = _ENDS[state]
+            attempt = replace(attempt, outcome=outcome, cause=cause)
         if state == "OUT_OF_MEMORY":
             attempt = replace(attempt, message=f"{attempt.message}; {self._memory_advice(advised)}")
         self.folder.save_attempt(attempt)
@@ -117,57 +160,23 @@ class Sent:
 
     def _attempt_without(self) -> Attempt:
         """The attempt of a job that recorded none: all that is known is SLURM's word."""
-        state, told = self.state.state, self.submission
-        return _classified(
-            Attempt(
-                number=self.folder.next_attempt_number(),
-                outcome="failed",
-                cause="supervisor",
-                message=f"SLURM job {told.job_id} ended as {state} without a result; "
-                f"see {told.log}",
-                rank=None,
-                exit_code=None,
-                last_lines=_last_lines(Path(told.log)),
-                started_at=told.submitted_at,
-                finished_at=time.time(),
-            ),
-            state,
+        told, log = self.submission, Path(self.submission.log)
+        try:
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            lines = []  # a job that never started has none
+        message = f"SLURM job {told.job_id} ended as {self.state.state} without a result; see {log}"
+        return Attempt(
+            number=self.folder.next_attempt_number(),
+            outcome="failed",
+            cause="supervisor",
+            message=message,
+            rank=None,
+            exit_code=None,
+            last_lines=tuple(lines[-_LAST_LINES:]),
+            started_at=told.submitted_at,
+            finished_at=time.time(),
         )
-
-
-def _last_lines(log: Path) -> tuple[str, ...]:
-    try:
-        return tuple(log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:])
-    except OSError:
-        return ()  # a job that never started has none
-
-
-def _with_state(attempt: Attempt, state: str, job: str) -> Attempt:
-    """What the job itself recorded, with how SLURM saw its end."""
-    told = f"{attempt.message} (SLURM job {job}: {state})"
-    if state in ("FAILED", "COMPLETED"):
-        return replace(attempt, message=told)
-    return _classified(replace(attempt, message=told), state)
-
-
-def _classified(attempt: Attempt, state: str) -> Attempt:
-    if state == "PREEMPTED":
-        return replace(attempt, outcome="interrupted", cause="preempted")
-    if state == "CANCELLED":
-        return replace(attempt, outcome="interrupted", cause="interrupted")
-    if state in ("TIMEOUT", "DEADLINE"):
-        return replace(attempt, outcome="failed", cause="timeout")
-    if state == "OUT_OF_MEMORY":
-        return replace(attempt, outcome="failed", cause="oom")
-    if state in ("NODE_FAIL", "BOOT_FAIL"):
-        return replace(attempt, outcome="failed", cause="host")
-    return attempt
-
-
-# How the jobs of an interrupted sweep end: cancelled, waited for, and each with its outcome.
-
-
-_ASK_EVERY_S = 0.5
 
 
 def interrupt(
@@ -177,24 +186,12 @@ def interrupt(
 
     Args:
         jobs: all that were sent and not ended yet.
-        deadline: until when their supervisors have time to record it, by ``time.monotonic``.
+        deadline: until when their supervisors have time to record it, by ``time.monotonic``. A job
+            may need longer to follow the order.
         note: told which jobs may go on, where SLURM does not answer.
     """
-    cancelled = _cancel_all(jobs, deadline, note)
-    return {sent.cell.planned.cell_id: _outcome(sent, cancelled) for sent in jobs}
-
-
-def _outcome(sent: Sent, cancelled: bool) -> Outcome:
-    if sent.folder.result_of(sent.cell.planned.cell_id) is not None:
-        return Outcome("done")
-    if cancelled:
-        sent.record_end()
-    return Outcome("interrupted")
-
-
-def _cancel_all(jobs: Sequence[Sent], deadline: float, note: Callable[[str], None]) -> bool:
-    """Whether SLURM took the order; a job may need longer than ``deadline`` to follow it."""
     ids = [sent.submission.job_id for sent in jobs]
+    cancelled = True
     try:
         cancel(ids)
         while time.monotonic() < deadline:
@@ -207,11 +204,15 @@ def _cancel_all(jobs: Sequence[Sent], deadline: float, note: Callable[[str], Non
             time.sleep(_ASK_EVERY_S)
     except QueueUnreachable as error:
         note(f"the jobs may go on, SLURM does not answer ({error}): scancel {' '.join(ids)}")
-        return False
-    return True
-
-
-# Cells become jobs: the scripts that sbatch gets, and the arrays that are sent.
+        cancelled = False
+    outcomes = {}
+    for sent in jobs:
+        cell_id = sent.cell.planned.cell_id
+        done = sent.folder.result_of(cell_id) is not None
+        if cancelled and not done:
+            sent.record_end()
+        outcomes[cell_id] = Outcome("done" if done else "interrupted")
+    return outcomes
 
 
 def print_scripts(
@@ -234,37 +235,22 @@ def send(
     Raises :class:`HostMismatch` where SLURM refuses it.
     """
     executor = make_executor(folder.path.resolve(), config, wanted)
+    origin = Origin.of_this_process()
     folders = [folder.cell(cell.planned.name) for cell in cells]
     first = [one.next_attempt_number() for one in folders]
-    jobs = submit(executor, _jobs(cells, folders, wanted, config))
+    orders = [
+        Order(str(own.path.resolve()), cell.planned, wanted, origin)
+        for cell, own in zip(cells, folders, strict=True)
+    ]
+    jobs = submit(
+        executor, [CellJob(order, config.time_min, config.signal_delay_s) for order in orders]
+    )
     sent = []
     for cell, own, number, job in zip(cells, folders, first, jobs, strict=True):
         submission = Submission(job.job_id, time.time(), number, wanted, str(job.paths.stdout))
         save_json(own.path / "slurm.json", submission)
         sent.append(Sent(cell, own, submission, JobState("PENDING")))
     return sent
-
-
-def _jobs(
-    cells: Sequence[Cell], folders: Sequence[CellFolder], wanted: Demand, config: SlurmConfig
-) -> list[CellJob]:
-    origin = Origin.of_this_process()
-    return [
-        CellJob(
-            folder=str(folder.path.resolve()),
-            cell=cell.planned,
-            wanted=wanted,
-            time_min=config.time_min,
-            signal_delay_s=config.signal_delay_s,
-            cwd=origin.cwd,
-            python_path=origin.python_path,
-            command=origin.command,
-        )
-        for cell, folder in zip(cells, folders, strict=True)
-    ]
-
-
-_LOOK_S = 0.5
 
 
 class SlurmEngine(Engine):
@@ -432,7 +418,7 @@ class SlurmEngine(Engine):
         # The job's last file may reach this host later than SLURM's word of its end.
         if sent.last_attempt() is None and not sent.is_late(self._config.settle_s):
             return
-        seconds = _ran_s(sent)
+        seconds = sent.cost_s()
         outcome = sent.record_end()
         if sent.preempted():
             self._submit_anew(sent, seconds)
@@ -482,17 +468,3 @@ class SlurmEngine(Engine):
         for cells in self._demands.values():
             for cell in cells:
                 report.outcomes[cell.planned.cell_id] = Outcome("interrupted")
-
-
-def _ran_s(sent: Sent) -> float | None:
-    """Seconds of a job that ended without a result: as its record has them, like those of results.
-
-    By SLURM's word where its supervisor left none: of a job that an earlier sweep process sent,
-    that is only the time since this one found it.
-    """
-    if sent.started is None or sent.ended is None:
-        return None  # its last record may be of a run before SLURM requeued it, spent by now
-    attempt = sent.last_attempt()
-    if attempt is None or attempt.elapsed_s is None:
-        return sent.ran_s(sent.ended)
-    return attempt.elapsed_s

@@ -1,9 +1,10 @@
 """What a SLURM job does: one cell, under the same supervisor as on a local host.
 
-submitit loads a :class:`CellJob` in the job's only task and calls it. The supervisor ends its cell
-when its standard input closes. On a local host the sweep holds the other end; here it is this task,
-on purpose and until the supervisor has answered: the sweep may end while its jobs are queued, but a
-task that SLURM kills takes its cell along. Whatever slips through is in the job's cgroup.
+submitit loads a :class:`CellJob` in the job's only task of a node and calls it. The supervisor ends
+its cell when its standard input closes. On a local host the sweep holds the other end; here it is
+this task, on purpose and until the supervisor has answered: the sweep may end while its jobs are
+queued, but a task that SLURM kills takes its cell along. Whatever slips through is in the job's
+cgroup.
 """
 
 from __future__ import annotations
@@ -16,27 +17,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scalewise.cluster.hosts import Demand, granted, leased, record
+from scalewise.cluster.hosts import HeldSupervisor, Order, record, train_here
 from scalewise.cluster.slurm import QueueUnreachable, neighbours, preempted, requeue
-from scalewise.config import build_cell
-from scalewise.gpu import Host, HostMismatch, Lease
-from scalewise.host import free_port
-from scalewise.records import CellFolder, PlannedCell
-from scalewise.supervisor import (
-    CellFailed,
-    Job,
-    Nodes,
-    NodesApart,
-    Outcome,
-    Settings,
-    announce,
-    meet,
-    supervisor_command,
-)
-from scalewise.sweep import settings_of
+from scalewise.gpu import HostMismatch
+from scalewise.records import CellFolder
+from scalewise.supervisor import CellFailed, Job, NodesApart, Outcome
 
 if TYPE_CHECKING:
     from submitit.core.utils import DelayedSubmission
@@ -63,35 +50,28 @@ _began = time.monotonic()
 class CellJob:
     """One cell as a job. It is pickled: plain data only."""
 
-    folder: str
-    cell: PlannedCell
-    wanted: Demand
+    order: Order
+    """As sent: where this node stands in the cell is known when the job runs."""
     time_min: int
     signal_delay_s: int
-    cwd: str
-    python_path: tuple[str, ...]
-    command: tuple[str, ...]
 
     def __call__(self) -> None:
         """Train the cell. Raises :class:`CellFailed` after recording why, so that SLURM knows."""
-        folder = CellFolder(self.folder)
-        if folder.result_of(self.cell.cell_id) is not None:
+        folder = CellFolder(self.order.folder)
+        if folder.result_of(self.order.cell.cell_id) is not None:
             return  # requeued just after its end
         try:
-            refuse_other_tasks(self.wanted.nodes)
-            cell = build_cell(folder.load_config())
-            host = granted(cell, self.wanted)
-            with leased(host, self.wanted.devices_per_node) as lease:
-                settings = settings_of(cell, self.wanted.width)
-                job = self._job(settings, lease, host, place(folder, self.wanted.nodes))
-                outcome = supervise(job, lease.descriptors)
-            if was_ended(outcome) and was_preempted():
-                self._make_way(folder)
+            refuse_other_tasks(self.order.wanted.nodes)
+            outcome = train_here(_on_this_node(self.order), _supervise)
+            # No fault of the cell: stopped, or its supervisor killed while it started.
+            was_ended = outcome.state == "interrupted" or outcome.cause == "supervisor"
+            if was_ended and was_preempted():
+                _make_way(folder)
         except (HostMismatch, NodesApart) as mismatch:
             record(folder, str(mismatch))
             raise CellFailed(str(mismatch)) from None
         if outcome.state != "done":
-            raise CellFailed(f"{self.cell.name}: {outcome.message}")
+            raise CellFailed(f"{self.order.cell.name}: {outcome.message}")
 
     def checkpoint(self) -> DelayedSubmission:
         """submitit calls this when SLURM warns of preemption or of the time limit.
@@ -100,48 +80,17 @@ class CellJob:
         """
         from submitit.core.utils import DelayedSubmission
 
-        folder = CellFolder(self.folder)
+        folder = CellFolder(self.order.folder)
         number = folder.next_attempt_number()
         for process in _supervisors:
             process.terminate()
             process.wait(_STOP_S)
-        if number == folder.next_attempt_number() and folder.result_of(self.cell.cell_id) is None:
+        is_done = folder.result_of(self.order.cell.cell_id) is not None
+        if number == folder.next_attempt_number() and not is_done:
             # It was told before it could listen, and has recorded nothing.
             record(folder, "ended while it was starting", "interrupted")
         self._say_why(folder)
         return DelayedSubmission(self)
-
-    def _make_way(self, folder: CellFolder) -> None:
-        """Record that the job was preempted, and have SLURM run it again.
-
-        SLURM itself does so only with PreemptMode=REQUEUE, and not if the job ends by itself in
-        the time of grace (GraceTime): that would count as a failure.
-        """
-        if os.environ.get("SLURM_NODEID", "0") != "0":
-            return
-        attempts = list(folder.attempts())
-        folder.save_attempt(
-            replace(attempts[-1], outcome="interrupted", cause="preempted", message=_PREEMPTED)
-        )
-        # It does so already, or may not: then the sweep submits the cell anew.
-        with suppress(QueueUnreachable):
-            requeue(os.environ["SLURM_JOB_ID"])
-
-    def _job(self, settings: Settings, lease: Lease, host: Host, nodes: Nodes | None) -> Job:
-        return Job(
-            folder=self.folder,
-            cell=self.cell,
-            settings=settings,
-            slots=lease.slots,
-            cwd=self.cwd,
-            python_path=self.python_path,
-            command=self.command,
-            driver=host.driver,
-            topology=host.topology,
-            co_tenants=_neighbours(),
-            nodes=nodes,
-            samples_devices=True,
-        )
 
     def _say_why(self, folder: CellFolder) -> None:
         """Put what SLURM wanted into the attempt that the supervisor has just recorded."""
@@ -152,12 +101,8 @@ class CellJob:
         if left_s > self.signal_delay_s + _EARLY_S:
             told = replace(attempts[-1], cause="preempted", message=_PREEMPTED)
         else:
-            told = replace(
-                attempts[-1],
-                outcome="failed",
-                cause="timeout",
-                message=f"not done within its time limit, hydra.launcher.time_min={self.time_min}",
-            )
+            message = f"not done within its time limit, hydra.launcher.time_min={self.time_min}"
+            told = replace(attempts[-1], outcome="failed", cause="timeout", message=message)
         folder.save_attempt(told)
 
 
@@ -172,66 +117,35 @@ def refuse_other_tasks(nodes: int) -> None:
         )
 
 
-def place(folder: CellFolder, count: int) -> Nodes | None:
-    """Where this node stands in the cell; None for a cell on one. Raises :class:`NodesApart`."""
-    if count == 1:
-        return None
-    # A requeued job keeps its id.
-    key = f"{os.environ['SLURM_JOB_ID']}.{os.environ.get('SLURM_RESTART_COUNT', '0')}"
-    index = int(os.environ["SLURM_NODEID"])
-    if index > 0:
-        return meet(folder, key, index, count)
-    return announce(folder, key, count, socket.gethostname(), free_port("0.0.0.0"))
-
-
-def was_ended(outcome: Outcome) -> bool:
-    """Whether it was no fault of the cell: stopped, or its supervisor killed while it started."""
-    return outcome.state == "interrupted" or outcome.cause == "supervisor"
-
-
-def was_preempted() -> bool:
-    """Whether SLURM says that it took this job off its node for the sake of another."""
+def _on_this_node(order: Order) -> Order:
+    """The order with where this node stands in the cell, and who else is on it."""
+    job_id = os.environ.get("SLURM_JOB_ID", "")
     try:
-        return preempted(os.environ["SLURM_JOB_ID"])
+        others = neighbours(os.environ["SLURMD_NODENAME"], job_id)
     except (KeyError, QueueUnreachable):
-        return False
+        others = ("unknown: SLURM did not say who else is on this node",)
+    return replace(
+        order,
+        # A requeued job keeps its id.
+        key=f"{job_id}.{os.environ.get('SLURM_RESTART_COUNT', '0')}",
+        index=int(os.environ.get("SLURM_NODEID", "0")),
+        address=socket.gethostname(),
+        co_tenants=others,
+    )
 
 
-def supervise(job: Job, locks: tuple[int, ...] = ()) -> Outcome:
-    """Run the supervisor to its end, holding its liveness pipe.
-
-    ``locks``: descriptors that it and its ranks inherit.
-    """
-    number = "" if job.nodes is None or job.nodes.index == 0 else str(job.nodes.index)
-    errors = Path(job.folder) / f"supervisor{number}.err"
-    with errors.open("wb") as stderr, _warning_blocked():
-        process = subprocess.Popen(
-            supervisor_command(locks),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            pass_fds=locks,
-        )
-    assert process.stdin is not None and process.stdout is not None
-    _supervisors.append(process)
+def _supervise(job: Job, locks: tuple[int, ...]) -> Outcome:
+    """Run the supervisor to its end, and record the end of one that could not."""
+    with _warning_blocked():
+        supervisor = HeldSupervisor(job, locks)
+        _supervisors.append(supervisor.process)
     try:
-        process.stdin.write(job.to_line())
-        process.stdin.flush()
-        answer = process.stdout.read()
-        process.wait()
-    except BrokenPipeError:
-        answer = b""
-        process.wait()
+        outcome = supervisor.outcome()
     finally:
-        # The last reference: from here on the supervisor would end its cell.
-        process.stdin.close()
-        process.stdout.close()
-        _supervisors.remove(process)
-    if answer.endswith(b"\n"):
-        return Outcome.from_line(answer)
-    message = f"the supervisor ended with status {process.returncode}; see {errors.name}"
-    record(CellFolder(job.folder), message, "supervisor")
-    return Outcome("failed", message, cause="supervisor")
+        _supervisors.remove(supervisor.process)
+    if outcome.cause == "supervisor" and not outcome.is_recorded:
+        record(CellFolder(job.folder), outcome.message, "supervisor")
+    return outcome
 
 
 @contextmanager
@@ -249,8 +163,26 @@ def _warning_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _neighbours() -> tuple[str, ...]:
+def was_preempted() -> bool:
+    """Whether SLURM says that it took this job off its node for the sake of another."""
     try:
-        return neighbours(os.environ["SLURMD_NODENAME"], os.environ["SLURM_JOB_ID"])
+        return preempted(os.environ["SLURM_JOB_ID"])
     except (KeyError, QueueUnreachable):
-        return ("unknown: SLURM did not say who else is on this node",)
+        return False
+
+
+def _make_way(folder: CellFolder) -> None:
+    """Record that the job was preempted, and have SLURM run it again.
+
+    SLURM itself does so only with PreemptMode=REQUEUE, and not if the job ends by itself in the
+    time of grace (GraceTime): that would count as a failure.
+    """
+    if os.environ.get("SLURM_NODEID", "0") != "0":
+        return
+    attempts = list(folder.attempts())
+    folder.save_attempt(
+        replace(attempts[-1], outcome="interrupted", cause="preempted", message=_PREEMPTED)
+    )
+    # It does so already, or may not: then the sweep submits the cell anew.
+    with suppress(QueueUnreachable):
+        requeue(os.environ["SLURM_JOB_ID"])

@@ -1,8 +1,8 @@
 """What this process may use of its host, who else runs there, and what it says to the terminal.
 
-Limits of cores and memory (``limits``), who a host, a code state and a data set are (``identity``,
-``environment``), processes and their descendants (``processes``), locks between processes
-(``locks``), and text that is safe to print (``console``)."""
+``limits`` has cores and memory, ``identity`` says which host, code and data a record is of,
+``processes`` and ``locks`` are those of this host, and ``console`` writes what is safe to print.
+"""
 
 import lazy_loader
 

@@ -13,12 +13,9 @@ from .identity import WORKING_DIRECTORY as WORKING_DIRECTORY
 from .identity import changes as changes
 from .identity import code_changes as code_changes
 from .identity import data_identity as data_identity
-from .identity import free_port as free_port
 from .identity import host_id as host_id
-from .identity import interface_towards as interface_towards
 from .identity import own_classes as own_classes
 from .identity import place_id as place_id
-from .identity import recorded_in as recorded_in
 from .identity import running_code as running_code
 from .identity import scalewise_version as scalewise_version
 from .limits import RunQueue as RunQueue
@@ -41,6 +38,7 @@ from .processes import die_with_parent as die_with_parent
 from .processes import end_descendants as end_descendants
 from .processes import end_orphans as end_orphans
 from .processes import find_below as find_below
+from .processes import is_stopped as is_stopped
 from .processes import keep_answering as keep_answering
 from .processes import kill as kill
 from .processes import reap as reap
@@ -54,8 +52,11 @@ from .rank_environment import LOOPBACK as LOOPBACK
 from .rank_environment import STACKS_SIGNAL as STACKS_SIGNAL
 from .rank_environment import across_hosts as across_hosts
 from .rank_environment import foreign_launch as foreign_launch
+from .rank_environment import free_port as free_port
+from .rank_environment import interface_towards as interface_towards
 from .rank_environment import keep_from_children as keep_from_children
 from .rank_environment import listen as listen
 from .rank_environment import on_loopback as on_loopback
 from .rank_environment import rendezvous as rendezvous
 from .rank_environment import scrubbed as scrubbed
+from .recorded_environment import recorded_in as recorded_in

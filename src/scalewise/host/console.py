@@ -1,4 +1,4 @@
-"""How a command ends whose user has gone: a signal says so, or nobody reads any longer."""
+"""Text that is safe to print, and a command whose reader or terminal has gone."""
 
 from __future__ import annotations
 
@@ -21,9 +21,6 @@ _BREAKS_THE_LINE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 def escaped(text: str) -> str:
     """``text`` with its control characters written as Python does: a newline is ``\\n``."""
     return _BREAKS_THE_LINE.sub(lambda found: repr(found[0])[1:-1], text)
-
-
-# Nouns beside a number.
 
 
 def plural(number: int, noun: str) -> str:
@@ -108,9 +105,6 @@ def say(text: str) -> None:
         sys.stderr.flush()
     except OSError:
         discard(2)
-
-
-# Standard output as it really is: a terminal has a width, a pipe or a file has none.
 
 
 _NO_WIDTH = 10_000

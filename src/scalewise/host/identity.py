@@ -1,6 +1,6 @@
-"""The code fingerprint: commit, difference of the working tree, and files of the user's classes.
+"""Identity of the host, of the code and of the data of a run, as its records hold them.
 
-A configuration names a class, and its id stays the same whatever the class's file says later.
+A configuration names classes and files, and its id stays the same whatever they say later.
 """
 
 from __future__ import annotations
@@ -14,95 +14,7 @@ import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any, Final
-
-# Which files a cell learnt from, told apart by size and content. Torch-free, and cheap.
-#
-# A configuration names a file, and its id stays the same whatever is written there later. Records
-# therefore hold what the file was, and a resumed sweep looks whether it still is.
-
-
-_PART_BYTES = 1 << 20
-
-
-_INDEX = "index.json"
-"""Of a folder of token shards: it holds the sum of each."""
-
-
-def data_identity(arguments: Mapping[str, Any], base: Path | None = None) -> dict[str, str]:
-    """What each file was that an argument of a data set names, by the argument's name.
-
-    Args:
-        arguments: of the data set, our own or a user's: texts that name a file, or a folder with
-            an index of its own, are looked at. Any other folder is not: what belongs to it is
-            known to its data set alone.
-        base: folder that relative paths mean; the working directory where it is None.
-
-    A file that cannot be read is left out: whoever needs it says so.
-    """
-    found: dict[str, str] = {}
-    for name, value in sorted(arguments.items()):
-        if not isinstance(value, str) or not value:
-            continue
-        try:
-            path = (base or Path()) / value
-            if path.is_dir():
-                path /= _INDEX
-            if path.is_file():
-                found[name] = _told_of_data(path)
-        except (OSError, ValueError):  # ValueError: a text with a NUL is no path
-            continue
-    return found
-
-
-def changes(was: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
-    """What became of each file that both know of and that is another by now, in words."""
-    return {
-        name: f"{was[name]} there, {now[name]} here"
-        for name in was
-        if name in now and was[name] != now[name]
-    }
-
-
-def _told_of_data(path: Path) -> str:
-    """Size and sum; of a file of more than three MiB, of its first, middle and last MiB."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
-        if size <= 3 * _PART_BYTES:
-            starts, part_bytes = [0], size
-        else:
-            starts, part_bytes = [0, (size - _PART_BYTES) // 2, size - _PART_BYTES], _PART_BYTES
-        for start in starts:
-            file.seek(start)
-            digest.update(file.read(part_bytes))
-    return f"{size} bytes (sha256 {digest.hexdigest()[:12]})"
-
-
-# Which host this is: told apart from others, and never named.
-#
-# An identity says what it rests on, then a hash of that: ``mac-0123456789ab``. The first source
-# that can be read is taken. Older records also have ``dmi``, of the firmware, which only root may
-# read.
-#
-# ==== ========================================== ==================================================
-# kind what is hashed                             how long, and for whom, it stays the same
-# ==== ========================================== ==================================================
-# mac  addresses that the makers gave to the      until a card is exchanged; not in containers with
-# host's network cards on PCI                network of their own, which do not see the cards
-# gpu  UUIDs of the NVIDIA GPUs that are visible  until a GPU is exchanged; not for containers that
-# were given different GPUs
-# boot the kernel's random number of this boot    until the host is started anew; for all containers
-# name the host's name                            as long as it is called so
-# ==== ========================================== ==================================================
-#
-# Different hosts get different identities, but for those that only ``name`` can tell, and for
-# virtual machines taken from one memory image. Identities of different kinds may be of one host.
-#
-# Not asked is ``/etc/machine-id``: containers and copied disks carry that of the image they were
-# made from. Nor are addresses that hypervisors and containers make up, which begin anew on each
-# host.
-
+from typing import Any
 
 _GIVEN_BY_ITS_MAKER = "0"
 """What ``addr_assign_type`` says of an address that stands in the card."""
@@ -110,7 +22,19 @@ _GIVEN_BY_ITS_MAKER = "0"
 
 @functools.cache
 def host_id() -> str:
-    """This host, as the head of this module says: ``<kind>-<12 hexadecimal digits>``."""
+    """This host, told apart from others and never named: ``<kind>-<12 hexadecimal digits>``.
+
+    The kind is the first of these that can be read; the digits are a hash of it.
+
+    - ``mac``: addresses that the makers gave to the network cards on PCI. Stays until a card is
+      exchanged; containers with a network of their own do not see the cards.
+    - ``gpu``: UUIDs of the visible NVIDIA GPUs. Containers that were given different GPUs differ.
+    - ``boot``: the kernel's random number of this boot, the same for all containers.
+    - ``name``: the host's name.
+
+    Identities of different kinds may be of one host. Not asked are ``/etc/machine-id``, which
+    copied disks share, and addresses that hypervisors make up. Older records also have ``dmi``.
+    """
     return identify(Path("/"))
 
 
@@ -181,120 +105,6 @@ def _read(path: Path) -> str:
         return ""
 
 
-# The environment variables that are recorded: by name, since any other may hold a secret.
-#
-# Each changes times or results. NCCL's are those that it reads (NVIDIA's user guide, "Environment
-# Variables"), without NCCL_HOSTID and NCCL_COMM_ID, which name hosts, and the paths of its log
-# files.
-
-
-_NCCL: Final = """
-    NCCL_VERSION
-
-    NCCL_SOCKET_IFNAME NCCL_SOCKET_FAMILY NCCL_SOCKET_RETRY_CNT NCCL_SOCKET_RETRY_SLEEP_MSEC
-    NCCL_SOCKET_POLL_TIMEOUT_MSEC NCCL_SOCKET_NTHREADS NCCL_NSOCKS_PERTHREAD NCCL_CROSS_NIC
-    NCCL_IB_DISABLE NCCL_IB_HCA NCCL_IB_TIMEOUT NCCL_IB_RETRY_CNT NCCL_IB_GID_INDEX
-    NCCL_IB_ADDR_FAMILY NCCL_IB_ADDR_RANGE NCCL_IB_ROCE_VERSION_NUM NCCL_IB_SL NCCL_IB_TC
-    NCCL_IB_FIFO_TC NCCL_IB_AR_THRESHOLD NCCL_IB_RETURN_ASYNC_EVENTS NCCL_IB_CUDA_SUPPORT
-    NCCL_IB_QPS_PER_CONNECTION NCCL_IB_SPLIT_DATA_ON_QPS NCCL_IB_PCI_RELAXED_ORDERING
-    NCCL_IB_ADAPTIVE_ROUTING NCCL_IB_ECE_ENABLE NCCL_IB_MERGE_NICS NCCL_IB_MERGE_VFS
-    NCCL_IB_WARN_RAIL_LOCAL NCCL_OOB_NET_ENABLE NCCL_OOB_NET_IFNAME NCCL_UID_STAGGER_RATE
-    NCCL_UID_STAGGER_THRESHOLD
-    NCCL_NET NCCL_NET_PLUGIN NCCL_TUNER_PLUGIN NCCL_PROFILER_PLUGIN NCCL_NET_GDR_LEVEL
-    NCCL_NET_GDR_C2C NCCL_NET_GDR_READ NCCL_NET_SHARED_BUFFERS NCCL_NET_SHARED_COMMS
-    NCCL_NET_MERGE_LEVEL NCCL_NET_FORCE_MERGE NCCL_NET_FORCE_FLUSH NCCL_NET_DISABLE_INTRA
-    NCCL_GDRCOPY_ENABLE NCCL_GDR_FLUSH_DISABLE NCCL_DMABUF_ENABLE
-
-    NCCL_P2P_DISABLE NCCL_P2P_LEVEL NCCL_P2P_DIRECT_DISABLE NCCL_P2P_USE_CUDA_MEMCPY
-    NCCL_P2P_READ_ENABLE NCCL_P2P_NET_CHUNKSIZE NCCL_P2P_PCI_CHUNKSIZE NCCL_P2P_NVL_CHUNKSIZE
-    NCCL_PXN_DISABLE NCCL_P2P_PXN_LEVEL NCCL_PXN_C2C NCCL_SHM_DISABLE NCCL_SHM_USE_CUDA_MEMCPY
-    NCCL_IGNORE_CPU_AFFINITY NCCL_IGNORE_DISABLED_P2P NCCL_TOPO_FILE NCCL_GRAPH_FILE
-    NCCL_NVB_DISABLE NCCL_NVB_PRECONNECT NCCL_MNNVL_ENABLE NCCL_MNNVL_UUID NCCL_MNNVL_CLIQUE_ID
-    NCCL_MNNVL_SCATTER_NETS_ENABLE NCCL_MNNVL_RAIL_PER_HOST
-
-    NCCL_ALGO NCCL_PROTO NCCL_BUFFSIZE NCCL_LL_BUFFSIZE NCCL_LL128_BUFFSIZE NCCL_NTHREADS
-    NCCL_LL128_NTHREADS NCCL_MIN_NCHANNELS NCCL_MAX_NCHANNELS NCCL_MIN_NRINGS NCCL_MAX_NRINGS
-    NCCL_MIN_CTAS NCCL_MAX_CTAS NCCL_CTA_POLICY NCCL_NCHANNELS_PER_NET_PEER
-    NCCL_MIN_P2P_NCHANNELS NCCL_MAX_P2P_NCHANNELS NCCL_WORK_FIFO_BYTES NCCL_WORK_FIFO_DEPTH
-    NCCL_WORK_ARGS_BYTES NCCL_LAUNCH_MODE NCCL_LAUNCH_ORDER_IMPLICIT NCCL_CHECKS_DISABLE
-    NCCL_CHECK_POINTERS NCCL_COLLNET_ENABLE NCCL_COLLNET_NODE_THRESHOLD NCCL_NVLS_ENABLE
-    NCCL_NVLS_NCHANNELS NCCL_NVLSTREE_MAX_CHUNKSIZE NCCL_NVLS_CHUNKSIZE NCCL_PAT_ENABLE
-    NCCL_SINGLE_RING_THRESHOLD NCCL_SINGLE_PROC_MEM_REG_ENABLE NCCL_THREAD_THRESHOLDS
-    NCCL_LOCAL_REGISTER NCCL_GRAPH_REGISTER NCCL_GRAPH_MIXING_SUPPORT
-    NCCL_LEGACY_CUDA_REGISTER NCCL_CUMEM_ENABLE
-    NCCL_CUMEM_HOST_ENABLE NCCL_WIN_ENABLE NCCL_WIN_STRIDE NCCL_SYM_CTAS NCCL_SYM_KERNEL
-    NCCL_SYM_GIN_KERNELS_ENABLE NCCL_GIN_TYPE NCCL_GIN_ENABLE NCCL_GIN_NCONNECTIONS
-    NCCL_GIN_NCONTEXTS NCCL_BUFFER_ALIGN NCCL_RUNTIME_CONNECT NCCL_CONNECT_ROUND_ROBIN
-    NCCL_CREATE_THREAD_CONTEXT NCCL_PROGRAM_LAUNCH_STREAM NCCL_SET_THREAD_NAME
-    NCCL_SET_STACK_SIZE NCCL_SET_CPU_STACK_SIZE NCCL_CGA_CLUSTER_SIZE
-    NCCL_MAX_CGA_CLUSTER_SIZE NCCL_L1_SHARED_MEMORY_CARVEOUT NCCL_MEM_SYNC_DOMAIN
-    NCCL_COMM_BLOCKING NCCL_COMM_SPLIT_SHARE_RESOURCES NCCL_COMM_SHRINK_SHARE_RESOURCES
-    NCCL_PROXY_CPUSET NCCL_NVTX_DISABLE NCCL_RAS_ENABLE NCCL_RAS_TIMEOUT_FACTOR
-
-    NCCL_DEBUG NCCL_DEBUG_SUBSYS NCCL_WARN_ENABLE_DEBUG_INFO NCCL_ENV_PLUGIN
-    NCCL_ASYNC_ERROR_HANDLING NCCL_BLOCKING_WAIT NCCL_DESYNC_DEBUG
-"""
-
-
-_TORCH: Final = """
-    TORCH_NCCL_ASYNC_ERROR_HANDLING TORCH_NCCL_AVOID_RECORD_STREAMS TORCH_NCCL_BCAST_UNIQUEID
-    TORCH_NCCL_BLOCKING_WAIT TORCH_NCCL_COORD_CHECK_MILSEC TORCH_NCCL_CUDA_EVENT_CACHE
-    TORCH_NCCL_DESYNC_DEBUG TORCH_NCCL_DUMP_ON_TIMEOUT TORCH_NCCL_ENABLE_MONITORING
-    TORCH_NCCL_ENABLE_TIMING TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC TORCH_NCCL_HIGH_PRIORITY
-    TORCH_NCCL_NAN_CHECK TORCH_NCCL_PROPAGATE_ERROR TORCH_NCCL_RANKS_PER_ROOT
-    TORCH_NCCL_RETHROW_CUDA_ERRORS TORCH_NCCL_TRACE_BUFFER_SIZE TORCH_NCCL_TRACE_CPP_STACK
-    TORCH_NCCL_USE_COMM_NONBLOCKING TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK
-    TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC TORCH_FR_BUFFER_SIZE TORCH_FR_CPP_STACK
-    TORCH_DISTRIBUTED_DEBUG TORCH_DIST_INIT_BARRIER TORCH_GLOO_LAZY_INIT
-    TORCH_SYMM_MEM_DISABLE_MULTICAST TORCH_SYMMMEM TORCH_SYMMMEM_NBLOCKS
-    TORCH_ALLOW_TF32_CUBLAS_OVERRIDE TORCH_BLAS_PREFER_CUBLASLT TORCH_LINALG_PREFER_CUSOLVER
-    TORCH_CUDNN_USE_HEURISTIC_MODE_B TORCH_CUDNN_V8_API_DISABLED TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT
-    TORCH_CUDNN_SDPA_ENABLED TORCH_CUDA_ARCH_LIST TORCH_LINEAR_FLATTEN_3D
-    TORCH_MKLDNN_MATMUL_MIN_DIM TORCH_MKLDNN_MATMUL_MIN_SIZE TORCH_COMPILE_DISABLE
-    TORCH_COMPILE_DEBUG TORCH_SHOW_CPP_STACKTRACES TORCH_USE_CUDA_DSA TORCH_LOGS
-    TORCHDYNAMO_DISABLE TORCHINDUCTOR_COMPILE_THREADS TORCHINDUCTOR_FORCE_DISABLE_CACHES
-    TORCHINDUCTOR_FX_GRAPH_CACHE TORCHINDUCTOR_MAX_AUTOTUNE TORCHINDUCTOR_MAX_AUTOTUNE_GEMM
-    TORCHINDUCTOR_CUDAGRAPHS TORCHINDUCTOR_FREEZING TORCHINDUCTOR_USE_FAST_MATH
-    TORCHINDUCTOR_COORDINATE_DESCENT_TUNING TORCHINDUCTOR_DETERMINISTIC
-    PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF PYTORCH_NO_CUDA_MEMORY_CACHING
-    PYTORCH_NVML_BASED_CUDA_CHECK PYTORCH_JIT PYTORCH_TUNABLEOP_ENABLED PYTORCH_TUNABLEOP_TUNING
-    PYTORCH_TUNABLEOP_MAX_TUNING_DURATION_MS PYTORCH_TUNABLEOP_MAX_TUNING_ITERATIONS
-"""
-
-
-_CUDA: Final = """
-    CUDA_HOME CUDA_VERSION CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER CUDA_DEVICE_MAX_CONNECTIONS
-    CUDA_DEVICE_MAX_COPY_CONNECTIONS CUDA_LAUNCH_BLOCKING CUDA_MODULE_LOADING
-    CUDA_MODULE_DATA_LOADING CUDA_AUTO_BOOST CUDA_SCALE_LAUNCH_QUEUES CUDA_FORCE_PTX_JIT
-    CUDA_DISABLE_PTX_JIT CUDA_CACHE_DISABLE CUDA_CACHE_MAXSIZE CUDA_MANAGED_FORCE_DEVICE_ALLOC
-    CUDA_GRAPHS_USE_NODE_PRIORITY CUDA_DEVICE_DEFAULT_PERSISTING_L2_CACHE_PERCENTAGE_LIMIT
-    CUDA_MPS_ACTIVE_THREAD_PERCENTAGE CUDA_MPS_PINNED_DEVICE_MEM_LIMIT CUDA_MPS_CLIENT_PRIORITY
-    CUBLAS_WORKSPACE_CONFIG CUBLASLT_WORKSPACE_SIZE CUBLAS_EMULATE_DOUBLE_PRECISION
-    CUBLAS_EMULATE_SINGLE_PRECISION NVIDIA_TF32_OVERRIDE NVIDIA_VISIBLE_DEVICES
-    NVIDIA_DRIVER_CAPABILITIES
-"""
-
-
-_HOST: Final = """
-    OMP_NUM_THREADS OMP_PROC_BIND OMP_PLACES OMP_SCHEDULE OMP_DYNAMIC OMP_WAIT_POLICY
-    OMP_THREAD_LIMIT OMP_NESTED OMP_MAX_ACTIVE_LEVELS OMP_STACKSIZE OMP_CANCELLATION
-    KMP_AFFINITY KMP_BLOCKTIME KMP_SETTINGS GOMP_CPU_AFFINITY GOMP_SPINCOUNT
-    MKL_NUM_THREADS MKL_DOMAIN_NUM_THREADS MKL_DYNAMIC MKL_CBWR MKL_ENABLE_INSTRUCTIONS
-    MKL_DISABLE_FAST_MM MKL_FAST_MEMORY_LIMIT MKL_NUM_STRIPES MKL_VERBOSE MKL_DEBUG_CPU_TYPE
-    MKL_SERVICE_FORCE_INTEL MKL_THREADING_LAYER MKL_INTERFACE_LAYER OPENBLAS_NUM_THREADS
-    GLOO_SOCKET_IFNAME GLOO_DEVICE_TRANSPORT GLOO_DISABLE_CONNECTION_RETRIES
-    GLOO_ENABLE_STORE_V2_API TP_SOCKET_IFNAME TP_VERBOSE_LOGGING
-"""
-
-
-RECORDED: Final = frozenset(" ".join((_NCCL, _TORCH, _CUDA, _HOST)).split())
-
-
-def recorded_in(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables of ``environment`` that may be recorded, sorted by name."""
-    return {name: environment[name] for name in sorted(RECORDED & environment.keys())}
-
-
 WORKING_DIRECTORY = "working directory"
 """Whose repository a ``code`` is of where scalewise itself runs from none."""
 
@@ -305,40 +115,6 @@ SOURCE_SHA256 = "source_sha256"
 
 CLASS_FILES = "class_files"
 """In a ``code``: file of each module of the user's own classes to its SHA-256."""
-
-
-# Which network interface leads to another host.
-
-
-def interface_towards(address: str) -> str | None:
-    """The network interface that leads to ``address``; None where none does.
-
-    gloo would otherwise listen where this host's own name points to, which on many hosts is the
-    loopback interface: there, no other host finds it.
-    """
-    import psutil  # only a cell on several hosts asks
-
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((address, 9))  # sends nothing: the kernel only chooses the route
-            own = probe.getsockname()[0]
-    except OSError:
-        return None
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(known.address == own for known in addresses):
-            return name
-    return None
-
-
-# Free TCP ports.
-
-
-def free_port(address: str = "127.0.0.1") -> int:
-    """A port that nobody listens on right now: of the loopback interface, or of ``address``."""
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 _PACKAGE = Path(str(importlib.resources.files("scalewise")))
@@ -477,3 +253,60 @@ def code_version(folder: Path, tracked: str | None = None) -> dict[str, object]:
         "dirty": bool(difference),
         "diff_sha256": hashlib.sha256(difference).hexdigest() if difference else None,
     }
+
+
+_PART_BYTES = 1 << 20
+
+
+_INDEX = "index.json"
+"""Of a folder of token shards: it holds the sum of each."""
+
+
+def data_identity(arguments: Mapping[str, Any], base: Path | None = None) -> dict[str, str]:
+    """What each file was that an argument of a data set names, by the argument's name.
+
+    Args:
+        arguments: of the data set, our own or a user's: texts that name a file, or a folder with
+            an index of its own, are looked at. Any other folder is not: what belongs to it is
+            known to its data set alone.
+        base: folder that relative paths mean; the working directory where it is None.
+
+    A file that cannot be read is left out: whoever needs it says so.
+    """
+    found: dict[str, str] = {}
+    for name, value in sorted(arguments.items()):
+        if not isinstance(value, str) or not value:
+            continue
+        try:
+            path = (base or Path()) / value
+            if path.is_dir():
+                path /= _INDEX
+            if path.is_file():
+                found[name] = _told_of_data(path)
+        except (OSError, ValueError):  # ValueError: a text with a NUL is no path
+            continue
+    return found
+
+
+def changes(was: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
+    """What became of each file that both know of and that is another by now, in words."""
+    return {
+        name: f"{was[name]} there, {now[name]} here"
+        for name in was
+        if name in now and was[name] != now[name]
+    }
+
+
+def _told_of_data(path: Path) -> str:
+    """Size and sum; of a file of more than three MiB, of its first, middle and last MiB."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        if size <= 3 * _PART_BYTES:
+            starts, part_bytes = [0], size
+        else:
+            starts, part_bytes = [0, (size - _PART_BYTES) // 2, size - _PART_BYTES], _PART_BYTES
+        for start in starts:
+            file.seek(start)
+            digest.update(file.read(part_bytes))
+    return f"{size} bytes (sha256 {digest.hexdigest()[:12]})"

@@ -45,29 +45,18 @@ def cpu_quota(cgroup_root: Path = _CGROUP_ROOT) -> float | None:
     """CPU time per wall time the cgroups allow, the smallest on the way up; None if unlimited."""
     quotas: list[float] = []
     for folder in _own_cgroups(cgroup_root):
-        text = _read(folder / "cpu.max")
-        if text and not text.startswith("max"):
-            quota, period = text.split()[:2]
-            quotas.append(int(quota) / int(period))
-        quota_us, period_us = (
-            _read(folder / "cpu.cfs_quota_us"),
-            _read(folder / "cpu.cfs_period_us"),
-        )
-        if quota_us and period_us and int(quota_us) > 0:
-            quotas.append(int(quota_us) / int(period_us))
+        version_1 = [_read(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
+        for words in ((_read(folder / "cpu.max") or "").split(), version_1):
+            # Version 1 spells "no limit" as -1.
+            if len(words) == 2 and words[0] and words[1] and words[0] not in ("max", "-1"):
+                quotas.append(int(words[0]) / int(words[1]))
     return min(quotas, default=None)
 
 
 def memory_limit_mib(cgroup_root: Path = _CGROUP_ROOT) -> float | None:
     """The smallest memory limit of this process's cgroups in MiB; None if there is none."""
-    limits: list[int] = []
-    for folder in _own_cgroups(cgroup_root):
-        for name in ("memory.max", "memory.limit_in_bytes"):
-            text = _read(folder / name)
-            # Version 1 spells "no limit" as a number near 2**63.
-            if text and text != "max" and int(text) < 2**60:
-                limits.append(int(text))
-    return min(limits) / 2**20 if limits else None
+    limits = [limit for limit, _, _ in _memory_limits(cgroup_root)]
+    return min(limits, default=None)
 
 
 def memory_available_mib(
@@ -75,18 +64,34 @@ def memory_available_mib(
 ) -> float | None:
     """Memory that may still be taken without pushing anybody out, in MiB: of the machine, and of
     this process's cgroups. None where neither tells."""
-    free = [kib / 1024 for kib in [_labelled(meminfo, "MemAvailable:")] if kib is not None]
+    kib = _labelled(meminfo, "MemAvailable:")
+    free = [] if kib is None else [kib / 1024]
+    for limit_mib, used, folder in _memory_limits(cgroup_root):
+        if used:
+            # Files read long ago count as used until somebody needs the room.
+            cached = _labelled(folder / "memory.stat", "inactive_file") or 0
+            free.append(max(0, limit_mib - (int(used) - cached) / 2**20))
+    return min(free, default=None)
+
+
+def _memory_limits(cgroup_root: Path) -> Iterator[tuple[float, str | None, Path]]:
+    """The limit in MiB, what is used in bytes, and the folder of each cgroup with a limit."""
     for folder in _own_cgroups(cgroup_root):
         for limit_name, used_name in (
             ("memory.max", "memory.current"),
             ("memory.limit_in_bytes", "memory.usage_in_bytes"),
         ):
-            limit, used = _read(folder / limit_name), _read(folder / used_name)
-            if limit and used and limit != "max" and int(limit) < 2**60:
-                # Files read long ago count as used until somebody needs the room.
-                cached = _labelled(folder / "memory.stat", "inactive_file") or 0
-                free.append(max(0, int(limit) - int(used) + cached) / 2**20)
-    return min(free, default=None)
+            text = _read(folder / limit_name)
+            # Version 1 spells "no limit" as a number near 2**63.
+            if text and text != "max" and int(text) < 2**60:
+                yield int(text) / 2**20, _read(folder / used_name), folder
+
+
+def oom_kills(cgroup_root: Path = _CGROUP_ROOT) -> int | None:
+    """How often the kernel has killed for memory in this process's cgroup; None where it is not
+    counted (version 1, or no cgroup)."""
+    counts = (_labelled(f / "memory.events", "oom_kill") for f in _own_cgroups(cgroup_root))
+    return next((count for count in counts if count is not None), None)
 
 
 def _labelled(path: Path, label: str) -> int | None:
@@ -95,17 +100,6 @@ def _labelled(path: Path, label: str) -> int | None:
         words = line.split()
         if len(words) > 1 and words[0] == label:
             return int(words[1])
-    return None
-
-
-def oom_kills(cgroup_root: Path = _CGROUP_ROOT) -> int | None:
-    """How often the kernel has killed for memory in this process's cgroup; None where it is not
-    counted (version 1, or no cgroup)."""
-    for folder in _own_cgroups(cgroup_root):
-        for line in (_read(folder / "memory.events") or "").splitlines():
-            name, _, count = line.partition(" ")
-            if name == "oom_kill":
-                return int(count)
     return None
 
 
@@ -139,9 +133,6 @@ def _read(path: Path) -> str | None:
         return path.read_text(encoding="ascii").strip()
     except OSError:
         return None
-
-
-# How long the training thread was ready to run and had no core: the mark of a crowded host.
 
 
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")

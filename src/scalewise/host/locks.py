@@ -109,9 +109,6 @@ def _drop_inherited_locks() -> None:
 os.register_at_fork(after_in_child=_drop_inherited_locks)
 
 
-# A folder for the length of a process, that does not outlive it for long even if it is killed.
-
-
 @contextmanager
 def scratch_folder(purpose: str) -> Iterator[Path]:
     """An empty folder, removed at the end; those of dead processes are removed first.
@@ -120,8 +117,11 @@ def scratch_folder(purpose: str) -> Iterator[Path]:
     """
     root = runtime_folder() / purpose
     root.mkdir(mode=0o700, exist_ok=True)
-    _remove_abandoned(root)
-    lock = _fresh_lock(root)
+    for path in root.glob("*.lock"):
+        abandoned = FileLock(path)
+        if abandoned.try_acquire():
+            _remove(abandoned)
+    lock = _claim(root, ".lock")
     folder = lock.path.with_suffix("")
     folder.mkdir(mode=0o700)
     try:
@@ -130,20 +130,14 @@ def scratch_folder(purpose: str) -> Iterator[Path]:
         _remove(lock)
 
 
-def _fresh_lock(root: Path) -> FileLock:
+def _claim(folder: Path, suffix: str = "") -> FileLock:
+    """The lock on a new file."""
     while True:
-        lock = FileLock(root / f"{uuid.uuid4().hex}.lock")
+        lock = FileLock(folder / f"{uuid.uuid4().hex}{suffix}")
         # Between creation and locking, somebody may have taken it for a dead one's.
         if lock.try_acquire() and lock.path.exists():
             return lock
         lock.release()
-
-
-def _remove_abandoned(root: Path) -> None:
-    for path in root.glob("*.lock"):
-        lock = FileLock(path)
-        if lock.try_acquire():
-            _remove(lock)
 
 
 def _remove(lock: FileLock) -> None:
@@ -152,13 +146,10 @@ def _remove(lock: FileLock) -> None:
     lock.release()
 
 
-# Who shares this host: one locked file for each running cell, of any sweep of this user.
-#
-# The lock dies with its holder, so a cell that was killed is no neighbour of anybody.
-
-
 class Tenant:
-    """One cell's place among the cells of this host.
+    """One cell's place among the cells of this host: a locked file for each, of any sweep.
+
+    The lock dies with its holder, so a cell that was killed is no neighbour of anybody.
 
     Args:
         sweep: the sweep's folder, which tells cells of the same name apart.
@@ -169,18 +160,10 @@ class Tenant:
         self._own = [sweep, cell]
         self._folder = runtime_folder() / "cells"
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        self._lock = self._claim(json.dumps(self._own))
+        self._lock = _claim(self._folder)
+        self._lock.path.write_text(json.dumps(self._own), encoding="utf-8")
         self._seen: dict[str, None] = {}
         self.look()
-
-    def _claim(self, text: str) -> FileLock:
-        while True:
-            lock = FileLock(self._folder / uuid.uuid4().hex)
-            if lock.try_acquire() and lock.path.exists():
-                lock.path.write_text(text, encoding="utf-8")
-                return lock
-            # Between creation and locking, another cell took it for a dead one's.
-            lock.release()
 
     @property
     def neighbours(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The processes below this one, and what a dead supervisor left: found, ended and reaped."""
+"""The processes below this one, what a dead supervisor left, and a command around a rank's own."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ import shlex
 import signal
 import sys
 import time
-from pathlib import Path
 from typing import Any
+
+import psutil
 
 from scalewise.host.rank_environment import STACKS_SIGNAL
 
-# A process that must not outlive the one that started it.
+ENV_SUPERVISOR = "SCALEWISE_SUPERVISOR_PID"
+"""In the environment of every rank and of whatever it starts."""
 
 
 _PR_SET_PDEATHSIG = 1
+
+
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def die_with_parent(expected_pid: int) -> None:
@@ -27,18 +32,9 @@ def die_with_parent(expected_pid: int) -> None:
     ``expected_pid`` is the parent that started it: if that has ended before the request is in
     place, this process ends at once, with status 1. Raises OSError where the kernel refuses.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != expected_pid:
         os._exit(1)
-
-
-ENV_SUPERVISOR = "SCALEWISE_SUPERVISOR_PID"
-"""In the environment of every rank and of whatever it starts."""
-
-
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 def become_subreaper() -> None:
@@ -46,23 +42,21 @@ def become_subreaper() -> None:
 
     Raises OSError where the kernel refuses.
     """
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _prctl(option: int, value: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+    if libc.prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option}) failed")
 
 
 def descendants(pid: int) -> list[int]:
-    """Every process below ``pid``, from one pass over ``/proc``."""
-    children: dict[int, list[int]] = {}
-    for child, (parent, _) in _process_table().items():
-        children.setdefault(parent, []).append(child)
-    found: list[int] = []
-    waiting = [pid]
-    while waiting:
-        below = children.get(waiting.pop(), [])
-        found += below
-        waiting += below
-    return found
+    """Every process below ``pid``."""
+    try:
+        return [process.pid for process in psutil.Process(pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
 
 
 def worker_command(folder: str) -> list[str]:
@@ -72,8 +66,23 @@ def worker_command(folder: str) -> list[str]:
 
 def find_below(pid: int, command: list[str]) -> int | None:
     """The process that runs ``command``, ``pid`` itself or below it; None while there is none."""
-    wanted = [word.encode() for word in command]
-    return next((p for p in [pid, *descendants(pid)] if command_line(p) == wanted), None)
+    return next((p for p in [pid, *descendants(pid)] if _command_line(p) == command), None)
+
+
+def _command_line(pid: int) -> list[str]:
+    try:
+        return psutil.Process(pid).cmdline()
+    except psutil.Error:
+        return []  # it ended while we looked
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal or a debugger has stopped a process; False where it is gone."""
+    try:
+        status = psutil.Process(pid).status()
+    except psutil.Error:
+        return False
+    return status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
 
 def end_descendants(grace_s: float, limit_s: float = 9.0) -> list[int]:
@@ -126,7 +135,7 @@ def end_orphans(supervisor: int) -> None:
     own, at least its mark in their environment.
     """
     for _ in range(100):
-        left = _left_behind(supervisor)
+        left = [p.pid for p in psutil.process_iter() if _is_left_by(supervisor, p)]
         if not left:
             return
         for pid in left:
@@ -138,70 +147,17 @@ def end_orphans(supervisor: int) -> None:
         time.sleep(0.02)
 
 
-def _left_behind(supervisor: int) -> list[int]:
-    mark = f"{ENV_SUPERVISOR}={supervisor}".encode()
-    return [
-        pid
-        for pid, (_, session) in _process_table().items()
-        if session == supervisor or mark in _environment_of(pid)
-    ]
-
-
-def command_line(pid: int) -> list[bytes]:
-    """The words that started a process; none if it has ended."""
+def _is_left_by(supervisor: int, process: psutil.Process) -> bool:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
-    except OSError:
-        return []  # it ended while we looked
-
-
-def _environment_of(pid: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return []  # another user's, or ended while we looked
-
-
-def _process_table() -> dict[int, tuple[int, int]]:
-    """Every process with its parent and its session, from one pass over ``/proc``."""
-    table = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal():
-            continue
-        try:
-            stat = (entry / "stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            continue  # it ended while we looked
-        # The name in parentheses may itself hold spaces and parentheses.
-        fields = stat.rpartition(")")[2].split()
-        table[int(entry.name)] = (int(fields[1]), int(fields[3]))
-    return table
-
-
-# Starts the command around a rank so that it ends with its supervisor.
-#
-# python -m scalewise.sweep.wrapped COMMAND...
-#
-# A profiler does not ask the kernel to be ended with its parent; what is asked for here outlives
-# the ``exec`` that turns this process into the profiler.
-
-
-def main() -> int:
-    """Become the command. Returns 127, as a shell would, where it cannot be run."""
-    command = sys.argv[1:]
-    die_with_parent(int(os.environ["SCALEWISE_SUPERVISOR_PID"]))
-    try:
-        os.execvp(command[0], command)
-    except OSError as error:
-        sys.stderr.write(f"hydra.launcher.wrap: {command[0]}: {error.strerror}\n")
-        return 127
-
-
-# Stacks of a rank that hangs: it writes those of all its threads when it gets SIGUSR1.
+        if os.getsid(process.pid) == supervisor:
+            return True
+        return process.environ().get(ENV_SUPERVISOR) == str(supervisor)
+    except (OSError, psutil.Error):
+        return False  # another user's, or ended while we looked
 
 
 def answer_requests() -> None:
-    """Write stacks to stderr whenever they are asked for, also while a library call hangs."""
+    """Write the stacks of all threads to stderr at each STACKS_SIGNAL, whatever call hangs."""
     faulthandler.register(STACKS_SIGNAL)
 
 
@@ -220,10 +176,8 @@ def keep_answering(trainer: Any) -> None:
     connector._get_current_signal_handlers = others
 
 
-# A command around a rank's own: ``nsys profile -o {folder}/rank{rank}``, and its placeholders.
-
-
 PLACEHOLDERS = ("rank", "local_rank", "folder")
+"""In a command around a rank's own: ``nsys profile -o {folder}/rank{rank}``."""
 
 
 # nsys has placeholders of its own, `%q{NAME}` and `%p`: they pass through as they are.
@@ -249,6 +203,21 @@ def wrap_command(template: str, rank: int, local_rank: int, folder: str) -> list
     if not words:
         raise ValueError(f"wrap: found {template!r}; allowed: a command, or null")
     return [_BRACES.sub(lambda found: values[found[1]], word) for word in words]
+
+
+def main() -> int:
+    """Become the command that is around a rank, so that it ends with its supervisor.
+
+    A profiler does not ask the kernel to be ended with its parent; what is asked for here outlives
+    the ``exec``. Returns 127, as a shell would, where the command cannot be run.
+    """
+    command = sys.argv[1:]
+    die_with_parent(int(os.environ[ENV_SUPERVISOR]))
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        sys.stderr.write(f"hydra.launcher.wrap: {command[0]}: {error.strerror}\n")
+        return 127
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the environment of a rank says, who sets it, and where ranks of one host meet. Torch-free.
+"""What the environment of a rank says, who sets it, and where ranks of one host meet.
 
 Torch's store asks nobody who he is and would listen on every interface. Whoever starts the ranks
 listens on the loopback interface instead and hands the socket to rank 0, which then needs no port
@@ -11,6 +11,8 @@ import os
 import signal
 import socket
 from collections.abc import Mapping, Sequence
+
+import psutil
 
 ENV_STARTED = "SCALEWISE_STARTED"
 """``forked`` in the environment of a rank that is a fork; a freshly started one has none."""
@@ -104,6 +106,32 @@ def foreign_launch(environment: Mapping[str, str] = os.environ) -> tuple[str, in
 def listen(port: int = 0) -> socket.socket:
     """A socket that listens on the loopback interface, on any port that is free if it is 0."""
     return socket.create_server((LOOPBACK, port), backlog=_BACKLOG)
+
+
+def interface_towards(address: str) -> str | None:
+    """The network interface that leads to ``address``; None where none does.
+
+    gloo would otherwise listen where this host's own name points to, which on many hosts is the
+    loopback interface: there, no other host finds it.
+    """
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))  # sends nothing: the kernel only chooses the route
+            own = probe.getsockname()[0]
+    except OSError:
+        return None
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(known.address == own for known in addresses):
+            return name
+    return None
+
+
+def free_port(address: str = "127.0.0.1") -> int:
+    """A port that nobody listens on right now: of the loopback interface, or of ``address``."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def on_loopback(on_gpu: bool) -> dict[str, str]:

@@ -126,7 +126,7 @@ class Provenance:
 
     command: tuple[str, ...]
     host: str
-    """What tells the host apart without naming it: :mod:`scalewise.host_identity`. Twelve digits
+    """What tells the host apart without naming it: :func:`scalewise.host.host_id`. Twelve digits
     without a kind before them are the hash of the host's name, from before there were kinds; beside
     one with a kind it may be the same host."""
     platform: str

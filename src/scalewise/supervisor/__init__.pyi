@@ -9,11 +9,8 @@ from .job import Nodes as Nodes
 from .job import Origin as Origin
 from .job import Outcome as Outcome
 from .job import Settings as Settings
-from .job import Wakeup as Wakeup
-from .job import read_line as read_line
 from .job import supervisor_command as supervisor_command
 from .ranks import fork as fork
 from .ranks import redirect as redirect
 from .ranks import run_and_exit as run_and_exit
-from .supervisor import Supervisor as Supervisor
 from .supervisor import main as main

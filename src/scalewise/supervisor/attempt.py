@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,10 +23,8 @@ from scalewise.records import (
     load_json,
     save_json,
 )
+from scalewise.supervisor.failures import last_lines
 from scalewise.supervisor.job import Job, Nodes, Outcome, Verdict
-
-# Whether a try may go on from the checkpoint of an earlier one. Torch-free.
-
 
 _UNREADABLE = "its checkpoint is torn, or of another version of scalewise"
 
@@ -73,12 +72,6 @@ def _provenance(folder: CellFolder) -> Provenance | None:
         return None
 
 
-# A cell on several hosts: each has a supervisor of its own, and the first one's records count.
-#
-# They meet on the shared file system: ``rendezvous.json`` says where the first rank listens, and
-# ``nodes/<index>.json`` how the ranks of each further host ended.
-
-
 _MEET_S = 300.0
 """Hosts of one job start together, but one may first have to load its environment."""
 
@@ -110,7 +103,12 @@ class _End:
 
 
 def announce(folder: CellFolder, key: str, count: int, address: str, port: int) -> Nodes:
-    """Make room for this attempt, and tell the other hosts that they may start."""
+    """Make room for this attempt, and tell the other hosts of the cell that they may start.
+
+    Each host has a supervisor of its own, and the first one's records count. They meet on the
+    shared file system: ``rendezvous.json`` says where the first rank listens, and
+    ``nodes/<index>.json`` how the ranks of each further host ended.
+    """
     folder.clear_attempt()
     shutil.rmtree(folder.path / "nodes", ignore_errors=True)
     save_json(folder.path / "rendezvous.json", _Meeting(key, address, port))
@@ -150,31 +148,21 @@ def conclude(folder: CellFolder, nodes: Nodes, own: Verdict | None) -> Verdict |
         save_json(folder.path / "nodes" / f"{nodes.index}.json", _End(own))
         return own
     deadline = time.monotonic() + (_LAST_S if own is None else _TELL_S)
-    told: dict[int, _End] = {}
-    while len(told) < nodes.count - 1 and time.monotonic() < deadline:
-        told = _told(folder, nodes.count)
-        if any(end.verdict is not None for end in told.values()):
+    told: dict[int, Verdict | None] = {}
+    while len(told) < nodes.count - 1 and not any(told.values()):
+        if time.monotonic() >= deadline:
             break
+        for index in set(range(1, nodes.count)) - set(told):
+            with suppress(RecordError):  # not yet
+                told[index] = load_json(folder.path / "nodes" / f"{index}.json", _End).verdict
         time.sleep(_LOOK_S)
-    verdicts = [end.verdict for end in told.values() if end.verdict is not None]
-    if own is not None:
-        verdicts.append(own)
+    verdicts = [verdict for verdict in (own, *told.values()) if verdict is not None]
     if verdicts:
         return min(verdicts, key=_order)
     silent = sorted(set(range(1, nodes.count)) - set(told))
     if silent:
         return Verdict("host", f"hosts {silent} of the cell did not say how it ended", None, None)
     return None
-
-
-def _told(folder: CellFolder, count: int) -> dict[int, _End]:
-    found = {}
-    for index in range(1, count):
-        try:
-            found[index] = load_json(folder.path / "nodes" / f"{index}.json", _End)
-        except RecordError:
-            continue  # not yet
-    return found
 
 
 def _order(verdict: Verdict) -> tuple[bool, bool, float]:
@@ -240,8 +228,6 @@ class Try:
 
     def record_failure(self, verdict: Verdict) -> Outcome:
         """Write the attempt: what failed, where, the rank's last lines."""
-        from scalewise.supervisor.failures import last_lines
-
         advice = self.job.settings.memory_advice if verdict.cause == "oom" else ""
         if advice:
             verdict = replace(verdict, message=f"{verdict.message}; {advice}")
@@ -293,12 +279,9 @@ def foreign_processes(
     )
 
 
-_HOST_PID_NAMESPACE = "pid:[4026531836]"
-"""The kernel gives the first PID namespace of a host this number (PROC_PID_INIT_INO)."""
-
-
 def _sees_host_pids() -> bool:
+    """Whether this process is in the host's PID namespace, which has a number of its own."""
     try:
-        return str(Path("/proc/self/ns/pid").readlink()) == _HOST_PID_NAMESPACE
+        return str(Path("/proc/self/ns/pid").readlink()) == "pid:[4026531836]"  # PROC_PID_INIT_INO
     except OSError:
         return False

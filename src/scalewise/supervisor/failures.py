@@ -1,9 +1,4 @@
-"""Which rank failed first, and of what.
-
-When one rank of a group dies, the others fail within milliseconds because a peer is gone. The
-culprit is a rank that a signal ended, if there is one: peers that are gone raise errors, but kill
-nobody. Otherwise it is the earliest, by the time its error surfaced or its end was seen.
-"""
+"""Why a cell failed: which rank was first, of what, and whether another try can mend it."""
 
 from __future__ import annotations
 
@@ -13,180 +8,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
-from scalewise.host import memory_limit_mib, oom_kills
+from scalewise.host import is_stopped, memory_limit_mib, oom_kills
 from scalewise.records import Attempt, CellFolder, RankError, RecordError, read_heartbeat
 from scalewise.supervisor.job import Verdict
 from scalewise.supervisor.ranks import RankProcess, Ranks
-
-# Which ranks others waited for in vain: the process group's time-out names only who waited.
-#
-# The one to blame is whoever did not come, and it says nothing: it sleeps, computes, or lives on a
-# host whose cable is cut.
-
-
-_OTHERS_GIVE_UP_S = 3.0
-"""Ranks that wait for the same one began to, and so give up, about as long after each other."""
-
-
-_TAIL_BYTES = 200_000
-"""NCCL prints pages of frames after the line that tells."""
-
-
-_GAVE_UP = re.compile(
-    r"Timed out waiting \d+ ?ms"  # gloo
-    r"|Watchdog caught collective operation timeout"  # NCCL
-    r"|wait timeout after \d+ ?ms"  # the store at which ranks meet
-    r"|Timed out after \d+ seconds waiting for clients",
-    re.IGNORECASE,
-)
-
-
-def is_collective_timeout(text: str) -> bool:
-    """Whether this is how a rank ends that has waited in a collective for too long."""
-    return _GAVE_UP.search(text) is not None
-
-
-def name_absent(
-    verdict: Verdict, ranks: Ranks, folder: CellFolder, limit_s: float, world_size: int
-) -> Verdict:
-    """The same, unless its rank gave up waiting in a collective: then a hang of whom it waited for.
-
-    Waits a moment for the other ranks to give up too: those that neither do nor fail are absent.
-
-    Args:
-        verdict: on the rank that failed first.
-        ranks: of this host.
-        folder: the cell's.
-        limit_s: ``sweep.collective_timeout_s``.
-        world_size: ranks of the cell on all of its hosts.
-    """
-    if verdict.rank is None or not is_collective_timeout(
-        f"{verdict.message}\n{_log(folder, verdict.rank)}"
-    ):
-        return verdict
-    deadline = time.monotonic() + _OTHERS_GIVE_UP_S
-    while time.monotonic() < deadline and ranks.alive:
-        time.sleep(0.1)
-        ranks.collect()
-    absent = [process.rank for process in ranks.alive]
-    whom = _whom(absent, [process.rank for process in ranks.processes], world_size)
-    message = (
-        f"rank {verdict.rank} waited {limit_s:g} s (sweep.collective_timeout_s) in a collective "
-        f"for {whom}; logs/ have the stacks"
-    )
-    return replace(
-        verdict, cause="hang", message=message, rank=absent[0] if absent else verdict.rank
-    )
-
-
-def _whom(absent: Sequence[int], here: Sequence[int], world_size: int) -> str:
-    if absent:
-        return f"rank {', '.join(map(str, absent))}, which did not enter it"
-    if len(here) < world_size:
-        elsewhere = [str(rank) for rank in range(world_size) if rank not in here]
-        return f"ranks of other hosts ({', '.join(elsewhere)}), which did not answer"
-    return "others that were in another one: the ranks do not make the same calls"
-
-
-def _log(folder: CellFolder, rank: int) -> str:
-    try:
-        with folder.log_path(rank, "err").open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""  # nothing was printed: the verdict's own words are all there is
-
-
-# Which failures another try can mend, and how often one may be tried.
-#
-# A fault is mended by another try if it came from outside and may be gone: a signal, a lost host,
-# a port that somebody else took, a device that was busy or broke (and is quarantined by then). An
-# error of the user's own, memory that was too small, a full disk, a time limit or a hang come
-# back, and cost as much again.
-
-
-_FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGPWR})
-"""Others, SIGSEGV and SIGABRT among them, are faults of the program: they come back."""
-
-
-NO_PEER = "a peer could not be reached"
-
-
-EPOCHS_DIFFER = "epochs differ in length"
-"""In the message of a try whose ranks had unequal numbers of batches: peers that ended well are
-gone too, but come and go the same way again."""
-
-
-_TRANSIENT = {
-    NO_PEER: re.compile(
-        r"connection (reset|closed|refused)|broken pipe|socket timeout|ncclRemoteError"
-        r"|ncclSystemError|DistNetworkError|no route to host",
-        re.IGNORECASE,
-    ),
-    "the rendezvous port was taken": re.compile(
-        r"EADDRINUSE|address already in use", re.IGNORECASE
-    ),
-    "the device was not ready": re.compile(
-        r"busy or unavailable|system not yet initialized|driver initialization failed"
-        r"|cudaErrorNotReady",
-        re.IGNORECASE,
-    ),
-    "the device broke": re.compile(
-        r"uncorrectable (ECC|NVLink) error|fallen off the bus|GPU is lost|cudaErrorECC",
-        re.IGNORECASE,
-    ),
-}
-"""What torch, NCCL and CUDA say of faults that are not the program's."""
-
-
-def mendable(attempt: Attempt) -> str | None:
-    """Why another try may end better; None if it would end the same way."""
-    if attempt.outcome != "failed":
-        return None
-    if attempt.cause == "signal":
-        code = attempt.exit_code
-        return "ended from outside" if code is not None and -code in _FROM_OUTSIDE else None
-    if attempt.cause == "supervisor":
-        lost = re.search(r"ended by SIG|was lost with", attempt.message)
-        return "the supervisor was lost" if lost else None
-    if attempt.cause == "host":
-        return "a host was lost"
-    if attempt.cause == "exception" and EPOCHS_DIFFER not in attempt.message:
-        return transient("\n".join((attempt.message, *attempt.last_lines)))
-    return None
-
-
-def transient(text: str) -> str | None:
-    """What kind of passing fault an error message tells of; None for any other."""
-    return next((kind for kind, words in _TRANSIENT.items() if words.search(text)), None)
-
-
-def misses_a_peer(attempt: Attempt) -> bool:
-    """Whether a try only tells of a rank of another host that is gone."""
-    return attempt.cause == "exception" and transient(attempt.message) == NO_PEER
-
-
-class Retries:
-    """How often each cell has been tried again by this sweep process."""
-
-    def __init__(self) -> None:
-        self._used: dict[str, int] = {}
-
-    def grant(self, folder: CellFolder, limit: int) -> str | None:
-        """Why the cell is to run again, counted as one retry; None if it has failed for good."""
-        used = self._used.get(folder.name, 0)
-        try:
-            attempts = list(folder.attempts())
-        except RecordError:
-            return None  # a torn record of a try: what it died of is not known
-        reason = mendable(attempts[-1]) if attempts and used < limit else None
-        if reason is None:
-            return None
-        self._used[folder.name] = used + 1
-        return f"{reason}; retry {used + 1} of {limit}"
-
 
 _SETTLE_S = 0.3
 
@@ -202,7 +28,12 @@ _IN_A_STEP = "loops/optimization/"
 
 
 def blame(ranks: Ranks, folder: CellFolder) -> Verdict:
-    """The rank that failed first. Waits a moment for the others to say what they know."""
+    """The rank that failed first. Waits a moment for the others to say what they know.
+
+    When one rank of a group dies, the others fail within milliseconds because a peer is gone. The
+    culprit is a rank that a signal ended, if there is one: peers that are gone raise errors, but
+    kill nobody. Otherwise it is the earliest, by the time its error surfaced or its end was seen.
+    """
     time.sleep(_SETTLE_S)
     ranks.collect()
     errors = {p.rank: _error(folder, p.rank) for p in ranks.processes}
@@ -297,11 +128,86 @@ def last_lines(folder: CellFolder, rank: int | None) -> tuple[str, ...]:
         return ()
 
 
-# The kernel's out-of-memory killer, told from other senders of SIGKILL.
+_OTHERS_GIVE_UP_S = 3.0
+"""Ranks that wait for the same one began to, and so give up, about as long after each other."""
+
+
+_TAIL_BYTES = 200_000
+"""NCCL prints pages of frames after the line that tells."""
+
+
+_GAVE_UP = re.compile(
+    r"Timed out waiting \d+ ?ms"  # gloo
+    r"|Watchdog caught collective operation timeout"  # NCCL
+    r"|wait timeout after \d+ ?ms"  # the store at which ranks meet
+    r"|Timed out after \d+ seconds waiting for clients",
+    re.IGNORECASE,
+)
+
+
+def is_collective_timeout(text: str) -> bool:
+    """Whether this is how a rank ends that has waited in a collective for too long."""
+    return _GAVE_UP.search(text) is not None
+
+
+def name_absent(
+    verdict: Verdict, ranks: Ranks, folder: CellFolder, limit_s: float, world_size: int
+) -> Verdict:
+    """The same, unless its rank gave up waiting in a collective: then a hang of whom it waited for.
+
+    A time-out names only who waited. The one to blame says nothing: it sleeps, computes, or lives
+    on a host whose cable is cut. Waits a moment for the other ranks to give up too: those that
+    neither do nor fail are absent.
+
+    Args:
+        verdict: on the rank that failed first.
+        ranks: of this host.
+        folder: the cell's.
+        limit_s: ``sweep.collective_timeout_s``.
+        world_size: ranks of the cell on all of its hosts.
+    """
+    if verdict.rank is None or not is_collective_timeout(
+        f"{verdict.message}\n{_log(folder, verdict.rank)}"
+    ):
+        return verdict
+    deadline = time.monotonic() + _OTHERS_GIVE_UP_S
+    while time.monotonic() < deadline and ranks.alive:
+        time.sleep(0.1)
+        ranks.collect()
+    absent = [process.rank for process in ranks.alive]
+    whom = _whom(absent, [process.rank for process in ranks.processes], world_size)
+    message = (
+        f"rank {verdict.rank} waited {limit_s:g} s (sweep.collective_timeout_s) in a collective "
+        f"for {whom}; logs/ have the stacks"
+    )
+    return replace(
+        verdict, cause="hang", message=message, rank=absent[0] if absent else verdict.rank
+    )
+
+
+def _whom(absent: Sequence[int], here: Sequence[int], world_size: int) -> str:
+    if absent:
+        return f"rank {', '.join(map(str, absent))}, which did not enter it"
+    if len(here) < world_size:
+        elsewhere = [str(rank) for rank in range(world_size) if rank not in here]
+        return f"ranks of other hosts ({', '.join(elsewhere)}), which did not answer"
+    return "others that were in another one: the ranks do not make the same calls"
+
+
+def _log(folder: CellFolder, rank: int) -> str:
+    try:
+        with folder.log_path(rank, "err").open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""  # nothing was printed: the verdict's own words are all there is
 
 
 class MemoryKills:
-    """Notes how often this cgroup's processes had been killed for memory when a cell began."""
+    """Tells the kernel's out-of-memory killer from other senders of SIGKILL.
+
+    It notes how often this cgroup's processes had been killed for memory when a cell began.
+    """
 
     def __init__(self, count: Callable[[], int | None] = oom_kills) -> None:
         self._count = count
@@ -319,13 +225,6 @@ class MemoryKills:
         return replace(verdict, cause="oom", message=message)
 
 
-# Ranks that somebody stopped: whoever waits for them is not told, and nor is a hang's reader.
-
-
-_STOPPED = frozenset("Tt")
-"""By a signal, and by a debugger."""
-
-
 def name_stopped(verdict: Verdict, pids: Callable[[], Mapping[int, int]]) -> Verdict:
     """The same, unless it is a hang for which stopped ranks are to blame: then with their names.
 
@@ -335,7 +234,7 @@ def name_stopped(verdict: Verdict, pids: Callable[[], Mapping[int, int]]) -> Ver
     """
     if verdict.cause != "hang":
         return verdict
-    stopped = [rank for rank, pid in pids().items() if process_state(pid) in _STOPPED]
+    stopped = [rank for rank, pid in pids().items() if is_stopped(pid)]
     if not stopped:
         return verdict
     each = ", ".join(map(str, stopped))
@@ -343,10 +242,87 @@ def name_stopped(verdict: Verdict, pids: Callable[[], Mapping[int, int]]) -> Ver
     return replace(verdict, message=f"{told}: {verdict.message}", rank=stopped[0])
 
 
-def process_state(pid: int) -> str:
-    """The kernel's letter for it, ``T`` for stopped; empty for a process that is gone."""
-    try:
-        # The name before it, in brackets, may hold anything.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""
+_FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGPWR})
+"""Others, SIGSEGV and SIGABRT among them, are faults of the program: they come back."""
+
+
+NO_PEER = "a peer could not be reached"
+
+
+EPOCHS_DIFFER = "epochs differ in length"
+"""In the message of a try whose ranks had unequal numbers of batches: peers that ended well are
+gone too, but come and go the same way again."""
+
+
+_TRANSIENT = {
+    NO_PEER: re.compile(
+        r"connection (reset|closed|refused)|broken pipe|socket timeout|ncclRemoteError"
+        r"|ncclSystemError|DistNetworkError|no route to host",
+        re.IGNORECASE,
+    ),
+    "the rendezvous port was taken": re.compile(
+        r"EADDRINUSE|address already in use", re.IGNORECASE
+    ),
+    "the device was not ready": re.compile(
+        r"busy or unavailable|system not yet initialized|driver initialization failed"
+        r"|cudaErrorNotReady",
+        re.IGNORECASE,
+    ),
+    "the device broke": re.compile(
+        r"uncorrectable (ECC|NVLink) error|fallen off the bus|GPU is lost|cudaErrorECC",
+        re.IGNORECASE,
+    ),
+}
+"""What torch, NCCL and CUDA say of faults that are not the program's."""
+
+
+def mendable(attempt: Attempt) -> str | None:
+    """Why another try may end better; None if it would end the same way.
+
+    A fault is mended if it came from outside and may be gone: a signal, a lost host, a port that
+    somebody else took, a device that was busy or broke (and is quarantined by then). An error of
+    the user's own, too little memory, a full disk, a time limit or a hang come back.
+    """
+    if attempt.outcome != "failed":
+        return None
+    if attempt.cause == "signal":
+        code = attempt.exit_code
+        return "ended from outside" if code is not None and -code in _FROM_OUTSIDE else None
+    if attempt.cause == "supervisor":
+        lost = re.search(r"ended by SIG|was lost with", attempt.message)
+        return "the supervisor was lost" if lost else None
+    if attempt.cause == "host":
+        return "a host was lost"
+    if attempt.cause == "exception" and EPOCHS_DIFFER not in attempt.message:
+        return transient("\n".join((attempt.message, *attempt.last_lines)))
+    return None
+
+
+def transient(text: str) -> str | None:
+    """What kind of passing fault an error message tells of; None for any other."""
+    return next((kind for kind, words in _TRANSIENT.items() if words.search(text)), None)
+
+
+def misses_a_peer(attempt: Attempt) -> bool:
+    """Whether a try only tells of a rank of another host that is gone."""
+    return attempt.cause == "exception" and transient(attempt.message) == NO_PEER
+
+
+class Retries:
+    """How often each cell has been tried again by this sweep process."""
+
+    def __init__(self) -> None:
+        self._used: dict[str, int] = {}
+
+    def grant(self, folder: CellFolder, limit: int) -> str | None:
+        """Why the cell is to run again, counted as one retry; None if it has failed for good."""
+        used = self._used.get(folder.name, 0)
+        try:
+            attempts = list(folder.attempts())
+        except RecordError:
+            return None  # a torn record of a try: what it died of is not known
+        reason = mendable(attempts[-1]) if attempts and used < limit else None
+        if reason is None:
+            return None
+        self._used[folder.name] = used + 1
+        return f"{reason}; retry {used + 1} of {limit}"

@@ -1,4 +1,4 @@
-"""What the sweep tells a supervisor, and what the supervisor answers. Torch-free."""
+"""What the sweep tells a supervisor, and what the supervisor answers."""
 
 from __future__ import annotations
 
@@ -159,9 +159,6 @@ class Outcome:
     @classmethod
     def from_line(cls, line: bytes) -> Outcome:
         return build(cls, json.loads(line))
-
-
-# What a supervisor is told through standard input, and what it sleeps on.
 
 
 def read_line() -> tuple[bytes, bytes]:

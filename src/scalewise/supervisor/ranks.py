@@ -23,6 +23,7 @@ from scalewise.host import (
     STACKS_SIGNAL,
     across_hosts,
     find_below,
+    interface_towards,
     kill,
     listen,
     on_loopback,
@@ -30,6 +31,7 @@ from scalewise.host import (
     rendezvous,
     scrubbed,
     worker_command,
+    wrap_command,
 )
 from scalewise.records import CellFolder, to_plain
 from scalewise.supervisor.job import Job
@@ -189,8 +191,6 @@ class Ranks:
         wrap = self._job.settings.wrap
         if wrap is None:
             return self._own
-        from scalewise.host import wrap_command
-
         around = wrap_command(wrap, rank, local_rank, self._job.folder)
         return [sys.executable, "-P", "-m", "scalewise.host.processes", *around, *self._own]
 
@@ -265,8 +265,6 @@ def _between_hosts(job: Job) -> Mapping[str, str]:
     """What differs where the ranks are on several hosts; nothing where they are on one."""
     if job.nodes is None:
         return {}
-    from scalewise.host import interface_towards
-
     found = across_hosts(job.nodes.index, job.nodes.address)
     interface = interface_towards(job.nodes.address)
     if interface is not None and "GLOO_SOCKET_IFNAME" not in os.environ:

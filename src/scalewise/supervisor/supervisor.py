@@ -1,13 +1,12 @@
 """One process a cell: starts its ranks, watches them, ends what is left, writes how it ended.
 
-    python -m scalewise.sweep.supervisor [descriptor of a lock]... < job
+    python -m scalewise.supervisor.supervisor [descriptor of a lock]... < job
 
 The locks are those of the sweep's folder and of the cell's devices. The ranks inherit them, so that
 they are held until the last process of the cell has ended. The job is one line on standard input,
 which then stays open: when it closes, the sweep is gone and so is this cell. The answer is one line
 on standard output. It builds no configuration and reads no figures: what it needs stands in the
-job, and what only some cells need is imported there. So it starts fast and costs nothing beside
-what it watches.
+job. So it starts fast and costs nothing beside what it watches.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from scalewise.host import (
     keep_from_children,
 )
 from scalewise.records import CellFolder, RunningAttempt, read_heartbeat
-from scalewise.supervisor.attempt import Try, foreign_processes
-from scalewise.supervisor.failures import MemoryKills
+from scalewise.supervisor.attempt import Try, conclude, foreign_processes, prepare
+from scalewise.supervisor.failures import MemoryKills, blame, name_absent, name_stopped
 from scalewise.supervisor.job import Job, Outcome, Settings, Verdict, Wakeup, read_line
 from scalewise.supervisor.ranks import Ranks, Starter, spawn
 
@@ -89,8 +88,6 @@ class Supervisor:
                 message = f"{self.job.cell.name}: a later try has begun; this one records nothing"
                 return Outcome("interrupted", message)
             if self.job.nodes is not None:
-                from scalewise.supervisor.attempt import conclude
-
                 verdict = conclude(self.folder, self.job.nodes, verdict)
                 if not self.is_first:
                     return Outcome("failed", verdict.message) if verdict else Outcome("done")
@@ -123,8 +120,6 @@ class Supervisor:
     def _prepare_checkpoint(self) -> None:
         if not self.job.settings.checkpoints:
             return
-        from scalewise.supervisor.attempt import prepare
-
         why = prepare(self.folder, self.job)
         if why is not None:
             sys.stderr.write(f"{self.job.cell.name} starts from the beginning: {why}\n")
@@ -199,14 +194,10 @@ class Supervisor:
                 return Verdict("timeout", limit, None, None)
             hang = self.liveness.hang([p.rank for p in ranks.alive])
             if hang is not None:
-                from scalewise.supervisor.failures import name_stopped
-
                 return name_stopped(hang, ranks.trainers)
 
     def _blame(self, ranks: Ranks) -> Verdict:
         """What of the failed ranks or of their surroundings ended the cell."""
-        from scalewise.supervisor.failures import blame, name_absent, name_stopped
-
         limit_s = self.job.settings.collective_timeout_s
         verdict = self.memory.name(blame(ranks, self.folder))
         verdict = name_absent(verdict, ranks, self.folder, limit_s, self.job.world_size)
@@ -251,35 +242,24 @@ class Liveness:
 
     def hang(self, alive: Sequence[int]) -> Verdict | None:
         """Why the living ranks count as hung; None while they do not."""
-        now = self._clock()
+        now, limits = self._clock(), self._settings
         beats = {rank: read_heartbeat(self._folder.heartbeat_path(rank)) for rank in alive}
         silent = [rank for rank, beat in beats.items() if beat is None]
         if silent:
-            age_s = now - self._began
-            return (
-                None if age_s <= self._settings.start_timeout_s else self._not_begun(silent, age_s)
-            )
-        last = {rank: (beat.step, beat.time) for rank, beat in beats.items() if beat is not None}
-        if last != self._last:
-            self._last, self._seen_at = last, now
-        idle_s = now - self._seen_at
-        return None if idle_s <= self._settings.hang_timeout_s else self._stuck(idle_s)
-
-    def _not_begun(self, silent: Sequence[int], age_s: float) -> Verdict:
-        return _hung(
-            f"rank {', '.join(map(str, silent))} had not begun after {age_s:.0f} s "
-            f"(sweep.start_timeout_s={self._settings.start_timeout_s:g})"
-        )
-
-    def _stuck(self, idle_s: float) -> Verdict:
-        return _hung(
-            f"no rank made a step for {idle_s:.0f} s "
-            f"(sweep.hang_timeout_s={self._settings.hang_timeout_s:g})"
-        )
-
-
-def _hung(what: str) -> Verdict:
-    return Verdict("hang", f"{what}; the stacks of all ranks are in logs/", None, None)
+            age_s, limit_s = now - self._began, limits.start_timeout_s
+            what = f"rank {', '.join(map(str, silent))} had not begun after {age_s:.0f} s"
+            key = "start_timeout_s"
+        else:
+            last = {rank: (beat.step, beat.time) for rank, beat in beats.items() if beat}
+            if last != self._last:
+                self._last, self._seen_at = last, now
+            age_s, limit_s = now - self._seen_at, limits.hang_timeout_s
+            what = f"no rank made a step for {age_s:.0f} s"
+            key = "hang_timeout_s"
+        if age_s <= limit_s:
+            return None
+        message = f"{what} (sweep.{key}={limit_s:g}); the stacks of all ranks are in logs/"
+        return Verdict("hang", message, None, None)
 
 
 if __name__ == "__main__":

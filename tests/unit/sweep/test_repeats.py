@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -15,9 +16,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 
 from recorded import DDP, Spec, write_cell
 
-from scalewise.cluster import engine as engine_module
-from scalewise.cluster.engine import HostLink, RemoteEngine
+from scalewise.cluster import ray_engine
 from scalewise.cluster.hosts import Demand, Order
+from scalewise.cluster.ray_engine import HostLink, RayConfig, RayEngine
 from scalewise.config import ConfigError, conf_dir, resolve
 from scalewise.records import CellFolder, SweepFolder, SweepPlan
 from scalewise.supervisor import Outcome
@@ -90,11 +91,11 @@ def test_the_limits_are_checked_before_anything_runs() -> None:
         asked("repeats=often")
 
 
-class RecordingEngine(RemoteEngine):
+class RecordingEngine(RayEngine):
     """Every cell ends at once with a recorded run, whose time follows its repeat alone."""
 
     def __init__(self, folder: Path, stop_after: int | None = None) -> None:
-        super().__init__(folder, "exclusive", make_display(io.StringIO()), {})
+        super().__init__(folder, RayConfig(), make_display(io.StringIO()))
         self.stop_after = stop_after
         self.started: list[str] = []
 
@@ -102,10 +103,10 @@ class RecordingEngine(RemoteEngine):
         width = cell.planned.devices or 1
         self._queue.append((cell, Demand(width, 1, 0, 1)))
 
-    def _links(self, orders: Sequence[Order], wanted: Demand) -> Sequence[HostLink]:
+    def _links(self, order: Order) -> Sequence[HostLink]:
         if len(self.started) == self.stop_after:
             raise KeyboardInterrupt
-        planned = orders[0].cell
+        planned, wanted = order.cell, order.wanted
         self.started.append(planned.cell_id)
         factor = FACTORS[planned.repeat % len(FACTORS)] ** (-1 if wanted.width > 1 else 1)
         run = replace(
@@ -114,14 +115,16 @@ class RecordingEngine(RemoteEngine):
             run_factor=factor,
             config={"repeats": "auto", "max_repeats": 8},
         )
-        write_cell(CellFolder(Path(orders[0].folder)), planned, run)
+        write_cell(CellFolder(Path(order.folder)), planned, run)
         return [Ended()]
 
 
-class Ended:
+class Ended(HostLink):
     """A host whose part is over."""
 
     host = "node1"
+
+    def __init__(self) -> None: ...
 
     def answer(self) -> Outcome:
         return Outcome("done")
@@ -140,7 +143,9 @@ def test_a_sweep_stopped_between_its_looks_goes_on_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Resumed, it runs what an uninterrupted sweep runs, and nothing of that twice."""
-    monkeypatch.setattr(engine_module, "_LOOK_S", 0.001)
+    connected = SimpleNamespace(nodes_without=lambda path: [], close=lambda: None)
+    monkeypatch.setattr(ray_engine, "RayCluster", lambda *_: connected)
+    monkeypatch.setattr(ray_engine, "_LOOK_S", 0.001)
     requests = [
         asked("max_repeats=8", "tracking=none", "strategy=single"),
         asked("max_repeats=8", "tracking=none", "strategy=ddp", "strategy.devices=2"),

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from scalewise.cluster import slurm_engine, slurm_job
-from scalewise.cluster.hosts import Demand, demand, granted
+from scalewise.cluster import slurm_job
+from scalewise.cluster.hosts import Demand, Order, demand, granted
 from scalewise.cluster.slurm import (
     GONE,
     JobState,
@@ -34,9 +33,7 @@ from scalewise.config import (
 )
 from scalewise.gpu import HostMismatch
 from scalewise.records import Attempt, CellFolder, PlannedCell, RunningAttempt
-from scalewise.supervisor import Nodes, announce, meet
-from scalewise.supervisor.attempt import conclude
-from scalewise.supervisor.job import Verdict
+from scalewise.supervisor import Origin
 from scalewise.sweep import memory_advice
 from scalewise.sweep.compose import compose_cell
 
@@ -48,6 +45,11 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     return folder
+
+
+def order_of(folder: CellFolder) -> Order:
+    planned = PlannedCell("id", "config", "cell", (), 0, 1)
+    return Order(str(folder.path), planned, Demand(1, 1, 1, 1), Origin(".", (), ()))
 
 
 def program(folder: Path, name: str, body: str) -> None:
@@ -167,8 +169,7 @@ def test_a_warning_while_the_supervisor_starts_is_recorded(
     """It dies of being told to end before it can write a word."""
     folder = CellFolder(tmp_path / "cell")
     folder.path.mkdir()
-    planned = PlannedCell("id", "config", "cell", (), 0, 1)
-    job = CellJob(str(folder.path), planned, Demand(1, 1, 1, 1), time_min, 45, ".", (), ())
+    job = CellJob(order_of(folder), time_min, 45)
     with subprocess.Popen(["sleep", "60"]) as deaf:
         monkeypatch.setattr(slurm_job, "_supervisors", [deaf])
         job.checkpoint()
@@ -208,9 +209,10 @@ def test_the_controller_is_asked_first_and_accounting_for_what_it_forgot(command
     assert found["6"].ended
 
 
-def test_without_accounting_a_forgotten_job_is_gone(commands: Path) -> None:
+@pytest.mark.parametrize("sacct", ["echo 'storage is disabled' >&2; exit 1", ""])
+def test_without_accounting_a_forgotten_job_is_gone(commands: Path, sacct: str) -> None:
     program(commands, "squeue", "true")
-    program(commands, "sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
+    program(commands, "sacct", sacct)
     assert states(["5"]) == {"5": JobState(GONE)}
 
 
@@ -288,40 +290,6 @@ def test_what_its_supervisor_has_advised_is_not_said_twice(
     assert told.endswith("a larger hydra.launcher.mem_gb_per_device")
 
 
-def failed(cause: Any, at: float, rank: int | None = 0) -> Verdict:
-    return Verdict(cause, f"{cause} of {rank}", rank, 1, at)
-
-
-@pytest.mark.parametrize(
-    ("own", "other", "blamed"),
-    [
-        (failed("exception", 2.0, 0), failed("exception", 1.0, 1), 1),
-        (failed("exception", 1.0, 0), failed("exception", 2.0, 1), 0),
-        (failed("exception", 1.0, 0), failed("signal", 2.0, 1), 1),
-        (failed("interrupted", 0.0, None), failed("exception", 2.0, 1), 1),
-        (None, failed("exception", 2.0, 1), 1),
-    ],
-)
-def test_of_several_hosts_the_first_failure_is_blamed(
-    tmp_path: Path, own: Verdict | None, other: Verdict, blamed: int
-) -> None:
-    folder = CellFolder(tmp_path)
-    first = announce(folder, "12.0", 2, "node0", 4000)
-    second = meet(folder, "12.0", 1, 2)
-    assert second == Nodes(1, 2, "node0", 4000)
-    assert conclude(folder, second, other) == other
-    verdict = conclude(folder, first, own)
-    assert verdict is not None
-    assert verdict.rank == blamed
-
-
-def test_a_cell_is_done_when_every_host_says_so(tmp_path: Path) -> None:
-    folder = CellFolder(tmp_path)
-    first = announce(folder, "12.0", 2, "node0", 4000)
-    conclude(folder, meet(folder, "12.0", 1, 2), None)
-    assert conclude(folder, first, None) is None
-
-
 @pytest.fixture
 def sent(tmp_path: Path) -> Sent:
     """A cell whose job started at 100 s of its sweep's clock."""
@@ -349,20 +317,4 @@ def test_a_failed_job_costs_what_its_record_says_as_one_with_a_result_does(
     sent.started, sent.ended = started, 400.0
     own = Attempt(1, "failed", "exception", "x", 0, 1, (), 0.0, 1.0, elapsed_s)
     sent.folder.save_attempt(own)
-    assert slurm_engine._ran_s(sent) == spent_s
-
-
-@pytest.mark.parametrize(("left_s", "cause"), [(1800, "preempted"), (50, "timeout")])
-def test_a_warning_long_before_the_limit_is_of_preemption(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left_s: float, cause: str
-) -> None:
-    monkeypatch.setattr(slurm_job, "_began", time.monotonic() - 3600 + left_s)
-    folder = CellFolder(tmp_path / "cell")
-    folder.path.mkdir()
-    stopped = Attempt(1, "interrupted", "interrupted", "stopped", None, None, (), 0.0, 1.0)
-    folder.save_attempt(stopped)
-    planned = PlannedCell("id", "config", "cell", (), 0, 1)
-    job = CellJob(str(folder.path), planned, Demand(1, 1, 1, 1), 60, 60, ".", (), ())
-    job._say_why(folder)
-    (attempt,) = folder.attempts()
-    assert attempt.cause == cause
+    assert sent.cost_s() == spent_s

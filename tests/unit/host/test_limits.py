@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from scalewise.host import limits
 
 
 @pytest.fixture
-def member_of(monkeypatch: pytest.MonkeyPatch) -> object:
+def member_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Put this process into the cgroups of ``/proc/self/cgroup`` lines."""
     read = limits._read
 
@@ -30,16 +31,20 @@ def put(root: Path, name: str, text: str) -> None:
     path.write_text(text)
 
 
-def test_the_smallest_quota_on_the_way_up_counts(tmp_path: Path, member_of: object) -> None:
-    member_of("0::/a/b")  # type: ignore[operator]
+def test_the_smallest_quota_on_the_way_up_counts(
+    tmp_path: Path, member_of: Callable[..., None]
+) -> None:
+    member_of("0::/a/b")
     put(tmp_path, "a/b/cpu.max", "400000 100000")
     put(tmp_path, "a/cpu.max", "150000 100000")
     put(tmp_path, "cpu.max", "max 100000")
     assert limits.cpu_quota(tmp_path) == 1.5
 
 
-def test_version_1_counts_too_and_minus_one_is_no_limit(tmp_path: Path, member_of: object) -> None:
-    member_of("4:cpu,cpuacct:/job", "0::/")  # type: ignore[operator]
+def test_version_1_counts_too_and_minus_one_is_no_limit(
+    tmp_path: Path, member_of: Callable[..., None]
+) -> None:
+    member_of("4:cpu,cpuacct:/job", "0::/")
     put(tmp_path, "cpu,cpuacct/job/cpu.cfs_quota_us", "-1")
     put(tmp_path, "cpu,cpuacct/job/cpu.cfs_period_us", "100000")
     assert limits.cpu_quota(tmp_path) is None
@@ -47,16 +52,18 @@ def test_version_1_counts_too_and_minus_one_is_no_limit(tmp_path: Path, member_o
     assert limits.cpu_quota(tmp_path) == 0.5
 
 
-def test_a_quota_limits_the_cores_and_leaves_one(tmp_path: Path, member_of: object) -> None:
+def test_a_quota_limits_the_cores_and_leaves_one(
+    tmp_path: Path, member_of: Callable[..., None]
+) -> None:
     own = tuple(sorted(os.sched_getaffinity(0)))
-    member_of("0::/")  # type: ignore[operator]
+    member_of("0::/")
     assert limits.usable_cores(tmp_path) == own
     put(tmp_path, "cpu.max", "20000 100000")
     assert limits.usable_cores(tmp_path) == own[:1]
 
 
-def test_affinity_limits_the_cores(tmp_path: Path, member_of: object) -> None:
-    member_of("0::/")  # type: ignore[operator]
+def test_affinity_limits_the_cores(tmp_path: Path, member_of: Callable[..., None]) -> None:
+    member_of("0::/")
     before = os.sched_getaffinity(0)
     one = max(before)
     try:
@@ -66,8 +73,8 @@ def test_affinity_limits_the_cores(tmp_path: Path, member_of: object) -> None:
         os.sched_setaffinity(0, before)
 
 
-def test_memory_limit_of_both_versions(tmp_path: Path, member_of: object) -> None:
-    member_of("9:memory:/job", "0::/a")  # type: ignore[operator]
+def test_memory_limit_of_both_versions(tmp_path: Path, member_of: Callable[..., None]) -> None:
+    member_of("9:memory:/job", "0::/a")
     put(tmp_path, "memory/job/memory.limit_in_bytes", str(2**63 - 4096))
     put(tmp_path, "a/memory.max", "max")
     assert limits.memory_limit_mib(tmp_path) is None
@@ -77,14 +84,10 @@ def test_memory_limit_of_both_versions(tmp_path: Path, member_of: object) -> Non
     assert limits.memory_limit_mib(tmp_path) == 100
 
 
-def test_the_processor_has_a_name() -> None:
-    assert limits.processor_name()
-
-
 def test_the_memory_that_is_left_is_the_least_of_machine_and_cgroups(
-    tmp_path: Path, member_of: object
+    tmp_path: Path, member_of: Callable[..., None]
 ) -> None:
-    member_of("0::/job")  # type: ignore[operator]
+    member_of("0::/job")
     put(tmp_path, "meminfo", "MemTotal: 8388608 kB\nMemAvailable: 4194304 kB\n")
     meminfo = tmp_path / "meminfo"
     assert limits.memory_available_mib(tmp_path, meminfo) == 4096

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 
-from scalewise.cluster import engine as engine_module
-from scalewise.cluster import slurm_engine
-from scalewise.cluster.engine import HostLink, Lost, RemoteEngine
+from scalewise.cluster import ray_engine, slurm_engine
 from scalewise.cluster.hosts import Demand, Order
+from scalewise.cluster.ray_engine import HostLink, Lost, RayConfig, RayEngine
 from scalewise.cluster.slurm import JobState, SlurmConfig
 from scalewise.cluster.slurm_engine import SlurmEngine
 from scalewise.config import conf_dir, resolve
@@ -24,8 +23,6 @@ from scalewise.sweep import Cell, SweepReport, make_display
 from scalewise.sweep.plan import plan, request
 from scalewise.sweep.progress import Budget
 
-ONE = Demand(1, 1, 0, 1)
-
 
 def cells(*overrides: str, repeats: int) -> list[Cell]:
     typed = ["tracking=none", "hardware=cpu", f"repeats={repeats}", *overrides]
@@ -34,7 +31,7 @@ def cells(*overrides: str, repeats: int) -> list[Cell]:
     return plan([request(typed, plain)], 0)
 
 
-class AnsweringLink:
+class AnsweringLink(HostLink):
     """A host that has answered already."""
 
     host = "node1"
@@ -52,26 +49,28 @@ class AnsweringLink:
     def drop(self) -> None: ...
 
 
-class AnsweringEngine(RemoteEngine):
+class AnsweringEngine(RayEngine):
     """Each try ends at once with the next of ``answers``."""
 
     def __init__(self, folder: Path, answers: list[Outcome | Lost]) -> None:
-        super().__init__(folder, "exclusive", make_display(io.StringIO()), {})
+        super().__init__(folder, RayConfig(), make_display(io.StringIO()))
         self.answers = answers
         self.tries = 0
 
     def _ask_for(self, cell: Cell) -> None:
-        self._queue.append((cell, ONE))
+        self._queue.append((cell, Demand(1, 1, 0, 1)))
 
-    def _links(self, orders: Sequence[Order], wanted: Demand) -> Sequence[HostLink]:
+    def _links(self, order: Order) -> Sequence[HostLink]:
         self.tries += 1
         return [AnsweringLink(self.answers.pop(0))]
 
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "_LOOK_S", 0.01)
-    monkeypatch.setattr(engine_module, "_LOST_S", 0.0)
+    connected = SimpleNamespace(nodes_without=lambda path: [], close=lambda: None)
+    monkeypatch.setattr(ray_engine, "RayCluster", lambda *_: connected)
+    monkeypatch.setattr(ray_engine, "_LOOK_S", 0.01)
+    monkeypatch.setattr(ray_engine, "_LOST_S", 0.0)
     monkeypatch.setattr(slurm_engine, "_LOOK_S", 0.01)
 
 
@@ -92,7 +91,7 @@ def test_a_lost_host_gets_the_time_to_end_its_part_before_the_next_try(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may still write to the cell's folder: two tries at once would mix their records."""
-    monkeypatch.setattr(engine_module, "_LOST_S", 0.5)
+    monkeypatch.setattr(ray_engine, "_LOST_S", 0.5)
     engine = AnsweringEngine(tmp_path, [Lost("node1 was lost")] * 2)
     engine.run(cells("sweep.retries=1", repeats=1))
     (_, folder), *_ = engine.folder.cells()
@@ -104,7 +103,7 @@ def test_a_lost_host_gets_the_time_to_end_its_part_before_the_next_try(
 def test_where_only_the_supervisor_was_lost_nobody_waits_for_its_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_module, "_LOST_S", 3600.0)
+    monkeypatch.setattr(ray_engine, "_LOST_S", 3600.0)
     killed = Lost("the supervisor on node1 was ended by SIGKILL", is_host=False)
     engine = AnsweringEngine(tmp_path, [killed] * 2)
     engine.run(cells("sweep.retries=1", repeats=1))
@@ -129,7 +128,7 @@ class Slurm:
     def submit(self, executor: Any, jobs: Sequence[Any]) -> list[Any]:
         self.batches.append(len(jobs))
         for job in jobs:
-            cell = CellFolder(Path(job.folder))
+            cell = CellFolder(Path(job.order.folder))
             number, cause = cell.next_attempt_number(), self.causes.pop(0)
             cell.save_attempt(
                 Attempt(number, "failed", cause, "gone", 0, 1, (), 0.0, 0.0)  # type: ignore[arg-type]

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from fakes.settings import SETTINGS
+from scalewise.host import is_stopped
 from scalewise.records import CellFolder, HeartbeatWriter
-from scalewise.supervisor.failures import MemoryKills, name_stopped, process_state
+from scalewise.supervisor.failures import MemoryKills, name_stopped
 from scalewise.supervisor.job import Verdict
 from scalewise.supervisor.supervisor import Liveness
 
@@ -111,7 +112,7 @@ def test_a_stopped_rank_is_named(sleeper: int) -> None:
     assert name_stopped(hang, lambda: {1: sleeper}) == hang
     os.kill(sleeper, signal.SIGSTOP)
     deadline = time.monotonic() + 5
-    while process_state(sleeper) != "T" and time.monotonic() < deadline:
+    while not is_stopped(sleeper) and time.monotonic() < deadline:
         time.sleep(0.01)
     told = name_stopped(hang, lambda: {0: os.getpid(), 1: sleeper})
     assert told.message == f"rank 1 was stopped (SIGSTOP, or a debugger): {hang.message}"
@@ -119,7 +120,7 @@ def test_a_stopped_rank_is_named(sleeper: int) -> None:
     assert name_stopped(lost_peer, lambda: {1: sleeper}) == lost_peer
 
 
-def test_a_process_that_is_gone_has_no_state() -> None:
+def test_a_process_that_is_gone_is_not_stopped() -> None:
     with subprocess.Popen(["true"]) as process:
         pass
-    assert process_state(process.pid) == ""
+    assert not is_stopped(process.pid)

@@ -13,8 +13,10 @@ import pytest
 
 from fakes.settings import SETTINGS
 from scalewise.records import CellFolder, DeviceInfo, PlannedCell, RunningAttempt
-from scalewise.supervisor import Job, Settings, Supervisor, Wakeup
-from scalewise.supervisor.job import Verdict
+from scalewise.supervisor import Job, Nodes, Settings, announce, meet
+from scalewise.supervisor.attempt import conclude
+from scalewise.supervisor.job import Verdict, Wakeup
+from scalewise.supervisor.supervisor import Supervisor
 
 SLOT = DeviceInfo("cpu", "a processor")
 LATER = RunningAttempt(2, 1.0, (SLOT,))
@@ -125,3 +127,37 @@ def test_whoever_samples_knows_the_ranks(
     running = one.folder.load_running()
     assert running is not None and running.pids == pids
     assert len(one.folder.device_series_paths()) == is_asked
+
+
+def failed(cause: Any, at: float, rank: int | None = 0) -> Verdict:
+    return Verdict(cause, f"{cause} of {rank}", rank, 1, at)
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "blamed"),
+    [
+        (failed("exception", 2.0, 0), failed("exception", 1.0, 1), 1),
+        (failed("exception", 1.0, 0), failed("exception", 2.0, 1), 0),
+        (failed("exception", 1.0, 0), failed("signal", 2.0, 1), 1),
+        (failed("interrupted", 0.0, None), failed("exception", 2.0, 1), 1),
+        (None, failed("exception", 2.0, 1), 1),
+    ],
+)
+def test_of_several_hosts_the_first_failure_is_blamed(
+    tmp_path: Path, own: Verdict | None, other: Verdict, blamed: int
+) -> None:
+    folder = CellFolder(tmp_path)
+    first = announce(folder, "12.0", 2, "node0", 4000)
+    second = meet(folder, "12.0", 1, 2)
+    assert second == Nodes(1, 2, "node0", 4000)
+    assert conclude(folder, second, other) == other
+    verdict = conclude(folder, first, own)
+    assert verdict is not None
+    assert verdict.rank == blamed
+
+
+def test_a_cell_is_done_when_every_host_says_so(tmp_path: Path) -> None:
+    folder = CellFolder(tmp_path)
+    first = announce(folder, "12.0", 2, "node0", 4000)
+    conclude(folder, meet(folder, "12.0", 1, 2), None)
+    assert conclude(folder, first, None) is None

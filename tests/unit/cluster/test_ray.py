@@ -1,4 +1,4 @@
-"""Cells on other hosts: what hosts are told and what they answer."""
+"""Cells on a Ray cluster: what nodes are asked for, what they answer, and what was lost."""
 
 from __future__ import annotations
 
@@ -7,34 +7,22 @@ import io
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hydra import compose, initialize_config_dir
 
-from scalewise.cluster.engine import Lost, RemoteCell, record_loss
-from scalewise.cluster.hosts import (
-    MARK,
-    Demand,
-    Order,
-    answer_in,
-    forwarded,
-    from_line,
-    granted,
-    leased,
-    run,
-    to_line,
-)
-from scalewise.cluster.ray_cluster import Node, require_ray
-from scalewise.cluster.ray_engine import RayEngine, ray_config
+from scalewise.cluster import ray_engine
+from scalewise.cluster.hosts import Demand, Order, granted, leased
+from scalewise.cluster.ray_cluster import HostActor, Node, RayCluster, require_ray
+from scalewise.cluster.ray_engine import HostLink, Lost, RayEngine, RemoteCell, ray_config
 from scalewise.config import ConfigError, HardwareConfig, conf_dir, resolve
 from scalewise.gpu import HostMismatch
-from scalewise.host import interface_towards
 from scalewise.records import Attempt, CellFolder, PlannedCell
 from scalewise.supervisor import Origin, Outcome
-from scalewise.supervisor.failures import mendable
 from scalewise.sweep import Cell, make_display
 from scalewise.sweep.plan import plan, request
 
@@ -46,22 +34,6 @@ def asked(*overrides: str) -> Cell:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         plain = resolve(compose(config_name="config", overrides=list(overrides)))
     return plan([request(overrides, plain)], 0)[0]
-
-
-def test_an_order_survives_its_way_to_a_host() -> None:
-    origin = Origin("/home/me", ("/home/me/src",), ("train.py", "-m"))
-    order = Order("/sweep/cell", PLANNED, Demand(4, 2, 2, 8), origin, "key", index=1)
-    assert from_line(Order, to_line(order)) == order
-
-
-def test_an_answer_is_found_among_what_else_is_printed() -> None:
-    outcome = Outcome("failed", "rank 1: of a fault")
-    output = b"Welcome to node1\n" + b"\n" + MARK + to_line(outcome)
-    told = answer_in(output)
-    assert told is not None
-    assert from_line(Outcome, told) == outcome
-    assert answer_in(b"Welcome to node1\n") is None
-    assert answer_in(output[:-5]) is None, "half an answer is none"
 
 
 @pytest.mark.parametrize(
@@ -91,12 +63,6 @@ def test_nothing_loads_ray_before_a_cluster_is_asked_for(module: str) -> None:
     assert said.strip() == "False"
 
 
-def test_a_cell_that_was_lost_with_its_actor_is_tried_again() -> None:
-    said = "the supervisor was lost with its Ray actor on 10.0.0.1: The actor died"
-    lost = Attempt(1, "failed", "supervisor", said, None, None, (), 1.0, 2.0)
-    assert mendable(lost) == "the supervisor was lost"
-
-
 def test_a_node_holds_what_fits_one_of_its_hosts() -> None:
     node = Node("id", "10.0.0.1", cpus=16, gpus=4)
     assert node.holds(Demand(4, 1, 4, 4))
@@ -105,18 +71,9 @@ def test_a_node_holds_what_fits_one_of_its_hosts() -> None:
     assert node.holds(Demand(8, 2, 4, 4)), "half of it"
 
 
-def test_only_variables_that_mean_the_same_everywhere_go_along() -> None:
-    environment = {"NCCL_DEBUG": "INFO", "HOME": "/home/me", "CUDA_VISIBLE_DEVICES": "0"}
-    assert forwarded(environment, {"HF_HOME": "/data"}) == {
-        "NCCL_DEBUG": "INFO",
-        "HF_HOME": "/data",
-    }
-
-
 def test_a_host_that_does_not_see_the_folder_says_so(tmp_path: Path) -> None:
-    order = Order(str(tmp_path / "no"), PLANNED, Demand(1, 1, 0, 1), Origin("/", (), ()), "key")
-    nobody: Any = None
-    outcome = run(order, nobody)
+    order = Order(str(tmp_path / "no"), PLANNED, Demand(1, 1, 0, 1), Origin("/", (), ()))
+    outcome = HostActor().run(order)
     assert outcome.state == "failed"
     assert "hydra.sweep.dir" in outcome.message
 
@@ -139,32 +96,15 @@ def test_nobody_waits_for_devices_of_a_sweep_that_is_gone(
         pass
 
 
-def test_the_interface_of_this_hosts_own_address_is_loopback() -> None:
-    assert interface_towards("127.0.0.1") == "lo"
-    assert interface_towards("not an address") is None
-
-
 class Host:
     """A link that has answered."""
 
     def __init__(self, host: str, answer: Outcome | Lost | None) -> None:
         self.host = host
-        self._answer = answer
-
-    def answer(self) -> Outcome | Lost | None:
-        return self._answer
-
-    def tell(self, line: str) -> None:
-        raise AssertionError("nobody is told")
-
-    def stop(self) -> None:
-        raise AssertionError("nobody is stopped")
-
-    def drop(self) -> None:
-        raise AssertionError("nobody is dropped")
+        self.answer = lambda: answer
 
 
-def remote(folder: CellFolder, *hosts: Host) -> RemoteCell:
+def remote(folder: CellFolder, *hosts: Any) -> RemoteCell:
     cell: Any = SimpleNamespace(planned=PLANNED)
     running = RemoteCell(cell, folder, Demand(len(hosts), len(hosts), 0, 1), hosts, 1, 100.0)
     running.take_answers()
@@ -174,36 +114,34 @@ def remote(folder: CellFolder, *hosts: Host) -> RemoteCell:
 def test_what_a_lost_host_could_not_record_is_recorded_for_it(tmp_path: Path) -> None:
     folder = CellFolder(tmp_path)
     running = remote(folder, Host("a", Outcome("interrupted")), Host("b", Lost("b is gone")))
-    assert running.lost_a_host
+    assert running.losses == [Lost("b is gone")]
     assert running.outcome_without_result() == Outcome("failed", "b is gone")
     (attempt,) = folder.attempts()
     assert (attempt.outcome, attempt.cause, attempt.message) == ("failed", "host", "b is gone")
 
 
 @pytest.mark.parametrize(
-    ("outcome", "cause", "message", "rank"),
+    ("known", "told"),
     [
-        ("interrupted", "interrupted", "the sweep ended", None),
-        ("failed", "exception", "rank 0: RuntimeError: Connection closed by peer", 0),
+        (("interrupted", "interrupted", "the sweep ended", None), "b is gone"),
+        (
+            ("failed", "exception", "rank 0: RuntimeError: Connection closed by peer", 0),
+            "b is gone",
+        ),
+        (("failed", "oom", "rank 0: out of memory", 0), "rank 0: out of memory"),
     ],
+    ids=["saw the sweep go", "saw a peer go", "knows the cause"],
 )
 def test_a_supervisor_that_saw_only_what_came_of_a_loss_is_corrected(
-    tmp_path: Path, outcome: Any, cause: Any, message: str, rank: int | None
+    tmp_path: Path, known: Any, told: str
 ) -> None:
     folder = CellFolder(tmp_path)
-    folder.save_attempt(Attempt(1, outcome, cause, message, rank, None, (), 1.0, 2.0))
-    record_loss(folder, 1, "host", "b is gone", 1.0)
-    (attempt,) = folder.attempts()
-    assert (attempt.outcome, attempt.cause, attempt.message) == ("failed", "host", "b is gone")
-    assert attempt.rank is None
-
-
-def test_a_supervisor_that_knows_the_cause_is_believed(tmp_path: Path) -> None:
-    folder = CellFolder(tmp_path)
-    known = Attempt(1, "failed", "oom", "rank 0: out of memory", 0, 1, (), 1.0, 2.0)
-    folder.save_attempt(known)
-    assert record_loss(folder, 1, "host", "b is gone", 1.0).message == "rank 0: out of memory"
-    assert list(folder.attempts()) == [known]
+    recorded = Attempt(1, *known, None, (), 1.0, 2.0)
+    folder.save_attempt(recorded)
+    running = remote(folder, Host("b", Lost("b is gone")))
+    assert running.outcome_without_result() == Outcome("failed", told)
+    lost = replace(recorded, outcome="failed", cause="host", message="b is gone", rank=None)
+    assert list(folder.attempts()) == [recorded if recorded.message == told else lost]
 
 
 def test_a_cell_has_ended_when_all_of_its_hosts_have_answered(tmp_path: Path) -> None:
@@ -217,20 +155,27 @@ def test_a_cell_has_ended_when_all_of_its_hosts_have_answered(tmp_path: Path) ->
 class Cluster:
     """Nodes, without Ray behind them."""
 
-    def __init__(self, *nodes: Node) -> None:
-        self._nodes = list(nodes)
+    def __init__(self, *nodes: Node, blind: int = 0) -> None:
+        self._nodes, self._blind = list(nodes), blind
 
     def nodes(self) -> list[Node]:
         return self._nodes
 
+    def nodes_without(self, path: Path) -> list[Node]:
+        assert path.exists(), "there is something to be seen"
+        return self._nodes[: self._blind]
+
+    def close(self) -> None: ...
+
+
+NODES = (Node("a", "10.0.0.1", 32, 8), Node("b", "10.0.0.2", 32, 8))
+
 
 @pytest.fixture
 def on_ray(tmp_path: Path) -> RayEngine:
-    pytest.importorskip("ray", reason="ray is not installed; pip install 'scalewise[ray]'")
     config = ray_config({"cpus_per_device": 4})
     engine = RayEngine(tmp_path, config, make_display(io.StringIO()))
-    nodes: Any = Cluster(Node("a", "10.0.0.1", 32, 8), Node("b", "10.0.0.2", 32, 8))
-    engine._cluster = nodes
+    engine._cluster = cast(RayCluster, Cluster(*NODES))
     return engine
 
 
@@ -252,3 +197,46 @@ def test_what_no_node_of_the_cluster_holds_is_refused(on_ray: RayEngine) -> None
     assert "of 2 nodes of the Ray cluster 2 hold that (the largest: 8 GPUs and 32 CPUs)" in str(
         caught.value
     )
+
+
+def test_a_folder_that_a_node_does_not_see_is_refused_before_anything_starts(
+    on_ray: RayEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_engine, "RayCluster", lambda *_: Cluster(*NODES, blind=1))
+    with pytest.raises(ConfigError, match=r"hydra\.sweep\.dir: .*nodes 10\.0\.0\.1 do not see"):
+        on_ray.run([asked("hardware=h200", "tracking=none")])
+    assert not on_ray.folder.plan_path.exists()
+
+
+class Actor:
+    """A Ray actor whose calls end as the cluster below says."""
+
+    def __getattr__(self, name: str) -> Any:
+        return SimpleNamespace(remote=lambda *told: name)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (Outcome("done"), Outcome("done")),
+        (
+            Outcome("failed", "the supervisor died", cause="supervisor", is_recorded=False),
+            Lost("the supervisor died (on 10.0.0.1)", is_host=False),
+        ),
+        (RuntimeError("node"), Lost("Ray lost node 10.0.0.1 (a)")),
+        (RuntimeError("actor"), None),
+    ],
+    ids=["done", "supervisor lost", "node lost", "not known yet"],
+)
+def test_a_link_says_what_was_lost(answer: Any, expected: Outcome | Lost | None) -> None:
+    def get(reference: object, timeout_s: float) -> Outcome:
+        if isinstance(answer, Exception):
+            raise answer
+        return cast(Outcome, answer)
+
+    alive = [] if str(answer) == "node" else [NODES[0]]
+    cluster: Any = SimpleNamespace(
+        is_ready=lambda run: True, get=get, errors=(RuntimeError,), nodes=lambda: alive
+    )
+    order = Order("cell", PLANNED, Demand(1, 1, 0, 1), Origin("/", (), ()))
+    assert HostLink(cluster, NODES[0], Actor(), order, None).answer() == expected

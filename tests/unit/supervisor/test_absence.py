@@ -44,23 +44,24 @@ def judged(folder: Path, ranks: Ranks, verdict: Verdict, world_size: int) -> Ver
     return name_absent(verdict, ranks, cell, 8.0, world_size)  # type: ignore[arg-type]
 
 
-def test_who_neither_waits_nor_fails_is_absent(tmp_path: Path) -> None:
-    found = judged(tmp_path, Ranks(4, (1, 3)), Verdict("exception", GLOO, 0, 1), 4)
-    assert (found.cause, found.rank) == ("hang", 2)
-    assert "rank 0 waited 8 s" in found.message
-    assert "for rank 2, which did not enter it" in found.message
-
-
-def test_where_all_of_a_host_wait_it_is_another_hosts_ranks(tmp_path: Path) -> None:
-    verdict = Verdict("exception", GLOO.replace("rank 0", "rank 2"), 2, 1)
-    found = judged(tmp_path, Ranks(2, (3,), first=2), verdict, 4)
-    assert (found.cause, found.rank) == ("hang", 2)
-    assert "for ranks of other hosts (0, 1), which did not answer" in found.message
-
-
-def test_where_all_wait_they_wait_in_different_calls(tmp_path: Path) -> None:
-    found = judged(tmp_path, Ranks(2, (1,)), Verdict("exception", GLOO, 0, 1), 2)
-    assert "the ranks do not make the same calls" in found.message
+@pytest.mark.parametrize(
+    ("ranks", "verdict", "world_size", "blamed", "words"),
+    [
+        (Ranks(4, (1, 3)), Verdict("exception", GLOO, 0, 1), 4, 2,
+         "for rank 2, which did not enter it"),
+        (Ranks(2, (3,), first=2), Verdict("exception", GLOO, 2, 1), 4, 2,
+         "for ranks of other hosts (0, 1), which did not answer"),
+        (Ranks(2, (1,)), Verdict("exception", GLOO, 0, 1), 2, 0,
+         "the ranks do not make the same calls"),
+    ],
+    ids=["neither waits nor fails", "of another host", "all wait, in different calls"],
+)  # fmt: skip
+def test_who_did_not_come_is_named(
+    tmp_path: Path, ranks: Ranks, verdict: Verdict, world_size: int, blamed: int, words: str
+) -> None:
+    found = judged(tmp_path, ranks, verdict, world_size)
+    assert (found.cause, found.rank) == ("hang", blamed)
+    assert words in found.message
 
 
 def test_nccl_says_it_in_the_log_and_aborts(tmp_path: Path) -> None:

@@ -7,16 +7,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from scalewise.records import (
     Alert,
     CellFolder,
     DataError,
-    LineTail,
+    LineParser,
     MetricRow,
     RecordError,
     RowKey,
     RowKeys,
-    StepTail,
+    StepParser,
+    Tail,
     build,
     mean_over_ranks,
     weights_of,
@@ -153,9 +157,9 @@ class CellRows:
         self._system_interval_s = system_interval_s
         self._ranks = world_size
         self._means = RankMeans(world_size) if one_model and world_size > 1 else None
-        self._metrics: dict[int, LineTail] = {}
-        self._steps: dict[int, StepTail] = {}
-        self._devices: dict[str, tuple[LineTail, DeviceRows]] = {}
+        self._metrics: dict[int, Tail[list[dict[str, Any]]]] = {}
+        self._steps: dict[int, tuple[StepParser, Tail[npt.NDArray[np.void]]]] = {}
+        self._devices: dict[str, tuple[Tail[list[dict[str, Any]]], DeviceRows]] = {}
         self._counts: dict[str, int] = {}
         self.windows = StepWindows(every_n_steps, world_size)
         self._imbalance = ImbalanceWatch()
@@ -192,7 +196,7 @@ class CellRows:
             if rank not in self._metrics:
                 if not self._is_current(path):
                     continue
-                self._metrics[rank] = LineTail(path)
+                self._metrics[rank] = Tail(path, LineParser())
             tail = self._metrics[rank]
             for line in tail.read():
                 try:
@@ -228,7 +232,7 @@ class CellRows:
                     continue
                 label = "" if len(paths) == 1 else f"{host[:4]}-"
                 rows = DeviceRows(self._system_interval_s, label)
-                self._devices[host] = (LineTail(path), rows)
+                self._devices[host] = (Tail(path, LineParser()), rows)
             tail, rows = self._devices[host]
             for line in tail.read():
                 if "alert" in line:
@@ -244,8 +248,9 @@ class CellRows:
                 path = self._cell.steps_path(rank)
                 if not self._is_current(path):
                     continue
-                self._steps[rank] = StepTail(path)
-            rows = self._steps[rank].read()
+                parser = StepParser()
+                self._steps[rank] = (parser, Tail(path, parser))
+            rows = self._steps[rank][1].read()
             if len(rows):
                 found = True
                 self.windows.add(rank, rows)
@@ -253,7 +258,7 @@ class CellRows:
 
     def _window_rows(self, *, final: bool) -> Iterator[Row]:
         for window in self.windows.cut(final=final):
-            offset_ns = self._steps[0].epoch_offset_ns or 0
+            offset_ns = self._steps[0][0].epoch_offset_ns or 0
             time = (window.start_ns + offset_ns) / 1e9
             self._last_step = window.step
             yield Row("metrics", self._number("steps"), time, window.step, window.values)

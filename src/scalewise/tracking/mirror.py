@@ -39,7 +39,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("WANDB_SILENT", "true")
     # Nor does it take the tracebacks of their own log files on a full disk.
     logging.raiseExceptions = False
-    # These take their processor time when imported, so only now.
     mirror = SweepMirror(arguments.folder, single_cell=arguments.cell)
     if arguments.once:
         return mirror.finish(arguments.finish_timeout_s)
@@ -122,9 +121,6 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="seconds the trackers have to take the rest (default: 60)",
     )
     return parser.parse_args(argv)
-
-
-# All cells of a sweep, mirrored by one process.
 
 
 def _to_stderr(line: str) -> None:

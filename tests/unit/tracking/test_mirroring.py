@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from scalewise.records import Alert, CellFolder, TrackerState
 from scalewise.tracking.mirror import SweepMirror
-from scalewise.tracking.tracker import RunInfo, RunSummary, Tracker, TrackerRun, Values
+from scalewise.tracking.tracker import Row, RunInfo, RunSummary, Tracker, TrackerRun
 
 _FAKES = Path(__file__).resolve().parents[2] / "fakes"
 sys.path.insert(0, str(_FAKES))
@@ -37,7 +37,7 @@ class ListTracker:
 class ListRun:
     def __init__(self, info: RunInfo, tracker: ListTracker) -> None:
         self.info = info
-        self.rows: dict[str, tuple[float, int | None, Values]] = {}
+        self.rows: dict[str, Row] = {}
         self.summary: RunSummary | None = None
         self.alerts: list[Alert] = []
         self._tracker = tracker
@@ -45,21 +45,14 @@ class ListRun:
     location = "a list"
     shortcoming = None
 
-    def log(self, row_id: str, time: float, step: int, values: Values) -> None:
-        self._tracker.fault("log")
-        assert row_id not in self.rows
-        self.rows[row_id] = (time, step, values)
-
-    def log_system(self, row_id: str, time: float, values: Values) -> None:
-        assert row_id not in self.rows
-        self.rows[row_id] = (time, None, values)
-
-    def alert(self, row_id: str, time: float, step: int, alert: Alert) -> None:
-        self._tracker.fault("alert")
-        self.alerts.append(alert)
-
-    def flush(self) -> None:
-        self._tracker.fault("flush")
+    def log(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            self._tracker.fault(row.kind)
+            if row.alert is not None:
+                self.alerts.append(row.alert)
+                continue
+            assert row.id not in self.rows
+            self.rows[row.id] = row
 
     def finish(self, summary: RunSummary) -> None:
         self._tracker.fault("finish")
@@ -131,7 +124,7 @@ def test_all_of_a_cell_arrives(bench: Bench) -> None:
     assert not (bench.sweep.cell("beta").path / "tracking.json").exists()
 
 
-@pytest.mark.parametrize("call", ["start", "log", "flush", "finish"])
+@pytest.mark.parametrize("call", ["start", "metrics", "system", "finish"])
 def test_a_tracker_that_raises_fails_alone(bench: Bench, call: str) -> None:
     bench.trackers["wandb"].fault = fail_at(call)
     for name in ("alpha", "beta"):
@@ -190,7 +183,7 @@ def test_a_tracker_that_hangs_is_left_behind(bench: Bench) -> None:
 
 
 def test_only_the_tracker_that_lacks_something_is_done_again(bench: Bench) -> None:
-    bench.trackers["wandb"].fault = fail_at("log")
+    bench.trackers["wandb"].fault = fail_at("metrics")
     bench.cell("alpha", 30).succeed()
     assert bench.mirror().finish(30) == 1
     bench.trackers["wandb"].fault = lambda call: None

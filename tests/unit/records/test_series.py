@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from contextlib import closing
 from pathlib import Path
@@ -17,15 +16,12 @@ from scalewise.records import (
     DeviceSample,
     DeviceSeriesWriter,
     HeartbeatWriter,
-    MetricRow,
-    MetricsWriter,
     RecordError,
     SampledDevice,
     ShardIndices,
     StepWriter,
     read_device_series,
     read_heartbeat,
-    read_metrics,
     read_shard,
     read_steps,
     write_shard,
@@ -95,17 +91,6 @@ def test_blocks_that_are_lost_swapped_or_repeated_are_seen(
     path.write_bytes(head + newline + b"".join(blocks[i] for i in order))
     with pytest.raises(RecordError, match="checksum"):
         read_steps(path, 0)
-
-
-def test_metrics_come_back_and_what_is_not_finite_is_none(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    writer = MetricsWriter(path)
-    writer.append(MetricRow(1.0, 1, 0, 16, {"loss": 0.5, "bad": math.nan, "worse": math.inf}))
-    writer.append(MetricRow(2.0, 2, 0, 32, {"loss": None}))
-    writer.close()
-    rows = read_metrics(path)
-    assert rows[0].values == {"loss": 0.5, "bad": None, "worse": None}
-    assert rows[1].samples == 32
 
 
 def test_device_samples_come_back_with_what_happened_to_them(tmp_path: Path) -> None:

@@ -101,6 +101,7 @@ class MetricsWriter:
     """
 
     def __init__(self, path: Path, earlier: Path | None = None) -> None:
+        self.path = path
         self.rows = 0
         self._lines = LineWriter(path)
         if earlier is not None and earlier.exists():

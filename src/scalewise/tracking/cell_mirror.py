@@ -245,8 +245,8 @@ class CellMirror:
             # A retry has begun: the records of the try before it are gone.
             failed = {a.number: a for a in self._cell.attempts()}.get(self._open.attempt.number)
             ended = replace(self._open.attempt, result=None, failure=failed)
-            problem = "a retry began before all its records were mirrored"
-            self._finish(self._open, ended, problem)
+            overtaken = "a retry began before all its records were mirrored"
+            self._finish(self._open, ended, overtaken)
         if self._open is None and self._done != identity:
             self._done = identity
             self._open = self._start(attempt)

@@ -97,9 +97,9 @@ class TrackioRun:
 
     def _write_database(
         self,
-        metrics: Sequence[Mapping[str, Any]],
-        system: Sequence[Mapping[str, Any]],
-        said: Sequence[Mapping[str, Any]],
+        metrics: Sequence[dict[str, Any]],
+        system: Sequence[dict[str, Any]],
+        said: Sequence[dict[str, Any]],
         config: Mapping[str, Any] | None,
     ) -> None:
         """A row whose id the database holds already changes nothing."""
@@ -132,9 +132,9 @@ class TrackioRun:
 
     def _write_lines(
         self,
-        metrics: Sequence[Mapping[str, Any]],
-        system: Sequence[Mapping[str, Any]],
-        said: Sequence[Mapping[str, Any]],
+        metrics: Sequence[dict[str, Any]],
+        system: Sequence[dict[str, Any]],
+        said: Sequence[dict[str, Any]],
         config: Mapping[str, Any] | None,
     ) -> None:
         assert self._lines is not None
@@ -147,11 +147,13 @@ class TrackioRun:
             ]
         )
 
-    def _tell_webhook(self, said: Sequence[Mapping[str, Any]]) -> None:
+    def _tell_webhook(self, said: Sequence[dict[str, Any]]) -> None:
         """As ``trackio.alert`` does, where the user asked for it."""
         url = os.environ.get("TRACKIO_WEBHOOK_URL")
         least = alerts.resolve_webhook_min_level(os.environ.get("TRACKIO_WEBHOOK_MIN_LEVEL"))
-        for entry in said if url else ():
+        if not url:
+            return
+        for entry in said:
             level = alerts.AlertLevel(entry["level"])
             if alerts.should_send_webhook(level, least):
                 alerts.send_webhook(
@@ -170,8 +172,8 @@ class TrackioRun:
         """Rows in the database; None of JSON lines, which nobody counts before their import."""
         if self._lines is not None:
             return None
-        run = tuple(self._run.values())
-        return SQLiteStorage.get_log_count(*run) + len(SQLiteStorage.get_system_logs(*run))
+        rows = SQLiteStorage.get_log_count(**self._run)
+        return rows + len(SQLiteStorage.get_system_logs(**self._run))
 
 
 def _timestamp(unix_time: float) -> str:

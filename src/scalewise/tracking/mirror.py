@@ -51,9 +51,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def yield_processor() -> None:
-    """Take processor time only when nothing else wants it; children and threads inherit it."""
+    """Take processor time only when nothing else wants it; children and threads inherit it.
+
+    Libraries may have started threads of their own while they were imported.
+    """
     try:
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        _schedule(os.SCHED_IDLE)
     except (OSError, AttributeError):
         os.nice(19)
 
@@ -63,9 +66,15 @@ def reclaim_processor() -> None:
 
     An unprivileged process may not be allowed to; then it goes on with what is left over.
     """
+    with contextlib.suppress(PermissionError):
+        _schedule(os.SCHED_OTHER)
+
+
+def _schedule(policy: int) -> None:
+    """Set the policy of every thread of this process."""
     for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(PermissionError, ProcessLookupError):
-            os.sched_setscheduler(int(task.name), os.SCHED_OTHER, os.sched_param(0))
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setscheduler(int(task.name), policy, os.sched_param(0))
 
 
 class _Lifeline:

@@ -172,8 +172,9 @@ class TrackioRun:
         """Rows in the database; None of JSON lines, which nobody counts before their import."""
         if self._lines is not None:
             return None
-        rows = SQLiteStorage.get_log_count(**self._run)
-        return rows + len(SQLiteStorage.get_system_logs(**self._run))
+        project, run, run_id = self._run.values()
+        rows = SQLiteStorage.get_log_count(project, run, run_id)
+        return rows + len(SQLiteStorage.get_system_logs(project, run, run_id))
 
 
 def _timestamp(unix_time: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from scalewise.analysis import Analysis
+from scalewise.analysis import Analysis, number
 from scalewise.records import (
     Backend,
     CollectiveRate,
@@ -117,7 +117,7 @@ def _devices(report: DoctorReport) -> Table:
 def _device_cells(rank: RankMeasurements) -> Iterator[tuple[str, str]]:
     for gemm in rank.gemm:
         label = f"product {gemm.precision}, TFLOP/s"
-        yield label, f"{gemm.tflops:.3g} (spread {_spread(gemm.timing)}, n={gemm.size})"
+        yield label, f"{number(gemm.tflops)} (spread {_spread(gemm.timing)}, n={gemm.size})"
     for copy in rank.copies:
         kind = f"{copy.kind.replace('_', ' ')}, {'all at once' if copy.together else 'alone'}"
         own = "copy in memory, read+write" if copy.kind in ("device", "host") else kind

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fakes.step_files import append_step
 from scalewise.records import (
     PROTOCOL,
     Alert,
@@ -134,7 +135,7 @@ class RecordedCell:
                 }
                 flags = 1 if step <= WARMUP_STEPS else 0
                 begin = start_ns + int((step - 1) * STEP_MS * 1e6)
-                writer.append(step - 1, begin, 0, BATCH, flags, times, None)
+                append_step(writer, step - 1, begin, 0, BATCH, flags, times)
             if step % 10 == 0:
                 for rank, metrics in enumerate(self._metrics):
                     values = {"train_loss": own_loss(step, rank), "learning_rate": 1e-3}

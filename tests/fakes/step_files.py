@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -13,6 +14,26 @@ from scalewise.records import PHASES, STEP_DTYPE, StepWriter
 
 BLOCK_BYTES = 8 + STEP_DTYPE.itemsize
 """Of a block with a single row, as a test that appends them one by one leaves them."""
+
+
+def append_step(
+    writer: StepWriter,
+    step: int,
+    start_ns: int,
+    epoch: int,
+    samples: int,
+    flags: int,
+    host_ms: Mapping[str, float | None],
+    device_ms: Mapping[str, float | None] | None = None,
+) -> None:
+    """One row in a block of its own; a time that is not given is missing."""
+    row = np.zeros(1, STEP_DTYPE)
+    row[["step", "start_ns", "epoch", "samples", "flags"]] = (step, start_ns, epoch, samples, flags)
+    for line, times in (("host", host_ms), ("device", device_ms or {})):
+        for name in (*PHASES, "step", "arrival"):
+            ms = times.get(name)
+            row[f"{line}_{name}_ms"] = np.nan if ms is None else ms
+    writer.append_rows(row)
 
 
 def write_rows(path: Path, rows: npt.NDArray[np.void]) -> None:

@@ -37,10 +37,11 @@ from .doctor import Timing as Timing
 from .doctor import load_doctor as load_doctor
 from .doctor import save_doctor as save_doctor
 from .files import SCHEMA_VERSION as SCHEMA_VERSION
-from .files import LineTail as LineTail
+from .files import LineParser as LineParser
 from .files import NewerRecordError as NewerRecordError
 from .files import RecordError as RecordError
 from .files import ReplacedError as ReplacedError
+from .files import Tail as Tail
 from .files import finite_or_none as finite_or_none
 from .files import load_json as load_json
 from .files import parse_json as parse_json
@@ -108,8 +109,8 @@ from .steps import STEP_DTYPE as STEP_DTYPE
 from .steps import WARMUP as WARMUP
 from .steps import OperationTime as OperationTime
 from .steps import ShardIndices as ShardIndices
+from .steps import StepParser as StepParser
 from .steps import StepSeries as StepSeries
-from .steps import StepTail as StepTail
 from .steps import StepWriter as StepWriter
 from .steps import WindowProfile as WindowProfile
 from .steps import batch_sizes_of as batch_sizes_of

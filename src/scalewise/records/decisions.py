@@ -1,4 +1,8 @@
-"""Why a cell that asked for ``strategy=auto`` was trained as it was."""
+"""What was decided about a cell or its devices, with the evidence.
+
+``find_batch.json``: the largest batch that fits. ``decision.json``: the strategy that was fastest.
+``imported.json``: a published result. ``quarantine.json``: devices that a sweep leases no more.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,7 @@ from typing import Any, Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
-from scalewise.records.files import UnixTime, WorldSize, load_json, save_json
-
-# The evidence of a search for the largest batch that fits: ``find_batch.json``.
-#
-# It lies in the folder of the search, and in that of every cell that was trained with what it
-# found.
-
+from scalewise.records.files import UnixTime, WorldSize, load_optional, save_json
 
 NAME = "find_batch.json"
 
@@ -99,11 +97,16 @@ def load_batch_search(folder: Path) -> BatchSearchRecord | None:
 
     Raises RecordError for a damaged record.
     """
-    path = folder / NAME
-    return load_json(path, BatchSearchRecord) if path.exists() else None
+    return load_optional(folder / NAME, BatchSearchRecord)
 
 
-_NAME = "decision.json"
+_DECISION = "decision.json"
+
+
+_IMPORTED = "imported.json"
+
+
+_QUARANTINE = "quarantine.json"
 
 
 _LOPSIDED = 0.05
@@ -206,7 +209,7 @@ def _rate(samples_per_s: float) -> str:
 
 def save_decision(cell: Path, decision: StrategyDecision) -> None:
     """Write the decision into a cell's folder."""
-    save_json(cell / _NAME, decision)
+    save_json(cell / _DECISION, decision)
 
 
 def load_decision(cell: Path) -> StrategyDecision | None:
@@ -214,11 +217,7 @@ def load_decision(cell: Path) -> StrategyDecision | None:
 
     Raises RecordError for a damaged record.
     """
-    path = cell / _NAME
-    return load_json(path, StrategyDecision) if path.exists() else None
-
-
-# A published result that was measured elsewhere, as it lies in a cell's folder.
+    return load_optional(cell / _DECISION, StrategyDecision)
 
 
 @dataclass(frozen=True)
@@ -239,12 +238,9 @@ class ImportedResult:
         return self.samples_per_s * self.step_time_ms / 1e3
 
 
-def imported_path(cell: Path) -> Path:
-    return cell / "imported.json"
-
-
 def save_imported(cell: Path, line: ImportedResult) -> None:
-    save_json(imported_path(cell), line)
+    """Write the line into a cell's folder."""
+    save_json(cell / _IMPORTED, line)
 
 
 def load_imported(cell: Path) -> ImportedResult | None:
@@ -252,11 +248,7 @@ def load_imported(cell: Path) -> ImportedResult | None:
 
     Raises :class:`~scalewise.records.files.RecordError`.
     """
-    path = imported_path(cell)
-    return load_json(path, ImportedResult) if path.exists() else None
-
-
-# Devices that a sweep leases no more, with what was found: ``quarantine.json`` in its folder.
+    return load_optional(cell / _IMPORTED, ImportedResult)
 
 
 Reason = Literal["errors", "throttling", "slow"]
@@ -295,18 +287,14 @@ class Quarantine:
         return frozenset(device.uuid for device in self.devices)
 
 
-def quarantine_path(sweep: Path) -> Path:
-    return sweep / "quarantine.json"
-
-
 def load_quarantine(sweep: Path) -> Quarantine:
-    """Of the sweep in this folder; an empty one where nothing was put aside.
+    """The list of the sweep in this folder; an empty one where nothing was put aside.
 
     Raises :class:`~scalewise.records.RecordError` for a file that cannot be read.
     """
-    path = quarantine_path(sweep)
-    return load_json(path, Quarantine) if path.exists() else Quarantine()
+    return load_optional(sweep / _QUARANTINE, Quarantine) or Quarantine()
 
 
 def save_quarantine(sweep: Path, quarantine: Quarantine) -> None:
-    save_json(quarantine_path(sweep), quarantine)
+    """Write the list into the sweep's folder."""
+    save_json(sweep / _QUARANTINE, quarantine)

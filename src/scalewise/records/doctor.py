@@ -1,6 +1,7 @@
 """One examination of a host by ``scalewise doctor``: ``doctor.json``.
 
-None is "not known", and the reason stands in the ``missing`` beside it.
+None is "not known", and the reason stands in the ``missing`` beside it. Bandwidths are in 10^9
+bytes a second, sizes in bytes, rates in 10^12 operations a second.
 """
 
 from __future__ import annotations
@@ -15,10 +16,6 @@ from pydantic import NonNegativeFloat
 
 from scalewise.records.files import Rank, UnixTime, load_json, save_json
 from scalewise.records.model import DeviceInfo
-
-# What ``scalewise doctor`` found on a host before it measured: cores, memory, devices, links.
-#
-# None is "not known", and the reason stands in the ``missing`` beside it.
 
 
 @dataclass(frozen=True)
@@ -93,11 +90,6 @@ class PairLink:
     """As ``nvidia-smi topo`` writes it: NV18, PIX, PXB, PHB, NODE, SYS."""
     peer_access: str | None
     """The driver's word: ``ok``, or why one cannot read the other's memory."""
-
-
-# What ``scalewise doctor`` timed on a host: collectives, copies, matrix products, launches.
-#
-# Bandwidths are in 10^9 bytes a second, sizes in bytes, rates in 10^12 operations a second.
 
 
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast"]

@@ -1,4 +1,8 @@
-"""Writing a file so that a reader sees all of it or none of it, and reading it without waiting."""
+"""How records are written and read: whole ones as JSON, and series that grow while they are read.
+
+A record is replaced in one step, so that a reader sees all of it or none. A series is appended to:
+its last unit may be torn off at any byte. A parser keeps that end in ``rest`` until it is whole.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,10 @@ import json
 import math
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from io import BufferedReader
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final, TextIO, TypeVar
+from typing import Annotated, Any, Final, Generic, Protocol, TextIO, TypeVar
 
 from pydantic import Field
 
@@ -20,6 +22,7 @@ from scalewise.host import escaped
 from scalewise.records.validation import DataError, build, shown, to_plain
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 SCHEMA_VERSION = 1
@@ -143,7 +146,9 @@ def load_json(path: Path, cls: type[T]) -> T:
         raise RecordError(f"{path}: {error}") from error
 
 
-# Files of JSON lines: appended and flushed; a last line without its newline was cut off.
+def load_optional(path: Path, cls: type[T]) -> T | None:
+    """As :func:`load_json`; None where there is no such record."""
+    return load_json(path, cls) if path.exists() else None
 
 
 def finite_or_none(value: float | None) -> float | None:
@@ -151,13 +156,12 @@ def finite_or_none(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-@dataclass
-class Lines:
-    """An append-only file of JSON lines, flushed after every line."""
+class LineWriter:
+    """Writes a file of JSON lines, begun anew with the first line and flushed after each."""
 
-    path: Path
-    rows: int = 0
-    _file: TextIO | None = field(default=None, repr=False)
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: TextIO | None = None
 
     def write(self, plain: Mapping[str, Any]) -> None:
         if self._file is None:
@@ -172,45 +176,50 @@ class Lines:
             self._file = None
 
 
-def whole_lines(path: Path, problems: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each whole line with its number from 1; a torn last one goes to ``problems``."""
+class Parser(Protocol[T_co]):
+    """Takes the bytes of a series in order, in pieces of any size."""
+
+    rest: bytes
+    """The end that is not whole yet."""
+
+    def parse(self, data: bytes) -> T_co:
+        """What is whole by now and was not returned before.
+
+        Raises ValueError for bytes that no series holds; nothing can be parsed after it.
+        """
+
+
+class LineParser:
+    """Parses JSON objects, one a line."""
+
+    def __init__(self) -> None:
+        self.rest = b""
+        self.count = 0
+        """Lines parsed so far."""
+
+    def parse(self, data: bytes) -> list[dict[str, Any]]:
+        *whole, self.rest = (self.rest + data).split(b"\n")
+        found = []
+        for line in whole:
+            self.count += 1
+            try:
+                plain = parse_json(line)
+            except ValueError as error:
+                raise ValueError(f"line {self.count}: not JSON: {error}") from error
+            if not isinstance(plain, dict):
+                raise ValueError(f"line {self.count}: found no JSON object")
+            found.append(plain)
+        return found
+
+
+def parse_series(path: Path, parser: Parser[T]) -> T:
+    """All of a series but a torn end, which stays in the parser. Raises :class:`RecordError`."""
     try:
-        data = read_record(path)
+        return parser.parse(read_record(path))
     except OSError as error:
         raise RecordError(f"{path}: cannot be read: {error}") from error
-    lines = data.split(b"\n")
-    torn = lines.pop()
-    for number, line in enumerate(lines, start=1):
-        try:
-            plain = parse_json(line)
-        except ValueError as error:
-            raise RecordError(f"{path}, line {number}: not JSON: {error}") from error
-        if not isinstance(plain, dict):
-            raise RecordError(f"{path}, line {number}: found no JSON object")
-        yield number, plain
-    if torn:
-        problems.append(f"a torn last line of {len(torn)} bytes was dropped")
-
-
-def follow_lines(path: Path, stop: Callable[[], bool], poll_s: float = 0.5) -> Iterator[Any]:
-    """Parsed lines of a growing file, until ``stop()`` is true and the end is reached."""
-    position = 0
-    while True:
-        stopping = stop()
-        if path.exists():
-            with open_record(path) as file:
-                file.seek(position)
-                for line in file:
-                    if not line.endswith(b"\n"):
-                        break
-                    position += len(line)
-                    yield parse_json(line)
-        if stopping:
-            return
-        time.sleep(poll_s)
-
-
-# Reading record files while they are being written, without ever seeing half a row.
+    except ValueError as error:
+        raise RecordError(f"{path}: {error}") from error
 
 
 _CHUNK_BYTES: Final = 4 * 2**20
@@ -223,44 +232,39 @@ class ReplacedError(Exception):
     """The file was begun anew (a retry) before its earlier rows had all been read."""
 
 
-class Tail:
-    """Whole units of bytes from a growing file; a torn last one stays until it is whole."""
+class Tail(Generic[T]):
+    """Follows a series that grows."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, parser: Parser[T]) -> None:
         self.path = path
+        self._parser = parser
         self._position = 0
         self._head = b""
 
-    def _read(self) -> bytes:
-        """Up to a few MiB that were not read before. Raises RecordError, :class:`ReplacedError`."""
+    def read(self) -> T:
+        """What was added since the last call, up to a few MiB, in whole units.
+
+        Raises :class:`RecordError`, and :class:`ReplacedError` for a file that was begun anew.
+        """
+        try:
+            return self._parser.parse(self._new_bytes())
+        except ValueError as error:
+            raise RecordError(f"{self.path}: {error}") from error
+
+    def _new_bytes(self) -> bytes:
         try:
             with open_record(self.path) as file:
-                self._check_head(file)
+                head = file.read(_FINGERPRINT_BYTES)
+                if not head.startswith(self._head):
+                    raise ReplacedError(f"{self.path.name} was begun anew while it was mirrored")
+                self._head = head
                 file.seek(self._position)
-                return file.read(_CHUNK_BYTES)
+                data = file.read(_CHUNK_BYTES)
         except FileNotFoundError:
             if self._position:
                 raise ReplacedError(f"{self.path.name} was removed while it was mirrored") from None
             return b""
         except OSError as error:
             raise RecordError(f"{self.path}: cannot be read: {error}") from error
-
-    def _check_head(self, file: BinaryIO) -> None:
-        head = file.read(_FINGERPRINT_BYTES)
-        if not head.startswith(self._head):
-            raise ReplacedError(f"{self.path.name} was begun anew while it was mirrored")
-        self._head = head
-
-
-class LineTail(Tail):
-    """Parsed lines of a JSON-lines file."""
-
-    def read(self) -> list[dict[str, Any]]:
-        """Whole lines added since the last call. Raises RecordError, :class:`ReplacedError`."""
-        data = self._read()
-        whole = data[: data.rfind(b"\n") + 1]
-        self._position += len(whole)
-        try:
-            return [parse_json(line) for line in whole.splitlines()]
-        except ValueError as error:
-            raise RecordError(f"{self.path}: not JSON: {error}") from error
+        self._position += len(data)
+        return data

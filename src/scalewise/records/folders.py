@@ -1,4 +1,9 @@
-"""Where everything of a cell lies, and its JSON records."""
+"""Where everything of a sweep and of its cells lies: JSON records, series, logs and checkpoints.
+
+``checkpoints/step-<n>/`` holds Lightning's own ``trainer.ckpt``, and of each rank ``rank<r>.pt``
+(random states) and ``metrics<r>.jsonl`` (its metrics so far). ``checkpoint.json`` is written
+last, with the sum of every file, and then the folder gets its name.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import grp
 import hashlib
 import os
 import pwd
+import re
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,6 +27,7 @@ from scalewise.records.files import (
     UnixTime,
     WorldSize,
     load_json,
+    load_optional,
     open_record,
     read_record,
     save_json,
@@ -51,9 +58,6 @@ class CellFolder:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
 
-    def __repr__(self) -> str:
-        return f"CellFolder({str(self.path)!r})"
-
     @property
     def name(self) -> str:
         return self.path.name
@@ -72,7 +76,7 @@ class CellFolder:
 
     @property
     def profile_path(self) -> Path:
-        """Folder of what a profiler saw; see :mod:`scalewise.records.profile`."""
+        """Folder of what a profiler saw; see :func:`~scalewise.records.load_profiles`."""
         return self.path / "profile"
 
     def log_path(self, rank: int, stream: Literal["out", "err"]) -> Path:
@@ -86,11 +90,11 @@ class CellFolder:
 
     def ranks_with_steps(self) -> list[int]:
         """Ranks that left step records, in order."""
-        return [rank for rank, _ in _numbered(self.path / "steps", "rank", ".bin")]
+        return [rank for rank, _ in numbered_files(self.path / "steps", "rank", ".bin")]
 
     def ranks_with_metrics(self) -> list[int]:
         """Ranks that left metrics, in order."""
-        return [rank for rank, _ in _numbered(self.path / "metrics", "rank", ".jsonl")]
+        return [rank for rank, _ in numbered_files(self.path / "metrics", "rank", ".jsonl")]
 
     # Configuration and provenance
 
@@ -129,8 +133,7 @@ class CellFolder:
         save_json(self.path / "ranks" / f"rank{error.rank}.err", error)
 
     def load_rank_error(self, rank: int) -> RankError | None:
-        path = self.path / "ranks" / f"rank{rank}.err"
-        return load_json(path, RankError) if path.exists() else None
+        return load_optional(self.path / "ranks" / f"rank{rank}.err", RankError)
 
     def clear_attempt(self) -> None:
         """Make room for another try: what an unfinished one recorded goes, its logs are kept."""
@@ -168,8 +171,8 @@ class CellFolder:
     def _keep_logs(self, logs: Path, attempt: int) -> None:
         kept = self.path / "attempts" / f"{attempt}.logs"
         if attempt == 0 or kept.exists():
-            # Of a try that nobody recorded (killed with its supervisor, its port taken by another
-            # process): no attempt refers to them.
+            # Nobody recorded that try, so no attempt refers to its logs: it was killed with its
+            # supervisor, or its port was taken.
             shutil.rmtree(logs)
         else:
             logs.rename(kept)
@@ -216,11 +219,11 @@ class CellFolder:
 
     def attempts(self) -> Iterator[Attempt]:
         """Tries that failed, oldest first."""
-        for _, path in _numbered(self.path / "attempts", "", ".json"):
+        for _, path in numbered_files(self.path / "attempts", "", ".json"):
             yield load_json(path, Attempt)
 
     def next_attempt_number(self) -> int:
-        numbers = [number for number, _ in _numbered(self.path / "attempts", "", ".json")]
+        numbers = [number for number, _ in numbered_files(self.path / "attempts", "", ".json")]
         return max(numbers, default=0) + 1
 
     # While it runs
@@ -266,8 +269,7 @@ class CellFolder:
         save_json(self.path / "tracking.json", record)
 
     def load_tracking(self) -> TrackingRecord | None:
-        path = self.path / "tracking.json"
-        return load_json(path, TrackingRecord) if path.exists() else None
+        return load_optional(self.path / "tracking.json", TrackingRecord)
 
 
 def _load_yaml(text: str) -> Any:
@@ -286,22 +288,13 @@ def _load_yaml(text: str) -> Any:
     return yaml.load(text, loader)
 
 
-def _numbered(folder: Path, prefix: str, suffix: str) -> list[tuple[int, Path]]:
-    """Files called ``<prefix><number><suffix>``, in order: a copy beside them is no record."""
+def numbered_files(folder: Path, prefix: str, suffix: str) -> list[tuple[int, Path]]:
+    """Files called ``<prefix><number><suffix>``, in order: a copy beside them is no record.
+
+    The number stands as it is written: neither "01", beside "1", nor the digits of other scripts.
+    """
     named = ((p.stem.removeprefix(prefix), p) for p in folder.glob(f"{prefix}*{suffix}"))
-    return sorted((int(number), path) for number, path in named if _is_number(number))
-
-
-def _is_number(text: str) -> bool:
-    # As it is written: neither "01", beside "1", nor the digits of other scripts.
-    return text.isascii() and text.isdecimal() and str(int(text)) == text
-
-
-# The checkpoints of a cell: which of them is whole, and what it was saved under.
-#
-# ``checkpoints/step-<n>/`` holds Lightning's own ``trainer.ckpt``, and of each rank ``rank<r>.pt``
-# (random states) and ``metrics<r>.jsonl`` (its metrics so far). ``checkpoint.json`` is written
-# last, with the sum of every file, and then the folder gets its name.
+    return sorted((int(text), path) for text, path in named if re.fullmatch(r"0|[1-9][0-9]*", text))
 
 
 _META = "checkpoint.json"
@@ -410,9 +403,6 @@ def _sum(path: Path) -> str | None:
         return None
 
 
-# The plan of a sweep, and where its cells lie.
-
-
 @dataclass(frozen=True)
 class PlannedCell:
     """A cell as it was asked for."""
@@ -477,9 +467,6 @@ class SweepFolder:
             yield planned, self.cell(planned.name)
 
 
-# Which try at a cell the records on disk belong to, and whether it has ended.
-
-
 @dataclass(frozen=True)
 class CurrentAttempt:
     """The try whose records lie in the cell's folder."""
@@ -506,7 +493,8 @@ def current_attempt(cell: CellFolder) -> CurrentAttempt | None:
     """
     if not (cell.path / "config.yaml").exists():
         return None
-    stamp = _modified_ns(cell.path / "provenance.json")
+    provenance = cell.path / "provenance.json"
+    stamp = provenance.stat().st_mtime_ns if provenance.exists() else None
     if (cell.path / "result.json").exists():
         result = cell.load_result()
         return CurrentAttempt(result.attempt, stamp or 0, result, None)
@@ -518,10 +506,3 @@ def current_attempt(cell: CellFolder) -> CurrentAttempt | None:
     if last.outcome == "skipped":
         return None
     return CurrentAttempt(last.number, stamp or 0, None, last)
-
-
-def _modified_ns(path: Path) -> int | None:
-    try:
-        return path.stat().st_mtime_ns
-    except FileNotFoundError:
-        return None

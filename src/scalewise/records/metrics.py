@@ -1,8 +1,7 @@
-"""One figure of what several ranks recorded of the same step, each of its own samples."""
+"""Metrics over steps, one figure of what several ranks recorded, and the spread over ranks."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,14 @@ from typing import Final, Literal
 import numpy as np
 from pydantic import NonNegativeInt
 
-from scalewise.records.files import Lines, RecordError, UnixTime, finite_or_none, whole_lines
+from scalewise.records.files import (
+    LineParser,
+    LineWriter,
+    RecordError,
+    UnixTime,
+    finite_or_none,
+    parse_series,
+)
 from scalewise.records.model import RankSummary
 from scalewise.records.validation import DataError, build, to_plain
 
@@ -70,9 +76,6 @@ def advice(graded: Grade, slowest_rank: int, *, on_cpu: bool) -> str:
     }[graded]
 
 
-# Metrics over steps, in JSON lines.
-
-
 @dataclass(frozen=True)
 class MetricRow:
     """Metrics at one step."""
@@ -92,37 +95,36 @@ class MetricRow:
 
 
 class MetricsWriter:
-    """Appends :class:`MetricRow` lines, to a copy of ``earlier`` ones where a try goes on."""
+    """Appends :class:`MetricRow` lines, to a copy of ``earlier`` ones where a try goes on.
+
+    Raises :class:`RecordError` for earlier lines that cannot be read.
+    """
 
     def __init__(self, path: Path, earlier: Path | None = None) -> None:
         self.path = path
-        self._lines = Lines(path)
+        self.rows = 0
+        self._lines = LineWriter(path)
         if earlier is not None and earlier.exists():
-            for line in earlier.read_text(encoding="utf-8").splitlines():
-                self._lines.write(json.loads(line))
-                self._lines.rows += 1
-
-    @property
-    def rows(self) -> int:
-        return self._lines.rows
+            for row in read_metrics(earlier):
+                self.append(row)
 
     def append(self, row: MetricRow) -> None:
         values = {k: finite_or_none(v) for k, v in row.values.items()}
         self._lines.write({**to_plain(row), "values": values})
-        self._lines.rows += 1
+        self.rows += 1
 
     def close(self) -> None:
         self._lines.close()
 
 
 def read_metrics(path: Path) -> list[MetricRow]:
-    """All whole rows of a metrics file."""
+    """All whole rows of a metrics file. Raises :class:`RecordError`."""
     rows = []
-    for number, plain in whole_lines(path, []):
+    for number, plain in enumerate(parse_series(path, LineParser()), start=1):
         try:
             rows.append(build(MetricRow, plain))
         except DataError as error:
-            raise RecordError(f"{path}, line {number}: {error}") from error
+            raise RecordError(f"{path}: line {number}: {error}") from error
     return rows
 
 

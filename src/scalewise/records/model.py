@@ -1,4 +1,4 @@
-"""How a cell ended: tries, the result, and what the trackers were given of it."""
+"""What each rank of a cell did, where it ran, how the cell ended, and what trackers were given."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from scalewise.records.files import Rank, UnixTime, WorldSize
-
-# What the ranks of a cell sent to each other, counted while it ran.
 
 
 @dataclass(frozen=True)
@@ -27,9 +25,6 @@ class CommunicationRecord:
     2 (N - 1) / N times as much over each link."""
     ms_per_step: float | None = None
     """Time the rank spent in it; None where the step records carry it as exposed communication."""
-
-
-# How the steps of one rank were really executed, as opposed to what was asked for.
 
 
 @dataclass(frozen=True)
@@ -55,9 +50,6 @@ class ExecutionRecord:
     """Settings that were in force: activation checkpointing, memory cap, ..."""
 
 
-# Which layers of a rank's model multiplied in fp8.
-
-
 @dataclass(frozen=True)
 class Fp8Record:
     """The linear layers of one rank, read off the live module after training."""
@@ -67,9 +59,6 @@ class Fp8Record:
     other_layers: tuple[str, ...]
     """Names of those that stayed in bf16: a width that 16 does not divide, or a class of their
     own."""
-
-
-# Where a rank stood in a pipeline.
 
 
 @dataclass(frozen=True)
@@ -92,9 +81,6 @@ class PipelineRecord:
         (Huang et al., 2019; Narayanan et al., 2021, section 2.2).
         """
         return (self.stages - 1) / (self.microbatches + self.stages - 1)
-
-
-# Where a cell ran, and what its result depends on beside its configuration.
 
 
 PROTOCOL = 2
@@ -168,9 +154,6 @@ class Provenance:
     """``forked``: the ranks are forks of a process that had imported everything already."""
     protocol: int = 1
     """As :data:`PROTOCOL` was for the process that recorded."""
-
-
-# What one rank did, and what it died of.
 
 
 @dataclass(frozen=True)

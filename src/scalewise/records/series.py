@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
@@ -13,13 +13,13 @@ from pydantic import NonNegativeFloat
 
 from scalewise.records.files import (
     SCHEMA_VERSION,
-    Lines,
+    LineParser,
+    LineWriter,
     RecordError,
     UnixTime,
     is_version,
     open_record,
-    parse_json,
-    whole_lines,
+    parse_series,
 )
 from scalewise.records.validation import build, to_plain
 
@@ -142,7 +142,7 @@ class DeviceSeriesWriter:
         devices: tuple[SampledDevice, ...],
         unavailable: Mapping[str, str],
     ) -> None:
-        self._lines = Lines(path)
+        self._lines = LineWriter(path)
         self._lines.write(
             {
                 "schema_version": SCHEMA_VERSION,
@@ -163,7 +163,6 @@ class DeviceSeriesWriter:
             plain = to_plain(sample)
             rows.append({k: v for k, v in plain.items() if v is not None})
         self._lines.write({"time": when, "cost_ms": cost_ms, "devices": rows})
-        self._lines.rows += 1
 
     def add_device(self, device: SampledDevice) -> None:
         """A device that was not there when the header was written (a process started late)."""
@@ -186,23 +185,23 @@ class DeviceSeriesWriter:
 
 
 def read_device_series(path: Path) -> DeviceSeries:
-    """A host's device series; a torn last line is dropped and said in ``problems``."""
-    problems: list[str] = []
-    lines = whole_lines(path, problems)
-    try:
-        _, header = next(lines)
-    except StopIteration:
-        raise RecordError(f"{path}: empty") from None
+    """A host's device series; a torn end is dropped and said in ``problems``."""
+    parser = LineParser()
+    lines = parse_series(path, parser)
+    if not lines:
+        raise RecordError(f"{path}: empty")
+    header = lines[0]
     if not is_version(header.pop("schema_version", None), SCHEMA_VERSION):
         raise RecordError(f"{path}: not a device series of schema version {SCHEMA_VERSION}")
     times: list[float] = []
     samples: list[dict[str, DeviceSample]] = []
     costs: list[float | None] = []
     alerts: list[Any] = []
+    problems: list[str] = []
     try:
         unavailable = dict(header.pop("unavailable", {}))
         devices = list(header.pop("devices", []))
-        for number, plain in lines:
+        for number, plain in enumerate(lines[1:], start=2):
             if "problem" in plain:
                 problems.append(str(plain["problem"]))
             elif "unavailable" in plain:
@@ -216,6 +215,8 @@ def read_device_series(path: Path) -> DeviceSeries:
                 times.append(float(plain["time"]))
                 costs.append(plain.get("cost_ms"))
                 samples.append({row.id: row for row in rows})
+        if parser.rest:
+            problems.append(f"a torn end of {len(parser.rest)} bytes was dropped")
         return build(
             DeviceSeries,
             {
@@ -231,9 +232,6 @@ def read_device_series(path: Path) -> DeviceSeries:
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise RecordError(f"{path}: not a device series: {error}") from error
-
-
-# A device series as the rows of ``gpu_timeline.csv``: one for each device and time.
 
 
 _METRICS = tuple(f.name for f in fields(DeviceSample) if f.name not in ("id", "processes"))
@@ -266,9 +264,6 @@ def _cell(value: object) -> object:
     return "; ".join(value) if isinstance(value, tuple) else value
 
 
-# The end of a device series, read without reading all of it.
-
-
 _TAIL_BYTES = 64 * 1024
 """More than any sample of a host's devices takes."""
 
@@ -281,54 +276,38 @@ class LatestSample:
     """Unix time."""
     devices: Mapping[str, SampledDevice]
     """By id; a device that was added after the header is absent."""
-    samples: Mapping[str, DeviceSample]
-    """By id."""
     memory_used_mib: Mapping[str, float | None]
-    """Of each device in ``devices`` and in the samples nearby, as it was last read: the last
-    sample of a process that is ending lacks it, and those after it lack the whole device. None
-    where no sample nearby has it."""
+    """By id, as each device was last read: a process that is ending is in no sample any more.
+    None where no sample nearby has it."""
 
 
 def read_latest_sample(path: Path) -> LatestSample | None:
-    """The last whole sample of a device series, or None before the first.
+    """The end of a device series, without reading all of it; None before the first sample.
 
     Raises :class:`RecordError` for a file that is no device series.
     """
     try:
         with open_record(path) as file:
             header = file.readline()
-            begin = file.tell()
-            file.seek(0, 2)
-            file.seek(max(begin, file.tell() - _TAIL_BYTES))
+            begin, end = file.tell(), file.seek(0, 2)
+            file.seek(max(begin, end - _TAIL_BYTES))
             lines = file.read().split(b"\n")[:-1]
     except FileNotFoundError:
         return None
     except OSError as error:
         raise RecordError(f"{path}: cannot be read: {error}") from error
+    # The first line of the end may be cut, and then is not the start of an object.
+    whole = [line for line in lines if line.startswith(b'{"time"') and b'"devices"' in line]
     try:
-        named: list[dict[str, Any]] = parse_json(header)["devices"] if header else []
-        devices = {d.id: d for d in (build(SampledDevice, plain) for plain in named)}
-        # The first line of the tail may be cut, and then is not the start of an object.
-        whole = [line for line in lines if line.startswith(b'{"time"') and b'"devices"' in line]
         if not whole:
             return None
-        when, samples = _sample(whole[-1])
-        return LatestSample(when, devices, samples, _last_memory(devices, whole))
+        head, *rows = LineParser().parse(b"\n".join([header.rstrip(), *whole, b""]))
+        devices = {d.id: d for d in (build(SampledDevice, plain) for plain in head["devices"])}
+        memory: dict[str, float | None] = dict.fromkeys(devices)
+        for row in rows:
+            for sample in (build(DeviceSample, plain) for plain in row["devices"]):
+                if sample.memory_used_mib is not None or sample.id not in memory:
+                    memory[sample.id] = sample.memory_used_mib
+        return LatestSample(float(rows[-1]["time"]), devices, memory)
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise RecordError(f"{path}: not a device series: {error}") from error
-
-
-def _last_memory(known: Iterable[str], lines: Sequence[bytes]) -> dict[str, float | None]:
-    """MiB of the devices ``known`` and of all in ``lines``, in which later ones come last."""
-    memory: dict[str, float | None] = dict.fromkeys(known)
-    for line in lines:
-        for id_, sample in _sample(line)[1].items():
-            if sample.memory_used_mib is not None or id_ not in memory:
-                memory[id_] = sample.memory_used_mib
-    return memory
-
-
-def _sample(line: bytes) -> tuple[float, dict[str, DeviceSample]]:
-    plain = parse_json(line)
-    samples = [build(DeviceSample, one) for one in plain["devices"]]
-    return float(plain["time"]), {sample.id: sample for sample in samples}

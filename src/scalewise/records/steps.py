@@ -1,10 +1,10 @@
-"""One fixed-width binary row for every training step of a rank.
+"""What a rank did step by step, what it was fed, and what a profiler saw of it.
 
-The file starts with one line of JSON (schema version, row layout, clock offset), then blocks of
-rows of ``STEP_DTYPE``. Before each block stand its number of rows and a CRC-32 of them, of all
-blocks before and of the header: a changed bit is seen wherever it is. A last block that was cut off
-is dropped, since nobody can tell whether its rows are true. Files of schema version 1 hold the bare
-rows. Absent values are NaN in the file and stay NaN in the arrays: they are never zero.
+A step has one binary row of fixed width. Its file starts with one line of JSON (schema version, row
+layout, clock offset), then blocks of rows of ``STEP_DTYPE``. Before each block stand its number of
+rows and a CRC-32 of them, of all blocks before and of the header: a changed bit is seen wherever it
+is. A last block that was cut off is dropped, since nobody can tell whether its rows are true. Files
+of schema version 1 hold the bare rows. Absent values are NaN in the file and in the arrays.
 
 A step begins where the one before it ended, so the phases of a step add up to it. There are two
 timelines, never mixed: ``host_*`` from ``time.perf_counter_ns`` and ``device_*`` from CUDA events.
@@ -13,7 +13,6 @@ timelines, never mixed: ``host_*`` from ``time.perf_counter_ns`` and ``device_*`
 from __future__ import annotations
 
 import json
-import math
 import struct
 import time
 import zipfile
@@ -28,187 +27,16 @@ import numpy.typing as npt
 
 from scalewise.records.files import (
     RecordError,
-    Tail,
     is_version,
     load_json,
     open_record,
     parse_json,
-    read_record,
+    parse_series,
     save_json,
 )
-from scalewise.records.folders import CellFolder
+from scalewise.records.folders import CellFolder, numbered_files
 from scalewise.records.model import RankSummary
 from scalewise.records.validation import shown
-
-# What the ranks of a cell were fed, counted once where ranks share their part of the data.
-
-
-def sum_over_shards(fed: Sequence[int], data_shards: Sequence[int] | None) -> int:
-    """Samples fed by all ranks, those of ranks that share a part of the data once."""
-    return sum(dict(zip(data_shards or range(len(fed)), fed, strict=True)).values())
-
-
-def data_shards_of(ranks: Sequence[RankSummary]) -> tuple[int, ...]:
-    """The part of the data each rank fed, in the order of ranks."""
-    ordered = sorted(ranks, key=lambda r: r.rank)
-    return tuple(r.rank if r.data_shard is None else r.data_shard for r in ordered)
-
-
-def batch_sizes_of(ranks: Sequence[RankSummary]) -> tuple[int, int] | None:
-    """Samples of the largest step, of the largest rank and of all ranks, as they were fed.
-
-    None where a rank recorded no step. A user's LightningDataModule decides on its own.
-    """
-    fed = [one.largest_step_samples or 0 for one in ranks]
-    return (max(fed), sum_over_shards(fed, data_shards_of(ranks))) if all(fed) else None
-
-
-# What a profiler saw in a few steps of one rank: ``profile/rank<r>.json``.
-#
-# Written by cells of their own only (``profile.window``, ``profile.trace``): a profiler slows what
-# it watches, so none of their steps is timed.
-
-
-@dataclass(frozen=True)
-class OperationTime:
-    """One kernel (on a CPU host: one kind of collective) by its name."""
-
-    name: str
-    calls: int
-    """In all steps of the window."""
-    ms_per_step: float
-    """Sum of its durations over the steps; those that ran side by side are all counted."""
-    communication: bool
-
-
-@dataclass(frozen=True)
-class WindowProfile:
-    """Communication and computation of one rank, from their intervals.
-
-    Intervals that overlap, on whatever streams or threads, are merged first: nothing is counted
-    twice. ``communication_ms - overlapped_ms`` is communication beside which nothing was computed.
-    """
-
-    rank: int
-    steps: int
-    """In the window."""
-    timeline: Literal["device", "host"]
-    """``device``: kernels by name; ``host``: collectives and operators of a CPU host."""
-    span_ms: float
-    """First to last of them, a step."""
-    computation_ms: float
-    """A step."""
-    communication_ms: float | None
-    """A step, waiting for the other ranks inside the collectives included; None where there was
-    none."""
-    overlapped_ms: float | None
-    """The part of ``communication_ms`` during which something was computed, a step."""
-    operations: tuple[OperationTime, ...]
-    """Every collective, and the longest of the others, longest first."""
-    collectives_ms: tuple[float, ...] = ()
-    """How long each collective ran, in the order in which they began: the k-th is the same one on
-    every rank that runs as many. Empty in records from before it was kept."""
-    reduced_steps: tuple[int, ...] = ()
-    """Numbers of the steps after the window, without profiler, in which DDP reduced gradients."""
-    unreduced_steps: tuple[int, ...] = ()
-    """Those in which it did not (``no_sync``), in blocks between the others: the replicas drift
-    apart, and the model is thrown away. The step records tell how long each took."""
-    trace: str | None = None
-    """File name of the Chrome trace beside this record; None where none was asked for."""
-    missing: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def not_overlapped_ms(self) -> float | None:
-        """Communication with nothing computed beside it, a step."""
-        if self.communication_ms is None or self.overlapped_ms is None:
-            return None
-        return self.communication_ms - self.overlapped_ms
-
-
-def trace_name(rank: int) -> str:
-    """File name of a rank's Chrome trace within the cell's folder ``profile``."""
-    return f"rank{rank}.trace.json.gz"
-
-
-def save_profile(folder: CellFolder, profile: WindowProfile) -> None:
-    """Write ``profile/rank<r>.json``, atomically."""
-    save_json(folder.profile_path / f"rank{profile.rank}.json", profile)
-
-
-def load_profiles(folder: CellFolder) -> tuple[WindowProfile, ...]:
-    """Of every rank that left one, in the order of ranks. Raises RecordError for a damaged one."""
-    paths = folder.profile_path.glob("rank*.json")
-    named = sorted((int(p.stem.removeprefix("rank")), p) for p in paths if p.stem[4:].isdecimal())
-    return tuple(load_json(path, WindowProfile) for _, path in named)
-
-
-# Which samples a rank really fed in its first epoch, by index.
-#
-# Under data parallelism the ranks' sets must be disjoint and together cover the data. Whether they
-# do is read from what was fed, not from what the sampler was told.
-
-
-# What numpy, zipfile and zlib raise for an archive that was cut off or garbled.
-_DAMAGED = (
-    OSError, EOFError, KeyError, TypeError, ValueError, MemoryError, OverflowError, RuntimeError,
-    zipfile.BadZipFile, zlib.error,
-)  # fmt: skip
-
-
-MOST_UNPACKED = 2**30
-"""Bytes: 134 million samples of one rank."""
-
-
-@dataclass(frozen=True)
-class ShardIndices:
-    """The first epoch of one rank."""
-
-    rank: int
-    indices: npt.NDArray[np.int64]
-    """Dataset indices in the order they were drawn, shape ``[samples]``; repeats are kept."""
-    dataset_size: int
-    epoch_complete: bool
-    """False when training stopped inside the first epoch: coverage cannot be judged then."""
-    data_shard: int | None = None
-    """Which part of the data this rank was to feed; ranks that share one were to feed the same
-    samples (stages of a pipeline, parts of a tensor). None: a part of its own."""
-
-
-def write_shard(path: Path, shard: ShardIndices) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(
-        path,
-        indices=shard.indices.astype(np.int64),
-        dataset_size=np.int64(shard.dataset_size),
-        epoch_complete=np.bool_(shard.epoch_complete),
-        data_shard=np.int64(-1 if shard.data_shard is None else shard.data_shard),
-    )
-
-
-def read_shard(path: Path, rank: int) -> ShardIndices:
-    try:
-        # Opened here, because numpy leaves a file it cannot read open.
-        with open_record(path) as file, np.load(file) as data:
-            size = sum(part.file_size for part in data.zip.infolist())
-            if size > MOST_UNPACKED:
-                found = f"found {size:,} bytes when unpacked"
-                raise ValueError(f"{found}; allowed: up to {MOST_UNPACKED:,}; remove it")
-            return ShardIndices(
-                rank,
-                data["indices"],
-                int(data["dataset_size"]),
-                bool(data["epoch_complete"]),
-                _data_shard(data),
-            )
-    except _DAMAGED as error:
-        raise RecordError(f"{path}: cannot be read: {error}") from error
-
-
-def _data_shard(data: Mapping[str, npt.NDArray[np.int64]]) -> int | None:
-    """None also in records from before ranks could share a part of the data."""
-    number = int(data["data_shard"]) if "data_shard" in data else -1
-    return None if number < 0 else number
-
 
 PHASES: Final = (
     "data_wait",  # asking the loader until the batch is there
@@ -239,10 +67,8 @@ STEP_DTYPE: Final = np.dtype(
 
 
 WARMUP: Final = 1
-"""Flag of a step that is excluded from every timing."""
+"""Flag of a step that is excluded from every timing. Bit 2 of older files means nothing now."""
 
-
-# Bit 2 is set in older files, where a process was stopped; it means nothing any more.
 
 STEP_SCHEMA_VERSION: Final = 2
 
@@ -258,14 +84,8 @@ _MOST_IN_BLOCK = 2**15
 """Rows: a reader that follows the file holds a whole block, of 3.5 MB then."""
 
 
-_ROW = struct.Struct("<qqiiI" + "f" * 18)
-
-
-assert _ROW.size == STEP_DTYPE.itemsize
-
-
 class StepWriter:
-    """Appends step rows to a file. Not for the training thread: it formats and writes."""
+    """Appends step rows to a file. Not for the training thread: it writes."""
 
     def __init__(self, path: Path, epoch_offset_ns: int | None = None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -286,24 +106,6 @@ class StepWriter:
         self._file.write(line)
         self._file.flush()
 
-    def append(
-        self,
-        step: int,
-        start_ns: int,
-        epoch: int,
-        samples: int,
-        flags: int,
-        host_ms: Mapping[str, float | None],
-        device_ms: Mapping[str, float | None] | None,
-    ) -> None:
-        """Write one row. ``host_ms`` and ``device_ms`` map PHASES, ``step`` and ``arrival`` to ms.
-
-        A missing key or None is recorded as missing.
-        """
-        times = [_nan(line.get(name)) for line in (host_ms, device_ms or {}) for name in _TIMES]
-        self.largest_samples = max(self.largest_samples, samples)
-        self._write_block(_ROW.pack(step, start_ns, epoch, samples, flags, *times))
-
     def append_rows(self, rows: npt.NDArray[np.void]) -> None:
         """Write rows of ``STEP_DTYPE``, one element a step."""
         self.largest_samples = int(rows["samples"].max(initial=self.largest_samples))
@@ -322,10 +124,6 @@ class StepWriter:
 
     def close(self) -> None:
         self._file.close()
-
-
-def _nan(value: float | None) -> float:
-    return math.nan if value is None else value
 
 
 @dataclass(frozen=True)
@@ -366,7 +164,7 @@ class StepSeries:
 class StepParser:
     """Makes rows of a step file's bytes, given in order and in pieces of any size.
 
-    A fault raises ValueError with its words. Nothing can be parsed after it.
+    Raises ValueError for a fault; nothing can be parsed after it.
     """
 
     def __init__(self) -> None:
@@ -442,15 +240,8 @@ def read_steps(path: Path, rank: int) -> StepSeries:
     Raises :class:`RecordError` for rows that no training writes or that were changed: one of them
     tells nothing of how many others are wrong.
     """
-    try:
-        data = read_record(path)
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be read: {error}") from error
     parser = StepParser()
-    try:
-        rows = parser.parse(data)
-    except ValueError as error:
-        raise RecordError(f"{path}: {error}; the steps are left out") from error
+    rows = parse_series(path, parser)
     if parser.epoch_offset_ns is None:
         raise RecordError(f"{path}: the header is torn")
     fault = _fault(rows)
@@ -472,23 +263,156 @@ def _fault(rows: npt.NDArray[np.void]) -> str:
     return ""
 
 
-class StepTail(Tail):
-    """Rows of ``STEP_DTYPE`` from a rank's step file."""
+_DAMAGED = (
+    OSError, EOFError, KeyError, TypeError, ValueError, MemoryError, OverflowError, RuntimeError,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+"""What numpy, zipfile and zlib raise for an archive that was cut off or garbled."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._parser = StepParser()
+
+MOST_UNPACKED = 2**30
+"""Bytes: 134 million samples of one rank."""
+
+
+@dataclass(frozen=True)
+class ShardIndices:
+    """Which samples a rank really fed in its first epoch, whatever its sampler was told.
+
+    Under data parallelism the ranks' sets must be disjoint and together cover the data.
+    """
+
+    rank: int
+    indices: npt.NDArray[np.int64]
+    """Dataset indices in the order they were drawn, shape ``[samples]``; repeats are kept."""
+    dataset_size: int
+    epoch_complete: bool
+    """False when training stopped inside the first epoch: coverage cannot be judged then."""
+    data_shard: int | None = None
+    """Which part of the data this rank was to feed; ranks that share one were to feed the same
+    samples (stages of a pipeline, parts of a tensor). None: a part of its own."""
+
+
+def write_shard(path: Path, shard: ShardIndices) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(
+        path,
+        indices=shard.indices.astype(np.int64),
+        dataset_size=np.int64(shard.dataset_size),
+        epoch_complete=np.bool_(shard.epoch_complete),
+        data_shard=np.int64(-1 if shard.data_shard is None else shard.data_shard),
+    )
+
+
+def read_shard(path: Path, rank: int) -> ShardIndices:
+    """Raises :class:`RecordError` for an archive that is damaged or unpacks to too much."""
+    try:
+        # Opened here, because numpy leaves a file it cannot read open.
+        with open_record(path) as file, np.load(file) as data:
+            size = sum(part.file_size for part in data.zip.infolist())
+            if size > MOST_UNPACKED:
+                found = f"found {size:,} bytes when unpacked"
+                raise ValueError(f"{found}; allowed: up to {MOST_UNPACKED:,}; remove it")
+            # Older records have no part: ranks could not share one.
+            part = int(data["data_shard"]) if "data_shard" in data else -1
+            return ShardIndices(
+                rank,
+                data["indices"],
+                int(data["dataset_size"]),
+                bool(data["epoch_complete"]),
+                None if part < 0 else part,
+            )
+    except _DAMAGED as error:
+        raise RecordError(f"{path}: cannot be read: {error}") from error
+
+
+def sum_over_shards(fed: Sequence[int], data_shards: Sequence[int] | None) -> int:
+    """Samples fed by all ranks, those of ranks that share a part of the data once."""
+    return sum(dict(zip(data_shards or range(len(fed)), fed, strict=True)).values())
+
+
+def data_shards_of(ranks: Sequence[RankSummary]) -> tuple[int, ...]:
+    """The part of the data each rank fed, in the order of ranks."""
+    ordered = sorted(ranks, key=lambda r: r.rank)
+    return tuple(r.rank if r.data_shard is None else r.data_shard for r in ordered)
+
+
+def batch_sizes_of(ranks: Sequence[RankSummary]) -> tuple[int, int] | None:
+    """Samples of the largest step, of the largest rank and of all ranks, as they were fed.
+
+    None where a rank recorded no step. A user's LightningDataModule decides on its own.
+    """
+    fed = [one.largest_step_samples or 0 for one in ranks]
+    return (max(fed), sum_over_shards(fed, data_shards_of(ranks))) if all(fed) else None
+
+
+@dataclass(frozen=True)
+class OperationTime:
+    """One kernel (on a CPU host: one kind of collective) by its name."""
+
+    name: str
+    calls: int
+    """In all steps of the window."""
+    ms_per_step: float
+    """Sum of its durations over the steps; those that ran side by side are all counted."""
+    communication: bool
+
+
+@dataclass(frozen=True)
+class WindowProfile:
+    """Communication and computation of one rank, from their intervals.
+
+    Intervals that overlap, on whatever streams or threads, are merged first: nothing is counted
+    twice. A profiler slows what it watches: cells of their own write it, and none of their steps is
+    timed.
+    """
+
+    rank: int
+    steps: int
+    """In the window."""
+    timeline: Literal["device", "host"]
+    """``device``: kernels by name; ``host``: collectives and operators of a CPU host."""
+    span_ms: float
+    """First to last of them, a step."""
+    computation_ms: float
+    """A step."""
+    communication_ms: float | None
+    """A step, waiting for the other ranks inside the collectives included; None where there was
+    none."""
+    overlapped_ms: float | None
+    """The part of ``communication_ms`` during which something was computed, a step."""
+    operations: tuple[OperationTime, ...]
+    """Every collective, and the longest of the others, longest first."""
+    collectives_ms: tuple[float, ...] = ()
+    """How long each collective ran, in the order in which they began: the k-th is the same one on
+    every rank that runs as many. Empty in records from before it was kept."""
+    reduced_steps: tuple[int, ...] = ()
+    """Numbers of the steps after the window, without profiler, in which DDP reduced gradients."""
+    unreduced_steps: tuple[int, ...] = ()
+    """Those in which it did not (``no_sync``), in blocks between the others: the replicas drift
+    apart, and the model is thrown away. The step records tell how long each took."""
+    trace: str | None = None
+    """File name of the Chrome trace beside this record; None where none was asked for."""
+    missing: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def epoch_offset_ns(self) -> int | None:
-        """Add to ``start_ns`` for Unix time; None until the header was read."""
-        return self._parser.epoch_offset_ns
+    def not_overlapped_ms(self) -> float | None:
+        """Communication with nothing computed beside it, a step."""
+        if self.communication_ms is None or self.overlapped_ms is None:
+            return None
+        return self.communication_ms - self.overlapped_ms
 
-    def read(self) -> npt.NDArray[np.void]:
-        """Whole rows added since the last call. Raises RecordError, :class:`ReplacedError`."""
-        data = self._read()
-        self._position += len(data)
-        try:
-            return self._parser.parse(data)
-        except ValueError as error:
-            raise RecordError(f"{self.path}: {error}") from error
+
+def trace_name(rank: int) -> str:
+    """File name of a rank's Chrome trace within the cell's folder ``profile``."""
+    return f"rank{rank}.trace.json.gz"
+
+
+def save_profile(folder: CellFolder, profile: WindowProfile) -> None:
+    """Write ``profile/rank<r>.json``, atomically."""
+    save_json(folder.profile_path / f"rank{profile.rank}.json", profile)
+
+
+def load_profiles(folder: CellFolder) -> tuple[WindowProfile, ...]:
+    """Profiles in the order of ranks, of those that left one. Raises :class:`RecordError`."""
+    paths = numbered_files(folder.profile_path, "rank", ".json")
+    return tuple(load_json(path, WindowProfile) for _, path in paths)

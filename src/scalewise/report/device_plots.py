@@ -14,10 +14,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from scalewise.analysis import Analysis, Configuration, LoadBalance, Metric, Run, number
+from scalewise.analysis import Analysis, Configuration, LoadBalance, Run, number
 from scalewise.records import GRADES, DeviceSeries, SampledDevice, cv_percent, cv_text, grade
 from scalewise.report import plot_style
-from scalewise.report.device_tables import DeviceMemory, balanced_runs, device_memory
+from scalewise.report.balance_tables import balanced_runs
+from scalewise.report.device_tables import DeviceMemory, device_memory
 from scalewise.report.plot_style import Draw
 
 _MOST_LINES: Final = 12
@@ -57,39 +58,24 @@ def device_plots(analysis: Analysis) -> dict[str, Draw]:
 
 
 def balance(analysis: Analysis) -> Figure | None:
-    """Arrival of every rank, and the CVs across ranks with their grades."""
+    """Arrival of every rank against the mean of its configuration."""
     configs = [c for c in analysis.measured if any(r.balance for r in c.runs)]
     if not configs:
         return None
     ranks = max(c.runs[0].world_size for c in configs)
     height = 2.0 + max(0.55, 0.11 * ranks) * len(configs)
-    made = plot_style.figure(plot_style.WIDTH_IN + 1, height)
-    left, right = plot_style.grid_of_panels(made, 1, 2, 2, sharey=True)
+    made = plot_style.figure(plot_style.WIDTH_IN, height)
+    axes = made.subplots()
     for row, config in enumerate(configs):
-        _arrivals(left, row, config)
-    left.axvline(0, color=plot_style.GREY, lw=1)
-    most = max(map(abs, left.get_xlim()))
+        _arrivals(axes, row, config)
+    axes.axvline(0, color=plot_style.GREY, lw=1)
+    most = max(map(abs, axes.get_xlim()))
     reach = max(most * 1.1, 1.0)  # below 1 % the ranks arrive together: do not zoom into noise
-    left.set_xlim(-reach, reach)
-    metrics: dict[str, Metric] = {
-        "arrival": "arrival_cv_percent",
-        "memory": "memory_cv_percent",
-        "CPU time" if configs[0].is_cpu else "utilisation": "utilization_cv_percent",
-        "power": "power_cv_percent",
-    }
-    cvs = {
-        name: [None if (f := c.estimate(metric)) is None else f.value for c in configs]
-        for name, metric in metrics.items()
-    }
-    _cv_bars(right, cvs)
-    plot_style.name_rows(left, [c.label for c in configs])
-    left.set_title("arrival of each rank (rank 0 on top)", fontsize=11)
-    left.set_xlabel("against the mean of the ranks (%)")
-    right.set_title("CV across ranks: only arrival judges load", fontsize=11)
-    right.set_xlabel("CV (%)")
-    for axes in (left, right):
-        plot_style.tidy(axes)
-    plot_style.legend_below(made, plot_style.entries_of(right), 4)
+    axes.set_xlim(-reach, reach)
+    plot_style.name_rows(axes, [c.label for c in configs])
+    axes.set_title("arrival of each rank (rank 0 on top)", fontsize=11)
+    axes.set_xlabel("against the mean of the ranks (%)")
+    plot_style.tidy(axes)
     return made
 
 

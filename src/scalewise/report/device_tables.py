@@ -1,8 +1,7 @@
-"""What each device and rank did: load balance, memory, energy, and divided models."""
+"""What each device and rank took: memory, energy, and the parts of a divided model."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,26 +11,20 @@ from scalewise.analysis import (
     DeviceEnergy,
     DeviceUsage,
     Estimate,
-    LoadBalance,
     Run,
     estimate,
     estimate_not_negative,
     estimate_positive,
     measure_pipeline,
     number,
-    what_says_nothing,
 )
-from scalewise.records import GRADES, advice, cv_percent, cv_text, grade
-from scalewise.report.doubts import UNEVEN
-from scalewise.report.scaling_tables import counted, joules_per_1000, of
+from scalewise.records import cv_percent, cv_text, grade
+from scalewise.report.scaling_tables import joules_per_1000
 from scalewise.report.sections import (
-    NAME,
     Column,
     Note,
     Picture,
-    Read,
     Section,
-    Table,
     Verbatim,
     item,
     lines,
@@ -40,19 +33,8 @@ from scalewise.report.sections import (
     words,
 )
 
-_MOST_RUNS = 40
-"""Runs with a row of their own."""
-
-
 _MOST_GPUS = 16
 """GPUs of a configuration with a row of their own."""
-
-
-_GRADES_NOTE = (
-    "*Grade* is of the mean over runs ("
-    + ", ".join(f"{name} below {below:g} %" for name, below in GRADES.items() if below < math.inf)
-    + ", else poor). The slowest rank, and how far it is behind, are of the worst run. "
-)
 
 
 _MEMORY_NOTE = (
@@ -71,118 +53,6 @@ _ENERGY_NOTE = (
     "integrating the power samples gives over the same time, and the difference. *Idle* is the "
     "power of the GPU before the first step."
 )
-
-
-def load_balance(analysis: Analysis) -> Section:
-    """The means, then every run in the order in which they began, then what to do."""
-    more = len(balanced_runs(analysis)) - _MOST_RUNS
-    nothing = what_says_nothing(on_cpu=all(c.is_cpu for c in analysis.measured))
-    return section(
-        "load_balance",
-        "Load balance",
-        _balance_table(analysis, _GRADES_NOTE + nothing),
-        Picture("balance.png", "Arrival of each rank, and CVs across ranks"),
-        _runs_table(analysis),
-        lines([f"{more} more runs are in results.json."] if more > 0 else (), "plain"),
-        lines(_advice(analysis)),
-        Picture("balance_history.png", "Balance over time, and against training speed"),
-    )
-
-
-def _balance_table(analysis: Analysis, note: str) -> Table:
-    """CV across ranks of arrival, and beside it of memory, utilisation and power.
-
-    The first column and its grade are of the mean over runs; the rank and how far it is behind
-    are of the worst run, whose own CV stands beside them.
-    """
-    cpu = all(c.is_cpu for c in analysis.measured)
-
-    def graded(config: Configuration) -> str | None:
-        arrival = config.estimate("arrival_cv_percent")
-        return grade(arrival.value) if arrival else None
-
-    def worst(figure: str) -> Read:
-        return lambda config: getattr(_worst_balance(config), figure)
-
-    columns = (
-        NAME,
-        Column("arrival_cv", "arrival CV", "%", of("arrival_cv_percent"), estimate),
-        words("grade", "grade", graded),
-        Column("worst_cv", "worst run", "%", worst("cv_percent"), cv_text),
-        Column("slowest_rank", "its slowest rank", "", worst("slowest_rank")),
-        Column("behind_ms", "behind", "ms", worst("behind_ms"), number),
-        Column("memory_cv", "memory CV", "%", of("memory_cv_percent"), estimate),
-        Column("utilization_cv", f"{'CPU time' if cpu else 'utilisation'} CV", "%, n readings",
-               lambda c: counted(c, "utilization_cv_percent", estimate)),
-        Column("power_cv", "power CV", "%", of("power_cv_percent"), estimate),
-    )  # fmt: skip
-    balanced = [config for config in analysis.measured if _worst_balance(config)]
-    return table("balance", columns, balanced, note)
-
-
-def _worst_balance(config: Configuration) -> LoadBalance | None:
-    """That of the run whose ranks were furthest apart."""
-    found = [run.balance for run in config.runs if run.balance]
-    return max(found, key=lambda b: b.cv_percent, default=None)
-
-
-def _runs_table(analysis: Analysis) -> Table:
-    """One row a run on several devices, in the order in which the runs began."""
-
-    def share(row: BalancedRun) -> float | None:
-        found = row[2].behind_share
-        return None if found is None else 100 * found
-
-    def stretch(row: BalancedRun) -> str | None:
-        worst = max(row[2].history, key=lambda w: w.cv_percent, default=None)
-        if worst is None:
-            return None
-        return f"{cv_text(worst.cv_percent)}, steps {worst.first_step} to {worst.last_step}"
-
-    def activity(row: BalancedRun) -> str | None:
-        cv, usage = row[1].sm_activity_cv_percent, row[1].usage
-        readings = usage.activity_readings if usage else 0
-        return None if cv is None else f"{number(cv)} (n={readings})"
-
-    columns = (
-        words("run", "run", lambda row: f"{row[0].label}, repeat {row[1].cell.planned.repeat}"),
-        Column("arrival_cv", "arrival CV", "%", lambda row: row[2].cv_percent, cv_text),
-        words("grade", "grade", lambda row: row[2].grade),
-        Column("slowest_rank", "slowest rank", "", lambda row: row[2].slowest_rank),
-        Column("behind_ms", "behind", "ms", lambda row: row[2].behind_ms, number),
-        Column("behind_share", "share of the step", "%", share, number),
-        Column("last_in", "last in", "% of steps", lambda row: 100 * row[2].slowest_share, number),
-        Column("worst_stretch", "worst stretch", "CV %", stretch),
-        Column("activity_cv", "SM activity CV", "%, n readings", activity),
-        Column("samples_per_s", "samples/s", "global", lambda row: row[1].samples_per_s, number),
-    )
-    title = "Run by run, in the order in which they began"
-    return table("balance_runs", columns, balanced_runs(analysis)[:_MOST_RUNS], title=title)
-
-
-BalancedRun = tuple[Configuration, Run, LoadBalance]
-
-
-def balanced_runs(analysis: Analysis) -> list[BalancedRun]:
-    """Runs whose balance was measured, in the order in which they began."""
-    found = [(c, run, run.balance) for c in analysis.measured for run in c.runs if run.balance]
-    return sorted(found, key=lambda one: one[1].cell.result.started_at if one[1].cell.result else 0)
-
-
-def _advice(analysis: Analysis) -> Iterator[str]:
-    """What to do about each configuration; the rank that is named is that of its worst run.
-
-    Ranks that launch in turns arrive as far apart as one that is slow: a grade alone accuses none.
-    """
-    for config in analysis.measured:
-        worst, arrival = _worst_balance(config), config.estimate("arrival_cv_percent")
-        if worst is not None and arrival is not None:
-            graded = grade(arrival.value)
-            limits = {found.limit for found in analysis.diagnoses.get(config.config_id, ())}
-            said = advice(graded, worst.slowest_rank, on_cpu=config.is_cpu)
-            if graded in ("fair", "poor") and not limits & UNEVEN:
-                said = "the diagnosis names no rank: see what it does name"
-            yield f"{config.label} ({graded}): {said}"
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from scalewise.analysis import Analysis, number
 from scalewise.records import (
     Backend,
     CollectiveRate,
-    CopyRate,
     DoctorReport,
     PairRate,
     RankMeasurements,
@@ -19,21 +18,15 @@ from scalewise.report.sections import (
     Column,
     Line,
     Lines,
-    Read,
     Section,
     Table,
+    Where,
     item,
     lines,
     section,
     table,
     words,
 )
-
-_SPREAD_NOTE = (
-    "Times are medians over repetitions; *spread* is from the fastest to the slowest of them, in "
-    "percent of the median."
-)
-
 
 _BANDWIDTHS = (
     "algorithm bandwidth: bytes / time. Bus bandwidth: times 2(n-1)/n for all-reduce, "
@@ -42,18 +35,8 @@ _BANDWIDTHS = (
 )
 
 
-_GEMM = ("fp32", "tf32", "bf16", "fp16", "fp8")
-
-
-_DIRECTIONS = {"h2d": "host to device", "d2h": "device to host"}
-
-
-_COPIES = {
-    "pinned": ("pinned", False),
-    "pinned, all at once": ("pinned", True),
-    "pageable": ("pageable", False),
-}
-"""Words to the host's memory and whether all devices copied at once."""
+_DIRECTIONS = ("h2d", "d2h")
+"""How kinds of copies between a host and a device begin."""
 
 
 def doctor_sections(report: DoctorReport) -> list[Section]:
@@ -134,7 +117,7 @@ def _devices(report: DoctorReport) -> Table:
 def _device_cells(rank: RankMeasurements) -> Iterator[tuple[str, str]]:
     for gemm in rank.gemm:
         label = f"product {gemm.precision}, TFLOP/s"
-        yield label, f"{gemm.tflops:.3g} (spread {_spread(gemm.timing)}, n={gemm.size})"
+        yield label, f"{number(gemm.tflops)} (spread {_spread(gemm.timing)}, n={gemm.size})"
     for copy in rank.copies:
         kind = f"{copy.kind.replace('_', ' ')}, {'all at once' if copy.together else 'alone'}"
         own = "copy in memory, read+write" if copy.kind in ("device", "host") else kind
@@ -190,18 +173,25 @@ def _pairs(report: DoctorReport) -> Table:
     return table("pairs", columns, report.pairs, title="Pairs, point to point (GB/s)")
 
 
-def _collectives(report: DoctorReport, backend: Backend) -> Table:
+def _collectives(report: DoctorReport, backend: Backend, *, few: bool = False) -> Table:
+    """Each collective at every size; with ``few`` at the least, a middle and the largest."""
     rates = [rate for rate in report.collectives if rate.backend == backend]
+    ranks = max((rate.ranks for rate in rates), default=0)
+    if few:
+        by_kind: dict[str, list[CollectiveRate]] = {}
+        for rate in sorted(rates, key=lambda rate: rate.bytes):
+            by_kind.setdefault(rate.collective, []).append(rate)
+        rates = [found[at] for found in by_kind.values()
+                 for at in dict.fromkeys((0, (len(found) - 1) // 2, len(found) - 1))]  # fmt: skip
     columns = (
         words("collective", "collective", lambda rate: rate.collective.replace("_", "-")),
         Column("size", "size", "", lambda rate: rate.bytes, size_text),
-        Column("time_us", "time us", "", lambda rate: rate.timing.median_us, "{:.1f}".format),
+        Column("time_us", "time us", "", lambda rate: rate.timing.median_us, "{:,.1f}".format),
         Column("spread", "spread", "", lambda rate: rate.timing, _spread),
         Column("algorithm", "alg. GB/s", "", lambda rate: rate.algorithm_gb_s, rate_text),
         Column("bus", "bus GB/s", "", lambda rate: rate.bus_gb_s, rate_text),
         Column("data", "data", "", lambda rate: rate.correct, _data_word),
     )
-    ranks = max((rate.ranks for rate in rates), default=0)
     title = f"Collectives, {backend}, {ranks} ranks"
     return table(f"collectives_{backend}", columns, rates, title=title)
 
@@ -228,12 +218,16 @@ def examined(analysis: Analysis) -> Section:
     report = analysis.doctor
     if report is None:
         return section("doctor", "")
-    tables = (_ceilings(report), _copies(report), _three_sizes_of_each(report))
+    backends: tuple[Backend, ...] = ("nccl", "gloo")
+    tables = (_devices(report), _pairs(report),
+              *(_collectives(report, backend, few=True) for backend in backends))  # fmt: skip
+    where: Where = "page" if analysis.measured else "both"
     return section(
         "doctor",
         "What the doctor found",
         lines(_doctor_lines(report, measured=bool(analysis.measured))),
-        *(replace(one, where="page" if analysis.measured else "both") for one in tables),
+        *(replace(one, where=where) for one in tables),
+        lines(_BANDWIDTHS, "faint", where),
     )
 
 
@@ -267,82 +261,6 @@ def _lost_copies(report: DoctorReport) -> Iterator[str]:
                 f"copies between host and rank {rank.rank} not measured: its examination ended "
                 f"at {rank.stage!r}"
             )
-
-
-def _named(report: DoctorReport, rank: RankMeasurements) -> str:
-    return f"{rank.rank}: {report.devices[rank.rank].device.name}"
-
-
-def _ceilings(report: DoctorReport) -> Table:
-    """Rates of every examined device: matrix products by number format, copies, launches."""
-
-    def gemm(precision: str) -> Read:
-        return lambda rank: max(
-            (g.tflops for g in rank.gemm if g.precision == precision), default=None
-        )
-
-    def copy(rank: RankMeasurements) -> float | None:
-        found = (c.gb_s for c in rank.copies if c.kind in ("device", "host"))
-        return max(found, default=None)
-
-    def launch(rank: RankMeasurements) -> float | None:
-        found = (c.timing.median_us for c in rank.launch if c.kind == "stream")
-        return min(found, default=None)
-
-    columns = (
-        words("device", "device", lambda rank: _named(report, rank)),
-        *(Column(name, f"{name} GEMM", "TFLOP/s", gemm(name), number) for name in _GEMM),
-        Column("memory_copy", "memory copy", "GB/s", copy, number),
-        Column("launch", "launch", "us", launch, number),
-    )
-    return table("ceilings", columns, report.ranks)
-
-
-def _copies(report: DoctorReport) -> Table:
-    """GB/s of each device and direction; empty where no device has a memory of its own."""
-    columns = (
-        words("device", "device", item(0)),
-        words("copy", "copy", item(1)),
-        *(Column(how, how, "GB/s", item(i), rate_text) for i, how in enumerate(_COPIES, 2)),
-    )
-    rows = []
-    for rank in report.ranks:
-        for direction, how in _DIRECTIONS.items():
-            rates = [_copy_rate(rank.copies, f"{direction}_{memory}", together)
-                     for memory, together in _COPIES.values()]  # fmt: skip
-            if any(rate is not None for rate in rates):
-                rows.append((_named(report, rank), how, *rates))
-    return table("copies", columns, rows)
-
-
-def _copy_rate(copies: Sequence[CopyRate], kind: str, together: bool) -> float | None:
-    found = (rate.gb_s for rate in copies if rate.kind == kind and rate.together is together)
-    return next(found, None)
-
-
-def _three_sizes_of_each(report: DoctorReport) -> Table:
-    """Time and bus bandwidth of every collective at the least, a middle and the largest size."""
-
-    def name(rate: CollectiveRate) -> str:
-        text = f"{rate.backend} {rate.collective.replace('_', '-')}, {size_text(rate.bytes)}"
-        return text if rate.correct else f"{text}: WRONG DATA"
-
-    columns = (
-        words("collective", "collective", name),
-        Column("ranks", "ranks", "", lambda rate: rate.ranks),
-        Column("time_us", "time", "us", lambda rate: rate.timing.median_us, "{:,.1f}".format),
-        Column("spread", "spread", "", lambda rate: rate.timing, _spread),
-        Column("bus", "bus bandwidth", "GB/s", lambda rate: rate.bus_gb_s, rate_text),
-    )
-    by_kind: dict[tuple[str, str], list[CollectiveRate]] = {}
-    for rate in report.collectives:
-        by_kind.setdefault((rate.backend, rate.collective), []).append(rate)
-    rows = []
-    for rates in by_kind.values():
-        ordered = sorted(rates, key=lambda rate: rate.bytes)
-        places = dict.fromkeys((0, (len(ordered) - 1) // 2, len(ordered) - 1))
-        rows += [ordered[place] for place in places]
-    return table("collectives", columns, rows, _SPREAD_NOTE)
 
 
 def rate_text(gb_s: float) -> str:

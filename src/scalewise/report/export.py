@@ -18,7 +18,6 @@ from scalewise.analysis import (
     bounds_nothing,
     cost_ratio,
     figure_as_plain,
-    is_timed,
     mean_anatomy,
     outliers,
     typical_speedup,
@@ -127,9 +126,7 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         "energy_j_per_run": figure_as_plain(config.estimate("energy_j")),
         **cost_tables.cost_as_plain(analysis, config),
         "outlier_runs": to_plain(outliers(config.values("samples_per_s"))),
-        "verdict": scaling_tables.verdict(analysis, config)
-        if is_timed(config.cells[0].config)
-        else None,
+        "verdict": scaling_tables.verdict(analysis, config),
         "invalid": to_plain(analysis.invalid.get(config.config_id, ())),
         "comparison": _pair(pair) if pair else None,
         "refused": refused and {"reason": refused.reason, "differing": to_plain(refused.differing)},
@@ -230,9 +227,7 @@ def _csv_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         "timeline": anatomy[2] if anatomy else None,
         "main_limit": diagnoses[0].limit if diagnoses else None,
         "main_limit_ms": diagnoses[0].ms if diagnoses else None,
-        "verdict": scaling_tables.verdict(analysis, config)
-        if is_timed(config.cells[0].config)
-        else None,
+        "verdict": scaling_tables.verdict(analysis, config),
         "seed_label": pair.seed_label if pair else None,
         "reason": _reason(analysis, config),
     }

@@ -13,6 +13,7 @@ from scalewise.analysis import (
     Estimate,
     Metric,
     estimate,
+    is_timed,
     mean_anatomy,
     number,
     phase_word,
@@ -99,6 +100,8 @@ def of(metric: Metric) -> Read:
 
 def verdict(analysis: Analysis, config: Configuration) -> str | None:
     """The word in every table and file; None where there is nothing to judge."""
+    if not is_timed(config.cells[0].config):
+        return None
     if config.config_id in analysis.invalid:
         return "invalid"
     pair = analysis.pair(config)

@@ -6,9 +6,9 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Literal
 
 from scalewise.config import in_one_line
 from scalewise.records import (
@@ -21,8 +21,9 @@ from scalewise.records import (
     TrackingRecord,
     current_attempt,
 )
-from scalewise.tracking.rows import CellRows, Row
+from scalewise.tracking.rows import CellRows
 from scalewise.tracking.tracker import (
+    Row,
     RunInfo,
     RunSummary,
     Tracker,
@@ -54,38 +55,48 @@ def open_tracker(name: str) -> Tracker:
     raise TrackerError(f"found tracker {name!r}; allowed: trackio, wandb")
 
 
-# One thread a tracker: whatever one of them does, the other goes on.
-
-
-_STILL_RUNNING: Final = "the mirror ended before this run was read back"
-
-
-_Status: TypeAlias = Literal["synced", "incomplete", "failed"]
-
-
 Report = Callable[[str, TrackerState], None]
-"""Called with the run's id and its state, once, when the run is over for this tracker."""
+"""Called with the tracker's name and the state of a run, once, when the run is over for it."""
 
 
 @dataclass
 class _Run:
+    """A run in one tracker."""
+
     info: RunInfo
     report: Report
     handle: TrackerRun | None = None
     handed_over: int = 0
     problem: str | None = None
 
-    @property
-    def location(self) -> str:
-        return f"{self.info.tracking.project}/{self.info.name}"
+    def started(self) -> TrackerRun:
+        assert self.handle is not None
+        return self.handle
 
-    def state(self, status: _Status, read_back: int | None, problem: str | None) -> TrackerState:
-        location = self.location if self.handle is None else self.handle.location
-        return TrackerState(status, self.handed_over, read_back, location, problem)
+    def log(self, rows: Sequence[Row]) -> None:
+        self.started().log(rows)
+        self.handed_over += sum(row.alert is None for row in rows)
+
+    def finish(self, summary: RunSummary) -> None:
+        self.started().finish(summary)
+        self.handed_over += bool(summary.values)
+
+    def read_back(self) -> tuple[int | None, str | None]:
+        """Rows as the tracker counts them, and what is wrong with that if anything is."""
+        try:
+            count = self.started().read_back()
+        except Exception as error:
+            return None, f"it could not be read back: {_problem(error)}"
+        if count is not None and count != self.handed_over:
+            return count, f"{self.handed_over} rows were handed over and {count} found there"
+        return count, self.started().shortcoming
 
 
 class Lane:
-    """Hands the runs of one tracker their rows, in order, on a thread of its own."""
+    """Hands the runs of one tracker their rows, in order, on a thread of its own.
+
+    Whatever one tracker does, the others go on.
+    """
 
     def __init__(
         self,
@@ -100,16 +111,15 @@ class Lane:
         self._runs: dict[str, _Run] = {}
         self._tracker: Tracker | None = None
         self._said: set[str] = set()
-        self._thread = threading.Thread(target=self._serve, name=f"mirror-{name}", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._serve, name=f"mirror-{name}", daemon=True).start()
 
     def start_run(self, info: RunInfo, report: Report) -> None:
-        self._runs[info.run_id] = run = _Run(info, report)
+        run = self._runs[info.run_id] = _Run(info, report)
         self._work.put(lambda: self._attempt(run, lambda: self._start(run)))
 
     def log(self, run_id: str, rows: Sequence[Row]) -> None:
         run = self._runs[run_id]
-        self._work.put(lambda: self._attempt(run, lambda: _log(run, rows)))
+        self._work.put(lambda: self._attempt(run, lambda: run.log(rows)))
 
     def finish_run(self, run_id: str, summary: RunSummary, problem: str | None) -> None:
         """Close the run and read it back. ``problem`` is what the mirror knows to be wrong."""
@@ -125,8 +135,8 @@ class Lane:
     def abandon(self) -> None:
         """Report every run that is still open as incomplete: nobody waits for it any longer."""
         for run in list(self._runs.values()):
-            problem = run.problem or _STILL_RUNNING
-            self._close(run, run.state("failed" if run.problem else "incomplete", None, problem))
+            problem = run.problem or "the mirror ended before this run was read back"
+            self._close(run, "failed" if run.problem else "incomplete", None, problem)
 
     def _serve(self) -> None:
         while True:
@@ -153,23 +163,27 @@ class Lane:
         run.handle = self._tracker.start_run(run.info)
 
     def _finish(self, run: _Run, summary: RunSummary, problem: str | None) -> None:
-        def close() -> None:
-            assert run.handle is not None
-            run.handle.finish(summary)
-            run.handed_over += bool(summary.values)
-
-        self._attempt(run, close)
+        self._attempt(run, lambda: run.finish(summary))
         if run.problem is not None:
-            self._close(run, run.state("failed", None, run.problem))
+            self._close(run, "failed", None, run.problem)
             return
-        read_back, doubt = _read_back(run)
+        read_back, doubt = run.read_back()
         problem = doubt or problem
         if problem is not None:
             self._say(problem)
-        self._close(run, run.state("incomplete" if problem else "synced", read_back, problem))
+        self._close(run, "incomplete" if problem else "synced", read_back, problem)
 
-    def _close(self, run: _Run, state: TrackerState) -> None:
+    def _close(
+        self,
+        run: _Run,
+        status: Literal["synced", "incomplete", "failed"],
+        read_back: int | None,
+        problem: str | None,
+    ) -> None:
         if self._runs.pop(run.info.run_id, None) is not None:
+            planned = f"{run.info.tracking.project}/{run.info.name}"
+            location = planned if run.handle is None else run.handle.location
+            state = TrackerState(status, run.handed_over, read_back, location, problem)
             run.report(self.name, state)
 
     def _say(self, problem: str) -> None:
@@ -179,40 +193,8 @@ class Lane:
             self._complain(f"{self.name}: {problem} (training and the records are not affected)")
 
 
-def _log(run: _Run, rows: Sequence[Row]) -> None:
-    assert run.handle is not None
-    for row in rows:
-        if row.alert is not None:
-            run.handle.alert(row.id, row.time, row.step, row.alert)
-            continue
-        if row.kind == "metrics":
-            run.handle.log(row.id, row.time, row.step, row.values)
-        else:
-            run.handle.log_system(row.id, row.time, row.values)
-        run.handed_over += 1
-    run.handle.flush()
-
-
-def _read_back(run: _Run) -> tuple[int | None, str | None]:
-    """Rows as the tracker counts them, and what is wrong with that if anything is."""
-    assert run.handle is not None
-    try:
-        count = run.handle.read_back()
-    except Exception as error:
-        return None, f"it could not be read back: {_problem(error)}"
-    if count is not None and count != run.handed_over:
-        return count, f"{run.handed_over} rows were handed over and {count} found there"
-    return count, run.handle.shortcoming
-
-
 def _problem(error: BaseException) -> str:
     return in_one_line(error, with_class=not isinstance(error, TrackerError))
-
-
-LaneOf = Callable[[str], Lane]
-
-
-_UNFINISHED = "the cell had not ended when the mirror did"
 
 
 class CellMirror:
@@ -221,7 +203,7 @@ class CellMirror:
     def __init__(
         self,
         cell: CellFolder,
-        lane_of: LaneOf,
+        lane_of: Callable[[str], Lane],
         complain: Callable[[str], None],
         planned: PlannedCell | None = None,
         sweep: Path | None = None,
@@ -231,28 +213,28 @@ class CellMirror:
         self._complain = complain
         self._planned = planned
         self._sweep = sweep
-        self._open: _OpenRun | None = None
+        self._open: _OpenTry | None = None
         self._done: tuple[int, int] | None = None
         """Number and stamp of the try that needs nothing more."""
         self._settled = False
         self._said: str | None = None
 
-    def poll(self, *, closing: bool = False) -> bool:
-        """Hand over what is new. Returns whether the run is open in the trackers."""
+    def poll(self, *, closing: bool = False) -> None:
+        """Hand over what is new."""
         if self._settled:
-            return False
+            return
         try:
             self._poll(closing)
         except (RecordError, OSError) as error:
             self._say(str(error))
-        return self._open is not None
 
     def close(self) -> None:
         """No more records will come: hand over what there is and end the run as it stands."""
         self.poll(closing=True)
         if self._open is not None:
-            self._open.finish(self._open.attempt, self._read(final=False) or _UNFINISHED)
-            self._open = None
+            problem = self._read(self._open, final=False)
+            unfinished = "the cell had not ended when the mirror did"
+            self._finish(self._open, self._open.attempt, problem or unfinished)
 
     def _poll(self, closing: bool) -> None:
         attempt = current_attempt(self._cell)
@@ -261,30 +243,36 @@ class CellMirror:
         identity = (attempt.number, attempt.stamp)
         if self._open is not None and self._open.identity != identity:
             # A retry has begun: the records of the try before it are gone.
-            self._finish_overtaken()
+            failed = {a.number: a for a in self._cell.attempts()}.get(self._open.attempt.number)
+            ended = replace(self._open.attempt, result=None, failure=failed)
+            overtaken = "a retry began before all its records were mirrored"
+            self._finish(self._open, ended, overtaken)
         if self._open is None and self._done != identity:
-            self._start(attempt)
+            self._done = identity
+            self._open = self._start(attempt)
         if self._open is not None:
             # The sweep samples the devices once more when the result is there: what is read a poll
             # after that is all.
             done = attempt.result is not None
             final = attempt.has_ended and (closing or not done or self._open.is_done)
-            problem = self._read(final=final)
+            problem = self._read(self._open, final=final)
             self._open.is_done = done
             if problem is not None or final:
-                self._open.finish(attempt, problem)
-                self._open = None
+                self._finish(self._open, attempt, problem)
                 self._settled = done
 
-    def _start(self, attempt: CurrentAttempt) -> None:
-        self._done = (attempt.number, attempt.stamp)
+    def _start(self, attempt: CurrentAttempt) -> _OpenTry | None:
+        """Begin a run in every tracker that does not hold all of this try already."""
         config = self._cell.load_config()
         info = run_info(self._cell, config, attempt, self._planned, self._sweep)
-        known = self._synced(attempt)
+        record = self._cell.load_tracking()
+        states = record.trackers if record and record.attempt == attempt.number else {}
+        # Mirrored again, it would be there twice.
+        known = {name: state for name, state in states.items() if state.status == "synced"}
         lanes = [self._lane_of(n) for n in info.tracking.trackers if n not in known]
         if not lanes:
             self._settled = attempt.result is not None
-            return
+            return None
         rows = CellRows(
             self._cell,
             log_every_n_steps(config),
@@ -294,46 +282,29 @@ class CellMirror:
             since_ns=0 if attempt.result is not None else attempt.stamp,
             one_model=trains_one_model(config),
         )
-        awaited = {lane.name for lane in lanes}
-        book = _Book(self._cell, attempt.number, known, awaited, self._complain)
+        opened = _OpenTry(self._cell, attempt, info.run_id, rows, lanes, known, self._complain)
         for lane in lanes:
-            lane.start_run(info, book.report)
-        self._open = _OpenRun(self._cell, attempt, info.run_id, rows, lanes, book)
+            lane.start_run(info, opened.report)
+        return opened
 
-    def _synced(self, attempt: CurrentAttempt) -> dict[str, TrackerState]:
-        """Trackers that hold all of this try already: mirroring it again would double it."""
-        record = self._cell.load_tracking()
-        if record is None or record.attempt != attempt.number:
-            return {}
-        return {n: s for n, s in record.trackers.items() if s.status == "synced"}
-
-    def _read(self, *, final: bool) -> str | None:
+    def _read(self, opened: _OpenTry, *, final: bool) -> str | None:
         """Hand over new rows. Returns what is wrong with the records, if anything is."""
-        assert self._open is not None
-        rows = []
+        rows: list[Row] = []
         problem = None
         try:
-            for row in self._open.rows.read(final=final):
+            for row in opened.rows.read(final=final):
                 rows.append(row)
-        except ReplacedError as error:
+        except (ReplacedError, RecordError) as error:
             problem = str(error)
-        except RecordError as error:
-            problem = str(error)
-            self._say(problem)
-        alerts = [row.alert.title for row in rows if row.alert is not None]
-        if alerts:
-            self._open.book.note_alerts(alerts)
-        if rows:
-            for lane in self._open.lanes:
-                lane.log(self._open.run_id, rows)
+            if isinstance(error, RecordError):
+                self._say(problem)
+        opened.log(rows)
         return problem
 
-    def _finish_overtaken(self) -> None:
-        assert self._open is not None
-        number = self._open.attempt.number
-        failures = {a.number: a for a in self._cell.attempts()}
-        ended = CurrentAttempt(number, self._open.attempt.stamp, None, failures.get(number))
-        self._open.finish(ended, "a retry began before all its records were mirrored")
+    def _finish(self, opened: _OpenTry, attempt: CurrentAttempt, problem: str | None) -> None:
+        summary = run_summary(self._cell, attempt, opened.rows.windows)
+        for lane in opened.lanes:
+            lane.finish_run(opened.run_id, summary, problem)
         self._open = None
 
     def _say(self, problem: str) -> None:
@@ -342,8 +313,8 @@ class CellMirror:
             self._complain(f"tracking: {self._cell.name}: {problem}")
 
 
-class _OpenRun:
-    """A try that is in the trackers and not closed there."""
+class _OpenTry:
+    """A try that is in the trackers and not closed there; it keeps ``tracking.json`` true."""
 
     def __init__(
         self,
@@ -351,58 +322,45 @@ class _OpenRun:
         attempt: CurrentAttempt,
         run_id: str,
         rows: CellRows,
-        lanes: list[Lane],
-        book: _Book,
+        lanes: Sequence[Lane],
+        known: Mapping[str, TrackerState],
+        complain: Callable[[str], None],
     ) -> None:
         self._cell = cell
+        self._complain = complain
         self.attempt = attempt
         self.identity = (attempt.number, attempt.stamp)
         self.run_id = run_id
         self.rows = rows
         self.lanes = lanes
-        self.book = book
         self.is_done = False
         """Whether its result was there at the last poll."""
-
-    def finish(self, attempt: CurrentAttempt, problem: str | None) -> None:
-        summary = run_summary(self._cell, attempt, self.rows.windows)
-        for lane in self.lanes:
-            lane.finish_run(self.run_id, summary, problem)
-
-
-class _Book:
-    """Collects what the lanes report of a try and keeps ``tracking.json`` true meanwhile."""
-
-    def __init__(
-        self,
-        cell: CellFolder,
-        attempt: int,
-        known: Mapping[str, TrackerState],
-        awaited: set[str],
-        complain: Callable[[str], None],
-    ) -> None:
-        self._cell = cell
-        self._complain = complain
-        self._attempt = attempt
         self._lock = threading.Lock()
         pending = TrackerState("incomplete", 0, None, "", "the mirror has not finished")
-        self._states = {**known, **dict.fromkeys(sorted(awaited), pending)}
-        self._alerts: list[str] = []
+        names = sorted(lane.name for lane in lanes)
+        self._states = {**known, **dict.fromkeys(names, pending)}
+        self._alerts: tuple[str, ...] = ()
         self._save()
 
-    def note_alerts(self, titles: list[str]) -> None:
-        with self._lock:
-            self._alerts += titles
-            self._save()
+    def log(self, rows: Sequence[Row]) -> None:
+        """Hand rows to every lane."""
+        alerts = [row.alert.title for row in rows if row.alert is not None]
+        if alerts:
+            with self._lock:
+                self._alerts += tuple(alerts)
+                self._save()
+        for lane in self.lanes if rows else ():
+            lane.log(self.run_id, rows)
 
     def report(self, tracker: str, state: TrackerState) -> None:
+        """Record how the run stands in one tracker; called from the thread of its lane."""
         with self._lock:
             self._states[tracker] = state
             self._save()
 
     def _save(self) -> None:
         try:
-            record = TrackingRecord(dict(self._states), self._attempt, tuple(self._alerts))
+            record = TrackingRecord(dict(self._states), self.attempt.number, self._alerts)
             self._cell.save_tracking(record)
         except OSError as error:
             self._complain(f"tracking: {self._cell.name}: tracking.json not written: {error}")

@@ -39,7 +39,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("WANDB_SILENT", "true")
     # Nor does it take the tracebacks of their own log files on a full disk.
     logging.raiseExceptions = False
-    # These take their processor time when imported, so only now.
     mirror = SweepMirror(arguments.folder, single_cell=arguments.cell)
     if arguments.once:
         return mirror.finish(arguments.finish_timeout_s)
@@ -52,9 +51,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def yield_processor() -> None:
-    """Take processor time only when nothing else wants it; children and threads inherit it."""
+    """Take processor time only when nothing else wants it; children and threads inherit it.
+
+    Libraries may have started threads of their own while they were imported.
+    """
     try:
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        _schedule(os.SCHED_IDLE)
     except (OSError, AttributeError):
         os.nice(19)
 
@@ -64,9 +66,15 @@ def reclaim_processor() -> None:
 
     An unprivileged process may not be allowed to; then it goes on with what is left over.
     """
+    with contextlib.suppress(PermissionError):
+        _schedule(os.SCHED_OTHER)
+
+
+def _schedule(policy: int) -> None:
+    """Set the policy of every thread of this process."""
     for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(PermissionError, ProcessLookupError):
-            os.sched_setscheduler(int(task.name), os.SCHED_OTHER, os.sched_param(0))
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setscheduler(int(task.name), policy, os.sched_param(0))
 
 
 class _Lifeline:
@@ -122,9 +130,6 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="seconds the trackers have to take the rest (default: 60)",
     )
     return parser.parse_args(argv)
-
-
-# All cells of a sweep, mirrored by one process.
 
 
 def _to_stderr(line: str) -> None:

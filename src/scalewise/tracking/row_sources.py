@@ -1,4 +1,4 @@
-"""Steps, of which there may be thousands a second, as one row a window for the trackers."""
+"""Device samples and steps as rows for the trackers: named by device, and one a window of steps."""
 
 from __future__ import annotations
 
@@ -20,9 +20,6 @@ from scalewise.records import (
     SampledDevice,
     build,
 )
-
-# Device samples as rows for the trackers, named by device.
-
 
 _METRICS: Final = tuple(
     f.name for f in fields(DeviceSample) if f.name not in ("id", "throttle_reasons", "processes")

@@ -3,132 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
 
 from scalewise.records import (
     Alert,
     CellFolder,
     DataError,
-    LineTail,
+    LineParser,
     MetricRow,
     RecordError,
     RowKey,
     RowKeys,
-    StepTail,
+    StepParser,
+    Tail,
     build,
+    grade,
     mean_over_ranks,
     weights_of,
 )
 from scalewise.tracking.row_sources import DeviceRows, StepWindows, WindowRow
-from scalewise.tracking.tracker import metric_name
-
-# Alerts for the trackers: those that the sampler recorded, and imbalance across ranks.
-
-
-POOR_CV_PERCENT: Final = 20.0
-"""From here on the grade of a balance is poor."""
-
+from scalewise.tracking.tracker import Row, metric_name
 
 _PATIENCE: Final = 3
 """Windows in a row (half a second or more each): a checkpoint makes a rank late once."""
 
 
-class ImbalanceWatch:
-    """Says once that the arrival of the ranks stays poorly balanced."""
-
-    def __init__(self) -> None:
-        self._in_a_row = 0
-        self._said = False
-
-    def check(self, when: float, window: WindowRow) -> Alert | None:
-        """The alert that this window, ending at Unix time ``when``, gives rise to."""
-        cv = window.values.get("balance/arrival_cv_percent")
-        self._in_a_row = self._in_a_row + 1 if cv is not None and cv >= POOR_CV_PERCENT else 0
-        if cv is None or self._said or self._in_a_row < _PATIENCE:
-            return None
-        self._said = True
-        arrivals = {
-            name.removeprefix("balance/rank_").removesuffix("_arrival_ms"): ms
-            for name, ms in window.values.items()
-            if name.startswith("balance/rank_")
-        }
-        slowest = max(arrivals, key=lambda rank: arrivals[rank])
-        others = [ms for rank, ms in arrivals.items() if rank != slowest]
-        late_ms = arrivals[slowest] - sum(others) / len(others)
-        return Alert(
-            when,
-            "warn",
-            "imbalance",
-            "",
-            f"rank {slowest} holds the others back",
-            f"arrival CV {cv:.1f} % (poor) over {_PATIENCE} windows in a row: rank {slowest} is "
-            f"ready {late_ms:.2f} ms a step after the mean of the others",
-        )
-
-
-def build_alert(path: Path, line: Mapping[str, Any]) -> Alert:
-    """The alert in a line of a device series. Raises :class:`RecordError`."""
-    try:
-        return build(Alert, line["alert"])
-    except DataError as error:
-        raise RecordError(f"{path}: {error}") from error
-
-
-# What the metrics of several ranks come to, as soon as all of them have recorded a step.
-
-
-class RankMeans:
-    """Matches the rows of all ranks, whichever of them come first."""
-
-    def __init__(self, world_size: int) -> None:
-        self._world_size = world_size
-        self._keys: dict[int, RowKeys] = {}
-        self._waiting: dict[RowKey, dict[int, MetricRow]] = {}
-
-    def add(self, rank: int, row: MetricRow) -> dict[str, float]:
-        """One more row of ``rank``, in order; returns the means if it was the last of its step.
-
-        A metric has a mean if every rank has recorded it and it is finite on all of them. A loss of
-        unknown numbers of samples (older records) has none, unless all ranks agree on it.
-        """
-        key = self._keys.setdefault(rank, RowKeys()).key(row)
-        rows = self._waiting.setdefault(key, {})
-        rows[rank] = row
-        if len(rows) < self._world_size:
-            return {}
-        return _means([one for _, one in sorted(self._waiting.pop(key).items())])
-
-
-def _means(rows: list[MetricRow]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for name in rows[0].values:
-        if not all(name in row.values for row in rows):
-            continue
-        values, weights = [row.values[name] for row in rows], weights_of(name, rows)
-        if weights is None and len(set(values)) > 1:
-            continue
-        mean = mean_over_ranks(values, weights)
-        if mean is not None:
-            found[name] = mean
-    return found
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row for a tracker."""
-
-    kind: Literal["metrics", "system", "alert"]
-    id: str
-    """Its place in the records: the same row always has the same id."""
-    time: float
-    """Unix time."""
-    step: int
-    """Optimizer step; 0 for device readings."""
-    values: dict[str, float]
-    alert: Alert | None = None
-    """Present if and only if the kind is ``alert``, which has no values."""
+LineTail = Tail[list[dict[str, Any]]]
+StepTail = Tail[npt.NDArray[np.void]]
 
 
 class CellRows:
@@ -154,7 +60,7 @@ class CellRows:
         self._ranks = world_size
         self._means = RankMeans(world_size) if one_model and world_size > 1 else None
         self._metrics: dict[int, LineTail] = {}
-        self._steps: dict[int, StepTail] = {}
+        self._steps: dict[int, tuple[StepTail, StepParser]] = {}
         self._devices: dict[str, tuple[LineTail, DeviceRows]] = {}
         self._counts: dict[str, int] = {}
         self.windows = StepWindows(every_n_steps, world_size)
@@ -164,8 +70,8 @@ class CellRows:
     def read(self, *, final: bool = False) -> Iterator[Row]:
         """Rows added since the last call; with ``final`` all that is left, to the last step.
 
-        Raises RecordError for a file that is not what it should be, ``tail.ReplacedError`` for one
-        that a retry has begun anew.
+        Raises RecordError for a file that is not what it should be, ReplacedError for one that a
+        retry has begun anew.
         """
         while True:
             found = False
@@ -189,35 +95,22 @@ class CellRows:
     def _read_metrics(self) -> Iterator[Row]:
         for rank in self._cell.ranks_with_metrics():
             path = self._cell.metrics_path(rank)
-            if rank not in self._metrics:
-                if not self._is_current(path):
-                    continue
-                self._metrics[rank] = LineTail(path)
-            tail = self._metrics[rank]
-            for line in tail.read():
-                try:
-                    row = build(MetricRow, line)
-                except DataError as error:
-                    raise RecordError(f"{path}: {error}") from error
+            if rank not in self._metrics and self._is_current(path):
+                self._metrics[rank] = Tail(path, LineParser())
+            for line in self._metrics[rank].read() if rank in self._metrics else ():
+                row = _build(MetricRow, line, path)
                 row = replace(row, values={metric_name(k): v for k, v in row.values.items()})
                 # Alone it speaks for the run; among several it has seen a part of each batch.
                 prefix = f"rank_{rank}/" if self._ranks > 1 or rank else ""
                 values = {f"{prefix}{k}": v for k, v in row.values.items() if v is not None}
                 if rank == 0:
-                    values |= {
-                        "progress/epoch": float(row.epoch),
-                        "progress/samples": float(row.samples),
-                    }
-                if values:
-                    name = self._number(f"metrics/rank{rank}")
-                    yield Row("metrics", name, row.time, row.step, values)
-                yield from self._mean_row(rank, row)
-
-    def _mean_row(self, rank: int, row: MetricRow) -> Iterator[Row]:
-        """Once the last rank has come to a step: what holds for all of them."""
-        values = self._means.add(rank, row) if self._means is not None else {}
-        if values:
-            yield Row("metrics", self._number("metrics/all"), row.time, row.step, values)
+                    values["progress/epoch"] = float(row.epoch)
+                    values["progress/samples"] = float(row.samples)
+                # Once the last rank has come to a step, what holds for all of them is a row too.
+                means = self._means.add(rank, row) if self._means is not None else {}
+                for series, found in ((f"metrics/rank{rank}", values), ("metrics/all", means)):
+                    if found:
+                        yield Row("metrics", self._number(series), row.time, row.step, found)
 
     def _read_devices(self) -> Iterator[Row]:
         paths = self._cell.device_series_paths()
@@ -228,11 +121,11 @@ class CellRows:
                     continue
                 label = "" if len(paths) == 1 else f"{host[:4]}-"
                 rows = DeviceRows(self._system_interval_s, label)
-                self._devices[host] = (LineTail(path), rows)
+                self._devices[host] = (Tail(path, LineParser()), rows)
             tail, rows = self._devices[host]
             for line in tail.read():
                 if "alert" in line:
-                    yield self._alert(build_alert(path, line))
+                    yield self._alert(_build(Alert, line["alert"], path))
                     continue
                 for time, values in rows.rows(line):
                     yield Row("system", self._number(f"devices/{host}"), time, 0, values)
@@ -244,8 +137,9 @@ class CellRows:
                 path = self._cell.steps_path(rank)
                 if not self._is_current(path):
                     continue
-                self._steps[rank] = StepTail(path)
-            rows = self._steps[rank].read()
+                parser = StepParser()
+                self._steps[rank] = (Tail(path, parser), parser)
+            rows = self._steps[rank][0].read()
             if len(rows):
                 found = True
                 self.windows.add(rank, rows)
@@ -253,7 +147,7 @@ class CellRows:
 
     def _window_rows(self, *, final: bool) -> Iterator[Row]:
         for window in self.windows.cut(final=final):
-            offset_ns = self._steps[0].epoch_offset_ns or 0
+            offset_ns = self._steps[0][1].epoch_offset_ns or 0
             time = (window.start_ns + offset_ns) / 1e9
             self._last_step = window.step
             yield Row("metrics", self._number("steps"), time, window.step, window.values)
@@ -265,3 +159,77 @@ class CellRows:
         # Numbers would depend on how far each series was read when: mirrored again, they differ.
         name = f"alert:{alert.device_id}:{alert.title}"
         return Row("alert", name, alert.time, self._last_step, {}, alert)
+
+
+def _build(cls: type[Any], plain: object, path: Path) -> Any:
+    try:
+        return build(cls, plain)
+    except DataError as error:
+        raise RecordError(f"{path}: {error}") from error
+
+
+class RankMeans:
+    """Matches the rows of all ranks, whichever of them come first."""
+
+    def __init__(self, world_size: int) -> None:
+        self._world_size = world_size
+        self._keys: dict[int, RowKeys] = {}
+        self._waiting: dict[RowKey, dict[int, MetricRow]] = {}
+
+    def add(self, rank: int, row: MetricRow) -> Mapping[str, float]:
+        """One more row of ``rank``, in order; returns the means if it was the last of its step.
+
+        A metric has a mean if every rank has recorded it and it is finite on all of them. A loss of
+        unknown numbers of samples (older records) has none, unless all ranks agree on it.
+        """
+        key = self._keys.setdefault(rank, RowKeys()).key(row)
+        waiting = self._waiting.setdefault(key, {})
+        waiting[rank] = row
+        if len(waiting) < self._world_size:
+            return {}
+        rows = [one for _, one in sorted(self._waiting.pop(key).items())]
+        found: dict[str, float] = {}
+        for name in rows[0].values:
+            if not all(name in one.values for one in rows):
+                continue
+            values, weights = [one.values[name] for one in rows], weights_of(name, rows)
+            if weights is None and len(set(values)) > 1:
+                continue
+            mean = mean_over_ranks(values, weights)
+            if mean is not None:
+                found[name] = mean
+        return found
+
+
+class ImbalanceWatch:
+    """Says once that the arrival of the ranks stays poorly balanced."""
+
+    def __init__(self) -> None:
+        self._in_a_row = 0
+        self._said = False
+
+    def check(self, when: float, window: WindowRow) -> Alert | None:
+        """The alert that this window, ending at Unix time ``when``, gives rise to."""
+        cv = window.values.get("balance/arrival_cv_percent")
+        is_poor = cv is not None and grade(cv) == "poor"
+        self._in_a_row = self._in_a_row + 1 if is_poor else 0
+        if self._said or self._in_a_row < _PATIENCE:
+            return None
+        self._said = True
+        arrivals = {
+            name.removeprefix("balance/rank_").removesuffix("_arrival_ms"): ms
+            for name, ms in window.values.items()
+            if name.startswith("balance/rank_")
+        }
+        slowest = max(arrivals, key=lambda rank: arrivals[rank])
+        others = [ms for rank, ms in arrivals.items() if rank != slowest]
+        late_ms = arrivals[slowest] - sum(others) / len(others)
+        return Alert(
+            when,
+            "warn",
+            "imbalance",
+            "",
+            f"rank {slowest} holds the others back",
+            f"arrival CV {cv:.1f} % (poor) over {_PATIENCE} windows in a row: rank {slowest} is "
+            f"ready {late_ms:.2f} ms a step after the mean of the others",
+        )

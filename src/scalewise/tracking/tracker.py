@@ -1,9 +1,9 @@
-"""A cell in the words of a tracker: name, group, tags, configuration, summary."""
+"""What a tracker is, and a cell in its words: name, group, tags, configuration, summary."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -23,15 +23,26 @@ from scalewise.records import (
 )
 from scalewise.tracking.row_sources import StepWindows
 
-# What a tracker is to the mirror: the one seam through which rows leave the records.
-
-
-Values = Mapping[str, float]
-"""One row: names as in the records to finite numbers. What is missing is left out, never zero."""
-
 
 class TrackerError(Exception):
     """A tracker that cannot do what it was asked, in one line."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row for a tracker."""
+
+    kind: Literal["metrics", "system", "alert"]
+    id: str
+    """Its place in the records: the same row always has the same id."""
+    time: float
+    """Unix time."""
+    step: int
+    """Optimizer step; 0 for device readings."""
+    values: Mapping[str, float]
+    """Finite numbers by the names of the records. What is missing is left out, never zero."""
+    alert: Alert | None = None
+    """Present if and only if the kind is ``alert``, which has no values."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +74,7 @@ class RunSummary:
 
 
 class TrackerRun(Protocol):
-    """A run being mirrored. Every method may raise; the mirror says so and goes on without it.
-
-    ``row_id`` is the place of the row in the records: the same row always has the same one.
-    """
+    """A run being mirrored. Every method may raise; the mirror says so and goes on without it."""
 
     @property
     def location(self) -> str:
@@ -76,23 +84,14 @@ class TrackerRun(Protocol):
     def shortcoming(self) -> str | None:
         """What keeps a run that lost no row from being where it was wanted; None as a rule."""
 
-    def log(self, row_id: str, time: float, step: int, values: Values) -> None:
-        """Hand over metrics at an optimizer step; ``time`` is Unix time."""
-
-    def log_system(self, row_id: str, time: float, values: Values) -> None:
-        """Hand over device readings at Unix time ``time``."""
-
-    def alert(self, row_id: str, time: float, step: int, alert: Alert) -> None:
-        """Tell people of a condition. It is no row and does not count as one."""
-
-    def flush(self) -> None:
-        """Let go of whatever is buffered here."""
+    def log(self, rows: Sequence[Row]) -> None:
+        """Hand over rows, and let go of them."""
 
     def finish(self, summary: RunSummary) -> None:
         """Log the summary and close the run. Counts as one row if it has values."""
 
     def read_back(self) -> int | None:
-        """Rows of the run as the tracker counts them; None where it does not."""
+        """Rows of the run as the tracker counts them, without alerts; None where it does not."""
 
 
 class Tracker(Protocol):
@@ -114,17 +113,6 @@ _TAG_GROUPS = ("model", "dataset", "strategy", "precision", "execution", "optimi
 
 
 _DEFAULT_LOG_EVERY_N_STEPS = 50
-
-
-def tracking_config(config: Mapping[str, Any]) -> TrackingConfig:
-    """The cell's own choice of trackers; the default where its configuration has none.
-
-    Raises RecordError if it is not a valid one.
-    """
-    try:
-        return build(TrackingConfig, config.get("tracking") or {}, "tracking")
-    except DataError as error:
-        raise RecordError(str(error)) from error
 
 
 def log_every_n_steps(config: Mapping[str, Any]) -> int:
@@ -154,8 +142,14 @@ def run_info(
     planned: PlannedCell | None,
     sweep: Path | None,
 ) -> RunInfo:
-    """What the trackers are told about a try at a cell before its first row."""
-    tracking = tracking_config(config)
+    """What the trackers are told about a try at a cell before its first row.
+
+    Raises RecordError for a choice of trackers that is not valid.
+    """
+    try:
+        tracking = build(TrackingConfig, config.get("tracking") or {}, "tracking")
+    except DataError as error:
+        raise RecordError(str(error)) from error
     about = {
         "folder": str(cell.path.resolve()),
         "attempt": attempt.number,
@@ -182,7 +176,9 @@ def run_summary(cell: CellFolder, attempt: CurrentAttempt, windows: StepWindows)
     used: dict[str, Any] = {}
     if attempt.result is not None:
         values |= _result_values(attempt.result)
-        used = _optimizer(attempt.result)
+        own = attempt.result.ranks[0].own_optimizer
+        if own is not None:
+            used = {"optimizer": {"name": f"the module's own ({own})"}}
         outcome = {
             "state": "finished",
             "attempts": attempt.result.attempt,
@@ -198,10 +194,12 @@ def run_summary(cell: CellFolder, attempt: CurrentAttempt, windows: StepWindows)
 
 
 def _result_values(result: CellResult) -> dict[str, float]:
+    """Figures of the whole run; metrics of models that never met are told rank by rank."""
     lead = result.ranks[0]
     peaks = [r.peak_allocated_mib for r in result.ranks]
+    each = {f"rank_{r.rank}/{name}": v for r in result.ranks for name, v in r.metrics.items()}
     values: dict[str, float | None] = {
-        **_last_metrics(result),
+        **(each if result.models > 1 else last_metrics(result.ranks)),
         "parameters_total": lead.parameters_total,
         "parameters_trainable": lead.parameters_trainable,
         "world_size": result.world_size,
@@ -217,19 +215,6 @@ def _result_values(result: CellResult) -> dict[str, float]:
     return {f"summary/{name}": float(v) for name, v in known.items()}
 
 
-def _optimizer(result: CellResult) -> dict[str, Any]:
-    """What stands in the configuration's place where a user's LightningModule built its own."""
-    own = result.ranks[0].own_optimizer
-    return {} if own is None else {"optimizer": {"name": f"the module's own ({own})"}}
-
-
-def _last_metrics(result: CellResult) -> dict[str, float | None]:
-    """The last values of metrics, of all ranks together; of models that never met, one by one."""
-    if result.models > 1:
-        return {f"rank_{r.rank}/{name}": v for r in result.ranks for name, v in r.metrics.items()}
-    return last_metrics(result.ranks)
-
-
 def _provenance(cell: CellFolder) -> dict[str, Any]:
     try:
         return {"provenance": to_plain(cell.load_provenance())}
@@ -238,26 +223,19 @@ def _provenance(cell: CellFolder) -> dict[str, Any]:
 
 
 def _tags(config: Mapping[str, Any], tracking: TrackingConfig) -> tuple[str, ...]:
+    model = config.get("model")
+    target = model.get("_target_") if isinstance(model, Mapping) else None
+    # A user's class may be a LightningModule with an optimizer of its own, and a tag cannot be
+    # taken back once the module has built it.
+    own = isinstance(target, str) and not target.startswith("scalewise.")
     tags: list[str] = []
     for group in _TAG_GROUPS:
-        if group == "optimizer" and _may_bring_optimizer(config):
-            continue  # a tag cannot be taken back once the module has built another
-        chosen = config.get(group)
-        name = _name(chosen) if isinstance(chosen, Mapping) else chosen
-        if isinstance(name, str):
-            tags.append(name)
+        chosen = None if group == "optimizer" and own else config.get(group)
+        if isinstance(chosen, Mapping):
+            # A user's own class has no name but the last part of its path.
+            chosen = chosen.get("name") or str(chosen.get("_target_") or "").rpartition(".")[2]
+        if isinstance(chosen, str) and chosen:
+            tags.append(chosen)
     if isinstance(config.get("scaling"), str):
         tags.append(f"{config['scaling']} scaling")
     return tuple(dict.fromkeys([*tags, *tracking.tags]))
-
-
-def _may_bring_optimizer(config: Mapping[str, Any]) -> bool:
-    """Whether the model is a class of the user's, which may be a LightningModule."""
-    model = config.get("model")
-    target = model.get("_target_") if isinstance(model, Mapping) else None
-    return isinstance(target, str) and not target.startswith("scalewise.")
-
-
-def _name(chosen: Mapping[str, Any]) -> Any:
-    """A user's own class has no name but the last part of its path."""
-    return chosen.get("name") or str(chosen.get("_target_") or "").rpartition(".")[2] or None

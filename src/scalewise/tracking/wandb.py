@@ -11,6 +11,7 @@ import netrc
 import os
 import shutil
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from time import sleep
 from time import time as now
@@ -20,8 +21,7 @@ from urllib.parse import urlparse
 import wandb
 
 from scalewise.config import TrackingConfig
-from scalewise.records import Alert
-from scalewise.tracking.tracker import RunInfo, RunSummary, TrackerError, Values
+from scalewise.tracking.tracker import Row, RunInfo, RunSummary, TrackerError
 
 _CONNECT_S = 5.0
 
@@ -149,7 +149,8 @@ class WandbRun:
         self._log_file = Path(str(run.settings.sync_file))
         self._rows = 0
         self._last_step = 0
-        self._axes: set[str] = set()
+        self._known: set[str] = set()
+        """Names that WandB was told the x-axis of."""
 
     @property
     def location(self) -> str:
@@ -162,38 +163,31 @@ class WandbRun:
             return None
         return "the server cannot be reached; written offline: upload it with make wandb-sync"
 
-    def log(self, row_id: str, time: float, step: int, values: Values) -> None:
-        self._last_step = max(self._last_step, step)
-        self._hand_over(values, {"step": step}, time)
-
-    def log_system(self, row_id: str, time: float, values: Values) -> None:
-        self._hand_over(values, {"gpu/time": time}, time)
-
-    def _hand_over(self, values: Values, axis: dict[str, float], time: float) -> None:
-        self._rows += 1
-        (axis_name,) = axis
-        for key in (axis_name, *values):
-            if key not in self._axes:
-                self._axes.add(key)
-                if key == axis_name:
-                    self._run.define_metric(key, hidden=True)
-                else:
-                    self._run.define_metric(key, step_metric=axis_name)
-        self._run.log({**values, **axis, "_timestamp": time})
-
-    def alert(self, row_id: str, time: float, step: int, alert: Alert) -> None:
-        # Each is told once, so none of them has to wait for an earlier one.
-        level = alert.level.upper()
-        self._run.alert(alert.title, alert.text, level, wait_duration=_NO_WAIT_S)
-
-    def flush(self) -> None:
-        """WandB writes as it goes."""
+    def log(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            if row.alert is not None:
+                # Each is told once, so none of them has to wait for an earlier one.
+                level = row.alert.level.upper()
+                self._run.alert(row.alert.title, row.alert.text, level, wait_duration=_NO_WAIT_S)
+                continue
+            self._rows += 1
+            self._last_step = max(self._last_step, row.step)
+            if row.kind == "metrics":
+                axis, at = "step", float(row.step)
+            else:
+                axis, at = "gpu/time", row.time
+            for key in (axis, *row.values):
+                if key not in self._known:
+                    self._known.add(key)
+                    own = {"hidden": True} if key == axis else {"step_metric": axis}
+                    self._run.define_metric(key, **own)
+            self._run.log({**row.values, axis: at, "_timestamp": row.time})
 
     def finish(self, summary: RunSummary) -> None:
         config = dict(summary.config)
         self._run.config.update(config, allow_val_change=True)  # type: ignore[no-untyped-call]
         if summary.values:
-            self.log("summary", now(), self._last_step, summary.values)
+            self.log([Row("metrics", "summary", now(), self._last_step, summary.values)])
         self._run.finish(exit_code=0 if summary.state == "finished" else 1)
 
     def read_back(self) -> int | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fakes.step_files import append_step
 from scalewise.host import CLASS_FILES, SOURCE_SHA256
 from scalewise.records import PROTOCOL, folders, metrics, series
 from scalewise.records import files as files_module
@@ -235,7 +236,7 @@ def _write_steps(folder: folders.CellFolder, spec: Spec, rank: int) -> None:
         )
         flags = steps_module.WARMUP if step < spec.warmup else 0
         device = times if spec.kind == "cuda" else None
-        writer.append(step, clock, 0, spec.per_device, flags, times, device)
+        append_step(writer, step, clock, 0, spec.per_device, flags, times, device)
         clock += int(times["step"] * 1e6)
     writer.close()
 

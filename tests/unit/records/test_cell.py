@@ -6,7 +6,6 @@ import dataclasses
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,13 +15,10 @@ from scalewise.records import (
     CellFolder,
     CellResult,
     DeviceInfo,
-    PlannedCell,
     Provenance,
     RankError,
     RankSummary,
     RecordError,
-    SweepFolder,
-    SweepPlan,
     TrackerState,
     TrackingRecord,
 )
@@ -110,14 +106,6 @@ def test_every_record_comes_back_as_it_was_written(folder: CellFolder) -> None:
     assert folder.load_config() == {"a": 1, "text": "ü, = '\" \n", "list": [1, None]}
 
 
-def test_a_plan_comes_back(tmp_path: Path) -> None:
-    sweep = SweepFolder(tmp_path)
-    plan = SweepPlan(1.0, ("a",), 3, (PlannedCell("i", "c", "n", ("x=1",), 0, None),))
-    sweep.save_plan(plan)
-    assert sweep.load_plan() == plan
-    assert [(p.name, f.path) for p, f in sweep.cells()] == [("n", tmp_path / "n")]
-
-
 def test_a_key_that_earlier_versions_wrote_is_skipped(folder: CellFolder) -> None:
     folder.save_result(RESULT)
     path = folder.path / "result.json"
@@ -137,47 +125,12 @@ def test_a_torn_result_is_no_result(folder: CellFolder, keep: int) -> None:
         folder.load_result()
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"schema_version": 99}, "schema version 99; this scalewise reads"),
-        ({"world_size": "two"}, "world_size: found 'two'; allowed: an integer"),
-        ({"extra": 1}, "extra: unknown key"),
-    ],
-)
-def test_a_result_that_does_not_fit_says_why(
-    folder: CellFolder, change: dict[str, Any], message: str
-) -> None:
-    folder.save_result(RESULT)
-    path = folder.path / "result.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    assert not folder.is_done()
-    with pytest.raises(RecordError, match=message):
-        folder.load_result()
-
-
 def test_a_record_says_its_version_and_holds_no_nan(folder: CellFolder) -> None:
     folder.save_result(RESULT)
     assert json.loads((folder.path / "result.json").read_text())["schema_version"] == SCHEMA_VERSION
     with pytest.raises(ValueError, match="JSON"):
         folder.save_result(dataclasses.replace(RESULT, started_at=float("nan")))
     assert folder.load_result() == RESULT, "the old record must survive a refused one"
-
-
-def test_a_write_that_fails_leaves_the_old_content_and_no_litter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "record"
-    write_atomically(path, b"old")
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space"):
-        write_atomically(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def leave_a_try(folder: CellFolder, log: str) -> None:

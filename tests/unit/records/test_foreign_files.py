@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from scalewise.records import (
     CellFolder,
     RecordError,
     load_json,
-    parse_json,
     read_device_series,
     read_latest_sample,
 )
@@ -43,42 +43,32 @@ def test_a_copy_beside_a_record_is_no_record(tmp_path: Path) -> None:
     assert cell.ranks_with_steps() == cell.ranks_with_metrics() == [9, 10]
 
 
-@pytest.mark.parametrize(
-    "header",
-    [[], 3, HEADER | {"devices": 5}, HEADER | {"devices": [5]}, HEADER | {"interval_s": "long"}],
-)
-def test_a_series_of_another_kind_is_named(tmp_path: Path, header: Any) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps(header) + "\n")
-    with pytest.raises(RecordError, match=r"a\.jsonl"):
-        read_device_series(path)
+SAMPLE = {"time": 1.0, "devices": []}
 
 
 @pytest.mark.parametrize(
     ("header", "line"),
     [
-        ([], {"time": 1.0, "devices": []}),
-        (3, {"time": 1.0, "devices": []}),
-        (HEADER | {"devices": 5}, {"time": 1.0, "devices": []}),
+        ([], SAMPLE),
+        (3, SAMPLE),
+        (HEADER | {"devices": 5}, SAMPLE),
+        (HEADER | {"devices": [5]}, SAMPLE),
         (HEADER, {"time": 1.0, "devices": 5}),
         (HEADER, {"time": 1.0, "devices": [5]}),
         (HEADER, {"time": "noon", "devices": []}),
     ],
 )
-def test_a_last_sample_of_another_kind_is_named(tmp_path: Path, header: Any, line: Any) -> None:
+@pytest.mark.parametrize("read", [read_device_series, read_latest_sample])
+def test_a_series_of_another_kind_is_named(
+    tmp_path: Path, read: Callable[[Path], object], header: Any, line: Any
+) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps(header) + "\n" + json.dumps(line) + "\n")
-    with pytest.raises(RecordError, match=r"a\.jsonl: not a device series"):
-        read_latest_sample(path)
+    with pytest.raises(RecordError, match=r"a\.jsonl"):
+        read(path)
 
 
 def test_brackets_without_end_are_damage(tmp_path: Path) -> None:
-    deep = "[" * 100_000
-    with pytest.raises(ValueError, match="nested too deeply"):
-        parse_json(deep)
-    (tmp_path / "record.json").write_text(deep)
+    (tmp_path / "record.json").write_text("[" * 100_000)
     with pytest.raises(RecordError, match=r"record\.json: .*nested too deeply"):
         load_json(tmp_path / "record.json", Attempt)
-    (tmp_path / "config.yaml").write_text(deep)
-    with pytest.raises(RecordError, match=r"config\.yaml: .*levels of brackets"):
-        CellFolder(tmp_path).load_config()

@@ -536,23 +536,24 @@ class TestDoctor:
             path = write_sweep(tmp_path / name, [spec])
             shutil.copy(EXAMINED, path / "doctor.json")
             found = analyse(load_sweep(path))
-            assert ("nccl all-reduce, " in printed(found)) is (name == "examined")
-            rows = cells(found, "doctor", "collectives")
-            largest = [r for r in rows if r["collective"].startswith("nccl all-reduce")][-1]
-            assert len(rows) % 3 == 0 and "1 GiB" in largest["collective"]
+            assert ("Collectives, nccl" in printed(found)) is (name == "examined")
+            rows = cells(found, "doctor", "collectives_nccl")
+            largest = [r for r in rows if r["collective"] == "all-reduce"][-1]
+            assert len(rows) % 3 == 0 and largest["size"] == "1 GiB"
             rates = [r for r in json.loads(EXAMINED.read_text())["ranks"][0]["collectives"]
                      if (r["backend"], r["collective"]) == ("nccl", "all_reduce")]  # fmt: skip
             most = max(rates, key=lambda rate: rate["bytes"])
-            assert largest["bus"] == f"{most['bus_gb_s']:.3g}"
+            assert largest["bus"] == f"{most['bus_gb_s']:.0f}"
 
-    def test_copies_have_a_row_a_device_and_direction_or_a_reason(self, tmp_path: Path) -> None:
+    def test_copies_have_a_figure_for_each_device_or_a_reason(self, tmp_path: Path) -> None:
         path = write_sweep(tmp_path, [Spec(outcome="unfinished", config={"workload": "doctor"})])
         record = path / "doctor.json"
         plain = json.loads(EXAMINED.read_text())
         record.write_text(json.dumps(plain))
-        rows = cells(path, "doctor", "copies")
-        assert len(rows) == 2 * len(plain["ranks"])
-        assert all("-" not in row.values() for row in rows)
+        rows = cells(path, "doctor", "devices")
+        copied = [row for row in rows if row["measured"].startswith(("h2d", "d2h"))]
+        assert len(copied) == 6
+        assert all("-" not in row.values() for row in copied)
         plain["ranks"][1] |= {"copies": [], "missing": {"host staging": "cudaHostAlloc failed"}}
         plain["ranks"][0] |= {"copies": plain["ranks"][0]["copies"][:1], "stage": "copies"}
         record.write_text(json.dumps(plain))

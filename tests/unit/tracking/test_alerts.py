@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.records import RecordError
+from scalewise.records import CellFolder, RecordError
 from scalewise.tracking.row_sources import WindowRow
-from scalewise.tracking.rows import ImbalanceWatch, build_alert
+from scalewise.tracking.rows import CellRows, ImbalanceWatch
 
 
 def window(cv: float | None, slow_ms: float = 70.0) -> WindowRow:
@@ -39,6 +39,10 @@ def test_the_alert_names_the_rank_and_its_delay() -> None:
     assert (alert.level, alert.condition, alert.device_id) == ("warn", "imbalance", "")
 
 
-def test_a_line_that_is_no_alert_is_named() -> None:
-    with pytest.raises(RecordError, match=r"gpu\.jsonl"):
-        build_alert(Path("gpu.jsonl"), {"alert": {"time": 1.0, "level": "shout"}})
+def test_a_line_that_is_no_alert_is_named(tmp_path: Path) -> None:
+    cell = CellFolder(tmp_path)
+    path = cell.device_series_path("host")
+    path.parent.mkdir()
+    path.write_text('{"time": 1.0, "alert": {"time": 1.0, "level": "shout"}}\n')
+    with pytest.raises(RecordError, match=r"host\.jsonl"):
+        list(CellRows(cell, 10, 1, 1.0).read())

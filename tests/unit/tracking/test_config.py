@@ -1,3 +1,5 @@
+"""The options of ``tracking``."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -11,42 +13,32 @@ from scalewise.records import DataError, build
 CONF = Path(__file__).resolve().parents[3] / "conf" / "tracking"
 
 
-@pytest.mark.parametrize(
-    ("option", "trackers"),
-    [
-        ("both", ("trackio", "wandb")),
-        ("trackio", ("trackio",)),
-        ("wandb", ("wandb",)),
-        ("none", ()),
-    ],
-)
-def test_every_option_builds(option: str, trackers: tuple[str, ...]) -> None:
-    plain = yaml.safe_load((CONF / f"{option}.yaml").read_text(encoding="utf-8"))
-    config = build(TrackingConfig, plain, "tracking")
-    assert config.name == option
-    assert config.trackers == trackers
-
-
-def test_the_default_option_is_the_dataclass() -> None:
-    plain = yaml.safe_load((CONF / "both.yaml").read_text(encoding="utf-8"))
-    assert build(TrackingConfig, plain) == TrackingConfig()
-
-
-def test_there_is_no_option_without_a_test() -> None:
-    assert sorted(p.stem for p in CONF.glob("*.yaml")) == ["both", "none", "trackio", "wandb"]
+def test_every_option_builds_and_the_default_is_both() -> None:
+    options = {
+        path.stem: build(TrackingConfig, yaml.safe_load(path.read_text(encoding="utf-8")))
+        for path in CONF.glob("*.yaml")
+    }
+    assert {name: config.trackers for name, config in options.items()} == {
+        "both": ("trackio", "wandb"),
+        "trackio": ("trackio",),
+        "wandb": ("wandb",),
+        "none": (),
+    }
+    assert all(config.name == name for name, config in options.items())
+    assert options["both"] == TrackingConfig()
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "message"),
+    ("key", "value"),
     [
-        ("trackers", ["trackio", "mlflow"], r"tracking\.trackers\[1\]: found 'mlflow'"),
-        ("trackers", ["wandb", "wandb"], "each may be named once"),
-        ("project", "a/b", "letters, digits"),
-        ("project", "", "letters, digits"),
-        ("wandb_mode", "on", r"tracking\.wandb_mode: found 'on'"),
-        ("wandbmode", "offline", "did you mean 'wandb_mode'"),
+        ("trackers", ["trackio", "mlflow"]),
+        ("trackers", ["wandb", "wandb"]),
+        ("project", "a/b"),
+        ("project", ""),
+        ("wandb_mode", "on"),
+        ("wandbmode", "offline"),
     ],
 )
-def test_wrong_values_name_key_and_allowed(key: str, value: object, message: str) -> None:
-    with pytest.raises(DataError, match=message):
+def test_wrong_values_name_their_key(key: str, value: object) -> None:
+    with pytest.raises(DataError, match=rf"tracking\.{key}"):
         build(TrackingConfig, {key: value}, "tracking")

@@ -58,21 +58,17 @@ def test_gpus_are_named_by_index(tmp_path: Path) -> None:
     }
 
 
-def test_a_gpu_that_was_not_read_leaves_no_total(tmp_path: Path) -> None:
-    half = [DeviceSample("d0", memory_used_mib=1000), DeviceSample("d1")]
-    ((_, values),) = rows(series(tmp_path, "nvml", [(10.0, half)]))
+@pytest.mark.parametrize("others", [[DeviceSample("d1")], []])
+def test_a_gpu_that_was_not_read_or_vanished_leaves_no_total(
+    tmp_path: Path, others: list[DeviceSample]
+) -> None:
+    known = DeviceSample("d0", memory_used_mib=1000)
+    ((_, values),) = rows(series(tmp_path, "nvml", [(10.0, [known, *others])]))
     assert values == {
         "gpu/2/memory_used_mib": 1000,
         "gpu_2_memory": 1000,
         "sampler/cost_ms": 0.1,
     }
-
-
-def test_a_gpu_that_vanished_leaves_no_total(tmp_path: Path) -> None:
-    one = [DeviceSample("d0", memory_used_mib=1000, utilization_percent=50)]
-    ((_, values),) = rows(series(tmp_path, "nvml", [(10.0, one)]))
-    assert "gpu_total_memory" not in values
-    assert "gpu_avg_utilization" not in values
 
 
 def test_processes_are_labelled_as_such(tmp_path: Path) -> None:

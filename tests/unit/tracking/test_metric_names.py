@@ -10,16 +10,9 @@ from fakes.recorded_cell import RecordedCell
 from scalewise.records import CellFolder, MetricRow, MetricsWriter, current_attempt
 from scalewise.tracking.row_sources import StepWindows
 from scalewise.tracking.rows import CellRows
-from scalewise.tracking.tracker import metric_name, run_summary
+from scalewise.tracking.tracker import run_summary
 
 NO_ENCODING = "loss\ud800"
-
-
-def test_only_what_is_no_name_is_changed() -> None:
-    for name in ("val/accuracy", "größe", "two\nlines"):
-        assert metric_name(name) == name
-    assert metric_name("") == "(no name)"
-    assert metric_name(NO_ENCODING) == r"loss\ud800"
 
 
 def test_rows_have_names_that_can_be_written(tmp_path: Path) -> None:

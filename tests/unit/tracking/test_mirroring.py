@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from scalewise.records import Alert, CellFolder, TrackerState
 from scalewise.tracking.mirror import SweepMirror
-from scalewise.tracking.tracker import RunInfo, RunSummary, Tracker, TrackerRun, Values
+from scalewise.tracking.tracker import Row, RunInfo, RunSummary, Tracker, TrackerRun
 
 _FAKES = Path(__file__).resolve().parents[2] / "fakes"
 sys.path.insert(0, str(_FAKES))
@@ -23,10 +23,12 @@ from recorded_cell import RecordedCell, plan_sweep  # noqa: E402
 class ListTracker:
     """Keeps rows in lists; goes wrong where it is told to."""
 
-    def __init__(self, fault: Callable[[str], None] = lambda call: None, lost: int = 0) -> None:
+    def __init__(
+        self, fault: Callable[[str], None] = lambda call: None, lost: int | None = 0
+    ) -> None:
         self.runs: dict[str, ListRun] = {}
-        self.fault = fault
-        self.lost = lost
+        self.fault: Callable[[str], None] = lambda call: None
+        self.lost: int | None = 0
 
     def start_run(self, info: RunInfo) -> TrackerRun:
         self.fault("start")
@@ -37,7 +39,7 @@ class ListTracker:
 class ListRun:
     def __init__(self, info: RunInfo, tracker: ListTracker) -> None:
         self.info = info
-        self.rows: dict[str, tuple[float, int | None, Values]] = {}
+        self.rows: dict[str, Row] = {}
         self.summary: RunSummary | None = None
         self.alerts: list[Alert] = []
         self._tracker = tracker
@@ -45,21 +47,14 @@ class ListRun:
     location = "a list"
     shortcoming = None
 
-    def log(self, row_id: str, time: float, step: int, values: Values) -> None:
-        self._tracker.fault("log")
-        assert row_id not in self.rows
-        self.rows[row_id] = (time, step, values)
-
-    def log_system(self, row_id: str, time: float, values: Values) -> None:
-        assert row_id not in self.rows
-        self.rows[row_id] = (time, None, values)
-
-    def alert(self, row_id: str, time: float, step: int, alert: Alert) -> None:
-        self._tracker.fault("alert")
-        self.alerts.append(alert)
-
-    def flush(self) -> None:
-        self._tracker.fault("flush")
+    def log(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            self._tracker.fault(row.kind)
+            if row.alert is not None:
+                self.alerts.append(row.alert)
+                continue
+            assert row.id not in self.rows
+            self.rows[row.id] = row
 
     def finish(self, summary: RunSummary) -> None:
         self._tracker.fault("finish")
@@ -131,7 +126,7 @@ def test_all_of_a_cell_arrives(bench: Bench) -> None:
     assert not (bench.sweep.cell("beta").path / "tracking.json").exists()
 
 
-@pytest.mark.parametrize("call", ["start", "log", "flush", "finish"])
+@pytest.mark.parametrize("call", ["start", "metrics", "system", "finish"])
 def test_a_tracker_that_raises_fails_alone(bench: Bench, call: str) -> None:
     bench.trackers["wandb"].fault = fail_at(call)
     for name in ("alpha", "beta"):
@@ -147,32 +142,27 @@ def test_a_tracker_that_raises_fails_alone(bench: Bench, call: str) -> None:
         assert states["wandb"].problem == f"OSError: cannot {call}"
 
 
-def test_a_tracker_that_cannot_be_read_is_incomplete(bench: Bench) -> None:
-    bench.trackers["trackio"].fault = fail_at("read_back")
-    bench.cell("alpha", 30).succeed()
-    assert bench.mirror().finish(30) == 1
-    state = bench.states("alpha")["trackio"]
-    assert (state.status, state.read_back) == ("incomplete", None)
-    assert state.problem == "it could not be read back: OSError: cannot read_back"
-
-
-def test_a_tracker_that_counts_no_rows_is_taken_at_its_word(bench: Bench) -> None:
-    bench.trackers["wandb"].lost = None
-    bench.cell("alpha", 30).succeed()
-    assert bench.mirror().finish(30) == 0
-    state = bench.states("alpha")["wandb"]
-    assert (state.status, state.read_back) == ("synced", None)
-
-
-def test_rows_that_went_missing_are_said(bench: Bench) -> None:
-    bench.trackers["wandb"].lost = 3
+@pytest.mark.parametrize(
+    ("lost", "fault", "status", "problem"),
+    [
+        (0, "read_back", "incomplete", "it could not be read back: OSError: cannot read_back"),
+        (None, "", "synced", None),
+        (3, "", "incomplete", "rows were handed over and"),
+    ],
+)
+def test_rows_are_counted_by_the_tracker(
+    bench: Bench, lost: int | None, fault: str, status: str, problem: str | None
+) -> None:
+    bench.trackers["wandb"].lost = lost
+    bench.trackers["wandb"].fault = fail_at(fault)
     cell = bench.cell("alpha", 30)
     cell.succeed()
-    assert bench.mirror().finish(30) == 1
-    state = bench.states("alpha")["wandb"]
-    n = cell.expected_rows()
-    assert (state.status, state.handed_over, state.read_back) == ("incomplete", n, n - 3)
-    assert state.problem == f"{n} rows were handed over and {n - 3} found there"
+    assert bench.mirror().finish(30) == (status != "synced")
+    state, rows = bench.states("alpha")["wandb"], cell.expected_rows()
+    assert (state.status, state.handed_over) == (status, rows)
+    assert state.read_back == (None if fault or lost is None else rows - lost)
+    assert (problem or "") in (state.problem or "")
+    assert bench.states("alpha")["trackio"].status == "synced"
 
 
 def test_a_tracker_that_hangs_is_left_behind(bench: Bench) -> None:
@@ -190,7 +180,7 @@ def test_a_tracker_that_hangs_is_left_behind(bench: Bench) -> None:
 
 
 def test_only_the_tracker_that_lacks_something_is_done_again(bench: Bench) -> None:
-    bench.trackers["wandb"].fault = fail_at("log")
+    bench.trackers["wandb"].fault = fail_at("metrics")
     bench.cell("alpha", 30).succeed()
     assert bench.mirror().finish(30) == 1
     bench.trackers["wandb"].fault = lambda call: None

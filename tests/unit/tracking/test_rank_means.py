@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from scalewise.records import CellFolder, MetricRow, current_attempt
-from scalewise.tracking.rows import CellRows, RankMeans, Row
-from scalewise.tracking.tracker import RunSummary, run_info, run_summary, trains_one_model
+from scalewise.tracking.rows import CellRows, RankMeans
+from scalewise.tracking.tracker import Row, RunSummary, run_info, run_summary, trains_one_model
 
 _FAKES = Path(__file__).resolve().parents[2] / "fakes"
 sys.path.insert(0, str(_FAKES))

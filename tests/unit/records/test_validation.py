@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import Field
 
-from scalewise.records import DataError, build, closest, convert, to_plain
-from scalewise.records.validation import DEEPEST, shown
+from scalewise.records import DataError, build, convert, to_plain
+from scalewise.records.validation import DEEPEST
 
 
 @dataclass(frozen=True)
 class Engine:
     cylinders: Annotated[int, Field(ge=1)]
     litres: float = 1.0
-
-    FORMER_KEYS: ClassVar[frozenset[str]] = frozenset({"valves"})
 
     def __post_init__(self) -> None:
         if self.cylinders > self.litres * 8:
@@ -67,15 +65,6 @@ def test_nested_data_is_built_and_comes_back_the_same() -> None:
 
 def test_text_may_hold_bytes_that_are_none() -> None:
     assert build(Car, {**FULL, "name": "a\udcff", "extras": {"\udcff": 1}}).name == "a\udcff"
-
-
-def test_defaults_stand_where_nothing_is_given() -> None:
-    car = build(Car, {"name": "a", "engine": {"cylinders": 1}})
-    assert (car.doors, car.spare, car.tags) == ("auto", None, ())
-
-
-def test_former_keys_are_skipped() -> None:
-    assert build(Engine, {"cylinders": 2, "valves": 16}) == Engine(2)
 
 
 @pytest.mark.parametrize(
@@ -152,13 +141,3 @@ def test_a_type_that_pydantic_does_not_know_takes_its_instances() -> None:
     assert convert(Own, own, "x") is own
     with pytest.raises(DataError):
         convert(Own, 3, "x")
-
-
-def test_nothing_is_suggested_for_a_name_that_resembles_none() -> None:
-    assert closest("zzz", ["model", "dataset"]) == ""
-    assert closest("modle", ["model", "dataset"]) == " (did you mean 'model'?)"
-
-
-def test_long_values_are_cut() -> None:
-    assert len(shown(10**400)) < 100
-    assert shown(None) == "null"

@@ -1,0 +1,174 @@
+"""Series that grow: whatever byte a file ends at, what is whole is read, once, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fakes.step_files import steady_rows, write_old_rows
+from scalewise.records import (
+    DeviceSample,
+    DeviceSeriesWriter,
+    LineParser,
+    MetricRow,
+    MetricsWriter,
+    RecordError,
+    ReplacedError,
+    SampledDevice,
+    StepParser,
+    StepWriter,
+    Tail,
+    read_device_series,
+    read_metrics,
+    read_steps,
+)
+
+
+def write_metrics(path: Path) -> None:
+    with closing(MetricsWriter(path)) as writer:
+        for step in range(5):
+            writer.append(MetricRow(1.0, step, 0, 16 * step, {"loss": step / 3}))
+
+
+def write_samples(path: Path) -> None:
+    devices = (SampledDevice("GPU-0", 0, "a"),)
+    with closing(DeviceSeriesWriter(path, "host", "nvml", 1.0, devices, {})) as writer:
+        for when in range(5):
+            writer.append(float(when), {"GPU-0": DeviceSample("GPU-0", 50.0 + when)}, 0.1)
+
+
+def write_steps(path: Path) -> None:
+    rows = steady_rows(6)
+    with closing(StepWriter(path, epoch_offset_ns=12_345)) as writer:
+        for part in (rows[:1], rows[1:3], rows[3:]):
+            writer.append_rows(part)
+
+
+def write_steps_of_version_1(path: Path) -> None:
+    write_old_rows(path, steady_rows(6))
+
+
+KINDS: dict[str, tuple[Callable[[Path], None], type, Callable[[Path], Any]]] = {
+    "metrics": (write_metrics, LineParser, lambda p: [r.samples for r in read_metrics(p)]),
+    "devices": (write_samples, LineParser, lambda p: list(read_device_series(p).times)),
+    "steps": (write_steps, StepParser, lambda p: read_steps(p, 0).rows["step"].tolist()),
+    "old steps": (
+        write_steps_of_version_1,
+        StepParser,
+        lambda p: read_steps(p, 0).rows["step"].tolist(),
+    ),
+}
+
+
+def units(parsed: Any) -> list[Any]:
+    return parsed.tolist() if isinstance(parsed, np.ndarray) else list(parsed)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_that_ends_at_any_byte_is_read_up_to_its_last_whole_unit(
+    tmp_path: Path, kind: str
+) -> None:
+    write, _, read = KINDS[kind]
+    path = tmp_path / "series"
+    write(path)
+    whole, all_units = path.read_bytes(), read(path)
+    header = 0 if kind == "metrics" else whole.index(b"\n") + 1
+    counts = set()
+    for size in range(len(whole) + 1):
+        path.write_bytes(whole[:size])
+        if size < header:
+            with pytest.raises(RecordError, match=r"empty|the header is torn"):
+                read(path)
+            continue
+        found = read(path)
+        assert found == all_units[: len(found)]
+        counts.add(len(found))
+    assert max(counts) == len(all_units)
+    assert len(counts) >= 4, "each whole unit counts as soon as it is there"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_a_file_that_is_followed_gives_every_unit_once(kind: str, data: st.DataObject) -> None:
+    write, parser, _ = KINDS[kind]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "series"
+        write(path)
+        whole = path.read_bytes()
+        cuts = data.draw(st.lists(st.integers(0, len(whole)), max_size=12).map(sorted))
+        path.unlink()
+        tail = Tail(path, parser())
+        found = units(tail.read())
+        for begin, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):
+            with path.open("ab") as file:
+                file.write(whole[begin:end])
+            found += units(tail.read())
+        assert found == units(parser().parse(whole))
+        assert units(tail.read()) == []
+
+
+@pytest.mark.parametrize("content", [b'{"a": 9}\n', b'{"a": 9}\n{"a": 8}\n{"a": 7}\n', b"", None])
+def test_a_file_begun_anew_or_removed_is_noticed(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"a": 1}\n{"a": 2}\n')
+    tail = Tail(path, LineParser())
+    tail.read()
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    with pytest.raises(ReplacedError, match=r"rows\.jsonl was (begun anew|removed)"):
+        tail.read()
+
+
+@pytest.mark.parametrize(
+    ("parser", "content", "said"),
+    [
+        (LineParser, b'{"a": 1}\nnot json\n', "line 2: not JSON"),
+        (LineParser, b"[]\n", "line 1: found no JSON object"),
+        (StepParser, b"not json\n", "the header is not a step header"),
+        (StepParser, b"[]\n", "the header is not a step header"),
+        (StepParser, b'{"schema_version": 99, "dtype": [], "epoch_offset_ns": 0}\n', "version 99"),
+    ],
+)
+def test_what_is_no_series_is_named(
+    tmp_path: Path, parser: type, content: bytes, said: str
+) -> None:
+    path = tmp_path / "rows"
+    path.write_bytes(content)
+    with pytest.raises(RecordError, match=f"rows: .*{said}"):
+        Tail(path, parser()).read()
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_or_a_folder_is_named_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rows")
+    with pytest.raises(RecordError, match=r"rows: cannot be read: .* it is no regular file"):
+        Tail(tmp_path / "rows", LineParser()).read()
+    with pytest.raises(RecordError, match=r"cannot be read: .*Is a directory"):
+        Tail(tmp_path, LineParser()).read()
+
+
+def test_a_metrics_file_that_goes_on_holds_the_whole_rows_of_the_earlier_one(
+    tmp_path: Path,
+) -> None:
+    write_metrics(tmp_path / "earlier")
+    with (tmp_path / "earlier").open("ab") as file:
+        file.write(b'{"time": 3.0, "st')
+    with closing(MetricsWriter(tmp_path / "now", tmp_path / "earlier")) as writer:
+        writer.append(MetricRow(9.0, 5, 0, 80, {}))
+        assert writer.rows == 6
+    assert [row.step for row in read_metrics(tmp_path / "now")] == [0, 1, 2, 3, 4, 5]
+    (tmp_path / "earlier").write_bytes(b'{"time": 1}\n')
+    with pytest.raises(RecordError, match="earlier: line 1: step: missing"):
+        MetricsWriter(tmp_path / "again", tmp_path / "earlier")

@@ -19,10 +19,8 @@ from scalewise.records import Grade, ShardIndices, StepSeries, cv_percent, cv_te
 
 _WINDOWS = 20
 
-
 _MIN_WINDOW_STEPS = 10
 """A window of fewer steps shows their noise."""
-
 
 _MEMORY_SAYS_NOTHING = (
     "Memory balance says nothing about load under DDP: every replica holds the same parameters, "

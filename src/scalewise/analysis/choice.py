@@ -32,16 +32,9 @@ from scalewise.records import CandidateEvidence, StrategyDecision, ThresholdRule
 
 
 SMALL_PARAMETERS = 1_000_000
-
-
 MEDIUM_PARAMETERS = 5_000_000
-
-
 LARGE_PARAMETERS = 10_000_000
-
-
 BATCH_FOR_LARGE = 64
-
 
 BATCH_FOR_MEDIUM = 128
 """The published PCIe study's thresholds, kept as the baseline to compare with."""
@@ -193,7 +186,6 @@ class Width:
 
 
 Fields = tuple[tuple[str, str], ...]
-
 
 Ladder = tuple[Width, ...]
 """One workload and strategy from one device up; more devices below fewer."""

@@ -28,7 +28,7 @@ from scalewise.analysis.comparability import (
 )
 from scalewise.analysis.configuration import Configuration, configurations
 from scalewise.analysis.labels import bounds_nothing, confidence
-from scalewise.analysis.model import Cell, Sweep
+from scalewise.analysis.model import CellRecords, Sweep
 from scalewise.analysis.statistics import (
     RatioEstimate,
     detectable_effect,
@@ -153,11 +153,7 @@ def _not_excluded(match: Match) -> str:
 
 
 _WHERE = "earlier results lie in earlier/ of their folders"
-
-
 _WHY = "(sweep.rerun, or a result that could not be read)"
-
-
 _MOST_NAMED = 6
 
 
@@ -178,12 +174,12 @@ def replaced_runs(sweep: Sweep) -> list[str]:
     return found
 
 
-def _earlier_results(cell: Cell) -> int:
+def _earlier_results(cell: CellRecords) -> int:
     folders = (CellFolder(path) for path in (cell.path / "earlier").glob("*"))
     return sum(folder.has_result_file() for folder in folders if folder.name.isdecimal())
 
 
-def _named(cell: Cell, count: int) -> str:
+def _named(cell: CellRecords, count: int) -> str:
     return cell.planned.name if count == 1 else f"{cell.planned.name} ({count} times)"
 
 
@@ -193,8 +189,6 @@ def _listed(names: Sequence[str]) -> str:
 
 
 Side = Literal["A", "B"]
-
-
 SIGNIFICANT = 0.05
 
 
@@ -271,7 +265,7 @@ def _left_out(side: Side, sweep: Sweep, configs: Sequence[Configuration]) -> lis
     return [LeftOut(side, name, why) for name, why in found if why]
 
 
-def _fault(cell: Cell) -> str:
+def _fault(cell: CellRecords) -> str:
     """What is damaged of a result or of the times of a finished cell."""
     if cell.result is None:
         return cell.result_fault

@@ -25,11 +25,7 @@ from scalewise.config import HardwareConfig, Price, profile_of
 from scalewise.records import DataError, build
 
 SECONDS_PER_HOUR = 3600.0
-
-
 _PRICE, _SOURCE = "hardware.price.usd_per_hour", "hardware.price.source"
-
-
 MILLION = 1e6
 
 

@@ -38,11 +38,9 @@ from scalewise.records import PipelineRecord
 SHARE = 0.10
 """Share of a step from which communication is a limit."""
 
-
 LOST_SAVING = 1.0
 """Share of what dividing the batch should save that is lost, from which the batch is too small to
 be divided: at 1 all of it is."""
-
 
 UNEVEN_TRANSFER = 1 / 3
 """Share of the mean by which the median transfer differs where both are told: few long ones make
@@ -189,23 +187,18 @@ DRAM_BOUND_PERCENT = 60.0
 """A stream copy on an H200 reads 80 to 90 %: kernels that reach two thirds of that wait for DRAM
 most of the time."""
 
-
 COMPUTE_BOUND_PERCENT = 80.0
 """A GEMM on an H200 reads 96 %, GPT-2 124M 84 to 89 %."""
-
 
 WELL_SPENT_SHARE = 0.75
 """Share of a step that a GPU's SMs must work before computing is called its limit: where more is
 lost, something else is worth mending first, named or not."""
 
-
 THROTTLED_SAMPLES = 0.2
 """Share of the samples with a reason; a single one may be of the moment a job begins."""
 
-
 THROTTLE_LOSS = 0.03
 """Share of the clock from which heat (or a fault of the board) counts as throttling."""
-
 
 POWER_CAP_LOSS = 0.10
 """The same where nothing but the power limit holds the clock back: a healthy H200 at its limit

@@ -26,8 +26,6 @@ from scalewise.records import DeviceSample, DeviceSeries, SampledDevice, StepSer
 
 
 Floats = npt.NDArray[np.float64]
-
-
 _MIN_IDLE_SAMPLES = 3
 
 

@@ -116,7 +116,6 @@ def _same(a: float, b: float) -> bool:
 WELL_SPENT = frozenset({"compute-bound", "memory-bound"})
 """Limits that are no loss: the device does nothing but its work."""
 
-
 MOST_CONTENTION_SHARE = 1 / 3
 """Share of a step up to which computing is known without what a crowd had of it. In which phases
 the delay fell is not counted: taken to be spread like the time of the step, it may be wrong by as

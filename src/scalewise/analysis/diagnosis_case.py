@@ -99,7 +99,6 @@ def median_compute_ms(run: Run) -> float | None:
 LAUNCH_BOUND_SM_PERCENT = 50.0
 """Below this share of its cycles with work, a GPU that computes idles more than it works."""
 
-
 LEAST_CONTENTION_SHARE = 0.01
 """Share of a step from which a crowd's part of a cost is told: the figures around it have three
 digits, and a tenth of what makes a limit decides none."""

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from scalewise.analysis.model import Cell, is_profiled
+from scalewise.analysis.model import CellRecords, is_profiled
 from scalewise.host import plural
 from scalewise.records import WARMUP, DeviceSeries, RankSummary, StepSeries
 
@@ -23,7 +23,6 @@ from scalewise.records import WARMUP, DeviceSeries, RankSummary, StepSeries
 
 
 LONG_STEP_MEDIANS: Final = 2.0
-
 
 STALL_MS: Final = 100.0
 """Time beyond the median step. In the 31 runs on several H200s that a second context stalled, the
@@ -117,20 +116,14 @@ def _overlaps(
 DisturbanceCode = Literal[
     "rank_on_other_gpu", "foreign_process", "extra_memory_on_gpu0", "common_stall"
 ]
-
-
 DEVICE_CODES: Final[tuple[DisturbanceCode, ...]] = (
     "rank_on_other_gpu", "foreign_process", "extra_memory_on_gpu0",
 )  # fmt: skip
-
-
 CODES: Final[tuple[DisturbanceCode, ...]] = (*DEVICE_CODES, "common_stall")
-
 
 EXTRA_MEMORY_MIB: Final = 200.0
 """A CUDA context takes 520 MiB on an H200; replicas differ by less than 10 beyond their
 allocators."""
-
 
 _SAMPLES = 2
 """A process that is just ending is seen once."""
@@ -149,7 +142,7 @@ class Disturbance:
     """The numbers behind the text, by name and unit."""
 
 
-def disturbances(cell: Cell) -> tuple[Disturbance, ...]:
+def disturbances(cell: CellRecords) -> tuple[Disturbance, ...]:
     """Findings about a finished cell that trained; none for other cells."""
     if cell.result is None or not cell.steps:
         return ()
@@ -170,7 +163,7 @@ class _Sight:
     memory_mib: float | None
 
 
-def _device_findings(cell: Cell) -> Iterator[Disturbance]:
+def _device_findings(cell: CellRecords) -> Iterator[Disturbance]:
     assert cell.result is not None
     ranks = [rank for rank in cell.result.ranks if rank.device.kind == "cuda"]
     if not ranks:
@@ -377,7 +370,7 @@ def _memory_finding(
 # Stalls
 
 
-def _stall_findings(cell: Cell) -> Iterator[Disturbance]:
+def _stall_findings(cell: CellRecords) -> Iterator[Disturbance]:
     assert cell.result is not None
     name = cell.planned.name
     if is_profiled(cell.config):

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scalewise.analysis.comparability import flatten, is_factor
-from scalewise.analysis.model import Cell, is_examination, is_profiled, is_search
+from scalewise.analysis.model import CellRecords, is_examination, is_profiled, is_search
 from scalewise.analysis.statistics import Estimate, Interval, RatioEstimate
 from scalewise.records import PlannedCell, to_plain
 
@@ -21,18 +21,14 @@ from scalewise.records import PlannedCell, to_plain
 
 MISSING = "-"
 
-
 UNBOUNDED = 1e3
 """Upper over lower end from which an interval says nothing: three orders of magnitude."""
-
 
 _LOPSIDED = 0.05
 """How far from the middle of its interval, in halves of it, a figure is still written with ±."""
 
-
 _EQUAL = 1e-9
 """Half width, in parts of the figure, below which runs are called equal: rounding makes as much."""
-
 
 _MOST_DIGITS = 5
 """Significant digits of a figure; a doubt below the last of them is called that."""
@@ -153,7 +149,7 @@ Fields = Mapping[str, Any]
 """Dotted key to value."""
 
 
-def configuration_labels(firsts: Mapping[str, Cell]) -> dict[str, str]:
+def configuration_labels(firsts: Mapping[str, CellRecords]) -> dict[str, str]:
     """``model strategy xN``, and whatever else is needed to tell two of them apart.
 
     ``firsts`` holds a cell of each configuration by its id. What the user swept comes first,
@@ -237,7 +233,7 @@ def named(config: Mapping[str, Any], group: str) -> str | None:
     return str(chosen["name"]) if chosen.get("name") is not None else path or None
 
 
-def _base_label(cell: Cell) -> str:
+def _base_label(cell: CellRecords) -> str:
     config = cell.config
     if config is None:
         return cell.planned.name

@@ -29,7 +29,7 @@ processes are gone without a word."""
 
 
 @dataclass(frozen=True)
-class Cell:
+class CellRecords:
     """One cell of a sweep and all its records that could be read."""
 
     planned: PlannedCell
@@ -94,7 +94,7 @@ class Sweep:
     order_seed: int | None
     created_at: float | None
     """Unix time."""
-    cells: tuple[Cell, ...]
+    cells: tuple[CellRecords, ...]
     problems: tuple[str, ...] = ()
     quarantined: tuple[str, ...] = ()
     """Devices that the sweep put aside, with the evidence, one line each."""

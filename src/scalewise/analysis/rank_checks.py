@@ -28,15 +28,12 @@ SHARE = 0.10
 """Share of a step from which waiting is a limit: less than what repeats of a run differ by is
 nothing that a user could see mended."""
 
-
 STALL_SHARE = 0.05
 """Share of all time from which stalls are a limit; they are rare, so each of them is long."""
-
 
 STALL_EVENTS = 3
 """So often at least: two interruptions took 5 and 7 % of healthy runs of a small model on one H200.
 What they took is no limit then, but a doubt (:mod:`scalewise.analysis.lost_time`)."""
-
 
 RARE = 0.2
 """Share of hiccups up to which they are exceptions; beyond, the steps are of two kinds."""
@@ -108,10 +105,8 @@ LATE_SHARE = 0.10
 """Share of a step from which a late rank, or one fed more, is a limit: it is then worth more than
 what two runs of the same configuration differ by on a quiet host."""
 
-
 UNEVEN_SHARE = 0.05
 """Excess of samples from which shards are uneven: an epoch's last batch makes less of it."""
-
 
 CAUGHT_UP = 0.25
 """Share of the host's fetch time that the GPU's marks are apart from which it had caught up: with
@@ -282,7 +277,6 @@ def _cause(case: Case, rank: int) -> str:
 
 _MORE_THAN_ONCE = 1.05
 """Reductions a step from which some are redundant; an epoch's last, shorter step may add one."""
-
 
 _SHARE = 0.10
 """Share of a step from which averaging parameters counts as a limit."""

@@ -15,8 +15,6 @@ import numpy.typing as npt
 import scipy
 
 Values = Sequence[float] | npt.NDArray[np.float64]
-
-
 _LARGEST_LOG = 700.0
 
 
@@ -249,7 +247,6 @@ def detectable_effect(above: Values, below: Values, alpha: float = 0.05) -> floa
 
 LARGEST_EFFECT = 100.0
 """A ratio from which the change that runs would show is not worth a number."""
-
 
 _SCATTERS = 128
 """Points at which each of two distributions of the scatter is averaged over."""

@@ -14,23 +14,19 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from scalewise.analysis.model import Cell
+from scalewise.analysis.model import CellRecords
 from scalewise.records import PHASES, PipelineRecord, StepSeries, data_shards_of, sum_over_shards
 
 LONG_STEP_S = 2.0
 """A step below this is not long, however short the others are."""
 
-
 LONG_STEP_MEDIANS = 50.0
 """A step below so many medians of its run is not long, however slow the run is."""
 
-
 MAX_ASIDE = 3
-
 
 MAX_ASIDE_SHARE = 0.01
 """Of the timed steps. More long steps than either are how the program runs: all of them count."""
-
 
 LEAST_FOR_P99 = 100
 """Steps; of fewer a 99th percentile is the longest of them."""
@@ -332,18 +328,18 @@ class PipelineIdle:
         )
 
 
-def pipeline_of(cell: Cell) -> PipelineRecord | None:
+def pipeline_of(cell: CellRecords) -> PipelineRecord | None:
     """The schedule of the first rank; None where there is no pipeline."""
     return cell.result.ranks[0].pipeline if cell.result and cell.result.ranks else None
 
 
-def shares_samples(cell: Cell) -> bool:
+def shares_samples(cell: CellRecords) -> bool:
     """Whether ranks divide the model and not the batch: several of them feed the same samples."""
     shards = data_shards_of(cell.result.ranks) if cell.result else ()
     return len(set(shards)) < len(shards)
 
 
-def measure_pipeline(cell: Cell, anatomy: Anatomy | None) -> PipelineIdle | None:
+def measure_pipeline(cell: CellRecords, anatomy: Anatomy | None) -> PipelineIdle | None:
     """Idle time of every rank; None without a pipeline or where its phases were not timed."""
     schedule = pipeline_of(cell)
     if schedule is None or anatomy is None:

@@ -18,7 +18,7 @@ from scalewise.analysis.cost import Cost, measure_cost
 from scalewise.analysis.diagnosis_case import Diagnosis
 from scalewise.analysis.disturbances import Disturbance, disturbances
 from scalewise.analysis.mfu import MfuResult, find_doctor, measure_mfu
-from scalewise.analysis.model import Cell, Sweep, is_profiled
+from scalewise.analysis.model import CellRecords, Sweep, is_profiled
 from scalewise.analysis.scaling import Pair, Refused
 from scalewise.analysis.validity import Found
 from scalewise.analysis.verdict import MIN_EFFICIENCY
@@ -30,13 +30,8 @@ from scalewise.records import Attempt, CellFolder, DoctorReport, RecordError
 
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
-
-
 _INSTALLED = re.compile(r"/(site|dist)-packages/|/lib(64)?/python\d|^<")
-
-
 _OURS = re.compile(r"(^|/)src/scalewise/")
-
 
 _MOST_NAMED = 2
 """Cells named where many ended of the same."""
@@ -175,7 +170,7 @@ class Analysis:
         return tuple(c for c in self.configurations if c.runs and is_profiled(c.cells[0].config))
 
     @property
-    def unfinished(self) -> tuple[Cell, ...]:
+    def unfinished(self) -> tuple[CellRecords, ...]:
         """Cells without a result."""
         return tuple(c for c in self.sweep.cells if c.state != "done")
 

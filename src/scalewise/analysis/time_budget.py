@@ -41,10 +41,8 @@ PHASE_WORDS: Mapping[str, str] = {
     "other": "callbacks and loops",
 }
 
-
 IDLE = "idle: waiting for other stages"
 """What is left of a step of a pipeline: its stages wait for one another, no callback runs."""
-
 
 _WORTH_SAYING = 0.05
 """Share of a step below which an excess is not called the reason for anything."""
@@ -147,14 +145,11 @@ def _waiting(multi: Configuration) -> str:
 HICCUP_FACTOR = 3.0
 """A step beyond this many medians is a hiccup: noise of single steps stays below it."""
 
-
 WORTH_SAYING = 0.10
 """Share of all time from which hiccups, or waiting for the last rank, stand in the answer."""
 
-
 LATE_MOSTLY = 0.5
 """Share of the steps from which a rank that is last is named as the one waited for."""
-
 
 _MOST_RUNS = 3
 """Runs whose hiccups or long steps are told one by one in an answer."""

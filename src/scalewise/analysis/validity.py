@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from scalewise.analysis.balance import ShardAudit
 from scalewise.analysis.losses import divergence
-from scalewise.analysis.model import Cell
+from scalewise.analysis.model import CellRecords
 from scalewise.records import PHASES, MetricRow, RankSummary, StepSeries
 
 # Step times that cannot all be true, because the same time stands in a row or a file twice.
@@ -29,16 +29,11 @@ from scalewise.records import PHASES, MetricRow, RankSummary, StepSeries
 SAME: Final = 1e-3
 """Share by which two records of one time may differ; times below 1 us do not count."""
 
-
 _SAME_MS: Final = 1e-3
-
-
 DEVICE_SHARE: Final = 0.15
-
 
 DEVICE_S: Final = 0.5
 """A window on the device differs from the host's by less than the larger of these."""
-
 
 Times = npt.NDArray[np.float64]
 
@@ -122,7 +117,6 @@ Code = Literal[
     "superlinear",
     "invalid_baseline",
 ]
-
 
 UNTRAINED_UP_TO = 0.05
 """Share of steps without a loss up to which a run is still compared: a loop that leaves out a bad
@@ -226,7 +220,7 @@ _SHARD_FAULTS = ("every rank sees all data", "overlap", "not the same")
 
 
 def invalid_run(
-    cell: Cell, shards: ShardAudit | None, losses: Sequence[MetricRow]
+    cell: CellRecords, shards: ShardAudit | None, losses: Sequence[MetricRow]
 ) -> Iterator[Invalid]:
     """Every reason why the figures of a finished cell mean nothing.
 

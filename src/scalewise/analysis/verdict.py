@@ -65,17 +65,9 @@ def _times(runs: int) -> str:
 
 
 Verdict = Literal["invalid", "beneficial", "marginal", "prefer single", "inconclusive", "ceiling"]
-
-
 SeedLabel = Literal["beneficial", "marginal", "single"]
-
-
 BENEFICIAL_FROM = 1.1
-
-
 MARGINAL_FROM = 0.95
-
-
 MIN_EFFICIENCY = 0.5
 
 
@@ -159,13 +151,8 @@ def _spans(speedup: RatioEstimate, low: float, high: float, wanted: float) -> st
 LOOKS = (3, 5, 8, 12, 18, 26, 36)
 """Runs a side at which the data are looked at; the cap is the last look."""
 
-
 CAP = 50
-
-
 PRECISION = 0.02
-
-
 _FINAL_SHARE = 0.7
 
 
@@ -333,9 +320,7 @@ UNSTABLE_CV = 0.05
 """Run-to-run CV from which a figure carries a warning: above it three runs cannot even settle
 a difference of 10 %."""
 
-
 OUTLIER_SCORE = 3.5
-
 
 MIN_RUNS_FOR_OUTLIERS = 10
 """With three healthy runs a score above 3.5 turns up in 29 % of cases: it says nothing there."""

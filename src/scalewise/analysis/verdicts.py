@@ -41,7 +41,6 @@ LINEAR_UP_TO = 1.02
 """Efficiency up to which an interval is not called more than linear: a smaller share of the batch
 that fits a cache gains a little."""
 
-
 Diagnoses = Mapping[str, Sequence[Diagnosis]]
 """``config_id`` to what limits it."""
 
@@ -154,7 +153,6 @@ def _side(config: Configuration) -> str:
 
 MOST_FAILURES = 2
 """Runs of a configuration that may fail before no more are added: it would fail for ever."""
-
 
 Because = Literal["verdict", "precision", "cap", "failures"]
 

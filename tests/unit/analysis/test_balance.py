@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from recorded import DDP, Spec, write_sweep
 
-from scalewise.analysis import Cell, NotMeasuredError, load_sweep
+from scalewise.analysis import CellRecords, NotMeasuredError, load_sweep
 from scalewise.analysis.balance import measure_balance
 from scalewise.analysis.devices import measure_usage
 from scalewise.records import DeviceSample, advice, cv_percent, cv_text, grade
 
 
-def recorded(path: Path, spec: Spec) -> Cell:
+def recorded(path: Path, spec: Spec) -> CellRecords:
     return load_sweep(write_sweep(path, [spec])).cells[0]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.analysis import Cell, DeviceUsage, Run, load_sweep
+from scalewise.analysis import CellRecords, DeviceUsage, Run, load_sweep
 from scalewise.analysis.run import measure_run
 from scalewise.report import builder
 
@@ -17,13 +17,13 @@ GOLDEN = Path(__file__).resolve().parents[2] / "data" / "h200_single"
 
 
 @pytest.fixture(scope="module")
-def cell() -> Cell:
+def cell() -> CellRecords:
     (found,) = load_sweep(GOLDEN).cells
     return found
 
 
 @pytest.fixture(scope="module")
-def run(cell: Cell) -> Run:
+def run(cell: CellRecords) -> Run:
     return measure_run(cell)
 
 
@@ -34,13 +34,13 @@ def gpu(run: Run) -> DeviceUsage:
     return found
 
 
-def test_it_is_whole(cell: Cell) -> None:
+def test_it_is_whole(cell: CellRecords) -> None:
     assert cell.state == "done"
     assert cell.problems == ()
     assert len(cell.steps[0]) == 400
 
 
-def test_every_lane_is_there_but_for_nvlink_bytes_which_say_why(cell: Cell) -> None:
+def test_every_lane_is_there_but_for_nvlink_bytes_which_say_why(cell: CellRecords) -> None:
     (series,) = cell.devices
     known = {
         name
@@ -60,7 +60,7 @@ def test_every_lane_is_there_but_for_nvlink_bytes_which_say_why(cell: Cell) -> N
     assert not {"nvlink_tx_mib", "nvlink_rx_mib"} & known
 
 
-def test_an_idle_gpu_at_345_mhz_is_not_throttled(cell: Cell, gpu: DeviceUsage) -> None:
+def test_an_idle_gpu_at_345_mhz_is_not_throttled(cell: CellRecords, gpu: DeviceUsage) -> None:
     (series,) = cell.devices
     first = series.samples[0][gpu.device.id]
     assert (first.sm_clock_mhz, first.throttle_reasons) == (345.0, ())

@@ -131,12 +131,6 @@ def _history(
     return tuple(found)
 
 
-# Which samples the ranks fed: disjoint, complete, or not sharded at all.
-#
-# A sampler that was never applied makes every rank train on all the data: the run then takes as
-# long as on one device and "scales" at 1/N, while each epoch feeds every sample N times.
-
-
 ShardVerdict = Literal[
     "sharded", "replicated", "every rank sees all data", "overlap", "incomplete", "not the same",
     "not judged",
@@ -170,6 +164,9 @@ def audit_shards(
     shards: Sequence[ShardIndices], world_size: int, global_batch_size: int | None = None
 ) -> ShardAudit:
     """Judge the first epoch of ``world_size`` ranks from the indices they fed.
+
+    A sampler that was never applied makes every rank train on all the data: the run then takes as
+    long as on one device and "scales" at 1/N, while each epoch feeds every sample N times.
 
     Allowed are up to ``world_size - 1`` samples in two shards (a distributed sampler pads the
     last round) and less than a global batch left out (a dropped last batch).

@@ -293,7 +293,7 @@ def _older_protocol(groups: Mapping[str, Sequence[CellRecords]]) -> dict[str, As
 
     A protocol that nobody recorded is kept: its unknown provenance equals nothing.
     """
-    aside = {}
+    aside: dict[str, Aside] = {}
     for cells in groups.values():
         known = {c.planned.name: c.provenance.protocol for c in cells if c.provenance is not None}
         newest = max(known.values(), default=0)
@@ -346,7 +346,7 @@ def _other_neighbours(groups: Mapping[str, Sequence[CellRecords]]) -> dict[str, 
     unless more of the configurations have enough that shared it.
     """
     mixed = {key for key, cells in groups.items() if len({_shared(c) for c in cells}) > 1}
-    aside = {}
+    aside: dict[str, Aside] = {}
     for keys in _compared(groups) if mixed else ():
         votes = {kind: _votes([groups[key] for key in keys], kind) for kind in (True, False)}
         for key in mixed.intersection(keys):

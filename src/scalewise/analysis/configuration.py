@@ -176,15 +176,12 @@ def _workload(config: Configuration) -> tuple[str | None, str | None]:
     return config.name("model"), config.name("dataset")
 
 
-# Strong or weak scaling of scripts under the Monitor callback, which never say which they mean.
-#
-# Lightning's batch is per process, so each such fit is recorded as weak scaling. A script that
-# divides its batch among its devices means the same global batch: strong scaling. Which of the two
-# a fit on several devices is shows beside those on one device, and on one device it is both.
-
-
 def read_scaling(configs: Sequence[Configuration]) -> tuple[Configuration, ...]:
     """Monitored fits on several devices as the scaling in which fewest fields differ.
+
+    Lightning's batch is per process, so each such fit is recorded as weak scaling. A script that
+    divides its batch among its devices means the same global batch: strong scaling. Which of the
+    two a fit on several devices is shows beside those on one device, and on one device it is both.
 
     Weak, as recorded, where both fit: with a single device of either batch.
     """
@@ -238,9 +235,6 @@ def _strong(cell: CellRecords) -> CellRecords:
 
 def _monitored(config: Configuration) -> bool:
     return is_monitored(config.cells[0].config)
-
-
-# What pruning was asked for, and whether the run came as far.
 
 
 _NEAR_ENOUGH = 0.01

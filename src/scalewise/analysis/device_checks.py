@@ -9,6 +9,7 @@ import numpy as np
 
 from scalewise.analysis.diagnosis_case import (
     LAUNCH_BOUND_SM_PERCENT,
+    SHARE,
     Case,
     Diagnosis,
     StageActivity,
@@ -34,9 +35,6 @@ from scalewise.analysis.steps import (
     timeline,
 )
 from scalewise.records import PipelineRecord
-
-SHARE = 0.10
-"""Share of a step from which communication is a limit."""
 
 LOST_SAVING = 1.0
 """Share of what dividing the batch should save that is lost, from which the batch is too small to
@@ -180,9 +178,6 @@ def _makes_idle(found: Division, case: Case) -> bool:
     )
 
 
-# Limits that lie in the devices: what fills them, what slows their clocks, their memory.
-
-
 DRAM_BOUND_PERCENT = 60.0
 """A stream copy on an H200 reads 80 to 90 %: kernels that reach two thirds of that wait for DRAM
 most of the time."""
@@ -282,20 +277,13 @@ def _above_median_ms(case: Case, rank: int) -> float:
     return float(np.maximum(0.0, compute - np.median(compute)).mean()) if compute.size else 0.0
 
 
-# Limits that lie in the schedule of a pipeline, and in how small its pieces are.
-
-
-_SHARE = 0.10
-"""Share of a step from which idle stages count as a limit."""
-
-
 def idle_stages(case: Case) -> Iterator[Diagnosis]:
     """A pipeline whose stages wait for one another."""
     found = measure_pipeline(case.run.cell, case.run.anatomy)
     if found is None:
         return
     idle_ms = sum(found.idle_ms) / len(found.idle_ms)
-    if idle_ms > _SHARE * case.step_ms:
+    if idle_ms > SHARE * case.step_ms:
         twice = 2 * found.schedule.microbatches
         p = found.schedule.stages
         yield Diagnosis(

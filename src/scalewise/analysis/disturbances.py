@@ -19,9 +19,6 @@ from scalewise.analysis.model import CellRecords, is_profiled
 from scalewise.host import plural
 from scalewise.records import WARMUP, DeviceSeries, RankSummary, StepSeries
 
-# Stalls of all ranks at once, found in step times over wall time.
-
-
 LONG_STEP_MEDIANS: Final = 2.0
 
 STALL_MS: Final = 100.0
@@ -150,9 +147,6 @@ def disturbances(cell: CellRecords) -> tuple[Disturbance, ...]:
     return tuple(sorted(found, key=lambda one: CODES.index(one.code)))
 
 
-# Processes
-
-
 @dataclass(frozen=True)
 class _Sight:
     """A process that the driver listed on a GPU."""
@@ -194,7 +188,8 @@ def _host_findings(
 ) -> Iterator[Disturbance]:
     """Findings about the GPUs of one host and the ``ranks`` that ran on it."""
     sights = _sights(series)
-    lost = [r for r in ranks if not any(_is_at_home(r, sight) for sight in sights)]
+    seen = {(sight.gpu, sight.pid) for sight in sights}
+    lost = [rank for rank in ranks if (rank.device.uuid, rank.pid) not in seen]
     unknown = _why_unknown(series, lost[0]) if lost else ""
     gpus = dict.fromkeys(rank.device.uuid for rank in ranks)
     elsewhere = [
@@ -240,10 +235,6 @@ def _sights(series: DeviceSeries) -> list[_Sight]:
         _Sight(gpu, pid, tuple(at), max(memory.get((gpu, pid), []), default=None))
         for (gpu, pid), at in times.items()
     ]
-
-
-def _is_at_home(rank: RankSummary, sight: _Sight) -> bool:
-    return (sight.gpu, sight.pid) == (rank.device.uuid, rank.pid)
 
 
 def _why_unknown(series: DeviceSeries, rank: RankSummary) -> str:
@@ -317,9 +308,6 @@ def _foreign_process(name: str, series: DeviceSeries, strangers: Sequence[_Sight
     return Disturbance("foreign_process", "found", name, text, {"processes": figures})
 
 
-# Memory
-
-
 def _memory_finding(
     name: str,
     series: DeviceSeries,
@@ -365,9 +353,6 @@ def _memory_finding(
         )
         figures = {"extra_mib": extra, "per_other_rank_mib": each, "beside_allocator_mib": beside}
         yield Disturbance(code, "found", name, text, figures)
-
-
-# Stalls
 
 
 def _stall_findings(cell: CellRecords) -> Iterator[Disturbance]:

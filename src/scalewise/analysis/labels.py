@@ -12,13 +12,6 @@ from scalewise.analysis.model import CellRecords, is_examination, is_profiled, i
 from scalewise.analysis.statistics import Estimate, Interval, RatioEstimate
 from scalewise.records import PlannedCell, to_plain
 
-# How a figure and its doubt are written: to be read, and never as more than is known.
-#
-# Intervals of rates and ratios come from logarithms. Those of two or three runs may reach over
-# many powers of ten: small ends keep their digits, since 0.00 would be a bound that nobody
-# measured, and an interval that bounds nothing is called that.
-
-
 MISSING = "-"
 
 UNBOUNDED = 1e3
@@ -125,7 +118,12 @@ def confidence(interval: Interval) -> str:
 
 
 def bounds_nothing(interval: Interval) -> bool:
-    """Whether an interval of a positive quantity is too wide to say anything."""
+    """Whether an interval of a positive quantity is too wide to say anything.
+
+    Intervals of rates and ratios come from logarithms. Those of two or three runs may reach over
+    many powers of ten: small ends keep their digits, since 0.00 would be a bound that nobody
+    measured, and an interval that bounds nothing is called that.
+    """
     return interval.low > 0 and interval.high > UNBOUNDED * interval.low
 
 

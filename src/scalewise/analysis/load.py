@@ -1,4 +1,4 @@
-"""A sweep folder read into frozen values (:mod:`scalewise.analysis.cells`).
+"""A sweep folder read into frozen values (:mod:`scalewise.analysis.model`).
 
 A record that is torn, corrupt or absent becomes a ``problem`` in words on its cell. Reading
 never fails because one cell is damaged: the rest of the sweep still has to be reported.
@@ -38,13 +38,11 @@ from scalewise.records import (
     read_steps,
 )
 
-# Cells whose model is a LightningModule that built its own optimizer.
-#
-# The group ``optimizer`` of their configuration was not used: naming it would be false.
-
 
 def name_own_optimizers(cells: Iterable[CellRecords]) -> tuple[CellRecords, ...]:
     """The cells, each with the optimizer it was trained with in its configuration.
+
+    The group ``optimizer`` of their configuration was not used: naming it would be false.
 
     A cell without a result has that of a finished one with the same model. What was asked for and
     not used becomes a problem of the cell.
@@ -84,9 +82,6 @@ def _named(cell: CellRecords, own: str | None) -> CellRecords:
 def _is_of_optimizer(override: str) -> bool:
     key = override.partition("=")[0].lstrip("+~")
     return key == "optimizer" or key.startswith("optimizer.")
-
-
-# The records of one cell read rank by rank; what is damaged is noted in words, and left out.
 
 
 P = ParamSpec("P")

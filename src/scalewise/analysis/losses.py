@@ -23,9 +23,6 @@ from scalewise.records import (
     weights_of,
 )
 
-# The loss of a run over the samples it has seen: speed means nothing without it.
-
-
 _PREFERRED = ("val_loss", "train_loss", "loss")
 
 
@@ -55,7 +52,7 @@ def loss_curve(
 ) -> LossCurve:
     """The curve ``name``, or the first there is of val_loss, train_loss, any other loss.
 
-    ``rows`` and ``said``, what losses are called, as :mod:`scalewise.analysis.run_losses` has them.
+    ``rows`` and ``said``, what losses are called, are of :func:`run_losses`.
 
     Raises :class:`NotMeasuredError` where no loss was recorded or the last one was not finite:
     what a diverged run had reached before is not what it reached.

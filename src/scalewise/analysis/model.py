@@ -100,9 +100,6 @@ class Sweep:
     """Devices that the sweep put aside, with the evidence, one line each."""
 
 
-# What a cell's configuration says it is: a timed run, a profiled one, or no training.
-
-
 def is_timed(config: Mapping[str, Any] | None) -> bool:
     """Whether a cell of this configuration trains, and without a profiler."""
     return not is_profiled(config) and not is_examination(config) and not is_search(config)

@@ -2,7 +2,7 @@
 
 None is a fault of anything by itself: what stops a host strikes healthy runs too, and a rank may be
 last without being slow. Hiccups and waiting can be a quarter of all time, so the answer says what
-they took. A long step takes seconds: :func:`~scalewise.analysis.throughput.common_steps` sets it
+they took. A long step takes seconds: :func:`~scalewise.analysis.steps.common_steps` sets it
 aside where it is rare, and the answer names it.
 """
 
@@ -27,9 +27,6 @@ from scalewise.analysis.steps import (
     timeline,
 )
 from scalewise.records import PHASES
-
-# Where a multi-device step loses time against the ideal, in words with its numbers.
-
 
 PHASE_WORDS: Mapping[str, str] = {
     "data_wait": "waiting for data",

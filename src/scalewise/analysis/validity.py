@@ -18,14 +18,6 @@ from scalewise.analysis.losses import divergence
 from scalewise.analysis.model import CellRecords
 from scalewise.records import PHASES, MetricRow, RankSummary, StepSeries
 
-# Step times that cannot all be true, because the same time stands in a row or a file twice.
-#
-# A step begins where the one before it ended, and its phases add up to it: in every step file kept
-# in ``docs/results`` and ``tests/golden`` both hold to 1e-7. The device's time line is another
-# clock's. Rows of the two lines differ by up to 277 ms, since the host runs ahead, and a whole
-# window by -10.8 to +2.9 %: only the sums of windows are held against each other.
-
-
 SAME: Final = 1e-3
 """Share by which two records of one time may differ; times below 1 us do not count."""
 
@@ -39,7 +31,13 @@ Times = npt.NDArray[np.float64]
 
 
 def contradiction(series: Sequence[StepSeries], config: Mapping[str, Any] | None) -> str | None:
-    """The first contradiction in the steps of a run's ranks, in words; None for none."""
+    """The first contradiction in the steps of a run's ranks, in words; None for none.
+
+    A step begins where the one before it ended, and its phases add up to it: in every step file
+    kept in ``docs/results`` and ``tests/golden`` both hold to 1e-7. The device's time line is
+    another clock's. Rows of the two lines differ by up to 277 ms, since the host runs ahead, and a
+    whole window by -10.8 to +2.9 %: only the sums of windows are held against each other.
+    """
     for one in series:
         for found in _contradictions(one, config):
             return f"the step times of rank {one.rank} contradict each other: {found}"
@@ -102,9 +100,6 @@ def _device_apart(timed: StepSeries) -> Iterator[str]:
 
 def _host_step_ms(rows: npt.NDArray[np.void]) -> Times:
     return np.asarray(rows["host_step_ms"], dtype=np.float64)
-
-
-# What the summaries of a run's ranks tell of its validity, before any other record is read.
 
 
 Code = Literal[
@@ -227,7 +222,7 @@ def invalid_run(
     Args:
         cell: with its result.
         shards: what its ranks fed, judged; None for one rank.
-        losses: of the run, as :mod:`scalewise.analysis.run_losses` has them.
+        losses: of the run, as :func:`~scalewise.analysis.losses.run_losses` has them.
     """
     if shards is not None and shards.verdict in _SHARD_FAULTS:
         yield Invalid("shards_overlap", shards.explanation)

@@ -40,26 +40,6 @@ def test_it_is_whole(cell: CellRecords) -> None:
     assert len(cell.steps[0]) == 400
 
 
-def test_every_lane_is_there_but_for_nvlink_bytes_which_say_why(cell: CellRecords) -> None:
-    (series,) = cell.devices
-    known = {
-        name
-        for row in series.samples
-        for sample in row.values()
-        for name, value in vars(sample).items()
-        if value is not None
-    }
-    core = {"utilization_percent", "memory_used_mib", "power_w", "temperature_c", "sm_clock_mhz"}
-    slow = {"energy_j", "ecc_corrected", "remapped_rows", "pcie_tx_mib", "processes"}
-    gpm = {"sm_activity_percent", "tensor_activity_percent", "nvlink_tx_mib_per_s"}
-    assert core | slow | gpm <= known
-    assert dict(series.unavailable) == {
-        "nvlink_tx_mib": "not supported (GPU 0)",
-        "nvlink_rx_mib": "not supported (GPU 0)",
-    }
-    assert not {"nvlink_tx_mib", "nvlink_rx_mib"} & known
-
-
 def test_an_idle_gpu_at_345_mhz_is_not_throttled(cell: CellRecords, gpu: DeviceUsage) -> None:
     (series,) = cell.devices
     first = series.samples[0][gpu.device.id]

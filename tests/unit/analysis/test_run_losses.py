@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded import DDP, Spec, write_sweep
+from recorded import DDP, Spec, swept, write_sweep
 
 from scalewise.analysis import CellRecords, Run, configurations, load_sweep
 from scalewise.analysis.run import measure_run
@@ -32,7 +32,7 @@ def validation(loss: float) -> MetricRow:
 
 @pytest.fixture
 def ddp(tmp_path: Path) -> CellRecords:
-    return load_sweep(write_sweep(tmp_path, [DDP])).cells[0]
+    return swept(tmp_path, DDP).cells[0]
 
 
 def measured(
@@ -137,7 +137,7 @@ UNLIKE = replace(DDP, rank_losses={0: 0.125, 1: -0.125})
 
 
 def test_two_devices_are_compared_by_all_their_samples(tmp_path: Path) -> None:
-    pairs, _ = pair_all(configurations(load_sweep(write_sweep(tmp_path, [Spec(), UNLIKE]))))
+    pairs, _ = pair_all(configurations(swept(tmp_path, Spec(), UNLIKE)))
     loss = pairs[0].loss
     assert loss is not None
     assert (loss.name, loss.multi) == ("train_loss", pytest.approx(loss.single))

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from scalewise.analysis import CODES, Cell, Disturbance
+from scalewise.analysis import CODES, CellRecords, Disturbance
 from scalewise.analysis.disturbances import disturbances
 from scalewise.analysis.load import load_cell
 from scalewise.records import CellFolder
@@ -30,7 +30,7 @@ SHORT = {
 }
 
 
-def trained_cells(folders: Iterable[Path]) -> Iterator[Cell]:
+def trained_cells(folders: Iterable[Path]) -> Iterator[CellRecords]:
     """Every finished cell with steps, in the order of its path."""
     for folder in folders:
         for path in sorted(folder.rglob("result.json")):
@@ -39,7 +39,7 @@ def trained_cells(folders: Iterable[Path]) -> Iterator[Cell]:
                 yield cell
 
 
-def line(cell: Cell, found: Iterable[Disturbance]) -> str:
+def line(cell: CellRecords, found: Iterable[Disturbance]) -> str:
     """Devices, protocol where it is recorded, and each finding in a word with its detail."""
     assert cell.result is not None
     protocol = cell.provenance.protocol if cell.provenance is not None else None

@@ -9,7 +9,7 @@ import pytest
 
 from fakes.gpus import REHEARSES, needs
 from fakes.train_command import Train
-from scalewise.analysis import DEVICE_CODES, Cell, load_sweep, step_edges_s
+from scalewise.analysis import DEVICE_CODES, CellRecords, load_sweep, step_edges_s
 from scalewise.analysis.disturbances import disturbances
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
@@ -20,7 +20,7 @@ SETTLED_S = 1.0
 LONG_MEDIANS = 3.0
 
 
-def trained(train: Train, strategy: str) -> Cell:
+def trained(train: Train, strategy: str) -> CellRecords:
     """A cell of steady steps whose loss is read at every one."""
     run = train(
         f"strategy={strategy}", "model._target_=mine.Witness", f"+model.step_ms={STEP_MS}",
@@ -63,7 +63,7 @@ def test_ranks_keep_to_their_gpus_and_no_stall_hits_all(
     assert not set(DEVICE_CODES) & set(found), found
 
 
-def long_for_all(cell: Cell) -> list[int]:
+def long_for_all(cell: CellRecords) -> list[int]:
     """Steps after the first second in which every rank took above three of its medians."""
     long = []
     for one in cell.steps:

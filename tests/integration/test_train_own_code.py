@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fakes.train_command import LEAN, Finished, Train, copy_own_code
-from scalewise.analysis import Cell, load_sweep
+from scalewise.analysis import CellRecords, load_sweep
 from scalewise.analysis.balance import audit_shards
 from scalewise.analysis.comparability import differences, identity
 from scalewise.cli import main
@@ -226,7 +226,7 @@ def test_monitor_tells_the_devices_of_the_first_host_from_those_of_the_second(
     assert len(cell.provenance.devices) == 1
 
 
-def _check_monitored(cell: Cell, ranks: int) -> None:
+def _check_monitored(cell: CellRecords, ranks: int) -> None:
     assert cell.state == "done"
     assert cell.problems == ()
     assert cell.result is not None

@@ -49,7 +49,7 @@ from .load import load_sweep as load_sweep
 from .load import no_sweep as no_sweep
 from .load import read_rank_steps as read_rank_steps
 from .load import sweep_folder as sweep_folder
-from .model import Cell as Cell
+from .model import CellRecords as CellRecords
 from .model import is_monitored as is_monitored
 from .model import is_timed as is_timed
 from .run import Run as Run

@@ -19,10 +19,8 @@ from scalewise.records import Grade, ShardIndices, StepSeries, cv_percent, cv_te
 
 _WINDOWS = 20
 
-
 _MIN_WINDOW_STEPS = 10
 """A window of fewer steps shows their noise."""
-
 
 _MEMORY_SAYS_NOTHING = (
     "Memory balance says nothing about load under DDP: every replica holds the same parameters, "
@@ -133,12 +131,6 @@ def _history(
     return tuple(found)
 
 
-# Which samples the ranks fed: disjoint, complete, or not sharded at all.
-#
-# A sampler that was never applied makes every rank train on all the data: the run then takes as
-# long as on one device and "scales" at 1/N, while each epoch feeds every sample N times.
-
-
 ShardVerdict = Literal[
     "sharded", "replicated", "every rank sees all data", "overlap", "incomplete", "not the same",
     "not judged",
@@ -172,6 +164,9 @@ def audit_shards(
     shards: Sequence[ShardIndices], world_size: int, global_batch_size: int | None = None
 ) -> ShardAudit:
     """Judge the first epoch of ``world_size`` ranks from the indices they fed.
+
+    A sampler that was never applied makes every rank train on all the data: the run then takes as
+    long as on one device and "scales" at 1/N, while each epoch feeds every sample N times.
 
     Allowed are up to ``world_size - 1`` samples in two shards (a distributed sampler pads the
     last round) and less than a global batch left out (a dropped last batch).

@@ -3,7 +3,7 @@
 A speedup over one device may still rise while the devices that were added last bring next to
 nothing. Widths stand in one ladder where all of them have the same single-device twin, which makes
 them comparable to it, the same strategy, and no field of identity in which they differ from each
-other but the devices (:mod:`scalewise.analysis.identity`).
+other but the devices (:mod:`scalewise.analysis.comparability`).
 
 With samples/s ``r(n)`` of n devices and ``r(m)`` of the next smaller width, the gain is
 ``r(n) / r(m)``, and each added device brings, of what one of the m does,
@@ -28,20 +28,10 @@ from scalewise.analysis.statistics import Interval, RatioEstimate, estimate_rati
 from scalewise.analysis.verdict import adaptive, estimate_at
 from scalewise.records import CandidateEvidence, StrategyDecision, ThresholdRule
 
-# Which of several strategies to train with, from short runs of each.
-
-
 SMALL_PARAMETERS = 1_000_000
-
-
 MEDIUM_PARAMETERS = 5_000_000
-
-
 LARGE_PARAMETERS = 10_000_000
-
-
 BATCH_FOR_LARGE = 64
-
 
 BATCH_FOR_MEDIUM = 128
 """The published PCIe study's thresholds, kept as the baseline to compare with."""
@@ -67,21 +57,16 @@ def choose_strategy(
         raise UndecidedError(f"no strategy could be measured: {why}")
     fewest = min(known.values(), key=lambda e: e.devices or 0).name
     fastest = max(known.values(), key=lambda e: e.global_samples_per_s or 0.0).name
-    ratio, apart = None, False
-    if fastest != fewest or len(known) > 1:
-        other = fewest if fastest != fewest else next(n for n in known if n != fewest)
-        above, below = (fastest, fewest) if fastest != fewest else (other, fewest)
-        sides = candidates[above], candidates[below]
-        apart = sides[0].identity.get("host") != sides[1].identity.get("host")
-        if not apart:
-            ratio = estimate_ratio(
-                sides[0].values("samples_per_s"), sides[1].values("samples_per_s")
-            )
-    chosen, reason = (
-        (fewest, f"{above} ran on other hosts, so it is compared with nothing")
-        if apart
-        else _judge(fastest, fewest, ratio, len(evidence) - len(known))
-    )
+    # The fastest beside the one with fewest devices; where that is one and the same, any other.
+    above = fastest if fastest != fewest else next((n for n in known if n != fewest), None)
+    ratio = None
+    if above is None or _host(candidates[above]) == _host(candidates[fewest]):
+        if above is not None:
+            rates = [candidates[name].values("samples_per_s") for name in (above, fewest)]
+            ratio = estimate_ratio(rates[0], rates[1])
+        chosen, reason = _judge(fastest, fewest, ratio, len(evidence) - len(known))
+    else:
+        chosen, reason = fewest, f"{above} ran on other hosts, so it is compared with nothing"
     interval = ratio.interval if ratio else None
     return StrategyDecision(
         chosen=chosen,
@@ -93,6 +78,10 @@ def choose_strategy(
         candidates=evidence,
         rule=_rule(candidates, global_batch_size),
     )
+
+
+def _host(config: Configuration) -> str | None:
+    return config.identity.get("host")
 
 
 def threshold_rule(parameters: int, batch_size: int) -> ThresholdRule:
@@ -193,7 +182,6 @@ class Width:
 
 
 Fields = tuple[tuple[str, str], ...]
-
 
 Ladder = tuple[Width, ...]
 """One workload and strategy from one device up; more devices below fewer."""

@@ -32,13 +32,12 @@ from scalewise.records import (
     WindowProfile,
 )
 
-# Cells that are no timed runs: examinations by the doctor, and windows under a profiler.
-#
-# Their figures stand beside those of timed cells and are never mixed with them.
-
 
 def timed_only(configs: Iterable[Configuration]) -> tuple[Configuration, ...]:
-    """Those whose cells are timed."""
+    """Those whose cells are timed.
+
+    Their figures stand beside those of timed cells and are never mixed with them.
+    """
     return tuple(c for c in configs if is_timed(c.cells[0].config))
 
 
@@ -168,9 +167,6 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-# What an all-reduce of any size takes on the devices, from the doctor's measured sizes.
-
-
 def bus_factor(ranks: int) -> float:
     """Bus over algorithm bandwidth of an all-reduce: 2 (n - 1) / n, as nccl-tests defines it."""
     return 2 * (ranks - 1) / ranks
@@ -231,10 +227,8 @@ def _known_as(device: DeviceInfo) -> str:
 
 Against = Literal["profiler window", "doctor's curve", "exposed only"]
 
-
 _WORTH_SAYING = 0.02
 """Share of a profiled step below which waiting is no reason to doubt a window."""
-
 
 _HELD_BACK = 1.5
 """What a window leaves uncovered, over what the timed steps expose, from which it is doubted."""
@@ -293,11 +287,11 @@ def measure_communication(
     if window is not None and doubted is not None:
         window = window.without_waiting()
         missing["total and overlapped"] = doubted
-    expected = _expected_ms(curve, payload, buckets)
+    known = curve if isinstance(curve, AllReduceCurve) else None
+    at_bucket = payload / buckets if payload and buckets else None
+    expected = buckets * known.ms(at_bucket) if known and buckets and at_bucket else None
     compute_ms = _compute_ms(config)
     total, against = _communication_ms(window, expected, exposed)
-    at_bucket = payload / buckets if payload and buckets else None
-    known = curve if isinstance(curve, AllReduceCurve) else None
     return Communication(
         ranks=result.world_size,
         gradient_bytes=gradient_bytes,
@@ -366,18 +360,14 @@ def _why_no_bytes(ranks: Sequence[RankSummary]) -> str:
 
 
 def _exposed(config: Configuration) -> ExposedCommunication | None:
-    found = [
-        run.anatomy.communication
-        for run in config.runs
-        if run.anatomy is not None and run.anatomy.communication is not None
-    ]
+    anatomies = [run.anatomy for run in config.runs if run.anatomy is not None]
+    found = [one.communication for one in anatomies if one.communication is not None]
     if not found:
         return None
-    count = len(found)
     return ExposedCommunication(
-        sum(one.mean_ms for one in found) / count,
-        sum(one.transfer_ms for one in found) / count,
-        sum(one.wait_ms for one in found) / count,
+        _mean([one.mean_ms for one in found]),
+        _mean([one.transfer_ms for one in found]),
+        _mean([one.wait_ms for one in found]),
         found[0].timeline,
     )
 
@@ -396,14 +386,6 @@ def _why_doubted(window: Window | None, exposed: ExposedCommunication | None) ->
         f"the profiler made ranks wait: {uncovered:.3g} ms of collectives a step lie beside no "
         f"computation, in timed steps {exposed.mean_ms:.3g} ms"
     )
-
-
-def _expected_ms(
-    curve: AllReduceCurve | str, payload: float | None, buckets: int | None
-) -> float | None:
-    if isinstance(curve, str) or not payload or not buckets:
-        return None
-    return buckets * curve.ms(payload / buckets)
 
 
 def _achieved(window: Window | None, payload: float | None, ranks: int) -> float | None:
@@ -433,12 +415,6 @@ def _communication_ms(
     return (exposed.mean_ms, "exposed only") if exposed else (None, None)
 
 
-# The communication breakdown of the TensorFlow study, row by row, on what DDP really does.
-#
-# That study splits 58-85 ms of communication a step into five rows. DDP has no counterpart for
-# three of them: gradients never go to one place and back, and buffers are not made in every step.
-
-
 @dataclass(frozen=True)
 class SeedRow:
     """One row of that table."""
@@ -453,39 +429,36 @@ class SeedRow:
 
 
 def seed_rows(found: Communication) -> tuple[SeedRow, ...]:
-    """All five, in the order of that table."""
-    exposed = found.exposed
-    ms, meaning = _all_reduce(found)
+    """All five, in the order of that table.
+
+    That study splits 58-85 ms of communication a step into five rows. DDP has no counterpart for
+    three of them: gradients never go to one place and back, and buffers are not made in every step.
+    """
+    waited_ms = found.exposed.wait_ms if found.exposed else None
+    waiting = "waiting for the slowest rank at the end of backward, mean over ranks"
     return (
-        SeedRow(
+        _absent(
             "gradient collection",
-            None,
-            False,
-            "absent: each gradient is written into its bucket by backward itself "
+            "each gradient is written into its bucket by backward itself "
             "(gradient_as_bucket_view), and is in its time",
         ),
-        SeedRow("all-reduce operation", ms, True, meaning),
-        SeedRow(
+        SeedRow("all-reduce operation", _all_reduce(found)[0], True, _all_reduce(found)[1]),
+        _absent(
             "gradient broadcast",
-            None,
-            False,
-            "absent: an all-reduce leaves the mean on every rank; parameters are broadcast once, "
-            "before the first step",
+            "an all-reduce leaves the mean on every rank; parameters are broadcast once, before "
+            "the first step",
         ),
-        SeedRow(
-            "synchronization",
-            exposed.wait_ms if exposed else None,
-            True,
-            "waiting for the slowest rank at the end of backward, mean over ranks",
-        ),
-        SeedRow(
+        SeedRow("synchronization", waited_ms, True, waiting),
+        _absent(
             "buffer management",
-            None,
-            False,
-            "absent: buckets and the collectives' buffers are made once and kept; batch "
-            "statistics, where a model has them, are sent within forward",
+            "buckets and the collectives' buffers are made once and kept; batch statistics, where "
+            "a model has them, are sent within forward",
         ),
     )
+
+
+def _absent(name: str, why: str) -> SeedRow:
+    return SeedRow(name, None, False, f"absent: {why}")
 
 
 def _all_reduce(found: Communication) -> tuple[float | None, str]:

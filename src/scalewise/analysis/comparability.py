@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scalewise.analysis.model import Cell
+from scalewise.analysis.model import CellRecords
 from scalewise.host import CLASS_FILES, SOURCE_SHA256, WORKING_DIRECTORY
 
 # Keys that say how often and by what a configuration is run, and nothing of what is run.
@@ -40,7 +40,6 @@ _NOT_IDENTITY = (
     "hardware.gpus",
 )  # fmt: skip
 
-
 FACTORS: Mapping[str, tuple[str, ...]] = {
     "devices": ("devices", "strategy"),
     "strategy": ("strategy",),
@@ -58,27 +57,21 @@ FACTORS: Mapping[str, tuple[str, ...]] = {
 }
 """A factor a comparison may declare, and the fields (with all below them) that it frees."""
 
-
 UNKNOWN = "unknown"
-
 
 _AMONG_REPEATS = " | "
 """Between the values that repeats of one configuration have."""
 
-
 DATA_FILE = "data_file."
 """Before the name of an argument of the data set: what the file was that it named."""
 
-
 CLASS_FILE = "code.file."
 """Before the file of a class of the user's own: its SHA-256."""
-
 
 _PROVENANCE = (
     "torch", "lightning", "driver", "cuda", "code.commit", "code.diff", "code.source", "emulated",
     "host", "protocol",
 )  # fmt: skip
-
 
 _RECORDED = frozenset(
     {
@@ -102,8 +95,6 @@ class Difference:
 
 
 Identity = Mapping[str, str]
-
-
 _DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{20,}\b")
 
 
@@ -112,7 +103,7 @@ def _short(value: str) -> str:
     return _DIGEST.sub(r"\1", value)
 
 
-def identity(cells: Sequence[Cell]) -> Identity:
+def identity(cells: Sequence[CellRecords]) -> Identity:
     """The identity shared by repeats: dotted field name to its value in words.
 
     Where repeats disagree (another commit, a neighbour on the host) the value lists all of them.
@@ -148,7 +139,7 @@ def differences(left: Identity, right: Identity, factor: str = "devices") -> lis
     return found
 
 
-def code_and_data(cell: Cell) -> Identity:
+def code_and_data(cell: CellRecords) -> Identity:
     """The fields that tell which code a finished cell ran and which files it read, if known."""
     fields = _from_provenance(cell).items()
     known = {n: v for n, v in fields if n.startswith(("code.", DATA_FILE)) and v != UNKNOWN}
@@ -156,7 +147,7 @@ def code_and_data(cell: Cell) -> Identity:
     return known if "code.commit" in known else {n: v for n, v in known.items() if v != "none"}
 
 
-def mixtures(cells: Sequence[Cell], fields: Sequence[str]) -> dict[str, str]:
+def mixtures(cells: Sequence[CellRecords], fields: Sequence[str]) -> dict[str, str]:
     """Each of ``fields``, or below one of them, that ``cells`` have several values of, to those."""
     each = [_identity(cell) for cell in cells]
     found = {}
@@ -175,7 +166,7 @@ def is_factor(name: str) -> bool:
     return not _matches(name.replace("/", "."), _NO_FACTOR)
 
 
-def _identity(cell: Cell) -> dict[str, str]:
+def _identity(cell: CellRecords) -> dict[str, str]:
     fields = _from_config(cell.config)
     fields |= _from_result(cell)
     # A cell without a result has no provenance to compare: its configuration finds its twin.
@@ -194,7 +185,7 @@ def _from_config(config: Mapping[str, Any] | None) -> dict[str, str]:
     return around | {k: str(v) for k, v in flat.items() if not _matches(k, _NOT_IDENTITY)}
 
 
-def _from_result(cell: Cell) -> dict[str, str]:
+def _from_result(cell: CellRecords) -> dict[str, str]:
     result = cell.result
     if result is None:
         batch = (cell.config or {}).get("batch_size", UNKNOWN)
@@ -216,7 +207,7 @@ def _from_result(cell: Cell) -> dict[str, str]:
     return fields
 
 
-def _from_provenance(cell: Cell) -> dict[str, str]:
+def _from_provenance(cell: CellRecords) -> dict[str, str]:
     provenance = cell.provenance
     if provenance is None:
         return {"provenance": UNKNOWN} | dict.fromkeys(_PROVENANCE, UNKNOWN)
@@ -265,9 +256,6 @@ def _matches(name: str, roots: Sequence[str]) -> bool:
     return any(name == root or name.startswith(root + ".") for root in roots)
 
 
-# The finished repeats of a configuration, those that are not compared told apart.
-
-
 ENOUGH_RUNS = 2
 """Fewer repeats have no interval: once some were set aside, that is too few to compare."""
 
@@ -282,78 +270,67 @@ class Aside:
     """How to run it again so that it counts, as ``on a quiet host``."""
 
 
-@dataclass(frozen=True)
-class Parted:
-    """The finished repeats of one configuration."""
+def part_repeats(
+    groups: Mapping[str, Sequence[CellRecords]],
+) -> tuple[dict[str, list[CellRecords]], dict[str, Aside]]:
+    """The finished repeats of each configuration, by its id, that may have a common mean.
 
-    kept: tuple[Cell, ...]
-    aside: Mapping[str, Aside]
-    """By the name of each cell that was set aside."""
-
-
-def part_by_protocol(groups: Mapping[str, Sequence[Cell]]) -> dict[str, Parted]:
-    """The finished cells of every configuration, by its id, those of an older protocol told apart.
-
-    Times taken in two ways have no common mean: not even ``sweep.allow_mixed`` makes one.
+    Beside them why each other one is set aside, by the name of its cell. Repeats of an older
+    protocol go first, then those of older code or data, then those with other neighbours.
     """
-    done = {key: [c for c in cells if c.result is not None] for key, cells in groups.items()}
-    return {key: _newest_protocol(cells) for key, cells in done.items()}
+    kept = {key: [c for c in cells if c.result is not None] for key, cells in groups.items()}
+    aside: dict[str, Aside] = {}
+    for judge in (_older_protocol, _older_state, _other_neighbours):
+        aside |= judge(kept)
+        kept = {
+            key: [c for c in cells if c.planned.name not in aside] for key, cells in kept.items()
+        }
+    return kept, aside
 
 
-def _newest_protocol(cells: Sequence[Cell]) -> Parted:
-    """What nobody recorded is kept: its unknown provenance equals nothing."""
-    protocols = {c.planned.name: c.provenance.protocol for c in cells if c.provenance is not None}
-    newest = max(protocols.values(), default=0)
-    aside = {
-        name: Aside(f"was timed by protocol {protocol}, not {newest}", "with sweep.rerun=all")
-        for name, protocol in protocols.items()
-        if protocol != newest
-    }
-    return Parted(tuple(c for c in cells if c.planned.name not in aside), aside)
+def _older_protocol(groups: Mapping[str, Sequence[CellRecords]]) -> dict[str, Aside]:
+    """Times taken in two ways have no common mean: not even ``sweep.allow_mixed`` makes one.
+
+    A protocol that nobody recorded is kept: its unknown provenance equals nothing.
+    """
+    aside: dict[str, Aside] = {}
+    for cells in groups.values():
+        known = {c.planned.name: c.provenance.protocol for c in cells if c.provenance is not None}
+        newest = max(known.values(), default=0)
+        aside |= {
+            name: Aside(f"was timed by protocol {protocol}, not {newest}", "with sweep.rerun=all")
+            for name, protocol in known.items()
+            if protocol != newest
+        }
+    return aside
 
 
-def part_by_state(groups: Mapping[str, Sequence[Cell]]) -> dict[str, Parted]:
-    """The finished cells of every configuration, by its id, those of older code or data told apart.
+def _older_state(groups: Mapping[str, Sequence[CellRecords]]) -> dict[str, Aside]:
+    """Repeats of other code or data than the latest; none with ``sweep.allow_mixed``.
 
     An id stays the same whatever is written in a class's or a data set's file later. What nobody
-    recorded is no other state. With ``sweep.allow_mixed`` all repeats are kept.
+    recorded is no other state.
     """
-    done = {key: [c for c in cells if c.result is not None] for key, cells in groups.items()}
-    return {
-        key: Parted(tuple(cells), {}) if mixing_allowed(cells) else _latest_state(cells)
-        for key, cells in done.items()
-    }
+    aside = {}
+    for cells in groups.values():
+        state: dict[str, str] = {}
+        latest = sorted(cells, key=lambda c: c.result.finished_at if c.result else 0, reverse=True)
+        for cell in () if mixing_allowed(cells) else latest:
+            own = code_and_data(cell)
+            other = [Difference(n, v, state[n]) for n, v in own.items() if state.get(n, v) != v]
+            if other:
+                words = "; ".join(map(str, other))
+                why = f"ran other code or data than the latest repeat: {words}"
+                aside[cell.planned.name] = Aside(why, "with code and data left as they are")
+            else:
+                state |= own
+    return aside
 
 
-def mixing_allowed(cells: Iterable[Cell]) -> bool:
+def mixing_allowed(cells: Iterable[CellRecords]) -> bool:
     """Whether any of these cells was started with ``sweep.allow_mixed``."""
     sweeps = [(cell.config or {}).get("sweep") for cell in cells]
     return any(isinstance(s, Mapping) and s.get("allow_mixed") is True for s in sweeps)
-
-
-def _latest_state(cells: Sequence[Cell]) -> Parted:
-    state: dict[str, str] = {}
-    aside: dict[str, Aside] = {}
-    for cell in sorted(cells, key=lambda c: c.result.finished_at if c.result else 0, reverse=True):
-        own = code_and_data(cell)
-        other = _differences(own, state)
-        if other:
-            words = "; ".join(map(str, other))
-            why = f"ran other code or data than the latest repeat: {words}"
-            aside[cell.planned.name] = Aside(why, "with code and data left as they are")
-        else:
-            state |= own
-    return Parted(tuple(c for c in cells if c.planned.name not in aside), aside)
-
-
-def _differences(one: Identity, state: Identity) -> list[Difference]:
-    return [Difference(n, v, state[n]) for n, v in one.items() if state.get(n, v) != v]
-
-
-# Repeats that had neighbours on the host while others had it alone: set aside, one by one.
-#
-# Co-tenancy is part of what a result depends on, so times with it and without it are not mixed. A
-# neighbour that comes and goes spoils the repeats it met, and no others.
 
 
 _OF_ONE_SIDE = ("devices", "strategy", "co_tenancy", "host")
@@ -361,26 +338,24 @@ _OF_ONE_SIDE = ("devices", "strategy", "co_tenancy", "host")
 that repeats of a side may differ in."""
 
 
-def part(groups: Mapping[str, Sequence[Cell]]) -> dict[str, Parted]:
-    """The finished cells of every configuration, by its id, those set aside told apart.
+def _other_neighbours(groups: Mapping[str, Sequence[CellRecords]]) -> dict[str, Aside]:
+    """Repeats that shared the host while others had it alone, or the other way round.
 
-    Configurations that would be compared with one another keep repeats of one kind: those that
-    had the host alone, unless more of the configurations have enough that shared it. Where all
-    repeats of a configuration are alike, all are kept.
+    A neighbour that comes and goes spoils the repeats it met, and no others. Configurations that
+    would be compared with one another keep repeats of one kind: those that had the host alone,
+    unless more of the configurations have enough that shared it.
     """
-    done = {key: [c for c in cells if c.result is not None] for key, cells in groups.items()}
-    mixed = {key for key, cells in done.items() if len({_shared(c) for c in cells}) > 1}
-    found = {key: Parted(tuple(cells), {}) for key, cells in done.items()}
-    for keys in _compared(done) if mixed else ():
-        if mixed.isdisjoint(keys):
-            continue
-        shared = _votes(keys, done, shared=True) > _votes(keys, done, shared=False)
+    mixed = {key for key, cells in groups.items() if len({_shared(c) for c in cells}) > 1}
+    aside: dict[str, Aside] = {}
+    for keys in _compared(groups) if mixed else ():
+        votes = {kind: _votes([groups[key] for key in keys], kind) for kind in (True, False)}
         for key in mixed.intersection(keys):
-            found[key] = _parted(done[key], shared)
-    return found
+            odd = [c for c in groups[key] if _shared(c) is not (votes[True] > votes[False])]
+            aside |= {c.planned.name: Aside(_neighbours(c), "on a quiet host") for c in odd}
+    return aside
 
 
-def _compared(done: Mapping[str, Sequence[Cell]]) -> Iterable[list[str]]:
+def _compared(done: Mapping[str, Sequence[CellRecords]]) -> Iterable[list[str]]:
     """Ids of configurations that differ in nothing but devices, strategy and co-tenancy."""
     groups: dict[Hashable, list[str]] = {}
     for key, cells in done.items():
@@ -391,19 +366,13 @@ def _compared(done: Mapping[str, Sequence[Cell]]) -> Iterable[list[str]]:
     return groups.values()
 
 
-def _votes(keys: Sequence[str], done: Mapping[str, Sequence[Cell]], *, shared: bool) -> int:
+def _votes(groups: Iterable[Sequence[CellRecords]], shared: bool) -> int:
     """Configurations that have enough repeats of this kind."""
-    each = [(sum(_shared(c) is shared for c in done[key]), len(done[key])) for key in keys]
+    each = [(sum(_shared(c) is shared for c in cells), len(cells)) for cells in groups]
     return sum(of_kind >= min(ENOUGH_RUNS, runs) for of_kind, runs in each)
 
 
-def _parted(cells: Sequence[Cell], shared: bool) -> Parted:
-    kept = tuple(c for c in cells if _shared(c) is shared)
-    others = [c for c in cells if _shared(c) is not shared]
-    return Parted(kept, {c.planned.name: Aside(_reason(c), "on a quiet host") for c in others})
-
-
-def _reason(cell: Cell) -> str:
+def _neighbours(cell: CellRecords) -> str:
     tenants = cell.result.co_tenants if cell.result else ()
     if not tenants:
         return "had the host alone, unlike the repeats that are compared"
@@ -411,5 +380,5 @@ def _reason(cell: Cell) -> str:
     return f"shared the host with {', '.join(tenants[:2])}{more}"
 
 
-def _shared(cell: Cell) -> bool:
+def _shared(cell: CellRecords) -> bool:
     return bool(cell.result and cell.result.co_tenants)

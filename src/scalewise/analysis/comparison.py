@@ -28,7 +28,7 @@ from scalewise.analysis.comparability import (
 )
 from scalewise.analysis.configuration import Configuration, configurations
 from scalewise.analysis.labels import bounds_nothing, confidence
-from scalewise.analysis.model import Cell, Sweep
+from scalewise.analysis.model import CellRecords, Sweep
 from scalewise.analysis.statistics import (
     RatioEstimate,
     detectable_effect,
@@ -37,9 +37,6 @@ from scalewise.analysis.statistics import (
     holm_levels,
 )
 from scalewise.records import CellFolder
-
-# What stands for one configuration where two sweeps are compared.
-
 
 Change = Literal["faster", "slower", "no difference shown"]
 
@@ -68,11 +65,6 @@ class Unmatched:
     label: str
     reason: str
     differing: tuple[Difference, ...] = ()
-
-
-# The gate of ``scalewise compare --fail-if``: fails on what is shown, and on nothing to compare.
-#
-# A pass is no proof: what it does not exclude is said with it.
 
 
 MOST_NAMED = 4
@@ -144,47 +136,45 @@ def _not_excluded(match: Match) -> str:
     return f"slower by up to {1 - least:.1%} is not excluded"
 
 
-# Runs that took the place of finished ones: ``sweep.rerun`` may pick, and a reader must see it.
-#
-# A run that is made again, or whose result cannot be read, is not lost: the sweep moves it to
-# ``earlier/<n>`` in the folder of its cell. Nobody can tell from the figures that are left whether
-# the first ones were disturbed or merely unwelcome, so that they were replaced is said beside
-# them.
-
-
 _WHERE = "earlier results lie in earlier/ of their folders"
-
-
 _WHY = "(sweep.rerun, or a result that could not be read)"
-
-
 _MOST_NAMED = 6
 
 
 def replaced_runs(sweep: Sweep) -> list[str]:
-    """A line on the runs that replaced finished ones, and one on those that were only removed."""
-    again = [(cell, count) for cell in sweep.cells if (count := _earlier_results(cell))]
-    new = [_named(cell, count) for cell, count in again if cell.state == "done"]
-    none = [_named(cell, count) for cell, count in again if cell.state != "done"]
-    found = []
-    if new:
-        several = f"{len(new)} runs replaced finished ones"
-        what = "1 run replaced a finished one" if len(new) == 1 else several
-        found.append(f"{what} {_WHY}: {_listed(new)}; {_WHERE}")
-    if none:
-        several = f"{len(none)} finished runs were set aside {_WHY} and have no new result"
-        one = f"1 finished run was set aside {_WHY} and has no new result"
-        found.append(f"{one if len(none) == 1 else several}: {_listed(none)}; {_WHERE}")
-    return found
+    """A line on the runs that replaced finished ones, and one on those that were only removed.
 
-
-def _earlier_results(cell: Cell) -> int:
-    folders = (CellFolder(path) for path in (cell.path / "earlier").glob("*"))
-    return sum(folder.has_result_file() for folder in folders if folder.name.isdecimal())
-
-
-def _named(cell: Cell, count: int) -> str:
-    return cell.planned.name if count == 1 else f"{cell.planned.name} ({count} times)"
+    A run that is made again, or whose result cannot be read, is not lost: the sweep moves it to
+    ``earlier/<n>`` in the folder of its cell. Nobody can tell from the figures that are left
+    whether the first ones were disturbed or merely unwelcome, so that they were replaced is said
+    beside them.
+    """
+    new: list[str] = []
+    none: list[str] = []
+    for cell in sweep.cells:
+        folders = (CellFolder(path) for path in (cell.path / "earlier").glob("*"))
+        count = sum(one.has_result_file() for one in folders if one.name.isdecimal())
+        name = cell.planned.name if count == 1 else f"{cell.planned.name} ({count} times)"
+        if count:
+            (new if cell.state == "done" else none).append(name)
+    n = len(none)
+    words = (
+        (
+            new,
+            f"{len(new)} runs replaced finished ones {_WHY}",
+            f"1 run replaced a finished one {_WHY}",
+        ),
+        (
+            none,
+            f"{n} finished runs were set aside {_WHY} and have no new result",
+            f"1 finished run was set aside {_WHY} and has no new result",
+        ),
+    )
+    return [
+        f"{one if len(names) == 1 else several}: {_listed(names)}; {_WHERE}"
+        for names, several, one in words
+        if names
+    ]
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -193,8 +183,6 @@ def _listed(names: Sequence[str]) -> str:
 
 
 Side = Literal["A", "B"]
-
-
 SIGNIFICANT = 0.05
 
 
@@ -271,7 +259,7 @@ def _left_out(side: Side, sweep: Sweep, configs: Sequence[Configuration]) -> lis
     return [LeftOut(side, name, why) for name, why in found if why]
 
 
-def _fault(cell: Cell) -> str:
+def _fault(cell: CellRecords) -> str:
     """What is damaged of a result or of the times of a finished cell."""
     if cell.result is None:
         return cell.result_fault
@@ -319,25 +307,19 @@ def _leave(config: Configuration) -> str:
 
 
 def _judged(paired: Sequence[_Found]) -> tuple[Match, ...]:
-    p_values = [estimate_ratio(one.above, one.below).p_value for one in paired]
-    tested = [p for p in p_values if p is not None]
+    """One run on a side has a ratio, and nothing to judge it by."""
+    plain = [estimate_ratio(one.above, one.below) for one in paired]
+    tested = [ratio.p_value for ratio in plain if ratio.p_value is not None]
     adjusted, levels = iter(holm(tested)), iter(holm_levels(tested, SIGNIFICANT))
-    return tuple(
-        _alone(one) if p is None else _tested(one, next(adjusted), next(levels))
-        for one, p in zip(paired, p_values, strict=True)
-    )
-
-
-def _alone(one: _Found) -> Match:
-    """One run on a side: a ratio, and nothing to judge it by."""
-    ratio = estimate_ratio(one.above, one.below)
-    return Match(one.label, ratio, None, "no difference shown", None, one.mixed)
-
-
-def _tested(one: _Found, corrected: float, level: float) -> Match:
-    ratio = estimate_ratio(one.above, one.below, 1 - level)
-    change: Change = "no difference shown"
-    if corrected < SIGNIFICANT:
-        change = "faster" if ratio.value > 1 else "slower"
-    detectable = detectable_effect(one.above, one.below, level)
-    return Match(one.label, ratio, corrected, change, detectable, one.mixed)
+    matches = []
+    for one, ratio in zip(paired, plain, strict=True):
+        corrected = detectable = None
+        change: Change = "no difference shown"
+        if ratio.p_value is not None:
+            corrected, level = next(adjusted), next(levels)
+            ratio = estimate_ratio(one.above, one.below, 1 - level)
+            detectable = detectable_effect(one.above, one.below, level)
+            if corrected < SIGNIFICANT:
+                change = "faster" if ratio.value > 1 else "slower"
+        matches.append(Match(one.label, ratio, corrected, change, detectable, one.mixed))
+    return tuple(matches)

@@ -6,17 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from scalewise.analysis import comparability
-from scalewise.analysis.comparability import (
-    Identity,
-    Parted,
-    differences,
-    identity,
-    part_by_protocol,
-    part_by_state,
-)
+from scalewise.analysis.comparability import Aside, Identity, differences, identity, part_repeats
 from scalewise.analysis.labels import configuration_labels, named, swept_order
-from scalewise.analysis.model import Cell, Sweep, is_monitored
+from scalewise.analysis.model import CellRecords, Sweep, is_monitored
 from scalewise.analysis.run import Run, measure_run
 from scalewise.analysis.statistics import (
     Estimate,
@@ -48,15 +40,12 @@ Metric = Literal[
 """Properties of :class:`Run` that can be estimated over repeats; device figures are means over
 the devices of a run."""
 
-
 _POSITIVE = frozenset(
     {
         "samples_per_s", "step_time_ms", "peak_memory_mib", "memory_used_mib", "joules_per_step",
         "energy_j", "joules_per_million_samples",
     }
 )  # fmt: skip
-
-
 _OF_ANY_SIGN = frozenset({"final_loss"})
 
 
@@ -78,7 +67,7 @@ class Configuration:
     config_id: str
     label: str
     """Short and unique within the sweep."""
-    cells: tuple[Cell, ...]
+    cells: tuple[CellRecords, ...]
     runs: tuple[Run, ...]
     """The finished ones, but for those in ``aside``."""
     identity: Identity
@@ -143,14 +132,16 @@ def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
     Workloads in the order of the plan, within them swept values, numbers from small to large, and
     within those single device first, so that twins stand below one another.
     """
-    groups: dict[str, list[Cell]] = {}
+    groups: dict[str, list[CellRecords]] = {}
     for cell in sweep.cells:
         groups.setdefault(cell.planned.config_id, []).append(cell)
     for cells in groups.values():
         cells.sort(key=lambda c: c.planned.repeat)
     labels = configuration_labels({key: cells[0] for key, cells in groups.items()})
-    parted = _parted(groups)
-    found = [_configuration(key, labels[key], cells, parted[key]) for key, cells in groups.items()]
+    kept, aside = part_repeats(groups)
+    found = [
+        _configuration(key, labels[key], cells, kept[key], aside) for key, cells in groups.items()
+    ]
     ordered: list[Configuration] = []
     for workload in dict.fromkeys(map(_workload, found)):
         rows = [c for c in found if _workload(c) == workload]
@@ -160,45 +151,37 @@ def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
     return tuple(ordered)
 
 
-def _parted(groups: Mapping[str, Sequence[Cell]]) -> dict[str, Parted]:
-    """Repeats that were timed alike, of those the ones of the same code and data, and of those the
-    ones with like neighbours."""
-    found = {key: Parted(tuple(cells), {}) for key, cells in groups.items()}
-    for part in (part_by_protocol, part_by_state, comparability.part):
-        again = part({key: parted.kept for key, parted in found.items()})
-        found = {
-            key: Parted(again[key].kept, {**parted.aside, **again[key].aside})
-            for key, parted in found.items()
-        }
-    return found
-
-
 def _configuration(
-    config_id: str, label: str, cells: Sequence[Cell], finished: Parted
+    config_id: str,
+    label: str,
+    cells: Sequence[CellRecords],
+    kept: Sequence[CellRecords],
+    aside: Mapping[str, Aside],
 ) -> Configuration:
-    runs = tuple(measure_run(cell) for cell in finished.kept)
-    aside = tuple(
-        SetAside(measure_run(cell), why.reason, why.remedy)
-        for cell in cells
-        if (why := finished.aside.get(cell.planned.name)) is not None
+    return Configuration(
+        config_id,
+        label,
+        tuple(cells),
+        tuple(map(measure_run, kept)),
+        identity(kept or cells),
+        tuple(
+            SetAside(measure_run(cell), why.reason, why.remedy)
+            for cell in cells
+            if (why := aside.get(cell.planned.name)) is not None
+        ),
     )
-    shared = identity(finished.kept or cells)
-    return Configuration(config_id, label, tuple(cells), runs, shared, aside)
 
 
 def _workload(config: Configuration) -> tuple[str | None, str | None]:
     return config.name("model"), config.name("dataset")
 
 
-# Strong or weak scaling of scripts under the Monitor callback, which never say which they mean.
-#
-# Lightning's batch is per process, so each such fit is recorded as weak scaling. A script that
-# divides its batch among its devices means the same global batch: strong scaling. Which of the two
-# a fit on several devices is shows beside those on one device, and on one device it is both.
-
-
 def read_scaling(configs: Sequence[Configuration]) -> tuple[Configuration, ...]:
     """Monitored fits on several devices as the scaling in which fewest fields differ.
+
+    Lightning's batch is per process, so each such fit is recorded as weak scaling. A script that
+    divides its batch among its devices means the same global batch: strong scaling. Which of the
+    two a fit on several devices is shows beside those on one device, and on one device it is both.
 
     Weak, as recorded, where both fit: with a single device of either batch.
     """
@@ -245,16 +228,13 @@ def _as_strong(config: Configuration) -> Configuration:
     )
 
 
-def _strong(cell: Cell) -> Cell:
+def _strong(cell: CellRecords) -> CellRecords:
     result = cell.result
     return cell if result is None else replace(cell, result=replace(result, scaling="strong"))
 
 
 def _monitored(config: Configuration) -> bool:
     return is_monitored(config.cells[0].config)
-
-
-# What pruning was asked for, and whether the run came as far.
 
 
 _NEAR_ENOUGH = 0.01

@@ -25,11 +25,7 @@ from scalewise.config import HardwareConfig, Price, profile_of
 from scalewise.records import DataError, build
 
 SECONDS_PER_HOUR = 3600.0
-
-
 _PRICE, _SOURCE = "hardware.price.usd_per_hour", "hardware.price.source"
-
-
 MILLION = 1e6
 
 
@@ -170,16 +166,6 @@ def _of_profile(config: Configuration, profiles: Sequence[HardwareConfig]) -> Pr
     return profile.price or f"hardware profile {profile.name} gives no price"
 
 
-# How long a given number of samples takes, and what it costs.
-#
-# hours = samples / (global samples per second) / 3600 USD = samples / 10^6 * (USD per million
-# samples)
-#
-# Run by run, so that their intervals are those of the throughput, turned over. Both hold as long
-# as the rate of the timed steps does, and what those leave out is in neither
-# (:mod:`scalewise.analysis.cost`).
-
-
 _MOST = 10**18
 """More than anybody trains on, and every figure that follows from it can still be written down."""
 
@@ -213,7 +199,15 @@ def read_samples(typed: str) -> int:
 
 
 def reach(samples: int, config: Configuration, cost: Cost | None) -> Target:
-    """Time and cost of ``samples`` on the devices of ``config``, at the rate of its timed steps."""
+    """Time and cost of ``samples`` on the devices of ``config``, at the rate of its timed steps.
+
+    hours = samples / (global samples per second) / 3600 USD = samples / 10^6 * (USD per million
+    samples)
+
+    Run by run, so that their intervals are those of the throughput, turned over. Both hold as long
+    as the rate of the timed steps does, and what those leave out is in neither
+    (:mod:`scalewise.analysis.cost`).
+    """
     invalid = config.invalid
     if invalid:
         return Target(None, None, invalid[0].reason)

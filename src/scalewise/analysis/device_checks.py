@@ -9,6 +9,7 @@ import numpy as np
 
 from scalewise.analysis.diagnosis_case import (
     LAUNCH_BOUND_SM_PERCENT,
+    SHARE,
     Case,
     Diagnosis,
     StageActivity,
@@ -35,14 +36,9 @@ from scalewise.analysis.steps import (
 )
 from scalewise.records import PipelineRecord
 
-SHARE = 0.10
-"""Share of a step from which communication is a limit."""
-
-
 LOST_SAVING = 1.0
 """Share of what dividing the batch should save that is lost, from which the batch is too small to
 be divided: at 1 all of it is."""
-
 
 UNEVEN_TRANSFER = 1 / 3
 """Share of the mean by which the median transfer differs where both are told: few long ones make
@@ -182,30 +178,22 @@ def _makes_idle(found: Division, case: Case) -> bool:
     )
 
 
-# Limits that lie in the devices: what fills them, what slows their clocks, their memory.
-
-
 DRAM_BOUND_PERCENT = 60.0
 """A stream copy on an H200 reads 80 to 90 %: kernels that reach two thirds of that wait for DRAM
 most of the time."""
 
-
 COMPUTE_BOUND_PERCENT = 80.0
 """A GEMM on an H200 reads 96 %, GPT-2 124M 84 to 89 %."""
-
 
 WELL_SPENT_SHARE = 0.75
 """Share of a step that a GPU's SMs must work before computing is called its limit: where more is
 lost, something else is worth mending first, named or not."""
 
-
 THROTTLED_SAMPLES = 0.2
 """Share of the samples with a reason; a single one may be of the moment a job begins."""
 
-
 THROTTLE_LOSS = 0.03
 """Share of the clock from which heat (or a fault of the board) counts as throttling."""
-
 
 POWER_CAP_LOSS = 0.10
 """The same where nothing but the power limit holds the clock back: a healthy H200 at its limit
@@ -289,20 +277,13 @@ def _above_median_ms(case: Case, rank: int) -> float:
     return float(np.maximum(0.0, compute - np.median(compute)).mean()) if compute.size else 0.0
 
 
-# Limits that lie in the schedule of a pipeline, and in how small its pieces are.
-
-
-_SHARE = 0.10
-"""Share of a step from which idle stages count as a limit."""
-
-
 def idle_stages(case: Case) -> Iterator[Diagnosis]:
     """A pipeline whose stages wait for one another."""
     found = measure_pipeline(case.run.cell, case.run.anatomy)
     if found is None:
         return
     idle_ms = sum(found.idle_ms) / len(found.idle_ms)
-    if idle_ms > _SHARE * case.step_ms:
+    if idle_ms > SHARE * case.step_ms:
         twice = 2 * found.schedule.microbatches
         p = found.schedule.stages
         yield Diagnosis(

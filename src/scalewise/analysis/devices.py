@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -10,24 +10,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from scalewise.analysis.steps import NotMeasuredError
+from scalewise.analysis.steps import NotMeasuredError, mean_of_known
 from scalewise.records import DeviceSample, DeviceSeries, SampledDevice, StepSeries, cv_percent
 
-# Energy of a run, device by device: the counter against integrated power.
-#
-# The driver counts energy exactly but takes milliseconds to tell it, so it is read every ten
-# seconds and at both ends of a run; power is sampled each time. Between two readings of the
-# counter the samples say *when* the energy was used and the counter says *how much* it was:
-#
-# E(a, b) = sum over counter intervals k of dE_k * integral(P, a..b in k) / integral(P, k)
-#
-# with the integral by trapezoids. Integrated power alone is kept beside it, because the difference
-# tells how far power samples (a running mean on most GPUs) can be trusted without a counter.
-
-
 Floats = npt.NDArray[np.float64]
-
-
 _MIN_IDLE_SAMPLES = 3
 
 
@@ -58,6 +44,16 @@ def measure_energy(
     first_step: float,
 ) -> DeviceEnergy:
     """Energy of one GPU; ``timed`` and ``first_step`` are Unix times.
+
+    The driver counts energy exactly but takes milliseconds to tell it, so it is read every ten
+    seconds and at both ends of a run; power is sampled each time. Between two readings of the
+    counter the samples say *when* the energy was used and the counter says *how much* it was:
+
+    E(a, b) = sum over counter intervals k of dE_k * integral(P, a..b in k) / integral(P, k)
+
+    with the integral by trapezoids. Integrated power alone is kept beside it, because the
+    difference tells how far power samples (a running mean on most GPUs) can be trusted without a
+    counter.
 
     Where there is no counter, the timed steps need two power samples inside them.
     """
@@ -297,26 +293,26 @@ def _usage(
         energy = measure_energy(series, device, timed, first_step)
     activity, activity_readings = _activity(series, device.id, window)
     rows = [series.samples[i][device.id] for i in inside if device.id in series.samples[i]]
-    memory = _values(rows, lambda r: r.memory_used_mib)
-    utilization = _values(rows, lambda r: r.utilization_percent)
+    memory = [r.memory_used_mib for r in rows if r.memory_used_mib is not None]
+    utilization = [r.utilization_percent for r in rows if r.utilization_percent is not None]
     reasons = {reason for row in rows for reason in row.throttle_reasons or ()}
     return DeviceUsage(
         device=device,
         samples=len(rows),
-        memory_used_mib=_mean(memory),
+        memory_used_mib=mean_of_known(memory),
         memory_sd_mib=float(np.std(memory, ddof=1)) if len(memory) > 1 else None,
-        utilization_percent=_mean(utilization),
+        utilization_percent=mean_of_known(utilization),
         power_w=(
             energy.timed_j / energy.timed_s
             if window == timed and energy is not None and energy.timed_j is not None
-            else _mean(_values(rows, lambda r: r.power_w))
+            else mean_of_known([r.power_w for r in rows])
         ),
-        temperature_c=_mean(_values(rows, lambda r: r.temperature_c)),
+        temperature_c=mean_of_known([r.temperature_c for r in rows]),
         throttle_reasons=tuple(sorted(reasons)),
-        throttled_share=_mean(
+        throttled_share=mean_of_known(
             [float(bool(r.throttle_reasons)) for r in rows if r.throttle_reasons is not None]
         ),
-        sm_clock_mhz=_mean(_values(rows, lambda r: r.sm_clock_mhz)),
+        sm_clock_mhz=mean_of_known([r.sm_clock_mhz for r in rows]),
         top_sm_clock_mhz=max(
             (c for c in series.values(device.id, "sm_clock_mhz") if c is not None), default=None
         ),
@@ -358,13 +354,3 @@ def _activity(
         whole = bool(values) and all(v is not None for v in values)
         found[metric] = float(np.average(values, weights=weights)) if whole else None
     return found, len(readings)
-
-
-def _values(
-    rows: Sequence[DeviceSample], read: Callable[[DeviceSample], float | None]
-) -> list[float]:
-    return [value for value in map(read, rows) if value is not None]
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None

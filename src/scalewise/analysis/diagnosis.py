@@ -8,7 +8,7 @@ hold; they are listed by size, faults that make the figures meaningless first.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.device_checks import (
@@ -41,22 +41,12 @@ from scalewise.analysis.rank_checks import (
 from scalewise.analysis.run import Run
 from scalewise.records import ImportedResult
 
-# Every check: reads the measurements of a run, yields a diagnosis or nothing.
-
-
 CHECKS: tuple[Callable[[Case], Iterator[Diagnosis]], ...] = (
     sharding, uneven_shards, straggler, stalls, input_bound, communication, divided_too_far,
     activity, throttled, allocator, oversubscribed, redundant_reductions, parameter_averaging,
     idle_stages, launch_bound_stages,
 )  # fmt: skip
-"""In no order of importance."""
-
-
-# Results that were measured elsewhere: do their own numbers agree with one another?
-#
-# A throughput that was computed from the wrong batch looks like bad (or wonderful) scaling. The
-# step time that stands beside it gives it away: ``samples/s * seconds a step`` is the batch that
-# was counted, and it must be the global one.
+"""Each reads the measurements of a run and yields what limits it; in no order of importance."""
 
 
 TOLERANCE = 0.05
@@ -64,7 +54,12 @@ TOLERANCE = 0.05
 
 
 def check_imported(result: ImportedResult) -> tuple[Diagnosis, ...]:
-    """What the figures contradict; empty where they agree."""
+    """What the figures contradict; empty where they agree.
+
+    A throughput that was computed from the wrong batch looks like bad (or wonderful) scaling. The
+    step time that stands beside it gives it away: ``samples/s * seconds a step`` is the batch that
+    was counted, and it must be the global one.
+    """
     found = []
     counted, n = result.counted_batch, result.devices
     if n > 1 and _same(counted, result.global_batch_size / n):
@@ -116,7 +111,6 @@ def _same(a: float, b: float) -> bool:
 WELL_SPENT = frozenset({"compute-bound", "memory-bound"})
 """Limits that are no loss: the device does nothing but its work."""
 
-
 MOST_CONTENTION_SHARE = 1 / 3
 """Share of a step up to which computing is known without what a crowd had of it. In which phases
 the delay fell is not counted: taken to be spread like the time of the step, it may be wrong by as
@@ -130,7 +124,12 @@ def diagnose(config: Configuration, twin: Configuration | None = None) -> tuple[
     ``twin`` is its single-device twin, where there is one: what dividing the work did not shrink
     is seen only beside it.
     """
-    found = [_of_repeat(run, config, diagnose_run(run, twin)) for run in config.runs]
+    several = len(config.runs) > 1
+    found = [
+        [replace(d, repeat=run.cell.planned.repeat if several else None) for d in limits]
+        for run in config.runs
+        for limits in [diagnose_run(run, twin)]
+    ]
     kept: list[Diagnosis] = []
     for key in dict.fromkeys((d.limit, d.rank) for run in found for d in run):
         hits = [d for run in found for d in run if (d.limit, d.rank) == key]
@@ -139,12 +138,6 @@ def diagnose(config: Configuration, twin: Configuration | None = None) -> tuple[
             seen = f" (in {len(hits)} of {len(found)} runs)" if len(hits) < len(found) else ""
             kept.append(replace(middle, evidence=middle.evidence + seen))
     return in_order(kept)
-
-
-def _of_repeat(run: Run, config: Configuration, found: Iterable[Diagnosis]) -> list[Diagnosis]:
-    """One run needs no name: the tables' figures are its own."""
-    repeat = run.cell.planned.repeat if len(config.runs) > 1 else None
-    return [replace(diagnosis, repeat=repeat) for diagnosis in found]
 
 
 def in_order(found: Iterable[Diagnosis]) -> tuple[Diagnosis, ...]:
@@ -168,57 +161,40 @@ def diagnose_run(run: Run, twin: Configuration | None = None) -> list[Diagnosis]
     host, device = run.anatomy.mean("host"), run.anatomy.mean("device")
     if host is None:
         return contradictions
-    own = _twin_compute(run, twin)
-    case = Case(
-        run,
-        run.throughput.step_time_ms.mean,
-        host,
-        device,
-        own.compute_ms if own else None,
-        _twin_step(twin),
-        own.contention_ms if own else 0.0,
-    )
+    compute_ms, crowd_ms = _twin_compute(run, twin)
+    step = twin.estimate("step_time_ms") if twin is not None else None
+    step_ms = step.value if step else None
+    mean_ms = run.throughput.step_time_ms.mean
+    case = Case(run, mean_ms, host, device, compute_ms, step_ms, crowd_ms)
     return contradictions + [diagnosis for check in CHECKS for diagnosis in check(case)]
 
 
-def _twin_step(twin: Configuration | None) -> float | None:
-    figure = twin.estimate("step_time_ms") if twin is not None else None
-    return figure.value if figure else None
+def _twin_compute(run: Run, twin: Configuration | None) -> tuple[float | None, float]:
+    """Forward and backward of the twin's typical step in ms, and what a crowd had of it beside.
 
-
-@dataclass(frozen=True)
-class _OwnCompute:
-    """Forward and backward of a typical step."""
-
-    compute_ms: float
-    """Without what other processes that held the cores had of it."""
-    contention_ms: float
-    """What it was reduced by."""
-
-
-def _twin_compute(run: Run, twin: Configuration | None) -> _OwnCompute | None:
-    """Mean over the runs of the twin; None unless it is known of more than half of them."""
+    Means over its runs; None unless it is known of more than half of them.
+    """
     result = run.cell.result
     if twin is None or result is None or result.scaling != "strong":
-        return None
+        return None, 0.0
     known = [own for r in twin.runs if (own := _own_compute(r)) is not None]
     if 2 * len(known) <= len(twin.runs):
-        return None
-    return _OwnCompute(
-        sum(own.compute_ms for own in known) / len(known),
-        sum(own.contention_ms for own in known) / len(known),
-    )
+        return None, 0.0
+    compute_ms, contention_ms = (sum(each) / len(known) for each in zip(*known, strict=True))
+    return compute_ms, contention_ms
 
 
-def _own_compute(run: Run) -> _OwnCompute | None:
-    """None where it was not timed, and where a crowd had more than :data:`MOST_CONTENTION_SHARE`.
+def _own_compute(run: Run) -> tuple[float, float] | None:
+    """The same of one run; None where it was not timed.
+
+    None too where a crowd had more than :data:`MOST_CONTENTION_SHARE`.
 
     The delay is a mean over steps, which few long ones may make: it is taken from the mean, and
     the median stands where that is less.
     """
     median_ms = median_compute_ms(run)
     if median_ms is None or run.anatomy is None or run.anatomy.mean("device") is not None:
-        return None if median_ms is None else _OwnCompute(median_ms, 0.0)
+        return None if median_ms is None else (median_ms, 0.0)
     host = run.anatomy.mean("host")
     mean_ms = compute_ms(host) if host is not None else None
     if host is None or mean_ms is None or not host.step_ms:
@@ -227,13 +203,7 @@ def _own_compute(run: Run) -> _OwnCompute | None:
     if contention_share > MOST_CONTENTION_SHARE:
         return None
     own_ms = min(median_ms, mean_ms * (1 - contention_share))
-    return _OwnCompute(own_ms, median_ms - own_ms)
-
-
-# What follows from a diagnosis: what to change, as it is typed. Each is to be tried, not believed.
-#
-# A remedy is the lever that acts on the time the diagnosis measured; whether it pays is for a
-# sweep of the change against what there is to say.
+    return own_ms, median_ms - own_ms
 
 
 REMEDIES: Mapping[Limit, str] = {
@@ -268,3 +238,8 @@ REMEDIES: Mapping[Limit, str] = {
     "inflated throughput": "measure again: it counts samples that nobody trained on",
     "unsynchronised timing": "measure again with the device waited for; see docs/method.md",
 }  # fmt: skip
+"""What to change, as it is typed: to be tried, not believed.
+
+A remedy is the lever that acts on the time the diagnosis measured; whether it pays is for a sweep
+of the change against what there is to say.
+"""

@@ -93,12 +93,12 @@ def median_compute_ms(run: Run) -> float | None:
     return float(np.median(known)) if known.size else None
 
 
-# How busy the cores and the SMs were: what several checks ask of a case.
-
+SHARE = 0.10
+"""Share of a step from which a cost is a limit: less than what repeats of a run differ by is
+nothing that a user could see mended."""
 
 LAUNCH_BOUND_SM_PERCENT = 50.0
 """Below this share of its cycles with work, a GPU that computes idles more than it works."""
-
 
 LEAST_CONTENTION_SHARE = 0.01
 """Share of a step from which a crowd's part of a cost is told: the figures around it have three
@@ -175,12 +175,6 @@ def contention_words(contention_ms: float, step_ms: float, less: str = "less") -
     return f" ({less} {contention_ms:.3g} ms without a core)" if told else ""
 
 
-# How busy each stage of a pipeline keeps its GPU while it computes, one figure a stage.
-#
-# A mean over the GPUs, as other strategies have it, hides a stage behind the others: they differ
-# in what they compute, and the slowest of them sets the pace.
-
-
 @dataclass(frozen=True)
 class StageActivity:
     """One rank of a pipeline."""
@@ -208,7 +202,11 @@ class StageActivity:
 
 
 def stage_activity(case: Case) -> tuple[StageActivity, ...]:
-    """Every rank; empty without a pipeline, or where a GPU has no GPM counters."""
+    """Every rank; empty without a pipeline, or where a GPU has no GPM counters.
+
+    A mean over the GPUs, as other strategies have it, hides a stage behind the others: they differ
+    in what they compute, and the slowest of them sets the pace.
+    """
     anatomy = case.run.anatomy
     if pipeline_of(case.run.cell) is None or anatomy is None or case.device is None:
         return ()

@@ -15,15 +15,11 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from scalewise.analysis.model import Cell, is_profiled
+from scalewise.analysis.model import CellRecords, is_profiled
 from scalewise.host import plural
 from scalewise.records import WARMUP, DeviceSeries, RankSummary, StepSeries
 
-# Stalls of all ranks at once, found in step times over wall time.
-
-
 LONG_STEP_MEDIANS: Final = 2.0
-
 
 STALL_MS: Final = 100.0
 """Time beyond the median step. In the 31 runs on several H200s that a second context stalled, the
@@ -117,20 +113,14 @@ def _overlaps(
 DisturbanceCode = Literal[
     "rank_on_other_gpu", "foreign_process", "extra_memory_on_gpu0", "common_stall"
 ]
-
-
 DEVICE_CODES: Final[tuple[DisturbanceCode, ...]] = (
     "rank_on_other_gpu", "foreign_process", "extra_memory_on_gpu0",
 )  # fmt: skip
-
-
 CODES: Final[tuple[DisturbanceCode, ...]] = (*DEVICE_CODES, "common_stall")
-
 
 EXTRA_MEMORY_MIB: Final = 200.0
 """A CUDA context takes 520 MiB on an H200; replicas differ by less than 10 beyond their
 allocators."""
-
 
 _SAMPLES = 2
 """A process that is just ending is seen once."""
@@ -149,15 +139,12 @@ class Disturbance:
     """The numbers behind the text, by name and unit."""
 
 
-def disturbances(cell: Cell) -> tuple[Disturbance, ...]:
+def disturbances(cell: CellRecords) -> tuple[Disturbance, ...]:
     """Findings about a finished cell that trained; none for other cells."""
     if cell.result is None or not cell.steps:
         return ()
     found = [*_device_findings(cell), *_stall_findings(cell)]
     return tuple(sorted(found, key=lambda one: CODES.index(one.code)))
-
-
-# Processes
 
 
 @dataclass(frozen=True)
@@ -170,7 +157,7 @@ class _Sight:
     memory_mib: float | None
 
 
-def _device_findings(cell: Cell) -> Iterator[Disturbance]:
+def _device_findings(cell: CellRecords) -> Iterator[Disturbance]:
     assert cell.result is not None
     ranks = [rank for rank in cell.result.ranks if rank.device.kind == "cuda"]
     if not ranks:
@@ -201,7 +188,8 @@ def _host_findings(
 ) -> Iterator[Disturbance]:
     """Findings about the GPUs of one host and the ``ranks`` that ran on it."""
     sights = _sights(series)
-    lost = [r for r in ranks if not any(_is_at_home(r, sight) for sight in sights)]
+    seen = {(sight.gpu, sight.pid) for sight in sights}
+    lost = [rank for rank in ranks if (rank.device.uuid, rank.pid) not in seen]
     unknown = _why_unknown(series, lost[0]) if lost else ""
     gpus = dict.fromkeys(rank.device.uuid for rank in ranks)
     elsewhere = [
@@ -247,10 +235,6 @@ def _sights(series: DeviceSeries) -> list[_Sight]:
         _Sight(gpu, pid, tuple(at), max(memory.get((gpu, pid), []), default=None))
         for (gpu, pid), at in times.items()
     ]
-
-
-def _is_at_home(rank: RankSummary, sight: _Sight) -> bool:
-    return (sight.gpu, sight.pid) == (rank.device.uuid, rank.pid)
 
 
 def _why_unknown(series: DeviceSeries, rank: RankSummary) -> str:
@@ -324,9 +308,6 @@ def _foreign_process(name: str, series: DeviceSeries, strangers: Sequence[_Sight
     return Disturbance("foreign_process", "found", name, text, {"processes": figures})
 
 
-# Memory
-
-
 def _memory_finding(
     name: str,
     series: DeviceSeries,
@@ -374,10 +355,7 @@ def _memory_finding(
         yield Disturbance(code, "found", name, text, figures)
 
 
-# Stalls
-
-
-def _stall_findings(cell: Cell) -> Iterator[Disturbance]:
+def _stall_findings(cell: CellRecords) -> Iterator[Disturbance]:
     assert cell.result is not None
     name = cell.planned.name
     if is_profiled(cell.config):

@@ -8,31 +8,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scalewise.analysis.comparability import flatten, is_factor
-from scalewise.analysis.model import Cell, is_examination, is_profiled, is_search
+from scalewise.analysis.model import CellRecords, is_examination, is_profiled, is_search
 from scalewise.analysis.statistics import Estimate, Interval, RatioEstimate
 from scalewise.records import PlannedCell, to_plain
 
-# How a figure and its doubt are written: to be read, and never as more than is known.
-#
-# Intervals of rates and ratios come from logarithms. Those of two or three runs may reach over
-# many powers of ten: small ends keep their digits, since 0.00 would be a bound that nobody
-# measured, and an interval that bounds nothing is called that.
-
-
 MISSING = "-"
-
 
 UNBOUNDED = 1e3
 """Upper over lower end from which an interval says nothing: three orders of magnitude."""
 
-
 _LOPSIDED = 0.05
 """How far from the middle of its interval, in halves of it, a figure is still written with ±."""
 
-
 _EQUAL = 1e-9
 """Half width, in parts of the figure, below which runs are called equal: rounding makes as much."""
-
 
 _MOST_DIGITS = 5
 """Significant digits of a figure; a doubt below the last of them is called that."""
@@ -129,7 +118,12 @@ def confidence(interval: Interval) -> str:
 
 
 def bounds_nothing(interval: Interval) -> bool:
-    """Whether an interval of a positive quantity is too wide to say anything."""
+    """Whether an interval of a positive quantity is too wide to say anything.
+
+    Intervals of rates and ratios come from logarithms. Those of two or three runs may reach over
+    many powers of ten: small ends keep their digits, since 0.00 would be a bound that nobody
+    measured, and an interval that bounds nothing is called that.
+    """
     return interval.low > 0 and interval.high > UNBOUNDED * interval.low
 
 
@@ -153,7 +147,7 @@ Fields = Mapping[str, Any]
 """Dotted key to value."""
 
 
-def configuration_labels(firsts: Mapping[str, Cell]) -> dict[str, str]:
+def configuration_labels(firsts: Mapping[str, CellRecords]) -> dict[str, str]:
     """``model strategy xN``, and whatever else is needed to tell two of them apart.
 
     ``firsts`` holds a cell of each configuration by its id. What the user swept comes first,
@@ -237,7 +231,7 @@ def named(config: Mapping[str, Any], group: str) -> str | None:
     return str(chosen["name"]) if chosen.get("name") is not None else path or None
 
 
-def _base_label(cell: Cell) -> str:
+def _base_label(cell: CellRecords) -> str:
     config = cell.config
     if config is None:
         return cell.planned.name

@@ -1,4 +1,4 @@
-"""A sweep folder read into frozen values (:mod:`scalewise.analysis.cells`).
+"""A sweep folder read into frozen values (:mod:`scalewise.analysis.model`).
 
 A record that is torn, corrupt or absent becomes a ``problem`` in words on its cell. Reading
 never fails because one cell is damaged: the rest of the sweep still has to be reported.
@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
-from scalewise.analysis.model import Cell, CellState, Sweep
+from scalewise.analysis.model import CellRecords, CellState, Sweep
 from scalewise.records import (
     ALIVE_S,
     Attempt,
@@ -38,13 +38,11 @@ from scalewise.records import (
     read_steps,
 )
 
-# Cells whose model is a LightningModule that built its own optimizer.
-#
-# The group ``optimizer`` of their configuration was not used: naming it would be false.
 
-
-def name_own_optimizers(cells: Iterable[Cell]) -> tuple[Cell, ...]:
+def name_own_optimizers(cells: Iterable[CellRecords]) -> tuple[CellRecords, ...]:
     """The cells, each with the optimizer it was trained with in its configuration.
+
+    The group ``optimizer`` of their configuration was not used: naming it would be false.
 
     A cell without a result has that of a finished one with the same model. What was asked for and
     not used becomes a problem of the cell.
@@ -58,17 +56,17 @@ def name_own_optimizers(cells: Iterable[Cell]) -> tuple[Cell, ...]:
     return tuple(_named(cell, own_optimizer(cell) or found.get(_model(cell))) for cell in told)
 
 
-def own_optimizer(cell: Cell) -> str | None:
+def own_optimizer(cell: CellRecords) -> str | None:
     """Class of what the module built; None where it built nothing, or nobody knows yet."""
     ranks = cell.result.ranks if cell.result else ()
     return next((rank.own_optimizer for rank in ranks if rank.own_optimizer is not None), None)
 
 
-def _model(cell: Cell) -> str:
+def _model(cell: CellRecords) -> str:
     return repr((cell.config or {}).get("model"))
 
 
-def _named(cell: Cell, own: str | None) -> Cell:
+def _named(cell: CellRecords, own: str | None) -> CellRecords:
     if own is None or cell.config is None:
         return cell
     name = f"the module's own ({own})"
@@ -86,17 +84,9 @@ def _is_of_optimizer(override: str) -> bool:
     return key == "optimizer" or key.startswith("optimizer.")
 
 
-# The records of one cell read rank by rank; what is damaged is noted in words, and left out.
-
-
 P = ParamSpec("P")
-
-
 T = TypeVar("T")
-
-
 RowCount = Literal["step_rows", "metric_rows"]
-
 
 _IN_EVERY_CONFIG = ("model", "dataset", "strategy", "precision", "tracking")
 """Groups that every recorded configuration has, in their order: half a file is valid YAML too."""
@@ -282,7 +272,7 @@ def load_sweep(path: Path | str) -> Sweep:
     return Sweep(folder.path, (), None, None, cells, said)
 
 
-def load_cell(folder: CellFolder, planned: PlannedCell | None) -> Cell:
+def load_cell(folder: CellFolder, planned: PlannedCell | None) -> CellRecords:
     """Read one cell; ``planned`` is None where no plan tells what was asked for."""
     problems: list[str] = []
     of_result: list[str] = []
@@ -302,7 +292,7 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> Cell:
         # By the cell's own paths: a report may travel, the machine's folders stay here.
         return tuple(problem.replace(f"{folder.path}/", "") for problem in found)
 
-    return Cell(
+    return CellRecords(
         planned=planned or _as_planned(folder, result),
         path=folder.path,
         state=state,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from scalewise.analysis.labels import named
-from scalewise.analysis.model import Cell
+from scalewise.analysis.model import CellRecords
 from scalewise.analysis.steps import NotMeasuredError
 from scalewise.records import (
     CellResult,
@@ -22,9 +22,6 @@ from scalewise.records import (
     mean_over_ranks,
     weights_of,
 )
-
-# The loss of a run over the samples it has seen: speed means nothing without it.
-
 
 _PREFERRED = ("val_loss", "train_loss", "loss")
 
@@ -55,7 +52,7 @@ def loss_curve(
 ) -> LossCurve:
     """The curve ``name``, or the first there is of val_loss, train_loss, any other loss.
 
-    ``rows`` and ``said``, what losses are called, as :mod:`scalewise.analysis.run_losses` has them.
+    ``rows`` and ``said``, what losses are called, are of :func:`run_losses`.
 
     Raises :class:`NotMeasuredError` where no loss was recorded or the last one was not finite:
     what a diverged run had reached before is not what it reached.
@@ -132,7 +129,7 @@ class RunLosses:
     """What a loss is called where it is not that of one model over the samples of all ranks."""
 
 
-def run_losses(cell: Cell) -> RunLosses:
+def run_losses(cell: CellRecords) -> RunLosses:
     """The losses of a finished cell. Raises ValueError for a cell without a result."""
     if cell.result is None:
         raise ValueError(f"{cell.planned.name}: only a finished cell has reached a loss")
@@ -152,7 +149,9 @@ def run_losses(cell: Cell) -> RunLosses:
     return RunLosses(tuple(rows), said)
 
 
-def _over_ranks(name: str, cell: Cell, result: CellResult) -> tuple[Sequence[MetricRow], str]:
+def _over_ranks(
+    name: str, cell: CellRecords, result: CellResult
+) -> tuple[Sequence[MetricRow], str]:
     """The rows of one loss, and what to call it."""
     ranks = sorted(result.ranks, key=lambda one: one.rank)
     part_of = dict(zip((one.rank for one in ranks), data_shards_of(ranks), strict=True))
@@ -198,7 +197,7 @@ def _mean(name: str, rows: Sequence[MetricRow], fed: Sequence[float]) -> MetricR
     return replace(rows[0], values={name: mean_over_ranks([r.values[name] for r in rows], weights)})
 
 
-def _of_models(name: str, cell: Cell, models: int) -> str:
+def _of_models(name: str, cell: CellRecords, models: int) -> str:
     """Lightning begins a validation after training by sending rank 0's parameters to all."""
     scored_last = (cell.config or {}).get("validation") == "end"
     if scored_last and name.startswith("val"):
@@ -206,7 +205,7 @@ def _of_models(name: str, cell: Cell, models: int) -> str:
     return f"mean {name} of {models} models"
 
 
-def _drifts_apart(cell: Cell) -> bool:
+def _drifts_apart(cell: CellRecords) -> bool:
     """Whether its ranks have parameters of their own between two exchanges."""
     strategy = (cell.config or {}).get("strategy")
     kind = strategy.get("kind") if isinstance(strategy, Mapping) else None

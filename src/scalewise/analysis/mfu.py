@@ -22,7 +22,6 @@ from scalewise.records import DOCTOR_FILE, DeviceInfo, DoctorReport, RecordError
 
 Peak = Literal["data sheet", "measured GEMM"]
 
-
 _FORMATS = {
     "fp32": "fp32", "tf32": "tf32", "bf16-mixed": "bf16", "fp16-mixed": "fp16",
     "fp8": "fp8",

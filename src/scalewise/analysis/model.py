@@ -29,7 +29,7 @@ processes are gone without a word."""
 
 
 @dataclass(frozen=True)
-class Cell:
+class CellRecords:
     """One cell of a sweep and all its records that could be read."""
 
     planned: PlannedCell
@@ -94,13 +94,10 @@ class Sweep:
     order_seed: int | None
     created_at: float | None
     """Unix time."""
-    cells: tuple[Cell, ...]
+    cells: tuple[CellRecords, ...]
     problems: tuple[str, ...] = ()
     quarantined: tuple[str, ...] = ()
     """Devices that the sweep put aside, with the evidence, one line each."""
-
-
-# What a cell's configuration says it is: a timed run, a profiled one, or no training.
 
 
 def is_timed(config: Mapping[str, Any] | None) -> bool:

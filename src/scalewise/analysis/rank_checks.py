@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scalewise.analysis.diagnosis_case import (
+    SHARE,
     Case,
     Diagnosis,
     contention_ms,
@@ -21,22 +22,12 @@ from scalewise.analysis.steps import common_steps, timeline
 from scalewise.analysis.time_budget import HICCUP_FACTOR, hiccups_of
 from scalewise.records import CommunicationRecord
 
-# Limits that lie in the host: its loader, its cores, and what interrupts it.
-
-
-SHARE = 0.10
-"""Share of a step from which waiting is a limit: less than what repeats of a run differ by is
-nothing that a user could see mended."""
-
-
 STALL_SHARE = 0.05
 """Share of all time from which stalls are a limit; they are rare, so each of them is long."""
 
-
 STALL_EVENTS = 3
 """So often at least: two interruptions took 5 and 7 % of healthy runs of a small model on one H200.
-What they took is no limit then, but a doubt (:mod:`scalewise.analysis.lost_time`)."""
-
+What they took is no limit then, but a doubt (:mod:`scalewise.analysis.time_budget`)."""
 
 RARE = 0.2
 """Share of hiccups up to which they are exceptions; beyond, the steps are of two kinds."""
@@ -104,14 +95,8 @@ def _hidden_from(case: Case) -> float:
     return max(0.0, case.step_ms - activity.compute_ms * activity.busy_percent / 100)
 
 
-LATE_SHARE = 0.10
-"""Share of a step from which a late rank, or one fed more, is a limit: it is then worth more than
-what two runs of the same configuration differ by on a quiet host."""
-
-
 UNEVEN_SHARE = 0.05
 """Excess of samples from which shards are uneven: an epoch's last batch makes less of it."""
-
 
 CAUGHT_UP = 0.25
 """Share of the host's fetch time that the GPU's marks are apart from which it had caught up: with
@@ -133,7 +118,7 @@ def uneven_shards(case: Case) -> Iterator[Diagnosis]:
     fed = _fed(case.run)
     excess, rank = _excess(fed)
     compute, balance = case.compute_ms, case.run.balance
-    if balance is not None and balance.behind_ms < LATE_SHARE * case.step_ms:
+    if balance is not None and balance.behind_ms < SHARE * case.step_ms:
         return  # shares as large as the devices are fast (strategy=heterogeneous) delay nobody
     if excess > UNEVEN_SHARE and compute is not None:
         each = ", ".join(f"rank {r}: {n:,}" for r, n in fed.items())
@@ -162,19 +147,19 @@ def _excess(fed: Mapping[int, int]) -> tuple[float, int | None]:
 
 def straggler(case: Case) -> Iterator[Diagnosis]:
     balance = case.run.balance
-    if balance is None or balance.behind_ms < LATE_SHARE * case.step_ms:
+    if balance is None or balance.behind_ms < SHARE * case.step_ms:
         return
     rank = balance.slowest_rank
     if balance.behind_ms <= 2 * _delay_of_samples(case, rank):
         return  # it has more to do, and is not slow for it
     if _others_lead(case, rank):
         return  # its host launches as fast as the others', only not as far ahead
-    if balance.behind_ms - _more_contention_ms(case, rank) < LATE_SHARE * case.step_ms:
+    if balance.behind_ms - _more_contention_ms(case, rank) < SHARE * case.step_ms:
         return  # it had no core for as long: its host is crowded, and that is named as such
     steps, late_ms = _lateness(case.run, rank)
     # A slow rank is late most of the time, or was so at the end: a few long steps are stalls.
     most, lately = np.median(late_ms), np.median(late_ms[-max(1, len(late_ms) // 4) :])
-    if float(max(most, lately)) < LATE_SHARE * case.step_ms:
+    if float(max(most, lately)) < SHARE * case.step_ms:
         return
     devices = [d for d in case.usage() if d.device.rank == rank]
     where = f" on {devices[0].label}" if devices and devices[0].device.id[:4] != "rank" else ""
@@ -214,7 +199,7 @@ def _others_lead(case: Case, rank: int) -> bool:
     hosts = {r.rank: r for r in case.run.anatomy.ranks if r.timeline == "host"}
     away = {r: sum(a.phases_ms[p] or 0.0 for p in ("data_wait", "other")) for r, a in hosts.items()}
     others = [ms for other, ms in away.items() if other != rank]
-    if away[rank] - sum(others) / len(others) >= LATE_SHARE * case.step_ms:
+    if away[rank] - sum(others) / len(others) >= SHARE * case.step_ms:
         return False
     # Where every GPU has caught up with its host, none of the hosts is ahead.
     return _caught_up(case, rank) and not all(_caught_up(case, other) for other in hosts)
@@ -277,15 +262,8 @@ def _cause(case: Case, rank: int) -> str:
     return f", most of it in {phase.replace('_', ' ')} (+{excess[phase]:.3g} ms)"
 
 
-# Limits that lie in how gradients or parameters are exchanged, from what was counted.
-
-
 _MORE_THAN_ONCE = 1.05
 """Reductions a step from which some are redundant; an epoch's last, shorter step may add one."""
-
-
-_SHARE = 0.10
-"""Share of a step from which averaging parameters counts as a limit."""
 
 
 def redundant_reductions(case: Case) -> Iterator[Diagnosis]:
@@ -311,7 +289,7 @@ def parameter_averaging(case: Case) -> Iterator[Diagnosis]:
     sent = _communication(case)
     if sent is None or sent.what != "parameters" or sent.ms_per_step is None:
         return
-    if sent.ms_per_step > _SHARE * case.step_ms:
+    if sent.ms_per_step > SHARE * case.step_ms:
         yield Diagnosis(
             "communication-bound", sent.ms_per_step, case.step_ms,
             f"averaging the parameters every {1 / sent.rounds_per_step:.3g} steps takes "

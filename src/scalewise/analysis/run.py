@@ -15,7 +15,7 @@ from scalewise.analysis.losses import (
     loss_curve,
     run_losses,
 )
-from scalewise.analysis.model import Cell
+from scalewise.analysis.model import CellRecords
 from scalewise.analysis.steps import (
     Anatomy,
     NotMeasuredError,
@@ -27,8 +27,6 @@ from scalewise.analysis.validity import Invalid, invalid_run
 from scalewise.records import data_shards_of
 
 P = ParamSpec("P")
-
-
 T = TypeVar("T")
 
 
@@ -36,7 +34,7 @@ T = TypeVar("T")
 class Run:
     """One finished cell and every number taken from it; None has its reason in ``missing``."""
 
-    cell: Cell
+    cell: CellRecords
     world_size: int
     throughput: Throughput | None
     anatomy: Anatomy | None
@@ -146,7 +144,7 @@ class Run:
         return max(known) if known and len(known) == len(peaks) else None
 
 
-def measure_run(cell: Cell) -> Run:
+def measure_run(cell: CellRecords) -> Run:
     """Take every number of a finished cell. Raises ValueError for a cell without a result."""
     if cell.result is None:
         raise ValueError(f"{cell.planned.name}: only a finished cell can be measured")
@@ -183,14 +181,14 @@ def measure_run(cell: Cell) -> Run:
     )
 
 
-def _final_loss(cell: Cell, losses: RunLosses) -> LossCurve:
+def _final_loss(cell: CellRecords, losses: RunLosses) -> LossCurve:
     """Not of damaged metrics: the last one they hold is not what the run reached."""
     if cell.metric_faults:
         raise NotMeasuredError(cell.metric_faults[0])
     return loss_curve(losses.rows, said=losses.said)
 
 
-def _measure_balance(cell: Cell, world_size: int) -> LoadBalance:
+def _measure_balance(cell: CellRecords, world_size: int) -> LoadBalance:
     ranks = cell.result.ranks if cell.result else ()
     reasons = [rank.missing["arrival"] for rank in ranks if "arrival" in rank.missing]
     if reasons:

@@ -17,7 +17,6 @@ from scalewise.analysis.comparability import ENOUGH_RUNS, Difference, difference
 from scalewise.analysis.configuration import Configuration, identity_beside, said_of
 from scalewise.analysis.labels import factor, interval_words
 from scalewise.analysis.model import is_monitored
-from scalewise.analysis.run import Run
 from scalewise.analysis.statistics import (
     RatioEstimate,
     detectable_effect,
@@ -40,8 +39,6 @@ from scalewise.analysis.verdict import (
     nominal_level,
     seed_label,
 )
-
-# How near a strategy comes to independent replicas, which never wait for each other.
 
 
 @dataclass(frozen=True)
@@ -141,22 +138,16 @@ def pair_all(
     for multi in configs:
         if multi.devices == 1 or not multi.runs:
             continue
-        found = _pair_or_reason(multi, singles, min_efficiency)
+        found: Pair | Refused
+        try:
+            found = _pair(multi, singles, min_efficiency)
+        except (ArithmeticError, ValueError) as error:  # it refuses this pair, not the report
+            found = Refused(multi, f"its speedup cannot be computed: {error}")
         if isinstance(found, Pair):
             pairs.append(found)
         else:
             refused.append(found)
     return _adjusted(pairs), tuple(refused)
-
-
-def _pair_or_reason(
-    multi: Configuration, singles: Sequence[Configuration], min_efficiency: float
-) -> Pair | Refused:
-    """As :func:`_pair`; figures that no ratio can be taken of refuse this pair, not the report."""
-    try:
-        return _pair(multi, singles, min_efficiency)
-    except (ArithmeticError, ValueError) as error:
-        return Refused(multi, f"its speedup cannot be computed: {error}")
 
 
 def _pair(
@@ -328,15 +319,12 @@ def loss_at_equal_samples(multi: Configuration, single: Configuration) -> LossAt
     return LossAtEqualSamples(name, samples, means[0], means[1], ratio)
 
 
-# What the runs behind a speedup could have shown, by the test that its verdict rests on.
-
-
 def detectable_speedup(pair: Pair) -> float | None:
     """The smallest speedup above 1 that such runs would show four times in five.
 
     To show one is an interval that excludes 1, at the level of the pair's own: 95 %, or under
     ``repeats=auto`` that of its last look, with the runs that this look saw. None where
-    :func:`~scalewise.analysis.significance.detectable_effect` has none.
+    :func:`~scalewise.analysis.statistics.detectable_effect` has none.
     """
     above, below = pair.multi.values("samples_per_s"), pair.single.values("samples_per_s")
     asked = adaptive(pair.multi.cells[0].config)
@@ -346,19 +334,17 @@ def detectable_speedup(pair: Pair) -> float | None:
     return detectable_effect(above[:runs], below[:runs], nominal_level(runs, cap=asked.cap))
 
 
-# The speedup of the typical step beside that of all time, which long steps pull apart.
-#
-# A training takes what its mean step takes, so that is what verdicts judge. Where a few long steps
-# make the mean, the speedup of the medians says what would be left without them.
-
-
 WORTH_SAYING = 1.10
 """Ratio of the two speedups, either way, from which both are told."""
 
 
 @dataclass(frozen=True)
 class TypicalSpeedup:
-    """A pair's speedup by median step times, and how far means and medians lie apart."""
+    """A pair's speedup by median step times, and how far means and medians lie apart.
+
+    A training takes what its mean step takes, so that is what verdicts judge. Where a few long
+    steps make the mean, the speedup of the medians says what would be left without them.
+    """
 
     of_means: float
     of_medians: float
@@ -374,27 +360,22 @@ class TypicalSpeedup:
 
 def typical_speedup(pair: Pair) -> TypicalSpeedup | None:
     """Both speedups; None where a side has no step times or a median of 0 ms."""
-    sides = [(_median_rate(c), _mean_over_median(c)) for c in (pair.multi, pair.single)]
-    (above, multi), (below, single) = sides
-    if above is None or below is None or multi is None or single is None:
+    sides = [_rate_and_mean_of_medians(config) for config in (pair.multi, pair.single)]
+    if sides[0] is None or sides[1] is None:
         return None
+    (above, multi), (below, single) = sides[0], sides[1]
     return TypicalSpeedup(pair.speedup.value, above / below, multi, single)
 
 
-def _median_rate(config: Configuration) -> float | None:
-    rates = [rate for run in config.runs if (rate := median_samples_per_s(run)) is not None]
-    return estimate_positive(rates).value if rates else None
+def _rate_and_mean_of_medians(config: Configuration) -> tuple[float, float] | None:
+    """Samples/s of the slowest rank's median step, and its mean step over the median.
 
-
-def _mean_over_median(config: Configuration) -> float | None:
-    times = [run.throughput.step_time_ms for run in config.runs if run.throughput]
-    ratios = [one.mean / one.p50 for one in times if one.p50 > 0]
-    return estimate_positive(ratios).value if ratios else None
-
-
-def median_samples_per_s(run: Run) -> float | None:
-    """Samples of a step of all devices over the slowest rank's median step time."""
-    found = run.throughput
-    if found is None or found.step_time_ms.p50 <= 0:
+    Geometric means over the runs that have a median.
+    """
+    found = [run.throughput for run in config.runs if run.throughput]
+    known = [one for one in found if one.step_time_ms.p50 > 0]
+    if not known:
         return None
-    return found.samples / found.steps / (found.step_time_ms.p50 / 1e3)
+    rates = [one.samples / one.steps / (one.step_time_ms.p50 / 1e3) for one in known]
+    ratios = [one.step_time_ms.mean / one.step_time_ms.p50 for one in known]
+    return estimate_positive(rates).value, estimate_positive(ratios).value

@@ -15,8 +15,6 @@ import numpy.typing as npt
 import scipy
 
 Values = Sequence[float] | npt.NDArray[np.float64]
-
-
 _LARGEST_LOG = 700.0
 
 
@@ -28,8 +26,9 @@ class Interval:
     high: float
     confidence: float = 0.95
 
-    def inside(self, low: float, high: float) -> bool:
-        return low <= self.low and self.high <= high
+    def scaled(self, factor: float) -> Interval:
+        """The interval of a quantity times a known positive number."""
+        return Interval(self.low * factor, self.high * factor, self.confidence)
 
 
 @dataclass(frozen=True)
@@ -54,9 +53,7 @@ class Estimate:
 
     def scaled(self, factor: float) -> Estimate:
         """The figure in another unit: times a known positive number."""
-        interval = self.interval and Interval(
-            self.interval.low * factor, self.interval.high * factor, self.interval.confidence
-        )
+        interval = self.interval and self.interval.scaled(factor)
         sd = None if self.sd is None else self.sd * factor
         mean = None if self.arithmetic_mean is None else self.arithmetic_mean * factor
         return Estimate(self.value * factor, self.n, sd, interval, mean)
@@ -79,9 +76,7 @@ class RatioEstimate:
 
         The p-value belongs to the unscaled ratio and is dropped.
         """
-        interval = self.interval and Interval(
-            self.interval.low * factor, self.interval.high * factor, self.interval.confidence
-        )
+        interval = self.interval and self.interval.scaled(factor)
         return RatioEstimate(self.value * factor, self.n, interval, None)
 
 
@@ -182,9 +177,6 @@ def two_sided_p(difference: float, error: float, df: float) -> float:
     return float(2 * scipy.stats.t.sf(abs(difference) / error, df))
 
 
-# Tests over runs: corrected for their number, and what they could have shown at all.
-
-
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's step-down adjustment (1979): adjusted p-values in the order given."""
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
@@ -249,7 +241,6 @@ def detectable_effect(above: Values, below: Values, alpha: float = 0.05) -> floa
 
 LARGEST_EFFECT = 100.0
 """A ratio from which the change that runs would show is not worth a number."""
-
 
 _SCATTERS = 128
 """Points at which each of two distributions of the scatter is averaged over."""

@@ -14,23 +14,19 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from scalewise.analysis.model import Cell
+from scalewise.analysis.model import CellRecords
 from scalewise.records import PHASES, PipelineRecord, StepSeries, data_shards_of, sum_over_shards
 
 LONG_STEP_S = 2.0
 """A step below this is not long, however short the others are."""
 
-
 LONG_STEP_MEDIANS = 50.0
 """A step below so many medians of its run is not long, however slow the run is."""
 
-
 MAX_ASIDE = 3
-
 
 MAX_ASIDE_SHARE = 0.01
 """Of the timed steps. More long steps than either are how the program runs: all of them count."""
-
 
 LEAST_FOR_P99 = 100
 """Steps; of fewer a 99th percentile is the longest of them."""
@@ -138,7 +134,8 @@ def _long_steps(ranks: Sequence[StepSeries]) -> LongSteps:
 def _aligned(series: Sequence[StepSeries], world_size: int) -> tuple[StepSeries, ...]:
     found = sorted(s.rank for s in series)
     if found != list(range(world_size)):
-        raise NotMeasuredError(f"step records of rank {_names(found)} found, of {world_size} ranks")
+        names = ", ".join(map(str, found)) or "none"
+        raise NotMeasuredError(f"step records of rank {names} found, of {world_size} ranks")
     line = timeline(series)
     kept: list[StepSeries] = []
     for one in sorted(series, key=lambda s: s.rank):
@@ -202,13 +199,6 @@ def describe_steps(times_ms: npt.NDArray[np.float64]) -> StepTimes:
     return StepTimes(float(times_ms.mean()), float(p50), None, n, missing)
 
 
-def _names(ranks: Sequence[int]) -> str:
-    return ", ".join(map(str, ranks)) or "none"
-
-
-# Step anatomy: where the time of a step goes, phase by phase, rank by rank.
-
-
 @dataclass(frozen=True)
 class RankAnatomy:
     """Mean ms a step of one rank on one timeline."""
@@ -248,14 +238,14 @@ class Anatomy:
         ranks = [r for r in self.ranks if r.timeline == line]
         if not ranks:
             return None
-        phases = {name: _mean([r.phases_ms[name] for r in ranks]) for name in PHASES}
-        return RankAnatomy(-1, line, phases, _mean([r.step_ms for r in ranks]))
+        phases = {name: mean_of_known([r.phases_ms[name] for r in ranks]) for name in PHASES}
+        return RankAnatomy(-1, line, phases, mean_of_known([r.step_ms for r in ranks]))
 
 
 def measure_anatomy(series: Sequence[StepSeries], world_size: int) -> Anatomy:
     """Mean ms a step for every phase, timeline and rank, over the steps all ranks timed.
 
-    Raises :class:`~scalewise.analysis.throughput.NotMeasuredError`.
+    Raises :class:`NotMeasuredError`.
     """
     ranks = common_steps(series, world_size)
     lines = ["host"] + (["device"] if all(r.timeline == "device" for r in ranks) else [])
@@ -292,22 +282,21 @@ def _present_mean(values: npt.NDArray[np.float64]) -> float | None:
     return float(present.mean()) if present.size else None
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def mean_of_known(values: Sequence[float | None]) -> float | None:
+    """The mean of those that are known; None if none is."""
     present = [v for v in values if v is not None]
     return sum(present) / len(present) if present else None
 
 
-# How long the stages of a pipeline idle, beside what its schedule cannot avoid.
-#
-# The schedule of a step runs from the first forward of a microbatch to the last backward. What of
-# it is neither forward nor backward is idle: waiting for neighbouring stages, transfers that
-# nothing hides, and the schedule's own bookkeeping on the host. Were all stages equal and all else
-# free, the bubble ``(stages - 1) / (microbatches + stages - 1)`` would be left.
-
-
 @dataclass(frozen=True)
 class PipelineIdle:
-    """One run."""
+    """One run.
+
+    The schedule of a step runs from the first forward of a microbatch to the last backward. What of
+    it is neither forward nor backward is idle: waiting for neighbouring stages, transfers that
+    nothing hides, and the schedule's own bookkeeping on the host. Were all stages equal and all
+    else free, the bubble ``(stages - 1) / (microbatches + stages - 1)`` would be left.
+    """
 
     schedule: PipelineRecord
     """Of the rank with the first stage."""
@@ -332,18 +321,18 @@ class PipelineIdle:
         )
 
 
-def pipeline_of(cell: Cell) -> PipelineRecord | None:
+def pipeline_of(cell: CellRecords) -> PipelineRecord | None:
     """The schedule of the first rank; None where there is no pipeline."""
     return cell.result.ranks[0].pipeline if cell.result and cell.result.ranks else None
 
 
-def shares_samples(cell: Cell) -> bool:
+def shares_samples(cell: CellRecords) -> bool:
     """Whether ranks divide the model and not the batch: several of them feed the same samples."""
     shards = data_shards_of(cell.result.ranks) if cell.result else ()
     return len(set(shards)) < len(shards)
 
 
-def measure_pipeline(cell: Cell, anatomy: Anatomy | None) -> PipelineIdle | None:
+def measure_pipeline(cell: CellRecords, anatomy: Anatomy | None) -> PipelineIdle | None:
     """Idle time of every rank; None without a pipeline or where its phases were not timed."""
     schedule = pipeline_of(cell)
     if schedule is None or anatomy is None:

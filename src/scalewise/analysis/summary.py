@@ -15,28 +15,18 @@ from scalewise.analysis.communication import (
 )
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.cost import Cost, measure_cost
-from scalewise.analysis.diagnosis_case import Diagnosis
 from scalewise.analysis.disturbances import Disturbance, disturbances
 from scalewise.analysis.mfu import MfuResult, find_doctor, measure_mfu
-from scalewise.analysis.model import Cell, Sweep, is_profiled
+from scalewise.analysis.model import CellRecords, Sweep, is_profiled
 from scalewise.analysis.scaling import Pair, Refused
-from scalewise.analysis.validity import Found
 from scalewise.analysis.verdict import MIN_EFFICIENCY
-from scalewise.analysis.verdicts import Repeats, reach_verdicts
+from scalewise.analysis.verdicts import Verdicts, reach_verdicts
 from scalewise.config import conf_dir, load_profiles
 from scalewise.records import Attempt, CellFolder, DoctorReport, RecordError
 
-# Where a cell without a result broke: the line of code that raised, and the log of it all.
-
-
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
-
-
 _INSTALLED = re.compile(r"/(site|dist)-packages/|/lib(64)?/python\d|^<")
-
-
 _OURS = re.compile(r"(^|/)src/scalewise/")
-
 
 _MOST_NAMED = 2
 """Cells named where many ended of the same."""
@@ -86,26 +76,16 @@ def _traceback(folder: CellFolder, rank: int, attempt: Attempt) -> str:
 
 
 def _raised_at(text: str) -> str | None:
-    """The innermost frame outside of what is installed, of the last error that has one."""
-    errors = [list(_frames(part)) for part in text.split("Traceback (most recent call last)")]
-    for is_there in (_is_theirs, _is_ours):
-        for frames in reversed(errors):
-            found = [f"{file}:{line}" for file, line in frames if is_there(file)]
-            if found:
-                return found[-1]
-    return None
-
-
-def _frames(text: str) -> Iterator[tuple[str, str]]:
-    return ((found["file"], found["line"]) for found in _FRAME.finditer(text))
-
-
-def _is_theirs(file: str) -> bool:
-    return not _INSTALLED.search(file) and not _OURS.search(file)
-
-
-def _is_ours(file: str) -> bool:
-    return bool(_OURS.search(file) or "/scalewise/" in file)
+    """The innermost frame of the user's code, of the last error that has one; else of ours."""
+    errors = [
+        [(found["file"], found["line"]) for found in _FRAME.finditer(part)]
+        for part in text.split("Traceback (most recent call last)")
+    ]
+    frames = [frame for part in reversed(errors) for frame in reversed(part)]
+    theirs = (f for f in frames if not _INSTALLED.search(f[0]) and not _OURS.search(f[0]))
+    ours = (f for f in frames if _OURS.search(f[0]) or "/scalewise/" in f[0])
+    found = next(theirs, None) or next(ours, None)
+    return None if found is None else ":".join(found)
 
 
 @dataclass(frozen=True)
@@ -139,19 +119,10 @@ def _from_here(path: str) -> str:
 
 
 @dataclass(frozen=True)
-class Analysis:
+class Analysis(Verdicts):
     """A sweep with its configurations measured and paired."""
 
     sweep: Sweep
-    configurations: tuple[Configuration, ...]
-    pairs: tuple[Pair, ...]
-    refused: tuple[Refused, ...]
-    diagnoses: Mapping[str, tuple[Diagnosis, ...]]
-    """``config_id`` to what limits it, the main limit first."""
-    invalid: Mapping[str, Found] = field(default_factory=dict)
-    """``config_id`` to why its figures mean nothing; sound configurations are absent."""
-    repeats: tuple[Repeats, ...] = ()
-    """Who needed how many runs under ``repeats=auto``, and why."""
     mfu: Mapping[str, tuple[MfuResult, ...]] = field(default_factory=dict)
     """``config_id`` to the MFU of each of its runs."""
 
@@ -175,7 +146,7 @@ class Analysis:
         return tuple(c for c in self.configurations if c.runs and is_profiled(c.cells[0].config))
 
     @property
-    def unfinished(self) -> tuple[Cell, ...]:
+    def unfinished(self) -> tuple[CellRecords, ...]:
         """Cells without a result."""
         return tuple(c for c in self.sweep.cells if c.state != "done")
 
@@ -207,20 +178,15 @@ def analyse(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Analysis:
         if (cost := measure_communication(c, seen.get(c.config_id), doctor)) is not None
     }
     return Analysis(
-        sweep,
-        configs,
-        found.pairs,
-        found.refused,
-        found.diagnoses,
-        found.invalid,
-        found.repeats,
-        mfu,
-        communication,
-        doctor,
-        {
+        **vars(found),
+        sweep=sweep,
+        mfu=mfu,
+        communication=communication,
+        doctor=doctor,
+        costs={
             c.config_id: measure_cost(c, profiles, found.invalid.get(c.config_id, ()))
             for c in timed_only(configs)
             if c.runs
         },
-        tuple(one for cell in sweep.cells for one in disturbances(cell)),
+        disturbances=tuple(one for cell in sweep.cells for one in disturbances(cell)),
     )

@@ -2,7 +2,7 @@
 
 None is a fault of anything by itself: what stops a host strikes healthy runs too, and a rank may be
 last without being slow. Hiccups and waiting can be a quarter of all time, so the answer says what
-they took. A long step takes seconds: :func:`~scalewise.analysis.throughput.common_steps` sets it
+they took. A long step takes seconds: :func:`~scalewise.analysis.steps.common_steps` sets it
 aside where it is rare, and the answer names it.
 """
 
@@ -28,9 +28,6 @@ from scalewise.analysis.steps import (
 )
 from scalewise.records import PHASES
 
-# Where a multi-device step loses time against the ideal, in words with its numbers.
-
-
 PHASE_WORDS: Mapping[str, str] = {
     "data_wait": "waiting for data",
     "h2d": "copying the batch to the device",
@@ -41,10 +38,8 @@ PHASE_WORDS: Mapping[str, str] = {
     "other": "callbacks and loops",
 }
 
-
 IDLE = "idle: waiting for other stages"
 """What is left of a step of a pipeline: its stages wait for one another, no callback runs."""
-
 
 _WORTH_SAYING = 0.05
 """Share of a step below which an excess is not called the reason for anything."""
@@ -147,14 +142,11 @@ def _waiting(multi: Configuration) -> str:
 HICCUP_FACTOR = 3.0
 """A step beyond this many medians is a hiccup: noise of single steps stays below it."""
 
-
 WORTH_SAYING = 0.10
 """Share of all time from which hiccups, or waiting for the last rank, stand in the answer."""
 
-
 LATE_MOSTLY = 0.5
 """Share of the steps from which a rank that is last is named as the one waited for."""
-
 
 _MOST_RUNS = 3
 """Runs whose hiccups or long steps are told one by one in an answer."""

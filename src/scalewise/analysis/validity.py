@@ -15,36 +15,29 @@ import numpy.typing as npt
 
 from scalewise.analysis.balance import ShardAudit
 from scalewise.analysis.losses import divergence
-from scalewise.analysis.model import Cell
+from scalewise.analysis.model import CellRecords
 from scalewise.records import PHASES, MetricRow, RankSummary, StepSeries
-
-# Step times that cannot all be true, because the same time stands in a row or a file twice.
-#
-# A step begins where the one before it ended, and its phases add up to it: in every step file kept
-# in ``docs/results`` and ``tests/golden`` both hold to 1e-7. The device's time line is another
-# clock's. Rows of the two lines differ by up to 277 ms, since the host runs ahead, and a whole
-# window by -10.8 to +2.9 %: only the sums of windows are held against each other.
-
 
 SAME: Final = 1e-3
 """Share by which two records of one time may differ; times below 1 us do not count."""
 
-
 _SAME_MS: Final = 1e-3
-
-
 DEVICE_SHARE: Final = 0.15
-
 
 DEVICE_S: Final = 0.5
 """A window on the device differs from the host's by less than the larger of these."""
-
 
 Times = npt.NDArray[np.float64]
 
 
 def contradiction(series: Sequence[StepSeries], config: Mapping[str, Any] | None) -> str | None:
-    """The first contradiction in the steps of a run's ranks, in words; None for none."""
+    """The first contradiction in the steps of a run's ranks, in words; None for none.
+
+    A step begins where the one before it ended, and its phases add up to it: in every step file
+    kept in ``docs/results`` and ``tests/golden`` both hold to 1e-7. The device's time line is
+    another clock's. Rows of the two lines differ by up to 277 ms, since the host runs ahead, and a
+    whole window by -10.8 to +2.9 %: only the sums of windows are held against each other.
+    """
     for one in series:
         for found in _contradictions(one, config):
             return f"the step times of rank {one.rank} contradict each other: {found}"
@@ -109,9 +102,6 @@ def _host_step_ms(rows: npt.NDArray[np.void]) -> Times:
     return np.asarray(rows["host_step_ms"], dtype=np.float64)
 
 
-# What the summaries of a run's ranks tell of its validity, before any other record is read.
-
-
 Code = Literal[
     "shards_overlap",
     "sample_count",
@@ -122,7 +112,6 @@ Code = Literal[
     "superlinear",
     "invalid_baseline",
 ]
-
 
 UNTRAINED_UP_TO = 0.05
 """Share of steps without a loss up to which a run is still compared: a loop that leaves out a bad
@@ -226,14 +215,14 @@ _SHARD_FAULTS = ("every rank sees all data", "overlap", "not the same")
 
 
 def invalid_run(
-    cell: Cell, shards: ShardAudit | None, losses: Sequence[MetricRow]
+    cell: CellRecords, shards: ShardAudit | None, losses: Sequence[MetricRow]
 ) -> Iterator[Invalid]:
     """Every reason why the figures of a finished cell mean nothing.
 
     Args:
         cell: with its result.
         shards: what its ranks fed, judged; None for one rank.
-        losses: of the run, as :mod:`scalewise.analysis.run_losses` has them.
+        losses: of the run, as :func:`~scalewise.analysis.losses.run_losses` has them.
     """
     if shards is not None and shards.verdict in _SHARD_FAULTS:
         yield Invalid("shards_overlap", shards.explanation)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from scalewise.analysis.labels import bounds_nothing, factor, interval_words
+from scalewise.analysis.labels import bounds_nothing, estimate, factor, interval_words
 from scalewise.analysis.statistics import (
     Estimate,
     Interval,
@@ -21,18 +21,16 @@ from scalewise.analysis.statistics import (
     estimate_ratio,
 )
 
-# What a reader can do for an answer: settings of a sweep, or runs of a script of their own.
-#
-# A script under the Monitor callback has neither ``repeats`` nor ``strategy`` to set. Its runs add
-# up in one folder, so it is run again.
-
-
 WANTED_RUNS = 5
 """Runs that mostly settle a difference of 10 %, where runs vary by 5 %."""
 
 
 def for_more_runs(monitored: bool, runs: int) -> str:
-    """How a figure of so many ``runs`` gets more of them."""
+    """How a figure of so many ``runs`` gets more of them.
+
+    A script under the Monitor callback has neither ``repeats`` nor ``strategy`` to set. Its runs
+    add up in one folder, so it is run again.
+    """
     if not monitored:
         return f"repeat it (repeats={WANTED_RUNS})"
     return f"run the script {_times(runs)} into the same folder"
@@ -65,17 +63,9 @@ def _times(runs: int) -> str:
 
 
 Verdict = Literal["invalid", "beneficial", "marginal", "prefer single", "inconclusive", "ceiling"]
-
-
 SeedLabel = Literal["beneficial", "marginal", "single"]
-
-
 BENEFICIAL_FROM = 1.1
-
-
 MARGINAL_FROM = 0.95
-
-
 MIN_EFFICIENCY = 0.5
 
 
@@ -140,32 +130,11 @@ def _spans(speedup: RatioEstimate, low: float, high: float, wanted: float) -> st
     )
 
 
-# ``repeats=auto``: add interleaved repeats until the verdict is decided, and no longer.
-#
-# Looking at the data again and again at 95 % would be wrong far more often than 5 %: each look is
-# another chance to be fooled. So the rule looks only at fixed numbers of runs, and each look
-# spends its own part of the error, growing with the runs behind it (an alpha-spending rule in the
-# manner of Lan and DeMets, 1983, nominal level proportional to the information):
-#
-# nominal level of a look = 0.7 * (1 - confidence) * runs / cap
-#
-# Early looks decide only what is obvious; the last one keeps most of the level, so that little is
-# decided less often than by a fixed protocol of ``cap`` runs. The factor 0.7 and the looks were
-# chosen by simulation (``benchmarks/sequential_stopping.py``), over run-to-run CVs of 1 to 40 %,
-# skewed noise, outliers on both sides and drift: the interval at the stop covers the truth in at
-# least 95 of 100 cases. What no rule can correct is noise that strikes only one side.
-
-
 LOOKS = (3, 5, 8, 12, 18, 26, 36)
 """Runs a side at which the data are looked at; the cap is the last look."""
 
-
 CAP = 50
-
-
 PRECISION = 0.02
-
-
 _FINAL_SHARE = 0.7
 
 
@@ -199,10 +168,8 @@ class Continue:
 class Decided:
     """No more runs: what was found, and why it ends here."""
 
-    judgement: Judgement
-    speedup: RatioEstimate
-    """With the interval corrected for looking more than once."""
     because: Literal["verdict", "precision", "cap"]
+    reason: str
 
 
 def judge_at(
@@ -229,8 +196,21 @@ def stop_or_go_on(
 ) -> Continue | Decided:
     """Whether more repeats are needed beside the verdict ``judgement`` on ``speedup``.
 
-    That is the one of the last look, which is also what is reported: it stops nowhere for a
-    verdict that nobody is told. ``runs`` are those of the side that has fewest by now.
+    Looking at the data again and again at 95 % would be wrong far more often than 5 %: each look is
+    another chance to be fooled. So the rule looks only at fixed numbers of runs, and each look
+    spends its own part of the error, growing with the runs behind it (an alpha-spending rule in the
+    manner of Lan and DeMets, 1983, nominal level proportional to the information):
+
+    nominal level of a look = 0.7 * (1 - confidence) * runs / cap
+
+    Early looks decide only what is obvious; the last one keeps most of the level, so that little is
+    decided less often than by a fixed protocol of ``cap`` runs. The factor 0.7 and the looks were
+    chosen by simulation (``benchmarks/sequential_stopping.py``), over run-to-run CVs of 1 to 40 %,
+    skewed noise, outliers on both sides and drift: the interval at the stop covers the truth in at
+    least 95 of 100 cases. What no rule can correct is noise that strikes only one side.
+
+    The verdict is the one of the last look, which is also what is reported: it stops nowhere for
+    a verdict that nobody is told. ``runs`` are those of the side that has fewest by now.
     ``precision`` is the width of the whole interval, relative, at which more runs would change
     nothing worth knowing. Ask again only when ``Continue.runs_each`` runs a side are there.
     Raises ValueError for ``cap`` below the first look.
@@ -238,24 +218,16 @@ def stop_or_go_on(
     looks = schedule(cap)
     if runs >= looks[0]:
         if judgement.verdict != "inconclusive":
-            return Decided(judgement, speedup, "verdict")
-        if speedup.interval is not None and _width(speedup.interval) <= precision:
-            return Decided(judgement, speedup, "precision")
+            return Decided("verdict", judgement.reason)
+        ends = speedup.interval
+        if ends is not None and math.expm1(math.log(ends.high / ends.low)) <= precision:
+            return Decided("precision", judgement.reason)
         if runs >= cap:
-            return Decided(judgement, speedup, "cap")
+            return Decided("cap", judgement.reason)
     following = next(look for look in looks if look > runs)
     if runs in looks:
         return Continue(following, judgement.reason)
     return Continue(following, f"{runs} runs a side; the next look is at {following}")
-
-
-@dataclass(frozen=True)
-class DecidedAlone:
-    """No more runs of a configuration that is compared with nothing."""
-
-    figure: Estimate
-    """With the interval corrected for looking more than once."""
-    because: Literal["precision", "cap"]
 
 
 def decide_alone(
@@ -264,7 +236,7 @@ def decide_alone(
     confidence: float = 0.95,
     precision: float = PRECISION,
     cap: int = CAP,
-) -> Continue | DecidedAlone:
+) -> Continue | Decided:
     """Whether a configuration without a partner needs more repeats: until its own mean is known.
 
     ``precision`` is the width of the whole interval over the mean. Raises ValueError as
@@ -280,9 +252,9 @@ def decide_alone(
     figure = replace(nominal, interval=replace(interval, confidence=confidence))
     width = (interval.high - interval.low) / figure.value
     if width <= precision:
-        return DecidedAlone(figure, "precision")
+        return Decided("precision", f"{estimate(figure)} samples/s")
     if runs >= cap:
-        return DecidedAlone(figure, "cap")
+        return Decided("cap", f"{estimate(figure)} samples/s")
     following = next(look for look in looks if look > runs)
     return Continue(following, f"the interval is {width:.1%} wide; {precision:.1%} is wanted")
 
@@ -322,20 +294,11 @@ def estimate_at(
     return RatioEstimate(ratio.value, ratio.n, interval, ratio.p_value)
 
 
-def _width(interval: Interval) -> float:
-    return math.expm1(math.log(interval.high / interval.low))
-
-
-# Figures that are not to be trusted as they stand: outliers, and too few or too wild runs.
-
-
 UNSTABLE_CV = 0.05
 """Run-to-run CV from which a figure carries a warning: above it three runs cannot even settle
 a difference of 10 %."""
 
-
 OUTLIER_SCORE = 3.5
-
 
 MIN_RUNS_FOR_OUTLIERS = 10
 """With three healthy runs a score above 3.5 turns up in 29 % of cases: it says nothing there."""
@@ -372,16 +335,16 @@ def estimate_without_outliers(values: Values, confidence: float = 0.95) -> Estim
     return estimate_positive([v for i, v in enumerate(values) if i not in flagged], confidence)
 
 
-def stability_warning(estimate: Estimate, monitored: bool = False) -> str | None:
+def stability_warning(figure: Estimate, monitored: bool = False) -> str | None:
     """One line of warning about a figure, or None if it may be trusted as it stands.
 
     ``monitored`` if a script of the user's own took it, which has no ``repeats``.
     """
-    if estimate.n < 2:
-        more = for_more_runs(monitored, estimate.n)
+    if figure.n < 2:
+        more = for_more_runs(monitored, figure.n)
         return f"one run does not tell how far others would lie from it: {more}"
-    if estimate.cv is not None and estimate.cv > UNSTABLE_CV:
-        return f"unstable: runs vary by {estimate.cv:.0%} (CV of {estimate.n} runs)"
-    if estimate.n == 2:
+    if figure.cv is not None and figure.cv > UNSTABLE_CV:
+        return f"unstable: runs vary by {figure.cv:.0%} (CV of {figure.n} runs)"
+    if figure.n == 2:
         return "two runs: the interval is as wide as it is because of that"
     return None

@@ -14,8 +14,8 @@ from scalewise.analysis.communication import timed_only
 from scalewise.analysis.comparability import mixtures
 from scalewise.analysis.configuration import Configuration, configurations, read_scaling
 from scalewise.analysis.diagnosis import diagnose
-from scalewise.analysis.diagnosis_case import Diagnosis
-from scalewise.analysis.labels import estimate, factor
+from scalewise.analysis.diagnosis_case import Diagnosis, Limit
+from scalewise.analysis.labels import factor
 from scalewise.analysis.model import Sweep
 from scalewise.analysis.scaling import Pair, Refused, is_ceiling, pair_all
 from scalewise.analysis.time_budget import hiccup_clause, hiccup_line, long_step_clause, wait_clause
@@ -23,24 +23,17 @@ from scalewise.analysis.validity import Found, Invalid, untrained_steps
 from scalewise.analysis.verdict import (
     MIN_EFFICIENCY,
     Adaptive,
+    Continue,
     Decided,
-    DecidedAlone,
     Judgement,
     adaptive,
     decide_alone,
     stop_or_go_on,
 )
 
-# Verdicts that rest on a step which other processes disturbed, or that are too good: said so.
-#
-# Intervals over runs see noise between runs. A crowd that slows every run of one side alike moves
-# the speedup without widening its interval, and more than linear scaling is what that looks like.
-
-
 LINEAR_UP_TO = 1.02
 """Efficiency up to which an interval is not called more than linear: a smaller share of the batch
 that fits a cache gains a little."""
-
 
 Diagnoses = Mapping[str, Sequence[Diagnosis]]
 """``config_id`` to what limits it."""
@@ -49,6 +42,9 @@ Diagnoses = Mapping[str, Sequence[Diagnosis]]
 def doubted(pair: Pair, diagnoses: Diagnoses) -> Pair:
     """The pair with what its ranks wait and the doubts about its verdict in its reason.
 
+    Intervals over runs see noise between runs. A crowd that slows every run of one side alike moves
+    the speedup without widening its interval, and more than linear scaling is what that looks like.
+
     A whole interval beyond linear, after division by the ratio of the SM clocks, is *invalid*:
     something other than the devices made the difference. Beside a disturbed single device it is
     *inconclusive*, since the disturbance explains it; where that device is short of memory, the
@@ -56,30 +52,40 @@ def doubted(pair: Pair, diagnoses: Diagnoses) -> Pair:
     """
     if pair.invalid:
         return pair
-    disturbed = [(c, d) for c in (pair.single, pair.multi) if (d := _find_contention(c, diagnoses))]
+    disturbed = [
+        (c, d)
+        for c in (pair.single, pair.multi)
+        if (d := _limit(c, diagnoses, "host oversubscribed"))
+    ]
     clocks = clock_ratio(pair)
     interval, value = pair.efficiency.interval, pair.efficiency.value / clocks
     beyond = interval is not None and interval.low / clocks > LINEAR_UP_TO
     explained = beyond and any(config is pair.single for config, _ in disturbed)
     invalid: tuple[Invalid, ...] = ()
-    if beyond and not explained and not is_ceiling(pair.multi) and not _thrashes(pair, diagnoses):
+    # Several devices do gain what a single one loses for want of memory.
+    thrashes = _limit(pair.single, diagnoses, "allocator thrash")
+    if beyond and not explained and not is_ceiling(pair.multi) and not thrashes:
         invalid = (Invalid("superlinear", _superlinear(pair, clocks)),)
     doubts = [one.reason for one in invalid]
     # A point beyond linear is within the noise unless there is a reason to doubt it.
     if not invalid and (beyond or (disturbed and value > LINEAR_UP_TO)):
         doubts.append(f"more than linear: efficiency {factor(value)}")
     if disturbed:
-        each = " and ".join(_disturbed(config, found) for config, found in disturbed)
+        each = " and ".join(
+            f"the step of {_side(config)} was disturbed by other processes for {found.cost}"
+            for config, found in disturbed
+        )
         doubts.append(f"{each}: measure again on a quiet host")
-    both = (pair.single, pair.multi)
-    without = ((side, untrained_steps(side.rank_summaries)) for side in both)
+    sides = (pair.single, pair.multi)
+    without = ((side, untrained_steps(side.rank_summaries)) for side in sides)
     doubts += [f"{_side(side)}: {words}" for side, words in without if words]
-    doubts += [clause for side in both if (clause := long_step_clause(side))]
-    doubts += [clause for side in both if (clause := _hiccups(side, diagnoses))]
-    sides_cells = [[run.cell for run in side.runs] for side in (pair.single, pair.multi)]
-    mixed = (mixtures(cells, ("code", "data_file")).items() for cells in sides_cells)
+    doubts += [clause for side in sides if (clause := long_step_clause(side))]
+    unnamed = [side for side in sides if not _limit(side, diagnoses, "stalls")]
+    doubts += [clause for side in unnamed if (clause := hiccup_clause(side))]
     doubts += dict.fromkeys(
-        f"its repeats are of several {name}: {told}" for found in mixed for name, told in found
+        f"its repeats are of several {name}: {told}"
+        for side in sides
+        for name, told in mixtures([r.cell for r in side.runs], ("code", "data_file")).items()
     )
     waits = wait_clause(pair.multi)
     said = [*([waits] if waits else []), *doubts]
@@ -91,10 +97,10 @@ def doubted(pair: Pair, diagnoses: Diagnoses) -> Pair:
     return replace(pair, judgement=judgement, doubts=tuple(doubts), invalid=invalid)
 
 
-def _thrashes(pair: Pair, diagnoses: Diagnoses) -> bool:
-    """Whether the single device is short of memory, which several devices are not."""
-    found = diagnoses.get(pair.single.config_id, ())
-    return any(d.limit == "allocator thrash" for d in found)
+def _limit(config: Configuration, diagnoses: Diagnoses, limit: Limit) -> Diagnosis | None:
+    """The diagnosis of this limit, if it was found."""
+    found = diagnoses.get(config.config_id, ())
+    return next((d for d in found if d.limit == limit), None)
 
 
 def clock_ratio(pair: Pair) -> float:
@@ -120,41 +126,16 @@ def _superlinear(pair: Pair, clocks: float) -> str:
 
 def hiccup_lines(configs: Sequence[Configuration], diagnoses: Diagnoses) -> list[str]:
     """A line for each configuration of which hiccups took much, unless named as stalls."""
-    found = ((c.label, hiccup_line(c)) for c in configs if not _stalls(c, diagnoses))
+    found = ((c.label, hiccup_line(c)) for c in configs if not _limit(c, diagnoses, "stalls"))
     return [f"{label}: {line}" for label, line in found if line]
-
-
-def _hiccups(config: Configuration, diagnoses: Diagnoses) -> str | None:
-    return None if _stalls(config, diagnoses) else hiccup_clause(config)
-
-
-def _stalls(config: Configuration, diagnoses: Diagnoses) -> bool:
-    return any(d.limit == "stalls" for d in diagnoses.get(config.config_id, ()))
-
-
-def _find_contention(config: Configuration, diagnoses: Diagnoses) -> Diagnosis | None:
-    """Named from a tenth of the step on (:mod:`scalewise.analysis.checks_host`)."""
-    found = diagnoses.get(config.config_id, ())
-    return next((d for d in found if d.limit == "host oversubscribed"), None)
-
-
-def _disturbed(config: Configuration, found: Diagnosis) -> str:
-    return f"the step of {_side(config)} was disturbed by other processes for {found.cost}"
 
 
 def _side(config: Configuration) -> str:
     return "one device" if config.devices == 1 else f"{config.devices} devices"
 
 
-# Who needs how many repeats, and why: the state of ``repeats=auto`` as the records tell it.
-#
-# Pure and without memory: the same records give the same answer, to the sweep that decides what
-# runs next, to the one that resumes it, and to the report that says why it stopped.
-
-
 MOST_FAILURES = 2
 """Runs of a configuration that may fail before no more are added: it would fail for ever."""
-
 
 Because = Literal["verdict", "precision", "cap", "failures"]
 
@@ -192,6 +173,9 @@ class Repeats:
 def assess(configs: Sequence[Configuration], pairs: Sequence[Pair]) -> tuple[Repeats, ...]:
     """Every pair of configurations with ``repeats=auto``, and every such one without a partner.
 
+    Pure and without memory: the same records give the same answer, to the sweep that decides what
+    runs next, to the one that resumes it, and to the report that says why it stopped.
+
     ``pairs`` of ``configs`` with the verdicts that are reported, doubts included: whatever stops
     for a verdict stops for that one.
     """
@@ -208,34 +192,32 @@ def assess(configs: Sequence[Configuration], pairs: Sequence[Pair]) -> tuple[Rep
 def _pair(pair: Pair, asked: Adaptive) -> Repeats:
     members = (pair.multi, pair.single)
     runs = min(len(m.values("samples_per_s")) for m in members)
-    failed = _failure(members)
-    if failed is not None:
-        return Repeats(members, runs, None, "failures", failed)
     # What is no verdict about a training job, a ceiling, is measured until its interval would be.
     judgement = pair.statistical if pair.judgement.verdict == "ceiling" else pair.judgement
     short = replace(judgement, reason="; ".join([pair.statistical.reason, *pair.doubts]))
     found = stop_or_go_on(short, pair.speedup, runs, precision=asked.precision, cap=asked.cap)
-    if isinstance(found, Decided):
-        return Repeats(members, runs, None, found.because, found.judgement.reason)
-    spent = _all_spent(members, asked.cap)
-    if spent is not None:
-        return Repeats(members, runs, None, "cap", f"{spent}; {found.reason}")
-    return Repeats(members, runs, found.runs_each, None, found.reason)
+    return _repeats(members, runs, found, asked.cap)
 
 
 def _alone(config: Configuration, asked: Adaptive) -> Repeats:
     values = config.values("samples_per_s")
-    failed = _failure((config,))
-    if failed is not None:
-        return Repeats((config,), len(values), None, "failures", failed)
     found = decide_alone(values, precision=asked.precision, cap=asked.cap)
-    if isinstance(found, DecidedAlone):
-        reason = f"{estimate(found.figure)} samples/s"
-        return Repeats((config,), len(values), None, found.because, reason)
-    spent = _all_spent((config,), asked.cap)
+    return _repeats((config,), len(values), found, asked.cap)
+
+
+def _repeats(
+    members: tuple[Configuration, ...], runs: int, found: Continue | Decided, cap: int
+) -> Repeats:
+    """What the rule answered, unless runs fail or are set aside again and again."""
+    failed = _failure(members)
+    if failed is not None:
+        return Repeats(members, runs, None, "failures", failed)
+    if isinstance(found, Decided):
+        return Repeats(members, runs, None, found.because, found.reason)
+    spent = _all_spent(members, cap)
     if spent is not None:
-        return Repeats((config,), len(values), None, "cap", f"{spent}; {found.reason}")
-    return Repeats((config,), len(values), found.runs_each, None, found.reason)
+        return Repeats(members, runs, None, "cap", f"{spent}; {found.reason}")
+    return Repeats(members, runs, found.runs_each, None, found.reason)
 
 
 def _all_spent(members: Sequence[Configuration], cap: int) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from scalewise.analysis import (
     Analysis,
-    Cell,
+    CellRecords,
     Communication,
     Configuration,
     measured_serial_fraction,
@@ -217,7 +217,7 @@ def _cut(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
 
 
-def profiles_as_plain(analysis: Analysis, cell: Cell) -> list[dict[str, Any]]:
+def profiles_as_plain(analysis: Analysis, cell: CellRecords) -> list[dict[str, Any]]:
     """What the profiler saw of each rank, without the collectives of a window that is doubted."""
     ranks: list[dict[str, Any]] = to_plain(cell.profiles)
     reason = _doubted_windows(analysis).get(cell.planned.name)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from scalewise.analysis import (
     Analysis,
-    Cell,
+    CellRecords,
     Configuration,
     Fate,
     Run,
@@ -185,7 +185,7 @@ def trackers(analysis: Analysis) -> Section:
     return section("trackers", "Trackers", lines(standing, where="page"), lines(by_text(lost)))
 
 
-def _where(cell: Cell, tracker: str, state: TrackerState) -> MirrorPlace:
+def _where(cell: CellRecords, tracker: str, state: TrackerState) -> MirrorPlace:
     """``synced`` in a record says that every row was read back, not from where."""
     if tracker == "trackio":
         return "this machine"

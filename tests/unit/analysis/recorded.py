@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from fakes.step_files import append_step
+from scalewise.analysis import Analysis, Run, analyse, load_sweep
+from scalewise.analysis.model import Sweep
 from scalewise.host import CLASS_FILES, SOURCE_SHA256
 from scalewise.records import PROTOCOL, folders, metrics, series
 from scalewise.records import files as files_module
@@ -144,6 +147,45 @@ def write_cell(folder: folders.CellFolder, planned: folders.PlannedCell, spec: S
     _write_devices(folder, spec)
     folder.save_tracking(_tracking())
     folder.save_result(_result(planned, spec))
+
+
+def swept(path: Path, *specs: Spec) -> Sweep:
+    """The sweep of these cells, written and read again."""
+    return load_sweep(write_sweep(path, specs))
+
+
+def analysed(path: Path, *specs: Spec) -> Analysis:
+    return analyse(swept(path, *specs))
+
+
+def one_run(path: Path, spec: Spec) -> Run:
+    (config,) = analysed(path, spec).measured
+    return config.runs[0]
+
+
+def edit_ranks(path: Path, change: Callable[[dict[str, Any]], object], cells: str = "*") -> None:
+    """Changes the record of every rank in the results of these cells."""
+    for result in path.glob(f"{cells}/result.json"):
+        told = json.loads(result.read_text())
+        for rank in told["ranks"]:
+            change(rank)
+        result.write_text(json.dumps(told))
+
+
+def with_ranks(run: Run, *changes: Mapping[str, Any]) -> Run:
+    """The run with these fields of its ranks' summaries, a mapping a rank."""
+    assert run.cell.result is not None
+    ranks = tuple(
+        replace(rank, **one) for rank, one in zip(run.cell.result.ranks, changes, strict=True)
+    )
+    return replace(run, cell=replace(run.cell, result=replace(run.cell.result, ranks=ranks)))
+
+
+def with_devices(run: Run, **changes: Any) -> Run:
+    """The run with these means of every one of its devices."""
+    assert run.usage is not None
+    devices = tuple(replace(device, **changes) for device in run.usage.devices)
+    return replace(run, usage=replace(run.usage, devices=devices))
 
 
 def crowd(path: Path, *cells: str, ms: float = 4.0) -> None:

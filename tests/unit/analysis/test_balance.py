@@ -5,16 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from recorded import DDP, Spec, write_sweep
+from recorded import DDP, Spec, swept
 
-from scalewise.analysis import Cell, NotMeasuredError, load_sweep
+from scalewise.analysis import CellRecords, NotMeasuredError
 from scalewise.analysis.balance import measure_balance
 from scalewise.analysis.devices import measure_usage
 from scalewise.records import DeviceSample, advice, cv_percent, cv_text, grade
 
 
-def recorded(path: Path, spec: Spec) -> Cell:
-    return load_sweep(write_sweep(path, [spec])).cells[0]
+def recorded(path: Path, spec: Spec) -> CellRecords:
+    return swept(path, spec).cells[0]
 
 
 def test_a_rank_sleeping_20_ms_a_step_is_named_although_all_steps_take_equally_long(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded import DDP, Spec, repeats, step_ms, write_sweep
+from recorded import DDP, Spec, analysed, repeats, step_ms, write_sweep
 
 from scalewise.analysis import Configuration, Cost, analyse, cost_ratio, load_sweep
 from scalewise.analysis.cost import measure_cost, usd_per_million_samples
@@ -27,7 +27,7 @@ def configured(**hardware: Any) -> dict[str, Any]:
 
 
 def one(path: Path, *specs: Spec) -> Configuration:
-    (config,) = analyse(load_sweep(write_sweep(path, specs))).measured
+    (config,) = analysed(path, *specs).measured
     return config
 
 
@@ -66,10 +66,11 @@ def test_its_interval_is_that_of_the_throughput_turned_over(tmp_path: Path) -> N
     assert usd.interval.high == pytest.approx(usd_per_million_samples(2, 5.0, rate.interval.low))
 
 
+@pytest.mark.parametrize("kind", ["cuda", "cpu"])
 @pytest.mark.parametrize("mismatch", [False, True])
-def test_a_users_own_price_wins(tmp_path: Path, mismatch: bool) -> None:
+def test_a_users_own_price_wins(tmp_path: Path, mismatch: bool, kind: str) -> None:
     hardware = configured(price=OWN, allow_mismatch=mismatch)
-    found = cost_of(tmp_path, replace(DDP, config=hardware))
+    found = cost_of(tmp_path, replace(DDP, kind=kind, config=hardware))
     assert found.price == Price(2.5, "invoice", "2026-11")
     assert found.usd_per_million_samples is not None
     assert found.usd_per_million_samples.value == pytest.approx(expected_usd(DDP, 2.5), rel=1e-3)
@@ -107,18 +108,6 @@ def test_it_is_known_by_what_was_typed_where_the_list_is_another_by_now(
     price = measure_cost(config, PROFILES).price
     assert price is not None
     assert (price.usd_per_hour, price.source) == (2.0, source)
-
-
-def test_the_price_recorded_with_a_chosen_profile_is_not_replaced_by_todays(tmp_path: Path) -> None:
-    then = {"usd_per_hour": 4.0, "source": "a seller's list", "date": "2025-01"}
-    found = cost_of(tmp_path, Spec(config=configured(name="h200", price=then)))
-    assert found.price == Price(4.0, "a seller's list", "2025-01")
-
-
-def test_a_cpu_has_the_price_its_user_gives_it(tmp_path: Path) -> None:
-    found = cost_of(tmp_path, Spec(kind="cpu", config=configured(price=OWN)))
-    assert found.usd_per_million_samples is not None
-    assert found.usd_per_million_samples.value == pytest.approx(expected_usd(Spec(), 2.5), rel=1e-3)
 
 
 LISTED = {"usd_per_hour": 5.0, "source": "a seller's list", "date": "2026-01"}
@@ -171,7 +160,7 @@ def test_gpus_of_several_kinds_have_no_one_price(tmp_path: Path) -> None:
 
 def compared(path: Path, *specs: Spec) -> tuple[Any, Any]:
     """The one pair of a sweep, and its costs by today's profiles of the tests."""
-    found = analyse(load_sweep(write_sweep(path, specs)))
+    found = analysed(path, *specs)
     (pair,) = found.pairs
     return pair, {c.config_id: measure_cost(c, PROFILES) for c in found.measured}
 
@@ -202,7 +191,7 @@ def test_the_ratio_needs_no_price_but_knows_two_unequal_ones(tmp_path: Path) -> 
 
 
 def test_the_shipped_profile_prices_a_run_on_auto(tmp_path: Path) -> None:
-    found = analyse(load_sweep(write_sweep(tmp_path, [Spec()])))
+    found = analysed(tmp_path, Spec())
     (cost,) = found.costs.values()
     assert cost.price is not None and cost.usd_per_million_samples is not None
     value = expected_usd(Spec(), cost.price.usd_per_hour)

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded import DDP, Spec, repeats, write_sweep
+from recorded import DDP, Spec, repeats, swept, write_sweep
 
 from scalewise.analysis import analyse, compare, load_sweep
-from scalewise.analysis.model import Sweep
 from scalewise.records import SweepFolder
 
 FACTORS = [1.0, 1.01, 0.99]
@@ -22,10 +21,6 @@ OLD_DATA: dict[str, Any] = {"data": {"path": "100 bytes (sha256 a)"}}
 NEW_DATA: dict[str, Any] = {"data": {"path": "200 bytes (sha256 b)"}}
 OLD_COMMIT: dict[str, Any] = {"commit": "a" * 40}
 NEW_COMMIT: dict[str, Any] = {"commit": "b" * 40}
-
-
-def swept(path: Path, *specs: Spec) -> Sweep:
-    return load_sweep(write_sweep(path, specs))
 
 
 def edited(specs: Sequence[Spec], *which: int, **after: Any) -> list[Spec]:
@@ -59,18 +54,6 @@ def test_repeats_of_another_state_than_the_latest_are_set_aside(
     for side in (pair.single, pair.multi):
         assert [one.run.cell.planned.repeat for one in side.aside] == [0]
         assert field in side.aside[0].reason
-
-
-def test_one_repeat_of_the_latest_state_is_too_few(tmp_path: Path) -> None:
-    found = analyse(swept(tmp_path, *edited(both_sides(WAS), 2, **IS)))
-    assert not found.pairs
-    assert [len(one.multi.runs) for one in found.refused] == [1]
-
-
-def test_sides_of_two_states_are_not_compared(tmp_path: Path) -> None:
-    multi = repeats(replace(DDP, **IS), FACTORS)
-    (refused,) = analyse(swept(tmp_path, *repeats(Spec(**WAS), FACTORS), *multi)).refused
-    assert [one.field for one in refused.differing] == ["code.file.mine.py"]
 
 
 @pytest.mark.parametrize("unknown", [{"class_files": {}}, {"data": {}}])

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fakes.kept_sweep import with_known_code
 from fakes.sections import lines_of
 from scalewise.analysis import Analysis, analyse, load_sweep
 from scalewise.analysis.model import Sweep
-from scalewise.records import PHASES, read_steps
 
 DATA = Path(__file__).parents[2] / "data"
 
@@ -46,37 +44,6 @@ def test_the_loss_is_that_of_all_samples(nvlink: Analysis) -> None:
     assert (pair.loss.name, pair.loss.samples) == ("train_loss", 2560)
     assert pair.loss.multi == pytest.approx(3.2083, abs=5e-5)
     assert pair.loss.single == pytest.approx(3.2110, abs=5e-5)
-
-
-def test_every_gpu_computed_on_real_hardware(nvlink: Analysis) -> None:
-    for configuration in nvlink.configurations:
-        for run in configuration.runs:
-            assert run.cell.result is not None
-            for rank in run.cell.result.ranks:
-                assert rank.device.name == "NVIDIA H200"
-                # Counted from the live module: GPT-2 with a vocabulary of 50,304.
-                assert rank.parameters_total == 124_475_904
-                # Gradients stay fp32 under bf16 autocast.
-                assert rank.gradient_bytes in (None, 4 * 124_475_904)
-
-
-def test_device_phases_add_up_to_the_step() -> None:
-    path = next((DATA / "h200x2_gpt2").glob("gpt2-stdlib-ddp-r0-*"))
-    steps = read_steps(path / "steps" / "rank0.bin", 0).timed()
-    phases = np.stack([steps.column(name, "device") for name in PHASES])
-    assert np.nansum(phases, axis=0) == pytest.approx(steps.column("step", "device"), rel=1e-3)
-
-
-def test_the_gpus_telemetry_is_whole(nvlink: Analysis) -> None:
-    cell = nvlink.configurations[0].runs[0].cell
-    (series,) = cell.devices
-    assert series.source == "nvml"
-    uuid = series.devices[0].id
-    tensor = [v for v in series.values(uuid, "tensor_activity_percent") if v is not None]
-    energy = [v for v in series.values(uuid, "energy_j") if v is not None]
-    assert max(tensor) > 20
-    assert energy == sorted(energy)
-    assert len(energy) >= 2
 
 
 def test_without_peer_to_peer_communication_is_exposed_and_labelled(without_peers: Sweep) -> None:

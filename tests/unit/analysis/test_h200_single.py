@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.analysis import Cell, DeviceUsage, Run, load_sweep
+from scalewise.analysis import CellRecords, DeviceUsage, Run, load_sweep
 from scalewise.analysis.run import measure_run
 from scalewise.report import builder
 
@@ -17,13 +17,13 @@ GOLDEN = Path(__file__).resolve().parents[2] / "data" / "h200_single"
 
 
 @pytest.fixture(scope="module")
-def cell() -> Cell:
+def cell() -> CellRecords:
     (found,) = load_sweep(GOLDEN).cells
     return found
 
 
 @pytest.fixture(scope="module")
-def run(cell: Cell) -> Run:
+def run(cell: CellRecords) -> Run:
     return measure_run(cell)
 
 
@@ -34,33 +34,13 @@ def gpu(run: Run) -> DeviceUsage:
     return found
 
 
-def test_it_is_whole(cell: Cell) -> None:
+def test_it_is_whole(cell: CellRecords) -> None:
     assert cell.state == "done"
     assert cell.problems == ()
     assert len(cell.steps[0]) == 400
 
 
-def test_every_lane_is_there_but_for_nvlink_bytes_which_say_why(cell: Cell) -> None:
-    (series,) = cell.devices
-    known = {
-        name
-        for row in series.samples
-        for sample in row.values()
-        for name, value in vars(sample).items()
-        if value is not None
-    }
-    core = {"utilization_percent", "memory_used_mib", "power_w", "temperature_c", "sm_clock_mhz"}
-    slow = {"energy_j", "ecc_corrected", "remapped_rows", "pcie_tx_mib", "processes"}
-    gpm = {"sm_activity_percent", "tensor_activity_percent", "nvlink_tx_mib_per_s"}
-    assert core | slow | gpm <= known
-    assert dict(series.unavailable) == {
-        "nvlink_tx_mib": "not supported (GPU 0)",
-        "nvlink_rx_mib": "not supported (GPU 0)",
-    }
-    assert not {"nvlink_tx_mib", "nvlink_rx_mib"} & known
-
-
-def test_an_idle_gpu_at_345_mhz_is_not_throttled(cell: Cell, gpu: DeviceUsage) -> None:
+def test_an_idle_gpu_at_345_mhz_is_not_throttled(cell: CellRecords, gpu: DeviceUsage) -> None:
     (series,) = cell.devices
     first = series.samples[0][gpu.device.id]
     assert (first.sm_clock_mhz, first.throttle_reasons) == (345.0, ())

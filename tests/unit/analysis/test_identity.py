@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from recorded import DDP, Spec, repeats, write_sweep
+from recorded import DDP, Spec, analysed, repeats, write_sweep
 
 from fakes.sections import lines_of
-from scalewise.analysis import Analysis, Comparison, analyse, compare, load_sweep
+from scalewise.analysis import Comparison, analyse, compare, load_sweep
 from scalewise.analysis.scaling import Refused
 from scalewise.host import WORKING_DIRECTORY
 from scalewise.records import PROTOCOL, SweepFolder
@@ -25,10 +25,6 @@ def on(spec: Spec, *hosts: str) -> list[Spec]:
     return [
         replace(run, host=hosts[i % len(hosts)]) for i, run in enumerate(repeats(spec, FACTORS))
     ]
-
-
-def analysed(path: Path, *specs: Spec) -> Analysis:
-    return analyse(load_sweep(write_sweep(path, specs)))
 
 
 def fields(refused: Sequence[Refused]) -> list[str]:
@@ -118,14 +114,6 @@ def test_times_of_two_protocols_are_never_pooled(tmp_path: Path) -> None:
     assert {run.cell.provenance and run.cell.provenance.protocol for run in pair.multi.runs} == {
         PROTOCOL
     }
-
-
-def test_one_run_of_the_new_protocol_is_too_few(tmp_path: Path) -> None:
-    old = [replace(run, protocol=1) for run in repeats(DDP, FACTORS[:3])]
-    found = analysed(tmp_path, *repeats(Spec(), FACTORS), *old, replace(DDP, repeat=3))
-    (refused,) = found.refused
-    assert not refused.differing
-    assert not found.pairs
 
 
 def test_sides_of_two_protocols_are_refused_whatever_the_factor(tmp_path: Path) -> None:

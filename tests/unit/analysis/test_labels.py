@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded import DDP, Spec, write_sweep
+from recorded import DDP, Spec, swept
 
 from scalewise.analysis import configurations, load_sweep, swept_words
 from scalewise.analysis.labels import configuration_labels, swept_order
@@ -19,7 +19,7 @@ def adam(lr: float, **more: Any) -> dict[str, Any]:
 
 
 def labels(path: Path, *specs: Spec) -> set[str]:
-    return {c.label for c in configurations(load_sweep(write_sweep(path, specs)))}
+    return {c.label for c in configurations(swept(path, *specs))}
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_labels_tell_what_was_swept(tmp_path: Path, specs: list[Spec], expected:
 
 def test_what_the_user_typed_tells_before_what_follows_from_it(tmp_path: Path) -> None:
     specs = [Spec(config={**adam(lr), "rounds": lr * 10}) for lr in (0.1, 0.2)]
-    sweep = load_sweep(write_sweep(tmp_path, specs))
+    sweep = swept(tmp_path, *specs)
     firsts = {cell.planned.config_id: cell for cell in sweep.cells}
     assert {x.rpartition(" ")[2] for x in configuration_labels(firsts).values()} == {
         "rounds=1.0", "rounds=2.0"
@@ -103,7 +103,7 @@ def test_swept_numbers_are_listed_from_small_to_large_and_twins_below_one_anothe
     specs = [
         replace(spec, batch_size=size) for size in (512, 32, 2048, 128) for spec in (DDP, Spec())
     ]
-    found = [c.label for c in configurations(load_sweep(write_sweep(tmp_path, specs)))]
+    found = [c.label for c in configurations(swept(tmp_path, *specs))]
     assert found == [
         f"large {of} batch_size={size}"
         for size in (32, 128, 512, 2048)
@@ -139,17 +139,3 @@ def test_how_often_and_by_what_it_is_run_was_not_swept(typed: str) -> None:
     ]  # fmt: skip
     cells = [replace(cell, cell_id=f"id{i}") for i, cell in enumerate(cells)]
     assert set(swept_words(cells).values()) == {"lr=0.1", "lr=0.2"}
-
-
-def test_configurations_that_differ_in_repeats_are_not_labelled_by_them(tmp_path: Path) -> None:
-    one = Spec(config={**adam(0.1), "repeats": 2})
-    other = Spec(config={**adam(0.2), "repeats": 5})
-    sweep = load_sweep(write_sweep(tmp_path, [one, other]))
-    plan = sweep.path / "sweep.json"
-    for number in (2, 5):
-        text = plan.read_text().replace('"model=large"', f'"repeats={number}"', 1)
-        plan.write_text(text)
-    firsts = {cell.planned.config_id: cell for cell in load_sweep(tmp_path).cells}
-    assert set(configuration_labels(firsts).values()) == {
-        "large single x1 lr=0.1", "large single x1 lr=0.2"
-    }  # fmt: skip

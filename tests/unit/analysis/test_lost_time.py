@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from recorded import DDP, Spec, repeats, write_sweep
+from recorded import DDP, Spec, analysed, repeats
 
 from fakes.sections import lines_of
-from scalewise.analysis import Configuration, Run, analyse, load_sweep, long_step_line
+from scalewise.analysis import Configuration, Run, long_step_line
 from scalewise.analysis.diagnosis import diagnose
 from scalewise.analysis.run import measure_run
 from scalewise.analysis.time_budget import hiccup_line, hiccups_of, long_step_clause, wait_clause
@@ -18,7 +18,7 @@ from scalewise.records import StepSeries
 
 
 def configuration(path: Path, *specs: Spec) -> Configuration:
-    (config,) = analyse(load_sweep(write_sweep(path, specs))).measured
+    (config,) = analysed(path, *specs).measured
     return config
 
 
@@ -78,7 +78,7 @@ def test_many_runs_are_not_told_one_by_one(tmp_path: Path) -> None:
 
 
 def test_stalls_are_not_also_a_doubt(tmp_path: Path) -> None:
-    analysis = analyse(load_sweep(write_sweep(tmp_path, [Spec(steps=160)])))
+    analysis = analysed(tmp_path, Spec(steps=160))
     (config,) = analysis.measured
     long = replace(config, runs=(with_long(config.runs[0], (20, 60, 110), 300.0),))
     doubt = replace(analysis, configurations=(long,))
@@ -118,7 +118,7 @@ def test_one_device_waits_for_nobody(tmp_path: Path) -> None:
 def test_a_report_names_long_steps_their_run_and_their_length(
     tmp_path: Path, long: tuple[int, ...], said: str
 ) -> None:
-    analysis = analyse(load_sweep(write_sweep(tmp_path, [Spec(steps=200)])))
+    analysis = analysed(tmp_path, Spec(steps=200))
     (config,) = analysis.measured
     assert long_step_line(config.runs[0]) is None
     run = with_long(config.runs[0], long, 19_990.0)
@@ -149,7 +149,7 @@ def test_a_long_step_leaves_no_trace_in_the_figures_of_a_run(tmp_path: Path) -> 
 
 def test_a_long_step_is_a_doubt_at_the_verdict(tmp_path: Path) -> None:
     specs = [*repeats(Spec(steps=210), [1.0] * 3), *repeats(replace(DDP, steps=210), [1.0] * 3)]
-    analysis = analyse(load_sweep(write_sweep(tmp_path, specs)))
+    analysis = analysed(tmp_path, *specs)
     (pair,) = analysis.pairs
     assert pair.doubts == ()
     run = with_long(pair.multi.runs[1], (120,), 20_000.0)

@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from recorded import DDP, Spec, step_ms, write_sweep
+from recorded import DDP, Spec, one_run, step_ms, with_ranks
 
-from scalewise.analysis import Run, analyse, load_sweep
+from scalewise.analysis import Run
 from scalewise.analysis.mfu import find_doctor, measure_mfu
 from scalewise.records import (
     DeviceFacts,
@@ -23,14 +23,10 @@ from scalewise.records import (
 FLOPS = 12e6  # what the recorded cells declare
 
 
-def one_run(path: Path, spec: Spec) -> Run:
-    (config,) = analyse(load_sweep(write_sweep(path, [spec]))).measured
-    return config.runs[0]
-
-
-def with_data_sheet(run: Run) -> Run:
+def with_data_sheet(run: Run, **peaks: float) -> Run:
     assert run.cell.provenance is not None
-    provenance = replace(run.cell.provenance, peak_tflops={"fp32": 2.0}, peak_source="a sheet")
+    rates = peaks or {"fp32": 2.0}
+    provenance = replace(run.cell.provenance, peak_tflops=rates, peak_source="a sheet")
     return replace(run, cell=replace(run.cell, provenance=provenance))
 
 
@@ -89,16 +85,8 @@ def test_a_profile_that_was_allowed_not_to_fit_has_no_say(tmp_path: Path) -> Non
 
 def test_the_peak_of_fp8_says_how_much_of_the_step_could_reach_it(tmp_path: Path) -> None:
     run = one_run(tmp_path, Spec(config={"precision": {"name": "fp8"}}))
-    assert run.cell.provenance is not None and run.cell.result is not None
-    fp8 = Fp8Record(("a", "b"), ("head",))
-    ranks = tuple(replace(rank, fp8=fp8) for rank in run.cell.result.ranks)
-    provenance = replace(
-        run.cell.provenance, peak_tflops={"fp8": 4.0, "bf16": 2.0}, peak_source="a sheet"
-    )
-    cell = replace(
-        run.cell, provenance=provenance, result=replace(run.cell.result, ranks=ranks)
-    )  # fmt: skip
-    (figure,) = measure_mfu(replace(run, cell=cell)).figures
+    fp8 = with_ranks(run, {"fp8": Fp8Record(("a", "b"), ("head",))})
+    (figure,) = measure_mfu(with_data_sheet(fp8, fp8=4.0, bf16=2.0)).figures
     assert figure.peak_tflops == 4.0
     assert figure.source == (
         "a sheet; 2 of 3 linear layers multiplied in fp8, the rest of the step in bf16"
@@ -107,10 +95,7 @@ def test_the_peak_of_fp8_says_how_much_of_the_step_could_reach_it(tmp_path: Path
 
 def test_a_model_without_declared_flops_has_none(tmp_path: Path) -> None:
     run = one_run(tmp_path, Spec())
-    assert run.cell.result is not None
-    ranks = tuple(replace(r, flops_per_sample=None) for r in run.cell.result.ranks)
-    cell = replace(run.cell, result=replace(run.cell.result, ranks=ranks))
-    found = measure_mfu(with_data_sheet(replace(run, cell=cell)))
+    found = measure_mfu(with_data_sheet(with_ranks(run, {"flops_per_sample": None})))
     assert found.figures == ()
     assert "declares no FLOPs" in found.missing["data sheet"]
 

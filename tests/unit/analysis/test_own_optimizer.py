@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from recorded import DDP, Spec, write_sweep
+from recorded import DDP, Spec, edit_ranks, write_sweep
 
 from fakes.sections import lines_of
 from scalewise.analysis import analyse, configurations, load_sweep
@@ -18,11 +18,7 @@ OWN = "the module's own (SGD)"
 
 def sweep_of(path: Path, *specs: Spec, own: str | None = "SGD") -> Path:
     write_sweep(path, specs)
-    for result in path.glob("*/result.json"):
-        told = json.loads(result.read_text())
-        for rank in told["ranks"]:
-            rank["own_optimizer"] = own
-        result.write_text(json.dumps(told))
+    edit_ranks(path, lambda rank: rank.update(own_optimizer=own))
     return path
 
 

@@ -31,11 +31,8 @@ def run_again(folder: CellFolder, times: int = 1) -> None:
             (folder.path / name).write_bytes((kept / name).read_bytes())
 
 
-def test_a_sweep_in_which_nothing_was_replaced_says_nothing(path: Path) -> None:
-    assert replaced_runs(load_sweep(path)) == []
-
-
 def test_replaced_runs_are_counted_and_named_in_the_doubts_of_the_report(path: Path) -> None:
+    assert replaced_runs(load_sweep(path)) == []
     first, second, *_ = cells(path).values()
     run_again(first)
     (line,) = replaced_runs(load_sweep(path))

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from recorded import DDP, Spec, repeats, write_sweep
+from recorded import DDP, Spec, analysed, repeats
 
 from fakes.sections import lines_of
-from scalewise.analysis import Pair, analyse, detectable_speedup, load_sweep
+from scalewise.analysis import Pair, detectable_speedup
 from scalewise.analysis.statistics import minimum_detectable_effect
 from scalewise.analysis.verdict import nominal_level
 
@@ -16,7 +16,7 @@ NOISY = [1.0, 1.4, 0.8, 1.1]
 def pair_of(path: Path, config: dict[str, object]) -> Pair:
     single, ddp = Spec(config=config), Spec(**{**vars(DDP), "config": config})
     specs = [*repeats(single, NOISY), *repeats(ddp, NOISY)]
-    (pair,) = analyse(load_sweep(write_sweep(path, specs))).pairs
+    (pair,) = analysed(path, *specs).pairs
     return pair
 
 

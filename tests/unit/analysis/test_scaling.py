@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded import DDP, DDP_MS, SINGLE_MS, Spec, crowd, repeats, write_sweep
+from recorded import DDP, DDP_MS, SINGLE_MS, Spec, analysed, crowd, repeats, write_sweep
 
 from scalewise.analysis import (
-    Analysis,
     Configuration,
     Interval,
     RatioEstimate,
@@ -22,10 +21,6 @@ from scalewise.analysis.verdict import Judgement, judge, seed_label
 from scalewise.analysis.verdicts import clock_ratio, doubted
 
 STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
-
-
-def analysed(path: Path, *specs: Spec) -> Analysis:
-    return analyse(load_sweep(write_sweep(path, specs)))
 
 
 def test_speedup_and_efficiency_of_a_known_pair(tmp_path: Path) -> None:
@@ -138,11 +133,6 @@ def test_each_configuration_finds_its_own_twin_among_many(tmp_path: Path) -> Non
     assert len({c.label for c in found.configurations}) == 8
 
 
-def test_no_single_device_cell_at_all(tmp_path: Path) -> None:
-    (refused,) = analysed(tmp_path, DDP).refused
-    assert "add strategy=single" in refused.reason
-
-
 def test_a_twin_that_failed_is_named_with_its_reason(tmp_path: Path) -> None:
     found = analysed(tmp_path, replace(Spec(), outcome="failed"), DDP, Spec(model="medium"))
     (refused,) = found.refused
@@ -204,33 +194,6 @@ def test_loss_is_compared_at_equal_samples(tmp_path: Path) -> None:
     assert pair.loss.multi > pair.loss.single  # half the steps
 
 
-def test_batches_a_device_that_differ_say_whose_they_are_and_what_would_compare(
-    tmp_path: Path,
-) -> None:
-    single = Spec(scaling="weak", batch_size=64)
-    (refused,) = analysed(tmp_path, single, replace(DDP, scaling="weak", batch_size=32)).refused
-    assert refused.reason == (
-        "large single x1 differs in batch a device: 64 against 32, with scaling=weak; "
-        "scaling=strong compares equal global batches"
-    )
-    assert [d.field for d in refused.differing] == ["batch"]
-
-
-@pytest.mark.parametrize(
-    ("scaling", "batch", "words"),
-    [
-        ("weak", 48, "batch a device: 64 against 48, with scaling=weak"),
-        ("strong", 32, "global batch: 64 against 32, with scaling=strong"),
-    ],
-)
-def test_no_way_out_is_named_where_no_batches_are_equal(
-    tmp_path: Path, scaling: str, batch: int, words: str
-) -> None:
-    multi = replace(DDP, scaling=scaling, batch_size=batch)
-    (refused,) = analysed(tmp_path, Spec(scaling=scaling, batch_size=64), multi).refused
-    assert refused.reason == f"large single x1 differs in {words}"
-
-
 def monitored(spec: Spec, batch_a_device: int) -> Spec:
     """As the Monitor callback records it: always as weak scaling."""
     asked = {"tracking": {"name": "monitor"}, "batch_size": batch_a_device}
@@ -277,11 +240,6 @@ def test_a_script_of_ones_own_is_told_to_run_again_not_to_set_repeats(
     assert "add repeats" in pair.judgement.reason
 
 
-def test_a_script_that_ran_on_one_side_alone_is_told_which_run_is_missing(tmp_path: Path) -> None:
-    (refused,) = analysed(tmp_path, monitored(DDP, 32)).refused
-    assert refused.reason == ("no run on one device in this folder: run the script on one too")
-
-
 def test_beside_single_devices_of_either_batch_a_monitored_script_scales_weakly(
     tmp_path: Path,
 ) -> None:
@@ -289,11 +247,6 @@ def test_beside_single_devices_of_either_batch_a_monitored_script_scales_weakly(
     (pair,) = analysed(tmp_path, *singles, monitored(DDP, 32)).pairs
     assert pair.single.identity["batch"] == "32"
     assert pair.multi.identity["scaling"] == "weak"
-
-
-def test_a_monitored_script_of_another_batch_altogether_is_refused(tmp_path: Path) -> None:
-    (refused,) = analysed(tmp_path, monitored(Spec(), 64), monitored(DDP, 48)).refused
-    assert refused.reason.endswith("differs in batch a device: 64 against 48, with scaling=weak")
 
 
 FASTER_THAN_LINEAR = replace(DDP, kind="cpu", phases_ms={n: ms / 3 for n, ms in DDP_MS.items()})
@@ -306,19 +259,9 @@ def crowded(path: Path, multi: Spec, *cells: str) -> Judgement:
     return pair.judgement
 
 
-def test_more_than_linear_beside_a_disturbed_single_device_is_no_verdict(tmp_path: Path) -> None:
-    found = crowded(tmp_path, FASTER_THAN_LINEAR, "*-single-*")
-    assert found.verdict == "inconclusive"
-    assert (
-        "; more than linear: efficiency 2.42; the step of one device was disturbed by other "
-        "processes for 4 of 9.9 ms a step in repeat 2: measure again on a quiet host"
-        in found.reason
-    )
-
-
 def test_more_than_linear_without_a_cause_is_invalid(tmp_path: Path) -> None:
     specs = [*repeats(Spec(kind="cpu"), STEADY), *repeats(FASTER_THAN_LINEAR, STEADY)]
-    (pair,) = analyse(load_sweep(write_sweep(tmp_path, specs))).pairs
+    (pair,) = analysed(tmp_path, *specs).pairs
     assert pair.judgement.verdict == "invalid"
     assert [one.code for one in pair.invalid] == ["superlinear"]
 
@@ -327,7 +270,7 @@ def test_a_higher_clock_explains_more_than_linear(tmp_path: Path) -> None:
     """A power cap holds the single GPU back: that much of the speedup is clock."""
     faster = replace(FASTER_THAN_LINEAR, kind="cuda")
     specs = [*repeats(Spec(), STEADY), *repeats(faster, STEADY)]
-    (pair,) = analyse(load_sweep(write_sweep(tmp_path, specs))).pairs
+    (pair,) = analysed(tmp_path, *specs).pairs
     slow, fast = (
         tuple(replace(run, usage=clocked(run.usage, mhz)) for run in side.runs)
         for side, mhz in ((pair.single, 700.0), (pair.multi, 1980.0))
@@ -341,18 +284,6 @@ def test_a_higher_clock_explains_more_than_linear(tmp_path: Path) -> None:
 def clocked(usage: Usage | None, mhz: float) -> Usage:
     assert usage is not None
     return replace(usage, devices=tuple(replace(d, sm_clock_mhz=mhz) for d in usage.devices))
-
-
-def test_a_disturbed_side_is_named_beside_the_verdict(tmp_path: Path) -> None:
-    slow = replace(DDP, kind="cpu")
-    found = crowded(tmp_path, slow, "*-ddp-*", "*-single-*")
-    assert found.verdict == "beneficial"
-    assert "more than linear" not in found.reason
-    assert found.reason.endswith(
-        "the step of one device was disturbed by other processes for 4 of 9.9 ms a step in "
-        "repeat 2 and the step of 2 devices was disturbed by other processes for 4 of 6.14 ms a "
-        "step in repeat 2: measure again on a quiet host"
-    )
 
 
 def of_no_speed(config: Configuration) -> Configuration:
@@ -372,3 +303,53 @@ def test_a_pair_that_cannot_be_computed_is_refused_and_the_others_compared(tmp_p
     assert no_pair.reason == (
         "its speedup cannot be computed: a ratio interval needs positive values on both sides"
     )
+
+
+@pytest.mark.parametrize(
+    ("scaling", "batch", "words"),
+    [
+        (
+            "weak",
+            32,
+            "batch a device: 64 against 32, with scaling=weak; scaling=strong compares equal "
+            "global batches",
+        ),
+        ("weak", 48, "batch a device: 64 against 48, with scaling=weak"),
+        ("strong", 32, "global batch: 64 against 32, with scaling=strong"),
+    ],
+)
+def test_batches_that_differ_say_whose_they_are_and_what_would_compare(
+    tmp_path: Path, scaling: str, batch: int, words: str
+) -> None:
+    multi = replace(DDP, scaling=scaling, batch_size=batch)
+    (refused,) = analysed(tmp_path, Spec(scaling=scaling, batch_size=64), multi).refused
+    assert refused.reason == f"large single x1 differs in {words}"
+    assert [d.field for d in refused.differing] == ["batch"]
+
+
+@pytest.mark.parametrize(
+    ("multi", "said"), [(DDP, "add strategy=single"), (monitored(DDP, 32), "run the script on one")]
+)
+def test_without_a_single_device_it_says_how_to_get_one(
+    tmp_path: Path, multi: Spec, said: str
+) -> None:
+    (refused,) = analysed(tmp_path, multi).refused
+    assert said in refused.reason
+
+
+@pytest.mark.parametrize(
+    ("multi", "cells", "verdict", "beyond"),
+    [
+        (FASTER_THAN_LINEAR, ["*-single-*"], "inconclusive", "more than linear: efficiency 2.42; "),
+        (replace(DDP, kind="cpu"), ["*-ddp-*", "*-single-*"], "beneficial", ""),
+    ],
+)
+def test_a_disturbed_side_is_named_beside_the_verdict(
+    tmp_path: Path, multi: Spec, cells: list[str], verdict: str, beyond: str
+) -> None:
+    found = crowded(tmp_path, multi, *cells)
+    assert found.verdict == verdict
+    one = "the step of one device was disturbed by other processes for 4 of 9.9 ms a step in repeat"
+    assert f"; {beyond}{one} 2" in found.reason
+    assert ("the step of 2 devices was disturbed" in found.reason) == (len(cells) == 2)
+    assert ("more than linear" in found.reason) == bool(beyond)

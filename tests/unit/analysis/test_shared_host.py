@@ -3,10 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
-from recorded import DDP, DDP_MS, SINGLE_MS, Spec, repeats, write_sweep
+from recorded import DDP, DDP_MS, SINGLE_MS, Spec, analysed, repeats, swept, write_sweep
 
 from fakes.sections import lines_of
-from scalewise.analysis import Analysis, analyse, configurations, load_sweep, reach_verdicts
+from scalewise.analysis import configurations, load_sweep, reach_verdicts
 from scalewise.report import results_json
 
 STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
@@ -19,10 +19,6 @@ def with_neighbours(specs: list[Spec], *which: int) -> list[Spec]:
         replace(s, co_tenants=("pid 4711 (python)",), run_factor=5.0) if i in which else s
         for i, s in enumerate(specs)
     ]
-
-
-def analysed(path: Path, *specs: Spec) -> Analysis:
-    return analyse(load_sweep(write_sweep(path, specs)))
 
 
 def test_one_repeat_with_a_neighbour_is_set_aside_and_the_others_are_compared(
@@ -62,12 +58,6 @@ def test_where_all_shared_the_host_a_run_that_had_it_alone_is_the_odd_one(tmp_pa
     ]
 
 
-def test_neighbours_on_one_side_only_are_refused_as_before(tmp_path: Path) -> None:
-    specs = with_neighbours(repeats(DDP, STEADY), 0, 1, 2, 3, 4)
-    (refused,) = analysed(tmp_path, *repeats(Spec(), STEADY), *specs).refused
-    assert "co_tenancy: alone against shared host" in refused.reason
-
-
 def test_another_workload_with_neighbours_changes_nothing_here(tmp_path: Path) -> None:
     others = with_neighbours(repeats(Spec(model="medium"), STEADY), 0, 1, 2, 3, 4)
     mixed = with_neighbours(repeats(DDP, STEADY), 0, 1)
@@ -80,7 +70,7 @@ def test_a_neighbour_that_stays_does_not_add_repeats_for_ever(tmp_path: Path) ->
     auto = {"repeats": "auto", "max_repeats": 8, "precision_percent": 2}
     specs = with_neighbours(repeats(Spec(config=auto), [1.0] * 8), *range(1, 8))
     other = with_neighbours(repeats(replace(DDP, config=auto), [1.0] * 8), *range(2, 8))
-    found = configurations(load_sweep(write_sweep(tmp_path / "one", [*specs, *other])))
+    found = configurations(swept(tmp_path / "one", *specs, *other))
     # As many shared the host on both sides: those are compared, and the odd ones are few.
     assert {len(c.runs) for c in found} == {7, 6}
     alone = with_neighbours(repeats(replace(DDP, config=auto), [1.0, 1.3] * 4), *range(3, 8))

@@ -51,15 +51,6 @@ def test_two_wild_runs_have_a_wide_interval_above_zero() -> None:
         statistics.estimate_positive([1.0, 0.0])
 
 
-def test_the_interval_on_logarithms_covers_95_of_100_at_a_run_to_run_cv_of_40_percent() -> None:
-    random = np.random.default_rng(3)
-    runs = np.exp(random.normal(math.log(5.0), 0.4, (2000, 3)))
-    intervals = [statistics.estimate_positive(r).interval for r in runs]
-    assert np.mean([i is not None and i.low < 5.0 < i.high for i in intervals]) == pytest.approx(
-        0.95, abs=0.015
-    )
-
-
 def test_an_interval_of_a_share_ends_at_zero() -> None:
     cut, whole = statistics.estimate_not_negative([0.0, 0.4]), statistics.estimate_mean([0.0, 0.4])
     assert (cut.interval, whole.interval) != (None, None)
@@ -98,16 +89,6 @@ def test_ratio_interval_is_welch_on_logs() -> None:
     assert ratio.value == pytest.approx(stats.gmean(RUNS_A) / stats.gmean(RUNS_B))
 
 
-def test_ratio_turned_over_is_the_same_answer() -> None:
-    one, other = (
-        statistics.estimate_ratio(RUNS_A, RUNS_B),
-        statistics.estimate_ratio(RUNS_B, RUNS_A),
-    )
-    assert one.interval is not None
-    assert other.interval is not None
-    assert one.interval.low == pytest.approx(1 / other.interval.high)
-
-
 def test_ratio_of_identical_runs_is_certain_but_never_invented() -> None:
     ratio = statistics.estimate_ratio([2.0, 2.0], [1.0, 1.0])
     assert ratio.interval == statistics.Interval(2.0, 2.0)
@@ -140,7 +121,10 @@ def test_efficiency_is_speedup_over_devices_with_its_interval() -> None:
 def test_holm_worked_by_hand() -> None:
     # 0.01*4; 0.02*3; max(0.06, 0.03*2); max(0.06, 0.9)
     assert holm([0.02, 0.9, 0.01, 0.03]) == pytest.approx([0.06, 0.9, 0.04, 0.06])
-    assert holm([]) == []
+    # 0.001 < 0.05/4; 0.02 > 0.05/3, and there it ends.
+    levels = [0.05 / 3, 0.05 / 4, 0.05 / 3, 0.05 / 3]
+    assert holm_levels([0.2, 0.001, 0.02, 0.021]) == pytest.approx(levels)
+    assert (holm([]), holm_levels([])) == ([], [])
     assert holm([0.7, 0.8]) == pytest.approx([1.0, 1.0])
 
 
@@ -159,10 +143,7 @@ def test_modified_z_score_worked_by_hand() -> None:
     assert verdict.modified_z_scores([1.0, 2.0, 3.0, 4.0, 8.0]) == pytest.approx(
         [-2 * 0.6745, -0.6745, 0.0, 0.6745, 5 * 0.6745]
     )
-
-
-def test_modified_z_score_where_most_runs_are_equal() -> None:
-    assert verdict.outliers([5.0] * 11 + [9.0]) == (11,)
+    assert verdict.outliers([5.0] * 11 + [9.0]) == (11,), "more than half are equal"
     assert verdict.outliers([5.0] * 12) == ()
 
 
@@ -238,14 +219,6 @@ def test_the_levels_of_holm_decide_as_his_adjusted_p_values_do(p_values: list[fl
     levels = holm_levels(p_values)
     for p, adjusted, level in zip(p_values, holm(p_values), levels, strict=True):
         assert (p < level) == (adjusted < 0.05)
-
-
-def test_levels_of_holm_worked_by_hand() -> None:
-    # 0.001 < 0.05/4; 0.02 > 0.05/3, and there it ends.
-    assert holm_levels([0.2, 0.001, 0.02, 0.021]) == pytest.approx(
-        [0.05 / 3, 0.05 / 4, 0.05 / 3, 0.05 / 3]
-    )
-    assert holm_levels([]) == []
 
 
 def test_noisy_runs_carry_a_warning_and_steady_ones_do_not() -> None:

@@ -34,16 +34,6 @@ def test_hours_follow_the_rate_and_usd_the_devices(tmp_path: Path) -> None:
         assert both == pytest.approx(spec.devices * 3.6)
 
 
-def test_the_interval_is_that_of_the_rate_turned_over(tmp_path: Path) -> None:
-    analysis = analysed(tmp_path, Spec())
-    (config,) = analysis.measured
-    rate = config.estimate("samples_per_s")
-    hours = reach(3600, config, None).hours
-    assert rate and rate.interval and hours and hours.interval
-    assert hours.interval.low == pytest.approx(1 / rate.interval.high)
-    assert hours.interval.high == pytest.approx(1 / rate.interval.low)
-
-
 def test_without_a_price_there_are_hours_and_a_reason(tmp_path: Path) -> None:
     analysis = analysed(tmp_path, Spec(kind="cpu"))
     (config,) = analysis.measured

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from recorded import DDP, SINGLE_MS, Spec, step_ms, write_sweep
+from recorded import DDP, SINGLE_MS, Spec, step_ms, swept
 
-from scalewise.analysis import NotMeasuredError, load_sweep, measure_throughput
+from scalewise.analysis import NotMeasuredError, measure_throughput
 from scalewise.analysis.steps import common_steps, long_steps, measure_anatomy
 from scalewise.records import STEP_DTYPE, WARMUP, StepSeries
 
@@ -23,30 +23,27 @@ def series(rank: int, step_times_ms: list[float], samples: int, warmup: int = 0)
     return StepSeries(rank, rows, 0)
 
 
-def test_one_rank_ten_ms_a_step_and_32_samples_give_3200_samples_per_s() -> None:
-    measured = measure_throughput([series(0, [10.0] * 20, 32)], 1)
-    assert measured.global_samples_per_s == pytest.approx(3200.0)
-    assert measured.samples == 640
+def fed(one: StepSeries, last: int) -> StepSeries:
+    one.rows["samples"][-1] = last
+    return one
 
 
-def test_four_ranks_count_the_samples_of_all_over_the_time_of_the_slowest() -> None:
-    ranks = [series(r, [10.0 + 2.5 * (r == 2)] * 8, 32) for r in range(4)]
-    measured = measure_throughput(ranks, 4)
-    assert measured.global_samples_per_s == pytest.approx(4 * 32 / 0.0125)
-    assert measured.slowest_rank == 2
-
-
-def test_warm_up_is_left_out() -> None:
-    times = [1000.0] * 3 + [10.0] * 5
-    measured = measure_throughput([series(0, times, 32, warmup=3)], 1)
-    assert measured.global_samples_per_s == pytest.approx(3200.0)
-    assert measured.steps == 5
-
-
-def test_uneven_last_batch_counts_what_was_fed() -> None:
-    one = series(0, [10.0] * 4, 32)
-    one.rows["samples"][-1] = 8
-    assert measure_throughput([one], 1).global_samples_per_s == pytest.approx(104 / 0.04)
+@pytest.mark.parametrize(
+    ("ranks", "rate", "steps", "slowest"),
+    [
+        ([series(0, [10.0] * 20, 32)], 3200.0, 20, 0),
+        ([series(r, [10.0 + 2.5 * (r == 2)] * 8, 32) for r in range(4)], 4 * 32 / 0.0125, 8, 2),
+        ([series(0, [1000.0] * 3 + [10.0] * 5, 32, warmup=3)], 3200.0, 5, 0),
+        ([fed(series(0, [10.0] * 4, 32), last=8)], 104 / 0.04, 4, 0),
+    ],
+    ids=["one rank", "the slowest of four", "warm-up", "uneven last batch"],
+)
+def test_samples_of_all_ranks_over_the_time_of_the_slowest(
+    ranks: list[StepSeries], rate: float, steps: int, slowest: int
+) -> None:
+    measured = measure_throughput(ranks, len(ranks))
+    assert measured.global_samples_per_s == pytest.approx(rate)
+    assert (measured.steps, measured.slowest_rank) == (steps, slowest)
 
 
 def test_a_rank_cut_off_early_does_not_make_the_run_look_faster() -> None:
@@ -77,6 +74,7 @@ def test_of_few_steps_there_is_no_99th_percentile() -> None:
         ([series(0, [10.0] * 3, 1, warmup=3)], 1, "no timed step"),
         ([series(0, [float("nan")] * 3, 1)], 1, "no timed step"),
         ([series(0, [0.0] * 3, 1)], 1, "took no time"),
+        ([series(0, [10.0] * 5, samples=0)], 1, "no sample could be counted"),
     ],
 )
 def test_what_cannot_be_measured_says_why(
@@ -90,14 +88,14 @@ def test_what_cannot_be_measured_says_why(
 def test_a_recorded_run_gives_the_throughput_it_was_written_with(
     tmp_path: Path, spec: Spec
 ) -> None:
-    cell = load_sweep(write_sweep(tmp_path, [spec])).cells[0]
+    cell = swept(tmp_path, spec).cells[0]
     measured = measure_throughput(cell.steps, spec.devices)
     assert measured.global_samples_per_s == pytest.approx(128 / step_ms(spec) * 1e3, rel=1e-5)
     assert measured.timeline == ("host" if spec.kind == "cpu" else "device")
 
 
 def test_anatomy_gives_every_phase_and_none_where_nothing_was_reduced(tmp_path: Path) -> None:
-    cell = load_sweep(write_sweep(tmp_path, [Spec()])).cells[0]
+    cell = swept(tmp_path, Spec()).cells[0]
     anatomy = measure_anatomy(cell.steps, 1)
     for line in ("host", "device"):
         mean = anatomy.mean(line)
@@ -109,22 +107,17 @@ def test_anatomy_gives_every_phase_and_none_where_nothing_was_reduced(tmp_path: 
 
 
 def test_a_cpu_run_has_no_device_timeline(tmp_path: Path) -> None:
-    cell = load_sweep(write_sweep(tmp_path, [Spec(kind="cpu")])).cells[0]
+    cell = swept(tmp_path, Spec(kind="cpu")).cells[0]
     assert measure_anatomy(cell.steps, 1).mean("device") is None
 
 
 def test_waiting_is_separated_from_the_transfer_by_comparing_ranks(tmp_path: Path) -> None:
     slow = Spec(strategy="ddp", devices=2, phases_ms=DDP.phases_ms, slow_ranks_ms={1: 4.0})
-    cell = load_sweep(write_sweep(tmp_path, [slow])).cells[0]
+    cell = swept(tmp_path, slow).cells[0]
     communication = measure_anatomy(cell.steps, 2).communication
     assert communication is not None
     assert communication.transfer_ms == pytest.approx(0.6, rel=1e-5)
     assert communication.wait_ms == pytest.approx(2.0, rel=1e-5)  # 4 ms on one rank of two
-
-
-def test_samples_that_nobody_could_count_are_no_throughput_of_0() -> None:
-    with pytest.raises(NotMeasuredError, match="no sample could be counted"):
-        measure_throughput([series(0, [10.0] * 5, samples=0)], 1)
 
 
 STEP_MS = 3.45
@@ -183,16 +176,17 @@ def test_long_steps_that_are_not_rare_stay_in_every_figure(
 
 
 @pytest.mark.parametrize(
-    ("step_ms", "long_ms", "found"),
-    [(3.45, 1999.0, 0), (3.45, 2001.0, 1), (100.0, 4999.0, 0), (100.0, 5001.0, 1)],
+    ("step_ms", "long_ms", "warmup", "found"),
+    [
+        (3.45, 1999.0, 0, 0),
+        (3.45, 2001.0, 0, 1),
+        (100.0, 4999.0, 0, 0),
+        (100.0, 5001.0, 0, 1),
+        (3.45, 20_000.0, 1, 0),
+    ],
 )
 def test_a_long_step_takes_two_seconds_and_fifty_medians(
-    step_ms: float, long_ms: float, found: int
+    step_ms: float, long_ms: float, warmup: int, found: int
 ) -> None:
-    times = [step_ms] * 199 + [long_ms]
-    assert len(long_steps([series(0, times, 32)], 1).found) == found
-
-
-def test_a_long_step_of_the_warm_up_is_none() -> None:
-    times = [20_000.0] + [STEP_MS] * 200
-    assert long_steps([series(0, times, 32, warmup=1)], 1).found == ()
+    times = [long_ms] + [step_ms] * 199
+    assert len(long_steps([series(0, times, 32, warmup)], 1).found) == found

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded import DDP, Spec, repeats, write_sweep
+from recorded import DDP, Spec, edit_ranks, repeats, write_sweep
 
 from fakes.sections import answers, lines_of, values
 from scalewise.analysis import Analysis, analyse, load_sweep
@@ -22,11 +22,7 @@ Rank = dict[str, Any]
 def analysed(path: Path, change: Callable[[Rank], None], multi: Spec = DDP) -> Analysis:
     """Three runs a side; every rank of those on two devices is changed."""
     write_sweep(path, [*repeats(Spec(), STEADY), *repeats(multi, STEADY)])
-    for result in path.glob("*-ddp-*/result.json"):
-        told = json.loads(result.read_text())
-        for rank in told["ranks"]:
-            change(rank)
-        result.write_text(json.dumps(told))
+    edit_ranks(path, change, "*-ddp-*")
     return analyse(load_sweep(path))
 
 

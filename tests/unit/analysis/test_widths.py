@@ -8,9 +8,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from recorded import DDP, DDP_MS, SINGLE_MS, Spec, repeats, step_ms, write_sweep
+from recorded import DDP, DDP_MS, SINGLE_MS, Spec, repeats, step_ms, swept
 
-from scalewise.analysis import Analysis, Ladder, analyse, fastest_of_each, ladders, load_sweep
+from scalewise.analysis import Analysis, Ladder, analyse, fastest_of_each, ladders
 from scalewise.analysis.statistics import estimate_ratio
 
 STEADY = [1.0, 1.01, 0.99]
@@ -27,9 +27,7 @@ WIDTHS = (Spec(), wide(2, 6.0), wide(4, 5.0), wide(8, 5.5))
 
 
 def analysed(path: Path, specs: Sequence[Spec], factors: Sequence[float] = STEADY) -> Analysis:
-    return analyse(
-        load_sweep(write_sweep(path, [s for one in specs for s in repeats(one, factors)]))
-    )
+    return analyse(swept(path, *(s for one in specs for s in repeats(one, factors))))
 
 
 def found(path: Path, specs: Sequence[Spec], factors: Sequence[float] = STEADY) -> Ladder:

@@ -15,7 +15,7 @@ from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from scalewise.analysis import Cell, load_sweep
+from scalewise.analysis import CellRecords, load_sweep
 from scalewise.records import CellFolder, DeviceInfo, SweepFolder
 from scalewise.train import Monitor
 from scalewise.train.monitor import own_folder
@@ -28,7 +28,7 @@ def begun(folder: Path) -> FitRecords:
     return records
 
 
-def read(folder: Path) -> Cell:
+def read(folder: Path) -> CellRecords:
     (cell,) = load_sweep(folder).cells
     return cell
 

@@ -20,17 +20,9 @@ from scalewise.datasets.corpora import TextStream
 from scalewise.records import DataError, build
 
 Part = Literal["train", "validation"]
-
-
 INDEX = "index.json"
-
-
 _VERSION = 1
-
-
 _TOKEN_BYTES = 2
-
-
 LARGEST_VOCABULARY = 2**16
 
 

@@ -110,11 +110,7 @@ def _from_file(path: Path) -> Tokenizer:
 
 
 _INTERRUPTED = 130
-
-
 _GO_ON = "whole shards are kept: the same command goes on after the last one"
-
-
 _UNITS = {"K": 10**3, "M": 10**6, "B": 10**9}
 
 

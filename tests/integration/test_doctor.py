@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,10 +48,12 @@ def test_two_ranks_measure_everything_a_cpu_host_has(
     examination: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     heard: set[str] = set()
-    while examination.poll() is None:
-        heard |= listening(descendants(examination.pid))
-        time.sleep(0.05)
-    _, errors = examination.communicate()
+    errors = None
+    while errors is None:
+        try:
+            _, errors = examination.communicate(timeout=0.2)
+        except subprocess.TimeoutExpired:
+            heard |= listening(descendants(examination.pid))
     assert examination.returncode == 0, errors
     assert heard == {"127.0.0.1"}, "no other host can join"
     report = load_doctor(tmp_path / "out")

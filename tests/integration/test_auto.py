@@ -23,6 +23,7 @@ def test_both_ranks_agree_on_a_size_and_train_with_it(train: Train) -> None:
         "strategy=ddp",
         "strategy.devices=2",
         "hardware=cpu",
+        "hydra.launcher.warm=true",
     )
     record, _ = check_found_batch(run, ranks=2)
     assert (record.per_device_batch_size, record.global_batch_size) == (6, 12)
@@ -30,4 +31,4 @@ def test_both_ranks_agree_on_a_size_and_train_with_it(train: Train) -> None:
 
 
 def test_the_better_strategy_is_trained_and_says_why(train: Train) -> None:
-    check_decision(train(*AUTO_STRATEGY, "hardware=cpu"))
+    check_decision(train(*AUTO_STRATEGY, "hardware=cpu", "hydra.launcher.warm=true"))

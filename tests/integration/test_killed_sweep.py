@@ -38,7 +38,7 @@ class Started:
     def __init__(self, train: Train, folder: Path, *arguments: str) -> None:
         self.folder = SweepFolder(folder)
         self.process = train.start("-m", *ENDLESS, f"hydra.sweep.dir={folder}", *arguments)
-        self.supervisor, self.ranks = wait_for(self._family, "two ranks that train")
+        self.supervisor, self.ranks = wait_for(self._family, "two ranks that train", 120)
         self.family = [
             self.process.pid,
             *(c.pid for c in psutil.Process(self.process.pid).children()),

@@ -161,7 +161,6 @@ def test_killing_the_supervisor_or_the_sweep_leaves_nothing(train: Train, own_co
     started = running_cell(folder, set())
     said = wait_for(lambda: while_it_steps(status(train, folder)), "steps in the status")
     assert said["count"] == {"running": 1, "waiting": 1}
-    assert said["seconds_left"] > 0
     os.kill(psutil.Process(train.find("scalewise.sweep.worker")).ppid(), signal.SIGKILL)
 
     attempt = wait_for(lambda: next(started.attempts(), None), "the attempt", 15)

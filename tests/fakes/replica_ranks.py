@@ -3,7 +3,8 @@
     python -m fakes.replica_ranks <folder>
 
 Rank r is at place ``r % 2`` of replica ``r // 2`` and holds a parameter of its own place and a copy
-of one that both places share. It writes what became of their gradients to ``rank<r>.json``.
+of one that both places share. It writes what became of their gradients to ``rank<r>.json``, and
+which operations joined their results as one rank with all samples would have found them.
 """
 
 from __future__ import annotations
@@ -12,10 +13,14 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any, get_args
 
 import torch
 from torch import distributed, nn
 
+from scalewise.datasets.synthetic import PointClouds, SensorStreams
+from scalewise.operations.contract import Mode
+from scalewise.operations.sensors import Fusion, Voxelize
 from scalewise.train.strategies.model_parallel import Replicas
 from scalewise.train.strategies.pipeline import Ties
 
@@ -55,11 +60,33 @@ def main() -> None:
         "ranks": replicas.ranks,
         "summed": summed,
         "averaged": averaged,
+        "joined": joined(rank, distributed.get_world_size()),
         "clipped": {"own": stage.own.grad.tolist(), "shared": stage.shared.grad.tolist()},
     }
     (Path(sys.argv[1]) / f"rank{rank}.json").write_text(json.dumps(found))
     distributed.barrier()
     distributed.destroy_process_group()
+
+
+def joined(rank: int, world: int) -> list[str]:
+    """The operations whose results over all ranks are right."""
+    grid: dict[str, Any] = {
+        "grid_minimum": (-1, -1, -1),
+        "voxel_size": 0.5,
+        "grid_shape": (4, 4, 4),
+    }
+    clouds = PointClouds(points=60, features=3, spread=1.0, samples=world)
+    points, features = clouds.train.__getitems__(range(world))
+    for mode in get_args(Mode):
+        together = Voxelize(mode, **grid)((points[rank : rank + 1], features[rank : rank + 1]))
+        everything = points.view(1, -1, 3), features.view(1, -1, 3)
+        expected = Voxelize(mode, **grid, combine_ranks=False)(everything)
+        torch.testing.assert_close(together, expected)
+    data = SensorStreams([5, 9], [3, 2], targets=4, samples=world, dtype="fp32").train
+    alone = [Fusion(combine_ranks=False)(data.__getitems__([row])) for row in range(world)]
+    mean = torch.stack(alone).mean(0)
+    torch.testing.assert_close(Fusion()(data.__getitems__([rank])), mean)
+    return [*get_args(Mode), "fusion"]
 
 
 if __name__ == "__main__":

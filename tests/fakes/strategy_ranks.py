@@ -1,6 +1,6 @@
 """Many cells in one pair of processes: starting ranks takes longer than training a small model.
 
-    losses = train_variants(folder, {"single": ("strategy=single",), "ddp": ("strategy=ddp",)})
+    trained = train_variants(folder, {"single": ("strategy=single",), "ddp": ("strategy=ddp",)})
 
 Each variant is a list of Hydra overrides. Variants for one device run in the first rank alone,
 all others in both ranks (gloo); each is a real cell with real records below ``folder``. Names that
@@ -15,11 +15,13 @@ import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from fakes.rank_team import run_ranks
+from scalewise.records import CellFolder, DeviceInfo, RankSummary, read_metrics, read_shard
 
 RANKS = 2
 TWO_HOSTS = "two_hosts_"
@@ -41,14 +43,33 @@ BASE = (
 """50 steps in fp32 of a model without dropout or batch statistics."""
 
 
+@dataclass(frozen=True)
+class Trained:
+    """Variants by their names."""
+
+    folder: Path
+    losses: dict[str, list[float]]
+    """Global training loss in each step: the mean over all samples of the global batch."""
+
+    def cell(self, name: str) -> CellFolder:
+        return CellFolder(self.folder / name)
+
+    def rank(self, name: str, rank: int = 0) -> RankSummary:
+        return self.cell(name).load_rank(rank)
+
+    def ranks(self, name: str) -> list[RankSummary]:
+        return [self.rank(name, rank) for rank in self.cell(name).ranks_with_steps()]
+
+    def differences(self, name: str, baseline: str) -> list[float]:
+        """Relative difference from the loss of the baseline in every step."""
+        pairs = zip(self.losses[name], self.losses[baseline], strict=True)
+        return [abs(a - b) / abs(b) for a, b in pairs]
+
+
 def train_variants(
     folder: Path, variants: Mapping[str, Sequence[str]], base: Sequence[str] = BASE
-) -> dict[str, list[float]]:
-    """Train every variant and return its global training loss in each step.
-
-    The loss of a step is the mean over all samples of the global batch. Raises AssertionError
-    with the ranks' errors where one of them fails.
-    """
+) -> Trained:
+    """Train every variant. Raises AssertionError with the ranks' errors where one of them fails."""
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
 
@@ -64,13 +85,11 @@ def train_variants(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "variants.json").write_text(json.dumps(plain))
     run_ranks("fakes.strategy_ranks", folder, RANKS)
-    return {name: global_losses(folder / name) for name in variants}
+    return Trained(folder, {name: global_losses(folder / name) for name in variants})
 
 
 def global_losses(cell: Path) -> list[float]:
     """Mean loss over the samples of each global batch, from the records of all ranks."""
-    from scalewise.records import CellFolder, read_metrics, read_shard
-
     folder = CellFolder(cell)
     parts: dict[int, tuple[int, dict[int, float]]] = {}
     for path in sorted((cell / "metrics").glob("rank*.jsonl")):
@@ -92,7 +111,6 @@ def _train_all(folder: Path, rank: int) -> None:
     import torch
 
     from scalewise.config import build_cell, without_absent_groups
-    from scalewise.records import CellFolder, DeviceInfo
     from scalewise.train import RankContext, experiment
     from scalewise.train.rank import join
     from scalewise.train.strategies import ddp

@@ -9,11 +9,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from scalewise.records import CellFolder, PlannedCell, SweepFolder
 
@@ -122,6 +124,18 @@ def wait_for(condition: Callable[[], Any], what: str, seconds: float = 60) -> An
         assert time.monotonic() < deadline, f"waited {seconds:g} s in vain for {what}"
         time.sleep(0.05)
     return value
+
+
+def listening(pids: Collection[int]) -> set[str]:
+    """The addresses on which processes accept connections over TCP."""
+    found = set()
+    for pid in pids:
+        try:
+            sockets = psutil.Process(pid).net_connections(kind="inet")
+        except psutil.NoSuchProcess:
+            continue
+        found |= {one.laddr.ip for one in sockets if one.status == psutil.CONN_LISTEN}
+    return found
 
 
 def make_train(root: Path) -> Train:

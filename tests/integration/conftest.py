@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from fakes.train_command import Train, copy_own_code, end, make_train
+from fakes.train_command import ROOT, Train, copy_own_code, end, make_train
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -41,3 +42,18 @@ def shared_train(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Train]:
 def own_code(tmp_path: Path) -> Path:
     """A user's folder, elsewhere, with his code as the module ``mine``."""
     return copy_own_code(tmp_path / "elsewhere")
+
+
+@pytest.fixture
+def trackers_environment(tmp_path: Path) -> dict[str, str]:
+    """Trackers that see no account of whoever runs the tests, and write below ``tmp_path``."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("WANDB_", "TRACKIO_"))}
+    home = tmp_path / "home"
+    home.mkdir()
+    return {
+        **kept,
+        "HOME": str(home),
+        "NETRC": str(home / "netrc"),
+        "TRACKIO_DIR": str(tmp_path / "trackio"),
+        "PYTHONPATH": str(ROOT / "src"),
+    }

@@ -5,21 +5,11 @@ See ``test_strategy_equivalence`` for those that replicate it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-
 import pytest
 
-from fakes.strategy_ranks import RANKS, train_variants
+from fakes.strategy_ranks import RANKS, Trained, train_variants
 from scalewise.analysis.balance import audit_shards
-from scalewise.records import (
-    CellFolder,
-    PipelineRecord,
-    RankSummary,
-    read_metrics,
-    read_shard,
-    read_steps,
-)
+from scalewise.records import PipelineRecord, RankSummary, read_metrics, read_shard, read_steps
 
 EXACT = 1e-4
 """Relative difference of the loss in any step."""
@@ -91,20 +81,9 @@ DIVIDED = [name for name in VARIANTS if "/" in name]
 MAIN = ["gpt2/fsdp", "gpt2/tensor", "gpt2/pipeline"]
 
 
-@dataclass(frozen=True)
-class Trained:
-    folder: Path
-    losses: dict[str, list[float]]
-
-    def ranks(self, name: str) -> list[RankSummary]:
-        cell = CellFolder(self.folder / name)
-        return [cell.load_rank(rank) for rank in cell.ranks_with_steps()]
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    folder = tmp_path_factory.mktemp("divided")
-    return Trained(folder, train_variants(folder, VARIANTS, BASE))
+    return train_variants(tmp_path_factory.mktemp("divided"), VARIANTS, BASE)
 
 
 @pytest.mark.parametrize("name", DIVIDED)
@@ -112,23 +91,23 @@ def test_a_divided_model_follows_the_loss_of_one_device(trained: Trained, name: 
     alone = trained.losses[name.partition("/")[0]]
     assert len(alone) == len(trained.losses[name]) == STEPS
     assert alone[0] != alone[-1]
-    worst = max(abs(a - b) / abs(b) for a, b in zip(trained.losses[name], alone, strict=True))
-    assert worst <= EXACT
+    assert max(trained.differences(name, name.partition("/")[0])) <= EXACT
 
 
 def test_clipping_changes_what_is_compared(trained: Trained) -> None:
     """Else the clipped variants would say nothing about the norm."""
-    pairs = zip(trained.losses["gpt2"], trained.losses["gpt2_clipped"], strict=True)
-    assert max(abs(a - b) / abs(b) for a, b in pairs) > 10 * EXACT
+    assert max(trained.differences("gpt2", "gpt2_clipped")) > 10 * EXACT
 
 
 @pytest.mark.parametrize("name", DIVIDED)
 def test_every_rank_scores_the_whole_model(trained: Trained, name: str) -> None:
-    (alone,) = trained.ranks(name.partition("/")[0])
-    scores = {k: v for k, v in alone.metrics.items() if k.startswith("val_")}
+    def scores_of(rank: RankSummary) -> dict[str, float | None]:
+        return {k: v for k, v in rank.metrics.items() if k.startswith("val_")}
+
+    scores = scores_of(trained.rank(name.partition("/")[0]))
     assert len(scores) == 2
     for rank in trained.ranks(name):
-        found = {k: v for k, v in rank.metrics.items() if k.startswith("val_")}
+        found = scores_of(rank)
         assert found == pytest.approx(scores, rel=EXACT)
 
 
@@ -148,8 +127,8 @@ def test_parameters_count_whole_and_optimizer_state_by_parts(trained: Trained, n
 
 
 def test_samples_count_once_where_ranks_share_them(trained: Trained) -> None:
-    shards = {name: [r.data_shard for r in trained.ranks(name)] for name in MAIN}
-    assert shards == {"gpt2/fsdp": [0, 1], "gpt2/tensor": [0, 0], "gpt2/pipeline": [0, 0]}
+    parts = {name: [r.data_shard for r in trained.ranks(name)] for name in MAIN}
+    assert parts == {"gpt2/fsdp": [0, 1], "gpt2/tensor": [0, 0], "gpt2/pipeline": [0, 0]}
     whole = STEPS * 16
     fed = {name: [r.samples_fed for r in trained.ranks(name)] for name in MAIN}
     assert fed == {
@@ -158,15 +137,11 @@ def test_samples_count_once_where_ranks_share_them(trained: Trained) -> None:
         "gpt2/pipeline": [whole] * 2,
     }
     for name in MAIN:
-        audit = audit_shards(
-            [
-                read_shard(CellFolder(trained.folder / name).shard_path(rank), rank)
-                for rank in range(RANKS)
-            ],
-            RANKS,
-        )
+        cell = trained.cell(name)
+        shards = [read_shard(cell.shard_path(rank), rank) for rank in range(RANKS)]
+        audit = audit_shards(shards, RANKS)
         assert audit.verdict == ("sharded" if name == "gpt2/fsdp" else "replicated")
-        last = read_metrics(CellFolder(trained.folder / name).metrics_path(0))[-1]
+        last = read_metrics(cell.metrics_path(0))[-1]
         assert last.samples == whole
 
 
@@ -182,7 +157,7 @@ def test_a_pipeline_times_its_microbatches_and_what_it_waits(trained: Trained, n
     ranks = trained.ranks(name)
     schedule = "1f1b" if name == "gpt2/pipeline" else "gpipe"
     assert [r.pipeline for r in ranks] == [PipelineRecord(schedule, 2, s, 4) for s in range(2)]
-    folder = CellFolder(trained.folder / name)
+    folder = trained.cell(name)
     for rank in range(RANKS):
         timed = read_steps(folder.steps_path(rank), rank).timed()
         forward, backward = timed.column("forward", "host"), timed.column("backward", "host")

@@ -6,12 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from fakes.train_command import listening, wait_for
 from scalewise.config import HardwareConfig, cpu_devices
 from scalewise.gpu import Leases
 from scalewise.host import descendants, usable_cores
@@ -47,8 +47,15 @@ def examination(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 def test_two_ranks_measure_everything_a_cpu_host_has(
     examination: subprocess.Popen[str], tmp_path: Path
 ) -> None:
-    _, errors = examination.communicate(timeout=120)
+    heard: set[str] = set()
+    errors = None
+    while errors is None:
+        try:
+            _, errors = examination.communicate(timeout=0.2)
+        except subprocess.TimeoutExpired:
+            heard |= listening(descendants(examination.pid))
     assert examination.returncode == 0, errors
+    assert heard == {"127.0.0.1"}, "no other host can join"
     report = load_doctor(tmp_path / "out")
     assert [rank.stage for rank in report.ranks] == ["done", "done"]
     assert not report.missing and report.devices[0].device.kind == "cpu"
@@ -90,10 +97,7 @@ def test_no_rank_outlives_its_examination(
     ranks = descendants(examination.pid)
     assert len(ranks) >= 2
     examination.kill()
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline and any(Path(f"/proc/{pid}/exe").exists() for pid in ranks):
-        time.sleep(0.05)
-    assert not [pid for pid in ranks if Path(f"/proc/{pid}/exe").exists()]
+    wait_for(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in ranks), "their end", 10)
 
 
 def test_devices_in_use_by_another_job_are_left_alone(
@@ -113,14 +117,14 @@ def test_devices_in_use_by_another_job_are_left_alone(
 
 def _rank_process(folder: Path, parent: int) -> int:
     """The process of rank 1, once both ranks have measured their first product."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
+
+    def both() -> bool:
         records = list(folder.glob("runtime/doctor/*/rank[01].json"))
-        if sum('"tflops"' in path.read_text(encoding="utf-8") for path in records) == 2:
-            return next(
-                pid
-                for pid in descendants(parent)
-                if b"\0RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes()
-            )
-        time.sleep(0.05)
-    pytest.fail("the ranks never measured anything")
+        return sum('"tflops"' in path.read_text(encoding="utf-8") for path in records) == 2
+
+    wait_for(both, "two products")
+    return next(
+        pid
+        for pid in descendants(parent)
+        if b"\0RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes()
+    )

@@ -23,7 +23,9 @@ def planted(shared_train: Train) -> Finished:
     """A fault that no neighbour of this host hides; those of times are ``make self-test``'s."""
     # The second kind plants nothing.
     fault = ("+fault._target_=faults.plant.PlantedFault", "+fault.kind=no_sampler,configuration")
-    return shared_train("-m", "strategy=ddp", *WORKLOAD, *fault, PYTHONPATH=PATH)
+    return shared_train(
+        "-m", "hydra.launcher.warm=true", "strategy=ddp", *WORKLOAD, *fault, PYTHONPATH=PATH
+    )
 
 
 def by_fault(sweep: Path) -> dict[str, Configuration]:

@@ -19,6 +19,7 @@ import pytest
 
 from fakes.nvml.scenario import GPU_IS_LOST, Scenario, environment, gpu_uuid
 from scalewise.gpu.export import read_seed_file
+from scalewise.gpu.top import main
 
 _TOP = [sys.executable, "-m", "scalewise", "top"]
 
@@ -58,15 +59,12 @@ def test_once_as_json_holds_every_lane_and_the_processes(tmp_path: Path) -> None
     assert first["nvlink_tx_mib"] is None
 
 
-def test_no_columns_at_all_leave_a_table_to_print(tmp_path: Path) -> None:
-    host = _host(tmp_path, Scenario().h200(1))
-    done = _run("--once", env={**host, "COLUMNS": "0"})
-    assert "GPU name" in done.stdout
-
-
 def test_once_prints_a_table(tmp_path: Path) -> None:
-    done = _run("--once", env=_host(tmp_path, Scenario().h200(2)))
+    host = _host(tmp_path, Scenario().h200(2))
+    done = _run("--once", env=host)
     assert "H200" in done.stdout and "held back  GPU 0-1: power cap" in done.stdout
+    no_columns = _run("--once", env={**host, "COLUMNS": "0"})
+    assert "GPU name" in no_columns.stdout
 
 
 def test_without_a_gpu_it_says_so_in_one_line(tmp_path: Path) -> None:
@@ -83,11 +81,11 @@ def test_without_a_gpu_it_says_so_in_one_line(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_arguments_are_one_clear_line(
-    tmp_path: Path, arguments: list[str], message: str
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    done = _run(*arguments, env=_host(tmp_path, Scenario().h200(1)))
-    assert done.returncode == 2
-    assert message in done.stderr.splitlines()[-1]
+    with pytest.raises(SystemExit, match=r"^2$"):
+        sys.exit(main(arguments))
+    assert message in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])

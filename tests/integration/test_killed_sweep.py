@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Collection
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fakes.train_command import Train, wait_for
+from fakes.train_command import Train, listening, wait_for
 from scalewise.host import FileLock, usable_cores
 from scalewise.records import SweepFolder
 
@@ -39,7 +38,7 @@ class Started:
     def __init__(self, train: Train, folder: Path, *arguments: str) -> None:
         self.folder = SweepFolder(folder)
         self.process = train.start("-m", *ENDLESS, f"hydra.sweep.dir={folder}", *arguments)
-        self.supervisor, self.ranks = wait_for(self._family, "two ranks that train")
+        self.supervisor, self.ranks = wait_for(self._family, "two ranks that train", 120)
         self.family = [
             self.process.pid,
             *(c.pid for c in psutil.Process(self.process.pid).children()),
@@ -105,6 +104,8 @@ def test_locks_are_held_until_the_last_rank_has_ended(
     train: Train, tmp_path: Path, way: str
 ) -> None:
     sweep = Started(train, tmp_path / "sweep", *WAYS[way])
+    assert listening(sweep.ranks[:1]) == {"127.0.0.1"}, "no other host can join"
+    assert listening(train.processes()) <= {"127.0.0.1", "::1"}
     locks = locks_of(train, sweep.folder)
     assert len(locks) == 3, "the folder's and one for each core"
     assert not any(lock.try_acquire() for lock in locks)
@@ -154,39 +155,3 @@ def test_ranks_end_with_everyone_above_them(train: Train, tmp_path: Path, way: s
     kill(*sweep.family, number=signal.SIGSTOP)
     kill(*reversed(sweep.family))
     freed(locks_of(train, sweep.folder), sweep.ranks, 5)
-
-
-def listening(pids: Collection[int]) -> set[str]:
-    """The addresses on which processes accept connections over TCP."""
-    found = set()
-    for pid in pids:
-        try:
-            sockets = psutil.Process(pid).net_connections(kind="inet")
-        except psutil.NoSuchProcess:
-            continue
-        found |= {one.laddr.ip for one in sockets if one.status == psutil.CONN_LISTEN}
-    return found
-
-
-def test_no_process_of_a_cell_listens_to_other_hosts(train: Train, tmp_path: Path) -> None:
-    sweep = Started(train, tmp_path / "sweep")
-    assert listening(sweep.ranks[:1]) == {"127.0.0.1"}, "the ranks meet there"
-    assert listening(train.processes()) <= {"127.0.0.1", "::1"}
-    kill(sweep.process.pid, number=signal.SIGINT)
-    sweep.process.communicate(timeout=30)
-
-
-def test_no_process_of_an_examination_listens_to_other_hosts(train: Train) -> None:
-    command = [*train.script[:1], "-m", "scalewise", "doctor", "--devices", "2", "--quick"]
-    doctor = subprocess.Popen(
-        command, cwd=train.cwd, env=train.environment, stdout=subprocess.PIPE, text=True
-    )
-    train.started.append(doctor)
-    found: set[str] = set()
-    while doctor.poll() is None and not found:
-        found = listening(train.processes())
-        time.sleep(0.02)
-    while doctor.poll() is None:
-        found |= listening(train.processes())
-        time.sleep(0.1)
-    assert found == {"127.0.0.1"}

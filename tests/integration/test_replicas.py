@@ -1,4 +1,4 @@
-"""Two replicas of two ranks each: what crosses them, added up by hand."""
+"""Four ranks: what crosses two replicas, added up by hand, and what operations join."""
 
 from __future__ import annotations
 
@@ -42,3 +42,7 @@ def test_the_norm_counts_every_parameter_of_a_replica_once(found: list[dict[str,
         for name, values in one["averaged"].items():
             expected = [value * MAX_NORM / (norm + 1e-6) for value in values]
             assert one["clipped"][name] == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_joined_result_is_that_of_one_who_had_everything(found: list[dict[str, Any]]) -> None:
+    assert [one["joined"] for one in found] == [["count", "occupancy", "mean", "max", "fusion"]] * 4

@@ -185,37 +185,42 @@ def running_cell(slurm: Train, known: set[Path]) -> CellFolder:
     return folder
 
 
-def test_a_cancelled_job_is_recorded_as_interrupted(slurm: Train) -> None:
+def started(slurm: Train, *arguments: str) -> tuple[subprocess.Popen[str], CellFolder]:
+    """A sweep and its only cell, which makes steps."""
     known = slurm.sweeps()
-    head = slurm.start(*ON_SLURM, *LONG)
-    folder = running_cell(slurm, known)
+    head = slurm.start(*arguments)
+    return head, running_cell(slurm, known)
+
+
+def ended(slurm: Train, head: subprocess.Popen[str], status: int) -> str:
+    """What a sweep said that ended with ``status`` and left no process."""
+    _, err = head.communicate(timeout=180)
+    assert head.returncode == status, err
+    wait_for(lambda: not slurm.processes(), "the end of all processes", 30)
+    return err
+
+
+def test_a_cancelled_job_is_recorded_as_interrupted(slurm: Train) -> None:
+    head, folder = started(slurm, *ON_SLURM, *LONG)
     subprocess.run(["scancel", job(folder)], check=True)
-    _, err = head.communicate(timeout=120)
-    assert head.returncode == 130, err
+    ended(slurm, head, 130)
     (attempt,) = folder.attempts()
     assert (attempt.outcome, attempt.cause) == ("interrupted", "interrupted")
     assert f"(SLURM job {job(folder)}: CANCELLED)" in attempt.message
-    wait_for(lambda: not slurm.processes(), "the end of all processes", 30)
 
 
 def test_ctrl_c_cancels_the_jobs(slurm: Train) -> None:
-    known = slurm.sweeps()
-    head = slurm.start(*ON_SLURM, *LONG)
-    folder = running_cell(slurm, known)
+    head, folder = started(slurm, *ON_SLURM, *LONG)
     os.kill(head.pid, signal.SIGINT)
-    _, err = head.communicate(timeout=60)
-    assert head.returncode == 130, err
+    ended(slurm, head, 130)
     assert "JobState=CANCELLED" in shown(job(folder))
     (attempt,) = folder.attempts()
     assert attempt.outcome == "interrupted"
-    wait_for(lambda: not slurm.processes(), "the end of all processes", 30)
 
 
 def test_jobs_outlive_their_sweep_and_are_found_again(slurm: Train) -> None:
-    known = slurm.sweeps()
     command = (*ON_SLURM, "max_steps=3000", "validation=never")
-    head = slurm.start(*command)
-    folder = running_cell(slurm, known)
+    head, folder = started(slurm, *command)
     head.kill()
     head.communicate()
     first = submission(folder)
@@ -227,14 +232,11 @@ def test_jobs_outlive_their_sweep_and_are_found_again(slurm: Train) -> None:
 
 
 def test_a_requeued_job_starts_its_cell_anew(slurm: Train) -> None:
-    known = slurm.sweeps()
-    head = slurm.start(*ON_SLURM, "max_steps=4000", "validation=never")
-    folder = running_cell(slurm, known)
+    head, folder = started(slurm, *ON_SLURM, "max_steps=4000", "validation=never")
     (status,) = StatusReader(folder.path.parent).read().cells
     assert (status.state, status.total_steps) == ("running", 4000)
     subprocess.run(["scontrol", "requeue", job(folder)], check=True)
-    _, err = head.communicate(timeout=180)
-    assert head.returncode == 0, err
+    err = ended(slurm, head, 0)
     assert "requeued" in err
     (attempt,) = folder.attempts()
     assert attempt.outcome == "interrupted"
@@ -284,22 +286,18 @@ def test_a_preempted_cell_goes_on_from_its_last_checkpoint(
     slurm: Train, partition: str, may_requeue: bool
 ) -> None:
     """Requeued by SLURM, at once or after a time of grace; cancelled after one; cancelled."""
-    known = slurm.sweeps()
     options = () if may_requeue else ("+hydra.launcher.extra.no-requeue=true",)
-    head = slurm.start(*PREEMPTIBLE, f"hydra.launcher.partition={partition}", *options)
-    folder = running_cell(slurm, known)
+    head, folder = started(slurm, *PREEMPTIBLE, f"hydra.launcher.partition={partition}", *options)
     first = job(folder)
     step = checkpointed(folder)
     began = time.monotonic()
     with urgent_job(cores=2):
         # KillWait is 10 s and the time of grace 30 s: the cell needs neither to its end.
         assert time.monotonic() - began < 25
-    _, err = head.communicate(timeout=180)
-    assert head.returncode == 0, err
+    err = ended(slurm, head, 0)
     check_it_went_on(folder, step)
     assert (job(folder) == first) == may_requeue
     assert f"SLURM preempted job {first}" in err or may_requeue
-    wait_for(lambda: not slurm.processes(), "the end of all processes", 30)
 
 
 def test_a_suspended_cell_goes_on_and_its_pause_is_a_long_step(slurm: Train) -> None:
@@ -309,16 +307,13 @@ def test_a_suspended_cell_goes_on_and_its_pause_is_a_long_step(slurm: Train) -> 
     it is preempted: by hand, the cluster of these tests can do both.
     """
     pause_s = 8
-    known = slurm.sweeps()
-    head = slurm.start(*PREEMPTIBLE, "strategy=ddp", "strategy.devices=2")
-    folder = running_cell(slurm, known)
+    head, folder = started(slurm, *PREEMPTIBLE, "strategy=ddp", "strategy.devices=2")
     job_id = job(folder)
     subprocess.run(["scontrol", "suspend", job_id], check=True)
     assert "JobState=SUSPENDED" in shown(job_id)
     time.sleep(pause_s)
     subprocess.run(["scontrol", "resume", job_id], check=True)
-    _, err = head.communicate(timeout=180)
-    assert head.returncode == 0, err
+    ended(slurm, head, 0)
     assert list(folder.attempts()) == []
     result = folder.load_result()
     assert (result.attempt, result.ranks[0].steps_completed) == (1, STEPS)
@@ -338,8 +333,7 @@ def test_one_task_of_an_array_is_preempted_and_the_other_goes_on(slurm: Train) -
     arrays = {job(folder).partition("_")[0] for folder in folders}
     with urgent_job(cores=1):
         assert [len(list(folder.attempts())) for folder in folders].count(1) == 1
-    _, err = head.communicate(timeout=180)
-    assert head.returncode == 0, err
+    ended(slurm, head, 0)
     stayed, preempted = sorted(folders, key=lambda folder: len(list(folder.attempts())))
     assert list(stayed.attempts()) == []
     assert stayed.load_result().attempt == 1
@@ -402,17 +396,13 @@ def test_a_cell_runs_across_two_nodes(slurm: Train) -> None:
 
 
 def test_a_cell_on_two_nodes_makes_way_on_one_and_goes_on_on_both(slurm: Train) -> None:
-    known = slurm.sweeps()
-    head = slurm.start(*PREEMPTIBLE, *ON_TWO_NODES, "hydra.launcher.partition=spread")
-    folder = running_cell(slurm, known)
+    head, folder = started(slurm, *PREEMPTIBLE, *ON_TWO_NODES, "hydra.launcher.partition=spread")
     step = checkpointed(folder)
     with urgent_job(cores=2):
         pass
-    _, err = head.communicate(timeout=180)
-    assert head.returncode == 0, err
+    ended(slurm, head, 0)
     check_it_went_on(folder, step)
     assert [rank.steps_completed for rank in folder.load_result().ranks] == [STEPS, STEPS]
-    wait_for(lambda: not slurm.processes(), "the end of all processes", 30)
 
 
 def test_the_node_that_failed_first_is_blamed(slurm: Train, elsewhere: Path) -> None:

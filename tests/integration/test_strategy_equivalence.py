@@ -5,13 +5,10 @@ A strategy is added by a line in VARIANTS: its overrides on top of ``fakes.strat
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-
 import pytest
 
-from fakes.strategy_ranks import RANKS, train_variants
-from scalewise.records import CellFolder, RankSummary, read_metrics, read_shard
+from fakes.strategy_ranks import RANKS, Trained, train_variants
+from scalewise.records import read_metrics, read_shard
 
 EXACT = 1e-4
 """Relative difference of the loss in any step for a strategy that computes the same thing."""
@@ -42,12 +39,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "local_sgd_every_step": (*LOCAL, "strategy.period=1", *SGD),
     "local_sgd": (*LOCAL, "strategy.period=4", "validation=end"),
     "local_sgd_unscored": (*LOCAL, "strategy.period=4", "dataset.samples=400"),
-    "local_sgd_scored": (
-        *LOCAL,
-        "strategy.period=4",
-        "dataset.samples=400",
-        "validation=epoch",
-    ),
+    "local_sgd_scored": (*LOCAL, "strategy.period=4", "dataset.samples=400", "validation=epoch"),
     "fp16": (*DDP, "strategy.compression=fp16"),
     "bf16": (*DDP, "strategy.compression=bf16"),
     "powersgd": (*DDP, "strategy.compression=powersgd", "strategy.powersgd_rank=4"),
@@ -68,29 +60,20 @@ APART = ("single", "single_sgd", "task_parallel", "local_sgd", "local_sgd_unscor
 """Baselines, and variants whose replicas differ between (or at) all steps."""
 
 
-@dataclass(frozen=True)
-class Trained:
-    folder: Path
-    losses: dict[str, list[float]]
+def differences(trained: Trained, name: str) -> list[float]:
+    """Relative difference from the baseline's loss in every step."""
+    return trained.differences(name, BASELINE.get(name, "single"))
 
-    def rank(self, name: str, rank: int = 0) -> RankSummary:
-        return CellFolder(self.folder / name).load_rank(rank)
 
-    def differences(self, name: str) -> list[float]:
-        """Relative difference from the baseline in every step."""
-        single = self.losses[BASELINE.get(name, "single")]
-        return [abs(a - b) / abs(b) for a, b in zip(self.losses[name], single, strict=True)]
-
-    def last_ten(self, name: str) -> float:
-        """Relative difference of the mean loss over the last 10 steps."""
-        single = self.losses[BASELINE.get(name, "single")]
-        return abs(sum(self.losses[name][-10:]) / sum(single[-10:]) - 1)
+def last_ten(trained: Trained, name: str) -> float:
+    """Relative difference of the mean loss over the last 10 steps."""
+    single = trained.losses[BASELINE.get(name, "single")]
+    return abs(sum(trained.losses[name][-10:]) / sum(single[-10:]) - 1)
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    folder = tmp_path_factory.mktemp("strategies")
-    return Trained(folder, train_variants(folder, VARIANTS))
+    return train_variants(tmp_path_factory.mktemp("strategies"), VARIANTS)
 
 
 @pytest.mark.parametrize("name", [n for n in VARIANTS if n not in (*CHANGED, *APART)])
@@ -98,13 +81,13 @@ def test_a_strategy_follows_the_loss_of_one_device(trained: Trained, name: str) 
     single = trained.losses[BASELINE.get(name, "single")]
     assert len(single) == 50
     assert sum(single[-10:]) < 0.95 * sum(single[:10])
-    assert max(trained.differences(name)) <= EXACT
+    assert max(differences(trained, name)) <= EXACT
 
 
 @pytest.mark.parametrize("name", CHANGED)
 def test_compressed_gradients_stay_close_and_send_less(trained: Trained, name: str) -> None:
-    assert EXACT < max(trained.differences(name)) <= CLOSE
-    assert trained.last_ten(name) <= CLOSE / 5
+    assert EXACT < max(differences(trained, name)) <= CLOSE
+    assert last_ten(trained, name) <= CLOSE / 5
     whole = trained.rank("ddp").communication
     sent = trained.rank(name).communication
     assert whole is not None and sent is not None
@@ -129,10 +112,9 @@ def test_reductions_are_counted_for_each_optimizer_step(trained: Trained) -> Non
 
 
 def test_an_accumulated_step_counts_all_of_its_samples(trained: Trained) -> None:
-    cell = trained.folder / "ddp_accumulated"
     assert trained.rank("ddp_accumulated").steps_completed == 50
     assert trained.rank("ddp_accumulated").samples_fed == 50 * 8
-    rows = read_metrics(cell / "metrics" / "rank0.jsonl")
+    rows = read_metrics(trained.cell("ddp_accumulated").metrics_path(0))
     assert [row.step for row in rows] == list(range(1, 51))
     assert rows[-1].samples == 50 * 16
     assert rows[-1].step_samples == 8
@@ -141,10 +123,10 @@ def test_an_accumulated_step_counts_all_of_its_samples(trained: Trained) -> None
 def test_uneven_shares_are_whole_disjoint_and_counted(trained: Trained) -> None:
     fed = [trained.rank("heterogeneous", r).samples_fed for r in range(RANKS)]
     assert fed == [50 * 11, 50 * 5]  # 0.7 and 0.3 of 16
-    folder = CellFolder(trained.folder / "heterogeneous")
+    folder = trained.cell("heterogeneous")
     first, second = (set(read_shard(folder.shard_path(r), r).indices) for r in range(RANKS))
     assert not first & second
-    rows = [read_metrics(folder.path / "metrics" / f"rank{r}.jsonl")[-1] for r in range(RANKS)]
+    rows = [read_metrics(folder.metrics_path(r))[-1] for r in range(RANKS)]
     assert [row.samples for row in rows] == [50 * 16] * RANKS
     assert [row.step_samples for row in rows] == [11, 5]
 
@@ -163,8 +145,8 @@ def test_measured_shares_fill_the_batch(trained: Trained) -> None:
 
 def test_local_sgd_diverges_between_averagings_and_learns(trained: Trained) -> None:
     """Each rank's own loss on its own samples: one averaging in four steps keeps them together."""
-    assert max(trained.differences("local_sgd")) > EXACT
-    assert trained.last_ten("local_sgd") <= 0.2
+    assert max(differences(trained, "local_sgd")) > EXACT
+    assert last_ten(trained, "local_sgd") <= 0.2
     alone, together = (trained.rank(n).metrics["val_loss"] for n in ("single", "local_sgd"))
     assert alone is not None and together is not None
     # What is scored is the mean of the replicas: one model, the same on all ranks.
@@ -179,5 +161,5 @@ def test_local_sgd_diverges_between_averagings_and_learns(trained: Trained) -> N
 
 def test_independent_replicas_train_models_of_their_own(trained: Trained) -> None:
     """They start alike and see other samples: their losses part."""
-    assert trained.differences("task_parallel")[0] <= EXACT
-    assert max(trained.differences("task_parallel")) > 0.01
+    assert differences(trained, "task_parallel")[0] <= EXACT
+    assert max(differences(trained, "task_parallel")) > 0.01

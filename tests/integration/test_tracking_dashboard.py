@@ -15,29 +15,27 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "fakes"))
-
-from recorded_cell import RecordedCell, plan_sweep  # noqa: E402
-
-from scalewise.records import Alert  # noqa: E402
+from fakes.recorded_cell import RecordedCell, plan_sweep
+from fakes.train_command import ROOT
+from scalewise.records import Alert
 
 _VIEW = [sys.executable, "-m", "scalewise", "trackio-view"]
 _BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
-@pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
+def environment_in(folder: Path) -> dict[str, str]:
     return {
         **os.environ,
-        "TRACKIO_DIR": str(tmp_path / "trackio"),
+        "TRACKIO_DIR": str(folder / "trackio"),
         "PYTHONPATH": str(ROOT / "src"),
     }
 
 
-@pytest.fixture
-def dashboard(tmp_path: Path, environment: dict[str, str]) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The full URL of a dashboard over one sweep of a GPU cell and a CPU cell."""
+    tmp_path = tmp_path_factory.mktemp("dashboard")
+    environment = environment_in(tmp_path)
     sweep = plan_sweep(tmp_path / "sweep", ["on_gpus", "on_cpu"])
     for name, gpus in (("on_gpus", True), ("on_cpu", False)):
         only_trackio = {"tracking": {"name": "trackio", "trackers": ["trackio"]}}
@@ -113,7 +111,9 @@ def test_curves_and_gpus_by_device_are_shown(dashboard: str, tmp_path: Path) -> 
     assert "GPU 1: lost" in system, "alerts stand beside the curves"
 
 
-def test_url_and_refusals_need_no_server(environment: dict[str, str], tmp_path: Path) -> None:
+def test_url_and_refusals_need_no_server(tmp_path: Path) -> None:
+    environment = environment_in(tmp_path)
+
     def view(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [*_VIEW, *arguments]
         return subprocess.run(

@@ -16,31 +16,15 @@ from typing import Any
 import pytest
 
 from fakes.recorded_cell import RecordedCell, plan_sweep
+from fakes.train_command import ROOT, wait_for
+from scalewise.host import descendants
 from scalewise.records import Alert, CellFolder, TrackingRecord
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    """Trackers that see no account of whoever runs the tests, and write below ``tmp_path``."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("WANDB_", "TRACKIO_"))}
-    home = tmp_path / "home"
-    home.mkdir()
-    return {
-        **kept,
-        "HOME": str(home),
-        "NETRC": str(home / "netrc"),
-        "TRACKIO_DIR": str(tmp_path / "trackio"),
-        "PYTHONPATH": str(ROOT / "src"),
-    }
-
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
 
 @pytest.fixture
-def start(environment: dict[str, str]) -> Iterator[Start]:
+def start(trackers_environment: dict[str, str]) -> Iterator[Start]:
     started: list[subprocess.Popen[bytes]] = []
 
     def _start(*arguments: str | Path, **env: str) -> subprocess.Popen[bytes]:
@@ -49,7 +33,7 @@ def start(environment: dict[str, str]) -> Iterator[Start]:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            env={**environment, **env},
+            env={**trackers_environment, **env},
         )
         started.append(process)
         return process
@@ -73,6 +57,11 @@ def tracking(cell: CellFolder) -> TrackingRecord:
     record = cell.load_tracking()
     assert record is not None
     return record
+
+
+def are_synced(cell: CellFolder) -> bool:
+    record = cell.load_tracking()
+    return record is not None and {s.status for s in record.trackers.values()} == {"synced"}
 
 
 def trackio_rows(environment: dict[str, str], run: str) -> list[dict[str, Any]]:
@@ -114,38 +103,40 @@ def history(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [r["history"]["item"] for r in records if r["type"] == "history"]
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 90) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
-
-
 def test_two_cells_land_whole_in_both_trackers(
-    tmp_path: Path, start: Start, environment: dict[str, str]
+    tmp_path: Path, start: Start, trackers_environment: dict[str, str]
 ) -> None:
-    sweep = plan_sweep(tmp_path / "sweep", ["alpha", "beta"])
+    """The first is tried again, which is a new run; the second joins a plan that grows."""
+    sweep = plan_sweep(tmp_path / "sweep", ["alpha"])
     process = start(sweep.path)
+    failed = RecordedCell(sweep.cell("alpha"))
+    failed.train(30)
+    failed.fail()
+    wait_for(lambda: are_synced(failed.folder), "the failed try in both", 90)
     alpha = RecordedCell(sweep.cell("alpha"))
     alpha.train(55)
-    wait_for((Path(environment["TRACKIO_DIR"]) / "scalewise.db").exists)
+    plan_sweep(tmp_path / "sweep", ["alpha", "beta"])
     beta = RecordedCell(sweep.cell("beta"), gpus=False)
     beta.train(40)
     alpha.train(45)
-    alpha.succeed()
+    alpha.succeed(attempt=2)
     beta.succeed()
     status, errors = finish(process)
     assert (status, errors) == (0, "")
 
     logs = wandb_records(sweep.path)
-    for cell in (alpha, beta):
-        rows = trackio_rows(environment, cell.folder.name)
+    # The failed try ends with its throughput as its only summary.
+    assert len(trackio_rows(trackers_environment, "alpha")) == failed.expected_rows()
+    assert [r["exit"]["exit_code"] for r in logs["alpha"] if r["type"] == "exit"] == [1]
+    assert tracking(alpha.folder).attempt == 2
+    for cell, name in ((alpha, "alpha-try2"), (beta, "beta")):
+        rows = trackio_rows(trackers_environment, name)
         assert len(rows) == cell.expected_rows()
-        assert len(history(logs[cell.folder.name])) == cell.expected_rows()
+        assert len(history(logs[name])) == cell.expected_rows()
         handed = cell.expected_rows()
         # Nobody counts the rows of an offline run of WandB.
-        for name, counted in (("trackio", handed), ("wandb", None)):
-            state = tracking(cell.folder).trackers[name]
+        for tracker, counted in (("trackio", handed), ("wandb", None)):
+            state = tracking(cell.folder).trackers[tracker]
             assert (state.status, state.handed_over, state.read_back, state.problem) == (
                 "synced",
                 handed,
@@ -153,7 +144,7 @@ def test_two_cells_land_whole_in_both_trackers(
                 None,
             )
 
-    rows = trackio_rows(environment, "alpha")
+    rows = trackio_rows(trackers_environment, "alpha-try2")
     gpu = [r for r in rows if r["table"] == "system_metrics"]
     assert gpu[0]["gpu/1/memory_used_mib"] == 12050
     assert gpu[0]["gpu_total_memory"] == 24050
@@ -164,17 +155,17 @@ def test_two_cells_land_whole_in_both_trackers(
     assert windows[0]["step_time_ms"] == pytest.approx(100)
     assert windows[0]["global_samples_per_s"] == pytest.approx(2 * 16 / 0.1)
     assert windows[0]["balance/arrival_cv_percent"] == pytest.approx(20)
-    beta_rows = trackio_rows(environment, "beta")
+    beta_rows = trackio_rows(trackers_environment, "beta")
     assert any(r.get("process/1/rss_mib") == 12050 for r in beta_rows)
 
-    run = next(r["run"] for r in logs["alpha"] if r["type"] == "run")
+    run = next(r["run"] for r in logs["alpha-try2"] if r["type"] == "run")
     assert (run["project"], run["run_group"]) == ("scalewise", "sweep")
     assert set(run["tags"]) >= {"medium", "tabular", "ddp", "fp32"}
-    assert history(logs["alpha"])[-1]["summary/val_accuracy"] == 0.9
+    assert history(logs["alpha-try2"])[-1]["summary/val_accuracy"] == 0.9
 
 
 def test_alerts_and_true_times_of_a_cell_mirrored_late(
-    tmp_path: Path, start: Start, environment: dict[str, str]
+    tmp_path: Path, start: Start, trackers_environment: dict[str, str]
 ) -> None:
     """An hour late, and its records have torn ends, which nobody takes for rows."""
     sweep = plan_sweep(tmp_path / "sweep", ["alpha"])
@@ -197,12 +188,12 @@ def test_alerts_and_true_times_of_a_cell_mirrored_late(
     status, errors = finish(start(sweep.path))
     assert (status, errors) == (0, "")
 
-    rows = trackio_rows(environment, "alpha")
+    rows = trackio_rows(trackers_environment, "alpha")
     assert len(rows) == cell.expected_rows()
     first = next(r for r in rows if r["table"] == "system_metrics")
     expected = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(cell.started_at + 1))
     assert first["timestamp"].startswith(expected)
-    in_trackio = trackio_alerts(environment)
+    in_trackio = trackio_alerts(trackers_environment)
     late = "rank 1 holds the others back"
     assert {(run, title, level) for run, title, _, level in in_trackio} == {
         ("alpha", full.title, "error"),
@@ -224,7 +215,7 @@ def test_alerts_and_true_times_of_a_cell_mirrored_late(
 
 
 def test_killed_mirror_completes_later_without_doubling(
-    tmp_path: Path, start: Start, environment: dict[str, str]
+    tmp_path: Path, start: Start, trackers_environment: dict[str, str]
 ) -> None:
     sweep = plan_sweep(tmp_path / "sweep", ["alpha", "beta"])
     beta = RecordedCell(sweep.cell("beta"))
@@ -233,10 +224,9 @@ def test_killed_mirror_completes_later_without_doubling(
     alpha = RecordedCell(sweep.cell("alpha"), arrival_ms=(30.0, 70.0))
     alpha.train(50)
     first = start(sweep.path)
-    wait_for(lambda: beta.folder.load_tracking() is not None)
-    wait_for(lambda: all(s.status == "synced" for s in tracking(beta.folder).trackers.values()))
-    wait_for(lambda: len(trackio_rows(environment, "alpha")) >= 10)
-    wait_for(lambda: len(trackio_alerts(environment)) > 0)
+    wait_for(lambda: are_synced(beta.folder), "beta in both", 90)
+    wait_for(lambda: len(trackio_rows(trackers_environment, "alpha")) >= 10, "rows", 90)
+    wait_for(lambda: trackio_alerts(trackers_environment), "an alert", 90)
     first.send_signal(signal.SIGKILL)
     first.wait()
     assert tracking(alpha.folder).trackers["trackio"].status == "incomplete"
@@ -253,41 +243,12 @@ def test_killed_mirror_completes_later_without_doubling(
     logs = wandb_records(sweep.path)
     assert sorted(logs) == ["alpha", "beta"]
     for cell in (alpha, beta):
-        assert len(trackio_rows(environment, cell.folder.name)) == cell.expected_rows()
+        assert len(trackio_rows(trackers_environment, cell.folder.name)) == cell.expected_rows()
         assert len(history(logs[cell.folder.name])) == cell.expected_rows()
         assert {s.status for s in tracking(cell.folder).trackers.values()} == {"synced"}
     late = "rank 1 holds the others back"
-    told = [title for run, title, _, _ in trackio_alerts(environment) if run == "alpha"]
+    told = [title for run, title, _, _ in trackio_alerts(trackers_environment) if run == "alpha"]
     assert sorted(told) == [ecc.title, late]
-
-
-def test_retried_cell_is_a_new_run_and_a_plan_that_grows_is_followed(
-    tmp_path: Path, start: Start, environment: dict[str, str]
-) -> None:
-    sweep = plan_sweep(tmp_path / "sweep", ["alpha"])
-    process = start(sweep.path)
-    failed = RecordedCell(sweep.cell("alpha"))
-    failed.train(30)
-    failed.fail()
-    wait_for(lambda: failed.folder.load_tracking() is not None)
-    wait_for(lambda: {s.status for s in tracking(failed.folder).trackers.values()} == {"synced"})
-    retried = RecordedCell(sweep.cell("alpha"))
-    retried.train(60)
-    retried.succeed(attempt=2)
-    plan_sweep(tmp_path / "sweep", ["alpha", "beta"])
-    beta = RecordedCell(sweep.cell("beta"))
-    beta.train(20)
-    beta.succeed()
-    assert finish(process) == (0, "")
-    assert {s.status for s in tracking(beta.folder).trackers.values()} == {"synced"}
-    # The failed try ends with its throughput as its only summary.
-    assert len(trackio_rows(environment, "alpha")) == failed.expected_rows()
-    assert len(trackio_rows(environment, "alpha-try2")) == retried.expected_rows()
-    record = tracking(retried.folder)
-    assert record.attempt == 2
-    assert {s.status for s in record.trackers.values()} == {"synced"}
-    logs = wandb_records(sweep.path)
-    assert [r["exit"]["exit_code"] for r in logs["alpha"] if r["type"] == "exit"] == [1]
 
 
 def test_broken_import_is_said_once_for_all_cells(tmp_path: Path, start: Start) -> None:
@@ -319,7 +280,7 @@ def test_dead_sweep_ends_the_mirror_and_its_children(tmp_path: Path, start: Star
     cell.train(50)
     cell.close()
     process = start(sweep.path)
-    wait_for(lambda: bool(list((sweep.path / "wandb").glob("offline-run-*/*.wandb"))))
+    wait_for(lambda: list((sweep.path / "wandb").glob("offline-run-*/*.wandb")), "a run", 90)
     children = descendants(process.pid)
     assert children
     for pid in (process.pid, *children):
@@ -328,19 +289,11 @@ def test_dead_sweep_ends_the_mirror_and_its_children(tmp_path: Path, start: Star
     assert process.stdin is not None
     process.stdin.close()
     assert process.wait(30) == 1
-    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), 30)
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), "their end", 30)
     states = tracking(cell.folder).trackers
     assert {s.status for s in states.values()} == {"incomplete"}
     assert all("had not ended" in (s.problem or "") for s in states.values())
     assert states["trackio"].handed_over == states["trackio"].read_back
-
-
-def descendants(pid: int) -> list[int]:
-    found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            found += [int(child), *descendants(int(child))]
-    return found
 
 
 @pytest.fixture

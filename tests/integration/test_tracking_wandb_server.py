@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import pytest
-
 from fakes.recorded_cell import RecordedCell, plan_sweep
 from fakes.wandb_server import WandbServer
 from scalewise.records import SweepFolder, TrackerState
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("WANDB_", "TRACKIO_"))}
-    (tmp_path / "home").mkdir()
-    return {
-        **kept,
-        "HOME": str(tmp_path / "home"),
-        "NETRC": str(tmp_path / "home" / "netrc"),
-        "PYTHONPATH": str(ROOT / "src"),
-    }
 
 
 def logged_in(environment: dict[str, str], url: str) -> dict[str, str]:
@@ -69,15 +52,15 @@ def wandb_state(cell: RecordedCell) -> TrackerState:
 
 
 def test_offline_runs_are_uploaded_once_and_by_who_is_logged_in(
-    tmp_path: Path, environment: dict[str, str]
+    tmp_path: Path, trackers_environment: dict[str, str]
 ) -> None:
     sweep, cells = recorded_sweep(tmp_path / "sweep")
     with WandbServer() as server:
-        account = logged_in(environment, server.url)
+        account = logged_in(trackers_environment, server.url)
         assert mirror({**account, "WANDB_MODE": "offline"}, sweep).returncode == 0
         assert server.runs == {}, "WANDB_MODE goes before a login"
         assert wandb_state(cells[0]).status == "synced"
-        refused = run(environment, "-m", "scalewise", "wandb-sync", sweep.path)
+        refused = run(trackers_environment, "-m", "scalewise", "wandb-sync", sweep.path)
         assert refused.returncode == 2
         assert "WANDB_API_KEY" in refused.stderr
         done = run(account, "-m", "scalewise", "wandb-sync", sweep.path)
@@ -97,11 +80,13 @@ def test_offline_runs_are_uploaded_once_and_by_who_is_logged_in(
         assert len(server.runs) == 2
 
 
-def test_server_away_leaves_runs_to_upload(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_server_away_leaves_runs_to_upload(
+    tmp_path: Path, trackers_environment: dict[str, str]
+) -> None:
     sweep, cells = recorded_sweep(tmp_path / "sweep")
     with WandbServer() as server:
         nobody = server.url
-    done = mirror(logged_in(environment, nobody), sweep)
+    done = mirror(logged_in(trackers_environment, nobody), sweep)
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
     for cell in cells:
@@ -111,7 +96,7 @@ def test_server_away_leaves_runs_to_upload(tmp_path: Path, environment: dict[str
         assert "server cannot be reached" in (state.problem or "")
     with WandbServer() as server:
         # The next mirror of this sweep finds the server and completes the runs there.
-        assert mirror(logged_in(environment, server.url), sweep).returncode == 0
+        assert mirror(logged_in(trackers_environment, server.url), sweep).returncode == 0
         assert sorted(u.name or "" for u in server.runs.values()) == ["alpha", "beta"]
         assert {len(u.history) for u in server.runs.values()} == {cells[0].expected_rows()}
         assert all(wandb_state(cell).location.startswith(server.url) for cell in cells)
@@ -119,14 +104,14 @@ def test_server_away_leaves_runs_to_upload(tmp_path: Path, environment: dict[str
 
 
 def test_killed_mirror_completes_online_without_doubling(
-    tmp_path: Path, environment: dict[str, str]
+    tmp_path: Path, trackers_environment: dict[str, str]
 ) -> None:
     sweep = plan_sweep(tmp_path / "sweep", ["alpha"])
     only_wandb = {"tracking": {"name": "wandb", "trackers": ["wandb"]}}
     cell = RecordedCell(sweep.cell("alpha"), config=only_wandb)
     cell.train(60)
     with WandbServer() as server:
-        account = logged_in(environment, server.url)
+        account = logged_in(trackers_environment, server.url)
         command = [sys.executable, "-m", "scalewise.tracking.mirror", str(sweep.path)]
         with subprocess.Popen(command, env=account, stdin=subprocess.PIPE) as process:
             deadline = time.monotonic() + 90

@@ -145,6 +145,7 @@ def test_optuna_gets_the_objective_of_every_cell(train: Train) -> None:
         *SMALL,
         "-m",
         "hydra/sweeper=optuna",
+        "hydra.launcher.warm=true",
         "hydra.sweeper.n_trials=2",
         "hydra.sweeper.sampler.seed=1",
         "optimizer.lr=interval(0.001,0.1)",

@@ -16,7 +16,7 @@ from scalewise.analysis.balance import audit_shards
 from scalewise.analysis.comparability import differences, identity
 from scalewise.cli import main
 from scalewise.host import CLASS_FILES
-from scalewise.records import CellFolder, read_metrics, read_shard, read_steps
+from scalewise.records import CellFolder, read_metrics, read_shard
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +26,7 @@ def own(shared_train: Train, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     run = shared_train(
         *LEAN,
         "-m",
+        "hydra.launcher.warm=true",
         "strategy=single,ddp",
         "model._target_=mine.Net",
         "+model.width=12",
@@ -126,7 +127,7 @@ def test_a_datamodule_that_gives_no_batch_fails_and_says_in_which_epoch(
     (own_code / "dry.py").write_text(DRY)
     own = ("model._target_=mine.SlowModule", "dataset._target_=mine.Module,dry.Dry")
     more = ("+dataset.batch_size=1000", "max_steps=1000", "sweep.hang_timeout_s=20")
-    run = train(*LEAN, *own, *more, "-m", cwd=own_code)
+    run = train(*LEAN, *own, *more, "-m", "hydra.launcher.warm=true", cwd=own_code)
     assert run.status == 1
     messages = {}
     for _, folder in run.cells().values():
@@ -241,9 +242,3 @@ def _check_monitored(cell: CellRecords, ranks: int) -> None:
     assert {d.id for d in devices.devices} == {f"rank{rank}" for rank in range(ranks)}
     if ranks > 1:
         assert audit_shards(cell.shards, ranks).verdict == "sharded"
-
-
-def test_steps_are_read_while_they_are_written(own: dict[str, CellFolder]) -> None:
-    for folder, world in ((own["single"], 1), (own["ddp"], 2)):
-        for rank in range(world):
-            assert len(read_steps(folder.steps_path(rank), rank)) == 12

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from scalewise.config import DatasetError, require
+from scalewise.config import require
 
 Batch: TypeAlias = tuple[Tensor, Tensor]
 """``(x, target)``: of one sample, or of many stacked along a first dimension."""
@@ -46,10 +46,63 @@ class TrainingData(Protocol):
         ...
 
 
-# Map-style data sets over tensors in memory that hand out a batch as one selection.
+class BatchedDataset(Dataset[Batch]):
+    """A map-style data set that makes whole batches; a sample is a batch of one."""
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def __getitem__(self, index: int) -> Batch:
+        x, target = self.__getitems__([index])
+        return x[0], target[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        """The samples at ``indices``, stacked."""
+        raise NotImplementedError
 
 
-class TensorPairs(Dataset[Batch]):
+class DividedData:
+    """Training data that are read or made when first asked for, both parts at once.
+
+    A subclass has ``source``, ``synthetic``, ``divide`` and ``shape``.
+    """
+
+    source: str
+    synthetic = False
+
+    def divide(self) -> tuple[BatchedDataset, BatchedDataset | None]:
+        """The parts to train on and to judge by; the second may be empty."""
+        raise NotImplementedError
+
+    def shape(self) -> dict[str, Any]:
+        """What a model must fit, and whatever else the records should hold."""
+        raise NotImplementedError
+
+    @cached_property
+    def _parts(self) -> tuple[BatchedDataset, BatchedDataset | None]:
+        train, validation = self.divide()
+        return train, validation if validation is not None and len(validation) else None
+
+    @property
+    def train(self) -> BatchedDataset:
+        return self._parts[0]
+
+    @property
+    def validation(self) -> BatchedDataset | None:
+        return self._parts[1]
+
+    def describe(self) -> dict[str, Any]:
+        train, validation = self._parts
+        return {
+            "source": self.source,
+            "synthetic": self.synthetic,
+            "train_samples": len(train),
+            "validation_samples": len(validation) if validation is not None else 0,
+            **self.shape(),
+        }
+
+
+class TensorPairs(BatchedDataset):
     """Row ``i`` of two tensors of the same length."""
 
     def __init__(self, inputs: Tensor, targets: Tensor) -> None:
@@ -61,10 +114,6 @@ class TensorPairs(Dataset[Batch]):
     def __len__(self) -> int:
         return len(self.inputs)
 
-    def __getitem__(self, index: int) -> Batch:
-        x, target = self.__getitems__([index])
-        return x[0], target[0]
-
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """The samples at ``indices``, stacked; whole numbers as 64-bit, as losses want them."""
         rows = _rows(indices, self.inputs.device)
@@ -75,7 +124,7 @@ class TensorPairs(Dataset[Batch]):
         return TensorPairs(self.inputs.to(device), self.targets.to(device))
 
 
-class TokenWindows(Dataset[Batch]):
+class TokenWindows(BatchedDataset):
     """Consecutive windows of a row of tokens; the target is the token after each.
 
     Window ``i`` is ``tokens[i * length : (i + 1) * length]`` and its target the same, one later.
@@ -89,10 +138,6 @@ class TokenWindows(Dataset[Batch]):
 
     def __len__(self) -> int:
         return len(self._windows)
-
-    def __getitem__(self, index: int) -> Batch:
-        x, target = self.__getitems__([index])
-        return x[0], target[0]
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Windows and targets at ``indices``, each ``[samples, length]``."""
@@ -116,73 +161,9 @@ def _widened(values: Tensor) -> Tensor:
     return values if values.is_floating_point() else values.to(torch.int64)
 
 
-# What the data sets of bytes share: windows, a limit on validation, a fingerprint.
-
-
-VOCABULARY_SIZE = 256
-"""A token is a byte."""
-
-
 def check_windows(sequence_length: int, max_validation_samples: int | None) -> None:
     """Refuse lengths and limits below one."""
     require("sequence_length", sequence_length, sequence_length >= 1, "at least 1")
-    require(
-        "max_validation_samples",
-        max_validation_samples,
-        max_validation_samples is None or max_validation_samples >= 1,
-        "at least 1, or null for no limit",
-    )
-
-
-class ByteParts:
-    """Bytes to train on and bytes to judge by, cut into windows."""
-
-    def __init__(
-        self,
-        train: bytes,
-        validation: bytes,
-        sequence_length: int,
-        max_validation_samples: int | None,
-        source: str,
-    ) -> None:
-        self.train = _windows(train, sequence_length, None, source)
-        self.validation = (
-            _windows(validation, sequence_length, max_validation_samples, source)
-            if validation
-            else None
-        )
-        self._bytes = (train, validation)
-        self._sequence_length = sequence_length
-        self._source = source
-
-    def describe(self) -> dict[str, Any]:
-        """Sizes, and a hash of the data: another interpreter has another standard library."""
-        digest = hashlib.sha256(b"".join(self._bytes)).hexdigest()
-        return {
-            "source": self._source,
-            "synthetic": False,
-            "train_samples": len(self.train),
-            "validation_samples": len(self.validation) if self.validation is not None else 0,
-            "sequence_length": self._sequence_length,
-            "vocabulary_size": VOCABULARY_SIZE,
-            "train_bytes": len(self._bytes[0]),
-            "validation_bytes": len(self._bytes[1]),
-            "sha256": digest,
-        }
-
-
-def join(texts: Sequence[bytes]) -> bytes:
-    """Texts after one another, each ended by a zero byte."""
-    return b"".join(text + b"\0" for text in texts)
-
-
-def _windows(data: bytes, length: int, limit: int | None, source: str) -> TokenWindows:
-    if len(data) <= length:
-        raise DatasetError(
-            f"dataset.sequence_length: found {length}; allowed: below {len(data)}, "
-            f"the bytes in a part of {source}"
-        )
-    tokens = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    count = (len(data) - 1) // length
-    every = 1 if limit is None else -(-count // limit)
-    return TokenWindows(tokens, length, every)
+    fits = max_validation_samples is None or max_validation_samples >= 1
+    allowed = "at least 1, or null for no limit"
+    require("max_validation_samples", max_validation_samples, fits, allowed)

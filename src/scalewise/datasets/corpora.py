@@ -15,11 +15,7 @@ from scalewise.config import DatasetError, in_one_line
 
 
 MEND = "mend it and give a new --out"
-
-
 _BOM = b"\xef\xbb\xbf"
-
-
 Parse = Callable[[bytes], str | None]
 """The document of a line; None for a line that holds none. Raises ValueError."""
 
@@ -178,11 +174,7 @@ CORPORA = {
     "openwebtext": Corpus("Skylion007/openwebtext", None, "text"),
     "tinystories": Corpus("roneneldan/TinyStories", None, "text"),
 }
-
-
 _KINDS = (".parquet", ".jsonl", ".json", ".txt")
-
-
 _LOADERS = {".parquet": "parquet", ".json": "json"}
 
 

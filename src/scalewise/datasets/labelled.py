@@ -36,20 +36,14 @@ AG_NEWS = CsvLayout(
     classes={"1": 0, "2": 1, "3": 2, "4": 3},
     header_labels=("class", "class index"),
 )
-
-
 IMDB = CsvLayout(
     columns=("review", "sentiment"),
     label="sentiment",
     classes={"negative": 0, "positive": 1},
     header_labels=("sentiment",),
 )
-
-
 _ENCODING = "utf-8-sig"
 """UTF-8 with or without the byte-order mark that Excel writes."""
-
-
 HEAD_BYTES = 1 << 20
 """What :func:`look_at_csv` reads at most: some milliseconds' worth."""
 

@@ -15,12 +15,31 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from scalewise.config import require
-from scalewise.datasets.contract import Batch, TensorPairs, TokenWindows
-
-# Generated sensor data for the forward-only operations: timed streams and point clouds.
-
+from scalewise.datasets.contract import Batch, BatchedDataset, TensorPairs, TokenWindows
 
 _FLOATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class _Generated:
+    """What is drawn from a seed, and described without drawing it."""
+
+    def __init__(self, train_samples: int, validation_samples: int, seed: int) -> None:
+        self.train_samples = train_samples
+        self.validation_samples = validation_samples
+        self.seed = seed
+
+    def shape(self) -> dict[str, int]:
+        """What a model must fit."""
+        raise NotImplementedError
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "source": f"generated, seed {self.seed}",
+            "synthetic": True,
+            "train_samples": self.train_samples,
+            "validation_samples": self.validation_samples,
+            **self.shape(),
+        }
 
 
 class BatchRows(Dataset[Any]):
@@ -39,12 +58,12 @@ class BatchRows(Dataset[Any]):
         return _rows(self.tensors, torch.as_tensor(indices, dtype=torch.int64))
 
 
-class SensorStreams:
+class SensorStreams(_Generated):
     """Streams of features, each with times of its own, and the times they are wanted at.
 
     A sample covers one second. ``lengths[i]`` samples of ``widths[i]`` features make stream ``i``;
     their times are even with some jitter, as a sensor's are. A batch is ``(streams, times,
-    targets)``, see :data:`scalewise.operations.fusion.FusionBatch`.
+    targets)``, see :data:`scalewise.operations.sensors.FusionBatch`.
     """
 
     def __init__(
@@ -66,16 +85,17 @@ class SensorStreams:
         require("targets", targets, targets >= 1, "at least 1")
         require("samples", samples, samples >= 1, "at least 1")
         require("dtype", dtype, dtype in _FLOATS, ", ".join(_FLOATS))
-        self.lengths, self.widths, self.targets = lengths, widths, targets
-        self.samples, self.dtype, self.seed = samples, dtype, seed
-        self.train_samples = samples
+        super().__init__(samples, 0, seed)
+        self.lengths, self.widths, self.targets, self.dtype = lengths, widths, targets, dtype
         self.validation = None
 
     @cached_property
     def train(self) -> BatchRows:
         generator = torch.Generator().manual_seed(self.seed)
         streams = tuple(
-            torch.randn(self.samples, length, width, generator=generator).to(_FLOATS[self.dtype])
+            torch.randn(self.train_samples, length, width, generator=generator).to(
+                _FLOATS[self.dtype]
+            )
             for length, width in zip(self.lengths, self.widths, strict=True)
         )
         times = tuple(self._times(length, generator) for length in self.lengths)
@@ -83,20 +103,14 @@ class SensorStreams:
 
     def _times(self, count: int, generator: torch.Generator) -> Tensor:
         """``[samples, count]`` ascending times in seconds: even steps, moved by up to a third."""
-        jitter = torch.rand(self.samples, count, generator=generator) - 0.5
+        jitter = torch.rand(self.train_samples, count, generator=generator) - 0.5
         return (torch.arange(count) + jitter / 1.5) / count
 
-    def describe(self) -> dict[str, Any]:
-        return {
-            "source": f"generated, seed {self.seed}",
-            "synthetic": True,
-            "train_samples": self.samples,
-            "validation_samples": 0,
-            "fused_features": sum(self.widths),
-        }
+    def shape(self) -> dict[str, int]:
+        return {"fused_features": sum(self.widths)}
 
 
-class PointClouds:
+class PointClouds(_Generated):
     """Clouds of points around a few centres, some outside the grid, with features.
 
     A sample is one cloud. A batch is ``(points, features)``: fp32 ``[B, points, 3]`` and
@@ -115,27 +129,19 @@ class PointClouds:
         require("features", features, features >= 1, "at least 1")
         require("spread", spread, spread > 0, "above 0")
         require("samples", samples, samples >= 1, "at least 1")
+        super().__init__(samples, 0, seed)
         self.points, self.features, self.spread = points, features, spread
-        self.samples, self.seed = samples, seed
-        self.train_samples = samples
         self.validation = None
 
     @cached_property
     def train(self) -> BatchRows:
         generator = torch.Generator().manual_seed(self.seed)
-        shape = (self.samples, self.points)
+        shape = (self.train_samples, self.points)
         points = torch.randn(*shape, 3, generator=generator).mul_(self.spread)
         return BatchRows((points, torch.randn(*shape, self.features, generator=generator)))
 
-    def describe(self) -> dict[str, Any]:
-        return {
-            "source": f"generated, seed {self.seed}",
-            "synthetic": True,
-            "train_samples": self.samples,
-            "validation_samples": 0,
-            "points_per_sample": self.points,
-            "features": self.features,
-        }
+    def shape(self) -> dict[str, int]:
+        return {"points_per_sample": self.points, "features": self.features}
 
 
 def _first(tensors: Any) -> Tensor:
@@ -148,28 +154,28 @@ def _rows(tensors: Any, index: Tensor) -> Any:
     return tuple(_rows(part, index) for part in tensors)
 
 
-class _Synthetic:
-    """Counts, seed and description; a subclass makes the parts."""
+class _Synthetic(_Generated):
+    """Parts that are drawn apart; a subclass draws one."""
 
     def __init__(self, train_samples: int, validation_samples: int, seed: int) -> None:
         require("train_samples", train_samples, train_samples >= 1, "at least 1")
         require("validation_samples", validation_samples, validation_samples >= 0, "at least 0")
-        self.train_samples = train_samples
-        self.validation_samples = validation_samples
-        self.seed = seed
+        super().__init__(train_samples, validation_samples, seed)
+
+    def _part(self, samples: int, part: int) -> BatchedDataset:
+        raise NotImplementedError
+
+    @cached_property
+    def train(self) -> BatchedDataset:
+        return self._part(self.train_samples, 1)
+
+    @cached_property
+    def validation(self) -> BatchedDataset | None:
+        return self._part(self.validation_samples, 2) if self.validation_samples else None
 
     def _generator(self, part: int) -> torch.Generator:
         """The source of randomness of one part: 0 is what they share, 1 training, 2 the other."""
         return torch.Generator().manual_seed(3 * self.seed + part)
-
-    def _describe(self, **shape: int) -> dict[str, Any]:
-        return {
-            "source": f"generated, seed {self.seed}",
-            "synthetic": True,
-            "train_samples": self.train_samples,
-            "validation_samples": self.validation_samples,
-            **shape,
-        }
 
 
 class SyntheticTokens(_Synthetic):
@@ -196,18 +202,8 @@ class SyntheticTokens(_Synthetic):
         tokens = torch.cumsum(steps, dim=0).remainder(self.vocabulary_size)
         return TokenWindows(tokens.to(torch.int32), self.sequence_length)
 
-    @cached_property
-    def train(self) -> TokenWindows:
-        return self._part(self.train_samples, 1)
-
-    @cached_property
-    def validation(self) -> TokenWindows | None:
-        return self._part(self.validation_samples, 2) if self.validation_samples else None
-
-    def describe(self) -> dict[str, Any]:
-        return self._describe(
-            vocabulary_size=self.vocabulary_size, sequence_length=self.sequence_length
-        )
+    def shape(self) -> dict[str, int]:
+        return {"vocabulary_size": self.vocabulary_size, "sequence_length": self.sequence_length}
 
 
 class SyntheticText(_Synthetic):
@@ -242,20 +238,12 @@ class SyntheticText(_Synthetic):
         telling = torch.rand(shape, generator=random) < 0.25
         return TensorPairs(torch.where(telling & (owned >= 2), owned, words).int(), target)
 
-    @cached_property
-    def train(self) -> TensorPairs:
-        return self._part(self.train_samples, 1)
-
-    @cached_property
-    def validation(self) -> TensorPairs | None:
-        return self._part(self.validation_samples, 2) if self.validation_samples else None
-
-    def describe(self) -> dict[str, Any]:
-        return self._describe(
-            vocabulary_size=self.vocabulary_size,
-            max_tokens=self.max_tokens,
-            classes=self.classes,
-        )
+    def shape(self) -> dict[str, int]:
+        return {
+            "vocabulary_size": self.vocabulary_size,
+            "max_tokens": self.max_tokens,
+            "classes": self.classes,
+        }
 
 
 class SyntheticImages(_Synthetic):
@@ -290,19 +278,11 @@ class SyntheticImages(_Synthetic):
             image += self._patterns[label][:, cells][:, :, cells].to(torch.uint8)
         return ByteImages(images, target)
 
-    @cached_property
-    def train(self) -> ByteImages:
-        return self._part(self.train_samples, 1)
-
-    @cached_property
-    def validation(self) -> ByteImages | None:
-        return self._part(self.validation_samples, 2) if self.validation_samples else None
-
-    def describe(self) -> dict[str, Any]:
-        return self._describe(image_size=self.image_size, classes=self.classes)
+    def shape(self) -> dict[str, int]:
+        return {"image_size": self.image_size, "classes": self.classes}
 
 
-class ByteImages(Dataset[Batch]):
+class ByteImages(BatchedDataset):
     """Images stored as bytes ``[samples, 3, height, width]``, handed out around zero."""
 
     def __init__(self, images: Tensor, targets: Tensor) -> None:
@@ -311,10 +291,6 @@ class ByteImages(Dataset[Batch]):
 
     def __len__(self) -> int:
         return len(self.images)
-
-    def __getitem__(self, index: int) -> Batch:
-        x, target = self.__getitems__([index])
-        return x[0], target[0]
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """The images at ``indices`` as fp32 from -1 to 1, and their classes."""

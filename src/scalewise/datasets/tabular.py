@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from scalewise.config import require
-from scalewise.datasets.contract import TensorPairs
+from scalewise.datasets.contract import DividedData, TensorPairs
 from scalewise.datasets.labelled import check_split, held_out_of, split_indices
 
 FloatRows = npt.NDArray[np.float32]
@@ -39,15 +38,29 @@ def tabular_rows(
     return x, y.astype(np.float32)
 
 
-def check_tabular(samples: int, features: int, targets: int, signal: float) -> None:
-    """Refuse what no table can be made from."""
-    require("samples", samples, samples >= 2, "an integer of at least 2")
-    require("features", features, features >= 1, "an integer of at least 1")
-    require("targets", targets, targets >= 1, "an integer of at least 1")
-    require("signal", signal, 0 <= signal <= 1, "0 <= signal <= 1")
+class _Table(DividedData):
+    """The table by its size, its signal and its seed."""
+
+    synthetic = True
+
+    def __init__(self, samples: int, features: int, targets: int, signal: float, seed: int) -> None:
+        require("samples", samples, samples >= 2, "an integer of at least 2")
+        require("features", features, features >= 1, "an integer of at least 1")
+        require("targets", targets, targets >= 1, "an integer of at least 1")
+        require("signal", signal, 0 <= signal <= 1, "0 <= signal <= 1")
+        self.samples = samples
+        self.features = features
+        self.targets = targets
+        self.signal = signal
+        self.seed = seed
+        self.source = f"generated, seed {seed}"
+
+    def rows(self) -> tuple[FloatRows, FloatRows]:
+        """See :func:`tabular_rows`."""
+        return tabular_rows(self.samples, self.features, self.targets, self.signal, self.seed)
 
 
-class Tabular:
+class Tabular(_Table):
     """Independent rows of the table."""
 
     def __init__(
@@ -59,49 +72,24 @@ class Tabular:
         validation_fraction: float = 0.2,
         seed: int = 42,
     ) -> None:
-        check_tabular(samples, features, targets, signal)
+        super().__init__(samples, features, targets, signal, seed)
         check_split(validation_fraction)
-        self.samples = samples
-        self.features = features
-        self.targets = targets
-        self.signal = signal
         self.validation_fraction = validation_fraction
         self.train_samples = samples - held_out_of(samples, validation_fraction)
-        self.seed = seed
 
-    @cached_property
-    def _parts(self) -> tuple[TensorPairs, TensorPairs]:
-        x, y = tabular_rows(self.samples, self.features, self.targets, self.signal, self.seed)
+    def divide(self) -> tuple[TensorPairs, TensorPairs]:
+        x, y = self.rows()
         train, validation = (
             TensorPairs(torch.from_numpy(x[rows]), torch.from_numpy(y[rows]))
             for rows in split_indices(self.samples, self.validation_fraction, self.seed)
         )
         return train, validation
 
-    @property
-    def train(self) -> TensorPairs:
-        return self._parts[0]
-
-    @property
-    def validation(self) -> TensorPairs | None:
-        return self._parts[1] if len(self._parts[1]) else None
-
-    def describe(self) -> dict[str, Any]:
-        return {
-            "source": f"generated, seed {self.seed}",
-            "synthetic": True,
-            "train_samples": len(self._parts[0]),
-            "validation_samples": len(self._parts[1]),
-            "features": self.features,
-            "targets": self.targets,
-            "signal": self.signal,
-        }
+    def shape(self) -> dict[str, Any]:
+        return {"features": self.features, "targets": self.targets, "signal": self.signal}
 
 
-# The synthetic table read as a series, in windows.
-
-
-class TabularWindows:
+class TabularWindows(_Table):
     """``window`` consecutive rows ``[window, features]``; the target is that of the last row.
 
     The last rows of the series are held out, and no row is in a window of both parts.
@@ -117,23 +105,17 @@ class TabularWindows:
         validation_fraction: float = 0.2,
         seed: int = 42,
     ) -> None:
-        check_tabular(samples, features, targets, signal)
+        super().__init__(samples, features, targets, signal, seed)
         check_split(validation_fraction)
         held_out = round(samples * validation_fraction)
         shorter = min(part for part in (samples - held_out, held_out) if part > 0)
         require("window", window, 1 <= window <= shorter, f"1 to {shorter}, the rows of a part")
-        self.samples = samples
         self.window = window
-        self.features = features
-        self.targets = targets
-        self.signal = signal
-        self.seed = seed
         self._held_out = held_out
         self.train_samples = samples - held_out - window + 1
 
-    @cached_property
-    def _parts(self) -> tuple[TensorPairs, TensorPairs | None]:
-        x, y = tabular_rows(self.samples, self.features, self.targets, self.signal, self.seed)
+    def divide(self) -> tuple[TensorPairs, TensorPairs | None]:
+        x, y = self.rows()
         border = self.samples - self._held_out
         train = self._windows(x[:border], y[:border])
         return train, self._windows(x[border:], y[border:]) if self._held_out else None
@@ -143,21 +125,8 @@ class TabularWindows:
         windows = torch.from_numpy(x).unfold(0, self.window, 1).transpose(1, 2)
         return TensorPairs(windows, torch.from_numpy(y)[self.window - 1 :])
 
-    @property
-    def train(self) -> TensorPairs:
-        return self._parts[0]
-
-    @property
-    def validation(self) -> TensorPairs | None:
-        return self._parts[1]
-
-    def describe(self) -> dict[str, Any]:
-        train, validation = self._parts
+    def shape(self) -> dict[str, Any]:
         return {
-            "source": f"generated, seed {self.seed}",
-            "synthetic": True,
-            "train_samples": len(train),
-            "validation_samples": len(validation) if validation is not None else 0,
             "features": self.features,
             "window": self.window,
             "targets": self.targets,

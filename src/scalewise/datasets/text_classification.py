@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,13 +13,12 @@ import torch
 from torch import Tensor
 
 from scalewise.config import require
-from scalewise.datasets.contract import TensorPairs
+from scalewise.datasets.contract import DividedData, TensorPairs
 from scalewise.datasets.labelled import (
     AG_NEWS,
     IMDB,
     CsvLayout,
     HubLayout,
-    LabelledTexts,
     check_hub,
     check_split,
     read_labelled_csv,
@@ -28,18 +26,8 @@ from scalewise.datasets.labelled import (
     split_indices,
 )
 
-# Words and their numbers.
-
-
-PADDING = 0
-
-
-UNKNOWN = 1
-
-
-_FIRST_WORD = 2
-
-
+PADDING, UNKNOWN, _FIRST_WORD = 0, 1, 2
+"""The numbers of no word, of a word that the vocabulary has not, and of its most frequent word."""
 _WORD = re.compile(r"[a-z0-9]+(?:'[a-z]+)?")
 
 
@@ -77,7 +65,7 @@ class Vocabulary:
         return rows
 
 
-class TextClassification:
+class TextClassification(DividedData):
     """Labelled texts, divided with ``seed`` into training and validation.
 
     They come from the CSV file ``path`` or, where that is None, from the Hugging Face hub:
@@ -112,45 +100,32 @@ class TextClassification:
         self.max_tokens = max_tokens
         self.validation_fraction = validation_fraction
         self.seed = seed
+        self.source = self.path.name if self.path else f"{self.repository} {split}"
 
-    @cached_property
-    def _parts(self) -> tuple[TensorPairs, TensorPairs, int]:
-        data = self._read()
+    def divide(self) -> tuple[TensorPairs, TensorPairs]:
+        data = (
+            read_labelled_csv(self.path, self.layout)
+            if self.path is not None
+            else read_labelled_hub(replace(self.hub, repository=self.repository), self.split)
+        )
         texts = [words(text) for text in data.texts]
         train, validation = split_indices(len(texts), self.validation_fraction, self.seed)
         vocabulary = Vocabulary((texts[i] for i in train), self.vocabulary_size)
+        self._words_used = len(vocabulary)
         labels = torch.tensor(data.labels)
-        parts = [
+        first, second = (
             TensorPairs(
                 vocabulary.encode([texts[i] for i in rows], self.max_tokens),
                 labels[torch.from_numpy(rows)],
             )
             for rows in (train, validation)
-        ]
-        return parts[0], parts[1], len(vocabulary)
+        )
+        return first, second
 
-    def _read(self) -> LabelledTexts:
-        if self.path is not None:
-            return read_labelled_csv(self.path, self.layout)
-        return read_labelled_hub(replace(self.hub, repository=self.repository), self.split)
-
-    @property
-    def train(self) -> TensorPairs:
-        return self._parts[0]
-
-    @property
-    def validation(self) -> TensorPairs | None:
-        return self._parts[1] if len(self._parts[1]) else None
-
-    def describe(self) -> dict[str, Any]:
-        train, validation, vocabulary_used = self._parts
+    def shape(self) -> dict[str, Any]:
         return {
-            "source": self.path.name if self.path else f"{self.repository} {self.split}",
-            "synthetic": False,
-            "train_samples": len(train),
-            "validation_samples": len(validation),
             "classes": len(self.layout.classes),
-            "vocabulary_size": vocabulary_used,
+            "vocabulary_size": self._words_used,
             "max_tokens": self.max_tokens,
         }
 

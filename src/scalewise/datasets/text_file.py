@@ -1,22 +1,137 @@
-"""Any text file, byte by byte."""
+"""Text byte by byte: any file, or the Python sources that every machine has."""
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import sysconfig
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from scalewise.config import DatasetError, check_not_empty, require
-from scalewise.datasets.contract import ByteParts, TokenWindows, check_windows, join
+from scalewise.datasets.contract import DividedData, TokenWindows, check_windows
 from scalewise.datasets.labelled import check_split, split_indices
 
-# Real text on every machine: the running interpreter's own standard library, byte by byte.
-
-
+VOCABULARY_SIZE = 256
+"""A token is a byte."""
 _NOT_OURS = frozenset({"site-packages", "dist-packages", "__pycache__"})
 """Folders below the standard library that hold what a user installed."""
+
+
+class ByteText(DividedData):
+    """Windows of ``sequence_length`` bytes; the target is the next byte."""
+
+    def __init__(
+        self,
+        sequence_length: int,
+        validation_fraction: float,
+        max_validation_samples: int | None,
+        seed: int,
+    ) -> None:
+        check_windows(sequence_length, max_validation_samples)
+        check_split(validation_fraction)
+        self.sequence_length = sequence_length
+        self.validation_fraction = validation_fraction
+        self.max_validation_samples = max_validation_samples
+        self.seed = seed
+
+    def read(self) -> tuple[bytes, bytes]:
+        """The texts to train on and to judge by; the second may be empty."""
+        raise NotImplementedError
+
+    @cached_property
+    def _bytes(self) -> tuple[bytes, bytes]:
+        return self.read()
+
+    def divide(self) -> tuple[TokenWindows, TokenWindows | None]:
+        train, validation = self._bytes
+        limit = self.max_validation_samples
+        return self._windows(train, None), self._windows(validation, limit) if validation else None
+
+    def _windows(self, data: bytes, limit: int | None) -> TokenWindows:
+        length = self.sequence_length
+        if len(data) <= length:
+            raise DatasetError(
+                f"dataset.sequence_length: found {length}; allowed: below {len(data)}, "
+                f"the bytes in a part of {self.source}"
+            )
+        tokens = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        count = (len(data) - 1) // length
+        return TokenWindows(tokens, length, 1 if limit is None else -(-count // limit))
+
+    def shape(self) -> dict[str, Any]:
+        """Sizes, and a hash of the data: another interpreter has another standard library."""
+        return {
+            "sequence_length": self.sequence_length,
+            "vocabulary_size": VOCABULARY_SIZE,
+            "train_bytes": len(self._bytes[0]),
+            "validation_bytes": len(self._bytes[1]),
+            "sha256": hashlib.sha256(b"".join(self._bytes)).hexdigest(),
+        }
+
+
+class Stdlib(ByteText):
+    """Python sources: whole files are either trained on or held out, drawn with ``seed``.
+
+    ``root`` is another folder of sources; null is the running interpreter's standard library.
+    """
+
+    def __init__(
+        self,
+        sequence_length: int = 256,
+        validation_fraction: float = 0.1,
+        max_validation_samples: int | None = 512,
+        root: str | None = None,
+        seed: int = 42,
+    ) -> None:
+        super().__init__(sequence_length, validation_fraction, max_validation_samples, seed)
+        self.root = root
+        # What the bytes are, without naming the machine's folders.
+        self.source = (
+            f"standard library of Python {platform.python_version()}"
+            if root is None
+            else f"Python sources in {Path(root).name}"
+        )
+
+    def read(self) -> tuple[bytes, bytes]:
+        root = Path(self.root or sysconfig.get_path("stdlib"))
+        files = library_files(root)
+        if not files:
+            raise DatasetError(
+                f"dataset.root: found no .py file in {root}; allowed: a folder of Python sources "
+                "(this interpreter may come without its sources: give dataset.root, or use "
+                "dataset=text_file)"
+            )
+        texts = [_read(path, "root", "make it readable or remove it") + b"\0" for path in files]
+        parts = split_indices(len(files), self.validation_fraction, self.seed)
+        train, validation = (b"".join(texts[i] for i in sorted(part)) for part in parts)
+        return train, validation
+
+
+class TextFile(ByteText):
+    """One file, whose end is held out: the text of a window is never in both parts."""
+
+    def __init__(
+        self,
+        path: str | None = None,
+        sequence_length: int = 256,
+        validation_fraction: float = 0.1,
+        max_validation_samples: int | None = 512,
+        seed: int = 42,
+    ) -> None:
+        require("path", path, bool(path), "the path of a text file, dataset.path=FILE")
+        super().__init__(sequence_length, validation_fraction, max_validation_samples, seed)
+        self.path = Path(str(path))
+        self.source = self.path.name
+
+    def read(self) -> tuple[bytes, bytes]:
+        data = _read(self.path, "path", "give a text file")
+        check_not_empty(self.path, len(data))
+        end = len(data) - round(len(data) * self.validation_fraction)
+        return data[:end], data[end:]
 
 
 def library_files(root: Path) -> list[Path]:
@@ -29,125 +144,10 @@ def library_files(root: Path) -> list[Path]:
     return sorted(files, key=lambda path: path.relative_to(root).as_posix())
 
 
-class Stdlib:
-    """Windows of ``sequence_length`` bytes of Python sources; the target is the next byte.
-
-    Whole files are either trained on or held out, drawn with ``seed``. ``root`` is another folder
-    of Python sources to take instead; null is the running interpreter's standard library.
-    """
-
-    def __init__(
-        self,
-        sequence_length: int = 256,
-        validation_fraction: float = 0.1,
-        max_validation_samples: int | None = 512,
-        root: str | None = None,
-        seed: int = 42,
-    ) -> None:
-        check_windows(sequence_length, max_validation_samples)
-        check_split(validation_fraction)
-        self.sequence_length = sequence_length
-        self.validation_fraction = validation_fraction
-        self.max_validation_samples = max_validation_samples
-        self.root = root
-        self.seed = seed
-
-    @cached_property
-    def _parts(self) -> ByteParts:
-        root = Path(self.root or sysconfig.get_path("stdlib"))
-        files = library_files(root)
-        if not files:
-            raise DatasetError(
-                f"dataset.root: found no .py file in {root}; allowed: a folder of Python sources "
-                "(this interpreter may come without its sources: give dataset.root, or use "
-                "dataset=text_file)"
-            )
-        texts = [_read(path) for path in files]
-        train, validation = split_indices(len(files), self.validation_fraction, self.seed)
-        return ByteParts(
-            join([texts[i] for i in sorted(train)]),
-            join([texts[i] for i in sorted(validation)]),
-            self.sequence_length,
-            self.max_validation_samples,
-            self.source,
-        )
-
-    @property
-    def source(self) -> str:
-        """What the bytes are, without naming the machine's folders."""
-        if self.root is not None:
-            return f"Python sources in {Path(self.root).name}"
-        return f"standard library of Python {platform.python_version()}"
-
-    @property
-    def train(self) -> TokenWindows:
-        return self._parts.train
-
-    @property
-    def validation(self) -> TokenWindows | None:
-        return self._parts.validation
-
-    def describe(self) -> dict[str, Any]:
-        return self._parts.describe()
-
-
-def _read(path: Path) -> bytes:
+def _read(path: Path, argument: str, remedy: str) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
         raise DatasetError(
-            f"dataset.root: {path} cannot be read: {error.strerror}; make it readable or remove it"
+            f"dataset.{argument}: {path} cannot be read: {error.strerror}; {remedy}"
         ) from error
-
-
-class TextFile:
-    """Windows of ``sequence_length`` bytes of one file; the target is the next byte.
-
-    The end of the file is held out for validation: the text of a window is never in both parts.
-    """
-
-    def __init__(
-        self,
-        path: str | None = None,
-        sequence_length: int = 256,
-        validation_fraction: float = 0.1,
-        max_validation_samples: int | None = 512,
-        seed: int = 42,
-    ) -> None:
-        require("path", path, bool(path), "the path of a text file, dataset.path=FILE")
-        check_windows(sequence_length, max_validation_samples)
-        check_split(validation_fraction)
-        self.path = Path(str(path))
-        self.sequence_length = sequence_length
-        self.validation_fraction = validation_fraction
-        self.max_validation_samples = max_validation_samples
-        self.seed = seed
-
-    @cached_property
-    def _parts(self) -> ByteParts:
-        try:
-            data = self.path.read_bytes()
-        except OSError as error:
-            raise DatasetError(
-                f"dataset.path: {self.path} cannot be read: {error.strerror}; give a text file"
-            ) from error
-        check_not_empty(self.path, len(data))
-        end = len(data) - round(len(data) * self.validation_fraction)
-        return ByteParts(
-            data[:end],
-            data[end:],
-            self.sequence_length,
-            self.max_validation_samples,
-            self.path.name,
-        )
-
-    @property
-    def train(self) -> TokenWindows:
-        return self._parts.train
-
-    @property
-    def validation(self) -> TokenWindows | None:
-        return self._parts.validation
-
-    def describe(self) -> dict[str, Any]:
-        return self._parts.describe()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -17,20 +16,15 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from scalewise.config import DatasetError, require
 from scalewise.datasets.corpora import TextStream
+from scalewise.host import FileLock
 from scalewise.records import DataError, build
 
 Part = Literal["train", "validation"]
-
-
 INDEX = "index.json"
-
-
+_LOCK = ".lock"
+"""One process at a time writes a folder of shards."""
 _VERSION = 1
-
-
 _TOKEN_BYTES = 2
-
-
 LARGEST_VOCABULARY = 2**16
 
 
@@ -142,12 +136,6 @@ def check_sums(folder: Path, index: TokenIndex) -> None:
             )
 
 
-# A folder of token shards while it is written, by one process at a time.
-
-
-_LOCK = ".lock"
-
-
 class ShardWriter:
     """Collects tokens and writes them as shards; the index is saved with every shard.
 
@@ -235,12 +223,13 @@ def make_folder(folder: Path) -> None:
 @contextlib.contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
     """Hold the folder: two writers would put each other's shards into the index."""
-    with (folder / _LOCK).open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # gone with the process
-        except BlockingIOError:
-            raise DatasetError(
-                f"--out: found another scalewise tokenize at work in {folder}; allowed: one at a "
-                "time; wait for it, or give another folder"
-            ) from None
+    lock = FileLock(folder / _LOCK)
+    if not lock.try_acquire():
+        raise DatasetError(
+            f"--out: found another scalewise tokenize at work in {folder}; allowed: one at a "
+            "time; wait for it, or give another folder"
+        )
+    try:
         yield
+    finally:
+        lock.release()

@@ -11,14 +11,13 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
 
 from scalewise.config import DatasetError, require
-from scalewise.datasets.contract import Batch, check_windows
+from scalewise.datasets.contract import Batch, BatchedDataset, DividedData, check_windows
 from scalewise.datasets.token_index import Part, TokenIndex, check_sizes, check_sums, load_index
 
 
-class ShardWindows(Dataset[Batch]):
+class ShardWindows(BatchedDataset):
     """Consecutive windows of tokens over several files; the target is the token after each.
 
     Windows neither overlap nor cross from one file to the next. ``every`` keeps one window in so
@@ -35,10 +34,6 @@ class ShardWindows(Dataset[Batch]):
     def __len__(self) -> int:
         return -(-self._ends[-1] // self._every) if self._ends else 0
 
-    def __getitem__(self, index: int) -> Batch:
-        x, target = self.__getitems__([index])
-        return x[0], target[0]
-
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Windows and targets at ``indices``, int64, each ``[samples, length]``."""
         rows = np.empty((len(indices), self._length + 1), dtype=np.int64)
@@ -53,7 +48,7 @@ class ShardWindows(Dataset[Batch]):
         return self._maps[file][begin : begin + self._length + 1]
 
 
-class TokenShards:
+class TokenShards(DividedData):
     """Windows of ``sequence_length`` tokens of a folder that ``scalewise tokenize`` wrote.
 
     ``verify`` is what is checked before training: the ``sizes`` of the files, or their ``sums``
@@ -90,33 +85,27 @@ class TokenShards:
             every = max(1, -(-len(ShardWindows(files, self.sequence_length)) // limit))
         return ShardWindows(files, self.sequence_length, every)
 
-    @cached_property
-    def train(self) -> ShardWindows:
-        windows = self._windows("train", None)
+    @property
+    def source(self) -> str:  # type: ignore[override]
+        return self._index.source
+
+    def divide(self) -> tuple[ShardWindows, ShardWindows]:
+        train = self._windows("train", None)
         if not self._index.tokens("train"):
             raise DatasetError(
                 f"dataset.path: found no shard yet in {self.path}: its `scalewise tokenize` ended "
                 "before the first; run it again"
             )
-        if not len(windows):
+        if not len(train):
             raise DatasetError(
                 f"dataset.sequence_length: found {self.sequence_length}, longer than any shard of "
                 f"{self.path}; allowed: less, or tokenize more text"
             )
-        return windows
+        return train, self._windows("validation", self.max_validation_samples)
 
-    @cached_property
-    def validation(self) -> ShardWindows | None:
-        windows = self._windows("validation", self.max_validation_samples)
-        return windows if len(windows) else None
-
-    def describe(self) -> dict[str, Any]:
+    def shape(self) -> dict[str, Any]:
         index = self._index
         return {
-            "source": index.source,
-            "synthetic": False,
-            "train_samples": len(self.train),
-            "validation_samples": len(self.validation) if self.validation is not None else 0,
             "sequence_length": self.sequence_length,
             "vocabulary_size": index.vocabulary_size,
             "tokenizer": index.tokenizer,

@@ -6,7 +6,7 @@ import hashlib
 import math
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,8 +24,6 @@ from scalewise.datasets.token_index import (
     save_index,
 )
 from scalewise.host import plural
-
-# From text to tokens that fit into 16 bits.
 
 
 @dataclass(frozen=True)
@@ -127,40 +125,29 @@ def tokenize(
     """
     make_folder(folder)
     with alone_in(folder):
-        yield from _tokenize(stream, tokenizer, folder, tokens, shard_tokens, validation_every)
-
-
-def _tokenize(
-    stream: TextStream,
-    tokenizer: Tokenizer,
-    folder: Path,
-    tokens: int | None,
-    shard_tokens: int,
-    validation_every: int,
-) -> Iterator[TokenIndex]:
-    index = _begin(folder, stream, tokenizer)
-    if index.complete or (tokens is not None and index.tokens("train") >= tokens):
-        yield index
-        return
-    if index.stream_state is not None:
-        stream.resume(index.stream_state)
-    writer = ShardWriter(folder, index, shard_tokens, validation_every)
-    for text in stream:
-        full = writer.add([*tokenizer.encode(text), tokenizer.end_of_text])
-        if tokens is not None and writer.tokens >= tokens:
-            # Enough, but not the end: a later run may want more.
-            writer.flush(stream, complete=False)
-            yield writer.index
+        index = _begin(folder, stream, tokenizer)
+        if index.complete or (tokens is not None and index.tokens("train") >= tokens):
+            yield index
             return
-        if full:
-            writer.flush(stream, complete=False)
-            yield writer.index
-    if not writer.tokens:
-        skipped = stream.skipped
-        bad = f" but {skipped.count} bad ones, the first: {skipped.first}" if skipped.count else ""
-        raise DatasetError(f"{stream.source}: found no document{bad}; allowed: at least one")
-    writer.flush(stream, complete=True)
-    yield writer.index
+        if index.stream_state is not None:
+            stream.resume(index.stream_state)
+        writer = ShardWriter(folder, index, shard_tokens, validation_every)
+        for text in stream:
+            full = writer.add([*tokenizer.encode(text), tokenizer.end_of_text])
+            # Enough is not the end: a later run may want more.
+            enough = tokens is not None and writer.tokens >= tokens
+            if full or enough:
+                writer.flush(stream, complete=False)
+                yield writer.index
+            if enough:
+                return
+        if not writer.tokens:
+            skipped = stream.skipped
+            bad = f" but {skipped.count} bad ones, the first: {skipped.first}"
+            found = f"found no document{bad if skipped.count else ''}"
+            raise DatasetError(f"{stream.source}: {found}; allowed: at least one")
+        writer.flush(stream, complete=True)
+        yield writer.index
 
 
 def _begin(folder: Path, stream: TextStream, tokenizer: Tokenizer) -> TokenIndex:

@@ -12,100 +12,6 @@ from torchmetrics import MetricCollection
 
 from scalewise.config import require
 
-# Cutting a model into stages of equal cost, for devices that each hold one of them.
-
-
-@dataclass(frozen=True)
-class Unit:
-    """What is never cut: a link of the chain that a model's forward is.
-
-    The first unit takes the batch's input; every other one takes the output of the unit before it,
-    one floating-point tensor whose first dimension counts samples.
-    """
-
-    module: nn.Module
-    flops: float
-    """Operations of one sample, forward and backward: what the stages are balanced by."""
-    needs_input: bool = False
-    """Called as ``module(hidden, x)`` with the batch's input beside it, e.g. for a mask."""
-
-
-class Stage(nn.Module):
-    """A run of units. Every stage is handed the batch's input; the first makes its start of it."""
-
-    def __init__(self, units: Sequence[Unit]) -> None:
-        super().__init__()
-        self.units = nn.ModuleList(unit.module for unit in units)
-        self._needs_input = [unit.needs_input for unit in units]
-
-    def forward(self, hidden: Tensor, x: Tensor) -> Tensor:
-        """From what the stage before put out (for the first: ``x``) to this one's output."""
-        for unit, needs_input in zip(self.units, self._needs_input, strict=True):
-            hidden = unit(hidden, x) if needs_input else unit(hidden)
-        return hidden
-
-
-def split(units: Sequence[Unit], stages: int) -> list[Stage]:
-    """``units`` as ``stages`` modules in order, the dearest of them as cheap as can be.
-
-    Parameters that several units share are shared by their stages. Raises ValueError where there
-    are fewer units than stages.
-    """
-    require("stages", stages, 1 <= stages <= len(units), f"1 to {len(units)} for this model")
-    return [Stage(units[r.start : r.stop]) for r in balance([u.flops for u in units], stages)]
-
-
-def balance(costs: Sequence[float], stages: int) -> list[range]:
-    """Consecutive, non-empty ranges over ``costs`` whose largest sum is as small as possible.
-
-    The linear partition problem, by dynamic programming: ``best[j]`` is the smallest largest sum
-    of the first j costs in the ranges made so far, and ``cuts`` remembers where the last began.
-    """
-    sums = [0.0, *accumulate(costs)]
-    count = len(costs)
-    best = sums[:]
-    cuts: list[list[int]] = []
-    for made in range(1, stages):
-        cut = [0] * (count + 1)
-        following = best[:]
-        for j in range(made + 1, count + 1):
-            last = {i: max(best[i], sums[j] - sums[i]) for i in range(made, j)}
-            cut[j] = min(last, key=last.__getitem__)
-            following[j] = last[cut[j]]
-        best = following
-        cuts.append(cut)
-    ends = [count]
-    for cut in reversed(cuts):
-        ends.append(cut[ends[-1]])
-    starts = [0, *reversed(ends[1:])]
-    return [range(a, b) for a, b in zip(starts, reversed(ends), strict=True)]
-
-
-# Where the matrices of a model may be cut, for devices that each hold a part of every one.
-
-
-@dataclass(frozen=True)
-class TensorCuts:
-    """Names of modules below the model, as ``named_modules`` gives them.
-
-    A pair of linear layers of which the first is cut by outputs and the second by inputs needs one
-    sum over the devices behind the second, and nothing between them (Shoeybi et al., 2019, section
-    3: Megatron-LM). A module in between works on the part of the features it is handed.
-    """
-
-    heads: int
-    """Attention heads: what the devices share out, so their number has to divide it."""
-    fused_qkv: tuple[str, ...]
-    """Linear layers whose outputs are queries, keys and values of all heads, one behind another."""
-    outputs: tuple[str, ...]
-    """Linear layers whose outputs are shared out."""
-    inputs: tuple[str, ...]
-    """Linear layers whose inputs are shared out."""
-    vocabulary: str | None = None
-    """The embedding whose rows are shared out, where the output layer is the same matrix."""
-    before_vocabulary: str | None = None
-    """The module whose output is multiplied with that matrix."""
-
 
 @runtime_checkable
 class TrainableModel(Protocol):
@@ -176,3 +82,94 @@ class SplitsMatrices(Protocol):
     def tensor_cuts(self) -> TensorCuts:
         """Which of its matrices may be cut, and how."""
         ...
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What is never cut: a link of the chain that a model's forward is.
+
+    The first unit takes the batch's input; every other one takes the output of the unit before it,
+    one floating-point tensor whose first dimension counts samples.
+    """
+
+    module: nn.Module
+    flops: float
+    """Operations of one sample, forward and backward: what the stages are balanced by."""
+    needs_input: bool = False
+    """Called as ``module(hidden, x)`` with the batch's input beside it, e.g. for a mask."""
+
+
+class Stage(nn.Module):
+    """A run of units. Every stage is handed the batch's input; the first makes its start of it."""
+
+    def __init__(self, units: Sequence[Unit]) -> None:
+        super().__init__()
+        self.units = nn.ModuleList(unit.module for unit in units)
+        self._needs_input = [unit.needs_input for unit in units]
+
+    def forward(self, hidden: Tensor, x: Tensor) -> Tensor:
+        """From what the stage before put out (for the first: ``x``) to this one's output."""
+        for unit, needs_input in zip(self.units, self._needs_input, strict=True):
+            hidden = unit(hidden, x) if needs_input else unit(hidden)
+        return hidden
+
+
+def split(units: Sequence[Unit], stages: int) -> list[Stage]:
+    """``units`` as ``stages`` modules in order, the dearest of them as cheap as can be.
+
+    Parameters that several units share are shared by their stages. Raises ValueError where there
+    are fewer units than stages.
+    """
+    require("stages", stages, 1 <= stages <= len(units), f"1 to {len(units)} for this model")
+    return [Stage(units[r.start : r.stop]) for r in balance([u.flops for u in units], stages)]
+
+
+def balance(costs: Sequence[float], stages: int) -> list[range]:
+    """Consecutive, non-empty ranges over ``costs`` whose largest sum is as small as possible.
+
+    The linear partition problem, by dynamic programming: ``best[j]`` is the smallest largest sum
+    of the first j costs in the ranges made so far, and ``cuts`` remembers where the last began.
+    """
+    sums = [0.0, *accumulate(costs)]
+    count = len(costs)
+    best = sums[:]
+    cuts: list[list[int]] = []
+    for made in range(1, stages):
+        cut = [0] * (count + 1)
+        following = best[:]
+        for j in range(made + 1, count + 1):
+            last = {i: max(best[i], sums[j] - sums[i]) for i in range(made, j)}
+            cut[j] = min(last, key=last.__getitem__)
+            following[j] = last[cut[j]]
+        best = following
+        cuts.append(cut)
+    ends = [count]
+    for cut in reversed(cuts):
+        ends.append(cut[ends[-1]])
+    starts = [0, *reversed(ends[1:])]
+    return [range(a, b) for a, b in zip(starts, reversed(ends), strict=True)]
+
+
+@dataclass(frozen=True)
+class TensorCuts:
+    """Where the matrices of a model may be cut, for devices that each hold a part of every one.
+
+    Modules are named as ``named_modules`` of the model gives them.
+
+    A pair of linear layers of which the first is cut by outputs and the second by inputs needs one
+    sum over the devices behind the second, and nothing between them (Shoeybi et al., 2019, section
+    3: Megatron-LM). A module in between works on the part of the features it is handed.
+    """
+
+    heads: int
+    """Attention heads: what the devices share out, so their number has to divide it."""
+    fused_qkv: tuple[str, ...]
+    """Linear layers whose outputs are queries, keys and values of all heads, one behind another."""
+    outputs: tuple[str, ...]
+    """Linear layers whose outputs are shared out."""
+    inputs: tuple[str, ...]
+    """Linear layers whose inputs are shared out."""
+    vocabulary: str | None = None
+    """The embedding whose rows are shared out, where the output layer is the same matrix."""
+    before_vocabulary: str | None = None
+    """The module whose output is multiplied with that matrix."""

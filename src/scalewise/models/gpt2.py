@@ -13,13 +13,12 @@ from torchmetrics import MetricCollection
 
 from scalewise.config import require
 from scalewise.models.contract import TensorCuts, Unit
-from scalewise.models.objectives import TokenAccuracy, linear_flops
+from scalewise.models.objectives import TokenAccuracy, check_at_least, linear_flops
 from scalewise.models.transformer import (
     FeedForward,
     SelfAttention,
     block_cuts,
     block_flops,
-    check_at_least,
     check_shape,
 )
 
@@ -135,9 +134,7 @@ class Gpt2(nn.Module):
         The formula is that of PaLM's appendix B, ``6 N + 12 L T width`` a token, where N counts
         the weights that take part in a product (biases, norms and positions do not).
         """
-        tokens = self.context_length
-        blocks = len(self.blocks) * block_flops(tokens, self.width, 4 * self.width)
-        return float(blocks + tokens * linear_flops(self.width, self.vocabulary_size))
+        return sum(unit.flops for unit in self.pipeline_units())
 
     def pipeline_units(self) -> list[Unit]:
         """The embeddings, each block, and the output layer, which is worth several blocks."""
@@ -158,5 +155,5 @@ class Gpt2(nn.Module):
 
     def check_data(self, description: Mapping[str, Any]) -> None:
         """The data's tokens must be known to the model, and its sequences not too long."""
-        check_at_least(self, "vocabulary_size", description, "vocabulary_size")
-        check_at_least(self, "context_length", description, "sequence_length")
+        check_at_least(self, description, "vocabulary_size")
+        check_at_least(self, description, "context_length", "sequence_length")

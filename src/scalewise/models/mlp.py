@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from scalewise.config import require
 from scalewise.models.contract import Unit
-from scalewise.models.objectives import Regression, linear_flops
+from scalewise.models.objectives import Regression, check_equal, linear_flops
 
 
 class Mlp(Regression):
@@ -27,12 +27,9 @@ class Mlp(Regression):
         super().__init__()
         require("features", features, features >= 1, "an integer of at least 1")
         require("targets", targets, targets >= 1, "an integer of at least 1")
-        require(
-            "hidden_widths",
-            hidden_widths,
-            bool(hidden_widths) and min(hidden_widths) >= 1,
-            "a list of one or more integers of at least 1",
-        )
+        fits = bool(hidden_widths) and min(hidden_widths) >= 1
+        allowed = "a list of one or more integers of at least 1"
+        require("hidden_widths", hidden_widths, fits, allowed)
         require("dropout", dropout, 0 <= dropout < 1, "0 <= dropout < 1")
         self.features = features
         self.targets = targets
@@ -49,13 +46,7 @@ class Mlp(Regression):
 
     def flops_per_sample(self) -> float:
         """Three products a layer, two for the first: the data need no gradient."""
-        linear = [layer for layer in self.layers if isinstance(layer, nn.Linear)]
-        return float(
-            sum(
-                linear_flops(layer.in_features, layer.out_features, input_gradient=i > 0)
-                for i, layer in enumerate(linear)
-            )
-        )
+        return sum(unit.flops for unit in self.pipeline_units())
 
     def pipeline_units(self) -> list[Unit]:
         """Each linear layer with what follows it before the next one."""
@@ -71,12 +62,7 @@ class Mlp(Regression):
 
     def check_data(self, description: Mapping[str, Any]) -> None:
         """The data set must have this model's features and targets."""
-        for key, own in (("features", self.features), ("targets", self.targets)):
-            found = description.get(key, own)
-            require(f"model.{key}", own, found == own, f"{found}, as the data set has")
-
-
-# Networks of any size and one shape, to ask from how many parameters on more GPUs pay.
+        check_equal(self, description, "features", "targets")
 
 
 SMALLEST, LARGEST = 50_000, 2_000_000_000
@@ -85,9 +71,10 @@ SMALLEST, LARGEST = 50_000, 2_000_000_000
 class SizedMlp(Mlp):
     """A perceptron with hidden layers of one width, chosen so that it has ``parameters``.
 
-    Depth, activation and data stay as they are from 50 thousand to 2 billion parameters, so that
-    nothing but the size differs between two of them. The width is a whole number, a multiple of 8
-    from 512 on as tensor cores like it: the real count is within 2 % of the wanted one.
+    It answers from how many parameters on more GPUs pay: depth, activation and data stay as they
+    are from 50 thousand to 2 billion parameters, so that nothing but the size differs between two
+    of them. The width is a whole number, a multiple of 8 from 512 on as tensor cores like it: the
+    real count is within 2 % of the wanted one.
     """
 
     def __init__(
@@ -98,12 +85,8 @@ class SizedMlp(Mlp):
         hidden_layers: int = 4,
         dropout: float = 0.0,
     ) -> None:
-        require(
-            "parameters",
-            parameters,
-            SMALLEST <= parameters <= LARGEST,
-            f"{SMALLEST} to {LARGEST}",
-        )
+        fits = SMALLEST <= parameters <= LARGEST
+        require("parameters", parameters, fits, f"{SMALLEST} to {LARGEST}")
         require("hidden_layers", hidden_layers, 2 <= hidden_layers <= 64, "2 to 64")
         width = width_for(parameters, features, targets, hidden_layers)
         super().__init__(features, [width] * hidden_layers, targets, dropout)

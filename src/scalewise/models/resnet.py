@@ -9,11 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from scalewise.config import require
-from scalewise.models.objectives import Classification, linear_flops
+from scalewise.models.objectives import Classification, check_at_least, check_equal, linear_flops
 
 _STAGES = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3)}
-
-
 _STAGE_CHANNELS = (64, 128, 256, 512)
 
 
@@ -26,25 +24,16 @@ class ResidualBlock(nn.Module):
         last = nn.BatchNorm2d(outputs)
         # Starting from the identity makes deep networks learn from the first step on.
         nn.init.zeros_(last.weight)
-        if bottleneck:
-            self.convolutions = nn.Sequential(
-                _convolution(inputs, channels, 1, 1),
-                nn.BatchNorm2d(channels),
-                nn.ReLU(),
-                _convolution(channels, channels, 3, stride),
-                nn.BatchNorm2d(channels),
-                nn.ReLU(),
-                _convolution(channels, outputs, 1, 1),
-                last,
-            )
-        else:
-            self.convolutions = nn.Sequential(
-                _convolution(inputs, channels, 3, stride),
-                nn.BatchNorm2d(channels),
-                nn.ReLU(),
-                _convolution(channels, channels, 3, 1),
-                last,
-            )
+        # Inputs, outputs, size and stride of each.
+        shapes = (
+            [(inputs, channels, 1, 1), (channels, channels, 3, stride), (channels, outputs, 1, 1)]
+            if bottleneck
+            else [(inputs, channels, 3, stride), (channels, channels, 3, 1)]
+        )
+        layers: list[nn.Module] = []
+        for shape in shapes[:-1]:
+            layers += [_convolution(*shape), nn.BatchNorm2d(shape[1]), nn.ReLU()]
+        self.convolutions = nn.Sequential(*layers, _convolution(*shapes[-1]), last)
         same = stride == 1 and inputs == outputs
         self.shortcut = (
             nn.Identity()
@@ -111,12 +100,8 @@ class ResNet(Classification):
 
     def check_data(self, description: Mapping[str, Any]) -> None:
         """The images must have this model's size, and no more classes."""
-        found = description.get("image_size", self.image_size)
-        fits = found == self.image_size
-        require("model.image_size", self.image_size, fits, f"{found}, as the data set has")
-        found = description.get("classes", self.classes)
-        fits = self.classes >= found
-        require("model.classes", self.classes, fits, f"at least {found}, the data set's classes")
+        check_equal(self, description, "image_size")
+        check_at_least(self, description, "classes")
 
 
 def _convolution(inputs: int, outputs: int, size: int, stride: int) -> nn.Conv2d:

@@ -1,4 +1,4 @@
-"""A transformer for regression on windows of a series."""
+"""A transformer and recurrent networks for regression on windows of a series."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from scalewise.config import require
-from scalewise.models.objectives import Regression, linear_flops
+from scalewise.models.objectives import Regression, check_equal, linear_flops
 from scalewise.models.transformer import (
     EncoderLayer,
     block_flops,
     check_shape,
     sinusoidal_positions,
 )
+
+_GATES = {"lstm": 4, "gru": 3}
+_SIZES = ("features", "window", "targets")
+"""What model and data set must have in common."""
 
 
 class SeriesTransformer(Regression):
@@ -32,8 +36,7 @@ class SeriesTransformer(Regression):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        for name, value in (("features", features), ("window", window), ("targets", targets)):
-            require(name, value, value >= 1, "an integer of at least 1")
+        _check_sizes(features, window, targets)
         require("feedforward_width", feedforward_width, feedforward_width >= 1, "at least 1")
         check_shape(width, heads, layers, dropout)
         self.features = features
@@ -64,21 +67,7 @@ class SeriesTransformer(Regression):
 
     def check_data(self, description: Mapping[str, Any]) -> None:
         """The data set must have this model's features, window and targets."""
-        check_series_data(self, description)
-
-
-def check_series_data(model: nn.Module, description: Mapping[str, Any]) -> None:
-    """Refuse a model whose features, window or targets are not those of the data set."""
-    for key in ("features", "window", "targets"):
-        own = getattr(model, key)
-        found = description.get(key, own)
-        require(f"model.{key}", own, found == own, f"{found}, as the data set has")
-
-
-# Recurrent networks for regression on windows of a series.
-
-
-_GATES = {"lstm": 4, "gru": 3}
+        check_equal(self, description, *_SIZES)
 
 
 class Recurrent(Regression):
@@ -96,8 +85,7 @@ class Recurrent(Regression):
     ) -> None:
         super().__init__()
         require("kind", kind, kind in _GATES, "lstm | gru")
-        for name, value in (("features", features), ("window", window), ("targets", targets)):
-            require(name, value, value >= 1, "an integer of at least 1")
+        _check_sizes(features, window, targets)
         require("width", width, width >= 1, "an integer of at least 1")
         require("layers", layers, layers >= 1, "an integer of at least 1")
         require("dropout", dropout, 0 <= dropout < 1, "0 <= dropout < 1")
@@ -135,4 +123,9 @@ class Recurrent(Regression):
 
     def check_data(self, description: Mapping[str, Any]) -> None:
         """The data set must have this model's features, window and targets."""
-        check_series_data(self, description)
+        check_equal(self, description, *_SIZES)
+
+
+def _check_sizes(*sizes: int) -> None:
+    for name, value in zip(_SIZES, sizes, strict=True):
+        require(name, value, value >= 1, "an integer of at least 1")

@@ -11,12 +11,11 @@ from torch import Tensor, nn
 
 from scalewise.config import require
 from scalewise.models.contract import TensorCuts, Unit
-from scalewise.models.objectives import Classification, linear_flops
+from scalewise.models.objectives import Classification, check_at_least, linear_flops
 from scalewise.models.transformer import (
     EncoderLayer,
     block_cuts,
     block_flops,
-    check_at_least,
     check_shape,
     sinusoidal_positions,
 )
@@ -154,4 +153,4 @@ class TextClassifier(Classification):
     def check_data(self, description: Mapping[str, Any]) -> None:
         """The data's words and classes must be known to the model, and its texts not too long."""
         for key in ("vocabulary_size", "max_tokens", "classes"):
-            check_at_least(self, key, description, key)
+            check_at_least(self, description, key)

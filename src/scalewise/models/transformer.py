@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -112,19 +111,6 @@ def check_shape(width: int, heads: int, layers: int, dropout: float) -> None:
     """Refuse what no transformer can be built from."""
     require("heads", heads, heads >= 1, "an integer of at least 1")
     require("layers", layers, layers >= 1, "an integer of at least 1")
-    require(
-        "width",
-        width,
-        width >= 1 and width % heads == 0,
-        f"a multiple of heads ({heads})",
-    )
+    divides = width >= 1 and width % heads == 0
+    require("width", width, divides, f"a multiple of heads ({heads})")
     require("dropout", dropout, 0 <= dropout < 1, "0 <= dropout < 1")
-
-
-def check_at_least(
-    model: nn.Module, key: str, description: Mapping[str, Any], data_key: str
-) -> None:
-    """Refuse a model whose ``key`` is smaller than what the data set says of ``data_key``."""
-    own = getattr(model, key)
-    found = description.get(data_key, own)
-    require(f"model.{key}", own, own >= found, f"at least {found}, the data set's {data_key}")

@@ -1,7 +1,8 @@
-"""Voxelization in two Triton kernels: one pass over the points, one over the grid.
+"""Fusion and voxelization in Triton kernels.
 
-The pass over the points finds each one's voxel and adds it there at once; nothing of the size of
-the points is written in between. The pass over the grid touches only voxels that hold something.
+Fusion is one kernel a stream, which writes straight into its part of the result. Voxelization is
+two: a pass over the points adds each to its voxel at once, and a pass over the grid touches only
+voxels that hold something.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from torch import Tensor
 
 from scalewise.operations.contract import Grid, Mode, Sums
 
-# Fusion as one Triton kernel a stream, which writes straight into its part of the result.
-
-
 _FEATURES = 256
-"""Features a program takes at once."""
+"""Features that a program of the fusion takes at once."""
+_POINTS = 128
+"""Points that a program takes."""
+_VOXELS = 1024
+"""Voxels that a program takes."""
+_NONE = -(2**31)
+"""A maximum of nothing."""
 
 
 @triton.jit
@@ -67,7 +71,7 @@ def _interpolate(
 
 
 def fuse_triton(streams: Sequence[Tensor], times: Sequence[Tensor], targets: Tensor) -> Tensor:
-    """What :func:`scalewise.operations.fusion.fuse` gives, in one launch a stream."""
+    """What :func:`scalewise.operations.sensors.fuse` gives, in one launch a stream."""
     batch, target_count = targets.shape
     width = sum(stream.shape[2] for stream in streams)
     fused = torch.empty((batch, target_count, width), dtype=streams[0].dtype, device=targets.device)
@@ -91,18 +95,6 @@ def fuse_triton(streams: Sequence[Tensor], times: Sequence[Tensor], targets: Ten
         )
         offset += features
     return fused
-
-
-_POINTS = 128
-"""Points a program takes."""
-
-
-_VOXELS = 1024
-"""Voxels a program takes."""
-
-
-_NONE = -(2**31)
-"""A maximum of nothing."""
 
 
 @triton.jit
@@ -197,7 +189,7 @@ def _decode(values, size, NONE: tl.constexpr, BLOCK: tl.constexpr):  # noqa: N80
 
 
 def gather_triton(points: Tensor, features: Tensor, grid: Grid, mode: Mode) -> Sums:
-    """What :func:`scalewise.operations.voxel.gather` does, in one pass.
+    """What :func:`scalewise.operations.sensors.gather` does, in one pass.
 
     In ``max`` the features are int32 in the order of the floats: ranks can compare those too.
     """
@@ -232,7 +224,7 @@ def gather_triton(points: Tensor, features: Tensor, grid: Grid, mode: Mode) -> S
 
 
 def finish_triton(sums: Sums, clouds: int, grid: Grid, mode: Mode) -> Tensor:
-    """What :func:`scalewise.operations.voxel.finish` gives, in place."""
+    """What :func:`scalewise.operations.sensors.finish` gives, in place."""
     if mode in ("count", "occupancy"):
         assert sums.counts is not None
         return sums.counts.view(clouds, *grid.shape)

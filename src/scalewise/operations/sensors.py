@@ -1,4 +1,4 @@
-"""Voxelization: points with features gathered into the cells of a regular grid."""
+"""Fusion of timed streams at common times, and voxelization of points with features."""
 
 from __future__ import annotations
 
@@ -18,9 +18,6 @@ from scalewise.operations.contract import (
     uses_triton,
     voxel_of,
 )
-
-# Multimodal fusion: streams sampled at their own times, brought to common times and joined.
-
 
 FusionBatch = tuple[Sequence[Tensor], Sequence[Tensor], Tensor]
 """``(streams, times, targets)``: ``[B, S_i, D_i]`` each, ``[B, S_i]`` each, ``[B, T]``."""

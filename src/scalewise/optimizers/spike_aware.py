@@ -26,32 +26,8 @@ class SpikeAwareAdamW(Optimizer):
     * every ``reset_interval`` steps both moments are set to 0 and ``t`` starts again.
     * after a reset the learning rate climbs from 0 along half a cosine for ``warmup_steps`` steps.
 
-    Two buffers of the size of the parameters, like Adam.
+    Two buffers of the size of the parameters, like Adam. :func:`spam` has the settings.
     """
-
-    def __init__(
-        self,
-        params: ParamsT,
-        lr: float,
-        betas: tuple[float, float],
-        eps: float,
-        weight_decay: float,
-        spike_threshold: float,
-        reset_interval: int,
-        warmup_steps: int,
-    ) -> None:
-        super().__init__(
-            params,
-            {
-                "lr": lr,
-                "betas": betas,
-                "eps": eps,
-                "weight_decay": weight_decay,
-                "spike_threshold": spike_threshold,
-                "reset_interval": reset_interval,
-                "warmup_steps": warmup_steps,
-            },
-        )
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -110,19 +86,16 @@ def spam(
     require("eps", eps, eps > 0, "above 0")
     require("spike_threshold", spike_threshold, spike_threshold > 1, "above 1")
     require("reset_interval", reset_interval, reset_interval >= 2, "at least 2")
-    require(
-        "warmup_steps",
-        warmup_steps,
-        0 <= warmup_steps < reset_interval,
-        f"0 to {reset_interval - 1}, below reset_interval",
-    )
-    return SpikeAwareAdamW(
-        params,
-        lr,
-        checked_betas(betas),
-        eps,
-        weight_decay,
-        spike_threshold,
-        reset_interval,
-        warmup_steps,
-    )
+    fits = 0 <= warmup_steps < reset_interval
+    allowed = f"0 to {reset_interval - 1}, below reset_interval"
+    require("warmup_steps", warmup_steps, fits, allowed)
+    settings = {
+        "lr": lr,
+        "betas": checked_betas(betas),
+        "eps": eps,
+        "weight_decay": weight_decay,
+        "spike_threshold": spike_threshold,
+        "reset_interval": reset_interval,
+        "warmup_steps": warmup_steps,
+    }
+    return SpikeAwareAdamW(params, settings)

@@ -1,4 +1,4 @@
-"""Adam and its relatives."""
+"""Builders of torch's own optimizers, and what the arguments of all have in common."""
 
 from __future__ import annotations
 
@@ -9,38 +9,6 @@ import torch
 from torch.optim.optimizer import ParamsT
 
 from scalewise.config import require
-
-# What the optimizers' arguments have in common.
-
-
-def check_rates(lr: float, weight_decay: float) -> None:
-    """A learning rate above 0 and a weight decay of at least 0."""
-    require("lr", lr, lr > 0, "above 0")
-    require("weight_decay", weight_decay, weight_decay >= 0, "at least 0")
-
-
-def checked_betas(betas: list[float]) -> tuple[float, float]:
-    """Two decay rates, each at least 0 and below 1."""
-    holds = len(betas) == 2 and all(0 <= beta < 1 for beta in betas)
-    require("betas", betas, holds, "two numbers of at least 0 and below 1")
-    return betas[0], betas[1]
-
-
-def use_fused(fused: bool | None, device_kind: str) -> bool:
-    """Whether to update all parameters in one kernel: as asked, else wherever torch has one."""
-    return device_kind in ("cuda", "cpu") if fused is None else fused
-
-
-def any_dtensor(params: Sequence[Any]) -> bool:
-    """Whether a parameter is one of torch's DTensors, in any of the forms optimizers take."""
-    for item in params:
-        inner = item["params"] if isinstance(item, dict) else [item]
-        for one in inner:
-            parameter = one[1] if isinstance(one, tuple) else one
-            if hasattr(parameter, "placements"):
-                return True
-    return False
-
 
 _BETAS = [0.9, 0.999]
 
@@ -93,9 +61,6 @@ def adamw(
     )
 
 
-# Stochastic gradient descent.
-
-
 def sgd(
     params: ParamsT,
     device_kind: str,
@@ -118,9 +83,6 @@ def sgd(
     )
 
 
-# Adafactor: second moments kept as rows and columns.
-
-
 def adafactor(
     params: ParamsT,
     device_kind: str,
@@ -136,3 +98,32 @@ def adafactor(
     check_rates(lr, weight_decay)
     require("beta2_decay", beta2_decay, beta2_decay <= 0, "at most 0")
     return torch.optim.Adafactor(params, lr=lr, beta2_decay=beta2_decay, weight_decay=weight_decay)
+
+
+def check_rates(lr: float, weight_decay: float) -> None:
+    """A learning rate above 0 and a weight decay of at least 0."""
+    require("lr", lr, lr > 0, "above 0")
+    require("weight_decay", weight_decay, weight_decay >= 0, "at least 0")
+
+
+def checked_betas(betas: list[float]) -> tuple[float, float]:
+    """Two decay rates, each at least 0 and below 1."""
+    holds = len(betas) == 2 and all(0 <= beta < 1 for beta in betas)
+    require("betas", betas, holds, "two numbers of at least 0 and below 1")
+    return betas[0], betas[1]
+
+
+def use_fused(fused: bool | None, device_kind: str) -> bool:
+    """Whether to update all parameters in one kernel: as asked, else wherever torch has one."""
+    return device_kind in ("cuda", "cpu") if fused is None else fused
+
+
+def any_dtensor(params: Sequence[Any]) -> bool:
+    """Whether a parameter is one of torch's DTensors, in any of the forms optimizers take."""
+    for item in params:
+        inner = item["params"] if isinstance(item, dict) else [item]
+        for one in inner:
+            parameter = one[1] if isinstance(one, tuple) else one
+            if hasattr(parameter, "placements"):
+                return True
+    return False

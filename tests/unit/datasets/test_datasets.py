@@ -183,7 +183,10 @@ class TestTokens:
         assert train & validation <= {0}, "only the byte between files may be in both"
         assert {chr(b) for b in train | validation if b} == {chr(ord("a") + i) for i in range(20)}
 
-    def test_installed_packages_are_no_part_of_the_library(self, sources: Path) -> None:
+    def test_installed_packages_and_dead_links_are_no_part_of_the_library(
+        self, sources: Path
+    ) -> None:
+        (sources / "part1" / "gone.py").symlink_to(sources / "nowhere.py")
         names = [path.name for path in library_files(sources)]
         assert len(names) == 20
         assert "other.py" not in names
@@ -203,29 +206,19 @@ class TestTokens:
         assert data.describe()["train_bytes"] > 1_000_000
         assert data.describe()["vocabulary_size"] == 256
 
-    def test_a_folder_without_sources_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(DatasetError, match=r"dataset\.root: found no \.py file in"):
-            _ = Stdlib(root=str(tmp_path)).train
-
-    def test_a_source_that_cannot_be_read_is_refused(self, sources: Path) -> None:
+    def test_what_cannot_be_read_is_refused(self, sources: Path, tmp_path: Path) -> None:
         # A file that is there and fails when it is read, also for a user who may read everything.
         (sources / "part1" / "broken.py").symlink_to("/proc/self/mem")
-        with pytest.raises(DatasetError, match=r"^dataset\.root: .*broken\.py cannot be read: In"):
-            _ = Stdlib(sequence_length=8, root=str(sources)).train
-
-    def test_links_that_lead_nowhere_are_passed_over(self, sources: Path) -> None:
-        (sources / "part1" / "gone.py").symlink_to(sources / "nowhere.py")
-        assert len(library_files(sources)) == 20
-
-    def test_a_text_shorter_than_a_window_is_refused(self, tmp_path: Path) -> None:
-        path = tmp_path / "short.txt"
-        path.write_text("brief")
-        with pytest.raises(DatasetError, match=r"dataset\.sequence_length: found 64; allowed: bel"):
-            _ = TextFile(str(path), sequence_length=64).train
-
-    def test_a_missing_text_file_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(DatasetError, match=r"dataset\.path: .*none\.txt cannot be read: No su"):
-            _ = TextFile(str(tmp_path / "none.txt")).train
+        (tmp_path / "empty").mkdir()
+        (tmp_path / "short.txt").write_text("brief")
+        for data, message in (
+            (Stdlib(8, root=str(sources)), r"^dataset\.root: .*broken\.py cannot be read: In"),
+            (Stdlib(root=str(tmp_path / "empty")), r"^dataset\.root: found no \.py file in"),
+            (TextFile(str(tmp_path / "none.txt")), r"^dataset\.path: .*none\.txt cannot be read"),
+            (TextFile(str(tmp_path / "short.txt"), 64), r"^dataset\.sequence_length: found 64; al"),
+        ):
+            with pytest.raises(DatasetError, match=message):
+                _ = data.train
 
     def test_no_byte_of_a_text_file_is_in_both_parts(self, tmp_path: Path) -> None:
         path = tmp_path / "text"

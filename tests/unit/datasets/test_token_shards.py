@@ -101,6 +101,10 @@ def test_enough_is_enough_and_more_can_be_had(jsonl: Path, tmp_path: Path) -> No
     more = stored(folder, "train")
     assert 1000 <= len(more) < 1100
     assert more == expected("train")[: len(more)]
+    assert not load_index(folder).complete
+    run(open_files([jsonl]), folder)
+    assert stored(folder, "train") == expected("train")
+    assert load_index(folder).complete
 
 
 def test_windows_run_through_all_files_and_never_across(tmp_path: Path) -> None:
@@ -130,15 +134,6 @@ def test_a_folder_of_shards_is_training_data(jsonl: Path, tmp_path: Path) -> Non
     assert described["vocabulary_size"] == 257
     assert described["train_tokens"] == len(expected("train"))
     assert described["synthetic"] is False
-
-
-def test_without_a_number_a_run_that_had_one_takes_the_rest(jsonl: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "shards"
-    run(open_files([jsonl]), folder, tokens=500)
-    assert not load_index(folder).complete
-    run(open_files([jsonl]), folder)
-    assert stored(folder, "train") == expected("train")
-    assert load_index(folder).complete
 
 
 class TestWrongInput:

@@ -1,7 +1,8 @@
-"""Costs, losses and learning of the models, on the real layers."""
+"""Costs, losses, learning and stages of the models, on the real layers."""
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from scalewise.models import SplitsIntoStages, SplitsMatrices, split
+from scalewise.models.contract import balance
 from scalewise.models.gpt2 import Gpt2
 from scalewise.models.mlp import Mlp, SizedMlp
 from scalewise.models.objectives import count_flops
@@ -30,21 +33,21 @@ def gpt2() -> tuple[Any, Tensor, Tensor]:
     return Gpt2(50, 16, layers=2, heads=2, width=24), tokens[:, :-1], tokens[:, 1:]
 
 
-def classifier() -> tuple[Any, Tensor, Tensor]:
+def classifier(positions: Any = "sinusoidal") -> tuple[Any, Tensor, Tensor]:
     model = TextClassifier(
-        50, 12, classes=4, width=16, heads=2, layers=2, feedforward_width=32, dropout=0.0
-    )
+        50, 12, classes=4, width=16, heads=2, layers=2, feedforward_width=32, dropout=0.0,
+        positions=positions,
+    )  # fmt: skip
     return model, torch.randint(1, 50, (SAMPLES, 12)), torch.tensor([0, 1, 3])
 
 
-def lstm() -> tuple[Any, Tensor, Tensor]:
-    model = Recurrent("lstm", 10, 6, width=12, layers=2, targets=2)
+def lstm(kind: Any = "lstm") -> tuple[Any, Tensor, Tensor]:
+    model = Recurrent(kind, 10, 6, width=12, layers=2, targets=2)
     return model, torch.randn(SAMPLES, 6, 10), torch.randn(SAMPLES, 2)
 
 
 def gru() -> tuple[Any, Tensor, Tensor]:
-    model = Recurrent("gru", 10, 6, width=12, layers=2, targets=2)
-    return model, torch.randn(SAMPLES, 6, 10), torch.randn(SAMPLES, 2)
+    return lstm("gru")
 
 
 def series_transformer() -> tuple[Any, Tensor, Tensor]:
@@ -60,14 +63,11 @@ def resnet50() -> tuple[Any, Tensor, Tensor]:
     return ResNet(50, 4, 33), torch.randn(SAMPLES, 3, 33, 33), torch.tensor([0, 1, 3])
 
 
-ALL = pytest.mark.parametrize(
-    "make", [mlp, gpt2, classifier, lstm, gru, series_transformer, resnet18]
-)
+MODELS = [mlp, gpt2, classifier, lstm, gru, series_transformer, resnet18]
+ALL = pytest.mark.parametrize("make", MODELS)
 
 
-@pytest.mark.parametrize(
-    "make", [mlp, gpt2, classifier, lstm, gru, series_transformer, resnet18, resnet50]
-)
+@pytest.mark.parametrize("make", [*MODELS, resnet50])
 def test_declared_flops_are_what_torch_counts(make: Any) -> None:
     model, x, target = make()
     with unfused():
@@ -226,3 +226,94 @@ def test_a_model_too_small_for_its_data_says_so() -> None:
         model.check_data({"vocabulary_size": 50, "sequence_length": 17})
     with pytest.raises(ValueError, match=r"model\.features: found 10; allowed: 50"):
         Mlp(10, [4], 2).check_data({"features": 50, "targets": 2})
+
+
+def learned_positions() -> tuple[Any, Tensor, Tensor]:
+    return classifier("learned")
+
+
+IN_STAGES = pytest.mark.parametrize("make", [gpt2, mlp, classifier, learned_positions])
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3])
+@IN_STAGES
+def test_stages_one_after_another_are_the_model(make: Any, stages: int) -> None:
+    model, x, _ = make()
+    if isinstance(model, TextClassifier):
+        x[0, 5:] = 0
+    hidden = x
+    for stage in split(model.pipeline_units(), stages):
+        hidden = stage(hidden, x)
+    torch.testing.assert_close(hidden, model(x), rtol=0, atol=0)
+
+
+@IN_STAGES
+def test_stages_hold_the_model_s_own_parameters_and_all_of_them(make: Any) -> None:
+    model, _, _ = make()
+    held = {id(p) for stage in split(model.pipeline_units(), 2) for p in stage.parameters()}
+    assert held == {id(p) for p in model.parameters()}
+
+
+@IN_STAGES
+def test_the_costs_of_the_units_are_the_model_s_operations(make: Any) -> None:
+    model, _, _ = make()
+    assert sum(u.flops for u in model.pipeline_units()) == model.flops_per_sample()
+
+
+def test_gpt2_shares_its_embedding_between_first_and_last_stage() -> None:
+    model, _, _ = gpt2()
+    first, last = split(model.pipeline_units(), 2)
+    shared = {id(p) for p in first.parameters()} & {id(p) for p in last.parameters()}
+    assert shared == {id(model.token_embedding.weight)}
+
+
+def test_the_output_layer_of_gpt2_counts_for_the_balance() -> None:
+    with torch.device("meta"):
+        model = Gpt2(50304, 1024, layers=12, heads=12, width=768)
+    units = model.pipeline_units()
+    costs = [u.flops for u in units]
+    first, second = balance(costs, 2)
+    assert len(first) == 9  # the embedding and 8 blocks; 4 blocks and the output layer
+    assert sum(costs[i] for i in first) == pytest.approx(sum(costs) / 2, rel=0.1)
+    assert list(second)[-1] == len(units) - 1
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 4])
+def test_no_other_cut_makes_the_dearest_stage_cheaper(stages: int) -> None:
+    costs = [0.0, 3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0]
+    found = balance(costs, stages)
+    assert [i for one in found for i in one] == list(range(len(costs)))
+    assert all(len(one) for one in found)
+    every = itertools.combinations(range(1, len(costs)), stages - 1)
+    best = min(
+        max(sum(costs[a:b]) for a, b in itertools.pairwise((0, *cuts, len(costs))))
+        for cuts in every
+    )
+    assert max(sum(costs[i] for i in one) for one in found) == best
+
+
+def test_more_stages_than_units_are_refused() -> None:
+    model, _, _ = mlp()
+    with pytest.raises(ValueError, match=r"stages: found 5; allowed: 1 to 3 for this model"):
+        split(model.pipeline_units(), 5)
+
+
+def test_models_say_themselves_what_they_can() -> None:
+    can = []
+    for make in (gpt2, mlp, classifier, lstm):
+        model, _, _ = make()
+        can.append((isinstance(model, SplitsIntoStages), isinstance(model, SplitsMatrices)))
+    assert can == [(True, True), (True, False), (True, True), (False, False)]
+
+
+@pytest.mark.parametrize("make", [gpt2, classifier])
+def test_every_matrix_of_the_blocks_is_cut_once(make: Any) -> None:
+    model, _, _ = make()
+    cuts = model.tensor_cuts()
+    named = [*cuts.fused_qkv, *cuts.outputs, *cuts.inputs]
+    linear = [
+        name
+        for name, part in model.named_modules()
+        if isinstance(part, nn.Linear) and name != "head"
+    ]
+    assert sorted(named) == sorted(linear)

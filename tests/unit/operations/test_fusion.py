@@ -41,11 +41,6 @@ def test_it_is_what_a_plain_loop_gives(dtype: str) -> None:
     torch.testing.assert_close(fused, torch.cat(expected, dim=-1))
 
 
-def test_the_reference_size() -> None:
-    data = SensorStreams([30, 100, 200], [512, 64, 12], targets=50, samples=4)
-    assert Fusion()(data.train.__getitems__([0, 1, 2, 3])).shape == (4, 50, 588)
-
-
 def test_the_ends_are_held() -> None:
     stream = torch.tensor([[[1.0], [3.0]]])
     times = torch.tensor([[0.0, 1.0]])

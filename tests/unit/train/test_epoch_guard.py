@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from scalewise.records import CellFolder
+from scalewise.records import CellFolder, DeviceInfo
 from scalewise.train import experiment
-from scalewise.train.recording.step_timer import StepTimer
+from scalewise.train.recording import CellRecorder
 
 
 class RunsDry(pl.LightningModule):
@@ -40,7 +40,7 @@ def _quiet() -> Iterator[None]:
 
 
 def test_a_step_that_raises_stop_iteration_fails(tmp_path: Path) -> None:
-    timer = StepTimer(CellFolder(tmp_path))
+    recorder = CellRecorder(CellFolder(tmp_path), DeviceInfo("cpu", "cpu"))
     trainer = pl.Trainer(
         accelerator="cpu",
         max_epochs=1,
@@ -48,11 +48,11 @@ def test_a_step_that_raises_stop_iteration_fails(tmp_path: Path) -> None:
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[timer],
+        callbacks=[recorder],
     )
     loader = DataLoader(TensorDataset(torch.zeros(8, 2)), batch_size=2)
     with pytest.raises(RuntimeError, match="training_step raised StopIteration") as caught:
         trainer.fit(RunsDry(), loader)
-    timer.close()
+    recorder.abandon()
     assert isinstance(caught.value.__cause__, StopIteration)
     assert trainer.global_step == 2

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
-from scalewise.train.monitor import say_begin
+from scalewise.train.monitor import warn_of_short_fit
 
 
 @pytest.mark.parametrize("warmup", [0, 1, 3, 10, 100])
 @pytest.mark.parametrize("planned", range(1, 40))
 def test_the_advice_to_a_short_fit_silences_the_warning(
-    caplog: pytest.LogCaptureFixture, tmp_path: Path, warmup: int, planned: int
+    caplog: pytest.LogCaptureFixture, warmup: int, planned: int
 ) -> None:
-    say_begin(tmp_path, warmup, planned)
+    warn_of_short_fit(planned, warmup)
     said = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert bool(said) is (planned < warmup + 10)
     if not said:
@@ -27,5 +26,5 @@ def test_the_advice_to_a_short_fit_silences_the_warning(
         return
     assert 1 <= int(advised[1]) < warmup
     caplog.clear()
-    say_begin(tmp_path, int(advised[1]), planned)
+    warn_of_short_fit(planned, int(advised[1]))
     assert not [r for r in caplog.records if r.levelname == "WARNING"]

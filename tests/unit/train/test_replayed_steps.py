@@ -24,7 +24,7 @@ from scalewise.config import LoaderConfig
 from scalewise.datasets.contract import TensorPairs
 from scalewise.models.mlp import Mlp
 from scalewise.records import CellFolder, DeviceInfo, read_metrics, read_shard, read_steps
-from scalewise.train.data import train_loader
+from scalewise.train.data import GlobalBatchSampler, make_loader
 from scalewise.train.execution import ExperimentModule, trim
 from scalewise.train.execution.cudagraph import CaptureError, Graph, Marker
 from scalewise.train.execution.replay import ReplayedSteps
@@ -134,7 +134,8 @@ class Run:
             self.steps = ReplayedSteps(self.trainer, self.recorder, steps_per_batch, EAGER, device)
             loop: Any = self.trainer.fit_loop.epoch_loop
             loop.automatic_optimization, loop.advance = self.steps, self.steps.advance
-        loader = train_loader(data, LoaderConfig(), BATCH, 0, 1, 7, "cpu", steps_per_batch)
+        sampler = GlobalBatchSampler(SIZE, BATCH, 0, 1, 7, steps_per_batch)
+        loader = make_loader(data, sampler, LoaderConfig(), "cpu")
         self.trainer.fit(self.module, loader)
         self.planned = planned_steps(self.trainer)
         self.summary = self.recorder.close(self.trainer, self.module)

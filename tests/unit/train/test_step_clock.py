@@ -18,7 +18,7 @@ from scalewise.train.recording import Mark, step_clock
 from scalewise.train.recording.step_clock import StepClock
 from scalewise.train.recording.step_phases import (
     DEVICE_MARKS,
-    MarkedReplays,
+    Replays,
     device_phases_ms,
     host_phases_ms,
     replay_rows,
@@ -254,7 +254,7 @@ def test_rows_of_several_batches_of_replays_are_made_together_as_one_by_one(
             replays.first_step, replays.epoch, replays.samples = first, first // 3, 8 + first
             replays.untimed = max(0, 4 - first)
             clock.finish_replays(replays)
-        replayed = [one for one in clock._finished if isinstance(one, MarkedReplays)]
+        replayed = [one for one in clock._finished if isinstance(one, Replays)]
         together = replay_rows(replayed, anatomy)
         one_by_one = np.concatenate([replay_rows([one], anatomy) for one in replayed])
         assert together.tobytes() == one_by_one.tobytes()

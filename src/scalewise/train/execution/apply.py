@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -13,19 +13,12 @@ import torch
 from scalewise.config import CellConfig, ConfigError
 from scalewise.records import ExecutionRecord
 from scalewise.train.execution.fast_loop import LeanSteps
-from scalewise.train.execution.layers import (
-    Compiled,
-    checkpoint_blocks,
-    compiled_graphs,
-    graph_breaks,
-)
+from scalewise.train.execution.layers import Compiled, checkpoint_blocks
 from scalewise.train.execution.module import ExperimentModule
 from scalewise.train.execution.replay import ReplayedSteps
-from scalewise.train.recording import on_stream
-
-if TYPE_CHECKING:
-    from scalewise.train import RankContext
-    from scalewise.train.recording import CellRecorder
+from scalewise.train.rank import RankContext
+from scalewise.train.recording import CellRecorder, on_stream
+from scalewise.train.torch_internals import compiled_graphs, graph_breaks
 
 
 class Execution:

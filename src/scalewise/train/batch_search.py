@@ -52,7 +52,7 @@ RESOLUTION = 16
 
 @dataclass(frozen=True)
 class OwnTrial:
-    """What came of a size on one rank."""
+    """The outcome of a size on one rank."""
 
     fits: bool
     peak_allocated_mib: float | None = None
@@ -203,7 +203,7 @@ def search(attempt: Callable[[int], OwnTrial], team: Team, first: int, most: int
 
 
 def _together(size: int, own: OwnTrial, team: Team) -> BatchTrial:
-    """What came of ``size`` on all ranks. Every rank gets the same answer."""
+    """The outcome of ``size`` on all ranks. Every rank gets the same answer."""
     failed = [0.0] * team.size
     failed[team.rank] = float(not own.fits)
     figures = (own.peak_allocated_mib, own.step_time_ms, own.peak_rss_mib)

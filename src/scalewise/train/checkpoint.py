@@ -73,7 +73,7 @@ class Restarts:
         self._paced = config.every_n_steps is not None
 
     def fit_arguments(self) -> dict[str, Any]:
-        """What ``Trainer.fit`` needs to start from the last checkpoint."""
+        """Arguments with which ``Trainer.fit`` starts from the last checkpoint."""
         if self._from is None:
             return {}
         path = str(self._from[0] / "trainer.ckpt")
@@ -218,7 +218,7 @@ _PLAIN: list[Any] = [
     DictConfig, ListConfig, AnyNode, BooleanNode, BytesNode, FloatNode, IntegerNode, PathNode,
     StringNode,
 ]  # fmt: skip
-"""What hyper-parameters may be made of beside what torch allows: to load them runs no code."""
+"""Classes of hyper-parameters allowed beside torch's own: to load them runs no code."""
 
 
 def check_trust(cell: Path, checkpoint: Path, rank: int) -> None:

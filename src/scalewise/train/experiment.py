@@ -208,7 +208,7 @@ class EmptyEpochGuard(pl.Callback):
 
 
 def nothing_trained(data_name: str) -> str:
-    """What to say of data without a single batch."""
+    """The message for data without a single batch."""
     return (
         f"dataset: no batch came from {data_name}, so nothing was trained; allowed: "
         "one batch or more for every rank (has it fewer samples than one batch, and drop_last?)"

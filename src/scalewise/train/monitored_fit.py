@@ -49,7 +49,7 @@ _PEER_IS_GONE = re.compile(r"Connection (reset|closed) by peer|remote process ex
 
 
 class FitRecords:
-    """What rank 0 writes of a fit for all ranks; :meth:`break_off` alone is for any of them.
+    """Records that rank 0 writes for all ranks; :meth:`break_off` alone is for any of them.
 
     Args:
         folder: the run's, inside that of the sweep which the runs of a script form.
@@ -257,7 +257,7 @@ def describe_fit(
         },
         "precision": {"name": _precision_name(trainer)},
         "execution": {"name": "eager"},
-        # Of each process; None where the loader has a batch sampler of its own.
+        # Per process; None where the loader has a batch sampler of its own.
         "batch_size": batch_size if isinstance(batch_size, int) else None,
         # Lightning's -1 is no limit, which scalewise's configurations write as null.
         "max_steps": None if trainer.max_steps == -1 else trainer.max_steps,
@@ -287,7 +287,7 @@ def _precision_name(trainer: pl.Trainer) -> str:
 
 
 def _tf32_is_on() -> bool:
-    """Of matrix products. Once a script has used torch's newer switch, reading the older raises."""
+    """Whether matrix products may use tf32. Reading torch's older switch raises after the newer."""
     newer = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
     return bool(torch.backends.cuda.matmul.allow_tf32) if newer is None else newer == "tf32"
 
@@ -299,8 +299,10 @@ def config_id(config: Mapping[str, Any], world_size: int) -> str:
 
 
 def _source_sha256(module: pl.LightningModule) -> str | None:
-    """Of the classes that are the user's own, from the module down to its layers; None where a
-    source cannot be read (typed into an interpreter)."""
+    """Hash of the user's own classes, from the module down to its layers.
+
+    None where a source cannot be read (typed into an interpreter).
+    """
     own = {
         base
         for part in module.modules()

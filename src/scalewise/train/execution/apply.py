@@ -34,7 +34,7 @@ class Execution:
         self._details: dict[str, Any] = {}
 
     def change(self, module: pl.LightningModule) -> None:
-        """What has to happen to the module before a Trainer sees it. Raises ConfigError."""
+        """Change the module before a Trainer sees it. Raises ConfigError."""
         if self._config.activation_checkpointing:
             network = getattr(module, "network", module)
             try:
@@ -99,7 +99,7 @@ class Execution:
         torch.cuda.current_stream().wait_stream(stream)
 
     def record(self) -> ExecutionRecord:
-        """What became of it."""
+        """How the steps were really executed; asked when training is over."""
         config, replayed, compiled = self._config, self._replayed, self._compiled
         if compiled is not None and replayed is None:
             return ExecutionRecord(
@@ -121,7 +121,7 @@ class Execution:
         )  # fmt: skip
 
     def _known_obstacle(self, module: pl.LightningModule) -> str | None:
-        """What stands against replaying before anything is built."""
+        """The reason against replaying that is known before anything is built, if any."""
         cell = self._cell
         if not isinstance(module, ExperimentModule):
             return (

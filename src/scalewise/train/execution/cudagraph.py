@@ -111,7 +111,7 @@ def _takes_tensor_rate(optimizer: torch.optim.Optimizer) -> bool:
 
 
 class HostState:
-    """What Python keeps between steps: plain values of modules and optimizer, host tensors."""
+    """Values that Python keeps between steps: plain ones of modules and optimizer, host tensors."""
 
     def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self._module = module
@@ -120,7 +120,7 @@ class HostState:
         self._before = self._values()
 
     def change(self) -> str | None:
-        """What has changed since this was made, in words; None if nothing has."""
+        """The first value that has changed since this was made, in words; None if none has."""
         now = self._values()
         for name, value in now.items():
             if name not in self._before or self._before[name] != value:
@@ -180,7 +180,7 @@ class Marker(Protocol):
 
 
 class CudaCapture:
-    """What capturing needs of the current GPU; tests stand in for it on a CPU."""
+    """The current GPU, as capturing needs it; tests stand in for it on a CPU."""
 
     kind = "cuda"
 

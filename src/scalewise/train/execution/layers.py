@@ -1,4 +1,4 @@
-"""What is changed inside a module before training: checkpointed blocks, compiling, fp8."""
+"""Changes inside a module before training: checkpointed blocks, compiling, fp8."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _once_counted(norms: list[_BatchNorm]) -> Iterator[None]:
 
 
 class Compiled:
-    """What ``torch.compile`` made of one module, and how long that took.
+    """A module through ``torch.compile``, and how long compiling took.
 
     Compiling happens in the first steps, when the shapes are known: :attr:`seconds` is the time
     of the calls that compiled, forward only; what backward takes is in the first step's row.
@@ -127,7 +127,7 @@ def apply_precision(config: PrecisionConfig) -> None:
 
 
 _MULTIPLE = 16
-"""What both widths of a matrix must be multiples of for ``torch._scaled_mm``."""
+"""Both widths of a matrix must be multiples of it for ``torch._scaled_mm``."""
 
 
 def multiply_in_fp8(module: nn.Module, rank: RankContext) -> None:

@@ -86,7 +86,7 @@ class ExperimentModule(CheapHookNames, pl.LightningModule):
 
 
 def held_parameters(network: nn.Module) -> list[Any]:
-    """What the optimizer gets: the named parameters of which this rank holds something.
+    """Named parameters of which this rank holds something, for the optimizer.
 
     An update of many parameters at once takes DTensors or plain tensors, not both: where a model
     has both they come as two groups.

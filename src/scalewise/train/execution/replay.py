@@ -327,7 +327,7 @@ class ReplayedSteps(LeanSteps):
             self._ahead.popleft().synchronize()
 
     def _whole_step(self, batch: Batch) -> Tensor:
-        """What :meth:`LeanSteps.run` does, without a word to anybody."""
+        """Do what :meth:`LeanSteps.run` does, without a word to anybody."""
         trainer = self.trainer
         module, optimizer = trainer.lightning_module, trainer.optimizers[0]
         loss = trainer.strategy.training_step(tuple(batch), 0)

@@ -34,7 +34,7 @@ class GradientHook:
 
 
 PLAIN = GradientHook(allreduce_hook, None, lambda bucket: bucket.buffer().nbytes)
-"""What DDP does without any hook: an all-reduce of the bucket as it is."""
+"""DDP's own way without any hook: an all-reduce of the bucket as it is."""
 
 
 class GradientTraffic:
@@ -55,7 +55,7 @@ class GradientTraffic:
         self._rounds = self._payload_bytes = self._unsized = 0
 
     def size(self, all_bytes: int, buckets: int) -> None:
-        """What one reduction sends, where it is not counted bucket by bucket."""
+        """Learn how much one reduction sends, where it is not counted bucket by bucket."""
         self.bucket_bytes, self.buckets = all_bytes, buckets
         unsized, self._unsized = self._unsized, 0
         self.repeat(unsized)

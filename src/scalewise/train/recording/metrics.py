@@ -63,7 +63,7 @@ class MetricsRecorder:
         self._steps = steps
         self._pending: deque[_Pending] = deque()
         self._losses: list[tuple[Tensor, int]] = []
-        """Of the step's batches so far, each with the samples it is the mean of."""
+        """Losses of the step's batches so far, each with the samples it is the mean of."""
         self._writer: MetricsWriter | None = None
         self._earlier: Path | None = None
         self._side_stream: torch.cuda.Stream | None = None
@@ -114,7 +114,7 @@ class MetricsRecorder:
 
     def end_batch(self, trainer: pl.Trainer, outputs: Any) -> None:
         """A batch is done; the step timer has counted it."""
-        # Of every step: which of them ends the epoch, and so has a row, is known only at its end.
+        # Kept for every step: only its end shows whether it ends the epoch, and so has a row.
         loss = loss_of(outputs)
         if loss is not None:
             self._losses.append((loss.detach(), self._steps.batch_samples))
@@ -181,7 +181,7 @@ def loss_weights(samples: Sequence[int], accumulate: int) -> tuple[float, ...]:
 
 
 def _learning_rate(trainer: pl.Trainer) -> dict[str, float | None]:
-    """Of the first optimizer's first group, as a metric; none where there is no such thing.
+    """The rate of the first optimizer's first group, as a metric; empty where there is none.
 
     A user's module may return no optimizer, in whose place Lightning puts one without groups.
     """

@@ -55,7 +55,7 @@ class DataShare:
     shard: int | None = None
     """Its number; ranks that share one feed the same samples. None: a part of its own."""
     sizes: BatchSizes | None = None
-    """Of all parts of a batch; None: all as large as this one."""
+    """Sizes of all parts of a batch; None: all as large as this one."""
 
     def global_samples(self, samples: int, world_size: int) -> int:
         """Different samples that all ranks have fed together when this one has fed ``samples``."""

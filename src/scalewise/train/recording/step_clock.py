@@ -86,7 +86,7 @@ class StepClock:
         self._batches.append(self._batch)
 
     def resume_step(self) -> None:
-        """What passed since the batch before, of a step that goes on, belongs to no step.
+        """Leave out of a step that goes on the time since its batch before.
 
         On the host its batches so far move up to now, and its start with them, so that its phases
         still add up to it. On the device the gap is taken off when the events are read.

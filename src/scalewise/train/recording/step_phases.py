@@ -188,7 +188,7 @@ class MarkedBatch:
 
 
 class _Marked:
-    """What is over when the device has reached the last mark of its last batch."""
+    """Steps that are over when the device has reached the last mark of their last batch."""
 
     __slots__ = ()
     batches: list[MarkedBatch]
@@ -254,7 +254,7 @@ class Replays(_Marked):
     first_step: int = 0
     epoch: int = 0
     samples: int = 0
-    """Of each step."""
+    """Samples of each step."""
     untimed: int = 0
     """Steps at the front that are flagged as warm-up."""
 

@@ -52,11 +52,11 @@ class StepTimer:
         self.steps_without_loss: int | None = None
         """Steps of this try that left no gradient; None where a step owes nobody a loss."""
         self.batch_shape: tuple[int, ...] | None = None
-        """Of the first tensor of the first batch."""
+        """Shape of the first tensor of the first batch."""
         self.batch_samples = 0
-        """Of the batch before; 0 where they could not be counted."""
+        """Samples of the batch before; 0 where they could not be counted."""
         self.samples_per_step = 0
-        """Of the step before, or of each that was replayed last."""
+        """Samples of the step before, or of each that was replayed last."""
         self.listens = True
         """Whether DDP's gradients are watched from the start; :meth:`listen` does it later."""
         ready = functools.partial(self.mark, Mark.LAST_BUCKET)
@@ -74,7 +74,7 @@ class StepTimer:
 
     @property
     def largest_samples(self) -> int:
-        """Of the recorded steps, the samples of the one that fed most."""
+        """Samples of the recorded step that fed most."""
         return self._writer.largest_samples if self._writer is not None else 0
 
     @property
@@ -83,7 +83,7 @@ class StepTimer:
         return self.steps - self.first_step
 
     def leave_out(self) -> None:
-        """What passed since the last step belongs to none: the next one begins now."""
+        """Begin the next step now: the time since the last one belongs to none."""
         if self._clock is not None:
             self._clock.begin()
 
@@ -216,7 +216,7 @@ class StepTimer:
 
     @contextlib.contextmanager
     def unseen(self) -> Iterator[None]:
-        """What runs in here leaves no marks: a capture records what others will see replayed."""
+        """Take no marks in here: a capture records what others will see replayed."""
         assert self._clock is not None
         self._clock.paused = True
         try:
@@ -234,7 +234,7 @@ class StepTimer:
             self._clock.begin()
 
     def communication(self, strategy: Strategy) -> CommunicationRecord | None:
-        """What this rank gave to collectives in the timed steps; call it after the last."""
+        """Payloads of this rank in the timed steps; call it after the last."""
         timed_steps = self.own_steps - self.warmup_steps
         own = getattr(strategy, "communication", None)
         if own is not None:

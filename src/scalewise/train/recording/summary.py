@@ -1,4 +1,4 @@
-"""What a rank says of itself when its fit has ended, from the live objects and its records."""
+"""Summary of a rank whose fit has ended, from the live objects and its records."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def _peak_rss_mib() -> float:
 
 
 def _counted(module: pl.LightningModule) -> dict[str, float]:
-    """What a forward-only operation counted while it ran."""
+    """Counts that a forward-only operation kept while it ran."""
     network = getattr(module, "network", None)
     return network.counts() if isinstance(network, Operation) else {}
 

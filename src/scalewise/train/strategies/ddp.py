@@ -32,7 +32,7 @@ from scalewise.train.torch_internals import GradBucket, copy_all
 
 @dataclass(frozen=True)
 class Setting:
-    """What a strategy is built for, on one rank."""
+    """The rank and the cell that a strategy is built for."""
 
     device_kind: DeviceKind
     rank: int
@@ -47,7 +47,7 @@ class Setting:
 
 
 def group_arguments(config: ProcessGroupConfig, setting: Setting) -> dict[str, Any]:
-    """What Lightning makes the process group with: backend and ``sweep.collective_timeout_s``.
+    """Lightning's arguments for the process group: backend and ``sweep.collective_timeout_s``.
 
     Raises ValueError for NCCL without GPUs.
     """
@@ -107,7 +107,7 @@ class OwnStreamDDP(DDPStrategy):
 
 
 def _buffers_argument() -> str:
-    """What this torch calls "send buffers before each forward": 2.12 renamed it."""
+    """This torch's name of "send buffers before each forward": 2.12 renamed it."""
     known = inspect.signature(DistributedDataParallel).parameters
     return "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
 

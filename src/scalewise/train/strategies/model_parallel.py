@@ -48,9 +48,9 @@ class DividedStrategy(DDPStrategy):
     """
 
     steps_class: ClassVar[type[LeanSteps]] = LeanSteps
-    """What ``train.lean`` runs a step with."""
+    """The class that runs a step, see ``fast_loop.trim``."""
     hidden: ClassVar[Mapping[str, str]] = {}
-    """What the records cannot hold under this strategy, and why."""
+    """Figures that the records cannot hold under this strategy, each with a reason."""
 
     def __init__(self, config: DividedConfig, setting: Setting) -> None:
         super().__init__(**group_arguments(config, setting))

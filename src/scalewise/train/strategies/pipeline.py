@@ -319,6 +319,6 @@ def _hollow(network: nn.Module, keep: nn.Module) -> None:
 
 
 def without_outputs(schedule: Any) -> dict[str, bool]:
-    """What tells ``schedule.step`` not to join the outputs, where this torch can be told."""
+    """The argument with which ``schedule.step`` joins no outputs, where this torch has one."""
     known = "return_outputs" in inspect.signature(schedule.step).parameters
     return {"return_outputs": False} if known else {}

@@ -39,7 +39,7 @@ class UnwrappedReplicas(DDPStrategy):
         yield  # there is no reduction in a backward that could be put off
 
     def communication(self, timed_steps: int) -> CommunicationRecord | None:
-        """What was sent in the last ``timed_steps`` optimizer steps; None for nothing."""
+        """Payloads of the last ``timed_steps`` optimizer steps; None where nothing was sent."""
         return None
 
 
@@ -128,7 +128,7 @@ def average(tensors: Sequence[Tensor], world_size: int) -> int:
 
 
 def _averaged(module: Any) -> list[Tensor]:
-    """What the ranks have the mean of: trained parameters, and statistics of batches."""
+    """Tensors that are averaged over the ranks: trained parameters, and statistics of batches."""
     parameters = [p.detach() for p in module.parameters() if p.requires_grad]
     return parameters + [b for b in module.buffers() if b.is_floating_point()]
 

@@ -182,7 +182,7 @@ def one_fit(
     from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 
     from scalewise.records import CellFolder, read_steps
-    from scalewise.train.recording.step_timer import StepTimer
+    from scalewise.train.recording import CellRecorder
 
     torch.manual_seed(cell.seed)
     module, loader = parts(cell, rank)
@@ -191,18 +191,18 @@ def one_fit(
     delay_loader(loader, inject)
 
     class Late(pl.Callback):
-        """Comes before the step timer: between the end of the reduction and its mark."""
+        """Comes before the recorder: between the end of the reduction and its mark."""
 
         def on_after_backward(self, *args: Any) -> None:
             inject("exposed_comm")
 
     with tempfile.TemporaryDirectory() as folder:
-        timer = StepTimer(CellFolder(folder))
+        recorder = CellRecorder(CellFolder(folder), rank.device)
         trainer = pl.Trainer(
             accelerator="gpu" if rank.device.kind == "cuda" else "cpu", devices=rank.world_size,
             strategy="ddp" if rank.world_size > 1 else "auto",
             max_steps=CYCLE * (len(plan) + 1), max_epochs=-1,
-            precision=cell.precision.lightning, callbacks=[Late(), timer],
+            precision=cell.precision.lightning, callbacks=[Late(), recorder],
             logger=False, plugins=[LightningEnvironment()], enable_checkpointing=False,
             enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
         )  # fmt: skip
@@ -210,8 +210,7 @@ def one_fit(
         # and so for the delayed rank, outside of any phase of ours.
         trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
         trainer.fit(module, loader)
-        timer.drain(wait=True)
-        timer.close()
+        recorder.close(trainer, module)
         series = read_steps(CellFolder(folder).steps_path(rank.rank), rank.rank)
     columns = {name: series.column(name, timeline) for name in (*PHASES, "step")}
     steps = [{name: float(c[i]) for name, c in columns.items()} for i in range(len(series))]

@@ -126,7 +126,7 @@ def take_turns(turns: Turns) -> None:
     from scalewise.train.recording import Mark
     from scalewise.train.recording.step_timer import StepTimer
 
-    ended = StepTimer.on_train_batch_end
+    ended = StepTimer.end_batch
 
     def and_switch(timer: Any, *args: Any) -> None:
         ended(timer, *args)
@@ -149,7 +149,7 @@ def take_turns(turns: Turns) -> None:
         if which == Mark.OPTIMIZER_END:
             mark(which)
 
-    StepTimer.on_train_batch_end = and_switch  # type: ignore[method-assign]
+    StepTimer.end_batch = and_switch  # type: ignore[method-assign]
 
 
 def summarise(workload: str, ranks: int, pairs: list[tuple[float, float]]) -> dict[str, Any]:

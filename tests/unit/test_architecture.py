@@ -85,6 +85,16 @@ def imported(path: Path) -> Iterator[str]:
         waiting += ast.iter_child_nodes(node)
 
 
+def test_private_modules_of_torch_are_used_in_one_file() -> None:
+    private = re.compile(r"\btorch(\.\w+)*\._(C|dynamo|inductor|functorch)\b|\bdistributed_c10d\b")
+    users = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        if private.search(path.read_text(encoding="utf-8"))
+    }
+    assert users == {"train/torch_internals.py"}
+
+
 @pytest.mark.parametrize("room", ["host", "records", "analysis", "report"])
 def test_importing_a_light_room_loads_nothing_heavy(room: str) -> None:
     modules = [

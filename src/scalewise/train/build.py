@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,53 +14,57 @@ from torch.utils.data import DataLoader
 
 from scalewise.config import CellConfig, ConfigError, instantiate
 from scalewise.operations import Operation
-from scalewise.train.data import train_loader, validation_loader
+from scalewise.train.data import (
+    GlobalBatchSampler,
+    ShardBatchSampler,
+    UnevenBatchSampler,
+    make_loader,
+)
 from scalewise.train.execution import ExperimentModule, OperationModule, multiply_in_fp8
 from scalewise.train.rank import RankContext
 from scalewise.train.recording import BatchSizes, DataShare
 
 
 def build_module(cell: CellConfig, rank: RankContext) -> pl.LightningModule:
-    """The cell's model as a LightningModule, in the cell's number format."""
-    module = _lightning_module(cell, rank)
-    if cell.precision.fp8:
-        multiply_in_fp8(module, rank)
-    return module
+    """The cell's model as a LightningModule, in the cell's number format.
 
-
-def _lightning_module(cell: CellConfig, rank: RankContext) -> pl.LightningModule:
-    """A user's own as it is, any other model wrapped."""
+    A user's own LightningModule stays as it is, any other model is wrapped.
+    """
     model = instantiate("model", cell.model)
-    if isinstance(model, pl.LightningModule):
-        return model
+    module: pl.LightningModule
     if not isinstance(model, nn.Module):
         raise ConfigError(
             f"model._target_: {cell.model.target} built a {type(model).__name__}; "
             "allowed: a LightningModule, or an nn.Module with loss(output, target)"
         )
-
-    if isinstance(model, Operation):
+    if isinstance(model, pl.LightningModule):
+        module = model
+    elif isinstance(model, Operation):
         if cell.strategy.kind not in ("single", "ddp"):
             raise ConfigError(
                 f"strategy: found {cell.strategy.name} with model={cell.model.name}, which only "
                 "runs forward; allowed: single, ddp"
             )
-        return OperationModule(model)
+        module = OperationModule(model)
+    else:
+        try:
+            module = ExperimentModule(model, functools.partial(_build_optimizer, cell, rank))
+        except ValueError as error:
+            raise ConfigError(f"model.{error}") from error
+    if cell.precision.fp8:
+        multiply_in_fp8(module, rank)
+    return module
 
-    def optimizer(parameters: Any) -> torch.optim.Optimizer:
-        kind = {"device_kind": rank.device.kind}
-        built = instantiate("optimizer", cell.optimizer, kind, params=parameters)
-        if not isinstance(built, torch.optim.Optimizer):
-            raise ConfigError(
-                f"optimizer._target_: {cell.optimizer.target} built a {type(built).__name__}; "
-                "allowed: a torch.optim.Optimizer"
-            )
-        return built
 
-    try:
-        return ExperimentModule(model, optimizer)
-    except ValueError as error:
-        raise ConfigError(f"model.{error}") from error
+def _build_optimizer(cell: CellConfig, rank: RankContext, parameters: Any) -> torch.optim.Optimizer:
+    kind = {"device_kind": rank.device.kind}
+    built = instantiate("optimizer", cell.optimizer, kind, params=parameters)
+    if not isinstance(built, torch.optim.Optimizer):
+        raise ConfigError(
+            f"optimizer._target_: {cell.optimizer.target} built a {type(built).__name__}; "
+            "allowed: a torch.optim.Optimizer"
+        )
+    return built
 
 
 def brings_optimizer(module: pl.LightningModule) -> bool:
@@ -125,37 +130,23 @@ def build_data(
             f"dataset._target_: {cell.dataset.target} has no map-style training set; allowed: "
             "a torch Dataset, an object with .train and .validation, or a LightningDataModule"
         )
-    per_device = cell.per_device_batch_size(rank.world_size)
-    place = (
-        cell.strategy.data_shard(rank.rank, rank.world_size),
-        cell.strategy.data_shards(rank.world_size),
-    )
+    strategy, world = cell.strategy, rank.world_size
+    per_device = cell.per_device_batch_size(world)
+    place = (strategy.data_shard(rank.rank, world), strategy.data_shards(world))
+    data: dict[str, Any] = {}
     try:
-        loader = train_loader(
-            training,
-            cell.loader,
-            per_device,
-            *place,
-            cell.seed,
-            rank.device.kind,
-            steps_per_batch,
-            share.sizes if cell.strategy.UNEVEN else None,
-        )
+        sampler = GlobalBatchSampler(len(training), per_device, *place, cell.seed, steps_per_batch)
+        if strategy.UNEVEN:
+            assert share.sizes is not None
+            sampler = UnevenBatchSampler(len(training), share.sizes, place[0], cell.seed)
+        data["train_dataloaders"] = make_loader(training, sampler, cell.loader, rank.device.kind)
+        if validation is not None and cell.validation != "never":
+            scored = ShardBatchSampler(
+                len(validation), per_device, *place, strategy.SCORES_TOGETHER
+            )
+            data["val_dataloaders"] = make_loader(validation, scored, cell.loader, rank.device.kind)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    data: dict[str, Any] = {"train_dataloaders": loader}
-    if validation is not None and cell.validation != "never":
-        try:
-            data["val_dataloaders"] = validation_loader(
-                validation,
-                cell.loader,
-                per_device,
-                *place,
-                rank.device.kind,
-                cell.strategy.SCORES_TOGETHER,
-            )
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
     return data
 
 

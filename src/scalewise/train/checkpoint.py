@@ -35,50 +35,8 @@ from omegaconf.base import ContainerMetadata, Metadata
 
 from scalewise.config import CLOSE_IT, CheckpointConfig, ConfigError, untrusted_checkpoint
 from scalewise.records import CellFolder, Checkpoint, last_checkpoint, part_path, seal, untrusted
-from scalewise.train.rank import RankContext
+from scalewise.train.rank import RankContext, gathered
 from scalewise.train.recording import CellRecorder
-
-# Whether a checkpoint may be loaded: to unpickle one is to run what it says.
-
-
-_PLAIN: list[Any] = [
-    dict, int, list, Any, OrderedDict, defaultdict, PosixPath, Metadata, ContainerMetadata,
-    DictConfig, ListConfig, AnyNode, BooleanNode, BytesNode, FloatNode, IntegerNode, PathNode,
-    StringNode,
-]  # fmt: skip
-"""What hyper-parameters may be made of beside what torch allows: to load them runs no code."""
-
-
-def check_trust(cell: Path, checkpoint: Path, rank: int) -> None:
-    """Refuse to load what may run somebody else's code. Raises :class:`ConfigError`.
-
-    Both guards are needed: a file of plain values alone runs no code, but torch's sharded
-    checkpoints have no safe way to be read, and nobody is to choose the weights either.
-    """
-    why = untrusted(cell)
-    if why is not None:
-        raise ConfigError(untrusted_checkpoint(why, CLOSE_IT))
-    torch.serialization.add_safe_globals(_PLAIN)
-    for name in ("trainer.ckpt", f"rank{rank}.pt"):
-        why = _unsafe(checkpoint / name)
-        if why is not None:
-            raise ConfigError(untrusted_checkpoint(why, "hyper-parameters of plain values"))
-
-
-def _unsafe(path: Path) -> str | None:
-    """Why a file is not made of plain values and tensors alone; its tensors are not read."""
-    try:
-        found = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path))
-        if found:
-            return f"{path} holds {', '.join(found)} beside plain values and tensors"
-        # What torch does not build is not known before: a defaultdict with something in it.
-        torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-    except (ValueError, RuntimeError, UnpicklingError) as error:
-        advice, _, reason = str(error).partition("WeightsUnpickler error:")
-        said = (reason or advice).strip().partition("\n")[0]
-        return f"{path} cannot be loaded safely: {said}"
-    return None
-
 
 _PACE_STEPS = 10
 """Steps from which the pace is told, before the first checkpoint by time."""
@@ -115,7 +73,7 @@ class Restarts:
         self._paced = config.every_n_steps is not None
 
     def fit_arguments(self) -> dict[str, Any]:
-        """What ``Trainer.fit`` needs to start from the last checkpoint."""
+        """Arguments with which ``Trainer.fit`` starts from the last checkpoint."""
         if self._from is None:
             return {}
         path = str(self._from[0] / "trainer.ckpt")
@@ -135,8 +93,6 @@ class Restarts:
         loop.on_advance_end = on_advance_end
         if self._from is not None:
             self._go_on(trainer, loop, *self._from)
-
-    # Going on
 
     def _go_on(self, trainer: pl.Trainer, loop: Any, path: Path, checkpoint: Checkpoint) -> None:
         rank = self._rank.rank
@@ -166,8 +122,6 @@ class Restarts:
             advance(fetcher)
 
         loop.advance = first_advance
-
-    # Saving
 
     def _after_batch(self, trainer: pl.Trainer) -> None:
         steps = self._recorder.steps
@@ -201,7 +155,7 @@ class Restarts:
         metrics = self._recorder.metrics_so_far()
         if metrics is not None:
             shutil.copyfile(metrics, part / f"metrics{rank.rank}.jsonl")
-        samples = _of_all_ranks(steps.samples, rank.world_size)
+        samples = gathered(steps.samples, rank.world_size)
         # It ends with a barrier: after it, the files of every rank are there.
         trainer.save_checkpoint(part / "trainer.ckpt")
         if rank.is_first:
@@ -239,14 +193,6 @@ class SkippingBatches:
                 yield batch
 
 
-def _of_all_ranks(value: int, world_size: int) -> tuple[int, ...]:
-    if world_size == 1:
-        return (value,)
-    values: list[Any] = [None] * world_size
-    torch.distributed.all_gather_object(values, value)
-    return tuple(values)
-
-
 def _random_states() -> dict[str, Any]:
     numpy: dict[str, Any] = dict(np.random.get_state(legacy=False))
     words = numpy["state"]["key"].tolist()
@@ -265,3 +211,43 @@ def _restore_random(states: dict[str, Any]) -> None:
     torch.set_rng_state(states["torch"])
     if states["cuda"] is not None:
         torch.cuda.set_rng_state(states["cuda"])
+
+
+_PLAIN: list[Any] = [
+    dict, int, list, Any, OrderedDict, defaultdict, PosixPath, Metadata, ContainerMetadata,
+    DictConfig, ListConfig, AnyNode, BooleanNode, BytesNode, FloatNode, IntegerNode, PathNode,
+    StringNode,
+]  # fmt: skip
+"""Classes of hyper-parameters allowed beside torch's own: to load them runs no code."""
+
+
+def check_trust(cell: Path, checkpoint: Path, rank: int) -> None:
+    """Refuse to load what may run somebody else's code. Raises :class:`ConfigError`.
+
+    To unpickle a file is to run what it says. Both guards are needed: a file of plain values alone
+    runs no code, but torch's sharded checkpoints have no safe way to be read, and nobody is to
+    choose the weights either.
+    """
+    why = untrusted(cell)
+    if why is not None:
+        raise ConfigError(untrusted_checkpoint(why, CLOSE_IT))
+    torch.serialization.add_safe_globals(_PLAIN)
+    for name in ("trainer.ckpt", f"rank{rank}.pt"):
+        why = _unsafe(checkpoint / name)
+        if why is not None:
+            raise ConfigError(untrusted_checkpoint(why, "hyper-parameters of plain values"))
+
+
+def _unsafe(path: Path) -> str | None:
+    """Why a file is not made of plain values and tensors alone; its tensors are not read."""
+    try:
+        found = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path))
+        if found:
+            return f"{path} holds {', '.join(found)} beside plain values and tensors"
+        # What torch does not build is not known before: a defaultdict with something in it.
+        torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    except (ValueError, RuntimeError, UnpicklingError) as error:
+        advice, _, reason = str(error).partition("WeightsUnpickler error:")
+        said = (reason or advice).strip().partition("\n")[0]
+        return f"{path} cannot be loaded safely: {said}"
+    return None

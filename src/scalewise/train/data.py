@@ -10,9 +10,9 @@ from __future__ import annotations
 import functools
 import math
 from collections import deque
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,82 +20,6 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from scalewise.config import LoaderConfig
 from scalewise.train.recording import BatchSizes, on_stream
-
-# Data on the GPU before the step that needs them.
-
-
-def on_device(dataset: Dataset[Any], device: torch.device) -> Dataset[Any]:
-    """``dataset`` with all of its data in the memory of ``device``.
-
-    Raises ValueError for a data set that does not consist of tensors.
-    """
-    move = getattr(dataset, "to", None)
-    if not callable(move):
-        raise ValueError(
-            f"dataset.loader.device_resident: found true, but {type(dataset).__name__} has no "
-            "method to(device); allowed: a data set of tensors, or "
-            "dataset.loader.device_prefetch=2"
-        )
-    moved = move(device)
-    assert isinstance(moved, Dataset)
-    return moved
-
-
-class DevicePrefetchLoader(DataLoader[Any]):
-    """A loader whose batches are on the current GPU, copied ``ahead`` batches early.
-
-    Copies run on a stream of their own, beside the steps before them; the step's stream waits
-    for the copy of its batch and nothing else. They overlap with computing only where the
-    batches come in page-locked memory (``pin_memory=true``).
-    """
-
-    def __init__(self, ahead: int, *args: Any, **options: Any) -> None:
-        self.ahead = ahead
-        super().__init__(*args, **options)
-
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        device = torch.device("cuda", torch.cuda.current_device())
-        copying = torch.cuda.Stream(device)
-        coming: deque[tuple[Any, torch.cuda.Event]] = deque()
-        for batch in super().__iter__():
-            with on_stream(copying):
-                moved = _moved(batch, device)
-                done = torch.cuda.Event()
-                done.record(copying)
-            coming.append((moved, done))
-            if len(coming) > self.ahead:
-                yield _ready(*coming.popleft())
-        while coming:
-            yield _ready(*coming.popleft())
-
-
-def _moved(batch: Any, device: torch.device) -> Any:
-    if isinstance(batch, Tensor):
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, dict):
-        return {name: _moved(part, device) for name, part in batch.items()}
-    if isinstance(batch, (tuple, list)):
-        return type(batch)(_moved(part, device) for part in batch)
-    return batch
-
-
-def _ready(batch: Any, done: torch.cuda.Event) -> Any:
-    """``batch``, usable on the current stream: its memory is not reused before that is done."""
-    stream = torch.cuda.current_stream()
-    stream.wait_event(done)
-    _claim(batch, stream)
-    return batch
-
-
-def _claim(batch: Any, stream: torch.cuda.Stream) -> None:
-    if isinstance(batch, Tensor):
-        batch.record_stream(stream)
-    elif isinstance(batch, dict):
-        for part in batch.values():
-            _claim(part, stream)
-    elif isinstance(batch, (tuple, list)):
-        for part in batch:
-            _claim(part, stream)
 
 
 class GlobalBatchSampler(Sampler[list[int]]):
@@ -228,48 +152,10 @@ def collate(samples: Any) -> Any:
     return default_collate(samples) if isinstance(samples, list) else samples
 
 
-def train_loader(
-    dataset: Dataset[Any],
-    config: LoaderConfig,
-    per_rank: int,
-    rank: int,
-    world_size: int,
-    seed: int,
-    device_kind: str,
-    steps_per_batch: int = 1,
-    uneven: BatchSizes | None = None,
-) -> DataLoader[Any]:
-    """Batches of ``per_rank`` samples of this rank's share, ``steps_per_batch`` of them at once.
-
-    ``uneven`` are the samples each rank takes of a batch instead, where they differ.
-
-    Raises ValueError for data that are too few, or that cannot lie on the device.
-    """
-    size = len(cast(Sized, dataset))
-    sampler = GlobalBatchSampler(size, per_rank, rank, world_size, seed, steps_per_batch)
-    if uneven is not None:
-        sampler = UnevenBatchSampler(size, uneven, rank, seed)
-    return _loader(dataset, sampler, config, device_kind)
-
-
-def validation_loader(
-    dataset: Dataset[Any],
-    config: LoaderConfig,
-    batch_size: int,
-    rank: int,
-    world_size: int,
-    device_kind: str,
-    together: bool = False,
-) -> DataLoader[Any]:
-    """Every sample of this rank's share of ``dataset`` once; see :class:`ShardBatchSampler`."""
-    size = len(cast(Sized, dataset))
-    sampler = ShardBatchSampler(size, batch_size, rank, world_size, together)
-    return _loader(dataset, sampler, config, device_kind)
-
-
-def _loader(
+def make_loader(
     dataset: Dataset[Any], sampler: Sampler[list[int]], config: LoaderConfig, device_kind: str
 ) -> DataLoader[Any]:
+    """The batches of ``sampler``. Raises ValueError for data that cannot lie on the device."""
     workers: dict[str, Any] = {}
     if config.num_workers:
         workers = {
@@ -290,3 +176,77 @@ def _loader(
         collate_fn=collate,
         **workers,
     )
+
+
+def on_device(dataset: Dataset[Any], device: torch.device) -> Dataset[Any]:
+    """``dataset`` with all of its data in the memory of ``device``.
+
+    Raises ValueError for a data set that does not consist of tensors.
+    """
+    move = getattr(dataset, "to", None)
+    if not callable(move):
+        raise ValueError(
+            f"dataset.loader.device_resident: found true, but {type(dataset).__name__} has no "
+            "method to(device); allowed: a data set of tensors, or "
+            "dataset.loader.device_prefetch=2"
+        )
+    moved = move(device)
+    assert isinstance(moved, Dataset)
+    return moved
+
+
+class DevicePrefetchLoader(DataLoader[Any]):
+    """A loader whose batches are on the current GPU, copied ``ahead`` batches early.
+
+    Copies run on a stream of their own, beside the steps before them; the step's stream waits
+    for the copy of its batch and nothing else. They overlap with computing only where the
+    batches come in page-locked memory (``pin_memory=true``).
+    """
+
+    def __init__(self, ahead: int, *args: Any, **options: Any) -> None:
+        self.ahead = ahead
+        super().__init__(*args, **options)
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        device = torch.device("cuda", torch.cuda.current_device())
+        copying = torch.cuda.Stream(device)
+        coming: deque[tuple[Any, torch.cuda.Event]] = deque()
+        for batch in super().__iter__():
+            with on_stream(copying):
+                moved = _moved(batch, device)
+                done = torch.cuda.Event()
+                done.record(copying)
+            coming.append((moved, done))
+            if len(coming) > self.ahead:
+                yield _ready(*coming.popleft())
+        while coming:
+            yield _ready(*coming.popleft())
+
+
+def _moved(batch: Any, device: torch.device) -> Any:
+    if isinstance(batch, Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, dict):
+        return {name: _moved(part, device) for name, part in batch.items()}
+    if isinstance(batch, (tuple, list)):
+        return type(batch)(_moved(part, device) for part in batch)
+    return batch
+
+
+def _ready(batch: Any, done: torch.cuda.Event) -> Any:
+    """``batch``, usable on the current stream: its memory is not reused before that is done."""
+    stream = torch.cuda.current_stream()
+    stream.wait_event(done)
+    _claim(batch, stream)
+    return batch
+
+
+def _claim(batch: Any, stream: torch.cuda.Stream) -> None:
+    if isinstance(batch, Tensor):
+        batch.record_stream(stream)
+    elif isinstance(batch, dict):
+        for part in batch.values():
+            _claim(part, stream)
+    elif isinstance(batch, (tuple, list)):
+        for part in batch:
+            _claim(part, stream)

@@ -38,46 +38,6 @@ from scalewise.train.rank import RankContext, join, settle_device
 from scalewise.train.recording import CellRecorder, DataShare, Pruning
 from scalewise.train.strategies import Setting, build
 
-# A loader of the user's that has run dry ends his run, and does not spin it for ever.
-
-
-class EmptyEpochError(ValueError):
-    """One line: which epoch had no batch, and what to do about it."""
-
-
-class EmptyEpochGuard(pl.Callback):
-    """Fails a fit in the first epoch that has no batch.
-
-    Lightning goes on to the next epoch, which with no limit of epochs is the same again, for ever:
-    a generator can be read once, and a loader over a stream may find nothing to begin with.
-
-    Args:
-        data_name: what the configuration calls the data.
-    """
-
-    def __init__(self, data_name: str) -> None:
-        self._data_name = data_name
-
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Raises :class:`EmptyEpochError`."""
-        if trainer.fit_loop.epoch_loop.batch_progress.current.ready:
-            return
-        if trainer.global_step == 0:
-            raise EmptyEpochError(nothing_trained(self._data_name))
-        raise EmptyEpochError(
-            f"dataset: no batch came from {self._data_name} in epoch {trainer.current_epoch + 1}, "
-            f"after {trainer.global_step} steps; allowed: a loader that gives batches whenever it "
-            "is iterated (a generator does so once), or no more epochs than it has (max_epochs)"
-        )
-
-
-def nothing_trained(data_name: str) -> str:
-    """What to say of data without a single batch."""
-    return (
-        f"dataset: no batch came from {data_name}, so nothing was trained; allowed: "
-        "one batch or more for every rank (has it fewer samples than one batch, and drop_last?)"
-    )
-
 
 def run(cell: CellConfig, folder: CellFolder, rank: RankContext) -> RankSummary:
     """Train this rank's replica and leave its records in ``folder``."""
@@ -171,11 +131,22 @@ def build_trainer(
         share.sizes,
         sampled_from(data),
     )
+    try:
+        strategy = build(cell.strategy, setting)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    callbacks: list[pl.Callback] = [recorder]
+    if cell.pruning.kind != "none":
+        callbacks.append(Pruning(cell.pruning))
+    if "datamodule" in data:  # our own loaders have a batch in every epoch; a user's may run dry
+        callbacks.append(EmptyEpochGuard(cell.dataset.name))
+    if cell.fault is not None:
+        callbacks.append(instantiate("fault", cell.fault))
     trainer = pl.Trainer(
         accelerator="gpu" if rank.device.kind == "cuda" else "cpu",
         devices=rank.world_size // rank.hosts,
         num_nodes=rank.hosts,
-        strategy=_build_strategy(cell, setting),
+        strategy=strategy,
         # Told, not guessed: an allocation of some cluster around us must not be mistaken for ours.
         plugins=[LightningEnvironment()],
         precision=cell.precision.lightning,
@@ -186,7 +157,7 @@ def build_trainer(
         deterministic=cell.deterministic,
         # cuDNN's search may change results from run to run: only where it is asked for.
         benchmark=cell.execution.cudnn_benchmark,
-        callbacks=[recorder, *_pruning(cell), *_guard(cell, data), *_fault(cell)],
+        callbacks=callbacks,
         profiler=NoProfiler(),
         logger=False,
         enable_checkpointing=False,
@@ -206,24 +177,42 @@ def build_trainer(
     return trainer
 
 
-def _build_strategy(cell: CellConfig, setting: Setting) -> Strategy | str:
-    try:
-        return build(cell.strategy, setting)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+class EmptyEpochError(ValueError):
+    """One line: which epoch had no batch, and what to do about it."""
 
 
-def _pruning(cell: CellConfig) -> list[pl.Callback]:
-    return [] if cell.pruning.kind == "none" else [Pruning(cell.pruning)]
+class EmptyEpochGuard(pl.Callback):
+    """Fails a fit in the first epoch that has no batch.
+
+    Lightning goes on to the next epoch, which with no limit of epochs is the same again, for ever:
+    a generator can be read once, and a loader over a stream may find nothing to begin with.
+
+    Args:
+        data_name: what the configuration calls the data.
+    """
+
+    def __init__(self, data_name: str) -> None:
+        self._data_name = data_name
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Raises :class:`EmptyEpochError`."""
+        if trainer.fit_loop.epoch_loop.batch_progress.current.ready:
+            return
+        if trainer.global_step == 0:
+            raise EmptyEpochError(nothing_trained(self._data_name))
+        raise EmptyEpochError(
+            f"dataset: no batch came from {self._data_name} in epoch {trainer.current_epoch + 1}, "
+            f"after {trainer.global_step} steps; allowed: a loader that gives batches whenever it "
+            "is iterated (a generator does so once), or no more epochs than it has (max_epochs)"
+        )
 
 
-def _fault(cell: CellConfig) -> list[pl.Callback]:
-    return [] if cell.fault is None else [instantiate("fault", cell.fault)]
-
-
-def _guard(cell: CellConfig, data: dict[str, Any]) -> list[pl.Callback]:
-    """Our own loaders have a batch in every epoch; a user's may run dry."""
-    return [EmptyEpochGuard(cell.dataset.name)] if "datamodule" in data else []
+def nothing_trained(data_name: str) -> str:
+    """The message for data without a single batch."""
+    return (
+        f"dataset: no batch came from {data_name}, so nothing was trained; allowed: "
+        "one batch or more for every rank (has it fewer samples than one batch, and drop_last?)"
+    )
 
 
 def _quiet() -> None:

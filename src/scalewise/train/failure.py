@@ -1,4 +1,4 @@
-"""What an exception that ends a rank is called in the records."""
+"""Names in the records for the exceptions that end a rank."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NO_MEMORY = (
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """What a rank died of, where Lightning ends the process with an exit status of its own.
+    """The error that ended a rank, where Lightning ends the process with an exit status of its own.
 
     A KeyboardInterrupt in a training step leaves ``Trainer.fit`` as ``SystemExit(1)``.
     """

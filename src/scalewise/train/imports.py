@@ -71,7 +71,7 @@ def is_ours(plain: Mapping[str, Any]) -> bool:
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """What is allocated in here is never walked by the collector of cycles."""
+    """Keep the collector of cycles from ever walking what is allocated in here."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -23,143 +22,15 @@ from scalewise.host import processor_name, scalewise_version, usable_cores
 from scalewise.records import CellFolder, DeviceInfo
 from scalewise.train.monitored_fit import FitRecords, config_id, describe_fit, strategy_name
 from scalewise.train.provenance import collect
+from scalewise.train.rank import gathered
 from scalewise.train.recording import CellRecorder, planned_steps
-
-# What a monitored fit says on the terminal: where its records are, and what they are worth.
-
 
 _FEW_STEPS = 10
 """Fewer timed steps say little of how long one takes."""
-
-
-_log = logging.getLogger(__name__)
-
-
-def say_begin(folder: Path, warmup_steps: int, planned: int | None) -> None:
-    """Records go to ``folder``; warns where too few of the ``planned`` steps will be timed."""
-    rank_zero_info(
-        f"scalewise: records go to {_shown(folder)}; the first "
-        f"{warmup_steps} steps are warm-up and not timed"
-    )
-    enough = warmup_steps + _FEW_STEPS
-    if planned is not None and planned < enough:
-        fewer = _shorter_warmup(planned)
-        _log.warning(
-            "scalewise: found a fit of %d steps, of which %d will be timed; allowed: %d or "
-            "more, for a figure to rely on; train longer%s",
-            planned,
-            max(0, planned - warmup_steps),
-            enough,
-            f", or set Monitor(warmup_steps={fewer})" if fewer else "",
-        )
-
-
-def say_end(sweep_folder: Path, warmup_steps: int, steps: int) -> None:
-    """The fit has ended after ``steps`` steps."""
-    timed = max(0, steps - warmup_steps)
-    rank_zero_info(
-        f"scalewise: {timed} of {steps} steps were timed: scalewise report {_shown(sweep_folder)}"
-    )
-
-
-def say_broken_off(sweep_folder: Path, why: str) -> None:
-    """An error has ended the fit; what was recorded until then stays readable."""
-    _log.warning(
-        "scalewise: no result: %s. What was recorded: scalewise report %s",
-        why,
-        _shown(sweep_folder),
-    )
-
-
-def _shorter_warmup(planned: int) -> int:
-    """Warm-up steps that leave enough of ``planned`` steps to be timed; 0 where none do.
-
-    A quarter of the fit, or less so that the rest is enough. Never no warm-up at all: the first
-    step pays for what the others find ready.
-    """
-    return max(0, min(planned // 4, planned - _FEW_STEPS))
-
-
-def _shown(path: Path) -> str:
-    """A path as somebody who stands here would type it."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
-
-
-# The devices of a running fit.
-
-
-def live_device(device: torch.device) -> DeviceInfo:
-    """The device this process computes on, with the GPU's UUID where it has one."""
-    cores = usable_cores()
-    if device.type != "cuda":
-        return DeviceInfo("cpu", processor_name(), cores=cores)
-    properties = torch.cuda.get_device_properties(device)
-    uuid = f"GPU-{properties.uuid}"
-    total_mib = properties.total_memory / 2**20
-    try:
-        with open_nvml() as nvml:
-            index = next((d.index for d in nvml.all_devices() if d.uuid == uuid), None)
-    except NvmlUnavailable:
-        index = None
-    return DeviceInfo("cuda", properties.name, uuid, index, cores, total_mib)
-
-
-def driver_and_links(devices: Sequence[DeviceInfo]) -> tuple[str | None, dict[str, str]]:
-    """The driver's version, None without one, and how these GPUs are joined."""
-    try:
-        with open_nvml() as nvml:
-            uuids = {d.uuid for d in devices}
-            gpus: list[GpuDevice] = [gpu for gpu in nvml.all_devices() if gpu.uuid in uuids]
-            return nvml.driver_version(), nvml.link_matrix(gpus)
-    except NvmlUnavailable:
-        return None, {}
-
-
-def gathered(value: Any, world_size: int) -> tuple[Any, ...]:
-    """``value`` of every rank, in the order of ranks."""
-    if world_size == 1:
-        return (value,)
-    values: list[Any] = [None] * world_size
-    torch.distributed.all_gather_object(values, value)
-    return tuple(values)
-
-
-# The process that mirrors a monitored run into the trackers.
-
-
 _FINISH_S = 90.0
-
-
-class MirrorProcess:
-    """Runs ``scalewise.tracking.mirror`` beside the training, and ends with this process."""
-
-    def __init__(self, folder: Path) -> None:
-        self._process = subprocess.Popen(
-            # -P: a queue.py where the user stands must not replace the library's.
-            [sys.executable, "-P", "-m", "scalewise.tracking.mirror", str(folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-
-    def finish(self) -> bool:
-        """Let it hand over what is left; whether it did in time."""
-        try:
-            self._process.communicate(b"finish\n", timeout=_FINISH_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-            return False
-        return True
-
-    def let_go(self) -> None:
-        """The training broke off: it hands over what it can within seconds, and ends."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-
-
+"""How long the end of a fit waits for the trackers."""
 _TRACKERS = ("trackio", "wandb")
+_log = logging.getLogger(__name__)
 
 
 class Monitor(CellRecorder):
@@ -170,7 +41,7 @@ class Monitor(CellRecorder):
     The records form a sweep: ``scalewise report FOLDER`` reads them. Runs into the same ``folder``
     add to it, one after another: equal ones are repeats, so that figures get intervals, and one
     device against several gets a verdict. ``scalewise compare A B`` takes two folders; what has to
-    be equal stands in :mod:`scalewise.train.callbacks.monitored`. Where the records are is said
+    be equal stands in :func:`describe_fit`. Where the records are is said
     when the fit begins and when it ends.
 
     Put it first among the callbacks: what the others take then counts as ``other``. One Monitor
@@ -248,7 +119,8 @@ class Monitor(CellRecorder):
             mine = (str(chosen.resolve()), own_folder(chosen, self._name))
         folder, name = trainer.strategy.broadcast(mine)
         self._sweep_folder = Path(folder)
-        self._bind_folder(CellFolder(self._sweep_folder / name))
+        for part in (self, self.steps, self.metrics, self.shards):
+            part.folder = CellFolder(self._sweep_folder / name)
         self.device = live_device(trainer.strategy.root_device)
         self._devices = gathered(self.device, trainer.world_size)
         self._records = FitRecords(self.folder, trainer.global_rank)
@@ -257,16 +129,21 @@ class Monitor(CellRecorder):
         super().setup(trainer, pl_module, stage)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        devices = self._devices
         pids = gathered(os.getpid(), trainer.world_size)
         if trainer.is_global_zero:
-            self._describe(trainer, pl_module, devices)
+            self._describe(trainer, pl_module)
             self._mirror = MirrorProcess(self.sweep_folder) if self._trackers else None
-            say_begin(self.folder.path, self.steps.warmup_steps, planned_steps(trainer))
+            warmup, planned = self.steps.warmup_steps, planned_steps(trainer)
+            rank_zero_info(
+                f"scalewise: records go to {_shown(self.folder.path)}; the first "
+                f"{warmup} steps are warm-up and not timed"
+            )
+            if planned is not None:
+                warn_of_short_fit(planned, warmup)
         if trainer.local_rank == 0 and self._sample_devices:
             self._sampler = DeviceSampler(
                 self.folder,
-                {d.uuid: rank for rank, d in enumerate(devices) if d.uuid is not None},
+                {d.uuid: rank for rank, d in enumerate(self._devices) if d.uuid is not None},
                 lambda: dict(enumerate(pids)),
                 self._interval_s,
             )
@@ -284,7 +161,11 @@ class Monitor(CellRecorder):
             self._records.finish(ranks, strategy_name(trainer))
             if self._mirror is not None and not self._mirror.finish():
                 rank_zero_warn(f"not all of {self.sweep_folder} reached the trackers in time")
-            say_end(self.sweep_folder, self.steps.warmup_steps, self.steps.steps)
+            done = self.steps.steps
+            rank_zero_info(
+                f"scalewise: {max(0, done - self.steps.warmup_steps)} of {done} steps were timed: "
+                f"scalewise report {_shown(self.sweep_folder)}"
+            )
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
@@ -292,38 +173,29 @@ class Monitor(CellRecorder):
         if self._sampler is not None:
             self._sampler.stop()
         if self._records is not None:
-            self._break_off(exception)
+            try:
+                message = self._records.break_off(exception, self.steps.steps)
+                self._records.end()
+            except OSError as failure:  # the user's own exception must come through
+                message = f"the reason could not be recorded ({failure})"
+            if message is not None:
+                _log.warning(
+                    "scalewise: no result: %s. What was recorded: scalewise report %s",
+                    message,
+                    _shown(self.sweep_folder),
+                )
         self.abandon()
         if self._mirror is not None:
             self._mirror.let_go()
 
-    def _break_off(self, exception: BaseException) -> None:
-        assert self._records is not None
-        try:
-            message = self._records.break_off(exception, self.steps.steps)
-            self._records.end()
-        except OSError as failure:  # the user's own exception must come through
-            message = f"the reason could not be recorded ({failure})"
-        if message is not None:
-            say_broken_off(self.sweep_folder, message)
-
-    def _bind_folder(self, folder: CellFolder) -> None:
-        for part in (self, self.steps, self.metrics, self.shards):
-            part.folder = folder
-
-    def _describe(
-        self,
-        trainer: pl.Trainer,
-        module: pl.LightningModule,
-        devices: tuple[DeviceInfo, ...],
-    ) -> None:
+    def _describe(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Plan, configuration and provenance: what a sweep writes for its own cells."""
         config = describe_fit(trainer, module, self.steps.warmup_steps, self._trackers)
         assert self._records is not None
         self._records.repeat_of(config_id(config, trainer.world_size))
         self.folder.save_config(config)
-        here = devices[: trainer.world_size // trainer.num_nodes]  # rank 0's host comes first
-        provenance = collect(here, *driver_and_links(here))
+        here = self._devices[: trainer.world_size // trainer.num_nodes]  # rank 0's host comes first
+        provenance = collect(here, *_driver_and_links(here))
         # The user's own code is in the configuration, by the classes that the fit is made of: the
         # line of his script that asks for another device must not make two runs incomparable.
         self.folder.save_provenance(dataclasses.replace(provenance, code=scalewise_version()))
@@ -341,3 +213,84 @@ def own_folder(folder: Path, name: str) -> str:
             found = f"{name}-{number}"
         else:
             return found
+
+
+def warn_of_short_fit(planned: int, warmup_steps: int) -> None:
+    """Warn where too few of the ``planned`` steps will be timed, and say which warm-up would do.
+
+    The shorter warm-up is a quarter of the fit, or less so that the rest is enough. It is never
+    none at all: the first step pays for what the others find ready.
+    """
+    enough = warmup_steps + _FEW_STEPS
+    if planned >= enough:
+        return
+    fewer = max(0, min(planned // 4, planned - _FEW_STEPS))
+    _log.warning(
+        "scalewise: found a fit of %d steps, of which %d will be timed; allowed: %d or "
+        "more, for a figure to rely on; train longer%s",
+        planned,
+        max(0, planned - warmup_steps),
+        enough,
+        f", or set Monitor(warmup_steps={fewer})" if fewer else "",
+    )
+
+
+def _shown(path: Path) -> str:
+    """A path as somebody who stands here would type it."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def live_device(device: torch.device) -> DeviceInfo:
+    """The device this process computes on, with the GPU's UUID where it has one."""
+    cores = usable_cores()
+    if device.type != "cuda":
+        return DeviceInfo("cpu", processor_name(), cores=cores)
+    properties = torch.cuda.get_device_properties(device)
+    uuid = f"GPU-{properties.uuid}"
+    total_mib = properties.total_memory / 2**20
+    try:
+        with open_nvml() as nvml:
+            index = next((d.index for d in nvml.all_devices() if d.uuid == uuid), None)
+    except NvmlUnavailable:
+        index = None
+    return DeviceInfo("cuda", properties.name, uuid, index, cores, total_mib)
+
+
+def _driver_and_links(devices: Sequence[DeviceInfo]) -> tuple[str | None, dict[str, str]]:
+    """The driver's version, None without one, and how these GPUs are joined."""
+    try:
+        with open_nvml() as nvml:
+            uuids = {d.uuid for d in devices}
+            gpus: list[GpuDevice] = [gpu for gpu in nvml.all_devices() if gpu.uuid in uuids]
+            return nvml.driver_version(), nvml.link_matrix(gpus)
+    except NvmlUnavailable:
+        return None, {}
+
+
+class MirrorProcess:
+    """Runs ``scalewise.tracking.mirror`` beside the training, and ends with this process."""
+
+    def __init__(self, folder: Path) -> None:
+        self._process = subprocess.Popen(
+            # -P: a queue.py where the user stands must not replace the library's.
+            [sys.executable, "-P", "-m", "scalewise.tracking.mirror", str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def finish(self) -> bool:
+        """Let it hand over what is left; whether it did in time."""
+        try:
+            self._process.communicate(b"finish\n", timeout=_FINISH_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            return False
+        return True
+
+    def let_go(self) -> None:
+        """The training broke off: it hands over what it can within seconds, and ends."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()

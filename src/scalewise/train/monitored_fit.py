@@ -1,8 +1,7 @@
 """The records of a monitored fit as a whole: its plan, its sign of life, and how it ended.
 
-Nobody supervises a script of the user's own: it has to say itself what it ends of. Where it cannot
-(SIGKILL, ``os._exit``, a host that goes down), its sign of life grows old, and readers tell that.
-"""
+Nobody supervises a script of the user's own: it has to say itself what ended it. Where it cannot
+(SIGKILL, ``os._exit``, a host that goes down), its sign of life grows old, and readers see it."""
 
 from __future__ import annotations
 
@@ -44,17 +43,13 @@ from scalewise.train.failure import failure_kind, failure_line
 from scalewise.train.recording import BackgroundDrain
 
 _BEAT_S = 1.0
-
-
 _LAST_LINES = 20
-
-
 _PEER_IS_GONE = re.compile(r"Connection (reset|closed) by peer|remote process exited")
 """How gloo and NCCL say it; a rank that raised would have recorded it before its sockets closed."""
 
 
 class FitRecords:
-    """What rank 0 writes of a fit for all ranks; :meth:`break_off` alone is for any of them.
+    """Records that rank 0 writes for all ranks; :meth:`break_off` alone is for any of them.
 
     Args:
         folder: the run's, inside that of the sweep which the runs of a script form.
@@ -217,33 +212,29 @@ def _judge(error: BaseException) -> tuple[Literal["failed", "interrupted"], Caus
     return "failed", failure_kind(error), line
 
 
-# What a script of one's own trains, in the words in which scalewise's configurations say it.
-#
-# Two monitored runs are comparable (``scalewise compare``), and repeats of each other, where all
-# of this agrees: class, source and size of the model, class and length of the data, optimizer and
-# its settings, precision, length of the fit, accumulation, clipping, loader workers, batch size.
-# The rest of the script, the number of devices among it, is not part of it: the records tell what
-# ran.
-
-
 _STRATEGIES: Mapping[type, str] = {
     SingleDeviceStrategy: "single",
     DDPStrategy: "ddp",
     FSDPStrategy: "fsdp",
 }
-
-
 _PRECISIONS: Mapping[str, str] = {"32-true": "fp32", "16-mixed": "fp16-mixed"}
 """Lightning's names that differ from scalewise's; the others are the same, or are only its own."""
-
-
 _LIBRARIES = frozenset({"torch", "pytorch_lightning", "lightning", "lightning_fabric", "builtins"})
 
 
 def describe_fit(
     trainer: pl.Trainer, module: pl.LightningModule, warmup_steps: int, trackers: Sequence[str]
 ) -> dict[str, Any]:
-    """The configuration of this fit, once its data and optimizers are set up."""
+    """The configuration of this fit in scalewise's words, once data and optimizers are set up.
+
+    Two monitored runs are comparable (``scalewise compare``), and repeats of each other, where all
+    of it agrees. The rest of the script, the number of devices among it, is not part of it: the
+    records tell what ran.
+    """
+    settings = trainer.optimizers[0].param_groups[0] if trainer.optimizers else {}
+    loader = trainer.train_dataloader
+    dataset = getattr(loader, "dataset", loader)
+    batch_size = getattr(loader, "batch_size", None)
     return {
         "model": {
             "name": type(module).__name__,
@@ -251,15 +242,26 @@ def describe_fit(
             "source_sha256": _source_sha256(module),
             "parameters": sum(p.numel() for p in module.parameters()),
         },
-        "dataset": _describe_data(trainer),
+        "dataset": {
+            "name": type(dataset).__name__,
+            "class": _full_name(type(dataset)),
+            "samples": len(dataset) if isinstance(dataset, Sized) else None,
+            "workers": getattr(loader, "num_workers", None),
+        },
         "strategy": {"name": strategy_name(trainer)},
         "hardware": {"name": "auto"},
-        "optimizer": _describe_optimizers(trainer.optimizers),
+        "optimizer": {
+            "name": "+".join(type(o).__name__ for o in trainer.optimizers) or "none",
+            # The settings of the first group of the first one.
+            **{k: v for k, v in settings.items() if isinstance(v, bool | int | float | str)},
+        },
         "precision": {"name": _precision_name(trainer)},
         "execution": {"name": "eager"},
-        "batch_size": _batch_size(trainer),
-        "max_steps": _limit(trainer.max_steps),
-        "max_epochs": _limit(trainer.max_epochs),
+        # Per process; None where the loader has a batch sampler of its own.
+        "batch_size": batch_size if isinstance(batch_size, int) else None,
+        # Lightning's -1 is no limit, which scalewise's configurations write as null.
+        "max_steps": None if trainer.max_steps == -1 else trainer.max_steps,
+        "max_epochs": None if trainer.max_epochs == -1 else trainer.max_epochs,
         "accumulate_grad_batches": trainer.accumulate_grad_batches,
         "gradient_clip_norm": trainer.gradient_clip_val,
         "warmup_steps": warmup_steps,
@@ -285,7 +287,7 @@ def _precision_name(trainer: pl.Trainer) -> str:
 
 
 def _tf32_is_on() -> bool:
-    """Of matrix products. Once a script has used torch's newer switch, reading the older raises."""
+    """Whether matrix products may use tf32. Reading torch's older switch raises after the newer."""
     newer = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
     return bool(torch.backends.cuda.matmul.allow_tf32) if newer is None else newer == "tf32"
 
@@ -296,44 +298,11 @@ def config_id(config: Mapping[str, Any], world_size: int) -> str:
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def _batch_size(trainer: pl.Trainer) -> int | None:
-    """Of each process; None where the loader has a batch sampler of its own."""
-    found = getattr(trainer.train_dataloader, "batch_size", None)
-    return found if isinstance(found, int) else None
-
-
-def _describe_data(trainer: pl.Trainer) -> dict[str, Any]:
-    loader = trainer.train_dataloader
-    dataset = getattr(loader, "dataset", loader)
-    return {
-        "name": type(dataset).__name__,
-        "class": _full_name(type(dataset)),
-        "samples": len(dataset) if isinstance(dataset, Sized) else None,
-        "workers": getattr(loader, "num_workers", None),
-    }
-
-
-def _describe_optimizers(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Any]:
-    """Names joined by ``+``, and the settings of the first group of the first one."""
-    settings = optimizers[0].param_groups[0] if optimizers else {}
-    return {
-        "name": "+".join(type(o).__name__ for o in optimizers) or "none",
-        **{
-            name: value
-            for name, value in settings.items()
-            if isinstance(value, bool | int | float | str)
-        },
-    }
-
-
-def _limit(steps_or_epochs: int | None) -> int | None:
-    """Lightning's -1 is no limit, which scalewise's configurations write as null."""
-    return None if steps_or_epochs == -1 else steps_or_epochs
-
-
 def _source_sha256(module: pl.LightningModule) -> str | None:
-    """Of the classes that are the user's own, from the module down to its layers; None where a
-    source cannot be read (typed into an interpreter)."""
+    """Hash of the user's own classes, from the module down to its layers.
+
+    None where a source cannot be read (typed into an interpreter).
+    """
     own = {
         base
         for part in module.modules()

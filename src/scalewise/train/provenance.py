@@ -1,4 +1,4 @@
-"""What a result depends on beside its configuration."""
+"""Everything that a result depends on beside its configuration."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def package_versions() -> dict[str, str]:
 
 
 def emulations(environment: Mapping[str, str], topology: Mapping[str, str]) -> tuple[str, ...]:
-    """What was made to look different from what it is.
+    """Hardware that was made to look different from what it is.
 
     Peer-to-peer switched off where the GPUs have NVLink is an emulation of PCIe.
     """

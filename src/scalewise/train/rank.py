@@ -1,4 +1,4 @@
-"""Which rank this process is: asked here and nowhere else."""
+"""Which rank this process is, how it meets the others, and whether its GPU computes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,12 +15,33 @@ import torch.distributed as dist
 from scalewise.config import first_line
 from scalewise.host import ENV_LISTENER, LOOPBACK, listen
 from scalewise.records import DeviceInfo
-
-if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store
+from scalewise.train.torch_internals import Store
 
 
-# How ranks make their process group: on one host, at a socket that no other host can reach.
+@dataclass(frozen=True)
+class RankContext:
+    """One process of a cell, as its supervisor started it."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    device: DeviceInfo
+    hosts: int = 1
+    """Hosts that run the cell, with equally many ranks each."""
+
+    @property
+    def is_first(self) -> bool:
+        """Rank 0 writes what is written once for all ranks."""
+        return self.rank == 0
+
+    @property
+    def describes_host(self) -> bool:
+        """Whether it records provenance: the last rank of the first host.
+
+        Not rank 0, at which all others knock: one that finds it not listening yet comes back only
+        after half a second.
+        """
+        return self.rank == self.world_size // self.hosts - 1
 
 
 def join(
@@ -55,10 +76,13 @@ def _local_store(rank: int, size: int, timeout: timedelta) -> Store:
     )  # fmt: skip
 
 
-# What the ranks of an examination agree on.
-#
-# A control group (gloo, in host memory) carries barriers and small numbers, so that nothing of it
-# runs on a GPU that is being timed.
+def gathered(value: Any, world_size: int) -> tuple[Any, ...]:
+    """``value`` of every rank, in the order of ranks. Every rank has to call it."""
+    if world_size == 1:
+        return (value,)
+    values: list[Any] = [None] * world_size
+    dist.all_gather_object(values, value)
+    return tuple(values)
 
 
 _TIMEOUT_S = 45
@@ -66,7 +90,10 @@ _TIMEOUT_S = 45
 
 
 class Team:
-    """The ranks; alone, every question is answered by oneself."""
+    """The ranks of an examination; alone, every question is answered by oneself.
+
+    Barriers and small numbers go over gloo, in host memory: nothing runs on a GPU being timed.
+    """
 
     def __init__(self, rank: int, size: int, timeout_s: float = _TIMEOUT_S) -> None:
         """Meet the others; later none waits longer than ``timeout_s`` for one that does not come.
@@ -113,38 +140,7 @@ class Team:
         return self.largest([0.0 if mine else 1.0])[0] == 0.0
 
 
-@dataclass(frozen=True)
-class RankContext:
-    """One process of a cell, as its supervisor started it."""
-
-    rank: int
-    local_rank: int
-    world_size: int
-    device: DeviceInfo
-    hosts: int = 1
-    """Hosts that run the cell, with equally many ranks each."""
-
-    @property
-    def is_first(self) -> bool:
-        """Rank 0 writes what is written once for all ranks."""
-        return self.rank == 0
-
-    @property
-    def describes_host(self) -> bool:
-        """Whether it records provenance: the last rank of the first host.
-
-        Not rank 0, at which all others knock: one that finds it not listening yet comes back only
-        after half a second.
-        """
-        return self.rank == self.world_size // self.hosts - 1
-
-
-# What is settled about a rank's GPU before anything is built on it, and in each of its threads.
-
-
 CHECK_SIZE = 256
-
-
 _SEED = 20_000
 
 

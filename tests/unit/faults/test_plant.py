@@ -18,7 +18,7 @@ from torch.utils.data import TensorDataset
 from scalewise.config import ConfigError, LoaderConfig
 from scalewise.records import DataError, DeviceInfo, build
 from scalewise.train import RankContext
-from scalewise.train.data import GlobalBatchSampler, train_loader
+from scalewise.train.data import GlobalBatchSampler, make_loader
 from scalewise.train.execution import ExperimentModule
 
 
@@ -37,7 +37,8 @@ def module() -> ExperimentModule:
 
 def loader(number: int, world: int = 2) -> Any:
     data = TensorDataset(torch.arange(100.0))
-    return train_loader(data, LoaderConfig(), 8, number, world, 0, "cpu")
+    sampler = GlobalBatchSampler(100, 8, number, world, 0)
+    return make_loader(data, sampler, LoaderConfig(), "cpu")
 
 
 @pytest.mark.parametrize("excess", [0.1, 0.5, 5.0])

@@ -18,6 +18,7 @@ import torch
 from omegaconf import OmegaConf
 from torch.utils.data import DataLoader, TensorDataset
 
+from fakes.small_fit import small_trainer
 from scalewise.config import ConfigError
 from scalewise.records import Checkpoint, part_path, seal, untrusted
 from scalewise.train.checkpoint import _random_states, _restore_random, check_trust
@@ -56,10 +57,7 @@ class Module(pl.LightningModule):
 
 
 def trainer(steps: int) -> pl.Trainer:
-    return pl.Trainer(
-        accelerator="cpu", max_steps=steps, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False,
-    )  # fmt: skip
+    return small_trainer(max_steps=steps)
 
 
 def saved(cell: Path, option: Any = None, states: Any = None) -> Path:

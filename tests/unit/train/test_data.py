@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from scalewise.config import LoaderConfig
-from scalewise.train.data import GlobalBatchSampler, ShardBatchSampler, train_loader
+from scalewise.train.data import GlobalBatchSampler, ShardBatchSampler, make_loader
 
 SIZE, BATCH = 103, 12
 
@@ -84,7 +84,7 @@ def test_workers_feed_the_same_batches_as_none() -> None:
 
     def fed(workers: int) -> list[list[int]]:
         config = LoaderConfig(num_workers=workers)
-        loader = train_loader(data, config, 5, 1, 2, 3, "cpu")
+        loader = make_loader(data, GlobalBatchSampler(40, 5, 1, 2, 3), config, "cpu")
         return [batch.tolist() for (batch,) in loader]
 
     assert fed(0) == fed(1)

@@ -15,6 +15,7 @@ from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from fakes.small_fit import small_trainer
 from scalewise.analysis import CellRecords, load_sweep
 from scalewise.records import CellFolder, DeviceInfo, SweepFolder
 from scalewise.train import Monitor
@@ -42,6 +43,13 @@ def read(folder: Path) -> CellRecords:
         (SystemExit(), "failed", "exit", "the script left with exit status 0 amid the fit"),
         (SIGTERMException(), "interrupted", "signal", "ended by SIGTERM"),
         (KeyboardInterrupt(), "interrupted", "interrupted", "interrupted by Ctrl-C (SIGINT)"),
+        (
+            RuntimeError("Read error [::1]:1: Connection reset by peer."),
+            "failed",
+            "exception",
+            "another rank is gone and left no reason (SIGKILL, os._exit): "
+            "RuntimeError: Read error [::1]:1: Connection reset by peer.",
+        ),
     ],
 )
 def test_what_it_broke_off_of_stands_in_the_record(
@@ -62,16 +70,6 @@ def test_the_rank_that_speaks_first_is_the_culprit(tmp_path: Path) -> None:
     assert records.break_off(RuntimeError("connection closed by peer"), 3) is None
     records.end()
     assert read(tmp_path).failure == "rank 1: ValueError: mine (after 3 steps)"
-
-
-def test_a_peer_that_was_killed_is_told_from_an_error_of_ones_own(tmp_path: Path) -> None:
-    records = begun(tmp_path)
-    records.break_off(RuntimeError("Read error [::1]:1: Connection reset by peer."), 3)
-    records.end()
-    assert read(tmp_path).failure == (
-        "rank 0: another rank is gone and left no reason (SIGKILL, os._exit): "
-        "RuntimeError: Read error [::1]:1: Connection reset by peer. (after 3 steps)"
-    )
 
 
 def test_who_was_killed_gives_no_more_signs_of_life(tmp_path: Path) -> None:
@@ -114,15 +112,7 @@ class Fragile(pl.LightningModule):
 
 
 def fit(folder: Path, raises_at: int | None = None, samples: int = 40, batch_size: int = 2) -> None:
-    pl.Trainer(
-        accelerator="cpu",
-        max_steps=12,
-        callbacks=[Monitor(folder, devices=False)],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    ).fit(
+    small_trainer(max_steps=12, callbacks=[Monitor(folder, devices=False)]).fit(
         Fragile(raises_at),
         DataLoader(TensorDataset(torch.zeros(samples, 2)), batch_size=batch_size),
     )
@@ -163,17 +153,6 @@ def test_runs_that_begin_together_have_folders_and_repeats_of_their_own(tmp_path
     planned = SweepFolder(tmp_path).load_plan().cells
     assert len({cell.name for cell in planned}) == 8
     assert sorted(cell.repeat for cell in planned) == list(range(8))
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_a_fit_too_short_to_be_timed_says_what_to_set(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.INFO):
-        fit(tmp_path, None)
-    assert read(tmp_path).state == "done"
-    assert "found a fit of 12 steps, of which 2 will be timed; allowed: 20 or more" in caplog.text
-    assert "train longer, or set Monitor(warmup_steps=2)" in caplog.text
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from torch import nn
 
-from scalewise.config import (
-    CellConfig,
-    ConfigError,
-    build_cell,
-    conf_dir,
-    resolve,
-    without_absent_groups,
-)
+from fakes.small_fit import composed_cell
+from scalewise.config import ConfigError
 from scalewise.records import CellFolder, DeviceInfo, Fp8Record
 from scalewise.train import RankContext, build, experiment
 from scalewise.train.execution import multiply_in_fp8
@@ -25,12 +17,6 @@ from scalewise.train.execution.layers import convert_linear_layers, is_convertib
 from scalewise.train.recording.summary import fp8_record
 
 CPU = RankContext(0, 0, 1, DeviceInfo("cpu", "some CPU"))
-
-
-def cell(*overrides: str) -> CellConfig:
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        plain = resolve(compose(config_name="config", overrides=list(overrides)))
-    return build_cell(without_absent_groups(plain))
 
 
 def network(rows: int = 24) -> tuple[nn.Sequential, torch.Tensor, torch.Tensor]:
@@ -86,7 +72,7 @@ def test_a_cell_trains_in_it_and_its_record_names_the_layers(
     monkeypatch.setattr(
         build, "multiply_in_fp8", lambda module, rank: convert_linear_layers(module, emulate=True)
     )
-    asked = cell(
+    asked = composed_cell(
         "precision=fp8", "model=gpt2_tiny", "dataset=synthetic_tokens", "batch_size=2",
         "max_steps=3", "warmup_steps=1", "validation=never", "tracking=none",
         "dataset.loader.num_workers=0", "strategy=single",
@@ -128,41 +114,3 @@ def test_a_rank_refuses_a_device_without_it(monkeypatch: pytest.MonkeyPatch) -> 
     ampere = RankContext(0, 0, 1, DeviceInfo("cuda", "NVIDIA A100"))
     with pytest.raises(ConfigError, match=r"found fp8 on NVIDIA A100; allowed: .* 8\.9 or higher"):
         multiply_in_fp8(layers, ampere)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (
-            ("strategy=tensor", "model=gpt2_tiny", "dataset=synthetic_tokens"),
-            "precision: found fp8 with strategy=tensor; allowed: strategy=single, ddp, fsdp, or "
-            "precision=bf16-mixed",
-        ),
-        (
-            ("strategy=local_sgd",),
-            "precision: found fp8 with strategy=local_sgd; allowed: strategy=single, ddp, fsdp, or "
-            "precision=bf16-mixed",
-        ),
-        (
-            ("execution=cudagraph",),
-            "precision: found fp8 with execution=cudagraph; allowed: execution=eager or compile, "
-            "or precision=bf16-mixed: torchao makes no promise for captured steps",
-        ),
-        (
-            ("precision.lightning=32-true",),
-            "precision.lightning: found 32-true with fp8=true; allowed: bf16-mixed, in which "
-            "everything but the linear layers runs",
-        ),
-    ],
-)
-def test_what_torchao_does_not_promise_is_refused(overrides: Any, message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        cell("precision=fp8", *overrides)
-    assert str(error.value) == message
-
-
-@pytest.mark.parametrize(
-    "overrides", [("strategy=fsdp",), ("strategy=single",), ("strategy=ddp", "execution=compile")]
-)
-def test_what_it_does_promise_is_not(overrides: tuple[str, ...]) -> None:
-    assert cell("precision=fp8", *overrides).precision.fp8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from scalewise.gpu import NvmlUnavailable
 from scalewise.train import Monitor, monitor
+from scalewise.train.monitor import warn_of_short_fit
 from scalewise.train.monitored_fit import config_id, describe_fit
 
 
@@ -48,9 +50,9 @@ class Other(Small):
 class _Fit:
     """What is asked of a Trainer once a fit is set up."""
 
-    def __init__(self, module: nn.Module, lr: float = 0.1) -> None:
+    def __init__(self, module: nn.Module, lr: float = 0.1, batch_size: int = 2) -> None:
         self.optimizers = [optim.SGD(module.parameters(), lr=lr)]
-        self.train_dataloader = DataLoader(TensorDataset(torch.zeros(8, 2)), batch_size=2)
+        self.train_dataloader = DataLoader(TensorDataset(torch.zeros(8, 2)), batch_size)
         self.strategy: Any = SingleDeviceStrategy(torch.device("cpu"))
         self.precision = "32-true"
         self.max_steps, self.max_epochs = 10, -1
@@ -58,13 +60,15 @@ class _Fit:
         self.gradient_clip_val = None
 
 
-def _id(module: pl.LightningModule, lr: float = 0.1, world: int = 1, **more: Any) -> str:
-    described: Any = _Fit(module, lr)
-    return config_id(describe_fit(described, module, 5, more.get("trackers", ())), world)
+def _id(
+    module: pl.LightningModule, world: int = 1, trackers: tuple[str, ...] = (), **fit: Any
+) -> str:
+    described: Any = _Fit(module, **fit)
+    return config_id(describe_fit(described, module, 5, trackers), world)
 
 
 def test_equal_fits_are_repeats_whoever_tracks_them() -> None:
-    assert _id(Small()) == _id(Small()) == _id(Small(), trackers=["wandb"])
+    assert _id(Small()) == _id(Small()) == _id(Small(), trackers=("wandb",))
 
 
 def test_model_source_layers_settings_and_devices_tell_fits_apart() -> None:
@@ -74,18 +78,9 @@ def test_model_source_layers_settings_and_devices_tell_fits_apart() -> None:
         _id(Small(Layer(2, 2))),
         _id(Small(), lr=0.2),
         _id(Small(), world=2),
+        _id(Small(), batch_size=4),
     ]
     assert len(set(ids)) == len(ids)
-
-
-def test_fits_of_other_batches_are_no_repeats_of_each_other() -> None:
-    ids = []
-    for batch_size in (2, 4, 4):
-        module = Small()
-        fit: Any = _Fit(module)
-        fit.train_dataloader = DataLoader(fit.train_dataloader.dataset, batch_size=batch_size)
-        ids.append(config_id(describe_fit(fit, module, 10, ()), 1))
-    assert ids[0] != ids[1] == ids[2]
 
 
 def test_data_and_optimizer_are_described_by_what_determines_a_result() -> None:
@@ -146,3 +141,24 @@ def test_the_gpus_uuid_is_recorded_also_where_nvml_does_not_answer(
     monkeypatch.setattr(monitor, "open_nvml", unavailable)
     found = monitor.live_device(torch.device("cuda", 1))
     assert (found.kind, found.uuid, found.index) == ("cuda", f"GPU-{Properties.uuid}", None)
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 3, 10, 100])
+@pytest.mark.parametrize("planned", range(1, 40))
+def test_the_advice_to_a_short_fit_silences_the_warning(
+    caplog: pytest.LogCaptureFixture, warmup: int, planned: int
+) -> None:
+    warn_of_short_fit(planned, warmup)
+    said = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert bool(said) is (planned < warmup + 10)
+    if not said:
+        return
+    advised = re.search(r"train longer, or set Monitor\(warmup_steps=(\d+)\)$", said[0])
+    if advised is None:
+        assert said[0].endswith("train longer")
+        assert planned <= 10 or warmup == 0, "a shorter warm-up would have done"
+        return
+    assert 1 <= int(advised[1]) < warmup
+    caplog.clear()
+    warn_of_short_fit(planned, int(advised[1]))
+    assert not [r for r in caplog.records if r.levelname == "WARNING"]

@@ -14,6 +14,7 @@ from lightning_fabric.utilities.warnings import PossibleUserWarning
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from fakes.small_fit import small_trainer
 from scalewise.records import (
     CellFolder,
     DeviceInfo,
@@ -100,10 +101,9 @@ class Fit:
         **limits: Any,
     ) -> None:
         recorder = CellRecorder(CellFolder(folder), DeviceInfo("cpu", "cpu"), 0, every_n_steps)
-        trainer = pl.Trainer(
-            accelerator="cpu", devices=1, logger=False, enable_progress_bar=False,
-            enable_model_summary=False, enable_checkpointing=False, default_root_dir=folder,
-            callbacks=[recorder], accumulate_grad_batches=accumulate, num_sanity_val_steps=0,
+        trainer = small_trainer(
+            default_root_dir=folder, callbacks=[recorder],
+            accumulate_grad_batches=accumulate, num_sanity_val_steps=0,
             **{"max_epochs": 1, **limits},
         )  # fmt: skip
         loader: Any = DataLoader(numbers, batch_size, collate_fn=collate)  # type: ignore[arg-type]
@@ -128,32 +128,29 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def test_an_epochs_last_loss_is_of_its_whole_step_however_often_losses_are_read(
-    tmp_path: Path,
+NUMBERS = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "options", "losses", "samples"),
+    [
+        (NUMBERS, {"accumulate": 4}, [(1, 2.5), (2, 6.5)], [4, 4]),
+        # The last loss of an epoch is of its whole step, however seldom losses are read.
+        (NUMBERS, {"accumulate": 4, "every_n_steps": 10}, [(2, 6.5)], [4]),
+        # The last step has fewer batches.
+        ([1.0, 1.0, 1.0, 2.0, 4.0], {"accumulate": 3}, [(1, 1.0), (2, 3.0)], [3, 2]),
+        # A batch counts by its samples.
+        ([1.0, 1.0, 1.0, 5.0], {"accumulate": 2, "batch_size": 3}, [(1, 2.0)], [4]),
+        # Batches whose samples cannot be counted make steps all the same.
+        ([10.0] * 8, {"accumulate": 4, "collate": Opaque}, [(1, 10.0), (2, 10.0)], [None, None]),
+    ],
+)
+def test_a_recorded_loss_is_the_mean_over_the_samples_of_its_step(
+    tmp_path: Path, numbers: list[float], options: dict[str, Any], losses: Any, samples: Any
 ) -> None:
-    numbers = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
-    often = Fit(tmp_path / "a", Numbers(), numbers, accumulate=4)
-    seldom = Fit(tmp_path / "b", Numbers(), numbers, accumulate=4, every_n_steps=10)
-    assert often.losses == [(1, 2.5), (2, 6.5)]
-    assert seldom.losses == [(2, 6.5)]
-
-
-def test_a_step_of_fewer_batches_has_the_mean_of_those_it_has(tmp_path: Path) -> None:
-    fit = Fit(tmp_path, Numbers(), [1.0, 1.0, 1.0, 2.0, 4.0], accumulate=3)
-    assert fit.losses == [(1, pytest.approx(1.0)), (2, pytest.approx(3.0))]
-
-
-def test_a_batch_counts_by_its_samples(tmp_path: Path) -> None:
-    fit = Fit(tmp_path, Numbers(), [1.0, 1.0, 1.0, 5.0], accumulate=2, batch_size=3)
-    assert fit.losses == [(1, pytest.approx(2.0))]
-    assert [row.step_samples for row in fit.rows] == [4]
-
-
-def test_batches_that_cannot_be_counted_make_steps_all_the_same(tmp_path: Path) -> None:
-    fit = Fit(tmp_path, Numbers(), [10.0] * 8, accumulate=4, collate=Opaque)
-    assert fit.losses == [(1, 10.0), (2, 10.0)]
-    assert [row.step_samples for row in fit.rows] == [None, None]
-    assert fit.summary.steps_completed == 2
+    fit = Fit(tmp_path, Numbers(), numbers, **options)
+    assert fit.losses == [(step, pytest.approx(loss)) for step, loss in losses]
+    assert [row.step_samples for row in fit.rows] == samples
 
 
 def test_metrics_of_the_users_own_are_kept_apart(tmp_path: Path) -> None:
@@ -171,17 +168,14 @@ def test_a_logged_metric_of_several_values_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "accumulate", "without"), [(Silent, 1, 2), (Silent, 2, 0), (Numbers, 1, 0)]
+    ("module", "accumulate", "without"),
+    [(Silent, 1, 2), (Silent, 2, 0), (Numbers, 1, 0), (ByHand, 1, None)],
 )
-def test_steps_that_trained_nothing_are_counted(
-    tmp_path: Path, module: type[Numbers], accumulate: int, without: int
+def test_steps_that_trained_nothing_are_counted_where_a_loss_is_owed(
+    tmp_path: Path, module: type[Numbers], accumulate: int, without: int | None
 ) -> None:
     fit = Fit(tmp_path, module(), [1.0] * 4, accumulate=accumulate)
     assert fit.summary.steps_without_loss == without
-
-
-def test_who_optimizes_by_hand_owes_no_loss(tmp_path: Path) -> None:
-    assert Fit(tmp_path, ByHand(), [1.0] * 4).summary.steps_without_loss is None
 
 
 def test_validation_amid_a_step_leaves_it_going_on(

@@ -20,11 +20,12 @@ from lightning_fabric.utilities.warnings import PossibleUserWarning
 from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor, nn
 
+from fakes.small_fit import small_trainer
 from scalewise.config import LoaderConfig
 from scalewise.datasets.contract import TensorPairs
 from scalewise.models.mlp import Mlp
 from scalewise.records import CellFolder, DeviceInfo, read_metrics, read_shard, read_steps
-from scalewise.train.data import train_loader
+from scalewise.train.data import GlobalBatchSampler, make_loader
 from scalewise.train.execution import ExperimentModule, trim
 from scalewise.train.execution.cudagraph import CaptureError, Graph, Marker
 from scalewise.train.execution.replay import ReplayedSteps
@@ -114,9 +115,8 @@ class Run:
         self.module = module(network or Mlp(5, [16], 2), optimizer)
         self.folder = CellFolder(folder)
         self.recorder = CellRecorder(self.folder, DeviceInfo("cpu", "cpu"), 2, 5)
-        self.trainer = pl.Trainer(
-            accelerator="cpu", devices=1, logger=False, enable_progress_bar=False,
-            enable_model_summary=False, default_root_dir=folder,
+        self.trainer = small_trainer(
+            default_root_dir=folder,
             callbacks=[self.recorder, *callbacks],
             enable_checkpointing=any(isinstance(c, ModelCheckpoint) for c in callbacks),
             **{"max_steps": -1, **limits},
@@ -134,7 +134,8 @@ class Run:
             self.steps = ReplayedSteps(self.trainer, self.recorder, steps_per_batch, EAGER, device)
             loop: Any = self.trainer.fit_loop.epoch_loop
             loop.automatic_optimization, loop.advance = self.steps, self.steps.advance
-        loader = train_loader(data, LoaderConfig(), BATCH, 0, 1, 7, "cpu", steps_per_batch)
+        sampler = GlobalBatchSampler(SIZE, BATCH, 0, 1, 7, steps_per_batch)
+        loader = make_loader(data, sampler, LoaderConfig(), "cpu")
         self.trainer.fit(self.module, loader)
         self.planned = planned_steps(self.trainer)
         self.summary = self.recorder.close(self.trainer, self.module)
@@ -187,13 +188,9 @@ def test_each_step_has_its_row_and_what_is_inside_a_replay_is_missing(tmp_path: 
     waited = rows["host_data_wait_ms"][EAGER + 1 :] > 0
     assert list(waited[:8]) == [True, False, False, False, True, False, False, False]
     assert "execution=eager" in run.summary.missing["arrival"]
-
-
-def test_the_audit_counts_the_samples_of_every_step(tmp_path: Path) -> None:
-    run = Run(tmp_path, HostCapture(), max_epochs=1)
+    assert run.planned == run.summary.steps_completed == 2 * STEPS_AN_EPOCH
     shard = read_shard(run.folder.shard_path(0), 0)
     assert len(shard.indices) == len(set(shard.indices)) == STEPS_AN_EPOCH * BATCH
-    assert run.summary.samples_fed == STEPS_AN_EPOCH * BATCH
 
 
 @pytest.mark.parametrize("max_steps", [1, 3, 6, 12, 17])
@@ -202,10 +199,6 @@ def test_max_steps_ends_amid_a_batch(tmp_path: Path, max_steps: int) -> None:
     assert run.trainer.global_step == run.summary.steps_completed == max_steps
     assert run.planned == max_steps
     assert run.summary.samples_fed == max_steps * BATCH
-
-
-def test_epochs_are_planned_in_steps_and_not_in_batches(tmp_path: Path) -> None:
-    assert Run(tmp_path, HostCapture(), max_epochs=2).planned == 2 * STEPS_AN_EPOCH
 
 
 class StopAt(pl.Callback):
@@ -241,21 +234,14 @@ def test_checkpoints_are_written_at_their_steps(tmp_path: Path) -> None:
     torch.testing.assert_close(flat, at_five.weights, rtol=0, atol=0)
 
 
-def test_schedules_move_at_every_step(tmp_path: Path) -> None:
-    replayed = Run(tmp_path / "a", HostCapture(), module=Scheduled, max_steps=9)
-    eager = Run(tmp_path / "b", None, module=Scheduled, max_steps=9)
-    assert float(replayed.trainer.optimizers[0].param_groups[0]["lr"]) == pytest.approx(
-        1e-2 * 0.5**9
-    )
-    torch.testing.assert_close(replayed.weights, eager.weights)
-
-
-def test_gradients_are_clipped_inside_the_step(tmp_path: Path) -> None:
-    replayed = Run(tmp_path / "a", HostCapture(), max_steps=9, gradient_clip_val=1e-3)
-    eager = Run(tmp_path / "b", None, max_steps=9, gradient_clip_val=1e-3)
-    free = Run(tmp_path / "c", HostCapture(), max_steps=9)
-    torch.testing.assert_close(replayed.weights, eager.weights)
-    assert not torch.allclose(replayed.weights, free.weights)
+def test_schedules_and_clipping_act_inside_every_step(tmp_path: Path) -> None:
+    clip = {"gradient_clip_val": 1e-3}
+    for name, options in (("schedule", {"module": Scheduled}), ("clip", clip)):
+        replayed = Run(tmp_path / name / "a", HostCapture(), max_steps=9, **options)
+        eager = Run(tmp_path / name / "b", None, max_steps=9, **options)
+        free = Run(tmp_path / name / "c", HostCapture(), max_steps=9)
+        torch.testing.assert_close(replayed.weights, eager.weights)
+        assert not torch.allclose(replayed.weights, free.weights)
 
 
 class Counting(Mlp):

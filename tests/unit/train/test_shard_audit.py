@@ -53,10 +53,9 @@ def audited(folder: CellFolder, loader: object) -> ShardRecorder:
     audit = ShardRecorder(folder, SimpleNamespace(samples=SAMPLES))  # type: ignore[arg-type]
     strategy = SimpleNamespace(process_dataloader=lambda same: same)
     trainer: Any = SimpleNamespace(strategy=strategy, training=True)
-    module: Any = None
-    audit.setup(trainer, module, "fit")
+    audit.setup(trainer)
     assert len(list(strategy.process_dataloader(loader))) == SAMPLES // 2
-    audit.on_train_epoch_end(trainer, module)
+    audit.end_epoch()
     audit.save(0)
     return audit
 

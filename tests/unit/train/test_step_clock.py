@@ -8,6 +8,7 @@ from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +16,10 @@ import torch
 
 from scalewise.records import PHASES, WARMUP, StepWriter, read_steps
 from scalewise.train.recording import Mark, step_clock
-from scalewise.train.recording.step_clock import StepClock
+from scalewise.train.recording.step_clock import FOLLOWS, NvtxClock, StepClock
 from scalewise.train.recording.step_phases import (
     DEVICE_MARKS,
-    MarkedReplays,
+    Replays,
     device_phases_ms,
     host_phases_ms,
     replay_rows,
@@ -51,17 +52,9 @@ def marks(**moments_ms: float) -> list[int]:
 
 
 WHOLE = marks(
-    FETCH_BEGIN=1,
-    FETCH_END=4,
-    TRANSFER_END=5,
-    FORWARD_BEGIN=6,
-    FORWARD_END=16,
-    BACKWARD_BEGIN=17,
-    LAST_BUCKET=37,
-    BACKWARD_END=42,
-    OPTIMIZER_BEGIN=43,
-    OPTIMIZER_END=50,
-)
+    FETCH_BEGIN=1, FETCH_END=4, TRANSFER_END=5, FORWARD_BEGIN=6, FORWARD_END=16, BACKWARD_BEGIN=17,
+    LAST_BUCKET=37, BACKWARD_END=42, OPTIMIZER_BEGIN=43, OPTIMIZER_END=50,
+)  # fmt: skip
 
 
 def host(*batches: list[int]) -> dict[str, float | None]:
@@ -84,45 +77,54 @@ def only(phases: dict[str, np.ndarray]) -> dict[str, float | None]:
     return {name: None if np.isnan(ms[0]) else float(ms[0]) for name, ms in phases.items()}
 
 
-def test_the_phases_of_a_reduced_step() -> None:
-    phases = host(WHOLE)
-    assert phases == {
-        "data_wait": 3,
-        "h2d": 1,
-        "forward": 10,
-        "backward": 20,
-        "exposed_comm": 5,
-        "optimizer": 7,
-        "other": 4,
-        "step": 50,
-        "arrival": 37,
-    }
+ALONE = [0 if mark is Mark.LAST_BUCKET else ns for mark, ns in zip(Mark, WHOLE, strict=True)]
+"""The same without a reduction."""
+UNREDUCED = marks(
+    FETCH_BEGIN=0, FETCH_END=2, TRANSFER_END=2, FORWARD_BEGIN=3, FORWARD_END=13,
+    BACKWARD_BEGIN=13, BACKWARD_END=23, OPTIMIZER_END=24,
+)  # fmt: skip
+"""The first of two batches whose gradients are accumulated."""
+LATER = [ns + 24 * MS if ns else 0 for ns in WHOLE]
+NAMES = (*PHASES, "step", "arrival")
 
 
-def test_the_same_marks_cut_the_stream_of_the_device() -> None:
-    assert device(WHOLE) == {
-        "other": 1,
-        "data_wait": 3,
-        "h2d": 1,
-        "forward": 11,
-        "backward": 21,
-        "exposed_comm": 5,
-        "optimizer": 8,
-        "step": 50,
-        "arrival": 37,
-    }
-
-
-def test_without_a_reduction_nothing_is_exposed_and_backward_is_whole() -> None:
-    alone = list(WHOLE)
-    alone[Mark.LAST_BUCKET] = 0
-    assert device(alone)["exposed_comm"] is None
-    assert device(alone)["backward"] == 26
-    assert device(alone)["arrival"] == 42
-    phases = host(alone)
-    assert phases["exposed_comm"] is None
-    assert phases["backward"] == 25
-    assert phases["arrival"] == 42
+@pytest.mark.parametrize(
+    ("batches", "on_host", "on_device"),
+    [
+        (
+            [WHOLE],
+            {"data_wait": 3, "h2d": 1, "forward": 10, "backward": 20, "exposed_comm": 5,
+             "optimizer": 7, "other": 4, "step": 50, "arrival": 37},
+            {"data_wait": 3, "h2d": 1, "forward": 11, "backward": 21, "exposed_comm": 5,
+             "optimizer": 8, "other": 1, "step": 50, "arrival": 37},
+        ),
+        (  # nothing is exposed, and backward is whole
+            [ALONE],
+            {"data_wait": 3, "h2d": 1, "forward": 10, "backward": 25, "exposed_comm": None,
+             "optimizer": 7, "other": 4, "step": 50, "arrival": 42},
+            {"data_wait": 3, "h2d": 1, "forward": 11, "backward": 26, "exposed_comm": None,
+             "optimizer": 8, "other": 1, "step": 50, "arrival": 42},
+        ),
+        (  # batches add up, and only the last reduces
+            [UNREDUCED, LATER],
+            {"data_wait": 5, "h2d": 1, "forward": 20, "backward": 30, "exposed_comm": 5,
+             "optimizer": 7, "other": 6, "step": 74, "arrival": 61},
+            {"data_wait": 5, "h2d": 1, "forward": 22, "backward": 31, "exposed_comm": 5,
+             "optimizer": 9, "other": 1, "step": 74, "arrival": 61},
+        ),
+        (  # a replayed step fetches nothing and is one launch
+            [marks(REPLAY_BEGIN=2, OPTIMIZER_END=9)],
+            {"data_wait": 0, "h2d": 0, "other": 2, "step": 9},
+            {"data_wait": 0, "h2d": 0, "step": 9},
+        ),
+    ],
+    ids=["reduced", "alone", "accumulated", "replayed"],
+)  # fmt: skip
+def test_known_marks_give_known_phases(
+    batches: list[list[int]], on_host: dict[str, Any], on_device: dict[str, Any]
+) -> None:
+    for found, expected in ((host(*batches), on_host), (device(*batches), on_device)):
+        assert {name: found.get(name) for name in NAMES} == {**dict.fromkeys(NAMES), **expected}
 
 
 @pytest.mark.parametrize("missing", [m for m in Mark if m is not Mark.OPTIMIZER_END])
@@ -135,47 +137,9 @@ def test_the_phases_add_up_whatever_was_not_marked(missing: Mark) -> None:
         assert all(v is None or v >= 0 for v in present)
 
 
-def test_accumulated_batches_add_up_and_only_the_last_reduces() -> None:
-    first = marks(
-        FETCH_BEGIN=0,
-        FETCH_END=2,
-        TRANSFER_END=2,
-        FORWARD_BEGIN=3,
-        FORWARD_END=13,
-        BACKWARD_BEGIN=13,
-        BACKWARD_END=23,
-        OPTIMIZER_END=24,
-    )
-    second = [ns + 24 * MS if ns else 0 for ns in WHOLE]
-    phases = host(first, second)
-    assert phases["data_wait"] == 5
-    assert phases["forward"] == 20
-    assert phases["backward"] == 30
-    assert phases["exposed_comm"] == 5
-    assert phases["step"] == 74
-    assert phases["arrival"] == 61
-    phases = device(first, second)
-    assert phases["data_wait"] == 5
-    assert phases["backward"] == 10 + 21
-    assert phases["exposed_comm"] == 5
-    assert phases["step"] == 74
-    assert phases["arrival"] == 61
-
-
-def test_a_replayed_step_fetches_nothing_and_is_one_launch() -> None:
-    replayed = marks(REPLAY_BEGIN=2, OPTIMIZER_END=9)
-    for phases in (host(replayed), device(replayed)):
-        assert phases["step"] == 9
-        assert phases["data_wait"] == phases["h2d"] == 0
-        assert phases["forward"] is phases["backward"] is phases["optimizer"] is None
-    assert host(replayed)["other"] == 2
-
-
 def test_steps_are_computed_together_as_one_by_one() -> None:
-    alone = list(WHOLE)
-    alone[Mark.LAST_BUCKET] = 0
     later = [ns + 7 * MS for ns in WHOLE[:-1]] + [0]
-    rows = [WHOLE, alone, later]
+    rows = [WHOLE, ALONE, later]
     starts = np.array([1000 * MS, 1000 * MS, 1007 * MS])
     together = host_phases_ms(starts, np.array([[row] for row in rows]))
     for i, row in enumerate(rows):
@@ -254,7 +218,7 @@ def test_rows_of_several_batches_of_replays_are_made_together_as_one_by_one(
             replays.first_step, replays.epoch, replays.samples = first, first // 3, 8 + first
             replays.untimed = max(0, 4 - first)
             clock.finish_replays(replays)
-        replayed = [one for one in clock._finished if isinstance(one, MarkedReplays)]
+        replayed = [one for one in clock._finished if isinstance(one, Replays)]
         together = replay_rows(replayed, anatomy)
         one_by_one = np.concatenate([replay_rows([one], anatomy) for one in replayed])
         assert together.tobytes() == one_by_one.tobytes()
@@ -406,3 +370,38 @@ def interrupted_step(clock: StepClock, now: list[int]) -> None:
         clock.mark(Mark.OPTIMIZER_END)
     clock.finish_step(0, 0, 2, 0)
     clock.drain(wait=True)
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was opened and closed, in order; handles are the names."""
+    seen: list[str] = []
+
+    def open_range(name: str) -> str:
+        seen.append(f"+{name}")
+        return name
+
+    monkeypatch.setattr(NvtxClock, "open_range", staticmethod(open_range))
+    monkeypatch.setattr(NvtxClock, "close_range", staticmethod(lambda h: seen.append(f"-{h}")))
+    return seen
+
+
+def test_a_step_draws_each_phase_once_and_leaves_nothing_open(
+    tmp_path: Path, drawn: list[str]
+) -> None:
+    assert set(FOLLOWS) == set(Mark)
+    with closing(StepWriter(tmp_path / "rank0.bin")) as writer:
+        clock = NvtxClock(writer, None)
+        clock.begin()
+        mark_steps(clock, 2)
+        clock.paused = True
+        clock.mark(Mark.FORWARD_BEGIN)  # draws nothing
+        clock.drain(wait=True)
+    phases = ["data_wait", "h2d", "forward", "backward", "exposed_comm", "optimizer"]
+    assert [name for name in drawn if name[1:] in phases] == [
+        sign + name for _ in range(2) for name in phases for sign in "+-"
+    ]
+    assert drawn[0] == "+step 0" and "+step 1" in drawn
+    assert sorted(n[1:] for n in drawn if n[0] == "+") == sorted(
+        n[1:] for n in drawn if n[0] == "-"
+    )

@@ -6,18 +6,14 @@ import itertools
 from typing import Any, cast
 
 import pytest
-from hydra import compose, initialize_config_dir
 
+from fakes.small_fit import composed_cell
 from scalewise.config import (
     KINDS,
-    CellConfig,
     ConfigError,
-    build_cell,
     conf_dir,
-    resolve,
     strategy_config,
     whole_samples,
-    without_absent_groups,
 )
 from scalewise.records import DataError
 from scalewise.train.data import GlobalBatchSampler, UnevenBatchSampler
@@ -25,15 +21,11 @@ from scalewise.train.recording import BatchSizes, DataShare
 from scalewise.train.strategies import BUILDERS, build
 
 
-def cell(*overrides: str) -> CellConfig:
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        plain = resolve(compose(config_name="config", overrides=list(overrides)))
-    return build_cell(without_absent_groups(plain))
-
-
 def test_every_option_of_the_group_builds_its_own_kind() -> None:
     options = sorted(path.stem for path in (conf_dir() / "strategy").glob("*.yaml"))
-    kinds = {option: cell(f"strategy={option}", *fits(option)).strategy for option in options}
+    kinds = {
+        option: composed_cell(f"strategy={option}", *fits(option)).strategy for option in options
+    }
     assert {config.kind for config in kinds.values()} == set(KINDS)
     assert {option: config.name for option, config in kinds.items()} == {o: o for o in options}
 
@@ -44,61 +36,10 @@ def fits(option: str) -> tuple[str, ...]:
     return ("model=gpt2_tiny", "dataset=synthetic_tokens") if option in divided else ()
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (
-            ("strategy=ddp", "strategy.static_graph=true", "strategy.find_unused_parameters=true"),
-            "strategy.find_unused_parameters: found true with static_graph=true, which finds them "
-            "once for all steps; allowed: false",
-        ),
-        (
-            ("strategy=local_sgd", "precision=fp16-mixed"),
-            "precision: found fp16-mixed with strategy=local_sgd; allowed: fp32, tf32, bf16-mixed",
-        ),
-        (
-            ("strategy=task_parallel", "strategy.devices=1"),
-            "strategy.devices: found 1 with strategy=task_parallel; allowed: 2 or more, or auto "
-            "(strategy=single for one)",
-        ),
-        (
-            ("strategy=heterogeneous", "strategy.shares=[0.6,0.5]"),
-            "strategy.shares: found [0.6, 0.5]; allowed: one above 0 for each device, adding up "
-            "to 1, or auto",
-        ),
-        (
-            ("strategy=heterogeneous", "strategy.shares=[0.6,0.4]", "strategy.devices=3"),
-            "strategy.shares: found 2 with devices=3; allowed: one for each device, or auto",
-        ),
-        (
-            ("strategy=heterogeneous", "strategy.compression=bf16"),
-            "strategy.compression: found bf16 with strategy=heterogeneous, which sends weighted "
-            "gradients; allowed: none",
-        ),
-        (
-            ("strategy=heterogeneous", "strategy.devices=4", "batch_size=3"),
-            "batch_size: found 3 on 4 devices; allowed: 4 or more, one sample for each",
-        ),
-        (
-            ("strategy=auto", "strategy.probe_warmup_steps=60"),
-            "strategy.probe_warmup_steps: found 60 with probe_steps=60; allowed: 0 to 59",
-        ),
-        (
-            ("strategy=auto", "strategy.candidates.ddp.bucket_cap_mb=0"),
-            "strategy.candidates.ddp.bucket_cap_mb: found 0; allowed: above 0",
-        ),
-    ],
-)
-def test_what_cannot_work_is_refused_in_one_line(overrides: tuple[str, ...], message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        cell(*overrides)
-    assert str(error.value) == message
-
-
 def test_every_kind_but_auto_has_a_builder() -> None:
     assert set(BUILDERS) == set(KINDS) - {"auto"}
     with pytest.raises(ValueError, match=r"strategy: found auto in a single cell; allowed: single"):
-        build(cell("strategy=auto").strategy, cast(Any, None))
+        build(composed_cell("strategy=auto").strategy, cast(Any, None))
 
 
 def test_an_unknown_kind_lists_those_there_are() -> None:
@@ -107,7 +48,7 @@ def test_an_unknown_kind_lists_those_there_are() -> None:
 
 
 def test_shares_that_do_not_fit_the_host_are_refused_there() -> None:
-    config = cell("strategy=heterogeneous", "strategy.shares=[0.6,0.4]")
+    config = composed_cell("strategy=heterogeneous", "strategy.shares=[0.6,0.4]")
     with pytest.raises(ConfigError, match=r"strategy\.shares: found 2 on 4 devices"):
         config.per_device_batch_size(4)
 
@@ -129,10 +70,10 @@ def test_a_batch_is_shared_in_whole_samples(
 
 
 def test_accumulated_batches_count_towards_the_global_batch() -> None:
-    strong = cell("strategy=ddp", "strategy.devices=2", "accumulate_grad_batches=4")
+    strong = composed_cell("strategy=ddp", "strategy.devices=2", "accumulate_grad_batches=4")
     assert strong.per_device_batch_size(2) == 64
     assert strong.global_batch_size(2) == 4 * 128
-    weak = cell("strategy=ddp", "strategy.devices=2", "scaling=weak")
+    weak = composed_cell("strategy=ddp", "strategy.devices=2", "scaling=weak")
     assert (weak.per_device_batch_size(2), weak.global_batch_size(2)) == (128, 256)
 
 

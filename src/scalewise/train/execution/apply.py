@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -13,19 +13,12 @@ import torch
 from scalewise.config import CellConfig, ConfigError
 from scalewise.records import ExecutionRecord
 from scalewise.train.execution.fast_loop import LeanSteps
-from scalewise.train.execution.layers import (
-    Compiled,
-    checkpoint_blocks,
-    compiled_graphs,
-    graph_breaks,
-)
+from scalewise.train.execution.layers import Compiled, checkpoint_blocks
 from scalewise.train.execution.module import ExperimentModule
 from scalewise.train.execution.replay import ReplayedSteps
-from scalewise.train.recording import on_stream
-
-if TYPE_CHECKING:
-    from scalewise.train import RankContext
-    from scalewise.train.recording import CellRecorder
+from scalewise.train.rank import RankContext
+from scalewise.train.recording import CellRecorder, on_stream
+from scalewise.train.torch_internals import compiled_graphs, graph_breaks
 
 
 class Execution:
@@ -41,7 +34,7 @@ class Execution:
         self._details: dict[str, Any] = {}
 
     def change(self, module: pl.LightningModule) -> None:
-        """What has to happen to the module before a Trainer sees it. Raises ConfigError."""
+        """Change the module before a Trainer sees it. Raises ConfigError."""
         if self._config.activation_checkpointing:
             network = getattr(module, "network", module)
             try:
@@ -106,7 +99,7 @@ class Execution:
         torch.cuda.current_stream().wait_stream(stream)
 
     def record(self) -> ExecutionRecord:
-        """What became of it."""
+        """How the steps were really executed; asked when training is over."""
         config, replayed, compiled = self._config, self._replayed, self._compiled
         if compiled is not None and replayed is None:
             return ExecutionRecord(
@@ -128,7 +121,7 @@ class Execution:
         )  # fmt: skip
 
     def _known_obstacle(self, module: pl.LightningModule) -> str | None:
-        """What stands against replaying before anything is built."""
+        """The reason against replaying that is known before anything is built, if any."""
         cell = self._cell
         if not isinstance(module, ExperimentModule):
             return (

@@ -15,13 +15,7 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
 
 from scalewise.config import first_line
-
-# Why a step cannot be captured as a CUDA graph: what is known beforehand, and what it shows.
-#
-# A graph replays kernels with the arguments they were recorded with. Whatever Python decides or
-# counts during a step would be decided and counted once, at the capture, and then be silently
-# wrong.
-
+from scalewise.train.torch_internals import copy_all, stop_allocating_to
 
 INSIDE_A_STEP = (
     "on_before_zero_grad",
@@ -35,7 +29,12 @@ INSIDE_A_STEP = (
 def known_obstacle(
     trainer: pl.Trainer, module: pl.LightningModule, device_kind: str = "cuda"
 ) -> str | None:
-    """What is certain before the first step, in words; None where nothing speaks against it."""
+    """Why a step can certainly not be captured, in words; None where nothing speaks against it.
+
+    A graph replays kernels with the arguments they were recorded with. Whatever Python decides or
+    counts during a step would be decided and counted once, at the capture, and then be silently
+    wrong.
+    """
     return next(_obstacles(trainer, module, device_kind), None)
 
 
@@ -112,7 +111,7 @@ def _takes_tensor_rate(optimizer: torch.optim.Optimizer) -> bool:
 
 
 class HostState:
-    """What Python keeps between steps: plain values of modules and optimizer, host tensors."""
+    """Values that Python keeps between steps: plain ones of modules and optimizer, host tensors."""
 
     def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self._module = module
@@ -121,7 +120,7 @@ class HostState:
         self._before = self._values()
 
     def change(self) -> str | None:
-        """What has changed since this was made, in words; None if nothing has."""
+        """The first value that has changed since this was made, in words; None if none has."""
         now = self._values()
         for name, value in now.items():
             if name not in self._before or self._before[name] != value:
@@ -152,8 +151,6 @@ class HostState:
 
 Batch = Sequence[Tensor]
 """The tensors of one step, samples along the first dimension of each."""
-
-
 StepFunction = Callable[[Batch], Tensor]
 """Forward, backward and optimizer on one batch; gives the loss."""
 
@@ -174,24 +171,6 @@ class Graph(Protocol):
         ...
 
 
-class CaptureDevice(Protocol):
-    """What capturing needs of a device; CUDA but in tests."""
-
-    kind: str
-
-    def graph(self) -> Graph:
-        """A graph to record into."""
-        ...
-
-    def watch(self, step: Callable[[], Tensor]) -> tuple[Tensor, str | None]:
-        """Run ``step`` and say in words where it made the host wait for the device, if it did."""
-        ...
-
-    def marker(self) -> Marker:
-        """A moment of the device's time line, now."""
-        ...
-
-
 class Marker(Protocol):
     """A moment of the device's time line."""
 
@@ -201,14 +180,16 @@ class Marker(Protocol):
 
 
 class CudaCapture:
-    """The current GPU."""
+    """The current GPU, as capturing needs it; tests stand in for it on a CPU."""
 
     kind = "cuda"
 
     def graph(self) -> Graph:
+        """A graph to record into."""
         return CudaGraph()
 
     def watch(self, step: Callable[[], Tensor]) -> tuple[Tensor, str | None]:
+        """Run ``step`` and say in words where it made the host wait for the device, if it did."""
         before = torch.cuda.get_sync_debug_mode()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -224,6 +205,7 @@ class CudaCapture:
         return loss, None
 
     def marker(self) -> Marker:
+        """A moment of the device's time line, now."""
         # A host that waits for this one sleeps instead of spinning on a core.
         event = torch.cuda.Event(blocking=True)
         event.record()
@@ -257,7 +239,7 @@ class CudaGraph:
     def _clean_up(self, device: int, random_state: Tensor) -> None:
         """After a broken capture torch still believes in it: dropout and the allocator would."""
         with contextlib.suppress(RuntimeError):
-            torch._C._cuda_endAllocateToPool(device, self._graph.pool())
+            stop_allocating_to(device, self._graph.pool())
         torch.cuda.synchronize(device)
         fresh = torch.Generator(f"cuda:{device}")
         torch.cuda.default_generators[device].graphsafe_set_state(fresh.graphsafe_get_state())
@@ -287,6 +269,6 @@ class CapturedStep:
 
     def run(self, batch: Batch) -> Tensor:
         """One step on ``batch``. Neither the host nor this call waits for it."""
-        torch._foreach_copy_(self._inputs, list(batch), non_blocking=True)
+        copy_all(self._inputs, list(batch), non_blocking=True)
         self._replay()
         return self.loss

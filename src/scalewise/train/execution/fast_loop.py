@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -17,9 +17,7 @@ from pytorch_lightning.loops.optimization.automatic import _AutomaticOptimizatio
 from pytorch_lightning.plugins.precision.amp import MixedPrecision
 from pytorch_lightning.profilers import Profiler
 
-if TYPE_CHECKING:
-    from scalewise.train.recording import CellRecorder
-
+from scalewise.train.recording import CellRecorder
 
 _NOTHING = contextlib.nullcontext()
 

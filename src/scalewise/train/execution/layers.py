@@ -1,9 +1,4 @@
-"""Linear layers that multiply in fp8, by torchao's float8 training.
-
-Input, weight and output gradient of each are scaled by one factor a tensor, taken from its largest
-absolute value at that moment, and cast to fp8 (e4m3; gradients e5m2): torchao's recipe
-``tensorwise``. Parameters, and with them gradients, optimizer and checkpoints, stay as they are.
-"""
+"""Changes inside a module before training: checkpointed blocks, compiling, fp8."""
 
 from __future__ import annotations
 
@@ -13,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -22,13 +17,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from scalewise.config import FP8_CAPABILITY, CompileMode, ConfigError, PrecisionConfig
-
-if TYPE_CHECKING:
-    from scalewise.train import RankContext
-
-
-# Activation checkpointing: less memory for a second forward pass of each block.
-
+from scalewise.train.rank import RankContext
+from scalewise.train.torch_internals import compiled_graphs
 
 BLOCK_LISTS = ("blocks", "layers")
 """Names under which a network keeps what it repeats."""
@@ -37,6 +27,7 @@ BLOCK_LISTS = ("blocks", "layers")
 def checkpoint_blocks(network: nn.Module) -> int:
     """Let each block of ``network`` keep its inputs only; returns how many blocks there are.
 
+    That takes less memory, for a second forward pass of each block (activation checkpointing).
     Parameters keep their names. Random masks are drawn alike in both passes where there are any.
     Raises ValueError for a network without blocks.
     """
@@ -101,11 +92,8 @@ def _once_counted(norms: list[_BatchNorm]) -> Iterator[None]:
             norm.momentum, norm.num_batches_tracked = momentum, counted
 
 
-# Network and loss through ``torch.compile``.
-
-
 class Compiled:
-    """What was compiled for one module, and how long that took.
+    """A module through ``torch.compile``, and how long compiling took.
 
     Compiling happens in the first steps, when the shapes are known: :attr:`seconds` is the time
     of the calls that compiled, forward only; what backward takes is in the first step's row.
@@ -132,34 +120,22 @@ class Compiled:
         return run
 
 
-def compiled_graphs() -> int:
-    """Graphs that this process has compiled so far."""
-    from torch._dynamo.utils import counters
-
-    return int(counters["stats"]["unique_graphs"])
-
-
-def graph_breaks() -> int:
-    """Places where the compiler handed back to Python."""
-    from torch._dynamo.utils import counters
-
-    return sum(counters["graph_break"].values())
-
-
 def apply_precision(config: PrecisionConfig) -> None:
     """Set the process-wide switches that Lightning leaves alone."""
-    import torch
-
     torch.backends.cuda.matmul.allow_tf32 = config.matmul_tf32
     torch.backends.cudnn.allow_tf32 = config.matmul_tf32
 
 
 _MULTIPLE = 16
-"""What both widths of a matrix must be multiples of for ``torch._scaled_mm``."""
+"""Both widths of a matrix must be multiples of it for ``torch._scaled_mm``."""
 
 
 def multiply_in_fp8(module: nn.Module, rank: RankContext) -> None:
-    """Convert ``module``'s linear layers for this rank's GPU.
+    """Let ``module``'s linear layers multiply in fp8 on this rank's GPU, by torchao.
+
+    Input, weight and output gradient of each are scaled by one factor a tensor, taken from its
+    largest absolute value at that moment, and cast to fp8 (e4m3; gradients e5m2): torchao's recipe
+    ``tensorwise``. Parameters, gradients, optimizer and checkpoints stay as they are.
 
     Raises ConfigError where the GPU, the installation or the model cannot.
     """

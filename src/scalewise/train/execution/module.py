@@ -13,28 +13,6 @@ from torchmetrics import MeanMetric, MetricCollection
 from scalewise.train.execution.fast_loop import CheapHookNames, LeanSteps
 from scalewise.train.recording import CellRecorder
 
-# What of a model this rank holds.
-
-
-def held_parameters(network: nn.Module) -> list[Any]:
-    """What the optimizer gets: the named parameters of which this rank holds something.
-
-    An update of many parameters at once takes DTensors or plain tensors, not both: where a model
-    has both they come as two groups.
-    """
-    held = [(name, p) for name, p in network.named_parameters() if not p.is_meta]
-    divided = [item for item in held if is_dtensor(item[1])]
-    if not divided or len(divided) == len(held):
-        return held
-    whole = [item for item in held if not is_dtensor(item[1])]
-    return [{"params": divided}, {"params": whole}]
-
-
-def is_dtensor(parameter: object) -> bool:
-    """Whether it is one of torch's DTensors; asked so that they need not be imported."""
-    return hasattr(parameter, "placements") and hasattr(parameter, "to_local")
-
-
 OptimizerFactory = Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optimizer]
 """From named parameters: some optimizers treat them by name, and all of torch's accept names."""
 
@@ -107,14 +85,30 @@ class ExperimentModule(CheapHookNames, pl.LightningModule):
         return self._optimizer(held_parameters(self.network))
 
 
-# Cells that only run forward: an operation instead of a model, results instead of a loss.
+def held_parameters(network: nn.Module) -> list[Any]:
+    """Named parameters of which this rank holds something, for the optimizer.
+
+    An update of many parameters at once takes DTensors or plain tensors, not both: where a model
+    has both they come as two groups.
+    """
+    held = [(name, p) for name, p in network.named_parameters() if not p.is_meta]
+    divided = [item for item in held if is_dtensor(item[1])]
+    if not divided or len(divided) == len(held):
+        return held
+    whole = [item for item in held if not is_dtensor(item[1])]
+    return [{"params": divided}, {"params": whole}]
+
+
+def is_dtensor(parameter: object) -> bool:
+    """Whether it is one of torch's DTensors; asked so that they need not be imported."""
+    return hasattr(parameter, "placements") and hasattr(parameter, "to_local")
 
 
 class OperationModule(CheapHookNames, pl.LightningModule):
-    """Runs an operation once a step. Nothing is learnt, so there is nothing to optimize or score.
+    """Runs an operation once a step, forward only: nothing is learnt, optimized or scored.
 
     Args:
-        network: a :class:`scalewise.operations.contract.Operation`.
+        network: a :class:`scalewise.operations.Operation`.
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -157,7 +151,7 @@ class ForwardSteps(LeanSteps):
 def run_forward_only(trainer: pl.Trainer, recorder: CellRecorder) -> None:
     """Make ``trainer.fit`` a row of forward passes."""
     loop: Any = trainer.fit_loop.epoch_loop
-    loop._broadcast_sigterm_tensor = lambda: None  # see train.lean.trim
+    loop._broadcast_sigterm_tensor = lambda: None  # see fast_loop.trim
     steps = ForwardSteps(trainer, recorder)
     loop.automatic_optimization = steps
     loop.advance = steps.advance

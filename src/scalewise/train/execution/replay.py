@@ -7,7 +7,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -18,7 +18,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from scalewise.train.execution.cudagraph import (
     Batch,
-    CaptureDevice,
     CapturedStep,
     CaptureError,
     CudaCapture,
@@ -29,26 +28,20 @@ from scalewise.train.execution.cudagraph import (
     make_capturable,
 )
 from scalewise.train.execution.fast_loop import LeanSteps
-
-if TYPE_CHECKING:
-    from scalewise.train.recording import CellRecorder
-
-
-# On the way to a captured step: a few eager ones, then a capture that all ranks agree on.
-
+from scalewise.train.rank import gathered
+from scalewise.train.recording import CellRecorder
+from scalewise.train.torch_internals import bucket_bytes
 
 NOT_SEEN_INSIDE = (
     "a replayed step is one launch, so the moments inside it are not seen: forward, backward, "
     "communication and optimizer are measured with execution=eager"
 )
-
-
 EagerStep = Callable[[], dict[str, Any]]
 """A training step with all its marks; gives what Lightning calls its output, the loss in it."""
 
 
 class Preparation:
-    """Ends with a captured step, or with the reason why there is none.
+    """A few eager steps, then a captured one that all ranks agree on, or the reason for none.
 
     Args:
         trainer: of this rank.
@@ -58,7 +51,7 @@ class Preparation:
     """
 
     def __init__(
-        self, trainer: pl.Trainer, recorder: CellRecorder, eager_steps: int, device: CaptureDevice
+        self, trainer: pl.Trainer, recorder: CellRecorder, eager_steps: int, device: CudaCapture
     ) -> None:
         self.captured: CapturedStep | None = None
         self.fell_back_because: str | None = None
@@ -127,10 +120,7 @@ class Preparation:
     def _agree(self, reason: str | None) -> None:
         """All ranks replay or none does: a graph holds its half of every all-reduce."""
         trainer = self._trainer
-        reasons: list[str | None] = [reason]
-        if trainer.world_size > 1:
-            reasons = [None] * trainer.world_size
-            torch.distributed.all_gather_object(reasons, reason)
+        reasons = gathered(reason, trainer.world_size)
         for rank, found in enumerate(reasons):
             if found is not None:
                 where = f"on rank {rank}: " if any(r != found for r in reasons) else ""
@@ -150,9 +140,7 @@ class Preparation:
         """Bytes and buckets that DDP reduces: no hook of ours listens inside a graph."""
         model, steps = self._trainer.strategy.model, self._recorder.steps
         if isinstance(model, DistributedDataParallel):
-            seen = model._get_ddp_logging_data()  # type: ignore[no-untyped-call]
-            sizes = str(seen.get("rebuilt_bucket_sizes", ""))
-            buckets = [int(size) for size in sizes.split(",") if size.strip()]
+            buckets = bucket_bytes(model)
             if buckets:
                 steps.traffic.bucket_bytes, steps.traffic.buckets = sum(buckets), len(buckets)
 
@@ -183,7 +171,7 @@ class ReplayedSteps(LeanSteps):
         recorder: CellRecorder,
         steps_per_batch: int,
         eager_steps: int,
-        device: CaptureDevice | None = None,
+        device: CudaCapture | None = None,
     ) -> None:
         super().__init__(trainer, recorder)
         self.steps_per_batch = steps_per_batch
@@ -339,7 +327,7 @@ class ReplayedSteps(LeanSteps):
             self._ahead.popleft().synchronize()
 
     def _whole_step(self, batch: Batch) -> Tensor:
-        """What :meth:`LeanSteps.run` does, without a word to anybody."""
+        """Do what :meth:`LeanSteps.run` does, without a word to anybody."""
         trainer = self.trainer
         module, optimizer = trainer.lightning_module, trainer.optimizers[0]
         loss = trainer.strategy.training_step(tuple(batch), 0)

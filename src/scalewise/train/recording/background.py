@@ -43,18 +43,13 @@ def on_stream(stream: torch.cuda.Stream) -> Iterator[None]:
 
 GiveWay = Callable[[], None]
 """To be called between two pieces of work, each of which keeps the interpreter from training."""
-
-
 Drain = Callable[[bool, GiveWay | None], None]
 """Writes what is ready; with True, waits for what is not."""
-
 
 _REST = 3.0
 """After each piece the thread rests so many times as long as the piece took. Written in one go, the
 rows of half a second of short steps kept a host that launches ahead of its GPU until it was behind:
 120 us a step instead of 115. A quarter of the time is enough for the rows of the shortest steps."""
-
-
 _LEAST_REST_S = 5e-5
 
 

@@ -1,8 +1,7 @@
-"""Hearing that the last bucket of gradients is ready, whoever reduces them.
+"""When the last bucket of gradients is ready, and how much of them is sent.
 
 DDP takes one communication hook. Where the user or the strategy brings one, it is wrapped; where
-nobody does, none is needed (see :mod:`~scalewise.train.callbacks.last_gradient`).
-"""
+nobody does, none is needed (see :class:`LastGradient`)."""
 
 from __future__ import annotations
 
@@ -14,15 +13,12 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.strategies import DDPStrategy, Strategy
 from torch import Tensor
-from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from scalewise.records import CommunicationRecord
-
-# What DDP's communication hook sees go by: how often gradients are reduced, and how many bytes.
-
+from scalewise.train.torch_internals import GradBucket, bucket_bytes
 
 CommHook = Callable[[Any, GradBucket], torch.futures.Future[Tensor]]
 
@@ -38,11 +34,11 @@ class GradientHook:
 
 
 PLAIN = GradientHook(allreduce_hook, None, lambda bucket: bucket.buffer().nbytes)
-"""What DDP does without any hook: an all-reduce of the bucket as it is."""
+"""DDP's own way without any hook: an all-reduce of the bucket as it is."""
 
 
 class GradientTraffic:
-    """Counts the reductions of a rank, warm-up apart."""
+    """Counts the reductions of a rank and their bytes, warm-up apart."""
 
     def __init__(self) -> None:
         self.bucket_bytes: int | None = None
@@ -59,7 +55,7 @@ class GradientTraffic:
         self._rounds = self._payload_bytes = self._unsized = 0
 
     def size(self, all_bytes: int, buckets: int) -> None:
-        """What one reduction sends, where it is not counted bucket by bucket."""
+        """Learn how much one reduction sends, where it is not counted bucket by bucket."""
         self.bucket_bytes, self.buckets = all_bytes, buckets
         unsized, self._unsized = self._unsized, 0
         self.repeat(unsized)
@@ -98,25 +94,20 @@ class GradientTraffic:
         )
 
 
-# When the last gradient of a backward pass is there, without a hook in DDP's reduction.
-#
-# A communication hook in Python stands in the way of every bucket, and a step of 2 ms may feel it
-# (``benchmarks/measuring_cost.py``). DDP's own reduction needs none: it starts to reduce the last
-# bucket when the last parameter's gradient has been accumulated, so a hook on that one parameter
-# tells the same moment. Which one it is, the first two reduced passes show; until then every
-# parameter is listened to.
-
-
 _LEARNED_AFTER = 2
 """Passes: DDP puts its buckets into the order of the first one, and keeps them from the second."""
-
-
 _SIZED_AFTER = 4
 """Passes: until its third one DDP tells of the one bucket that it began with."""
 
 
 class LastGradient:
     """Calls ``mark`` when the last gradient of a reduced backward pass is ready.
+
+    A communication hook in Python stands in the way of every bucket, and a step of 2 ms may feel
+    it (``benchmarks/measuring_cost.py``). DDP's own reduction needs none: it starts to reduce the
+    last bucket when the last parameter's gradient has been accumulated, so a hook on that one
+    parameter tells the same moment. The first two reduced passes show which one it is; until then
+    every parameter is listened to.
 
     Args:
         model: the replica, wrapped.
@@ -148,7 +139,7 @@ class LastGradient:
             self._traffic.repeat()
         if self._passes == _LEARNED_AFTER:
             self._listen_to(latest)
-        sizes = self._bucket_bytes() if self._passes >= _LEARNED_AFTER else []
+        sizes = bucket_bytes(self._model) if self._passes >= _LEARNED_AFTER else []
         if sizes:
             self._traffic.size(sum(sizes), len(sizes))
 
@@ -171,14 +162,6 @@ class LastGradient:
             self._mark()
             self._latest = parameter
             self._traffic.repeat()
-
-    def _bucket_bytes(self) -> list[int]:
-        seen = self._model._get_ddp_logging_data()  # type: ignore[no-untyped-call]
-        for name in ("rebuilt_bucket_sizes", "bucket_sizes", "initial_bucket_sizes"):
-            sizes = [int(size) for size in str(seen.get(name, "")).split(",") if size.strip()]
-            if sizes:
-                return sizes
-        return []
 
 
 class BucketWatch:

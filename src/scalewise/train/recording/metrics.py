@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,9 @@ from torch import Tensor
 from scalewise.records import CellFolder, MetricRow, MetricsWriter, finite_or_none
 from scalewise.train.recording.background import GiveWay, on_stream
 from scalewise.train.recording.shards import OWN_SHARE, DataShare
-from scalewise.train.recording.step_timer import StepTimer, loss_of, loss_weights
+from scalewise.train.recording.step_timer import StepTimer, loss_of
 
 _OWN = frozenset({"train_loss", "learning_rate"})
-
-
 _LOGGED = "logged/"
 """Before the name of a user's metric that is called like one of the recorder's own."""
 
@@ -35,12 +33,12 @@ class _Pending:
     ready: torch.cuda.Event | None
 
 
-class MetricsRecorder(pl.Callback):
+class MetricsRecorder:
     """Records ``train_loss`` and ``learning_rate`` every few steps, and all logged metrics.
 
     The loss stays on the device until the recording thread reads it, after its event: the
     training thread never waits for it. ``train_loss`` is this rank's own, of the samples that
-    its row counts: who reads the rows of all ranks takes their mean. Where a user's module logs
+    its row counts: a reader of all ranks' rows takes their mean. Where a user's module logs
     a metric under one of these two names, that is ``logged/train_loss`` or
     ``logged/learning_rate``: a curve is of one quantity.
 
@@ -65,7 +63,7 @@ class MetricsRecorder(pl.Callback):
         self._steps = steps
         self._pending: deque[_Pending] = deque()
         self._losses: list[tuple[Tensor, int]] = []
-        """Of the step's batches so far, each with the samples it is the mean of."""
+        """Losses of the step's batches so far, each with the samples it is the mean of."""
         self._writer: MetricsWriter | None = None
         self._earlier: Path | None = None
         self._side_stream: torch.cuda.Stream | None = None
@@ -105,18 +103,18 @@ class MetricsRecorder(pl.Callback):
         if self._writer is not None:
             self._writer.close()
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._open(trainer)
+    def open(self, trainer: pl.Trainer) -> None:
+        """Make the file, if there is none yet."""
+        if self._writer is None:
+            path = self.folder.metrics_path(trainer.global_rank)
+            self._writer = MetricsWriter(path, self._earlier)
+            device = trainer.strategy.root_device
+            if device.type == "cuda":
+                self._side_stream = torch.cuda.Stream(device)
 
-    def on_train_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-    ) -> None:
-        # Of every step: which of them ends the epoch, and so has a row, is known only at its end.
+    def end_batch(self, trainer: pl.Trainer, outputs: Any) -> None:
+        """A batch is done; the step timer has counted it."""
+        # Kept for every step: only its end shows whether it ends the epoch, and so has a row.
         loss = loss_of(outputs)
         if loss is not None:
             self._losses.append((loss.detach(), self._steps.batch_samples))
@@ -135,23 +133,9 @@ class MetricsRecorder(pl.Callback):
         for steps_back, loss in losses.items():
             self._append(trainer, dict(rate), (loss,), (1.0,), steps_back)
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._append_logged(trainer)
-
-    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if not trainer.sanity_checking:
-            self._open(trainer)
-            self._append_logged(trainer)
-
-    def _open(self, trainer: pl.Trainer) -> None:
-        if self._writer is None:
-            path = self.folder.metrics_path(trainer.global_rank)
-            self._writer = MetricsWriter(path, self._earlier)
-            device = trainer.strategy.root_device
-            if device.type == "cuda":
-                self._side_stream = torch.cuda.Stream(device)
-
-    def _append_logged(self, trainer: pl.Trainer) -> None:
+    def append_logged(self, trainer: pl.Trainer) -> None:
+        """A row of what the user's module has logged, if it has logged anything."""
+        self.open(trainer)
         values: dict[str, float | None] = {
             _LOGGED + name if name in _OWN else name: _one_number(name, value)
             for name, value in trainer.callback_metrics.items()
@@ -186,8 +170,18 @@ class MetricsRecorder(pl.Callback):
             return float(loss)
 
 
+def loss_weights(samples: Sequence[int], accumulate: int) -> tuple[float, ...]:
+    """By what to multiply the losses of one step's batches for their sum to be the step's mean.
+
+    Lightning has divided each by ``accumulate``, also where an epoch ends before a step has as
+    many. A batch counts by its samples; all count alike where those of one are not known (0).
+    """
+    counts = samples if all(samples) else [1] * len(samples)
+    return tuple(accumulate * count / sum(counts) for count in counts)
+
+
 def _learning_rate(trainer: pl.Trainer) -> dict[str, float | None]:
-    """Of the first optimizer's first group, as a metric; none where there is no such thing.
+    """The rate of the first optimizer's first group, as a metric; empty where there is none.
 
     A user's module may return no optimizer, in whose place Lightning puts one without groups.
     """

@@ -18,14 +18,11 @@ import numpy as np
 import numpy.typing as npt
 import pytorch_lightning as pl
 import torch
-from torch._C._autograd import DeviceType
 from torch.nn.parallel import DistributedDataParallel
 
 from scalewise.config import BLOCK_STEPS, BLOCKS, ProfileConfig
 from scalewise.records import CellFolder, OperationTime, WindowProfile, save_profile, trace_name
-
-# Stretches of time as arrays: merged, measured, intersected. Pure functions.
-
+from scalewise.train.torch_internals import DeviceType
 
 Intervals = npt.NDArray[np.int64]
 """Shape ``[n, 2]``: begin and end in nanoseconds."""
@@ -219,15 +216,12 @@ def _span(event: Any, communication: bool) -> Span:
     return Span(str(event.name()), begin, begin + int(event.duration_ns()), communication)
 
 
-# The window of a profiled cell: some steps under torch's profiler, and the record of it.
-#
-# Under DDP, blocks of steps follow, in turn without and with the reduction of gradients, the
-# profiler stopped: what the reduction costs a step in all, the slower computation beside it
-# included.
-
-
 class ProfiledSteps:
     """Opens the profiler after warm-up and writes ``profile/rank<r>.json`` at the end.
+
+    Under DDP, blocks of steps follow, in turn without and with the reduction of gradients, the
+    profiler stopped: what the reduction costs a step in all, the slower computation beside it
+    included.
 
     Args:
         folder: the cell's folder.
@@ -245,7 +239,8 @@ class ProfiledSteps:
         self._reduced: list[int] = []
         self._unreduced: list[int] = []
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def begin(self, trainer: pl.Trainer) -> None:
+        """Training starts."""
         if self._first == 0:
             self._open(trainer)
 
@@ -259,12 +254,13 @@ class ProfiledSteps:
         if self._found is not None and trainer.accumulate_grad_batches == 1:
             self._take_turns(trainer, steps)
 
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def end(self, trainer: pl.Trainer) -> None:
+        """Training is over: save what was found."""
         if self._window is not None and self._steps > self._first:
             self._close(trainer)  # the data ended before the window did
         if self._found is not None:
-            done = (tuple(self._reduced), tuple(self._unreduced))
-            found = replace(self._found, reduced_steps=done[0], unreduced_steps=done[1])
+            reduced, unreduced = tuple(self._reduced), tuple(self._unreduced)
+            found = replace(self._found, reduced_steps=reduced, unreduced_steps=unreduced)
             save_profile(self._folder, found)
 
     def _open(self, trainer: pl.Trainer) -> None:

@@ -19,41 +19,17 @@ from scalewise.train.recording.background import BackgroundDrain
 from scalewise.train.recording.metrics import MetricsRecorder
 from scalewise.train.recording.profiler import ProfiledSteps
 from scalewise.train.recording.shards import OWN_SHARE, DataShare, ShardRecorder
-from scalewise.train.recording.step_phases import Replays
+from scalewise.train.recording.step_phases import Mark, Replays
 from scalewise.train.recording.step_timer import StepTimer
 from scalewise.train.recording.summary import parameter_sums, summarise
-
-# What a LightningModule's own ``configure_optimizers`` really returned, by name.
-
-
-def class_names(optimizers: Sequence[torch.optim.Optimizer]) -> str:
-    """``SGD``, or ``SGD+Adam`` of several; ``none`` where nothing optimizes."""
-    classes = [type(optimizer) for optimizer in optimizers]
-    # Where a module returns no optimizer, Lightning puts a mock of its own in the place.
-    own = [cls.__name__ for cls in classes if not cls.__module__.startswith("pytorch_lightning.")]
-    return "+".join(own) or "none"
-
-
-# How many optimizer steps a fit means to take, and of how many samples a batch.
-
-
-def planned_steps(trainer: pl.Trainer) -> int | None:
-    """Optimizer steps this fit means to take; None where nothing bounds it."""
-    total = trainer.estimated_stepping_batches
-    sampler = getattr(trainer.train_dataloader, "batch_sampler", None)
-    if sampler is not None and getattr(sampler, "steps_per_batch", 1) > 1:
-        # Lightning counts batches, and these hold several steps each.
-        epochs = trainer.max_epochs if trainer.max_epochs not in (None, -1) else math.inf
-        limit = trainer.max_steps if trainer.max_steps != -1 else math.inf
-        total = min(sampler.steps * epochs, limit)
-    return int(total) if math.isfinite(total) and total >= 0 else None
 
 
 class CellRecorder(pl.Callback):
     """Step times, metrics, shards, heartbeat and summary of this rank, as one callback.
 
-    Hooks are passed on to its parts in their order, so that the step clock comes first. Call
-    :meth:`close` when everything that belongs to the cell has run.
+    It has to come before other callbacks: what they take then counts as ``other``. Its parts act
+    in their order, the step timer first. Call :meth:`close` when everything that belongs to the
+    cell has run.
 
     Args:
         folder: the cell's folder, the same for all ranks.
@@ -91,15 +67,16 @@ class CellRecorder(pl.Callback):
         self._background: BackgroundDrain | None = None
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        self.steps.setup(trainer, pl_module, stage)
-        self.shards.setup(trainer, pl_module, stage)
+        if stage == "fit":
+            self.steps.setup(trainer)
+            self.shards.setup(trainer)
         if self._heartbeat is None:
             self._heartbeat = HeartbeatWriter(self.folder.heartbeat_path(trainer.global_rank))
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._sums_before = parameter_sums(trainer, pl_module)
-        self.metrics.on_train_start(trainer, pl_module)
-        self.steps.on_train_start(trainer, pl_module)
+        self.metrics.open(trainer)
+        self.steps.begin(trainer, pl_module)
         self._background = BackgroundDrain(
             [self.steps.drain, self.metrics.drain], device=trainer.strategy.root_device
         )
@@ -107,15 +84,15 @@ class CellRecorder(pl.Callback):
         self._heartbeat.begin(planned_steps(trainer), self.steps.steps, self.steps.samples)
         self._run_queue.begin(self.steps.steps)
         if self._profiled is not None:
-            self._profiled.on_train_start(trainer, pl_module)
+            self._profiled.begin(trainer)
 
     def on_before_backward(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: torch.Tensor
     ) -> None:
-        self.steps.on_before_backward(trainer, pl_module, loss)
+        self.steps.mark(Mark.BACKWARD_BEGIN)
 
     def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.steps.on_after_backward(trainer, pl_module)
+        self.steps.after_backward()
 
     def on_before_optimizer_step(
         self,
@@ -123,7 +100,7 @@ class CellRecorder(pl.Callback):
         pl_module: pl.LightningModule,
         optimizer: torch.optim.Optimizer,
     ) -> None:
-        self.steps.on_before_optimizer_step(trainer, pl_module, optimizer)
+        self.steps.mark(Mark.OPTIMIZER_BEGIN)
 
     def on_train_batch_end(
         self,
@@ -134,8 +111,8 @@ class CellRecorder(pl.Callback):
         batch_idx: int,
     ) -> None:
         assert self._heartbeat is not None and self._background is not None
-        self.steps.on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-        self.metrics.on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+        self.steps.end_batch(trainer, outputs, batch, batch_idx)
+        self.metrics.end_batch(trainer, outputs)
         self._heartbeat.beat(self.steps.steps, self.steps.samples)
         self._background.check()
         if self.steps.own_steps == self.steps.warmup_steps:
@@ -165,18 +142,19 @@ class CellRecorder(pl.Callback):
         return self._profiled is not None
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.shards.on_train_epoch_end(trainer, pl_module)
-        self.metrics.on_train_epoch_end(trainer, pl_module)
+        self.shards.end_epoch()
+        self.metrics.append_logged(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._run_queue_ms = self._run_queue.ms_per_step(self.steps.steps)
         self._other_threads_cpu_ms = self._run_queue.other_threads_cpu_ms_per_step(self.steps.steps)
         if self._profiled is not None:
-            self._profiled.on_train_end(trainer, pl_module)
+            self._profiled.end(trainer)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.metrics.on_validation_end(trainer, pl_module)
-        self.steps.on_validation_end(trainer, pl_module)
+        if not trainer.sanity_checking:
+            self.metrics.append_logged(trainer)
+            self.steps.end_validation()
         if self._heartbeat is not None:
             self._heartbeat.beat(self.steps.steps, self.steps.samples)
 
@@ -239,3 +217,23 @@ class CellRecorder(pl.Callback):
             execution=self.execution() if self.execution is not None else None,
             own_optimizer=class_names(trainer.optimizers) if self.brings_optimizer else None,
         )
+
+
+def class_names(optimizers: Sequence[torch.optim.Optimizer]) -> str:
+    """``SGD``, or ``SGD+Adam`` of several; ``none`` where nothing optimizes."""
+    classes = [type(optimizer) for optimizer in optimizers]
+    # Where a module returns no optimizer, Lightning puts a mock of its own in the place.
+    own = [cls.__name__ for cls in classes if not cls.__module__.startswith("pytorch_lightning.")]
+    return "+".join(own) or "none"
+
+
+def planned_steps(trainer: pl.Trainer) -> int | None:
+    """Optimizer steps this fit means to take; None where nothing bounds it."""
+    total = trainer.estimated_stepping_batches
+    sampler = getattr(trainer.train_dataloader, "batch_sampler", None)
+    if sampler is not None and getattr(sampler, "steps_per_batch", 1) > 1:
+        # Lightning counts batches, and these hold several steps each.
+        epochs = trainer.max_epochs if trainer.max_epochs not in (None, -1) else math.inf
+        limit = trainer.max_steps if trainer.max_steps != -1 else math.inf
+        total = min(sampler.steps * epochs, limit)
+    return int(total) if math.isfinite(total) and total >= 0 else None

@@ -1,4 +1,4 @@
-"""Which samples a rank feeds, by index, read from what its loader draws."""
+"""The part of the data that a rank feeds, and which samples its loader draws, by index."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from torch.utils.data import DataLoader, IterableDataset
 from scalewise.config import in_one_line
 from scalewise.records import CellFolder, ShardIndices, write_shard
 from scalewise.train.recording.step_timer import StepTimer
-
-# How many samples of each batch every part of the data gives.
 
 
 class BatchSizes:
@@ -50,9 +48,6 @@ class BatchSizes:
         self._sizes = tuple(sizes)
 
 
-# Which part of the data a rank feeds, so that samples of all ranks are counted right.
-
-
 @dataclass(frozen=True)
 class DataShare:
     """The part of each global batch that one rank feeds."""
@@ -60,7 +55,7 @@ class DataShare:
     shard: int | None = None
     """Its number; ranks that share one feed the same samples. None: a part of its own."""
     sizes: BatchSizes | None = None
-    """Of all parts of a batch; None: all as large as this one."""
+    """Sizes of all parts of a batch; None: all as large as this one."""
 
     def global_samples(self, samples: int, world_size: int) -> int:
         """Different samples that all ranks have fed together when this one has fed ``samples``."""
@@ -99,7 +94,7 @@ class _Listening:
         self.first_epoch_complete = True
 
 
-class ShardRecorder(pl.Callback):
+class ShardRecorder:
     """Records the indices of the first epoch to ``audit/rank<r>.npz``.
 
     Keeping a reference to each index list costs nothing that a step could feel.
@@ -119,9 +114,8 @@ class ShardRecorder(pl.Callback):
         self._dataset_size = 0
         self._fed_first_epoch: int | None = None
 
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        if stage != "fit":
-            return
+    def setup(self, trainer: pl.Trainer) -> None:
+        """Listen to the training loader once Lightning has made it."""
         # Lightning makes the first epoch's iterator before any hook sees the loader; the
         # strategy's last word on a loader comes just before that.
         strategy: Any = trainer.strategy
@@ -164,7 +158,8 @@ class ShardRecorder(pl.Callback):
         # DataLoader refuses a new sampler after construction; this one draws the same batches.
         object.__setattr__(loader, "batch_sampler", self._listening)
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def end_epoch(self) -> None:
+        """The first one is what the record holds."""
         if self._fed_first_epoch is None:
             self._fed_first_epoch = self._steps.samples
 

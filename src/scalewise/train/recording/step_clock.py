@@ -24,21 +24,16 @@ from scalewise.train.recording.step_phases import (
     DEVICE_MARKS,
     Mark,
     MarkedBatch,
-    MarkedReplays,
     MarkedStep,
     Replays,
     replay_rows,
     step_rows,
 )
 
-# Looked up by number: asking a tuple for a member is slower than reading the clock, and this
-# happens ten times a step.
 _CUTS = tuple(mark in DEVICE_MARKS for mark in Mark)
-
-
+"""Looked up by number: asking a tuple for a member is slower than reading the clock, and this
+happens ten times a step."""
 _CUTS_NOTHING = (False,) * len(Mark)
-
-
 _AT_ONCE = 32
 """Rows that are made together, or a few more: one by one, each would cost several times as much."""
 
@@ -62,7 +57,7 @@ class StepClock:
         self._stream = None if device is None else torch.cuda.current_stream(device)
         self._cuts = _CUTS_NOTHING if device is None else _CUTS
         self._pool: deque[torch.cuda.Event] = deque()
-        self._finished: deque[MarkedStep | MarkedReplays] = deque()
+        self._finished: deque[MarkedStep | Replays] = deque()
         self._batch = MarkedBatch()
         self._batches: list[MarkedBatch] = [self._batch]
         self._start_ns = 0
@@ -91,7 +86,7 @@ class StepClock:
         self._batches.append(self._batch)
 
     def resume_step(self) -> None:
-        """What passed since the batch before, of a step that goes on, belongs to no step.
+        """Leave out of a step that goes on the time since its batch before.
 
         On the host its batches so far move up to now, and its start with them, so that its phases
         still add up to it. On the device the gap is taken off when the events are read.
@@ -117,7 +112,7 @@ class StepClock:
 
     def begin_replays(self) -> Replays:
         """Steps on the batch that was just marked are about to be replayed one after the other."""
-        return Replays(self._start_ns, self._start_event, self._stream, self._pool)
+        return Replays(self._start_ns, self._start_event, self._stream, self._pool, self._batches)
 
     def finish_replays(self, replays: Replays) -> None:
         """The last of them has been launched; its end is the start of the next step."""
@@ -125,7 +120,7 @@ class StepClock:
         self._batch.host_ns[Mark.OPTIMIZER_END] = replays.ends_ns[-1]
         if replays.ends:
             self._batch.events[Mark.OPTIMIZER_END] = replays.ends[-1]
-        self._finished.append(MarkedReplays(replays, self._batches))
+        self._finished.append(replays)
         self._start_ns = replays.ends_ns[-1]
         self._start_event = replays.ends[-1] if replays.ends else None
         self._batch = MarkedBatch()
@@ -146,9 +141,9 @@ class StepClock:
                 give_way()
         self._writer.flush()
 
-    def _ready(self, wait: bool) -> list[MarkedStep | MarkedReplays]:
+    def _ready(self, wait: bool) -> list[MarkedStep | Replays]:
         """The first finished ones that the device has done and whose rows are made together."""
-        ready: list[MarkedStep | MarkedReplays] = []
+        ready: list[MarkedStep | Replays] = []
         rows = 0
         # By number: the training thread appends meanwhile, under which an iterator would break.
         for i in range(len(self._finished)):
@@ -159,8 +154,8 @@ class StepClock:
             rows += step.steps
         return ready
 
-    def _rows(self, ready: Sequence[MarkedStep | MarkedReplays]) -> npt.NDArray[np.void]:
-        replays = [one for one in ready if isinstance(one, MarkedReplays)]
+    def _rows(self, ready: Sequence[MarkedStep | Replays]) -> npt.NDArray[np.void]:
+        replays = [one for one in ready if isinstance(one, Replays)]
         if replays:
             return replay_rows(replays, self._anatomy)
         steps = [one for one in ready if isinstance(one, MarkedStep)]
@@ -175,12 +170,6 @@ class StepClock:
             event = torch.cuda.Event(enable_timing=True)
         event.record(self._stream)
         return event
-
-
-# Step and phase ranges for Nsight Systems, from the marks that the step clock takes anyway.
-#
-# Ranges are opened and closed by handle and not pushed on a stack: the mark of the last gradient
-# bucket is taken on autograd's thread, and a stack belongs to the thread that pushed.
 
 
 FOLLOWS: Final[Mapping[Mark, str | None]] = {
@@ -202,6 +191,8 @@ FOLLOWS: Final[Mapping[Mark, str | None]] = {
 class NvtxClock(StepClock):
     """A step clock that also draws each step and each phase as an NVTX range.
 
+    Ranges are opened and closed by handle and not pushed on a stack: the mark of the last gradient
+    bucket is taken on autograd's thread, and a stack belongs to the thread that pushed.
     ``open_range`` and ``close_range`` are torch's; tests pass their own.
     """
 

@@ -1,8 +1,7 @@
 """Finished steps with the marks that were taken of them, and the rows of records they become.
 
-The rows are made on the recording thread, long after the steps: nothing here is called on the
-training thread but constructors.
-"""
+Rows are made on the recording thread, long after the steps. It shares the interpreter with the
+thread that trains, so nothing is done once a step that can be done once for many of them."""
 
 from __future__ import annotations
 
@@ -20,55 +19,6 @@ import numpy.typing as npt
 import torch
 
 from scalewise.records import STEP_DTYPE, WARMUP
-
-# Times of steps that are replayed one after the other: one moment each, turned into rows later.
-#
-# A replayed step of 0.1 ms leaves no time for a dozen marks, and the thread that writes the
-# records shares the interpreter with the one that launches: both must be brief.
-
-
-@dataclass
-class Replays:
-    """The steps of one batch, replayed in a row. ``tick`` after each of them."""
-
-    start_ns: int
-    """``perf_counter_ns`` at the start of the first step."""
-    start_event: torch.cuda.Event | None
-    stream: torch.cuda.Stream | None
-    """The stream to time; None where there is no GPU."""
-    pool: deque[torch.cuda.Event]
-    """Events to use again."""
-    ends_ns: list[int] = field(default_factory=list)
-    ends: list[torch.cuda.Event] = field(default_factory=list)
-    first_step: int = 0
-    epoch: int = 0
-    samples: int = 0
-    """Of each step."""
-    untimed: int = 0
-    """Steps at the front that are flagged as warm-up."""
-
-    def tick(self) -> None:
-        """A replay has been launched."""
-        if self.stream is not None:
-            event = self.pool.popleft() if self.pool else torch.cuda.Event(enable_timing=True)
-            event.record(self.stream)
-            self.ends.append(event)
-        self.ends_ns.append(time.perf_counter_ns())
-
-    def device_steps_ms(self) -> list[float]:
-        """How long each took on the device, from completed events; none where there is no GPU."""
-        if self.start_event is None:
-            return []
-        edges = [self.start_event, *self.ends]
-        return [begin.elapsed_time(end) for begin, end in itertools.pairwise(edges)]
-
-
-# From the marks of steps to the milliseconds of their phases, many steps at once.
-#
-# The thread that computes this shares the interpreter with the one that trains: whatever a row
-# costs here, a step that is bound by its host is longer by. So nothing is done once a step that
-# can be done once for all of them.
-
 
 Times = npt.NDArray[np.float64]
 
@@ -238,7 +188,7 @@ class MarkedBatch:
 
 
 class _Marked:
-    """What is over when the device has reached the last mark of its last batch."""
+    """Steps that are over when the device has reached the last mark of their last batch."""
 
     __slots__ = ()
     batches: list[MarkedBatch]
@@ -283,26 +233,57 @@ class MarkedStep(_Marked):
         return [event for event in spent if event is not None]
 
 
-@dataclass(slots=True)
-class MarkedReplays(_Marked):
-    """Steps that were replayed in a row."""
+@dataclass
+class Replays(_Marked):
+    """The steps of one batch, replayed in a row. ``tick`` after each of them.
 
-    replays: Replays
+    A replayed step of 0.1 ms leaves no time for a dozen marks: it has one moment, its end.
+    """
+
+    start_ns: int
+    """``perf_counter_ns`` at the start of the first step."""
+    start_event: torch.cuda.Event | None
+    stream: torch.cuda.Stream | None
+    """The stream to time; None where there is no GPU."""
+    pool: deque[torch.cuda.Event]
+    """Events to use again."""
     batches: list[MarkedBatch]
     """One: the marks around the batch that all of the steps share."""
+    ends_ns: list[int] = field(default_factory=list)
+    ends: list[torch.cuda.Event] = field(default_factory=list)
+    first_step: int = 0
+    epoch: int = 0
+    samples: int = 0
+    """Samples of each step."""
+    untimed: int = 0
+    """Steps at the front that are flagged as warm-up."""
+
+    def tick(self) -> None:
+        """A replay has been launched."""
+        if self.stream is not None:
+            event = self.pool.popleft() if self.pool else torch.cuda.Event(enable_timing=True)
+            event.record(self.stream)
+            self.ends.append(event)
+        self.ends_ns.append(time.perf_counter_ns())
 
     @property
     def steps(self) -> int:
-        return len(self.replays.ends_ns)
+        return len(self.ends_ns)
+
+    def device_steps_ms(self) -> list[float]:
+        """How long each took on the device, from completed events; none where there is no GPU."""
+        if self.start_event is None:
+            return []
+        edges = [self.start_event, *self.ends]
+        return [begin.elapsed_time(end) for begin, end in itertools.pairwise(edges)]
 
     def spent_events(self) -> list[torch.cuda.Event]:
         """As :meth:`MarkedStep.spent_events`."""
-        replays = self.replays
-        if replays.start_event is None:
+        if self.start_event is None:
             return []
         events = self.batches[-1].events
         marked = [e for m, e in enumerate(events) if e and m != Mark.OPTIMIZER_END]
-        return [replays.start_event, *replays.ends[:-1], *marked]
+        return [self.start_event, *self.ends[:-1], *marked]
 
 
 def step_rows(steps: Sequence[MarkedStep], on_device: bool, anatomy: bool) -> npt.NDArray[np.void]:
@@ -326,46 +307,45 @@ def step_rows(steps: Sequence[MarkedStep], on_device: bool, anatomy: bool) -> np
     return rows
 
 
-def replay_rows(replayed: Sequence[MarkedReplays], anatomy: bool) -> npt.NDArray[np.void]:
+def replay_rows(replayed: Sequence[Replays], anatomy: bool) -> npt.NDArray[np.void]:
     """One row for each of the steps in all of these, which are over.
 
     The first step of each fetched the batch, so only that one has phases.
     """
-    all_replays = [one.replays for one in replayed]
-    counts = [len(replays.ends_ns) for replays in all_replays]
+    counts = [replays.steps for replays in replayed]
     firsts = np.cumsum([0, *counts[:-1]])
     rows = np.repeat(_UNKNOWN, sum(counts))
     within = np.arange(len(rows)) - np.repeat(firsts, counts)
-    rows["step"] = within + np.repeat([replays.first_step for replays in all_replays], counts)
-    untimed = np.repeat([replays.untimed for replays in all_replays], counts)
+    rows["step"] = within + np.repeat([replays.first_step for replays in replayed], counts)
+    untimed = np.repeat([replays.untimed for replays in replayed], counts)
     rows["flags"] = np.where(within < untimed, WARMUP, 0)
     for name in ("epoch", "samples"):
-        rows[name] = np.repeat([getattr(replays, name) for replays in all_replays], counts)
-    edges_ns = [(replays.start_ns, *replays.ends_ns) for replays in all_replays]
+        rows[name] = np.repeat([getattr(replays, name) for replays in replayed], counts)
+    edges_ns = [(replays.start_ns, *replays.ends_ns) for replays in replayed]
     rows["start_ns"] = [moment for edges in edges_ns for moment in edges[:-1]]
     rows["host_step_ms"] = np.concatenate([np.diff(edges) for edges in edges_ns]) / 1e6
     _fill_first(rows, "host", firsts, _host_phases(replayed) if anatomy else None)
-    steps_ms = [ms for replays in all_replays for ms in replays.device_steps_ms()]
+    steps_ms = [ms for replays in replayed for ms in replays.device_steps_ms()]
     if steps_ms:
         rows["device_step_ms"] = steps_ms
         _fill_first(rows, "device", firsts, _device_phases(replayed) if anatomy else None)
     return rows
 
 
-def _host_phases(replayed: Sequence[MarkedReplays]) -> dict[str, npt.NDArray[np.float64]]:
-    """Of the first step of each."""
-    marks_ns = np.array([one.batches[-1].host_ns for one in replayed])
-    marks_ns[:, Mark.OPTIMIZER_END] = [one.replays.ends_ns[0] for one in replayed]
-    starts_ns = np.array([one.replays.start_ns for one in replayed])
+def _host_phases(replayed: Sequence[Replays]) -> dict[str, Times]:
+    """Phases of the first step of each."""
+    marks_ns = np.array([replays.batches[-1].host_ns for replays in replayed])
+    marks_ns[:, Mark.OPTIMIZER_END] = [replays.ends_ns[0] for replays in replayed]
+    starts_ns = np.array([replays.start_ns for replays in replayed])
     return host_phases_ms(starts_ns, marks_ns[:, None])
 
 
-def _device_phases(replayed: Sequence[MarkedReplays]) -> dict[str, npt.NDArray[np.float64]]:
-    """Of the first step of each."""
+def _device_phases(replayed: Sequence[Replays]) -> dict[str, Times]:
+    """Phases of the first step of each."""
     marks_ms = []
-    for one in replayed:
-        assert one.replays.start_event is not None
-        marks_ms.append([_elapsed_ms(one.replays.start_event, one.batches[-1])])
+    for replays in replayed:
+        assert replays.start_event is not None
+        marks_ms.append([_elapsed_ms(replays.start_event, replays.batches[-1])])
     return device_phases_ms(np.array(marks_ms), np.ones(len(replayed), dtype=bool))
 
 
@@ -373,7 +353,7 @@ def _fill_first(
     rows: npt.NDArray[np.void],
     line: str,
     firsts: npt.NDArray[np.int_],
-    phases: dict[str, npt.NDArray[np.float64]] | None,
+    phases: dict[str, Times] | None,
 ) -> None:
     for phase in _UNDIVIDED:
         rows[f"{line}_{phase}_ms"] = 0.0
@@ -383,7 +363,7 @@ def _fill_first(
 def _fill(
     rows: npt.NDArray[np.void],
     line: str,
-    phases: dict[str, npt.NDArray[np.float64]],
+    phases: dict[str, Times],
     anatomy: bool,
 ) -> None:
     for name in phases if anatomy else ("step",):

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 from pytorch_lightning.strategies import Strategy
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
@@ -25,116 +24,9 @@ from scalewise.train.recording.gradient_communication import (
 from scalewise.train.recording.step_clock import NvtxClock, StepClock
 from scalewise.train.recording.step_phases import Mark, Replays
 
-# The loss of a batch, as Lightning hands it to ``on_train_batch_end``.
 
-
-def loss_of(outputs: Any) -> Tensor | None:
-    """The loss; None where ``training_step`` returned none, and so left no gradient.
-
-    Who optimizes by hand may return what he likes: only one real number is a loss.
-    """
-    loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-    if not isinstance(loss, Tensor) or loss.numel() != 1 or loss.is_complex():
-        return None
-    return loss
-
-
-def loss_weights(samples: Sequence[int], accumulate: int) -> tuple[float, ...]:
-    """By what to multiply the losses of one step's batches for their sum to be the step's mean.
-
-    Lightning has divided each by ``accumulate``, also where an epoch ends before a step has as
-    many. A batch counts by its samples; all count alike where those of one are not known (0).
-    """
-    counts = samples if all(samples) else [1] * len(samples)
-    return tuple(accumulate * count / sum(counts) for count in counts)
-
-
-# A step of the user's that raises StopIteration ends his run, and not his epoch unseen.
-
-
-def guard_epoch(strategy: Any) -> None:
-    """Let a step that raises StopIteration fail: Lightning would take it for the epoch's end.
-
-    That is what ``next()`` on an iterator of the user's own does when it runs dry.
-    """
-    inner = strategy.training_step
-
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return inner(*args, **kwargs)
-        except StopIteration as error:
-            raise RuntimeError(
-                "training_step raised StopIteration, which would have ended its epoch unseen"
-            ) from error
-
-    strategy.training_step = guarded
-
-
-# Marks that no hook of Lightning's tells: the loader, the transfer, ``training_step`` itself.
-#
-# The methods that do these are wrapped on the objects of one fit; Lightning's classes stay as they
-# are.
-
-
-def mark_loop(trainer: pl.Trainer, clock: StepClock) -> dict[str, str]:
-    """Have ``clock`` marked around them; returns what this Lightning lacks, each with a reason."""
-    loop, strategy = trainer.fit_loop.epoch_loop, trainer.strategy
-    missing: dict[str, str] = {}
-    for owner, name, before, after in (
-        (loop, "_on_before_fetch", Mark.FETCH_BEGIN, None),
-        (loop, "_on_after_fetch", None, Mark.FETCH_END),
-        (strategy, "batch_to_device", None, Mark.TRANSFER_END),
-        (strategy, "training_step", Mark.FORWARD_BEGIN, Mark.FORWARD_END),
-    ):
-        inner = getattr(owner, name, None)
-        if inner is None:
-            missing[name] = f"this Lightning has no {type(owner).__name__}.{name}"
-            continue
-        setattr(owner, name, _marking(inner, clock, before, after))
-    return missing
-
-
-def _marking(
-    inner: Callable[..., Any], clock: StepClock, before: Mark | None, after: Mark | None
-) -> Callable[..., Any]:
-    def marked(*args: Any, **kwargs: Any) -> Any:
-        if before is not None:
-            clock.mark(before)
-        result = inner(*args, **kwargs)
-        if after is not None:
-            clock.mark(after)
-        return result
-
-    return marked
-
-
-# How many samples a batch holds, whatever a user's loader makes of one.
-
-
-def count_samples(batch: Any) -> int:
-    """Samples in a batch: the length of its first tensor. 0 for a batch without any."""
-    shape = first_shape(batch)
-    if shape is None:
-        return 0
-    return shape[0] if shape else 1
-
-
-def first_shape(batch: Any) -> tuple[int, ...] | None:
-    """Shape of the first tensor in a batch that is not empty; None without any."""
-    if isinstance(batch, Tensor):
-        return tuple(batch.shape) if batch.ndim == 0 or len(batch) else None
-    parts: Any = ()
-    if isinstance(batch, Mapping):
-        parts = batch.values()
-    elif isinstance(batch, Sequence) and not isinstance(batch, str):
-        parts = batch
-    return next((shape for part in parts if (shape := first_shape(part)) is not None), None)
-
-
-class StepTimer(pl.Callback):
+class StepTimer:
     """Records every training step of this rank to ``steps/rank<r>.bin``.
-
-    It has to come before other callbacks: what they take then counts as ``other``.
 
     Args:
         folder: where the records go.
@@ -160,14 +52,14 @@ class StepTimer(pl.Callback):
         self.steps_without_loss: int | None = None
         """Steps of this try that left no gradient; None where a step owes nobody a loss."""
         self.batch_shape: tuple[int, ...] | None = None
-        """Of the first tensor of the first batch."""
+        """Shape of the first tensor of the first batch."""
         self.batch_samples = 0
-        """Of the batch before; 0 where they could not be counted."""
+        """Samples of the batch before; 0 where they could not be counted."""
         self.samples_per_step = 0
-        """Of the step before, or of each that was replayed last."""
+        """Samples of the step before, or of each that was replayed last."""
         self.listens = True
         """Whether DDP's gradients are watched from the start; :meth:`listen` does it later."""
-        ready = functools.partial(self._mark, Mark.LAST_BUCKET)
+        ready = functools.partial(self.mark, Mark.LAST_BUCKET)
         self._buckets = BucketWatch(ready, self.traffic, profile.anatomy)
         self._last_gradient: LastGradient | None = None
         self._clock: StepClock | None = None
@@ -182,7 +74,7 @@ class StepTimer(pl.Callback):
 
     @property
     def largest_samples(self) -> int:
-        """Of the recorded steps, the samples of the one that fed most."""
+        """Samples of the recorded step that fed most."""
         return self._writer.largest_samples if self._writer is not None else 0
 
     @property
@@ -191,7 +83,7 @@ class StepTimer(pl.Callback):
         return self.steps - self.first_step
 
     def leave_out(self) -> None:
-        """What passed since the last step belongs to none: the next one begins now."""
+        """Begin the next step now: the time since the last one belongs to none."""
         if self._clock is not None:
             self._clock.begin()
 
@@ -209,27 +101,26 @@ class StepTimer(pl.Callback):
         if self._writer is not None:
             self._writer.close()
 
-    # Lightning's hooks, in the order in which they come
+    def setup(self, trainer: pl.Trainer) -> None:
+        """Before Lightning wraps the model."""
+        self._buckets.wrap_user_hook(trainer.strategy)
 
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        if stage == "fit":
-            self._buckets.wrap_user_hook(trainer.strategy)
-
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def begin(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Training starts: the first step begins when this returns."""
         device = trainer.strategy.root_device
         self._writer = StepWriter(self.folder.steps_path(trainer.global_rank))
         clock = NvtxClock if self.profile.nvtx else StepClock
         timed = device if device.type == "cuda" else None
         self._clock = clock(self._writer, timed, self.profile.anatomy)
-        guard_epoch(trainer.strategy)
+        _guard_epoch(trainer.strategy)
         if self.profile.anatomy:
-            self.missing.update(mark_loop(trainer, self._clock))
+            self.missing.update(_mark_loop(trainer, self._clock))
         else:
             self.missing["phases"] = "profile.anatomy=false: only whole steps were timed"
         if self.listens:
             self.listen(trainer)
-        # Who optimizes by hand returns a loss or not; a forward pass alone has no optimizer.
-        if pl_module.automatic_optimization and trainer.optimizers:
+        # A module that optimizes by hand owes no loss; a forward pass alone has no optimizer.
+        if module.automatic_optimization and trainer.optimizers:
             self.steps_without_loss = 0
         self._clock.begin()
 
@@ -241,32 +132,20 @@ class StepTimer(pl.Callback):
         else:
             self.missing.update(hidden_reductions(trainer))
 
-    def on_before_backward(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor
-    ) -> None:
-        self._mark(Mark.BACKWARD_BEGIN)
+    def mark(self, mark: Mark) -> None:
+        """Take this moment of the step, where its phases are timed."""
+        assert self._clock is not None
+        if self.profile.anatomy:
+            self._clock.mark(mark)
 
-    def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._mark(Mark.BACKWARD_END)
+    def after_backward(self) -> None:
+        """The gradients of a batch are there."""
+        self.mark(Mark.BACKWARD_END)
         if self._last_gradient is not None:
             self._last_gradient.after_backward()
 
-    def on_before_optimizer_step(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        optimizer: torch.optim.Optimizer,
-    ) -> None:
-        self._mark(Mark.OPTIMIZER_BEGIN)
-
-    def on_train_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-    ) -> None:
+    def end_batch(self, trainer: pl.Trainer, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """A batch is done, and with it a step unless more are accumulated."""
         assert self._clock is not None
         self._clock.mark(Mark.OPTIMIZER_END)
         self.batch_samples = count_samples(batch)
@@ -292,16 +171,14 @@ class StepTimer(pl.Callback):
         if self.own_steps == self.warmup_steps:
             self.traffic.begin()
 
-    # Steps that are not a batch each
-
     def on_next_of_batch(self) -> None:
         """The next step's data came with the batch before: nothing is fetched for it."""
         for mark in (Mark.FETCH_BEGIN, Mark.FETCH_END, Mark.TRANSFER_END):
-            self._mark(mark)
+            self.mark(mark)
 
     def on_replay(self) -> None:
         """A captured step is launched as a whole: its end is all that will be seen of it."""
-        self._mark(Mark.REPLAY_BEGIN)
+        self.mark(Mark.REPLAY_BEGIN)
         self.traffic.repeat()
 
     def begin_replays(self) -> Replays:
@@ -331,10 +208,6 @@ class StepTimer(pl.Callback):
         self._clock.mark(Mark.FETCH_BEGIN)
         self._clock.mark(begin)
 
-    def end_part(self, end: Mark) -> None:
-        """The end of what :meth:`begin_part` began."""
-        self._mark(end)
-
     def end_parts(self) -> None:
         """No part follows before the optimizer: what passed since the last one is ``other``."""
         assert self._clock is not None
@@ -343,7 +216,7 @@ class StepTimer(pl.Callback):
 
     @contextlib.contextmanager
     def unseen(self) -> Iterator[None]:
-        """What runs in here leaves no marks: a capture records what others will see replayed."""
+        """Take no marks in here: a capture records what others will see replayed."""
         assert self._clock is not None
         self._clock.paused = True
         try:
@@ -351,25 +224,105 @@ class StepTimer(pl.Callback):
         finally:
             self._clock.paused = False
 
-    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        # Scoring is no part of a training step: the next one begins after it, or goes on.
-        if self._clock is None or trainer.sanity_checking:
+    def end_validation(self) -> None:
+        """Scoring is no part of a training step: the next one begins now, or goes on."""
+        if self._clock is None:
             return
         if self._inside_step:
             self._clock.resume_step()
         else:
             self._clock.begin()
 
-    def _mark(self, mark: Mark) -> None:
-        assert self._clock is not None
-        if self.profile.anatomy:
-            self._clock.mark(mark)
-
     def communication(self, strategy: Strategy) -> CommunicationRecord | None:
-        """What this rank gave to collectives in the timed steps; call it after the last."""
+        """Payloads of this rank in the timed steps; call it after the last."""
         timed_steps = self.own_steps - self.warmup_steps
         own = getattr(strategy, "communication", None)
         if own is not None:
             record: CommunicationRecord | None = own(timed_steps)
             return record
         return self.traffic.record(timed_steps)
+
+
+def loss_of(outputs: Any) -> Tensor | None:
+    """The loss of a batch; None where ``training_step`` returned none, and so left no gradient.
+
+    A module that optimizes by hand may return anything: only one real number is a loss.
+    """
+    loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+    if not isinstance(loss, Tensor) or loss.numel() != 1 or loss.is_complex():
+        return None
+    return loss
+
+
+def count_samples(batch: Any) -> int:
+    """Samples in a batch: the length of its first tensor. 0 for a batch without any."""
+    shape = first_shape(batch)
+    if shape is None:
+        return 0
+    return shape[0] if shape else 1
+
+
+def first_shape(batch: Any) -> tuple[int, ...] | None:
+    """Shape of the first tensor in a batch that is not empty; None without any."""
+    if isinstance(batch, Tensor):
+        return tuple(batch.shape) if batch.ndim == 0 or len(batch) else None
+    parts: Any = ()
+    if isinstance(batch, Mapping):
+        parts = batch.values()
+    elif isinstance(batch, Sequence) and not isinstance(batch, str):
+        parts = batch
+    return next((shape for part in parts if (shape := first_shape(part)) is not None), None)
+
+
+def _guard_epoch(strategy: Any) -> None:
+    """Let a step that raises StopIteration fail: Lightning would take it for the epoch's end.
+
+    ``next()`` on an iterator of the user's own raises it when that runs dry.
+    """
+    inner = strategy.training_step
+
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return inner(*args, **kwargs)
+        except StopIteration as error:
+            raise RuntimeError(
+                "training_step raised StopIteration, which would have ended its epoch unseen"
+            ) from error
+
+    strategy.training_step = guarded
+
+
+def _mark_loop(trainer: pl.Trainer, clock: StepClock) -> dict[str, str]:
+    """Mark what no hook of Lightning's tells: the loader, the transfer, ``training_step`` itself.
+
+    The methods are wrapped on the objects of one fit; Lightning's classes stay as they are.
+    Returns what this Lightning lacks, each with a reason.
+    """
+    loop, strategy = trainer.fit_loop.epoch_loop, trainer.strategy
+    missing: dict[str, str] = {}
+    for owner, name, before, after in (
+        (loop, "_on_before_fetch", Mark.FETCH_BEGIN, None),
+        (loop, "_on_after_fetch", None, Mark.FETCH_END),
+        (strategy, "batch_to_device", None, Mark.TRANSFER_END),
+        (strategy, "training_step", Mark.FORWARD_BEGIN, Mark.FORWARD_END),
+    ):
+        inner = getattr(owner, name, None)
+        if inner is None:
+            missing[name] = f"this Lightning has no {type(owner).__name__}.{name}"
+            continue
+        setattr(owner, name, _marking(inner, clock, before, after))
+    return missing
+
+
+def _marking(
+    inner: Callable[..., Any], clock: StepClock, before: Mark | None, after: Mark | None
+) -> Callable[..., Any]:
+    def marked(*args: Any, **kwargs: Any) -> Any:
+        if before is not None:
+            clock.mark(before)
+        result = inner(*args, **kwargs)
+        if after is not None:
+            clock.mark(after)
+        return result
+
+    return marked

@@ -1,4 +1,4 @@
-"""What a rank says of itself when its fit has ended, from the live objects and its records."""
+"""Summary of a rank whose fit has ended, from the live objects and its records."""
 
 from __future__ import annotations
 
@@ -24,15 +24,10 @@ if TYPE_CHECKING:
     from scalewise.train import RankContext
 
 
-# The summary that a rank leaves where it trained nothing: an examination, or a search.
-
-
 def untrained_summary(
     rank: RankContext, metrics: Mapping[str, float | None], why: str
 ) -> RankSummary:
-    """No step, no sample; ``why`` says what was done instead."""
-    # ru_maxrss is in KiB on Linux.
-    peak_rss_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    """The summary of a rank that trained nothing; ``why`` says what it did instead."""
     return RankSummary(
         rank=rank.rank,
         local_rank=rank.local_rank,
@@ -49,15 +44,12 @@ def untrained_summary(
         peak_allocated_mib=None,
         peak_reserved_mib=None,
         allocation_retries=None,
-        peak_rss_mib=peak_rss_kib / 1024,
+        peak_rss_mib=_peak_rss_mib(),
         metrics=metrics,
         step_rows=0,
         metric_rows=0,
         missing={"training": why},
     )
-
-
-# What a rank's optimizer keeps and changes, and how much of the network pruning leaves.
 
 
 def optimizer_state_bytes(optimizers: Sequence[torch.optim.Optimizer]) -> int | None:
@@ -118,9 +110,6 @@ def loader_batch_size(trainer: pl.Trainer) -> int | None:
     told = sampler.samples_of_rank * sampler.steps_per_batch if own else None
     told = getattr(loader, "batch_size", None) if told is None else told
     return told if isinstance(told, int) and trainer.num_training_batches > 1 else None
-
-
-# Pruning as a Lightning callback, for a cell and for a user's own Trainer.
 
 
 class Pruning(pl.Callback):
@@ -200,8 +189,6 @@ def summarise(
     """Everything that these know; to be called after the last step and the last metric."""
     on_gpu = device.kind == "cuda"
     statistics = torch.cuda.memory_stats() if on_gpu else {}
-    # ru_maxrss is in KiB on Linux.
-    peak_rss_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     parameters = list(module.parameters())
     return RankSummary(
         rank=trainer.global_rank,
@@ -220,7 +207,7 @@ def summarise(
         peak_allocated_mib=torch.cuda.max_memory_allocated() / 2**20 if on_gpu else None,
         peak_reserved_mib=torch.cuda.max_memory_reserved() / 2**20 if on_gpu else None,
         allocation_retries=int(statistics.get("num_alloc_retries", 0)) if on_gpu else None,
-        peak_rss_mib=peak_rss_kib / 1024,
+        peak_rss_mib=_peak_rss_mib(),
         metrics={**metrics.final, **_counted(module)},
         resumed_at_step=steps.first_step or None,
         steps_without_loss=steps.steps_without_loss,
@@ -240,8 +227,12 @@ def summarise(
     )
 
 
+def _peak_rss_mib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # KiB on Linux
+
+
 def _counted(module: pl.LightningModule) -> dict[str, float]:
-    """What a forward-only operation counted while it ran."""
+    """Counts that a forward-only operation kept while it ran."""
     network = getattr(module, "network", None)
     return network.counts() if isinstance(network, Operation) else {}
 

@@ -1,51 +1,135 @@
-"""Gradients sent in fewer bytes than they are computed in: torch's own communication hooks."""
+"""DDP on the stream that training runs on: gradients sent whole, compressed, or weighted."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.strategies import DDPStrategy
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn import Module
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parallel import DistributedDataParallel
 
 from scalewise.config import (
-    Compression,
+    CellConfig,
     DdpConfig,
+    DeviceKind,
     HeterogeneousConfig,
     ProcessGroupConfig,
     whole_samples,
 )
-
-if TYPE_CHECKING:
-    import pytorch_lightning as pl
-    from pytorch_lightning.strategies import DDPStrategy
-    from torch._C._distributed_c10d import GradBucket
-
-    from scalewise.train.recording import BatchSizes, GradientHook
-    from scalewise.train.strategies.registry import Setting
+from scalewise.train.recording import BatchSizes, GradientHook
+from scalewise.train.torch_internals import GradBucket, copy_all
 
 
-def compressing_hook(
-    compression: Compression, powersgd_rank: int, powersgd_start_step: int
-) -> GradientHook | None:
-    """The hook that sends gradients so; None where they are sent as they are.
+@dataclass(frozen=True)
+class Setting:
+    """The rank and the cell that a strategy is built for."""
+
+    device_kind: DeviceKind
+    rank: int
+    world_size: int
+    module: pl.LightningModule
+    """As it was built, before any device has it."""
+    cell: CellConfig
+    batch_sizes: BatchSizes
+    sample_batch: Callable[[int], Any]
+    """As many samples of the training set as a batch on the CPU, for measuring. Raises ValueError
+    where a user's LightningDataModule holds them."""
+
+
+def group_arguments(config: ProcessGroupConfig, setting: Setting) -> dict[str, Any]:
+    """Lightning's arguments for the process group: backend and ``sweep.collective_timeout_s``.
+
+    Raises ValueError for NCCL without GPUs.
+    """
+    return {
+        "process_group_backend": config.backend_for(setting.device_kind),
+        "timeout": timedelta(seconds=setting.cell.sweep.collective_timeout_s),
+    }
+
+
+class OwnStreamDDP(DDPStrategy):
+    """Lightning's DDP strategy, built on the stream that training runs on.
+
+    Lightning wraps the module on a side stream; torch then warns that gradients are accumulated
+    on another stream than they are produced on, and synchronises the two in every backward.
+    """
+
+    probed_samples_per_s: float | None = None
+    """How fast this device was found to be, where batches are shared out by that."""
+
+    def __init__(self, config: DdpConfig, setting: Setting) -> None:
+        # Any other buffer than batch statistics is a constant, alike on all ranks.
+        buffers: dict[str, Any] = {_buffers_argument(): has_batch_norm(setting.module)}
+        super().__init__(
+            **group_arguments(config, setting),
+            bucket_cap_mb=config.bucket_cap_mb,
+            static_graph=config.static_graph,
+            gradient_as_bucket_view=config.gradient_as_bucket_view,
+            find_unused_parameters=config.find_unused_parameters,
+            **buffers,
+        )
+        self.gradient_hook = compressing_hook(config)
+        """How gradients are sent; the step timer registers it, because DDP takes one hook."""
+        self._syncs_every_batch = not config.no_sync
+        self._reduced_once = False
+
+    def configure_ddp(self) -> None:
+        assert self.model is not None
+        # What has no gradients needs no reduction, and torch refuses to wrap it.
+        if any(parameter.requires_grad for parameter in self.model.parameters()):
+            super().configure_ddp()
+
+    def _setup_model(self, model: Module) -> DistributedDataParallel:
+        device_ids = self.determine_ddp_device_ids()
+        return DistributedDataParallel(module=model, device_ids=device_ids, **self._ddp_kwargs)
+
+    @contextlib.contextmanager
+    def block_backward_sync(self) -> Iterator[None]:
+        # A static graph is learnt in the first backward, which has to reduce: averaging the
+        # first batch's gradients at once leaves the average of all of them the same.
+        learns = not self._reduced_once and self._ddp_kwargs["static_graph"]
+        self._reduced_once = True
+        if self._syncs_every_batch or learns:
+            yield
+        else:
+            with super().block_backward_sync():
+                yield
+
+
+def _buffers_argument() -> str:
+    """This torch's name of "send buffers before each forward": 2.12 renamed it."""
+    known = inspect.signature(DistributedDataParallel).parameters
+    return "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+
+
+def has_batch_norm(module: pl.LightningModule) -> bool:
+    """Whether the module keeps batch statistics, which differ from rank to rank."""
+    return any(isinstance(part, _BatchNorm) for part in module.modules())
+
+
+def compressing_hook(config: DdpConfig) -> GradientHook | None:
+    """The hook that sends gradients in fewer bytes; None where they are sent as they are.
 
     ``fp16`` and ``bf16`` round each gradient before the all-reduce, which also sums in that format.
     ``powersgd`` sends a matrix of gradients as two thin ones of rank ``powersgd_rank`` and adds
     what was lost to the next step's gradients (Vogels et al. 2019, arXiv:1905.13727).
     """
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-
-    from scalewise.train.recording import GradientHook
-
-    if compression == "none":
+    if config.compression == "none":
         return None
-    if compression == "powersgd":
-        return _powersgd(powersgd_rank, powersgd_start_step)
+    if config.compression == "powersgd":
+        return _powersgd(config.powersgd_rank, config.powersgd_start_step)
     hook = default_hooks.fp16_compress_hook
-    if compression == "bf16":
+    if config.compression == "bf16":
         hook = default_hooks.bf16_compress_hook
     return GradientHook(hook, None, lambda bucket: 2 * bucket.buffer().numel())
 
@@ -55,8 +139,6 @@ def _powersgd(rank: int, start_step: int) -> GradientHook:
         PowerSGDState,
         powerSGD_hook,
     )
-
-    from scalewise.train.recording import GradientHook
 
     state = PowerSGDState(
         process_group=None,
@@ -78,131 +160,32 @@ def _powersgd(rank: int, start_step: int) -> GradientHook:
     return GradientHook(powerSGD_hook, state, payload_bytes)
 
 
-def group_arguments(config: ProcessGroupConfig, setting: Setting) -> dict[str, Any]:
-    """What Lightning makes the process group with: backend and ``sweep.collective_timeout_s``.
-
-    Raises ValueError for NCCL without GPUs.
-    """
-    return {
-        "process_group_backend": config.backend_for(setting.device_kind),
-        "timeout": timedelta(seconds=setting.cell.sweep.collective_timeout_s),
-    }
-
-
-def build_ddp(config: DdpConfig, setting: Setting) -> DDPStrategy:
-    """Lightning's DDP on the stream that training runs on."""
-    strategy = own_stream_ddp()(**ddp_arguments(config, setting))
-    strategy.gradient_hook = compressing_hook(
-        config.compression, config.powersgd_rank, config.powersgd_start_step
-    )
-    strategy.syncs_every_batch = not config.no_sync
-    built: DDPStrategy = strategy
-    return built
-
-
-def ddp_arguments(config: DdpConfig, setting: Setting) -> dict[str, Any]:
-    """What Lightning's strategy and torch's ``DistributedDataParallel`` are built with.
-
-    Buffers are sent around before each forward only where there are batch statistics: any
-    other buffer is a constant, alike on all ranks.
-    """
-    return {
-        **group_arguments(config, setting),
-        "bucket_cap_mb": config.bucket_cap_mb,
-        "static_graph": config.static_graph,
-        "gradient_as_bucket_view": config.gradient_as_bucket_view,
-        "find_unused_parameters": config.find_unused_parameters,
-        _buffers_argument(): has_batch_norm(setting.module),
-    }
-
-
-def has_batch_norm(module: pl.LightningModule) -> bool:
-    """Whether the module keeps batch statistics, which differ from rank to rank."""
-    from torch.nn.modules.batchnorm import _BatchNorm
-
-    return any(isinstance(part, _BatchNorm) for part in module.modules())
-
-
-def _buffers_argument() -> str:
-    """What this torch calls "send buffers before each forward": 2.12 renamed it."""
-    from torch.nn.parallel import DistributedDataParallel
-
-    known = inspect.signature(DistributedDataParallel).parameters
-    return "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
-
-
-@functools.cache
-def own_stream_ddp() -> type[Any]:
-    """Lightning's DDP strategy, built on the stream that training runs on.
-
-    Lightning wraps the module on a side stream; torch then warns that gradients are accumulated
-    on another stream than they are produced on, and synchronises the two in every backward.
-    """
-    from pytorch_lightning.strategies import DDPStrategy
-    from torch.nn import Module
-    from torch.nn.parallel import DistributedDataParallel
-
-    class OwnStreamDDP(DDPStrategy):
-        gradient_hook: GradientHook | None = None
-        """How gradients are sent; the step clock registers it, because DDP takes one hook."""
-        syncs_every_batch = False
-        """Reduce gradients in batches after which no optimizer steps, too."""
-        probed_samples_per_s: float | None = None
-        """How fast this device was found to be, where batches are shared out by that."""
-        _reduced_once = False
-
-        def configure_ddp(self) -> None:
-            assert self.model is not None
-            # What has no gradients needs no reduction, and torch refuses to wrap it.
-            if any(parameter.requires_grad for parameter in self.model.parameters()):
-                super().configure_ddp()
-
-        before_wrapping: Callable[[], None] | None = None
-        """Called once, when the module is on its device and DDP does not listen to it yet."""
-
-        def _setup_model(self, model: Module) -> DistributedDataParallel:
-            if self.before_wrapping is not None:
-                self.before_wrapping()
-            device_ids = self.determine_ddp_device_ids()
-            return DistributedDataParallel(module=model, device_ids=device_ids, **self._ddp_kwargs)
-
-        @contextlib.contextmanager
-        def block_backward_sync(self) -> Iterator[None]:
-            # A static graph is learnt in the first backward, which has to reduce: averaging the
-            # first batch's gradients at once leaves the average of all of them the same.
-            learns = not self._reduced_once and self._ddp_kwargs["static_graph"]
-            self._reduced_once = True
-            if self.syncs_every_batch or learns:
-                yield
-            else:
-                with super().block_backward_sync():
-                    yield
-
-    return OwnStreamDDP
-
-
-_PROBE_WARMUP = 3
-
-
-_PROBE_STEPS = 10
-
-
-def build_heterogeneous(config: HeterogeneousConfig, setting: Setting) -> DDPStrategy:
+class HeterogeneousDDP(OwnStreamDDP):
     """DDP whose gradients are weighted by the shares, measured first where they are ``auto``."""
-    strategy: Any = own_stream_ddp()(**ddp_arguments(config, setting))
-    strategy.gradient_hook = weighted_hook(setting.batch_sizes, setting.rank)
-    strategy.syncs_every_batch = not config.no_sync
-    if config.shares == "auto":
-        strategy.before_wrapping = lambda: settle_shares(strategy, setting)
-    built: DDPStrategy = strategy
-    return built
+
+    def __init__(self, config: HeterogeneousConfig, setting: Setting) -> None:
+        super().__init__(config, setting)
+        self.gradient_hook = weighted_hook(setting.batch_sizes, setting.rank)
+        self._setting = setting if config.shares == "auto" else None
+
+    def _setup_model(self, model: Module) -> DistributedDataParallel:
+        # Now the module is on its device, and DDP does not listen to it yet.
+        if self._setting is not None:
+            self._settle_shares(self._setting)
+        return super()._setup_model(model)
+
+    def _settle_shares(self, setting: Setting) -> None:
+        """Measure every device on its own, and share out the batch in proportion."""
+        own = self.probed_samples_per_s = probe_samples_per_s(self, setting)
+        speeds = torch.zeros(setting.world_size, dtype=torch.float64, device=self.root_device)
+        speeds[setting.rank] = own
+        torch.distributed.all_reduce(speeds)
+        sizes = setting.batch_sizes
+        sizes.settle(whole_samples(sizes.total, speeds.tolist()))
 
 
-def weighted_hook(sizes: BatchSizes, rank: int) -> Any:
+def weighted_hook(sizes: BatchSizes, rank: int) -> GradientHook:
     """Adds up gradients weighted by the ranks' shares of the batch."""
-    import torch
-
-    from scalewise.train.recording import GradientHook
 
     def reduce(state: BatchSizes, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         buffer = bucket.buffer().mul_(state.share(rank))
@@ -215,26 +198,15 @@ def weighted_hook(sizes: BatchSizes, rank: int) -> Any:
     return GradientHook(reduce, sizes, lambda bucket: bucket.buffer().nbytes)
 
 
-def settle_shares(strategy: Any, setting: Setting) -> None:
-    """Measure every device on its own, and share out the batch in proportion."""
-    import torch
-
-    own = probe_samples_per_s(strategy, setting)
-    strategy.probed_samples_per_s = own
-    speeds = torch.zeros(setting.world_size, dtype=torch.float64, device=strategy.root_device)
-    speeds[setting.rank] = own
-    torch.distributed.all_reduce(speeds)
-    sizes = setting.batch_sizes
-    sizes.settle(whole_samples(sizes.total, speeds.tolist()))
+_PROBE_WARMUP = 3
+_PROBE_STEPS = 10
 
 
-def probe_samples_per_s(strategy: Any, setting: Setting) -> float:
+def probe_samples_per_s(strategy: DDPStrategy, setting: Setting) -> float:
     """Samples/s of forward and backward on this device alone, on an equal share of a batch.
 
     Nothing of the module changes: gradients are dropped, buffers and random numbers restored.
     """
-    import torch
-
     module, device = setting.module, strategy.root_device
     batch = strategy.batch_to_device(setting.sample_batch(setting.batch_sizes[setting.rank]))
     kept = [buffer.clone() for buffer in module.buffers()]
@@ -255,5 +227,5 @@ def probe_samples_per_s(strategy: Any, setting: Setting) -> float:
         run(_PROBE_WARMUP)
         seconds = run(_PROBE_STEPS)
     if kept:
-        torch._foreach_copy_(list(module.buffers()), kept)
+        copy_all(list(module.buffers()), kept)
     return _PROBE_STEPS * setting.batch_sizes[setting.rank] / seconds

@@ -1,18 +1,17 @@
-"""Tensor parallelism inside Lightning: torch's DTensor, cut where the model says."""
+"""Models that no rank holds whole, inside Lightning: FSDP2, and tensor parallelism on DTensors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor, distributed, nn
-from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
@@ -32,20 +31,11 @@ from torch.distributed.tensor.parallel import (
 )
 from torchmetrics import Metric
 
-from scalewise.config import FsdpConfig, TensorConfig
+from scalewise.config import DividedConfig, FsdpConfig, TensorConfig
 from scalewise.models import SplitsMatrices, TensorCuts
 from scalewise.train.execution import LeanSteps
-from scalewise.train.strategies.ddp import group_arguments
-
-if TYPE_CHECKING:
-    from pytorch_lightning.strategies import Strategy
-
-    from scalewise.config import DividedConfig
-    from scalewise.train.strategies.registry import Setting
-
-
-# Lightning's process group around a model that no rank holds whole.
-
+from scalewise.train.strategies.ddp import Setting, group_arguments
+from scalewise.train.torch_internals import limit_waiting, multiply_all, norms_of_all
 
 ALL_TOGETHER = "the ranks wait for one another inside forward and backward, so all arrive together"
 """Why arrivals say nothing about the balance of the ranks."""
@@ -58,9 +48,9 @@ class DividedStrategy(DDPStrategy):
     """
 
     steps_class: ClassVar[type[LeanSteps]] = LeanSteps
-    """What ``train.lean`` runs a step with."""
+    """The class that runs a step, see ``fast_loop.trim``."""
     hidden: ClassVar[Mapping[str, str]] = {}
-    """What the records cannot hold under this strategy, and why."""
+    """Figures that the records cannot hold under this strategy, each with a reason."""
 
     def __init__(self, config: DividedConfig, setting: Setting) -> None:
         super().__init__(**group_arguments(config, setting))
@@ -86,17 +76,13 @@ class DividedStrategy(DDPStrategy):
         self.precision_plugin.convert_module(module)
         if not self._is_divided:
             self.divide(module)
-            self._limit_waiting()
+            # Groups and meshes made there have torch's time-outs.
+            assert self._timeout is not None
+            limit_waiting(self._timeout)
             self._is_divided = True
         if trainer.state.fn == TrainerFn.FITTING:
             self.setup_optimizers(trainer)
         self.setup_precision_plugin()
-
-    def _limit_waiting(self) -> None:
-        """Groups and meshes made by :meth:`divide` have torch's time-outs: give them ours."""
-        assert self._timeout is not None
-        for group in list(distributed_c10d._world.pg_map):
-            distributed_c10d._set_pg_timeout(self._timeout, group)
 
     def teardown(self) -> None:
         """Keep everything where it is: validation follows, and a part is no use on the CPU."""
@@ -120,13 +106,11 @@ def move_rest(module: pl.LightningModule, network: nn.Module, device: torch.devi
             child.to(device)
 
 
-# FSDP2 inside Lightning.
-
-
 class FsdpStrategy(DividedStrategy):
-    """Every layer's parameters cut along their first dimension over the ranks.
+    """Every layer's parameters cut along their first dimension over the ranks (FSDP2).
 
-    Cut from the host's memory, layer by layer: no device ever holds the whole model.
+    Cut from the host's memory, layer by layer: no device ever holds the whole model. Raises
+    ValueError for a model or a host that cannot do it.
     """
 
     hidden: ClassVar[Mapping[str, str]] = {
@@ -137,6 +121,8 @@ class FsdpStrategy(DividedStrategy):
     }
 
     def __init__(self, config: FsdpConfig, setting: Setting) -> None:
+        if config.cpu_offload and setting.device_kind == "cpu":
+            raise ValueError("strategy.cpu_offload: found true on a CPU host; allowed: false")
         super().__init__(config, setting)
         _refuse_unfit(network_of(setting.module))
         self._config = config
@@ -203,9 +189,6 @@ def _refuse_unfit(network: nn.Module) -> None:
             f"({recurrent[0]}) with strategy=fsdp; allowed: a model without it: its fused kernel "
             "keeps the unsharded weights"
         )
-
-
-# Which ranks hold one replica together, and what crosses the replicas: gradients, and norms.
 
 
 @dataclass(frozen=True)
@@ -281,7 +264,7 @@ class Replicas:
         # The same small number as in torch's clip_grad_norm_, so that results agree.
         factor = (max_norm / (squares.sqrt() + 1e-6)).clamp(max=1.0)
         gradients = [local(p.grad) for p in (*own, *alike, *elsewhere) if p.grad is not None]
-        torch._foreach_mul_(gradients, factor)
+        multiply_all(gradients, factor)
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -293,7 +276,7 @@ def _squares(parameters: Sequence[nn.Parameter]) -> Tensor:
     gradients = [local(p.grad) for p in parameters if p.grad is not None]
     if not gradients:
         return torch.zeros((), device=parameters[0].device if parameters else None)
-    return torch.stack(torch._foreach_norm(gradients)).square().sum()
+    return torch.stack(norms_of_all(gradients)).square().sum()
 
 
 def _group_of(rank: int, groups: Sequence[tuple[int, ...]]) -> distributed.ProcessGroup | None:
@@ -334,7 +317,10 @@ class TensorSteps(LeanSteps):
 
 
 class TensorStrategy(DividedStrategy):
-    """The linear layers of each block cut over the ranks of a replica; norms on every rank."""
+    """The linear layers of each block cut over the ranks of a replica; norms on every rank.
+
+    Raises ValueError for a model that does not say where it may be cut.
+    """
 
     steps_class = TensorSteps
     hidden: ClassVar[Mapping[str, str]] = {
@@ -434,18 +420,3 @@ def _cuts_of(network: nn.Module, degree: int, shard_vocabulary: bool) -> TensorC
             "strategy.shard_vocabulary=false"
         )
     return cuts
-
-
-def build_fsdp(config: FsdpConfig, setting: Setting) -> Strategy:
-    """Lightning's process group and our sharding.
-
-    Raises ValueError for a model or a host that cannot do it.
-    """
-    if config.cpu_offload and setting.device_kind == "cpu":
-        raise ValueError("strategy.cpu_offload: found true on a CPU host; allowed: false")
-    return FsdpStrategy(config, setting)
-
-
-def build_tensor(config: TensorConfig, setting: Setting) -> Strategy:
-    """Lightning's process group and our cuts. Raises ValueError for an unfit model."""
-    return TensorStrategy(config, setting)

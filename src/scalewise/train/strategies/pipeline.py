@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import pytorch_lightning as pl
 import torch
@@ -20,22 +20,14 @@ from scalewise.config import PipelineConfig
 from scalewise.models import SplitsIntoStages, Stage, TrainableModel, split
 from scalewise.records import PipelineRecord
 from scalewise.train.execution import ExperimentModule, LeanSteps
-from scalewise.train.recording import Mark
+from scalewise.train.recording import CellRecorder, Mark
+from scalewise.train.strategies.ddp import Setting
 from scalewise.train.strategies.model_parallel import (
     DividedStrategy,
     Replicas,
     move_rest,
     network_of,
 )
-
-if TYPE_CHECKING:
-    from pytorch_lightning.strategies import Strategy
-
-    from scalewise.train.recording import CellRecorder
-    from scalewise.train.strategies.registry import Setting
-
-
-# Training steps of a pipeline: a schedule of forwards and backwards in place of one of each.
 
 
 class PipelineSteps(LeanSteps):
@@ -106,7 +98,7 @@ class PipelineSteps(LeanSteps):
         def timed(*args: Any, **kwargs: Any) -> Any:
             steps.begin_part(begin)
             result = inner(*args, **kwargs)
-            steps.end_part(end)
+            steps.mark(end)
             return result
 
         return timed
@@ -117,9 +109,6 @@ class PipelineSteps(LeanSteps):
         return strategy
 
 
-# A forward pass through the stages of a pipeline, one after another, for batches of any size.
-
-
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -127,7 +116,10 @@ _LONGEST_SHAPE = 6
 
 
 class Relay:
-    """Passes activations on with their shape in front, for which a schedule has no room."""
+    """A forward pass through the stages, one after another, for batches of any size.
+
+    Activations have their shape in front, for which a schedule has no room.
+    """
 
     def __init__(self, replicas: Replicas, device: torch.device) -> None:
         self._replicas = replicas
@@ -159,11 +151,10 @@ class Relay:
         return hidden
 
 
-# Parameters that several stages of a pipeline share, such as a tied embedding.
-
-
 class Ties:
-    """Keeps the copies of shared parameters equal: their gradients are summed every step.
+    """Parameters that several stages share, such as a tied embedding.
+
+    Their copies stay equal because their gradients are summed every step.
 
     Args:
         stages: all stages of the model, as they share parameters before any is let go.
@@ -206,7 +197,10 @@ _SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 
 
 class PipelineStrategy(DividedStrategy):
-    """This rank's stage of the model, and its part in the schedule."""
+    """This rank's stage of the model, and its part in the schedule.
+
+    Raises ValueError for a model that cannot be cut into as many stages.
+    """
 
     steps_class = PipelineSteps
     hidden: ClassVar[Mapping[str, str]] = {
@@ -325,11 +319,6 @@ def _hollow(network: nn.Module, keep: nn.Module) -> None:
 
 
 def without_outputs(schedule: Any) -> dict[str, bool]:
-    """What tells ``schedule.step`` not to join the outputs, where this torch can be told."""
+    """The argument with which ``schedule.step`` joins no outputs, where this torch has one."""
     known = "return_outputs" in inspect.signature(schedule.step).parameters
     return {"return_outputs": False} if known else {}
-
-
-def build_pipeline(config: PipelineConfig, setting: Setting) -> Strategy:
-    """Lightning's process group and torch's schedule. Raises ValueError for an unfit model."""
-    return PipelineStrategy(config, setting)

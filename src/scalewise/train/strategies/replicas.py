@@ -2,55 +2,45 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from scalewise.config import LocalSgdConfig, TaskParallelConfig
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.strategies import DDPStrategy
+from torch import Tensor
+from torch.nn import Module
+
+from scalewise.config import LocalSgdConfig, ProcessGroupConfig
 from scalewise.records import CommunicationRecord
-from scalewise.train.strategies.ddp import group_arguments
-
-if TYPE_CHECKING:
-    import torch
-    from pytorch_lightning.strategies import DDPStrategy
-
-    from scalewise.train.strategies.registry import Setting
+from scalewise.train.strategies.ddp import Setting, group_arguments
+from scalewise.train.torch_internals import copy_all
 
 
-@functools.cache
-def unwrapped_replicas() -> type[Any]:
-    """Lightning's strategy of as many processes, with the bare module on each of them."""
-    from pytorch_lightning.strategies import DDPStrategy
-    from torch.nn import Module
+class UnwrappedReplicas(DDPStrategy):
+    """The bare module on each rank; the ranks send nothing to one another while they train."""
 
-    class UnwrappedReplicas(DDPStrategy):
-        def configure_ddp(self) -> None:
-            assert self.model is not None
-            self.model = self._setup_model(self.model)
+    def __init__(self, config: ProcessGroupConfig, setting: Setting) -> None:
+        super().__init__(**group_arguments(config, setting))
 
-        def _setup_model(self, model: Module) -> Any:
-            return model
+    def configure_ddp(self) -> None:
+        assert self.model is not None
+        self.model = self._setup_model(self.model)
 
-        @contextmanager
-        def block_backward_sync(self) -> Iterator[None]:
-            yield  # there is no reduction in a backward that could be put off
+    def _setup_model(self, model: Module) -> Any:
+        return model
 
-        def communication(self, timed_steps: int) -> CommunicationRecord | None:
-            """What was sent in the last ``timed_steps`` optimizer steps; None for nothing."""
-            return None
+    @contextmanager
+    def block_backward_sync(self) -> Iterator[None]:
+        yield  # there is no reduction in a backward that could be put off
 
-    return UnwrappedReplicas
-
-
-def build_local_sgd(config: LocalSgdConfig, setting: Setting) -> DDPStrategy:
-    """Replicas that take the mean of their parameters every ``period`` steps."""
-    arguments = group_arguments(config, setting)
-    built: DDPStrategy = _local_sgd()(period=config.period, **arguments)
-    return built
+    def communication(self, timed_steps: int) -> CommunicationRecord | None:
+        """Payloads of the last ``timed_steps`` optimizer steps; None where nothing was sent."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -61,84 +51,68 @@ class _Averaging:
     """Asked when training is over: a GPU is not waited for before."""
 
 
-@functools.cache
-def _local_sgd() -> type[Any]:
-    import pytorch_lightning as pl
-    import torch
-    from torch.nn import Module
+class LocalSgd(UnwrappedReplicas):
+    """Parameters (and floating-point buffers) are averaged every ``period`` optimizer steps.
 
-    base: Any = unwrapped_replicas()
+    What is scored is the mean of the replicas: during training each of them goes on from its
+    own parameters afterwards, at the end all keep the mean.
+    """
 
-    class LocalSgd(base):  # type: ignore[misc]
-        """Parameters (and floating-point buffers) are averaged every ``period`` optimizer steps.
+    def __init__(self, config: LocalSgdConfig, setting: Setting) -> None:
+        super().__init__(config, setting)
+        self.period = config.period
+        self._steps = 0
+        self._averagings: list[_Averaging] = []
+        self._own: list[Tensor] | None = None
 
-        What is scored is the mean of the replicas: during training each of them goes on from its
-        own parameters afterwards, at the end all keep the mean.
-        """
+    def _setup_model(self, model: Module) -> Any:
+        # Alike at the start, as DDP makes them.
+        for tensor in _averaged(model):
+            torch.distributed.broadcast(tensor, src=0)
+        return model
 
-        def __init__(self, period: int, **arguments: Any) -> None:
-            super().__init__(**arguments)
-            self.period = period
-            self._steps = 0
-            self._averagings: list[_Averaging] = []
-            self._own: list[torch.Tensor] | None = None
+    def setup_optimizers(self, trainer: pl.Trainer) -> None:
+        super().setup_optimizers(trainer)
+        # The last of several steps last, and with it the step is over.
+        self.optimizers[-1].register_step_post_hook(self._after_step)
 
-        def _setup_model(self, model: Module) -> Any:
-            # Alike at the start, as DDP makes them.
-            for tensor in _averaged(model):
-                torch.distributed.broadcast(tensor, src=0)
-            return model
-
-        def setup_optimizers(self, trainer: pl.Trainer) -> None:
-            super().setup_optimizers(trainer)
-            # The last of several steps last, and with it the step is over.
-            self.optimizers[-1].register_step_post_hook(self._after_step)
-
-        def _after_step(self, *_: Any) -> None:
-            self._steps += 1
-            if self._steps % self.period == 0:
-                self._averagings.append(self._average())
-
-        def _average(self) -> _Averaging:
-            tensors = _averaged(self.lightning_module)
+    def _after_step(self, *_: Any) -> None:
+        self._steps += 1
+        if self._steps % self.period == 0:
             lasted = _stopwatch(self.root_device)
-            payload = average(tensors, self.world_size)
-            return _Averaging(self._steps, payload, lasted())
+            payload = average(_averaged(self.lightning_module), self.world_size)
+            self._averagings.append(_Averaging(self._steps, payload, lasted()))
 
-        def on_validation_start(self) -> None:
-            tensors = _averaged(self.lightning_module)
-            self._own = [tensor.clone() for tensor in tensors]
-            average(tensors, self.world_size)
+    def on_validation_start(self) -> None:
+        tensors = _averaged(self.lightning_module)
+        self._own = [tensor.clone() for tensor in tensors]
+        average(tensors, self.world_size)
 
-        def on_validation_end(self) -> None:
-            if self._own is not None:
-                torch._foreach_copy_(_averaged(self.lightning_module), self._own)
-                self._own = None
+    def on_validation_end(self) -> None:
+        if self._own is not None:
+            copy_all(_averaged(self.lightning_module), self._own)
+            self._own = None
 
-        def on_train_end(self) -> None:
-            average(_averaged(self.lightning_module), self.world_size)
+    def on_train_end(self) -> None:
+        average(_averaged(self.lightning_module), self.world_size)
 
-        def communication(self, timed_steps: int) -> CommunicationRecord | None:
-            timed = [a for a in self._averagings if a.step > self._steps - timed_steps]
-            if not timed:
-                return None
-            return CommunicationRecord(
-                what="parameters",
-                rounds_per_step=len(timed) / timed_steps,
-                payload_bytes_per_step=sum(a.payload_bytes for a in timed) / timed_steps,
-                ms_per_step=sum(a.milliseconds() for a in timed) / timed_steps,
-            )
-
-    return LocalSgd
+    def communication(self, timed_steps: int) -> CommunicationRecord | None:
+        timed = [a for a in self._averagings if a.step > self._steps - timed_steps]
+        if not timed:
+            return None
+        return CommunicationRecord(
+            what="parameters",
+            rounds_per_step=len(timed) / timed_steps,
+            payload_bytes_per_step=sum(a.payload_bytes for a in timed) / timed_steps,
+            ms_per_step=sum(a.milliseconds() for a in timed) / timed_steps,
+        )
 
 
-def average(tensors: Sequence[torch.Tensor], world_size: int) -> int:
+def average(tensors: Sequence[Tensor], world_size: int) -> int:
     """Replace each tensor by its mean over the ranks; one all-reduce for each dtype.
 
     Returns the bytes handed to the collectives.
     """
-    import torch
-
     payload = 0
     with torch.no_grad():
         by_dtype = sorted(tensors, key=lambda t: str(t.dtype))
@@ -148,22 +122,19 @@ def average(tensors: Sequence[torch.Tensor], world_size: int) -> int:
             torch.distributed.all_reduce(flat)
             flat.div_(world_size)
             parts = torch.split(flat, [tensor.numel() for tensor in alike])
-            shaped = [part.view_as(t) for part, t in zip(parts, alike, strict=True)]
-            torch._foreach_copy_(alike, shaped)
+            copy_all(alike, [part.view_as(t) for part, t in zip(parts, alike, strict=True)])
             payload += flat.nbytes
     return payload
 
 
-def _averaged(module: Any) -> list[torch.Tensor]:
-    """What the ranks have the mean of: trained parameters, and statistics of batches."""
+def _averaged(module: Any) -> list[Tensor]:
+    """Tensors that are averaged over the ranks: trained parameters, and statistics of batches."""
     parameters = [p.detach() for p in module.parameters() if p.requires_grad]
     return parameters + [b for b in module.buffers() if b.is_floating_point()]
 
 
 def _stopwatch(device: torch.device) -> Callable[[], Callable[[], float]]:
     """Starts now; call it to stop, and what that returns for the time in ms."""
-    import torch
-
     if device.type != "cuda":
         begin_s = time.perf_counter()
 
@@ -186,10 +157,3 @@ def _stopwatch(device: torch.device) -> Callable[[], Callable[[], float]]:
         return milliseconds
 
     return stop_on_device
-
-
-def build_task_parallel(config: TaskParallelConfig, setting: Setting) -> DDPStrategy:
-    """Replicas that send nothing to one another while they train."""
-    strategy: Any = unwrapped_replicas()(**group_arguments(config, setting))
-    built: DDPStrategy = strategy
-    return built

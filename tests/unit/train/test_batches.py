@@ -1,4 +1,6 @@
-"""What a loader says of its batches is known only where nothing changes it on the way."""
+"""What is read of a batch and its loss, whatever a user's loader and module make of them."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -10,8 +12,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from scalewise.train.data import GlobalBatchSampler
+from scalewise.train.recording.step_timer import count_samples, loss_of
 from scalewise.train.recording.summary import loader_batch_size
 
+LOSS = torch.tensor(0.5)
 DATA: Any = torch.zeros(40, 3)
 
 
@@ -37,3 +41,33 @@ class AtMost:
 def test_a_loader_says_its_batch_size(loader: object, batches: int, said: int | None) -> None:
     trainer = SimpleNamespace(train_dataloader=loader, num_training_batches=batches)
     assert loader_batch_size(cast(pl.Trainer, trainer)) == said
+
+
+@pytest.mark.parametrize(
+    ("batch", "samples"),
+    [
+        (torch.zeros(5, 2), 5),
+        ((torch.zeros(4, 1), torch.zeros(4)), 4),
+        ({"id": "x", "x": torch.zeros(3)}, 3),
+        ([["a", "b"], torch.zeros(2)], 2),
+        (torch.tensor(1.0), 1),
+        ("text", 0),
+        (None, 0),
+    ],
+)
+def test_samples_are_counted_from_the_batch(batch: object, samples: int) -> None:
+    assert count_samples(batch) == samples
+
+
+@pytest.mark.parametrize("outputs", [LOSS, {"loss": LOSS, "x": 1}, LOSS.reshape(1, 1)])
+def test_one_real_number_is_a_loss(outputs: object) -> None:
+    assert loss_of(outputs) == LOSS
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [None, {}, {"loss": "text"}, torch.ones(3), {"loss": torch.ones(2, 2)}, torch.ones(0),
+     torch.tensor(1j)],
+)  # fmt: skip
+def test_anything_else_is_no_loss_and_ends_no_run(outputs: object) -> None:
+    assert loss_of(outputs) is None

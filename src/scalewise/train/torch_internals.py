@@ -1,0 +1,67 @@
+"""All private parts of torch that training uses, each with the versions it was tried on.
+
+A torch that lacks one of them fails here and nowhere else."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+# torch 2.11 and 2.13: the public names of these three (torch.autograd.DeviceType,
+# torch.distributed.GradBucket and .Store) are not exported for type checkers.
+from torch._C._autograd import DeviceType as DeviceType
+from torch._C._distributed_c10d import GradBucket as GradBucket
+from torch._C._distributed_c10d import Store as Store
+
+if TYPE_CHECKING:
+    from torch.nn.parallel import DistributedDataParallel
+
+# torch 2.11 and 2.13: one launch for a list of tensors.
+copy_all = torch._foreach_copy_
+multiply_all = torch._foreach_mul_
+norms_of_all = torch._foreach_norm
+
+
+def bucket_bytes(model: DistributedDataParallel) -> list[int]:
+    """Bytes of each gradient bucket that DDP reduces by now; empty before it knows.
+
+    Tried on torch 2.11 and 2.13.
+    """
+    seen = model._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+    for name in ("rebuilt_bucket_sizes", "bucket_sizes", "initial_bucket_sizes"):
+        sizes = [int(size) for size in str(seen.get(name, "")).split(",") if size.strip()]
+        if sizes:
+            return sizes
+    return []
+
+
+def limit_waiting(timeout: timedelta) -> None:
+    """Give every process group of this rank that time-out. Tried on torch 2.11 and 2.13."""
+    from torch.distributed import distributed_c10d
+
+    for group in list(distributed_c10d._world.pg_map):
+        distributed_c10d._set_pg_timeout(timeout, group)
+
+
+def compiled_graphs() -> int:
+    """Graphs that this process has compiled so far. Tried on torch 2.11 and 2.13."""
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"]["unique_graphs"])
+
+
+def graph_breaks() -> int:
+    """Places where the compiler handed back to Python. Tried on torch 2.11 and 2.13."""
+    from torch._dynamo.utils import counters
+
+    return sum(counters["graph_break"].values())
+
+
+def stop_allocating_to(device: int, pool: Any) -> None:
+    """End a broken capture's hold on the allocator. Tried on torch 2.11.
+
+    Raises RuntimeError where nothing allocates to ``pool``.
+    """
+    torch._C._cuda_endAllocateToPool(device, pool)

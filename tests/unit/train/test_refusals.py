@@ -1,0 +1,130 @@
+"""What strategies, precision and execution refuse of a cell: the key, and what was found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes.small_fit import composed_cell
+from scalewise.config import ConfigError, ExecutionConfig, LoaderConfig
+from scalewise.config.execution import find_compiler
+
+TOKENS = ("model=gpt2_tiny", "dataset=synthetic_tokens")
+CPU = "hardware=cpu"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "begin"),
+    [
+        # data parallelism
+        ("ddp strategy.static_graph=true strategy.find_unused_parameters=true",
+         "strategy.find_unused_parameters: found true with static_graph=true"),
+        ("local_sgd precision=fp16-mixed", "precision: found fp16-mixed with strategy=local_sgd"),
+        ("task_parallel strategy.devices=1", "strategy.devices: found 1 with strategy=task_par"),
+        ("heterogeneous strategy.shares=[0.6,0.5]", "strategy.shares: found [0.6, 0.5]; allowed"),
+        ("heterogeneous strategy.shares=[0.6,0.4] strategy.devices=3",
+         "strategy.shares: found 2 with devices=3"),
+        ("heterogeneous strategy.compression=bf16", "strategy.compression: found bf16 with strat"),
+        ("heterogeneous strategy.devices=4 batch_size=3", "batch_size: found 3 on 4 devices"),
+        ("auto strategy.probe_warmup_steps=60",
+         "strategy.probe_warmup_steps: found 60 with probe_steps=60; allowed: 0 to 59"),
+        ("auto strategy.candidates.ddp.bucket_cap_mb=0",
+         "strategy.candidates.ddp.bucket_cap_mb: found 0; allowed: above 0"),
+        # divided models
+        ("fsdp optimizer=adafactor", "optimizer: found adafactor with strategy=fsdp"),
+        ("tensor TOKENS optimizer=muon", "optimizer: found muon with strategy=tensor"),
+        ("fsdp precision=fp16-mixed", "precision: found fp16-mixed with strategy=fsdp"),
+        ("pipeline pruning=magnitude", "pruning: found magnitude with strategy=pipeline"),
+        ("tensor", "model: found Mlp with strategy=tensor"),
+        ("pipeline model=resnet18 dataset=synthetic_images",
+         "model: found ResNet with strategy=pipeline"),
+        ("fsdp model=lstm dataset=tabular_windows", "model: found Recurrent with strategy=fsdp"),
+        ("pipeline accumulate_grad_batches=2", "accumulate_grad_batches: found 2 with strategy=p"),
+        ("fsdp strategy.sharding=hybrid", "strategy.shard_size: found null with sharding=hybrid"),
+        ("fsdp strategy.shard_size=2", "strategy.shard_size: found 2 with sharding=full"),
+        ("fsdp strategy.gather_dtype=bf16", "strategy.gather_dtype: found bf16 with precision="),
+        ("tensor TOKENS strategy.degree=1", "strategy.degree: found 1; allowed: 2 or more"),
+        ("pipeline strategy.stages=2 strategy.devices=3",
+         "strategy.devices: found 3 with 2 devices a replica"),
+        ("pipeline strategy.microbatches=3 strategy.devices=4",
+         "strategy.microbatches: found 3 with 4 stages and schedule=1f1b"),
+        ("gpipe strategy.microbatches=3 strategy.devices=2",
+         "strategy.microbatches: found 3 for a replica's batch of 128"),
+        ("fsdp strategy.sharding=hybrid strategy.shard_size=2 strategy.devices=2",
+         "strategy.shard_size: found 2 on 2 devices"),
+        # fp8: what torchao makes no promise for
+        ("tensor TOKENS precision=fp8", "precision: found fp8 with strategy=tensor"),
+        ("local_sgd precision=fp8", "precision: found fp8 with strategy=local_sgd"),
+        ("ddp precision=fp8 execution=cudagraph", "precision: found fp8 with execution=cudagraph"),
+        ("ddp precision=fp8 precision.lightning=32-true",
+         "precision.lightning: found 32-true with fp8=true"),
+    ],
+)  # fmt: skip
+def test_what_cannot_work_is_refused_in_one_line(overrides: str, begin: str) -> None:
+    strategy, *others = overrides.replace("TOKENS", " ".join(TOKENS)).split()
+    on = () if strategy == "ddp" or "precision=fp8" in others else (CPU,)
+    with pytest.raises(ConfigError) as refused:
+        composed_cell(f"strategy={strategy}", *on, *others)
+    assert str(refused.value).startswith(begin)
+    assert "allowed: " in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "overrides", [("strategy=fsdp",), ("strategy=single",), ("strategy=ddp", "execution=compile")]
+)
+def test_what_torchao_promises_is_not_refused(overrides: tuple[str, ...]) -> None:
+    assert composed_cell("precision=fp8", *overrides).precision.fp8
+
+
+def config(kind: str, **more: Any) -> ExecutionConfig:
+    return ExecutionConfig(kind, kind, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "begin"),
+    [
+        ("eager", {"steps_per_batch": 2}, "steps_per_batch: found 2 with execution=eager"),
+        ("eager", {"compiled": True}, "compiled: found true with execution=eager"),
+        ("cudagraph", {"compiled": True, "compile_mode": "reduce-overhead"},
+         "compile_mode: found reduce-overhead with execution=cudagraph"),
+    ],
+)  # fmt: skip
+def test_contradictions_of_an_execution_are_refused(
+    kind: str, more: dict[str, Any], begin: str
+) -> None:
+    with pytest.raises(ValueError, match=begin):
+        config(kind, **more)
+
+
+def test_a_graph_needs_a_gpu_and_compiling_a_compiler(tmp_path: Path) -> None:
+    compiler = tmp_path / "g++"
+    compiler.write_text("#!/bin/sh\n")
+    compiler.chmod(0o755)
+    has, lacks = {"PATH": str(tmp_path)}, {"PATH": str(tmp_path / "nothing")}
+    assert find_compiler(has) == str(compiler)
+    config("compile").check_host("cpu", has)
+    config("cudagraph").check_host("cuda", lacks)
+    with pytest.raises(ValueError, match="found cudagraph on a CPU host"):
+        config("cudagraph").check_host("cpu", has)
+    for execution in (config("compile"), config("cudagraph", compiled=True)):
+        with pytest.raises(ValueError, match=r"no C\+\+ compiler"):
+            execution.check_host("cuda", lacks)
+
+
+def test_only_captures_that_communicate_change_the_ranks_environment() -> None:
+    assert config("cudagraph").rank_environment(1) == config("eager").rank_environment(2) == {}
+    variables = config("cudagraph").rank_environment(2)
+    assert variables["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
+
+
+def test_steps_that_prepare_are_never_timed() -> None:
+    assert config("eager").preparing_steps(8) == 0
+    assert [config("cudagraph").preparing_steps(world) for world in (1, 2)] == [5, 13]
+    assert config("compile").preparing_steps(2) == 3
+
+
+def test_data_on_the_device_have_no_workers() -> None:
+    with pytest.raises(ValueError, match="num_workers: found 2 with device_resident=true"):
+        LoaderConfig(num_workers=2, device_resident=True)

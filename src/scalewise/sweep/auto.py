@@ -23,8 +23,9 @@ from scalewise.records import (
     save_batch_search,
     save_decision,
 )
+from scalewise.sweep.cell_state import is_done
 from scalewise.sweep.plan import Cell, Request, check_samples, in_rounds, make_cell, plan
-from scalewise.sweep.resume import is_done, is_rerun, planned_repeats
+from scalewise.sweep.resume import is_rerun, planned_repeats
 
 if TYPE_CHECKING:
     from scalewise.analysis import Configuration, Repeats
@@ -122,8 +123,6 @@ _SETTLED: dict[str, Any] = {
     "warmup_steps": 0, "validation": "never", "log_every_n_steps": 1, "repeats": 1,
 }  # fmt: skip
 """What a search does not depend on, set alike so that it is not repeated for it."""
-
-
 _LEFT_OUT = ("profile", "checkpoint", "fault", "experiment")
 
 

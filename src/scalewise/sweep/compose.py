@@ -64,8 +64,6 @@ def sweep_folder(overrides: Sequence[str]) -> str:
 
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-
-
 _INTEGER = re.compile(rf"({_PLAIN_KEY.pattern})=(0|-?[1-9][0-9]*)", re.ASCII)
 
 

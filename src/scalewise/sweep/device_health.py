@@ -37,28 +37,14 @@ from scalewise.records import (
 from scalewise.supervisor import Outcome
 
 POWER_CAP = "power cap"
-
-
 HARMLESS = frozenset({POWER_CAP, "sync boost", "application clocks", "display clock setting"})
 """Throttle reasons that are no fault of a GPU."""
-
-
 THROTTLED_SHARE = 0.1
-
-
 FEWEST_SAMPLES = 5
 """Fewer samples under load, or of a throttle reason, tell nothing."""
-
-
 BUSY_PERCENT = 50.0
-
-
 CLOCK_RATIO = 0.85
-
-
 RATE_RATIO = 0.75
-
-
 SLOW_RUNS = 2
 """Runs of its own in which a GPU must have been slow."""
 

@@ -45,12 +45,8 @@ from scalewise.sweep.running_cells import attempt_until_now, done, gone, is_gone
 
 _ASK_S = 0.2
 """Whoever asks for the status of a sweep has its lock for far less than this."""
-
-
 _RANKS_END_S = 15.0
 """Ranks of a sweep that was killed are ended within ``sweep.grace_s``, which is at most 8."""
-
-
 _LOOK_S = 0.05
 
 
@@ -244,8 +240,6 @@ def remember(report: SweepReport) -> None:
 
 
 Policy = Literal["exclusive", "packed"]
-
-
 _END_S = 9.0
 
 

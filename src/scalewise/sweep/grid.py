@@ -285,8 +285,6 @@ def _kept(options: Options, rule: Rules) -> Iterator[dict[str, str]]:
 
 _MANY = 300
 """Configurations from which on the composing by Hydra's basic sweeper takes half a minute."""
-
-
 _DIRECTIONS = ("minimize", "maximize")
 
 

@@ -43,8 +43,6 @@ from scalewise.sweep.resume import differences
 
 
 EXIT_FAILED = 1
-
-
 EXIT_INTERRUPTED = 130
 
 

@@ -27,8 +27,6 @@ from scalewise.sweep.running_cells import RunningCell, Sampling, attempt_until_n
 from scalewise.sweep.schedule import DeviceWait, Line, Turn, remaining_of
 
 _POLL_S = 0.5
-
-
 _SETTLING_POLL_S = 0.1
 
 

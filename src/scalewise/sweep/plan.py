@@ -72,8 +72,6 @@ def _check_component(key: str, component: Component, known: str) -> None:
 
 _sound: set[str] = set()
 """Components that were built once: thousands of cells share a few."""
-
-
 _samples: dict[str, int] = {}
 """Training samples of those datasets that know them without reading more than a size."""
 

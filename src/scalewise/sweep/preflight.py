@@ -42,17 +42,11 @@ from scalewise.records import to_plain
 from scalewise.sweep.plan import Cell, Request, check_samples, samples_are
 
 _SHARDS = "scalewise.datasets.token_shards.TokenShards"
-
-
 _TEXT = "scalewise.datasets.text_file.TextFile"
-
-
 _CSV = {
     "scalewise.datasets.text_classification.AgNews": AG_NEWS,
     "scalewise.datasets.text_classification.Imdb": IMDB,
 }
-
-
 _GPT2 = "scalewise.models.gpt2.Gpt2"
 
 
@@ -288,11 +282,7 @@ def differs_here(cell: CellConfig, devices: int, host: Host) -> Iterator[str]:
 
 _Asked = tuple[str, Component, str]
 """Group, what it names, and what was typed of an optimizer beside a model."""
-
-
 _TIMEOUT_S = 120.0
-
-
 _sound: set[str] = set()
 """Classes that took arguments of these names: a sweeper that asks in batches asks once."""
 

@@ -12,6 +12,7 @@ from scalewise.host import plural
 from scalewise.records import CellResult, PlannedCell, SweepFolder
 from scalewise.supervisor import Outcome
 from scalewise.sweep import auto
+from scalewise.sweep.cell_state import is_done, state_of
 from scalewise.sweep.display import duration
 from scalewise.sweep.engine import SweepReport, remember
 from scalewise.sweep.plan import Cell, Request, folded, given_twice, plan
@@ -23,7 +24,6 @@ from scalewise.sweep.resume import (
     current_code,
     differences,
     differing,
-    is_done,
     planned_repeats,
     refuse_mixing,
     select,
@@ -198,12 +198,8 @@ def _to_run(selection: Selection, results: Collection[str]) -> list[Cell]:
 
 
 def _results(folder: SweepFolder, cells: Sequence[Cell]) -> dict[str, CellResult]:
-    found: dict[str, CellResult] = {}
-    for cell in cells:
-        result = folder.cell(cell.planned.name).result_of(cell.planned.cell_id)
-        if result is not None:
-            found[cell.planned.cell_id] = result
-    return found
+    read = ((c.planned.cell_id, state_of(folder, c.planned).result) for c in cells)
+    return {cell_id: result for cell_id, result in read if result is not None}
 
 
 def varying_overrides(planned: Sequence[PlannedCell]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from scalewise.config import SweepConfig
 from scalewise.records import CellFolder, CellResult, RecordError, SweepFolder, load_json
 from scalewise.supervisor import Outcome
+from scalewise.sweep.cell_state import state_of
 from scalewise.sweep.display import Tally
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.running_cells import record_failure
@@ -221,7 +222,7 @@ class Standing:
 
     def done_before(self, cell: Cell) -> Outcome | None:
         """The outcome of a cell whose result the folder holds already; None for any other."""
-        result = self._folder.cell(cell.planned.name).result_of(cell.planned.cell_id)
+        result = state_of(self._folder, cell.planned).result
         if result is None:
             return None
         self.tally.already_done += 1

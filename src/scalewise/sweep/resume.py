@@ -25,6 +25,7 @@ from scalewise.records import (
     load_decision,
     untrusted,
 )
+from scalewise.sweep.cell_state import UNFINISHED, State, is_done, state_of
 from scalewise.sweep.plan import Cell
 
 
@@ -49,7 +50,7 @@ def select(cells: Sequence[Cell], folder: SweepFolder, rerun: str | None) -> Sel
         return Selection(tuple(cells), frozenset())
     done = {c.planned.cell_id for c in cells if is_done(folder, c.planned)}
     if rerun == "failed":
-        chosen = [c for c in cells if _failed(folder, c.planned)]
+        chosen = [c for c in cells if state_of(folder, c.planned).state == "failed"]
     else:
         pattern = "*" if rerun == "all" else rerun
         chosen = [c for c in cells if fnmatch.fnmatchcase(c.planned.name, pattern)]
@@ -64,11 +65,6 @@ def select(cells: Sequence[Cell], folder: SweepFolder, rerun: str | None) -> Sel
     refuse_newer(folder, kept)
     refuse_untrusted(folder, kept)
     return Selection(tuple(kept), frozenset(ids & done))
-
-
-def is_done(folder: SweepFolder, planned: PlannedCell) -> bool:
-    """The cell has a result, and it is this cell's."""
-    return folder.cell(planned.name).result_of(planned.cell_id) is not None
 
 
 def refuse_newer(folder: SweepFolder, cells: Iterable[Cell]) -> None:
@@ -115,13 +111,6 @@ def is_rerun(planned: PlannedCell, rerun: str | None) -> bool:
     if rerun in (None, "failed"):
         return False
     return rerun == "all" or fnmatch.fnmatchcase(planned.name, str(rerun))
-
-
-def _failed(folder: SweepFolder, planned: PlannedCell) -> bool:
-    if is_done(folder, planned):
-        return False
-    outcomes = [attempt.outcome for attempt in folder.cell(planned.name).attempts()]
-    return bool(outcomes) and outcomes[-1] == "failed"
 
 
 def planned_repeats(folder: SweepFolder) -> dict[str, int]:
@@ -291,48 +280,16 @@ def _paths(arguments: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-# What a resumed sweep's command asks for against what its folder has planned.
-#
-# With other choices than before, a command adds cells to a folder and leaves others of it
-# unfinished. Both are said before anything runs, and what has no result then is said again at the
-# end.
-
-
 _NAMED = 5
 """Cells that a line names before it only counts."""
 
 
-@dataclass(frozen=True)
-class LeftCell:
-    """A cell of the folder that nobody asked for."""
-
-    planned: PlannedCell
-    state: str
-    """``done``, how its last try ended, or ``unstarted``."""
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether it was to run and has come to no end."""
-        return self.state in ("interrupted", "unstarted")
-
-
-def left_behind(folder: SweepFolder, asked: Collection[str]) -> tuple[LeftCell, ...]:
-    """The planned cells of ``folder`` whose ids are not ``asked``. Raises RecordError."""
+def left_behind(folder: SweepFolder, asked: Collection[str]) -> list[tuple[PlannedCell, State]]:
+    """Planned cells of ``folder`` whose ids are not ``asked``, each with its state."""
     if not folder.plan_path.exists():
-        return ()
+        return []
     others = [p for p in folder.load_plan().cells if p.cell_id not in asked]
-    return tuple(LeftCell(p, _state(folder, p)) for p in others)
-
-
-def _state(folder: SweepFolder, planned: PlannedCell) -> str:
-    cell = folder.cell(planned.name)
-    if is_done(folder, planned):
-        return "done"
-    outcomes = [attempt.outcome for attempt in cell.attempts()]
-    if outcomes:
-        return str(outcomes[-1])
-    # Where the whole sweep was killed, nobody was left to write down how the try ended.
-    return "interrupted" if cell.load_running() is not None else "unstarted"
+    return [(planned, state_of(folder, planned).state) for planned in others]
 
 
 def differences(folder: SweepFolder, cells: Sequence[Cell], staged: bool) -> Iterator[str]:
@@ -351,14 +308,14 @@ def differences(folder: SweepFolder, cells: Sequence[Cell], staged: bool) -> Ite
         yield f"new to {folder.path.name}: {len(new)} of {total}: {_names(new)}"
     others = left_behind(folder, asked)
     if staged:
-        others = tuple(o for o in others if not _follows(folder.cell(o.planned.name)))
+        others = [(p, state) for p, state in others if not _follows(folder.cell(p.name))]
     if others:
-        counts = Counter(_words(other) for other in others)
+        counts = Counter(_words(state) for _, state in others)
         found = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
         total = f"{len(others)} {plural(len(others), 'cell')}"
         yield f"not asked for: {total} of {folder.path.name} ({found})"
     for state in ("interrupted", "failed"):
-        named = [other.planned.name for other in others if other.state == state]
+        named = [planned.name for planned, found_in in others if found_in == state]
         if named:
             yield f"{state} and not asked for: {_names(named)}"
 
@@ -367,8 +324,8 @@ def _follows(cell: CellFolder) -> bool:
     return load_decision(cell.path) is not None or load_batch_search(cell.path) is not None
 
 
-def _words(other: LeftCell) -> str:
-    return "never begun" if other.state == "unstarted" else other.state
+def _words(state: State) -> str:
+    return "never begun" if state == "waiting" else state
 
 
 def _names(names: Sequence[str]) -> str:
@@ -379,7 +336,7 @@ def _names(names: Sequence[str]) -> str:
 def unfinished(folder: SweepFolder, asked: Collection[str]) -> tuple[str, ...]:
     """What ``folder`` still has to finish although it was not ``asked`` for, with the overrides
     that do; empty where nothing is left."""
-    left = [other for other in left_behind(folder, asked) if other.unfinished]
+    left = [other for other in left_behind(folder, asked) if other[1] in UNFINISHED]
     if not left:
         return ()
     lines = [
@@ -387,9 +344,9 @@ def unfinished(folder: SweepFolder, asked: Collection[str]) -> tuple[str, ...]:
         f"did not ask for {'has' if len(left) == 1 else 'have'} no result; finish each with "
         "sweep.resume and what it was planned with:"
     ]
-    for other in left[:_NAMED]:
-        given = " ".join(other.planned.overrides) or "no override"
-        lines.append(f"  {other.planned.name} ({_words(other)}): {given}")
+    for planned, state in left[:_NAMED]:
+        given = " ".join(planned.overrides) or "no override"
+        lines.append(f"  {planned.name} ({_words(state)}): {given}")
     if len(left) > _NAMED:
         lines.append(f"  and {len(left) - _NAMED} more: scalewise status {folder.path}")
     return tuple(lines)

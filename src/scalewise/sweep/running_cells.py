@@ -37,8 +37,6 @@ from scalewise.sweep.plan import Cell
 
 _WHOLE_MODELS = ("single", "ddp")
 """Strategies under which every device holds the whole model."""
-
-
 MORE_FOR_THE_JOB = "to ask SLURM for more of the host's: a larger hydra.launcher.mem_gb_per_device"
 """Of a job that ran out of its host's memory."""
 

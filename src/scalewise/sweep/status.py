@@ -1,4 +1,4 @@
-"""Where a sweep stands, read from its folder alone: it need not be running, nor on this host."""
+"""Reads how far a sweep is from its folder alone: it need not run, nor on this host."""
 
 from __future__ import annotations
 
@@ -8,32 +8,21 @@ import time
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from scalewise.records import (
-    ALIVE_S,
     CellFolder,
     CellResult,
     PlannedCell,
     QuarantinedDevice,
     RecordError,
-    RunningAttempt,
     SweepFolder,
     load_quarantine,
     read_latest_sample,
 )
+from scalewise.sweep.cell_state import UNFINISHED, CellState, State, cell_state
 from scalewise.sweep.display import progress_of
 from scalewise.sweep.progress import Durations, Remaining
 from scalewise.sweep.running_cells import throughput_from
-
-# Where one cell stands, read from its folder alone.
-
-
-State = Literal["done", "running", "failed", "skipped", "interrupted", "waiting"]
-
-
-UNFINISHED = ("running", "waiting", "interrupted")
-"""States of cells that the sweep, or its resumption, still runs."""
 
 
 @dataclass(frozen=True)
@@ -81,12 +70,11 @@ class CellStatus:
 def read_cell(
     planned: PlannedCell, folder: CellFolder, now: float
 ) -> tuple[CellStatus, CellResult | None]:
-    """The state of a cell at the Unix time ``now``, and its result where it is done."""
-    try:
-        result = folder.load_result_of(planned.cell_id)
-    except RecordError as error:
-        return _without_result(planned, folder, now, str(error)), None
-    return _with_result(planned, folder, result), result
+    """The status of a cell at the Unix time ``now``, and its result where it is done."""
+    found = cell_state(folder, planned.cell_id, now)
+    if found.result is not None:
+        return _with_result(planned, folder, found.result), found.result
+    return _without_result(planned, folder, found, now), None
 
 
 def _with_result(planned: PlannedCell, folder: CellFolder, result: CellResult) -> CellStatus:
@@ -125,77 +113,34 @@ def _measured(folder: CellFolder, result: CellResult) -> tuple[float | None, str
 
 
 def _without_result(
-    planned: PlannedCell, folder: CellFolder, now: float, unread: str
+    planned: PlannedCell, folder: CellFolder, found: CellState, now: float
 ) -> CellStatus:
-    """``unread`` says why there is no result to read."""
     from scalewise.analysis import blame_last
 
-    beat = folder.last_beat()
-    attempt, problem = None, ""
-    try:
-        attempt = folder.read_running() if beat is not None else None
-    except RecordError as error:
-        problem = str(error).removeprefix(f"{folder.path}/")
-    if beat is not None and attempt is not None and now - beat < ALIVE_S:
-        return _under_way(planned, folder, attempt, now)
-    cell = CellStatus(
-        planned.name,
-        planned.cell_id,
-        planned.config_id,
-        "waiting",
-        planned.devices,
-        problem=problem,
-    )
-    if attempt is not None:
-        why = "its processes are gone, and nobody recorded why"
-        return _as_far_as_it_came(replace(cell, message=why), folder, len(attempt.devices))
-    if folder.has_result_file():
-        torn = unread.removeprefix(f"{folder.path}/")
-        why = f"it ended, but its result cannot be used: {torn}"
-        return _as_far_as_it_came(replace(cell, message=why), folder, planned.devices or 0)
-    attempts = tuple(folder.attempts())
-    if not attempts:
-        return cell
-    found = blame_last(folder.path, attempts)
-    return replace(
-        cell,
-        state=attempts[-1].outcome,
-        message=attempts[-1].message,
-        raised_at=found.at,
-        log=None if found.log is None else str(found.log),
-    )
-
-
-def _as_far_as_it_came(cell: CellStatus, folder: CellFolder, width: int) -> CellStatus:
-    """A cell that began and has to run again, with what is known of its last try."""
-    progress = progress_of(cell.name, folder, width) if width else None
-    known = progress is not None and progress.step > 0
-    return replace(
-        cell,
-        state="interrupted",
-        step=progress.step if progress is not None and known else None,
-        total_steps=progress.total_steps if progress is not None and known else None,
-        memory=_memory(folder),
-    )
-
-
-def _under_way(
-    planned: PlannedCell, folder: CellFolder, attempt: RunningAttempt, now: float
-) -> CellStatus:
-    width = len(attempt.devices)
-    progress = progress_of(planned.name, folder, width)
+    devices = planned.devices if found.running is None else len(found.running.devices)
+    has_run = found.state in ("running", "interrupted")
+    progress = progress_of(planned.name, folder, devices) if has_run and devices else None
+    going = progress if found.state == "running" else None
+    if progress is not None and going is None and progress.step == 0:
+        progress = None
+    started_at = found.running.started_at if found.running and going else None
+    blame = blame_last(folder.path, found.attempts)
     return CellStatus(
         planned.name,
         planned.cell_id,
         planned.config_id,
-        "running",
-        width,
-        step=progress.step,
-        total_steps=progress.total_steps,
-        global_samples_per_s=progress.global_samples_per_s,
-        elapsed_s=now - attempt.started_at,
-        seconds_left=progress.seconds_left,
-        memory=_memory(folder),
+        found.state,
+        devices,
+        step=progress.step if progress else None,
+        total_steps=progress.total_steps if progress else None,
+        global_samples_per_s=going.global_samples_per_s if going else None,
+        elapsed_s=None if started_at is None else now - started_at,
+        seconds_left=going.seconds_left if going else None,
+        memory=_memory(folder) if has_run else (),
+        message=found.message,
+        problem=found.problem,
+        raised_at=blame.at,
+        log=None if blame.log is None else str(blame.log),
     )
 
 

@@ -17,16 +17,15 @@ from rich.text import Text
 
 from scalewise.host import open_console, plural
 from scalewise.records import RecordError, to_plain
+from scalewise.sweep.cell_state import UNFINISHED
 from scalewise.sweep.display import duration, left_words
-from scalewise.sweep.status import UNFINISHED, CellStatus, StatusReader, SweepStatus
+from scalewise.sweep.status import CellStatus, StatusReader, SweepStatus
 
 if TYPE_CHECKING:
     from scalewise.analysis import Fate
 
 
 _STYLES = {"done": "green", "failed": "red", "running": "bold", "waiting": "dim"}
-
-
 _COLUMNS: Final[tuple[tuple[str, JustifyMethod], ...]] = (
     ("cell", "left"),
     ("state", "left"),
@@ -37,12 +36,8 @@ _COLUMNS: Final[tuple[tuple[str, JustifyMethod], ...]] = (
     ("left", "right"),
     ("memory (MiB)", "left"),
 )
-
-
 _MOST_DEVICES = 4
 """Devices of a cell whose memory is shown one by one."""
-
-
 _SHOWN = 60
 """Rows of the table; of more cells, those that are neither done nor waiting come first."""
 

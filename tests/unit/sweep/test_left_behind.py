@@ -60,8 +60,8 @@ def test_other_choices_say_what_is_new_and_what_is_left(folder: SweepFolder) -> 
         "interrupted and not asked for: c",
         "failed and not asked for: b",
     ]
-    states = {one.planned.name: one.state for one in left_behind(folder, ())}
-    assert states == {"a": "done", "b": "failed", "c": "interrupted", "d": "unstarted"}
+    states = {planned.name: state for planned, state in left_behind(folder, ())}
+    assert states == {"a": "done", "b": "failed", "c": "interrupted", "d": "waiting"}
 
 
 def test_many_new_cells_are_counted_and_some_named(folder: SweepFolder) -> None:

@@ -158,9 +158,6 @@ def find_slow_gpus(runs: Sequence[SingleRun]) -> Iterator[FaultyGpu]:
             yield FaultyGpu(uuid, "slow", f"made {made} of its twins' samples/s in the same cells")
 
 
-# Puts a sweep's bad GPUs aside: from the records of a cell that has ended to the leases.
-
-
 class DeviceQuarantine:
     """The devices that one sweep leases no more.
 

@@ -6,6 +6,7 @@ import fnmatch
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,27 +45,27 @@ def select(cells: Sequence[Cell], folder: SweepFolder, rerun: str | None) -> Sel
 
     Raises :class:`ConfigError` if it selects nothing.
     """
-    if rerun is None:
-        refuse_newer(folder, cells)
-        refuse_untrusted(folder, cells)
-        return Selection(tuple(cells), frozenset())
     done = {c.planned.cell_id for c in cells if is_done(folder, c.planned)}
-    if rerun == "failed":
-        chosen = [c for c in cells if state_of(folder, c.planned).state == "failed"]
+    if rerun is None:
+        kept, again = list(cells), frozenset[str]()
     else:
-        pattern = "*" if rerun == "all" else rerun
-        chosen = [c for c in cells if fnmatch.fnmatchcase(c.planned.name, pattern)]
-    if not chosen:
-        raise ConfigError(
-            f"sweep.rerun: found {rerun!r}, which fits none of the {len(cells)} "
-            f"{plural(len(cells), 'cell')} of {folder.path}; allowed: failed | all | a "
-            "pattern for their names"
-        )
-    ids = {c.planned.cell_id for c in chosen}
-    kept = [c for c in cells if c.planned.cell_id in ids | done]
+        chosen = {
+            cell.planned.cell_id
+            for cell in cells
+            if is_rerun(cell.planned, rerun)
+            or (rerun == "failed" and state_of(folder, cell.planned).state == "failed")
+        }
+        if not chosen:
+            raise ConfigError(
+                f"sweep.rerun: found {rerun!r}, which fits none of the {len(cells)} "
+                f"{plural(len(cells), 'cell')} of {folder.path}; allowed: failed | all | a "
+                "pattern for their names"
+            )
+        kept = [c for c in cells if c.planned.cell_id in chosen | done]
+        again = frozenset(chosen & done)
     refuse_newer(folder, kept)
-    refuse_untrusted(folder, kept)
-    return Selection(tuple(kept), frozenset(ids & done))
+    refuse_untrusted(folder, (c for c in kept if c.planned.cell_id not in done))
+    return Selection(tuple(kept), again)
 
 
 def refuse_newer(folder: SweepFolder, cells: Iterable[Cell]) -> None:
@@ -82,12 +83,15 @@ def refuse_newer(folder: SweepFolder, cells: Iterable[Cell]) -> None:
 
 
 def refuse_untrusted(folder: SweepFolder, cells: Iterable[Cell]) -> None:
-    """Raises :class:`ConfigError` for a checkpoint that others than this user can have written."""
+    """Raises :class:`ConfigError` for a checkpoint that others than this user can have written.
+
+    ``cells`` have no result yet: they would go on from it.
+    """
     for cell in cells:
         checkpoint, path = cell.request.cell.checkpoint, folder.cell(cell.planned.name).path
         if not checkpoint.on or checkpoint.trust or not has_checkpoints(path):
             continue
-        why = None if is_done(folder, cell.planned) else untrusted(path)
+        why = untrusted(path)
         if why is not None:
             raise ConfigError(untrusted_checkpoint(why, CLOSE_IT))
 
@@ -124,8 +128,13 @@ def planned_repeats(folder: SweepFolder) -> dict[str, int]:
 
 
 def check_options(sweep: SweepConfig) -> None:
-    """Refuse what makes sense only in a folder that has cells. Raises :class:`ConfigError`."""
+    """Refuse to go on with a sweep that was never begun. Raises :class:`ConfigError`."""
     if sweep.resume is not None:
+        if not SweepFolder(sweep.resume).plan_path.exists():
+            raise ConfigError(
+                f"sweep.resume: found {sweep.resume!r}, which holds no sweep.json; "
+                "allowed: the folder of a sweep that was begun"
+            )
         return
     if sweep.rerun is not None:
         raise ConfigError(
@@ -215,7 +224,10 @@ def refuse_mixing(
     data = _files_of(folder, kept, cells, added) if has_data else None
     now = current_code(added), gpus, data
     sweep = cells[0].request.cell.sweep
-    mixed_with = kept if sweep.rerun in (None, "failed") else _repeats_of(added, kept)
+    configs = {cell.planned.config_id for cell in added}
+    mixed_with = kept
+    if sweep.rerun not in (None, "failed"):
+        mixed_with = [planned for planned in kept if planned.config_id in configs]
     refused = [] if sweep.allow_mixed else differing(folder, mixed_with, *now)
     if refused:
         raise ConfigError(
@@ -224,12 +236,6 @@ def refuse_mixing(
             "again, a new sweep, or sweep.allow_mixed=true"
         )
     return differing(folder, kept, *now)
-
-
-def _repeats_of(cells: Sequence[Cell], among: Iterable[PlannedCell]) -> list[PlannedCell]:
-    """Those of ``among`` that repeat the configuration of one of ``cells``."""
-    configs = {cell.planned.config_id for cell in cells}
-    return [planned for planned in among if planned.config_id in configs]
 
 
 def _kept(folder: SweepFolder, cells: Sequence[Cell], again: Collection[str]) -> list[PlannedCell]:
@@ -253,22 +259,17 @@ def _files_of(
     found: dict[str, dict[str, str]] = {}
     for planned in kept:
         arguments = asked.get(planned.cell_id)
-        paths = _paths(_recorded_arguments(folder, planned) if arguments is None else arguments)
+        if arguments is None:
+            with suppress(RecordError):  # what nobody recorded cannot be compared
+                dataset = folder.cell(planned.name).load_config().get("dataset")
+                arguments = dataset if isinstance(dataset, Mapping) else None
+        paths = _paths(arguments or {})
         told = {name: path for name, path in paths.items() if path in shared}
         key = frozenset(told.items())
         if key not in known:
             known[key] = data_identity(told)
         found[planned.cell_id] = known[key]
     return found
-
-
-def _recorded_arguments(folder: SweepFolder, planned: PlannedCell) -> Mapping[str, Any]:
-    """Of the data set of a cell that this command does not name; empty where none is on record."""
-    try:
-        dataset = folder.cell(planned.name).load_config().get("dataset")
-    except RecordError:
-        return {}  # what nobody recorded cannot be compared
-    return dataset if isinstance(dataset, Mapping) else {}
 
 
 def _paths(arguments: Mapping[str, Any]) -> dict[str, str]:

@@ -1,14 +1,13 @@
-"""A cell that runs on this host: its supervisor, as the sweep sees it."""
+"""A cell that runs on this host: how it starts, what its supervisor is told, how it ends."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -22,8 +21,6 @@ from scalewise.records import (
     DeviceInfo,
     RankSummary,
     RecordError,
-    StepSeries,
-    SweepFolder,
     data_shards_of,
     last_metrics,
     read_steps,
@@ -31,9 +28,6 @@ from scalewise.records import (
 from scalewise.supervisor import Job, Origin, Outcome, Settings, supervisor_command
 from scalewise.sweep.fork_server import ForkedSupervisor, WarmServer
 from scalewise.sweep.plan import Cell
-
-# What to change in a cell that ran out of memory. Torch-free.
-
 
 _WHOLE_MODELS = ("single", "ddp")
 """Strategies under which every device holds the whole model."""
@@ -70,9 +64,6 @@ def _smaller_batches(cell: CellConfig, world_size: int) -> list[str]:
     return remedies
 
 
-# What the starter of a supervisor tells it of the cell's configuration.
-
-
 def settings_of(cell: CellConfig, world_size: int) -> Settings:
     """What a supervisor needs of ``cell``, trained by ``world_size`` ranks."""
     try:
@@ -105,38 +96,22 @@ def settings_of(cell: CellConfig, world_size: int) -> Settings:
         checkpoints=cell.checkpoint.on,
         keep_checkpoints=cell.checkpoint.keep,
         allow_mixed=sweep.allow_mixed,
-        dataset_arguments=_texts(cell),
+        # Those that may name a file.
+        dataset_arguments={k: v for k, v in cell.dataset.arguments.items() if isinstance(v, str)},
         memory_advice=advice,
     )
 
 
-def _texts(cell: CellConfig) -> dict[str, str]:
-    """Arguments of the dataset that may name a file."""
-    return {k: v for k, v in cell.dataset.arguments.items() if isinstance(v, str)}
-
-
-# What a finished cell is worth, read from its records.
-
-
 def throughput_of(folder: CellFolder, ranks: Sequence[RankSummary]) -> float | None:
     """Global samples/s of a run; None where its records do not carry it."""
-    from scalewise.analysis import NotMeasuredError
+    from scalewise.analysis import NotMeasuredError, measure_throughput
 
     try:
         series = [read_steps(folder.steps_path(rank), rank) for rank in range(len(ranks))]
-        return throughput_from(series, ranks)
+        measured = measure_throughput(series, len(ranks), data_shards_of(ranks))
     except (RecordError, NotMeasuredError):
         return None
-
-
-def throughput_from(series: Sequence[StepSeries], ranks: Sequence[RankSummary]) -> float:
-    """Global samples/s of a run, by the steps of its ranks.
-
-    Raises analysis' NotMeasuredError where they do not carry it.
-    """
-    from scalewise.analysis import measure_throughput
-
-    return measure_throughput(series, len(ranks), data_shards_of(ranks)).global_samples_per_s
+    return measured.global_samples_per_s
 
 
 def done(folder: CellFolder, cell_id: str, objective: str, told_before: bool) -> Outcome:
@@ -181,6 +156,7 @@ class RunningCell:
     folder: CellFolder
     lease: Lease
     process: subprocess.Popen[bytes] | ForkedSupervisor
+    sampler: DeviceSampler | None = None
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -213,8 +189,7 @@ class RunningCell:
         self.process.stdout.close()
         with contextlib.suppress(BrokenPipeError):  # a job line that was never read
             self.process.stdin.close()
-        # Its session is its own: whoever is still in it is an orphan of this cell.
-        end_orphans(self.process.pid)
+        self._clean_up()
         return Outcome.from_line(answer) if answer.endswith(b"\n") else None
 
     def how_it_died(self) -> tuple[str, list[str]]:
@@ -234,7 +209,13 @@ class RunningCell:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        self._clean_up()
+
+    def _clean_up(self) -> None:
+        # Its session is its own: whoever is still in it is an orphan of this cell.
         end_orphans(self.process.pid)
+        if self.sampler is not None:
+            self.sampler.stop()
 
 
 def start(
@@ -287,34 +268,24 @@ def _spawned(errors: Path, locks: tuple[int, ...]) -> subprocess.Popen[bytes]:
         )
 
 
-# The devices of a local sweep's cells, sampled by the sweep's own process while they run.
-#
-# When that process dies, its supervisors end their cells: nobody has to take over.
+def start_sampler(
+    config: CellConfig, folder: CellFolder, slots: Sequence[DeviceInfo]
+) -> DeviceSampler | None:
+    """Sample the devices of a cell in this process; None where the cell wants no samples.
 
-
-class Sampling:
-    """A sampler for each cell that runs."""
-
-    def __init__(self) -> None:
-        self._samplers: dict[str, DeviceSampler] = {}
-
-    def begin(self, cell: Cell, folder: CellFolder, slots: Sequence[DeviceInfo]) -> None:
-        """Call it before the cell's supervisor starts, to tell its ranks from an earlier try's."""
-        config = cell.request.cell
-        if config.monitor.devices:
-            sampler = self._samplers[cell.planned.name] = DeviceSampler(
-                folder,
-                {slot.uuid: rank for rank, slot in enumerate(slots) if slot.uuid},
-                _trainers_of(folder, is_wrapped=config.sweep.wrap is not None),
-                config.monitor.interval_s,
-            )
-            sampler.start()
-
-    def end(self, cell: Cell) -> None:
-        """Its ranks have ended: take a last sample and close its record."""
-        sampler = self._samplers.pop(cell.planned.name, None)
-        if sampler is not None:
-            sampler.stop()
+    Call it before the cell's supervisor starts, to tell its ranks from an earlier try's. When
+    this process dies, its supervisors end their cells: nobody has to take over.
+    """
+    if not config.monitor.devices:
+        return None
+    sampler = DeviceSampler(
+        folder,
+        {slot.uuid: rank for rank, slot in enumerate(slots) if slot.uuid},
+        _trainers_of(folder, is_wrapped=config.sweep.wrap is not None),
+        config.monitor.interval_s,
+    )
+    sampler.start()
+    return sampler
 
 
 def _trainers_of(folder: CellFolder, *, is_wrapped: bool) -> Callable[[], Mapping[int, int] | None]:
@@ -338,9 +309,6 @@ def _trainers_of(folder: CellFolder, *, is_wrapped: bool) -> Callable[[], Mappin
     return trainers
 
 
-# Ends that no supervisor of a cell wrote down: it was lost, never began, or found no room.
-
-
 def attempt_until_now(
     folder: CellFolder,
     outcome: Literal["failed", "skipped", "interrupted"],
@@ -357,35 +325,3 @@ def attempt_until_now(
     begin = now if began_at is None else began_at
     number = folder.next_attempt_number()
     return Attempt(number, outcome, cause, message, None, None, tuple(lines), begin, now)
-
-
-def is_gone(folder: SweepFolder) -> bool:
-    """Whether the folder of a sweep that runs is not where it was: it held its lock."""
-    return not folder.lock_path.exists()
-
-
-def gone(folder: SweepFolder) -> FileNotFoundError:
-    """What to raise then."""
-    what = "the sweep's folder is gone: deleted or moved while the sweep ran"
-    return FileNotFoundError(errno.ENOENT, what, str(folder.path))
-
-
-def record_failure(
-    folder: SweepFolder, cell: Cell, outcome: Outcome, seconds: float | None
-) -> Outcome:
-    """Write down what ended a cell, now that its ranks are gone; as it is where that fails again.
-
-    The disk may have room by then, and a cell's folder that was deleted is made anew. Raises
-    FileNotFoundError where the sweep's own is gone.
-    """
-    if is_gone(folder):
-        raise gone(folder)
-    own = folder.cell(cell.planned.name)
-    began_at = time.time() - (seconds or 0.0)
-    attempt = attempt_until_now(own, "failed", "supervisor", outcome.message, (), began_at)
-    try:
-        own.save_config(cell.request.plain)
-        own.save_attempt(attempt)
-    except OSError:
-        return outcome  # the last lines of the command say what no record does
-    return replace(outcome, is_recorded=True)

@@ -62,12 +62,6 @@ def _in_order(waiting: Sequence[Waiting]) -> list[Waiting]:
     return sorted(waiting, key=rank)
 
 
-# The cells of this host that wait for their turn, and whose turn it is.
-#
-# Cells that could want the same devices stand in one queue. Those of other devices, of another
-# kind of GPU say, stand in another, and none waits for the other.
-
-
 @dataclass(frozen=True)
 class Turn:
     """A cell that waits."""
@@ -90,7 +84,10 @@ class Queue:
 
 
 def queues(turns: Sequence[Turn], usable: Callable[[Turn], Sequence[DeviceInfo]]) -> list[Queue]:
-    """Turns whose devices touch, directly or by a third, are in one queue."""
+    """Divide turns so that those whose devices touch, directly or by a third, are in one queue.
+
+    Those of other devices, of another kind of GPU say, never wait for them.
+    """
     of_devices: dict[tuple[DeviceInfo, ...], list[Turn]] = {}
     for turn in turns:
         of_devices.setdefault(tuple(usable(turn)), []).append(turn)
@@ -161,11 +158,8 @@ def remaining_of(
     return Remaining(cell.planned.config_id, width, age_s, left_s)
 
 
-# How long a cell waits for devices that others have: ``sweep.foreign_processes``.
-
-
 class DeviceWait:
-    """Decides about a cell whose devices could not be leased.
+    """Decides about a cell whose devices others have, by ``sweep.foreign_processes``.
 
     Args:
         note: told once what is waited for.

@@ -16,13 +16,13 @@ from scalewise.records import (
     QuarantinedDevice,
     RecordError,
     SweepFolder,
+    data_shards_of,
     load_quarantine,
     read_latest_sample,
 )
 from scalewise.sweep.cell_state import UNFINISHED, CellState, State, cell_state
 from scalewise.sweep.display import progress_of
 from scalewise.sweep.progress import Durations, Remaining
-from scalewise.sweep.running_cells import throughput_from
 
 
 @dataclass(frozen=True)
@@ -98,14 +98,15 @@ def _with_result(planned: PlannedCell, folder: CellFolder, result: CellResult) -
 
 def _measured(folder: CellFolder, result: CellResult) -> tuple[float | None, str]:
     """Global samples/s, and why a cell that took steps has none, or a doubtful one."""
-    from scalewise.analysis import NotMeasuredError, read_rank_steps
+    from scalewise.analysis import NotMeasuredError, measure_throughput, read_rank_steps
 
     # The same reading and the same words as those of a report.
     faults: list[str] = []
     series = read_rank_steps(folder, result, faults)
     told = "; ".join(fault.replace(f"{folder.path}/", "") for fault in faults)
     try:
-        rate = throughput_from(series, result.ranks)
+        shards = data_shards_of(result.ranks)
+        rate = measure_throughput(series, len(result.ranks), shards).global_samples_per_s
     except NotMeasuredError as error:
         stepped = any(rank.step_rows for rank in result.ranks)
         return None, f"samples/s are not known: {told or error}" if stepped else told
@@ -219,8 +220,17 @@ class StatusReader:
             if cell.state == "done":
                 durations.add(cell.config_id, self._done[cell.cell_id][1].took_s)
         widest = plan.slots or max((c.devices or 1 for c in cells), default=1)
-        left = [_remaining(c, widest) for c in cells if c.state in UNFINISHED]
-        quarantined, problems = _quarantined(self.sweep.path)
+        left = [
+            Remaining(c.config_id, c.devices or widest, c.elapsed_s, c.seconds_left)
+            for c in cells
+            if c.state in UNFINISHED
+        ]
+        quarantined: tuple[QuarantinedDevice, ...] = ()
+        problems: tuple[str, ...] = ()
+        try:
+            quarantined = load_quarantine(self.sweep.path).devices
+        except RecordError as error:
+            problems = (f"which devices are quarantined is not known: {error}",)
         return SweepStatus(
             str(self.sweep.path),
             now,
@@ -241,14 +251,6 @@ class StatusReader:
         return status
 
 
-def _quarantined(sweep: Path) -> tuple[tuple[QuarantinedDevice, ...], tuple[str, ...]]:
-    """What was put aside, and why that cannot be told where its file is damaged."""
-    try:
-        return load_quarantine(sweep).devices, ()
-    except RecordError as error:
-        return (), (f"which devices are quarantined is not known: {error}",)
-
-
 def is_held(lock: Path) -> bool:
     """Whether a process has the lock of a sweep's folder; False where that cannot be asked.
 
@@ -267,10 +269,3 @@ def is_held(lock: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
-
-
-def _remaining(cell: CellStatus, slots: int) -> Remaining:
-    width = cell.devices or slots
-    if cell.state != "running":
-        return Remaining(cell.config_id, width)
-    return Remaining(cell.config_id, width, cell.elapsed_s, cell.seconds_left)

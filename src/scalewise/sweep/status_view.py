@@ -136,9 +136,14 @@ def render(status: SweepStatus, *, whole_lines: bool = False) -> RenderableType:
     more = f" ({hidden} not shown)" if hidden else ""
     cells = f"{len(status.cells)} {plural(len(status.cells), 'cell')}"
     summary = f"{cells}: {counts}{more}\n{estimate_line(status)}"
+    problems = [f"{cell.name}: {cell.problem}" for cell in status.cells if cell.problem]
     lines = [
         *(_line(text, "red", whole_lines) for text in fate_lines(_fates(status.cells))),
-        *(_line(text, "yellow", whole_lines) for text in _problem_lines(status.cells)),
+        *(
+            _line(f"{c.name}: {c.problem}", "yellow", whole_lines)
+            for c in status.cells
+            if c.problem
+        ),
         *(_line(text, "yellow", whole_lines) for text in status.problems),
         *(_line(f"quarantined: {device}", "red", whole_lines) for device in status.quarantined),
     ]
@@ -163,10 +168,6 @@ def _fates(cells: Sequence[CellStatus]) -> list[Fate]:
         for cell in cells
         if cell.message
     ]
-
-
-def _problem_lines(cells: Sequence[CellStatus]) -> list[str]:
-    return [f"{cell.name}: {cell.problem}" for cell in cells if cell.problem]
 
 
 def _worth_showing(cells: Sequence[CellStatus]) -> list[CellStatus]:

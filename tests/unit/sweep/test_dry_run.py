@@ -13,7 +13,6 @@ import pytest
 from hydra._internal.callbacks import Callbacks
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.utils import create_config_search_path
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.singleton import Singleton
 from hydra.errors import HydraException
 from hydra.types import HydraContext, RunMode
@@ -102,22 +101,6 @@ def test_hydra_composes_once_for_all_cells_of_the_same_groups(
     assert lines[-2] == "200 cells: 0 done, 200 to run"
     assert len({cell.planned.cell_id for cell in cells}) == 200
     assert 0 < len(composed) <= 4
-
-
-@pytest.mark.parametrize(
-    "text", ["seed=3", "optimizer.lr=0", "sweep.order_seed=-12", "model=3", "seed=" + "9" * 30]
-)
-def test_an_integer_is_read_as_hydras_grammar_reads_it(composer: Composer, text: str) -> None:
-    read = composer._integer(text)
-    assert read is not None
-    assert read == OverridesParser.create(composer._loader).parse_override(text)
-
-
-@pytest.mark.parametrize(
-    "text", ["seed=03", "+seed=3", "seed=1_0", "seed=+3", "seed=-0", "seed=1e3", "a@b=3", "seed=٣"]
-)
-def test_what_is_no_plain_integer_is_left_to_the_grammar(composer: Composer, text: str) -> None:
-    assert composer._integer(text) is None
 
 
 def asked(composer: Composer, *overrides: str) -> Any:

@@ -1,4 +1,4 @@
-"""What a sweep leaves to measurement: strategy, batch size and number of repeats.
+"""Decides what a sweep leaves to measurement: strategy, batch size and number of repeats.
 
 The first stage runs short probes of each strategy, or a search for the batch size; the second
 trains what they speak for. Everything is decided from records, so that a resumed sweep decides
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Decided:
-    """What a first stage has come to for one request."""
+    """The result of a first stage for one request."""
 
     lines: tuple[str, ...]
     """To say it in."""
@@ -138,7 +138,7 @@ _SETTLED: dict[str, Any] = {
     "workload": "find_batch", "scaling": "weak", "seed": 0, "max_steps": 1000, "max_epochs": None,
     "warmup_steps": 0, "validation": "never", "log_every_n_steps": 1, "repeats": 1,
 }  # fmt: skip
-"""What a search does not depend on, set alike so that it is not repeated for it."""
+"""Settings that a search does not depend on: alike, so that it is not repeated for them."""
 _LEFT_OUT = ("profile", "checkpoint", "fault", "experiment")
 
 
@@ -205,7 +205,7 @@ def _name(asked: Request) -> str:
 
 @dataclass(frozen=True)
 class NextRounds:
-    """What a look at the records asks for."""
+    """Rounds that a look at the records asks for."""
 
     cells: tuple[Cell, ...]
     """In the order in which they are to run; empty once everything is decided."""
@@ -258,7 +258,7 @@ def _lost(member: Configuration) -> int:
 
 
 class Stages:
-    """What the first stage of a sweep comes to.
+    """Results of the first stage of a sweep.
 
     Args:
         folder: the sweep's.
@@ -274,7 +274,7 @@ class Stages:
         """``config_id`` of a request that was open to that of what is trained for it."""
 
     def decide(self, asked: Iterable[Request]) -> list[Request]:
-        """What is trained for those of ``asked`` that their records decide."""
+        """Requests to train, for those of ``asked`` that their records decide."""
         trained, said = [], dict[str, None]()
         for one in asked:
             subject = "batch   " if is_open(one) else "strategy"

@@ -2,7 +2,7 @@
 
 Hydra takes 90 ms to compose one configuration, mostly to find and merge the same files again.
 What differs between most jobs is a value (``seed=3``), and setting one is all that Hydra itself
-does with it. Whatever is not as plain as that (groups, deletions, interpolations, typed nodes,
+does with it. All that is not as plain as that (groups, deletions, interpolations, typed nodes,
 dictionaries) is left to Hydra, and so is every error.
 """
 

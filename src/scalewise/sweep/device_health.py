@@ -1,4 +1,4 @@
-"""What a cell's records say against the GPUs it ran on: pure functions.
+"""Finds faulty GPUs in the records of the cells that ran on them, and quarantines them.
 
 * errors: the driver reported an XID that harms the GPU, uncorrected memory errors, or its loss;
 * throttling: heat, a power brake or a hardware slowdown in a tenth of the samples. A power cap is
@@ -127,7 +127,7 @@ def _comparable_clocks(
 
 @dataclass(frozen=True)
 class SingleRun:
-    """What one GPU made of one configuration, alone."""
+    """Throughput of one configuration on one GPU alone."""
 
     config_id: str
     uuid: str

@@ -1,4 +1,4 @@
-"""What runs a sweep, wherever its cells run: plan, stages, retries, records, what is said of it.
+"""Runs a sweep, wherever its cells run: folder lock, mirror, plan, stages, retries, records.
 
 Where cells wait, how they start and how they are watched is the business of each engine:
 ``local_engine`` for this host, ``slurm_engine`` and its like for others. The process of an engine
@@ -44,7 +44,7 @@ from scalewise.sweep.resume import refuse_newer, set_unreadable_aside
 from scalewise.sweep.running_cells import attempt_until_now, done
 
 _ASK_S = 0.2
-"""Whoever asks for the status of a sweep has its lock for far less than this."""
+"""``scalewise status`` has the lock of a sweep for far less than this."""
 _RANKS_END_S = 15.0
 """Ranks of a sweep that was killed are ended within ``sweep.grace_s``, which is at most 8."""
 _LOOK_S = 0.05
@@ -58,8 +58,9 @@ class SweepBusy(ConfigError):  # noqa: N818 - it says what is wrong
 def held(folder: SweepFolder, lock: FileLock | None = None) -> Iterator[None]:
     """Make the folder, and keep every other sweep out of it by its ``lock``.
 
-    What a killed sweep has left is waited for. Raises :class:`SweepBusy` where a sweep runs in it
-    already or something is left for too long, :class:`ConfigError` where it cannot be made.
+    Processes that a killed sweep has left are waited for. Raises :class:`SweepBusy` where a sweep
+    runs in it already or something is left for too long, :class:`ConfigError` where it cannot be
+    made.
     """
     lock = lock or FileLock(folder.lock_path)
     try:
@@ -191,7 +192,7 @@ class Mirror:
 
 @dataclass
 class SweepReport:
-    """What became of a sweep."""
+    """The outcome of a sweep."""
 
     folder: Path
     outcomes: dict[str, Outcome] = field(default_factory=dict)
@@ -246,7 +247,7 @@ class Engine(ABC):
         self.policy: Policy = policy
         self.display = display
         self.report = SweepReport(folder)
-        """What has ended so far; it stays when :meth:`run` is interrupted."""
+        """Outcomes so far; they stay when :meth:`run` is interrupted."""
         self.again: frozenset[str] = frozenset()
         """Ids of done cells that are to run once more; their results are set aside."""
         self.remarks: list[str] = []

@@ -44,8 +44,8 @@ class NotWarmError(Exception):
 def may_fork(plain: Mapping[str, Any], cell: CellConfig) -> bool:
     """Whether a fork does what a fresh start of the cell would.
 
-    What reads its environment while it is imported, or imports more than our own code does, is
-    started freshly all the same.
+    A cell that reads its environment while it is imported, or imports more than our own code
+    does, is started freshly all the same.
     """
     from scalewise.train import is_ours
 

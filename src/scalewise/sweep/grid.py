@@ -40,7 +40,7 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Rules:
-    """What a combination must and must not be.
+    """Rules for the combinations of a sweep.
 
     ``exclude`` drops what matches any of it, ``only`` keeps what matches any of it. ``allow`` is
     an option and what it needs: a combination with the first is kept only with the second.

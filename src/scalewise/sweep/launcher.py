@@ -1,4 +1,4 @@
-"""From Hydra to the engine and back."""
+"""Leads from Hydra to the engine and back; the table of contents of a sweep."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def job_return(
     outcomes: Sequence[Outcome],
     basic_sweeper: bool,
 ) -> JobReturn:
-    """What a sweeper gets for one of its jobs, whose cells came to ``outcomes``."""
+    """The answer to a sweeper for one of its jobs, whose cells came to ``outcomes``."""
     task_config: Any = None
     hydra_config = None
     if config is not None:

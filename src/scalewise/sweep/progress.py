@@ -185,7 +185,7 @@ class Durations:
 
 
 def _first_steps(remaining: Sequence[Remaining]) -> Durations:
-    """What running cells will take by their own steps, before the first one has ended."""
+    """Durations of running cells by their own steps, before the first one has ended."""
     found = Durations()
     for cell in remaining:
         if cell.elapsed_s is not None and cell.steps_left_s is not None:

@@ -32,7 +32,7 @@ from scalewise.sweep.plan import Cell
 
 @dataclass(frozen=True)
 class Selection:
-    """What one invocation is to look after."""
+    """The cells that one invocation looks after."""
 
     cells: tuple[Cell, ...]
     """Those it reports on: done ones are left alone, unless they are in ``again``."""
@@ -273,7 +273,7 @@ def _files_of(
 
 
 def _paths(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """What each text among ``arguments`` would mean as a path, however it is spelt."""
+    """Each text among ``arguments`` as a real path, however it is spelt."""
     return {
         name: os.path.realpath(value)
         for name, value in arguments.items()
@@ -335,8 +335,10 @@ def _names(names: Sequence[str]) -> str:
 
 
 def unfinished(folder: SweepFolder, asked: Collection[str]) -> tuple[str, ...]:
-    """What ``folder`` still has to finish although it was not ``asked`` for, with the overrides
-    that do; empty where nothing is left."""
+    """Lines on cells of ``folder`` without a result that were not ``asked`` for.
+
+    They name the overrides that finish them; empty where nothing is left.
+    """
     left = [other for other in left_behind(folder, asked) if other[1] in UNFINISHED]
     if not left:
         return ()

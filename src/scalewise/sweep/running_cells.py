@@ -32,7 +32,7 @@ from scalewise.sweep.plan import Cell
 _WHOLE_MODELS = ("single", "ddp")
 """Strategies under which every device holds the whole model."""
 MORE_FOR_THE_JOB = "to ask SLURM for more of the host's: a larger hydra.launcher.mem_gb_per_device"
-"""Of a job that ran out of its host's memory."""
+"""Advice for a job that ran out of its host's memory."""
 
 
 def memory_advice(cell: CellConfig, world_size: int) -> str:
@@ -65,7 +65,7 @@ def _smaller_batches(cell: CellConfig, world_size: int) -> list[str]:
 
 
 def settings_of(cell: CellConfig, world_size: int) -> Settings:
-    """What a supervisor needs of ``cell``, trained by ``world_size`` ranks."""
+    """The settings of ``cell`` that its supervisor needs, for ``world_size`` ranks."""
     try:
         sizes = (cell.per_device_batch_size(world_size), cell.global_batch_size(world_size))
         advice = memory_advice(cell, world_size)
@@ -181,7 +181,7 @@ class RunningCell:
     def take_answer(self) -> Outcome | None:
         """How it ended, once its supervisor has; None if that died without an answer.
 
-        Whoever is left of the cell's processes is killed.
+        Processes that are left of the cell are killed.
         """
         assert self.process.stdout is not None and self.process.stdin is not None
         answer = self.process.stdout.read()
@@ -193,7 +193,7 @@ class RunningCell:
         return Outcome.from_line(answer) if answer.endswith(b"\n") else None
 
     def how_it_died(self) -> tuple[str, list[str]]:
-        """Of a supervisor without an answer: one line, and the last lines it wrote."""
+        """One line on a supervisor without an answer, and the last lines it wrote."""
         code = self.process.wait()
         how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
         message = f"the supervisor was {how}" if code < 0 else f"the supervisor {how}"

@@ -1,4 +1,4 @@
-"""Which cells of mixed width to start next on the slots of a host: pure functions.
+"""Chooses the cells of mixed width to start next on the devices of a host.
 
 The decision is taken anew whenever a cell starts or ends, from what each cell is expected to take:
 the cell with the most device-time first, and whatever still fits beside it. Searching over orders
@@ -78,7 +78,7 @@ class Queue:
     turns: tuple[Turn, ...]
     """In the order of the plan."""
     units: frozenset[str]
-    """What the devices of any of them are made of."""
+    """Units of the devices of any of them."""
     slots: int
     """Devices of all of them together."""
 
@@ -98,7 +98,7 @@ def queues(turns: Sequence[Turn], usable: Callable[[Turn], Sequence[DeviceInfo]]
         touching = [queue for queue in found if queue.units & gpus]
         together = [*own, *(turn for queue in touching for turn in queue.turns)]
         everything = gpus.union(*(queue.units for queue in touching))
-        # Each GPU is one unit. Of a CPU, profiles may make devices of other sizes.
+        # Each GPU is one unit; profiles may divide a CPU into devices of other sizes.
         count = max([len(devices), *(queue.slots for queue in touching)])
         slots = len(everything) if any(device.uuid for device in devices) else count
         ordered = tuple(sorted(together, key=lambda turn: place[id(turn)]))

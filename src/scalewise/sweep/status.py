@@ -48,11 +48,11 @@ class CellStatus:
     step: int | None = None
     total_steps: int | None = None
     global_samples_per_s: float | None = None
-    """Of a done cell: measured, warm-up excluded. Of a running one: since training began."""
+    """Measured without warm-up for a done cell; since training began for a running one."""
     elapsed_s: float | None = None
-    """Of a done cell: what it took."""
+    """Seconds that a done cell took, or a running one has run."""
     seconds_left: float | None = None
-    """Of a running cell, until its last step at its present pace."""
+    """Seconds until the last step of a running cell at its present pace."""
     memory: tuple[MemoryInUse, ...] = ()
     message: str = ""
     """Why there is no result."""
@@ -60,9 +60,9 @@ class CellStatus:
     """What the step records of a done cell lack: its samples/s are in doubt, or not shown. Of a
     cell that may run: why nobody can tell."""
     swept: str = ""
-    """What tells it from cells of the same name but for the repeat, e.g. ``lr=0.1``."""
+    """Overrides that tell it from cells of the same name but for the repeat, e.g. ``lr=0.1``."""
     raised_at: str | None = None
-    """Of a failed cell: ``file:line`` that raised."""
+    """``file:line`` that raised, for a failed cell."""
     log: str | None = None
     """Standard error of the rank that failed first."""
 
@@ -146,7 +146,7 @@ def _without_result(
 
 
 def _memory(folder: CellFolder) -> tuple[MemoryInUse, ...]:
-    """Of every device of the cell, in the order of their names; empty where none was sampled."""
+    """Memory of every device, in the order of their names; empty where none was sampled."""
     found: list[MemoryInUse] = []
     for path in folder.device_series_paths():
         try:
@@ -181,7 +181,7 @@ class SweepStatus:
     held: bool = False
     """Whether a process of this host runs the sweep, be it between two cells."""
     problems: tuple[str, ...] = ()
-    """What of the folder could not be read."""
+    """Files of the folder that could not be read, each with why."""
 
     @property
     def running(self) -> bool:

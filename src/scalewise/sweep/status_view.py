@@ -139,12 +139,7 @@ def render(status: SweepStatus, *, whole_lines: bool = False) -> RenderableType:
     problems = [f"{cell.name}: {cell.problem}" for cell in status.cells if cell.problem]
     lines = [
         *(_line(text, "red", whole_lines) for text in fate_lines(_fates(status.cells))),
-        *(
-            _line(f"{c.name}: {c.problem}", "yellow", whole_lines)
-            for c in status.cells
-            if c.problem
-        ),
-        *(_line(text, "yellow", whole_lines) for text in status.problems),
+        *(_line(text, "yellow", whole_lines) for text in [*problems, *status.problems]),
         *(_line(f"quarantined: {device}", "red", whole_lines) for device in status.quarantined),
     ]
     return Group(table, *lines, Text(summary, style="bold"))
@@ -155,7 +150,7 @@ def _line(text: str, style: str, whole: bool) -> Text:
 
 
 def _fates(cells: Sequence[CellStatus]) -> list[Fate]:
-    """Of cells that have ended without a result."""
+    """Why cells have ended without a result."""
     from scalewise.analysis import Blame, Fate
 
     return [

@@ -1,4 +1,4 @@
-"""What one rank runs: load the saved configuration, train, record. No Hydra here.
+"""The program of one rank: load the saved configuration, train, record. No Hydra here.
 
     python -m scalewise.sweep.worker <cell folder>
 

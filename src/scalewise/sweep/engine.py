@@ -43,152 +43,6 @@ from scalewise.sweep.progress import Budget, Durations, Remaining, budget_of
 from scalewise.sweep.resume import refuse_newer, set_unreadable_aside
 from scalewise.sweep.running_cells import attempt_until_now, done
 
-_ASK_S = 0.2
-"""``scalewise status`` has the lock of a sweep for far less than this."""
-_RANKS_END_S = 15.0
-"""Ranks of a sweep that was killed are ended within ``sweep.grace_s``, which is at most 8."""
-_LOOK_S = 0.05
-
-
-class SweepBusy(ConfigError):  # noqa: N818 - it says what is wrong
-    """Another process is running a sweep in this folder, or what it left has not ended."""
-
-
-@contextmanager
-def held(folder: SweepFolder, lock: FileLock | None = None) -> Iterator[None]:
-    """Make the folder, and keep every other sweep out of it by its ``lock``.
-
-    Processes that a killed sweep has left are waited for. Raises :class:`SweepBusy` where a sweep
-    runs in it already or something is left for too long, :class:`ConfigError` where it cannot be
-    made.
-    """
-    lock = lock or FileLock(folder.lock_path)
-    try:
-        folder.path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"hydra.sweep.dir: {folder.path} cannot be made: {error}") from error
-    if not lock.try_acquire():
-        _wait_for(lock, folder.path)
-    try:
-        _sign(lock)
-        yield
-    finally:
-        lock.release()
-
-
-def _sign(lock: FileLock) -> None:
-    """Write into the lock who took it last: into the very file that is locked, never by its name,
-    which somebody else may by now have given to another file."""
-    with suppress(OSError):  # a full disk: whoever waits is told less, and nothing else
-        for descriptor in lock.descriptors:
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-
-
-def _wait_for(lock: FileLock, folder: Path) -> None:
-    """Take a lock that others have, once they have ended. Raises :class:`SweepBusy`."""
-    begun = time.monotonic()
-    while True:
-        # Looked up before the lock is tried: none of these can have let go unnoticed.
-        pids = _processes_with(lock.path)
-        if lock.try_acquire():
-            return
-        waited_s = time.monotonic() - begun
-        # Where nobody is seen, the sweep runs on another host or for another user.
-        runs = not pids or _last_holder(lock.path) in pids
-        if runs and waited_s > _ASK_S:
-            raise SweepBusy(
-                f"sweep.resume: another process is running a sweep in {folder}; "
-                "wait for it or choose another folder"
-            )
-        if waited_s > _RANKS_END_S:
-            raise SweepBusy(
-                f"sweep.resume: the sweep in {folder} was killed, and what it left still runs "
-                f"(process ids: {', '.join(map(str, pids))}); end it first"
-            )
-        time.sleep(_LOOK_S)
-
-
-def _last_holder(path: Path) -> int | None:
-    """The process that took the lock last, dead or alive."""
-    text = path.read_text(encoding="ascii", errors="replace").strip()
-    return int(text) if text.isdecimal() else None
-
-
-def _processes_with(path: Path) -> list[int]:
-    """The processes of this host, as far as we may look, that have a file open."""
-    import psutil  # only a folder that somebody has asks
-
-    wanted, pids = str(path.resolve()), []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):  # another user's, or it has just ended
-            if any(file.path == wanted for file in process.open_files()):
-                pids.append(process.pid)
-    return sorted(pids)
-
-
-_FINISH_S = 90.0
-
-
-class Mirror:
-    """Runs ``scalewise.tracking.mirror`` beside a sweep.
-
-    It takes idle processor time only, ends with this process whatever happens to it, and every
-    line it says about a problem is passed on.
-    """
-
-    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
-        self._say = say
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "scalewise.tracking.mirror", str(folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        self._reader = threading.Thread(target=self._pass_on, name="mirror-stderr", daemon=True)
-        self._reader.start()
-
-    def finish(self) -> None:
-        """Let it hand over what is left; says so if it cannot within :data:`_FINISH_S`."""
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it is gone already; its exit status says how
-            self._process.stdin.write(b"finish\n")
-            self._process.stdin.close()
-        why = f"tracking: not everything was mirrored within {_FINISH_S:g} s"
-        if self._ends_within(_FINISH_S):
-            why = f"tracking: the mirror was ended by signal {-self._process.returncode}"
-        if self._process.returncode < 0:
-            self._say(f"{why}; scalewise mirror FOLDER finishes it")
-
-    def let_go(self) -> None:
-        """The sweep was interrupted: it hands over what it can within seconds, and ends."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-
-    def abandon(self, deadline: float) -> None:
-        """Wait for its end until ``deadline`` of ``time.monotonic``, then end it."""
-        self._ends_within(max(0.5, deadline - time.monotonic()))
-
-    def _ends_within(self, timeout_s: float) -> bool:
-        """Whether it ends in time; otherwise it is killed."""
-        try:
-            self._process.wait(timeout_s)
-            return True
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-            return False
-        finally:
-            self._reader.join(timeout=2)
-
-    def _pass_on(self) -> None:
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
-            text = line.decode(errors="replace").rstrip()
-            if text:
-                self._say(text)
-
 
 @dataclass
 class SweepReport:
@@ -230,6 +84,8 @@ def remember(report: SweepReport) -> None:
 
 
 Policy = Literal["exclusive", "packed"]
+
+
 _END_S = 9.0
 
 
@@ -515,3 +371,150 @@ class Engine(ABC):
         packed = self.policy == "packed"
         left_s = self._durations.seconds_left(remaining, self._slots(), packed)
         self.display.tick(self._tally, progress, left_s)
+
+
+_FINISH_S = 90.0
+
+
+class Mirror:
+    """Runs ``scalewise.tracking.mirror`` beside a sweep.
+
+    It takes idle processor time only, ends with this process whatever happens to it, and every
+    line it says about a problem is passed on.
+    """
+
+    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "scalewise.tracking.mirror", str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._pass_on, name="mirror-stderr", daemon=True)
+        self._reader.start()
+
+    def finish(self) -> None:
+        """Let it hand over what is left; says so if it cannot within :data:`_FINISH_S`."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it is gone already; its exit status says how
+            self._process.stdin.write(b"finish\n")
+            self._process.stdin.close()
+        why = f"tracking: not everything was mirrored within {_FINISH_S:g} s"
+        if self._ends_within(_FINISH_S):
+            why = f"tracking: the mirror was ended by signal {-self._process.returncode}"
+        if self._process.returncode < 0:
+            self._say(f"{why}; scalewise mirror FOLDER finishes it")
+
+    def let_go(self) -> None:
+        """The sweep was interrupted: it hands over what it can within seconds, and ends."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def abandon(self, deadline: float) -> None:
+        """Wait for its end until ``deadline`` of ``time.monotonic``, then end it."""
+        self._ends_within(max(0.5, deadline - time.monotonic()))
+
+    def _ends_within(self, timeout_s: float) -> bool:
+        """Whether it ends in time; otherwise it is killed."""
+        try:
+            self._process.wait(timeout_s)
+            return True
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            return False
+        finally:
+            self._reader.join(timeout=2)
+
+    def _pass_on(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            text = line.decode(errors="replace").rstrip()
+            if text:
+                self._say(text)
+
+
+_ASK_S = 0.2
+"""``scalewise status`` has the lock of a sweep for far less than this."""
+_RANKS_END_S = 15.0
+"""Ranks of a sweep that was killed are ended within ``sweep.grace_s``, which is at most 8."""
+_LOOK_S = 0.05
+
+
+class SweepBusy(ConfigError):  # noqa: N818 - it says what is wrong
+    """Another process is running a sweep in this folder, or what it left has not ended."""
+
+
+@contextmanager
+def held(folder: SweepFolder, lock: FileLock | None = None) -> Iterator[None]:
+    """Make the folder, and keep every other sweep out of it by its ``lock``.
+
+    Processes that a killed sweep has left are waited for. Raises :class:`SweepBusy` where a sweep
+    runs in it already or something is left for too long, :class:`ConfigError` where it cannot be
+    made.
+    """
+    lock = lock or FileLock(folder.lock_path)
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"hydra.sweep.dir: {folder.path} cannot be made: {error}") from error
+    if not lock.try_acquire():
+        _wait_for(lock, folder.path)
+    try:
+        _sign(lock)
+        yield
+    finally:
+        lock.release()
+
+
+def _sign(lock: FileLock) -> None:
+    """Write into the lock who took it last: into the very file that is locked, never by its name,
+    which somebody else may by now have given to another file."""
+    with suppress(OSError):  # a full disk: whoever waits is told less, and nothing else
+        for descriptor in lock.descriptors:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+
+
+def _wait_for(lock: FileLock, folder: Path) -> None:
+    """Take a lock that others have, once they have ended. Raises :class:`SweepBusy`."""
+    begun = time.monotonic()
+    while True:
+        # Looked up before the lock is tried: none of these can have let go unnoticed.
+        pids = _processes_with(lock.path)
+        if lock.try_acquire():
+            return
+        waited_s = time.monotonic() - begun
+        # Where nobody is seen, the sweep runs on another host or for another user.
+        runs = not pids or _last_holder(lock.path) in pids
+        if runs and waited_s > _ASK_S:
+            raise SweepBusy(
+                f"sweep.resume: another process is running a sweep in {folder}; "
+                "wait for it or choose another folder"
+            )
+        if waited_s > _RANKS_END_S:
+            raise SweepBusy(
+                f"sweep.resume: the sweep in {folder} was killed, and what it left still runs "
+                f"(process ids: {', '.join(map(str, pids))}); end it first"
+            )
+        time.sleep(_LOOK_S)
+
+
+def _last_holder(path: Path) -> int | None:
+    """The process that took the lock last, dead or alive."""
+    text = path.read_text(encoding="ascii", errors="replace").strip()
+    return int(text) if text.isdecimal() else None
+
+
+def _processes_with(path: Path) -> list[int]:
+    """The processes of this host, as far as we may look, that have a file open."""
+    import psutil  # only a folder that somebody has asks
+
+    wanted, pids = str(path.resolve()), []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # another user's, or it has just ended
+            if any(file.path == wanted for file in process.open_files()):
+                pids.append(process.pid)
+    return sorted(pids)

@@ -29,124 +29,6 @@ from scalewise.supervisor import Job, Origin, Outcome, Settings, supervisor_comm
 from scalewise.sweep.fork_server import ForkedSupervisor, WarmServer
 from scalewise.sweep.plan import Cell
 
-_WHOLE_MODELS = ("single", "ddp")
-"""Strategies under which every device holds the whole model."""
-MORE_FOR_THE_JOB = "to ask SLURM for more of the host's: a larger hydra.launcher.mem_gb_per_device"
-"""Advice for a job that ran out of its host's memory."""
-
-
-def memory_advice(cell: CellConfig, world_size: int) -> str:
-    """Settings that need less memory, in words, those that cost least first; empty for none."""
-    if cell.workload != "train":
-        return ""
-    remedies = [*_smaller_batches(cell, world_size)]
-    if cell.precision.name in ("fp32", "tf32"):
-        remedies.append("precision=bf16-mixed")
-    if not cell.execution.activation_checkpointing:
-        remedies.append("execution.activation_checkpointing=true (for a model of repeated blocks)")
-    if cell.strategy.kind in _WHOLE_MODELS:
-        remedies.append("strategy=fsdp (divides parameters and optimizer over the devices)")
-    return "what needs less memory: " + ", ".join(remedies) if remedies else ""
-
-
-def _smaller_batches(cell: CellConfig, world_size: int) -> list[str]:
-    """Ways to feed fewer samples at once; none where a device has a single one already."""
-    each = cell.per_device_batch_size(world_size)
-    if each == 1 or cell.batch_size == "auto":
-        return []
-    remedies = [f"a smaller batch_size ({cell.batch_size} now, {each} a device)"]
-    if each % 2 == 0 and cell.batch_size % 2 == 0:
-        batches = 2 * cell.accumulate_grad_batches
-        half = f"batch_size={cell.batch_size // 2} accumulate_grad_batches={batches}"
-        remedies = [f"{half} (as many samples a step, {each // 2} at once on a device)"]
-    if cell.strategy.kind in _WHOLE_MODELS:
-        remedies.append("batch_size=auto (searches the largest that fits)")
-    return remedies
-
-
-def settings_of(cell: CellConfig, world_size: int) -> Settings:
-    """The settings of ``cell`` that its supervisor needs, for ``world_size`` ranks."""
-    try:
-        sizes = (cell.per_device_batch_size(world_size), cell.global_batch_size(world_size))
-        advice = memory_advice(cell, world_size)
-    except ConfigError:  # every rank meets it again, and its word is recorded
-        sizes, advice = None, ""
-    environment = {
-        **cell.hardware.nccl_environment(),
-        **cell.execution.rank_environment(world_size),
-    }
-    if cell.deterministic:
-        # cuBLAS is deterministic only with a fixed workspace, and reads this when it starts.
-        environment["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-    sweep = cell.sweep
-    return Settings(
-        workload=cell.workload,
-        strategy=cell.strategy.name,
-        scaling=cell.scaling,
-        one_model=cell.strategy.ONE_MODEL,
-        batch_sizes=sizes,
-        environment=environment,
-        timeout_s=sweep.timeout_s,
-        hang_timeout_s=sweep.hang_timeout_s,
-        start_timeout_s=sweep.start_timeout_s,
-        collective_timeout_s=sweep.collective_timeout_s,
-        grace_s=sweep.grace_s,
-        wrap=sweep.wrap,
-        sample_every_s=cell.monitor.interval_s if cell.monitor.devices else None,
-        checkpoints=cell.checkpoint.on,
-        keep_checkpoints=cell.checkpoint.keep,
-        allow_mixed=sweep.allow_mixed,
-        # Those that may name a file.
-        dataset_arguments={k: v for k, v in cell.dataset.arguments.items() if isinstance(v, str)},
-        memory_advice=advice,
-    )
-
-
-def throughput_of(folder: CellFolder, ranks: Sequence[RankSummary]) -> float | None:
-    """Global samples/s of a run; None where its records do not carry it."""
-    from scalewise.analysis import NotMeasuredError, measure_throughput
-
-    try:
-        series = [read_steps(folder.steps_path(rank), rank) for rank in range(len(ranks))]
-        measured = measure_throughput(series, len(ranks), data_shards_of(ranks))
-    except (RecordError, NotMeasuredError):
-        return None
-    return measured.global_samples_per_s
-
-
-def done(folder: CellFolder, cell_id: str, objective: str, told_before: bool) -> Outcome:
-    """The outcome of a cell that is done: what its records say it is worth.
-
-    Args:
-        objective: the name of what its sweeper asked for.
-        told_before: by an earlier run of the sweep, which said already what could not be measured.
-    """
-    result = folder.result_of(cell_id)
-    if result is None:
-        return Outcome("done", "its result cannot be read")
-    wants_rate = objective == "global_samples_per_s"
-    rate = None if told_before and not wants_rate else throughput_of(folder, result.ranks)
-    if not wants_rate:
-        value = last_metrics(result.ranks).get(objective)
-        missing = _unmeasured(objective, result.ranks)
-    else:
-        from scalewise.analysis import invalid_ranks
-
-        # The fastest of a search must not be the one that left out the work.
-        invalid = next(invalid_ranks(result.ranks), None)
-        value = None if invalid else rate
-        why = f"as {invalid.reason}" if invalid else "the steps carry none"
-        missing = f"sweep.objective: no global_samples_per_s, {why}"
-    return Outcome("done", "" if told_before or value is not None else missing, value, rate)
-
-
-def _unmeasured(objective: str, ranks: Sequence[RankSummary]) -> str:
-    measured = [name for name, value in ranks[0].metrics.items() if value is not None]
-    allowed = ", ".join([*sorted(measured), "global_samples_per_s"])
-    return (
-        f"sweep.objective: found {objective!r}, which this cell did not measure; allowed: {allowed}"
-    )
-
 
 @dataclass
 class RunningCell:
@@ -325,3 +207,122 @@ def attempt_until_now(
     begin = now if began_at is None else began_at
     number = folder.next_attempt_number()
     return Attempt(number, outcome, cause, message, None, None, tuple(lines), begin, now)
+
+
+def throughput_of(folder: CellFolder, ranks: Sequence[RankSummary]) -> float | None:
+    """Global samples/s of a run; None where its records do not carry it."""
+    from scalewise.analysis import NotMeasuredError, measure_throughput
+
+    try:
+        series = [read_steps(folder.steps_path(rank), rank) for rank in range(len(ranks))]
+        measured = measure_throughput(series, len(ranks), data_shards_of(ranks))
+    except (RecordError, NotMeasuredError):
+        return None
+    return measured.global_samples_per_s
+
+
+def done(folder: CellFolder, cell_id: str, objective: str, told_before: bool) -> Outcome:
+    """The outcome of a cell that is done: what its records say it is worth.
+
+    Args:
+        objective: the name of what its sweeper asked for.
+        told_before: by an earlier run of the sweep, which said already what could not be measured.
+    """
+    result = folder.result_of(cell_id)
+    if result is None:
+        return Outcome("done", "its result cannot be read")
+    wants_rate = objective == "global_samples_per_s"
+    rate = None if told_before and not wants_rate else throughput_of(folder, result.ranks)
+    if not wants_rate:
+        value = last_metrics(result.ranks).get(objective)
+        missing = _unmeasured(objective, result.ranks)
+    else:
+        from scalewise.analysis import invalid_ranks
+
+        # The fastest of a search must not be the one that left out the work.
+        invalid = next(invalid_ranks(result.ranks), None)
+        value = None if invalid else rate
+        why = f"as {invalid.reason}" if invalid else "the steps carry none"
+        missing = f"sweep.objective: no global_samples_per_s, {why}"
+    return Outcome("done", "" if told_before or value is not None else missing, value, rate)
+
+
+def _unmeasured(objective: str, ranks: Sequence[RankSummary]) -> str:
+    measured = [name for name, value in ranks[0].metrics.items() if value is not None]
+    allowed = ", ".join([*sorted(measured), "global_samples_per_s"])
+    return (
+        f"sweep.objective: found {objective!r}, which this cell did not measure; allowed: {allowed}"
+    )
+
+
+def settings_of(cell: CellConfig, world_size: int) -> Settings:
+    """The settings of ``cell`` that its supervisor needs, for ``world_size`` ranks."""
+    try:
+        sizes = (cell.per_device_batch_size(world_size), cell.global_batch_size(world_size))
+        advice = memory_advice(cell, world_size)
+    except ConfigError:  # every rank meets it again, and its word is recorded
+        sizes, advice = None, ""
+    environment = {
+        **cell.hardware.nccl_environment(),
+        **cell.execution.rank_environment(world_size),
+    }
+    if cell.deterministic:
+        # cuBLAS is deterministic only with a fixed workspace, and reads this when it starts.
+        environment["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    sweep = cell.sweep
+    return Settings(
+        workload=cell.workload,
+        strategy=cell.strategy.name,
+        scaling=cell.scaling,
+        one_model=cell.strategy.ONE_MODEL,
+        batch_sizes=sizes,
+        environment=environment,
+        timeout_s=sweep.timeout_s,
+        hang_timeout_s=sweep.hang_timeout_s,
+        start_timeout_s=sweep.start_timeout_s,
+        collective_timeout_s=sweep.collective_timeout_s,
+        grace_s=sweep.grace_s,
+        wrap=sweep.wrap,
+        sample_every_s=cell.monitor.interval_s if cell.monitor.devices else None,
+        checkpoints=cell.checkpoint.on,
+        keep_checkpoints=cell.checkpoint.keep,
+        allow_mixed=sweep.allow_mixed,
+        # Those that may name a file.
+        dataset_arguments={k: v for k, v in cell.dataset.arguments.items() if isinstance(v, str)},
+        memory_advice=advice,
+    )
+
+
+_WHOLE_MODELS = ("single", "ddp")
+"""Strategies under which every device holds the whole model."""
+MORE_FOR_THE_JOB = "to ask SLURM for more of the host's: a larger hydra.launcher.mem_gb_per_device"
+"""Advice for a job that ran out of its host's memory."""
+
+
+def memory_advice(cell: CellConfig, world_size: int) -> str:
+    """Settings that need less memory, in words, those that cost least first; empty for none."""
+    if cell.workload != "train":
+        return ""
+    remedies = [*_smaller_batches(cell, world_size)]
+    if cell.precision.name in ("fp32", "tf32"):
+        remedies.append("precision=bf16-mixed")
+    if not cell.execution.activation_checkpointing:
+        remedies.append("execution.activation_checkpointing=true (for a model of repeated blocks)")
+    if cell.strategy.kind in _WHOLE_MODELS:
+        remedies.append("strategy=fsdp (divides parameters and optimizer over the devices)")
+    return "what needs less memory: " + ", ".join(remedies) if remedies else ""
+
+
+def _smaller_batches(cell: CellConfig, world_size: int) -> list[str]:
+    """Ways to feed fewer samples at once; none where a device has a single one already."""
+    each = cell.per_device_batch_size(world_size)
+    if each == 1 or cell.batch_size == "auto":
+        return []
+    remedies = [f"a smaller batch_size ({cell.batch_size} now, {each} a device)"]
+    if each % 2 == 0 and cell.batch_size % 2 == 0:
+        batches = 2 * cell.accumulate_grad_batches
+        half = f"batch_size={cell.batch_size // 2} accumulate_grad_batches={batches}"
+        remedies = [f"{half} (as many samples a step, {each // 2} at once on a device)"]
+    if cell.strategy.kind in _WHOLE_MODELS:
+        remedies.append("batch_size=auto (searches the largest that fits)")
+    return remedies

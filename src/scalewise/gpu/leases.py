@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from scalewise.config import HardwareConfig, choose_gpus, cpu_devices, device_kind
@@ -119,10 +119,13 @@ class Hosts:
             raise found
         return found
 
+    def known(self) -> Iterator[Host]:
+        """Those that were found so far."""
+        return (host for host in self._found.values() if isinstance(host, Host))
+
     def slots(self) -> int | None:
         """The most devices that any profile has here; None before one was found."""
-        known = (host for host in self._found.values() if isinstance(host, Host))
-        return max((len(host.slots) for host in known), default=None)
+        return max((len(host.slots) for host in self.known()), default=None)
 
 
 @dataclass(frozen=True)

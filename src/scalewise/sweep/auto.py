@@ -1,7 +1,8 @@
-"""``strategy=auto``: short runs of every candidate, and then the better one.
+"""Decides what a sweep leaves to measurement: strategy, batch size and number of repeats.
 
-Two stages, like ``repeats=auto``: what is trained is decided from the records of stage one,
-through ``analysis``, so that a sweep that is resumed decides the same.
+The first stage runs short probes of each strategy, or a search for the batch size; the second
+trains what they speak for. Everything is decided from records, so that a resumed sweep decides
+the same.
 """
 
 from __future__ import annotations
@@ -9,8 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalewise.config import AutoConfig, ConfigError, build_cell
@@ -23,50 +22,76 @@ from scalewise.records import (
     save_batch_search,
     save_decision,
 )
+from scalewise.sweep.cell_state import is_done
 from scalewise.sweep.plan import Cell, Request, check_samples, in_rounds, make_cell, plan
-from scalewise.sweep.resume import is_done, is_rerun, planned_repeats
+from scalewise.sweep.resume import is_rerun, planned_repeats
 
 if TYPE_CHECKING:
     from scalewise.analysis import Configuration, Repeats
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """What one request for ``strategy=auto`` has come to."""
+class Decided:
+    """The result of a first stage for one request."""
 
-    trained: Request | None
-    """It with the chosen strategy; None where nothing could be decided."""
-    decision: StrategyDecision | None
     lines: tuple[str, ...]
     """To say it in."""
+    trained: Request | None = None
+    """The request with what was decided; None where nothing could be."""
+    evidence: StrategyDecision | BatchSearchRecord | None = None
 
 
-def stage_one(requests: Iterable[Request]) -> Iterator[Request]:
-    """Every request; in place of one for ``strategy=auto``, short runs of its candidates."""
-    for one in requests:
-        if isinstance(one.cell.strategy, AutoConfig):
-            yield from _probes(one).values()
-        else:
-            yield one
+def is_open(one: Request) -> bool:
+    """Whether the request leaves its batch size to a search."""
+    return one.cell.batch_size == "auto" and one.cell.workload == "train"
 
 
-def open_strategies(requests: Iterable[Request]) -> tuple[Request, ...]:
-    """The distinct requests among these that leave the strategy to measurement."""
-    found = [one for one in requests if isinstance(one.cell.strategy, AutoConfig)]
+def left_open(requests: Iterable[Request]) -> tuple[Request, ...]:
+    """The distinct requests that a first stage decides."""
+    found = [r for r in requests if is_open(r) or isinstance(r.cell.strategy, AutoConfig)]
     return tuple({one.config_id: one for one in found}.values())
 
 
-def describe_strategies(requests: Iterable[Request]) -> list[str]:
-    """What every request of ``strategy=auto`` will train, as far as that is known before."""
-    return [
-        f"{' and '.join(one.cell.strategy.candidates)}, model={one.cell.model.name}"
-        for one in open_strategies(requests)
+def first_stage(requests: Iterable[Request], folder: SweepFolder) -> Iterator[Request]:
+    """Every request, or in its place what decides it.
+
+    That is a short run of each candidate strategy, or a search, and once a search is done what
+    it found.
+    """
+    for one in requests:
+        if isinstance(one.cell.strategy, AutoConfig):
+            yield from _probes(one).values()
+        elif not is_open(one):
+            yield one
+        else:
+            search = search_for(one)
+            yield search
+            planned = make_cell(search, 0).planned
+            if is_done(folder, planned) and not is_rerun(planned, one.cell.sweep.rerun):
+                found = resolve(folder, one)
+                if found.trained is not None:
+                    yield found.trained
+
+
+def describe_later(requests: Sequence[Request], folder: SweepFolder) -> list[str]:
+    """Lines on what will be trained once the first stage is done."""
+    undecided = left_open(requests)
+    lines = [
+        f"the better of {' and '.join(one.cell.strategy.candidates)}, model={one.cell.model.name}"
+        for one in undecided
         if isinstance(one.cell.strategy, AutoConfig)
     ]
+    waiting = [
+        one for one in undecided if is_open(one) and len(list(first_stage([one], folder))) == 1
+    ]
+    for name, count in Counter(_name(one) for one in waiting).items():
+        more = f" ({count} configurations)" if count > 1 else ""
+        lines.append(f"{name}, the largest that fits{more}")
+    return lines
 
 
-def choose(folder: SweepFolder, asked: Request) -> Chosen:
-    """Decide from the records of the short runs."""
+def choose(folder: SweepFolder, asked: Request) -> Decided:
+    """Choose the strategy by the records of the short runs."""
     from scalewise.analysis import UndecidedError, choose_strategy, configurations, load_sweep
 
     strategy = asked.cell.strategy
@@ -81,11 +106,11 @@ def choose(folder: SweepFolder, asked: Request) -> Chosen:
             candidates, strategy.probe_steps, batch * asked.cell.accumulate_grad_batches
         )
     except UndecidedError as reason:
-        return Chosen(None, None, (f"not decided: {reason}",))
+        return Decided((f"not decided: {reason}",))
     plain = {**asked.plain, "strategy": strategy.plain()[decision.chosen]}
     typed = (*asked.overrides, f"strategy={decision.chosen}")
     trained = Request(typed, plain, build_cell(plain))
-    return Chosen(trained, decision, decision.lines())
+    return Decided(decision.lines(), trained, decision)
 
 
 def _probes(asked: Request) -> dict[str, Request]:
@@ -109,42 +134,20 @@ def _probes(asked: Request) -> dict[str, Request]:
     return found
 
 
-# ``batch_size=auto``: a search for the largest batch that fits, and then training with it.
-#
-# The search is a cell of its own, with the ranks and devices of those that wait for it, so that it
-# is leased, watched, recorded and resumed like any other. Configurations that differ in nothing
-# that takes memory (seed, steps, scaling) share one, and all their repeats train with what it
-# found.
-
-
 _SETTLED: dict[str, Any] = {
     "workload": "find_batch", "scaling": "weak", "seed": 0, "max_steps": 1000, "max_epochs": None,
     "warmup_steps": 0, "validation": "never", "log_every_n_steps": 1, "repeats": 1,
 }  # fmt: skip
-"""What a search does not depend on, set alike so that it is not repeated for it."""
-
-
+"""Settings that a search does not depend on: alike, so that it is not repeated for them."""
 _LEFT_OUT = ("profile", "checkpoint", "fault", "experiment")
 
 
-@dataclass(frozen=True)
-class FoundBatch:
-    """What one request for ``batch_size=auto`` has come to."""
-
-    trained: Request | None
-    """It with the batch size found; None where none was."""
-    record: BatchSearchRecord | None
-    lines: tuple[str, ...]
-    """To say it in."""
-
-
-def is_open(one: Request) -> bool:
-    """Whether it leaves its batch size to a search."""
-    return one.cell.batch_size == "auto" and one.cell.workload == "train"
-
-
 def search_for(asked: Request) -> Request:
-    """The search that ``asked`` waits for."""
+    """The search for the largest batch that fits, which ``asked`` waits for.
+
+    It is a cell of its own, with the devices of those that wait for it: leased, watched, recorded
+    and resumed like any other. Configurations that differ in nothing that takes memory share one.
+    """
     plain = {k: v for k, v in asked.plain.items() if k not in _LEFT_OUT} | _SETTLED
     plain["tracking"] = {**plain["tracking"], "name": "none", "trackers": []}
     plain["sweep"] = {
@@ -153,22 +156,7 @@ def search_for(asked: Request) -> Request:
     return Request((*asked.overrides, "workload=find_batch"), plain, build_cell(plain))
 
 
-def with_searches(requests: Iterable[Request], folder: SweepFolder) -> Iterator[Request]:
-    """``requests``, each that is open after its search, and left out until that is done."""
-    for one in requests:
-        if not is_open(one):
-            yield one
-            continue
-        search = search_for(one)
-        yield search
-        planned = make_cell(search, 0).planned
-        if is_done(folder, planned) and not is_rerun(planned, one.cell.sweep.rerun):
-            found = resolve(folder, one)
-            if found.trained is not None:
-                yield found.trained
-
-
-def resolve(folder: SweepFolder, asked: Request) -> FoundBatch:
+def resolve(folder: SweepFolder, asked: Request) -> Decided:
     """Put what the search found in place of ``auto``."""
     planned = make_cell(search_for(asked), 0).planned
     cell = folder.cell(planned.name)
@@ -177,39 +165,22 @@ def resolve(folder: SweepFolder, asked: Request) -> FoundBatch:
         if record is None:
             attempts = list(cell.attempts())
             why = attempts[-1].message if attempts else "its search has not ended"
-            return FoundBatch(None, None, (f"not found for {_name(asked)}: {why}",))
+            return Decided((f"not found for {_name(asked)}: {why}",))
         trained = _with_size(asked, record)
     except (RecordError, ConfigError) as error:
-        return FoundBatch(None, None, (f"not found for {_name(asked)}: {error}",))
+        return Decided((f"not found for {_name(asked)}: {error}",))
     said = f"{_name(asked)}: {record.line(asked.cell.scaling)}"
-    return FoundBatch(trained, record, (said, f"evidence: {cell.path / 'find_batch.json'}"))
+    return Decided((said, f"evidence: {cell.path / 'find_batch.json'}"), trained, record)
 
 
 def useless(requests: Iterable[Request], folder: SweepFolder) -> frozenset[str]:
     """Ids of searches that are done and from which no batch size can be read any longer."""
-    searches = [(one, make_cell(search_for(one), 0).planned) for one in open_batches(requests)]
+    searches = [(one, make_cell(search_for(one), 0).planned) for one in requests if is_open(one)]
     return frozenset(
         planned.cell_id
         for one, planned in searches
         if is_done(folder, planned) and resolve(folder, one).trained is None
     )
-
-
-def open_batches(requests: Iterable[Request]) -> tuple[Request, ...]:
-    """The distinct requests among these that are open."""
-    return tuple({one.config_id: one for one in requests if is_open(one)}.values())
-
-
-def describe_batches(requests: Iterable[Request], folder: SweepFolder) -> list[str]:
-    """What will be trained once the searches are done, a line each."""
-    waiting = [
-        one for one in open_batches(requests) if len(list(with_searches([one], folder))) == 1
-    ]
-    names = Counter(_name(one) for one in waiting)
-    return [
-        f"{name}, the largest that fits" + (f" ({n} configurations)" if n > 1 else "")
-        for name, n in names.items()
-    ]
 
 
 def is_search(cell: Cell) -> bool:
@@ -232,12 +203,9 @@ def _name(asked: Request) -> str:
     return f"{cell.model.name} {cell.dataset.name} {cell.strategy.name}{width} batch_size=auto"
 
 
-# Stage two of a sweep: more rounds for ``repeats=auto``, decided from the records so far.
-
-
 @dataclass(frozen=True)
 class NextRounds:
-    """What a look at the records asks for."""
+    """Rounds that a look at the records asks for."""
 
     cells: tuple[Cell, ...]
     """In the order in which they are to run; empty once everything is decided."""
@@ -289,11 +257,8 @@ def _lost(member: Configuration) -> int:
     return len(ended) - measured
 
 
-# Stage two of ``batch_size=auto`` and ``strategy=auto``: what is trained, and by what evidence.
-
-
 class Stages:
-    """What the first stage of a sweep comes to.
+    """Results of the first stage of a sweep.
 
     Args:
         folder: the sweep's.
@@ -303,49 +268,34 @@ class Stages:
     def __init__(self, folder: SweepFolder, note: Callable[[str], None]) -> None:
         self._folder = folder
         self._note = note
-        self._evidence: dict[str, Callable[[Path], object]] = {}
-        """``config_id`` of what was decided to what writes its evidence into a folder."""
+        self._evidence: dict[str, StrategyDecision | BatchSearchRecord] = {}
+        """By the ``config_id`` of what was decided."""
         self.chosen: dict[str, str] = {}
         """``config_id`` of a request that was open to that of what is trained for it."""
 
-    def batch_sizes(self, left_open: Sequence[Request]) -> list[Request]:
-        """Those that left their batch size to a search, with what it found."""
+    def decide(self, asked: Iterable[Request]) -> list[Request]:
+        """Requests to train, for those of ``asked`` that their records decide."""
         trained, said = [], dict[str, None]()
-        for asked in filter(is_open, left_open):
-            found = resolve(self._folder, asked)
-            said |= dict.fromkeys(found.lines)
-            if found.trained is not None and found.record is not None:
-                self._decide(asked, found.trained, partial(save_batch_search, record=found.record))
-                trained.append(found.trained)
-        # Once for all that share a search.
-        for line in said:
-            self._note(f"batch    {line}")
-        return trained
-
-    def strategies(self, left_open: Sequence[Request]) -> list[Request]:
-        """Those that left their strategy to short runs, with the one that these speak for."""
-        trained = []
-        for asked in left_open:
-            if is_open(asked):
-                continue
-            chosen = choose(self._folder, asked)
-            for line in chosen.lines:
-                self._note(f"strategy {line}")
-            if chosen.trained is not None and chosen.decision is not None:
-                write = partial(save_decision, decision=chosen.decision)
-                self._decide(asked, chosen.trained, write)
-                trained.append(chosen.trained)
+        for one in asked:
+            subject = "batch   " if is_open(one) else "strategy"
+            decided = resolve(self._folder, one) if is_open(one) else choose(self._folder, one)
+            said |= dict.fromkeys(f"{subject} {line}" for line in decided.lines)
+            if decided.trained is not None and decided.evidence is not None:
+                self.chosen[one.config_id] = decided.trained.config_id
+                self._evidence[decided.trained.config_id] = decided.evidence
+                trained.append(decided.trained)
+        for line in said:  # once for all that share a search
+            self._note(line)
         return trained
 
     def write_evidence(self, cell: Cell) -> None:
         """Leave in a cell's folder why it is trained as it is; nothing where that was typed."""
-        write = self._evidence.get(cell.planned.config_id)
-        if write is not None:
-            write(self._folder.cell(cell.planned.name).path)
-
-    def _decide(self, asked: Request, trained: Request, write: Callable[[Path], object]) -> None:
-        self.chosen[asked.config_id] = trained.config_id
-        self._evidence[trained.config_id] = write
+        path = self._folder.cell(cell.planned.name).path
+        evidence = self._evidence.get(cell.planned.config_id)
+        if isinstance(evidence, StrategyDecision):
+            save_decision(path, evidence)
+        elif evidence is not None:
+            save_batch_search(path, evidence)
 
 
 def split(cells: Sequence[Cell]) -> tuple[Sequence[Cell], Sequence[Cell]]:

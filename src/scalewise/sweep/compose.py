@@ -2,7 +2,7 @@
 
 Hydra takes 90 ms to compose one configuration, mostly to find and merge the same files again.
 What differs between most jobs is a value (``seed=3``), and setting one is all that Hydra itself
-does with it. Whatever is not as plain as that (groups, deletions, interpolations, typed nodes,
+does with it. All that is not as plain as that (groups, deletions, interpolations, typed nodes,
 dictionaries) is left to Hydra, and so is every error.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, OverrideType, ValueType
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.types import HydraContext
 from omegaconf import AnyNode, Container, DictConfig, ListConfig, OmegaConf, open_dict
@@ -27,8 +27,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from scalewise.config import ConfigError, conf_dir, in_one_line, resolve
 from scalewise.records import SweepFolder
-
-# Where the shipped configuration lies, and where a new sweep goes.
 
 
 @functools.cache
@@ -64,9 +62,6 @@ def sweep_folder(overrides: Sequence[str]) -> str:
 
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-
-
-_INTEGER = re.compile(rf"({_PLAIN_KEY.pattern})=(0|-?[1-9][0-9]*)", re.ASCII)
 
 
 class Composer:
@@ -123,22 +118,9 @@ class Composer:
     def _parse(self, text: str) -> tuple[Override, bool]:
         """An override, and whether it only sets a value; jobs share most of theirs."""
         if text not in self._parsed:
-            override = self._integer(text) or self._parser.parse_override(text)
+            override = self._parser.parse_override(text)
             self._parsed[text] = (override, self._is_value(override))
         return self._parsed[text]
-
-    def _integer(self, text: str) -> Override | None:
-        """``seed=3`` as Hydra's grammar reads it, which takes a millisecond; None for all else."""
-        match = _INTEGER.fullmatch(text)
-        if match is None:
-            return None
-        return Override(
-            type=OverrideType.CHANGE,
-            key_or_group=match[1],
-            value_type=ValueType.ELEMENT,
-            _value=int(match[3]),
-            input_line=text,
-        )
 
     def _is_value(self, override: Override) -> bool:
         """It sets a plain value of the composed configuration, and does nothing else."""

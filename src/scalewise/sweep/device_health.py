@@ -1,4 +1,4 @@
-"""What a cell's records say against the GPUs it ran on: pure functions.
+"""Finds faulty GPUs in the records of the cells that ran on them, and quarantines them.
 
 * errors: the driver reported an XID that harms the GPU, uncorrected memory errors, or its loss;
 * throttling: heat, a power brake or a hardware slowdown in a tenth of the samples. A power cap is
@@ -37,28 +37,14 @@ from scalewise.records import (
 from scalewise.supervisor import Outcome
 
 POWER_CAP = "power cap"
-
-
 HARMLESS = frozenset({POWER_CAP, "sync boost", "application clocks", "display clock setting"})
 """Throttle reasons that are no fault of a GPU."""
-
-
 THROTTLED_SHARE = 0.1
-
-
 FEWEST_SAMPLES = 5
 """Fewer samples under load, or of a throttle reason, tell nothing."""
-
-
 BUSY_PERCENT = 50.0
-
-
 CLOCK_RATIO = 0.85
-
-
 RATE_RATIO = 0.75
-
-
 SLOW_RUNS = 2
 """Runs of its own in which a GPU must have been slow."""
 
@@ -141,7 +127,7 @@ def _comparable_clocks(
 
 @dataclass(frozen=True)
 class SingleRun:
-    """What one GPU made of one configuration, alone."""
+    """Throughput of one configuration on one GPU alone."""
 
     config_id: str
     uuid: str
@@ -170,9 +156,6 @@ def find_slow_gpus(runs: Sequence[SingleRun]) -> Iterator[FaultyGpu]:
         if len(ratios) >= SLOW_RUNS and len(ratios) > usual.get(uuid, 0):
             made = ", ".join(f"{100 * ratio:.0f} %" for ratio in ratios)
             yield FaultyGpu(uuid, "slow", f"made {made} of its twins' samples/s in the same cells")
-
-
-# Puts a sweep's bad GPUs aside: from the records of a cell that has ended to the leases.
 
 
 class DeviceQuarantine:

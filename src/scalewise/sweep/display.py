@@ -1,4 +1,4 @@
-"""What a person sees while a sweep runs."""
+"""Shows a person how far a running sweep is: a live table, or plain lines."""
 
 from __future__ import annotations
 

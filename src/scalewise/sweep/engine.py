@@ -1,4 +1,4 @@
-"""What runs a sweep, wherever its cells run: plan, stages, retries, records, what is said of it.
+"""Runs a sweep, wherever its cells run: folder lock, mirror, plan, stages, retries, records.
 
 Where cells wait, how they start and how they are watched is the business of each engine:
 ``local_engine`` for this host, ``slurm_engine`` and its like for others. The process of an engine
@@ -7,6 +7,7 @@ never touches a GPU and never trains: whatever happens to a cell happens to othe
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -29,188 +30,23 @@ from scalewise.sweep.auto import (
     Stages,
     adaptive_requests,
     interleaved,
+    is_open,
     later_cells,
     next_rounds,
     reruns,
     split,
 )
-from scalewise.sweep.display import Display, Progress
+from scalewise.sweep.cell_state import state_of
+from scalewise.sweep.display import Display, Progress, Tally
 from scalewise.sweep.plan import Cell, Request, add_to_plan
-from scalewise.sweep.progress import Budget, Remaining, Standing, budget_of
+from scalewise.sweep.progress import Budget, Durations, Remaining, budget_of
 from scalewise.sweep.resume import refuse_newer, set_unreadable_aside
-from scalewise.sweep.running_cells import attempt_until_now, done, gone, is_gone
-
-# A sweep's folder belongs to the one sweep that runs in it, down to the last of its ranks.
-
-
-_ASK_S = 0.2
-"""Whoever asks for the status of a sweep has its lock for far less than this."""
-
-
-_RANKS_END_S = 15.0
-"""Ranks of a sweep that was killed are ended within ``sweep.grace_s``, which is at most 8."""
-
-
-_LOOK_S = 0.05
-
-
-class SweepBusy(ConfigError):  # noqa: N818 - it says what is wrong
-    """Another process is running a sweep in this folder, or what it left has not ended."""
-
-
-@contextmanager
-def held(folder: SweepFolder, lock: FileLock | None = None) -> Iterator[None]:
-    """Make the folder, and keep every other sweep out of it by its ``lock``.
-
-    What a killed sweep has left is waited for. Raises :class:`SweepBusy` where a sweep runs in it
-    already or something is left for too long, :class:`ConfigError` where it cannot be made.
-    """
-    lock = lock or FileLock(folder.lock_path)
-    try:
-        folder.path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"hydra.sweep.dir: {folder.path} cannot be made: {error}") from error
-    if not lock.try_acquire():
-        _wait_for(lock, folder.path)
-    try:
-        _sign(lock)
-        yield
-    finally:
-        lock.release()
-
-
-def _sign(lock: FileLock) -> None:
-    """Write into the lock who took it last: into the very file that is locked, never by its name,
-    which somebody else may by now have given to another file."""
-    with suppress(OSError):  # a full disk: whoever waits is told less, and nothing else
-        for descriptor in lock.descriptors:
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-
-
-def _wait_for(lock: FileLock, folder: Path) -> None:
-    """Take a lock that others have, once they have ended. Raises :class:`SweepBusy`."""
-    begun = time.monotonic()
-    while True:
-        # Looked up before the lock is tried: none of these can have let go unnoticed.
-        pids = _processes_with(lock.path)
-        if lock.try_acquire():
-            return
-        waited_s = time.monotonic() - begun
-        # Where nobody is seen, the sweep runs on another host or for another user.
-        runs = not pids or _last_holder(lock.path) in pids
-        if runs and waited_s > _ASK_S:
-            raise SweepBusy(
-                f"sweep.resume: another process is running a sweep in {folder}; "
-                "wait for it or choose another folder"
-            )
-        if waited_s > _RANKS_END_S:
-            raise SweepBusy(
-                f"sweep.resume: the sweep in {folder} was killed, and what it left still runs "
-                f"(process ids: {', '.join(map(str, pids))}); end it first"
-            )
-        time.sleep(_LOOK_S)
-
-
-def _last_holder(path: Path) -> int | None:
-    """The process that took the lock last, dead or alive."""
-    text = path.read_text(encoding="ascii", errors="replace").strip()
-    return int(text) if text.isdecimal() else None
-
-
-def _processes_with(path: Path) -> list[int]:
-    """The processes of this host, as far as we may look, that have a file open."""
-    wanted = str(path.resolve())
-    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal())
-    return sorted(pid for pid in pids if wanted in _open_files(pid))
-
-
-def _open_files(pid: int) -> Iterator[str]:
-    folder = Path(f"/proc/{pid}/fd")
-    with suppress(OSError):  # another user's, or it has just ended
-        for link in folder.iterdir():
-            with suppress(FileNotFoundError):  # just closed
-                yield str(link.readlink())
-
-
-# The one process of a sweep that mirrors its records into the trackers.
-
-
-_FINISH_S = 90.0
-
-
-class Mirror:
-    """Runs ``scalewise.tracking.mirror`` beside a sweep.
-
-    It takes idle processor time only, ends with this process whatever happens to it, and every
-    line it says about a problem is passed on.
-    """
-
-    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
-        self._say = say
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "scalewise.tracking.mirror", str(folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        self._reader = threading.Thread(target=self._pass_on, name="mirror-stderr", daemon=True)
-        self._reader.start()
-
-    def finish(self, timeout_s: float = _FINISH_S) -> None:
-        """Let it hand over what is left; says so if it cannot within ``timeout_s``."""
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(b"finish\n")
-            self._process.stdin.close()
-        except BrokenPipeError:
-            pass  # it is gone already; its exit status says how
-        try:
-            status = self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-            self._say(
-                f"tracking: not everything was mirrored within {timeout_s:g} s; "
-                "scalewise mirror FOLDER finishes it"
-            )
-        else:
-            if status < 0:
-                self._say(
-                    f"tracking: the mirror was ended by signal {-status}; "
-                    "scalewise mirror FOLDER finishes it"
-                )
-        self._reader.join(timeout=2)
-
-    def let_go(self) -> None:
-        """The sweep was interrupted: it hands over what it can within seconds, and ends."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-
-    def abandon(self, deadline: float) -> None:
-        """Wait for its end until ``deadline`` of ``time.monotonic``, then end it."""
-        try:
-            self._process.wait(max(0.5, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._reader.join(timeout=2)
-
-    def _pass_on(self) -> None:
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
-            text = line.decode(errors="replace").rstrip()
-            if text:
-                self._say(text)
-
-
-# What became of the sweeps of this process.
+from scalewise.sweep.running_cells import attempt_until_now, done
 
 
 @dataclass
 class SweepReport:
-    """What became of a sweep."""
+    """The outcome of a sweep."""
 
     folder: Path
     outcomes: dict[str, Outcome] = field(default_factory=dict)
@@ -224,6 +60,10 @@ class SweepReport:
         """The cells that answer a request."""
         answered_by = self.chosen.get(config_id, config_id)
         return [cell for cell in self.cells if cell.planned.config_id == answered_by]
+
+    def outcomes_of(self, config_id: str) -> list[Outcome]:
+        """How each of these cells ended."""
+        return [self.outcomes[cell.planned.cell_id] for cell in self.cells_of(config_id)]
 
     def count(self, state: str) -> int:
         return sum(o.state == state for o in self.outcomes.values())
@@ -263,7 +103,7 @@ class Engine(ABC):
         self.policy: Policy = policy
         self.display = display
         self.report = SweepReport(folder)
-        """What has ended so far; it stays when :meth:`run` is interrupted."""
+        """Outcomes so far; they stay when :meth:`run` is interrupted."""
         self.again: frozenset[str] = frozenset()
         """Ids of done cells that are to run once more; their results are set aside."""
         self.remarks: list[str] = []
@@ -275,7 +115,8 @@ class Engine(ABC):
         self.lock = FileLock(self.folder.lock_path)
         """Held while :meth:`run` does."""
         self._stages = Stages(self.folder, display.note)
-        self._standing = Standing(self.folder)
+        self._tally = Tally(total=0)
+        self._durations = Durations()
         self._retries = Retries()
 
     def run(self, cells: Sequence[Cell]) -> SweepReport:
@@ -298,22 +139,21 @@ class Engine(ABC):
             if self._has_trackers(cells, waiting):
                 mirror = Mirror(self.folder.path, self.display.note)
             self._loop(self.report)
-            self._second_stage(self._stages.batch_sizes(self.left_open), waiting)
-            self._second_stage(self._stages.strategies(self.left_open), ())
+            self._second_stage(filter(is_open, self.left_open), waiting)
+            self._second_stage((one for one in self.left_open if not is_open(one)), ())
             self._repeat_until_decided()
             if mirror is not None:
                 mirror.finish()
-            if is_gone(self.folder):
-                raise gone(self.folder)
+            self._check_folder()
         except BaseException as error:
             self._break_off(mirror)
-            if isinstance(error, (OSError, RecordError)) and is_gone(self.folder):
-                raise gone(self.folder) from error
+            if isinstance(error, (OSError, RecordError)):
+                self._check_folder()
             raise
 
     def _begin(self, cells: Sequence[Cell]) -> Sequence[Cell]:
         """Queue the cells of the first stage, and return those that wait for it."""
-        self._standing.tally.total = len(cells)
+        self._tally.total = len(cells)
         self.report.cells += cells
         self.budget = budget_of(self.folder, [c.request.cell.sweep for c in cells])
         first, waiting = split(cells)
@@ -392,9 +232,11 @@ class Engine(ABC):
         Raises :class:`ConfigError` for the last, where it is the only one.
         """
         folder = self.folder.cell(cell.planned.name)
-        before = self._standing.done_before(cell)
-        if before is not None:
-            self._end(self.report, cell, before, None)
+        result = state_of(self.folder, cell.planned).result
+        if result is not None:
+            self._tally.already_done += 1
+            self._durations.add(cell.planned.config_id, result.took_s)
+            self._end(self.report, cell, Outcome("done"), None)
             return
         try:
             if self._take_over(cell, folder):
@@ -408,18 +250,11 @@ class Engine(ABC):
             return
         folder.save_config(cell.request.plain)
 
-    def _requeue(self, cell: Cell) -> bool:
-        """Queue a cell once more; False where it cannot be run any longer."""
-        try:
-            self._ask_for(cell)
-        except HostMismatch:
-            return False
-        return True
-
     # Later stages
 
-    def _second_stage(self, requests: Sequence[Request], waiting: Sequence[Cell]) -> None:
-        """Run what a first stage has decided, its repeats interleaved with those of ``waiting``."""
+    def _second_stage(self, asked: Iterable[Request], waiting: Sequence[Cell]) -> None:
+        """Run what is decided for ``asked``, its repeats interleaved with those of ``waiting``."""
+        requests = self._stages.decide(asked)
         self.report.chosen.update(self._stages.chosen)
         known = {cell.planned.config_id for cell in self.report.cells}
         new = later_cells(self.folder, requests, known)
@@ -449,14 +284,14 @@ class Engine(ABC):
         Before they run, so that a sweep that is resumed knows of them.
         """
         self.report.cells += cells
-        self._standing.tally.total += len(cells)
+        self._tally.total += len(cells)
         add_to_plan(self.folder, cells, self.policy, self._slots())
 
     # What may start
 
     def _expected_s(self, cell: Cell) -> float | None:
         """How long a cell will take, by those that have ended; None while nothing tells."""
-        return self._standing.durations.of(cell.planned.config_id)
+        return self._durations.of(cell.planned.config_id)
 
     def _affords(self, cell: Cell, width: int, beside: Iterable[tuple[Cell, int, float]]) -> bool:
         """Whether ``sweep.max_gpu_hours`` lets a cell start now on ``width`` devices.
@@ -489,12 +324,41 @@ class Engine(ABC):
             outcome = done(folder, cell.planned.cell_id, objective, told_before=seconds is None)
         if outcome.state == "failed" and not final:
             retry = self._retries.grant(folder, cell.request.cell.sweep.retries)
-            if retry is not None and self._requeue(cell):
-                self.display.note(f"again    {cell.planned.name}: {outcome.message} ({retry})")
-                return
-        outcome = self._standing.ended(cell, outcome, seconds)
+            if retry is not None:
+                with suppress(HostMismatch):  # it cannot be run any longer
+                    self._ask_for(cell)
+                    self.display.note(f"again    {cell.planned.name}: {outcome.message} ({retry})")
+                    return
+        if outcome.state == "done" and seconds is not None:
+            self._durations.add(cell.planned.config_id, seconds)
+        if not outcome.is_recorded:
+            outcome = self._record_failure(cell, outcome, seconds)
+        self._tally.count(outcome)
         report.outcomes[cell.planned.cell_id] = outcome
         self.display.ended(cell, outcome, seconds)
+
+    def _record_failure(self, cell: Cell, outcome: Outcome, seconds: float | None) -> Outcome:
+        """Write down what ended a cell, now that its ranks are gone; as it is where that fails.
+
+        The disk may have room by then, and a cell's folder that was deleted is made anew. Raises
+        FileNotFoundError where the sweep's own is gone.
+        """
+        self._check_folder()
+        folder = self.folder.cell(cell.planned.name)
+        began_at = time.time() - (seconds or 0.0)
+        attempt = attempt_until_now(folder, "failed", "supervisor", outcome.message, (), began_at)
+        try:
+            folder.save_config(cell.request.plain)
+            folder.save_attempt(attempt)
+        except OSError:
+            return outcome  # the last lines of the command say what no record does
+        return replace(outcome, is_recorded=True)
+
+    def _check_folder(self) -> None:
+        """Raises FileNotFoundError where the sweep's folder, which held its lock, is gone."""
+        if not self.folder.lock_path.exists():
+            what = "the sweep's folder is gone: deleted or moved while the sweep ran"
+            raise FileNotFoundError(errno.ENOENT, what, str(self.folder.path))
 
     def _skip(self, cells: Sequence[Cell], report: SweepReport, why: str) -> None:
         for cell in cells:
@@ -505,5 +369,152 @@ class Engine(ABC):
     def _tick(self, progress: Sequence[Progress], remaining: Sequence[Remaining]) -> None:
         """Say how far the sweep is; ``remaining`` is what runs and what waits."""
         packed = self.policy == "packed"
-        left_s = self._standing.durations.seconds_left(remaining, self._slots(), packed)
-        self.display.tick(self._standing.tally, progress, left_s)
+        left_s = self._durations.seconds_left(remaining, self._slots(), packed)
+        self.display.tick(self._tally, progress, left_s)
+
+
+_FINISH_S = 90.0
+
+
+class Mirror:
+    """Runs ``scalewise.tracking.mirror`` beside a sweep.
+
+    It takes idle processor time only, ends with this process whatever happens to it, and every
+    line it says about a problem is passed on.
+    """
+
+    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "scalewise.tracking.mirror", str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._pass_on, name="mirror-stderr", daemon=True)
+        self._reader.start()
+
+    def finish(self) -> None:
+        """Let it hand over what is left; says so if it cannot within :data:`_FINISH_S`."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it is gone already; its exit status says how
+            self._process.stdin.write(b"finish\n")
+            self._process.stdin.close()
+        why = f"tracking: not everything was mirrored within {_FINISH_S:g} s"
+        if self._ends_within(_FINISH_S):
+            why = f"tracking: the mirror was ended by signal {-self._process.returncode}"
+        if self._process.returncode < 0:
+            self._say(f"{why}; scalewise mirror FOLDER finishes it")
+
+    def let_go(self) -> None:
+        """The sweep was interrupted: it hands over what it can within seconds, and ends."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def abandon(self, deadline: float) -> None:
+        """Wait for its end until ``deadline`` of ``time.monotonic``, then end it."""
+        self._ends_within(max(0.5, deadline - time.monotonic()))
+
+    def _ends_within(self, timeout_s: float) -> bool:
+        """Whether it ends in time; otherwise it is killed."""
+        try:
+            self._process.wait(timeout_s)
+            return True
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            return False
+        finally:
+            self._reader.join(timeout=2)
+
+    def _pass_on(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            text = line.decode(errors="replace").rstrip()
+            if text:
+                self._say(text)
+
+
+_ASK_S = 0.2
+"""``scalewise status`` has the lock of a sweep for far less than this."""
+_RANKS_END_S = 15.0
+"""Ranks of a sweep that was killed are ended within ``sweep.grace_s``, which is at most 8."""
+_LOOK_S = 0.05
+
+
+class SweepBusy(ConfigError):  # noqa: N818 - it says what is wrong
+    """Another process is running a sweep in this folder, or what it left has not ended."""
+
+
+@contextmanager
+def held(folder: SweepFolder, lock: FileLock | None = None) -> Iterator[None]:
+    """Make the folder, and keep every other sweep out of it by its ``lock``.
+
+    Processes that a killed sweep has left are waited for. Raises :class:`SweepBusy` where a sweep
+    runs in it already or something is left for too long, :class:`ConfigError` where it cannot be
+    made.
+    """
+    lock = lock or FileLock(folder.lock_path)
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"hydra.sweep.dir: {folder.path} cannot be made: {error}") from error
+    if not lock.try_acquire():
+        _wait_for(lock, folder.path)
+    try:
+        _sign(lock)
+        yield
+    finally:
+        lock.release()
+
+
+def _sign(lock: FileLock) -> None:
+    """Write into the lock who took it last: into the very file that is locked, never by its name,
+    which somebody else may by now have given to another file."""
+    with suppress(OSError):  # a full disk: whoever waits is told less, and nothing else
+        for descriptor in lock.descriptors:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+
+
+def _wait_for(lock: FileLock, folder: Path) -> None:
+    """Take a lock that others have, once they have ended. Raises :class:`SweepBusy`."""
+    begun = time.monotonic()
+    while True:
+        # Looked up before the lock is tried: none of these can have let go unnoticed.
+        pids = _processes_with(lock.path)
+        if lock.try_acquire():
+            return
+        waited_s = time.monotonic() - begun
+        # Where nobody is seen, the sweep runs on another host or for another user.
+        runs = not pids or _last_holder(lock.path) in pids
+        if runs and waited_s > _ASK_S:
+            raise SweepBusy(
+                f"sweep.resume: another process is running a sweep in {folder}; "
+                "wait for it or choose another folder"
+            )
+        if waited_s > _RANKS_END_S:
+            raise SweepBusy(
+                f"sweep.resume: the sweep in {folder} was killed, and what it left still runs "
+                f"(process ids: {', '.join(map(str, pids))}); end it first"
+            )
+        time.sleep(_LOOK_S)
+
+
+def _last_holder(path: Path) -> int | None:
+    """The process that took the lock last, dead or alive."""
+    text = path.read_text(encoding="ascii", errors="replace").strip()
+    return int(text) if text.isdecimal() else None
+
+
+def _processes_with(path: Path) -> list[int]:
+    """The processes of this host, as far as we may look, that have a file open."""
+    import psutil  # only a folder that somebody has asks
+
+    wanted, pids = str(path.resolve()), []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # another user's, or it has just ended
+            if any(file.path == wanted for file in process.open_files()):
+                pids.append(process.pid)
+    return sorted(pids)

@@ -31,12 +31,8 @@ if TYPE_CHECKING:
 
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """A pool of threads must not begin with an import: forks would wait for it for ever."""
-
-
 _MOST_DESCRIPTORS = 250
 """In one message; the kernel takes 253."""
-
-
 _ANSWER_S = 60.0
 """Imports included, on a slow disk."""
 
@@ -48,8 +44,8 @@ class NotWarmError(Exception):
 def may_fork(plain: Mapping[str, Any], cell: CellConfig) -> bool:
     """Whether a fork does what a fresh start of the cell would.
 
-    What reads its environment while it is imported, or imports more than our own code does, is
-    started freshly all the same.
+    A cell that reads its environment while it is imported, or imports more than our own code
+    does, is started freshly all the same.
     """
     from scalewise.train import is_ours
 

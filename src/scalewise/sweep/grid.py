@@ -22,8 +22,6 @@ from omegaconf import DictConfig
 from scalewise.config import MAX_CELLS, ConfigError, most_cells, too_many_cells
 from scalewise.host import say
 
-# What the combinations of a sweep must and must not be, as it is typed.
-
 
 @dataclass(frozen=True)
 class Pattern:
@@ -42,7 +40,7 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Rules:
-    """What a combination must and must not be.
+    """Rules for the combinations of a sweep.
 
     ``exclude`` drops what matches any of it, ``only`` keeps what matches any of it. ``allow`` is
     an option and what it needs: a combination with the first is kept only with the second.
@@ -54,8 +52,7 @@ class Rules:
 
     def named(self) -> Iterator[tuple[str, str, Sequence[str]]]:
         """Every rule in words, with each key that it names and the values it gives it."""
-        both = [(kind, p) for kind, ps in (("exclude", self.exclude), ("only", self.only))
-                for p in ps]  # fmt: skip
+        both = [("exclude", p) for p in self.exclude] + [("only", p) for p in self.only]
         both += [("allow", p) for pair in self.allow for p in pair]
         for kind, rule in both:
             for key, values in rule.values.items():
@@ -277,16 +274,8 @@ def _kept(options: Options, rule: Rules) -> Iterator[dict[str, str]]:
     return extend({}, 0)
 
 
-# What other sweepers than our own are asked for, looked at before they begin.
-#
-# Hydra's basic sweeper writes all combinations down and composes each before a launcher hears of
-# any, and Optuna's fails deep inside over a number that cannot be.
-
-
 _MANY = 300
 """Configurations from which on the composing by Hydra's basic sweeper takes half a minute."""
-
-
 _DIRECTIONS = ("minimize", "maximize")
 
 
@@ -295,15 +284,15 @@ def is_basic(master: DictConfig) -> bool:
     return str(master.hydra.sweeper._target_).endswith(".BasicSweeper")
 
 
-def is_optuna(master: DictConfig) -> bool:
-    """Whether Optuna chooses the cells."""
-    return str(master.hydra.sweeper._target_).endswith(".OptunaSweeper")
-
-
 def check_sweeper(master: DictConfig, context: HydraContext) -> None:
     """Refuse more cells than ``sweep.max_cells``, and settings that a sweeper would trip over.
 
-    ``master`` is what Hydra composed for the sweep itself. Raises :class:`ConfigError`.
+    Hydra's basic sweeper writes all combinations down and composes each before a launcher hears of
+    any, and Optuna's fails deep inside over a number that cannot be. Raises
+    :class:`ConfigError`.
+
+    Args:
+        master: what Hydra composed for the sweep itself.
     """
     if is_basic(master):
         params = master.hydra.sweeper.get("params") or {}
@@ -316,7 +305,7 @@ def check_sweeper(master: DictConfig, context: HydraContext) -> None:
                 "first starts, some ten a second; hydra/sweeper=matrix, the default, makes the "
                 "same cells in seconds"
             )
-    if is_optuna(master):
+    if str(master.hydra.sweeper._target_).endswith(".OptunaSweeper"):
         _check_optuna(master.hydra.sweeper)
 
 

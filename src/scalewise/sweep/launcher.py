@@ -1,10 +1,10 @@
-"""From Hydra to the engine and back."""
+"""Leads from Hydra to the engine and back; the table of contents of a sweep."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,18 +26,35 @@ from scalewise.records import (
     load_batch_search,
 )
 from scalewise.supervisor import CellFailed, Outcome
-from scalewise.sweep.auto import search_for
+from scalewise.sweep.auto import describe_later, first_stage, left_open, search_for, useless
+from scalewise.sweep.cell_state import is_done
 from scalewise.sweep.compose import Composer, compose_cell, sweep_folder, written_keys
 from scalewise.sweep.display import make_display
 from scalewise.sweep.engine import Engine, SweepReport, remember
 from scalewise.sweep.grid import is_basic
 from scalewise.sweep.local_engine import LocalEngine
-from scalewise.sweep.plan import Cell, Request, given_twice, make_cell, request, wrapped
+from scalewise.sweep.plan import (
+    Cell,
+    Request,
+    folded,
+    given_twice,
+    make_cell,
+    plan,
+    request,
+    wrapped,
+)
 from scalewise.sweep.preflight import Cluster, ThisHost, check_files, check_own_code
-from scalewise.sweep.preview import left_open, mixed, plan_in, print_preview, remarks, select_in
-from scalewise.sweep.resume import differences
-
-# ``scalewise find-batch``: the search of ``batch_size=auto`` by itself, on this host.
+from scalewise.sweep.preview import print_preview
+from scalewise.sweep.resume import (
+    Selection,
+    check_options,
+    current_code,
+    differences,
+    differing,
+    planned_repeats,
+    refuse_mixing,
+    select,
+)
 
 
 class SearchFailed(RuntimeError):  # noqa: N818 - says what happened
@@ -84,9 +101,6 @@ def _trial(trial: BatchTrial) -> str:
     return f"{trial.per_device_batch_size:9d} {outcome:12} {shown[0]:>9} {shown[1]:>10}"
 
 
-# What ``hydra/launcher=local`` may be told.
-
-
 @dataclass(frozen=True)
 class LocalConfig:
     """The config group ``hydra/launcher``, option ``local``."""
@@ -94,15 +108,17 @@ class LocalConfig:
     policy: Literal["exclusive", "packed"] = "exclusive"
     """``exclusive``: one cell at a time; ``packed``: what fills the host."""
     wrap: str | None = None
-    """Command around each rank's own: see :mod:`scalewise.wrap`."""
+    """Command around each rank's own: see :func:`scalewise.host.wrap_command`."""
     warm: bool = False
     """Fork the ranks of cells that may be, from one process that has imported everything."""
 
 
-def local_config(launcher: Mapping[str, Any]) -> LocalConfig:
+def local_config(launcher: DictConfig) -> LocalConfig:
     """The node ``hydra.launcher``, typed. Raises :class:`ConfigError` for what cannot run here."""
+    plain: Any = OmegaConf.to_container(launcher, resolve=True)
+    plain.pop("_target_")
     try:
-        config = build(LocalConfig, {k: v for k, v in launcher.items() if k != "_target_"})
+        config = build(LocalConfig, plain)
         program = None if config.wrap is None else wrap_command(config.wrap, 0, 0, "")[0]
     except (DataError, ValueError) as error:
         raise ConfigError(f"hydra.launcher.{error}") from None
@@ -112,14 +128,6 @@ def local_config(launcher: Mapping[str, Any]) -> LocalConfig:
             "a command that runs the one after it, e.g. 'nsys profile -o {folder}/rank{rank}'"
         )
     return config
-
-
-# What Hydra and its sweepers get back for the cells of a job.
-
-
-def outcomes_of(report: SweepReport, cells: Sequence[Cell]) -> list[Outcome]:
-    """How each of ``cells`` ended."""
-    return [report.outcomes[cell.planned.cell_id] for cell in cells]
 
 
 def objective_over(outcomes: Sequence[Outcome]) -> float | None:
@@ -136,7 +144,7 @@ def job_return(
     outcomes: Sequence[Outcome],
     basic_sweeper: bool,
 ) -> JobReturn:
-    """What a sweeper gets for one of its jobs, whose cells came to ``outcomes``."""
+    """The answer to a sweeper for one of its jobs, whose cells came to ``outcomes``."""
     task_config: Any = None
     hydra_config = None
     if config is not None:
@@ -172,23 +180,17 @@ def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> 
         raise ConfigError(
             f"{found} Hydra asks only for sweeps; add -m, or leave it out to run here"
         )
-    wrap = _local(HydraConfig.get().launcher).wrap
+    wrap = local_config(HydraConfig.get().launcher).wrap
     written = written_keys(GlobalHydra.instance().config_loader(), HydraConfig.get().runtime)
     one = request(overrides, wrapped(resolve(composed), wrap), written)
-    cells = plan_in(folder, [one])
-    check_files([one])
-    if one.cell.sweep.dry_run:
-        print_preview(folder, cells, ThisHost(), False, [one], overrides)
-        return None
     report = _run(
         folder,
-        cells,
+        [one],
         ThisHost(),
         lambda f: LocalEngine(f, "exclusive", make_display(folder=f)),
-        left_open([one]),
-        given_twice(overrides),
+        overrides,
     )
-    return objective_over(outcomes_of(report, report.cells_of(one.config_id)))
+    return None if report is None else objective_over(report.outcomes_of(one.config_id))
 
 
 def launch(
@@ -198,7 +200,7 @@ def launch(
     initial_job_idx: int,
 ) -> list[JobReturn]:
     """``hydra/launcher=local``: one return for each list of overrides, in that order."""
-    local = _local(master.hydra.launcher)
+    local = local_config(master.hydra.launcher)
     return launch_with(
         master,
         context,
@@ -222,7 +224,7 @@ def launch_with(
     basic = is_basic(master) or sweeper.endswith(".MatrixSweeper")
     launcher = master.hydra.launcher
     local = str(launcher._target_).endswith(".LocalLauncher")
-    wrap = _local(launcher).wrap if local else launcher.get("wrap")
+    wrap = local_config(launcher).wrap if local else launcher.get("wrap")
     requests = [
         request(
             overrides,
@@ -231,27 +233,26 @@ def launch_with(
         )
         for i, overrides in enumerate(job_overrides)
     ]
-    cells = plan_in(folder, requests)
-    if local:  # other hosts may have files that this one has not
-        check_files(requests)
-    host = ThisHost() if local else Cluster()
-    typed = [] if initial_job_idx else list(master.hydra.overrides.task)  # said once
-    if any(one.cell.sweep.dry_run for one in requests):
-        if not basic:
-            raise ConfigError(
-                f"sweep.dry_run: found true with {sweeper.rpartition('.')[2]}, which chooses "
-                "cells by the results of others; allowed: with hydra/sweeper=matrix"
-            )
-        packed = launcher.get("policy") == "packed"
-        print_preview(folder, cells, host, packed, requests, typed)
+    if not basic and any(one.cell.sweep.dry_run for one in requests):
+        raise ConfigError(
+            f"sweep.dry_run: found true with {sweeper.rpartition('.')[2]}, which chooses "
+            "cells by the results of others; allowed: with hydra/sweeper=matrix"
+        )
+    report = _run(
+        folder,
+        requests,
+        ThisHost() if local else Cluster(),
+        make_engine,
+        [] if initial_job_idx else list(master.hydra.overrides.task),  # said once
+        packed=launcher.get("policy") == "packed",
+        # Optuna asks in batches, and so does a sweeper with max_batch_size.
+        whole=basic and master.hydra.sweeper.get("max_batch_size") is None,
+    )
+    if report is None:
         return []
-    # Optuna asks in batches, and so does a sweeper with max_batch_size.
-    whole = basic and master.hydra.sweeper.get("max_batch_size") is None
-    said = remarks(requests, typed)
-    report = _run(folder, cells, host, make_engine, left_open(requests), said, whole)
     returns = []
     for i, (overrides, one) in enumerate(zip(job_overrides, requests, strict=True)):
-        outcomes = outcomes_of(report, report.cells_of(one.config_id))
+        outcomes = report.outcomes_of(one.config_id)
         # The basic sweeper looks at no configuration, and composing thousands takes minutes.
         config = None if basic else composer.compose(overrides, initial_job_idx + i)
         returns.append(job_return(list(overrides), config, folder, outcomes, basic))
@@ -269,39 +270,86 @@ def _folder_of(master: DictConfig) -> Path:
     return Path(str(master.hydra.sweep.dir)).resolve()
 
 
-def _local(launcher: DictConfig) -> LocalConfig:
-    plain: Any = OmegaConf.to_container(launcher, resolve=True)
-    return local_config(plain)
-
-
 def _run(
     folder: Path,
-    cells: Sequence[Cell],
+    requests: Sequence[Request],
     host: ThisHost,
     make_engine: Callable[[Path], Engine],
-    undecided: tuple[Request, ...],
-    said: Sequence[str] = (),
+    typed: Sequence[str],
+    packed: bool = False,
     whole: bool = True,
-) -> SweepReport:
+) -> SweepReport | None:
     """Run the cells that are not done, and remember what became of them.
 
+    With ``sweep.dry_run``, print what would run instead, and return None.
+
     Args:
-        undecided: the requests that a first stage decides.
-        said: lines to say first.
+        typed: the overrides of the command line, to remark on.
+        packed: cells share the host.
         whole: the sweeper will ask for no further cells.
     """
-    sweep = SweepFolder(folder)
+    sweep, undecided = SweepFolder(folder), left_open(requests)
+    cells = plan_in(folder, requests)
+    if not isinstance(host, Cluster):  # other hosts may have files that this one has not
+        check_files(requests)
     selection = select_in(cells, sweep, undecided)
     for cell in selection.cells:
         host(cell)
-    lines = [*said, *mixed(sweep, selection, host)]
+    line = folded(requests)
+    remarks = [*given_twice(typed), *([] if line is None else [line])]
+    remarks += mixed(sweep, selection, host)
+    if whole and cells[0].request.cell.sweep.resume is not None:
+        remarks += differences(sweep, cells, bool(undecided))
+    if any(one.cell.sweep.dry_run for one in requests):
+        later = describe_later(requests, sweep)
+        print_preview(sweep, selection, host, packed, later, remarks)
+        return None
     engine = make_engine(folder)
     engine.again = selection.again
     engine.left_open = undecided
-    engine.remarks = lines
-    if whole and cells[0].request.cell.sweep.resume is not None:
-        engine.remarks += differences(sweep, cells, bool(undecided))
+    engine.remarks = remarks
     try:
         return engine.run(selection.cells)
     finally:
         remember(engine.report)
+
+
+def plan_in(folder: Path, requests: Sequence[Request]) -> list[Cell]:
+    """The cells that ``requests`` ask for in ``folder``. Raises :class:`ConfigError`."""
+    for one in requests:
+        check_options(one.cell.sweep)
+    check_own_code(requests)
+    seed = requests[0].cell.sweep.order_seed if requests else 0
+    sweep = SweepFolder(folder)
+    return plan(tuple(first_stage(requests, sweep)), seed, planned_repeats(sweep))
+
+
+def select_in(cells: Sequence[Cell], sweep: SweepFolder, undecided: Sequence[Request]) -> Selection:
+    """The cells to look after; a search whose finding is lost is made again.
+
+    ``undecided``: of their requests, those that a first stage decides.
+    """
+    selection = select(cells, sweep, cells[0].request.cell.sweep.rerun)
+    return replace(selection, again=selection.again | useless(undecided, sweep))
+
+
+def mixed(sweep: SweepFolder, selection: Selection, host: ThisHost) -> list[str]:
+    """Lines on how results of the folder differ from those that would be added.
+
+    Where nothing is added, lines on how the code differs from that of cells that stay. Raises
+    :class:`ConfigError` for results that must not lie beside each other.
+    """
+    on_this_host = not isinstance(host, Cluster)  # files may be others where the cells would run
+    again = selection.again
+    found = refuse_mixing(sweep, selection.cells, again, host.models(), on_this_host)
+    if found:
+        return [f"mixed: {difference}" for difference in found]
+    stay = [
+        cell
+        for cell in selection.cells
+        if cell.planned.cell_id not in again and is_done(sweep, cell.planned)
+    ]
+    if not stay:
+        return []
+    found = differing(sweep, [cell.planned for cell in stay], current_code(stay), set())
+    return [f"not run again: {line}; sweep.rerun=all runs them anew" for line in found]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import selectors
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 from scalewise.gpu import Host, HostMismatch, Hosts, Lease, Leases, Occupancy
 from scalewise.records import CellFolder, DeviceInfo
@@ -16,19 +15,11 @@ from scalewise.sweep.display import Display, progress_of
 from scalewise.sweep.engine import Engine, Policy, SweepReport
 from scalewise.sweep.fork_server import NotWarmError, WarmServer, may_fork
 from scalewise.sweep.plan import Cell
-from scalewise.sweep.preflight import (
-    check_execution,
-    check_instruments,
-    check_precision,
-    differs_here,
-    width,
-)
-from scalewise.sweep.running_cells import RunningCell, Sampling, attempt_until_now, start
+from scalewise.sweep.preflight import devices_for, differs_here
+from scalewise.sweep.running_cells import RunningCell, attempt_until_now, start, start_sampler
 from scalewise.sweep.schedule import DeviceWait, Line, Turn, remaining_of
 
 _POLL_S = 0.5
-
-
 _SETTLING_POLL_S = 0.1
 
 
@@ -51,13 +42,12 @@ class LocalEngine(Engine):
         super().__init__(folder, policy, display)
         self._hosts = Hosts(display.note)
         self._leases = Leases(occupancy or Occupancy())
-        self._line = Line(policy == "packed", self._standing.durations)
+        self._line = Line(policy == "packed", self._durations)
         self._device_wait = DeviceWait(display.note)
         self._device_quarantine = DeviceQuarantine(folder)
         self._running: list[RunningCell] = []
         self._warm = warm
         self._server: WarmServer | None = None
-        self._sampling = Sampling()
         self._settling = False
         """Whether a cell waits for devices only until a process has vanished from there."""
         self._said: set[str] = set()
@@ -83,23 +73,16 @@ class LocalEngine(Engine):
     def _turn(self, cell: Cell) -> Turn:
         """Raises :class:`HostMismatch` where the cell cannot run here."""
         host = self._hosts.of(cell.request.cell.hardware)
-        check_precision(cell.request.cell, host)
-        check_instruments(cell.request.cell, host)
-        check_execution(cell.request.cell, host)
-        wanted = width(cell.request.cell, len(host.slots))
-        self._say_once(differs_here(cell.request.cell, wanted, host))
-        refusal = (
-            self._device_quarantine.refusal(wanted, host.slots) if self._quarantines(cell) else None
-        )
-        if refusal is not None:
-            raise HostMismatch(refusal)
-        return Turn(cell, wanted, host)
-
-    def _say_once(self, notes: Iterable[str]) -> None:
-        for note in notes:
+        wanted = devices_for(cell.request.cell, host)
+        for note in differs_here(cell.request.cell, wanted, host):
             if note not in self._said:
                 self._said.add(note)
                 self.display.note(note)
+        turn = Turn(cell, wanted, host)
+        refusal = self._refusal(turn)
+        if refusal is not None:
+            raise HostMismatch(refusal)
+        return turn
 
     # While cells run
 
@@ -129,7 +112,8 @@ class LocalEngine(Engine):
         self, turn: Turn, selector: selectors.BaseSelector, report: SweepReport
     ) -> bool:
         """False for a cell that goes on waiting for its devices."""
-        if self._is_too_dear(turn):
+        beside = [(one.cell, one.width, one.age_s) for one in self._running]
+        if not self._affords(turn.cell, turn.width, beside):
             self._leave(turn)
             self._leave_out(turn.cell, report)
             return True
@@ -146,8 +130,9 @@ class LocalEngine(Engine):
     def _start(self, turn: Turn, lease: Lease, selector: selectors.BaseSelector) -> None:
         neighbours = tuple(r.name for r in self._running)
         folder = self.folder.cell(turn.cell.planned.name)
-        self._sampling.begin(turn.cell, folder, lease.slots)
+        sampler = start_sampler(turn.cell.request.cell, folder, lease.slots)
         running = self.start_cell(turn.cell, folder, lease, turn.host, neighbours)
+        running.sampler = sampler
         for neighbour in self._running:
             neighbour.tell(running.name)
         self._running.append(running)
@@ -188,8 +173,7 @@ class LocalEngine(Engine):
         self._leave(turn)
         folder = self.folder.cell(turn.cell.planned.name)
         assert verdict.state in ("failed", "skipped")
-        state: Literal["failed", "skipped"] = "failed" if verdict.state == "failed" else "skipped"
-        folder.save_attempt(attempt_until_now(folder, state, "host", verdict.message))
+        folder.save_attempt(attempt_until_now(folder, verdict.state, "host", verdict.message))
         self._end(report, turn.cell, verdict, None, final=True)
         return False
 
@@ -197,14 +181,9 @@ class LocalEngine(Engine):
         self._line.waiting.remove(turn)
         self._line.forget_choice()
 
-    def _is_too_dear(self, turn: Turn) -> bool:
-        beside = [(one.cell, one.width, one.age_s) for one in self._running]
-        return not self._affords(turn.cell, turn.width, beside)
-
     def _take_answer(self, running: RunningCell, report: SweepReport) -> None:
         """The supervisor has answered or died; either way its try is over."""
         outcome = running.take_answer()
-        self._sampling.end(running.cell)
         if outcome is None:
             message, lines = running.how_it_died()
             began_at = time.time() - running.age_s
@@ -219,7 +198,7 @@ class LocalEngine(Engine):
         self._line.forget_choice()
         seconds = running.age_s
         self.budget.spend(running.width, seconds)
-        if self._quarantines(running.cell):
+        if running.cell.request.cell.sweep.quarantine:
             self._examine(running, outcome, report)
         self._end(report, running.cell, outcome, seconds)
 
@@ -234,12 +213,15 @@ class LocalEngine(Engine):
 
     # Bad devices
 
-    def _quarantines(self, cell: Cell) -> bool:
-        return cell.request.cell.sweep.quarantine
-
     def _usable(self, turn: Turn) -> Sequence[DeviceInfo]:
-        slots = turn.host.slots
-        return self._device_quarantine.usable(slots) if self._quarantines(turn.cell) else slots
+        slots, quarantines = turn.host.slots, turn.cell.request.cell.sweep.quarantine
+        return self._device_quarantine.usable(slots) if quarantines else slots
+
+    def _refusal(self, turn: Turn) -> str | None:
+        """Why too few devices are left for a cell; None where enough are."""
+        if not turn.cell.request.cell.sweep.quarantine:
+            return None
+        return self._device_quarantine.refusal(turn.width, turn.host.slots)
 
     def _examine(self, running: RunningCell, outcome: Outcome, report: SweepReport) -> None:
         """Put aside the devices that the cell's records speak against, and what needs them."""
@@ -249,8 +231,8 @@ class LocalEngine(Engine):
         ):
             self.display.note(f"quarantine {device}; it gets no more cells of this sweep")
         for turn in list(self._line.waiting):
-            refusal = self._device_quarantine.refusal(turn.width, turn.host.slots)
-            if refusal is not None and self._quarantines(turn.cell):
+            refusal = self._refusal(turn)
+            if refusal is not None:
                 self._leave(turn)
                 self._skip([turn.cell], report, refusal)
 
@@ -262,7 +244,6 @@ class LocalEngine(Engine):
             running.process.terminate()
         for running in self._running:
             running.end(deadline)
-            self._sampling.end(running.cell)
             self._leases.release(running.lease)
             report.outcomes[running.cell.planned.cell_id] = Outcome("interrupted")
         self._running.clear()

@@ -8,7 +8,7 @@ import random
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,8 +31,6 @@ from scalewise.config import (
 from scalewise.host import escaped
 from scalewise.records import PlannedCell, SweepFolder, SweepPlan
 from scalewise.train import import_for_building
-
-# What can be said against a configuration before it is planned, at no cost.
 
 
 def check_components(cell: CellConfig) -> None:
@@ -72,8 +70,6 @@ def _check_component(key: str, component: Component, known: str) -> None:
 
 _sound: set[str] = set()
 """Components that were built once: thousands of cells share a few."""
-
-
 _samples: dict[str, int] = {}
 """Training samples of those datasets that know them without reading more than a size."""
 
@@ -133,39 +129,12 @@ def check_fit(plain: dict[str, Any]) -> None:
         )
 
 
-# What the launcher's options and ``sweep.doctor`` add to the cells that were asked for.
-
-
 def wrapped(plain: Mapping[str, Any], wrap: str | None) -> dict[str, Any]:
     """``plain`` with ``hydra.launcher.wrap`` in it: the cell's own processes read it there."""
     kept = dict(plain)
     if wrap:
         kept["sweep"] = {**kept.get("sweep", {}), "wrap": str(wrap)}
     return kept
-
-
-def examination(
-    requests: Sequence[Request], make: Callable[[Sequence[str], dict[str, Any]], Request]
-) -> Request | None:
-    """The doctor's cell for a sweep with ``sweep.doctor``, as wide as its widest cell.
-
-    None where nobody asked for it, or where a cell of the sweep is one already. ``make`` builds a
-    request from overrides and a plain configuration.
-    """
-    asked = [one for one in requests if one.cell.sweep.doctor]
-    if not asked or any(one.cell.workload == "doctor" for one in requests):
-        return None
-    widest = max(asked, key=_width)
-    plain = {**widest.plain, "workload": "doctor", "repeats": 1, "scaling": "weak"}
-    plain["tracking"] = {**plain["tracking"], "name": "none", "trackers": []}
-    # It trains nothing, so it must not be a cell of its own for every model of the sweep.
-    plain.pop("profile", None)
-    return make((*widest.overrides, "workload=doctor"), plain)
-
-
-def _width(one: Request) -> float:
-    devices = one.cell.strategy.devices
-    return math.inf if devices == "auto" else devices
 
 
 @dataclass(frozen=True)
@@ -228,14 +197,18 @@ def plan(
 
     Raises :class:`ConfigError` for more cells than ``sweep.max_cells``, before any is made.
     """
-    doctor = examination(requests, request)
+    doctor = examination(requests)
     first = [] if doctor is None else [make_cell(doctor, 0)]
     distinct: dict[str, Request] = {}
     for one in requests:
         known = distinct.setdefault(one.config_id, one)
         if first_repeats(one.cell) > first_repeats(known.cell):
             distinct[one.config_id] = one
-    repeats = {i: _repeats(one, (earlier or {}).get(i, 0)) for i, one in distinct.items()}
+    repeats = {}
+    for identity, one in distinct.items():
+        planned = (earlier or {}).get(identity, 0)
+        extended = planned + one.cell.sweep.extend if planned else 0
+        repeats[identity] = max(first_repeats(one.cell), planned, extended)
     most = max((one.cell.sweep.max_cells for one in requests), default=MAX_CELLS)
     if sum(repeats.values()) > most:
         each = f"{len(repeats):,} configurations, up to {max(repeats.values()):,} repeats of each"
@@ -250,10 +223,25 @@ def plan(
     return first + in_rounds(rounds, order_seed)
 
 
-def _repeats(one: Request, planned: int) -> int:
-    """Of a configuration of which ``planned`` repeats are in the folder already."""
-    wanted = max(first_repeats(one.cell), planned)
-    return max(wanted, planned + one.cell.sweep.extend) if planned else wanted
+def examination(requests: Sequence[Request]) -> Request | None:
+    """The doctor's cell for a sweep with ``sweep.doctor``, as wide as its widest cell.
+
+    None where nobody asked for it, or where a cell of the sweep is one already.
+    """
+    asked = [one for one in requests if one.cell.sweep.doctor]
+    if not asked or any(one.cell.workload == "doctor" for one in requests):
+        return None
+
+    def width(one: Request) -> float:
+        devices = one.cell.strategy.devices
+        return math.inf if devices == "auto" else devices
+
+    widest = max(asked, key=width)
+    plain = {**widest.plain, "workload": "doctor", "repeats": 1, "scaling": "weak"}
+    plain["tracking"] = {**plain["tracking"], "name": "none", "trackers": []}
+    # It trains nothing, so it must not be a cell of its own for every model of the sweep.
+    plain.pop("profile", None)
+    return request((*widest.overrides, "workload=doctor"), plain)
 
 
 def folded(requests: Sequence[Request]) -> str | None:
@@ -332,9 +320,6 @@ def make_cell(one: Request, repeat: int) -> Cell:
         ),
         one,
     )
-
-
-# The plan of a sweep's folder, as it grows.
 
 
 def add_to_plan(folder: SweepFolder, cells: Sequence[Cell], policy: str, slots: int | None) -> None:

@@ -1,9 +1,8 @@
-"""The files of our own data sets, looked at before anything starts, and without torch.
+"""Refuses what cannot run before anything starts: data files, a user's own classes, this host.
 
-Missing and torn ones are refused here, batches larger than what they hold, and models that do not
-know all their tokens. Only what takes next to no time is read. Left to the ranks: the rows of a CSV
-file past its first MiB, and so the number of rows of such a file; the sums of token shards; what
-lies in the files below a ``root``; and whatever the hub sends.
+Of data files, only what takes next to no time is read, and without torch. Left to the ranks: the
+rows of a CSV file past its first MiB, and so the number of rows of such a file; the sums of token
+shards; what lies in the files below a ``root``; and whatever the hub sends.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from scalewise.config import (
     Component,
     ConfigError,
     DatasetError,
-    HardwareConfig,
     bind,
     check_not_empty,
     check_optimizer,
@@ -36,62 +34,46 @@ from scalewise.config import (
     require,
 )
 from scalewise.datasets import AG_NEWS, IMDB, CsvLayout, check_sizes, load_index, look_at_csv
-from scalewise.gpu import Host, HostMismatch, discover
+from scalewise.gpu import Host, HostMismatch, Hosts
 from scalewise.host import plural
 from scalewise.records import to_plain
 from scalewise.sweep.plan import Cell, Request, check_samples, samples_are
 
 _SHARDS = "scalewise.datasets.token_shards.TokenShards"
-
-
 _TEXT = "scalewise.datasets.text_file.TextFile"
-
-
 _CSV = {
     "scalewise.datasets.text_classification.AgNews": AG_NEWS,
     "scalewise.datasets.text_classification.Imdb": IMDB,
 }
-
-
 _GPT2 = "scalewise.models.gpt2.Gpt2"
 
 
 def check_files(requests: Iterable[Request]) -> None:
     """Raises :class:`ConfigError` for the first data file of ours that will not do."""
-    sound: dict[str, Mapping[str, int]] = {}
+    sound: set[str] = set()
     for one in requests:
         dataset: Component = one.cell.dataset
         if not dataset.target.startswith("scalewise."):
             continue
-        known = repr(dataset)
-        if known not in sound:
+        if repr(dataset) not in sound:
             _check(dataset)
-            sound[known] = _needs(dataset)
-        _check_model(one.cell.model, sound[known])
+            sound.add(repr(dataset))
+        _check_vocabulary(one.cell.model, dataset)
         check_samples(one.cell)
 
 
-def _needs(dataset: Component) -> Mapping[str, int]:
-    """What a language model must have at least to train on shards of tokens, by argument."""
-    if dataset.target != _SHARDS or "path" not in dataset.arguments:
-        return {}
-    index = load_index(Path(dataset.arguments["path"]))
-    return {"vocabulary_size": index.vocabulary_size}
-
-
-def _check_model(model: Component, needs: Mapping[str, int]) -> None:
-    """Refuse, as the model itself would: only of our own is it known what its arguments mean."""
-    if model.target != _GPT2:
-        return
-    for key, least in needs.items():
-        found = model.arguments.get(key)
-        if not isinstance(found, int):
-            continue  # the class says what it takes
-        try:
-            allowed = f"at least {least}, the data set's {key}"
-            require(f"model.{key}", found, found >= least, allowed)
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
+def _check_vocabulary(model: Component, dataset: Component) -> None:
+    """Refuse shards with tokens that a language model of ours does not know, as it would itself."""
+    found = model.arguments.get("vocabulary_size")
+    shards = dataset.arguments.get("path") if dataset.target == _SHARDS else None
+    if model.target != _GPT2 or shards is None or not isinstance(found, int):
+        return  # the class says what it takes
+    least = load_index(Path(shards)).vocabulary_size
+    try:
+        allowed = f"at least {least}, the data set's vocabulary_size"
+        require("model.vocabulary_size", found, found >= least, allowed)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _check(dataset: Component) -> None:
@@ -109,7 +91,13 @@ def _check(dataset: Component) -> None:
     if not dataset.arguments.get("path"):
         return
     try:
-        samples = _training_samples(dataset)
+        samples = None  # where only reading all of the files would tell
+        if dataset.target == _SHARDS:
+            samples = _shard_windows(dataset.arguments)
+        elif dataset.target == _TEXT:
+            samples = _byte_windows(dataset.arguments)
+        elif dataset.target in _CSV:
+            samples = _csv_rows(dataset.arguments, _CSV[dataset.target])
     except DatasetError as error:
         raise ConfigError(str(error)) from error
     if samples is not None:
@@ -125,20 +113,6 @@ def _unreachable(path: str) -> str | None:
     except ValueError as error:  # a text with a NUL is no path
         return str(error)
     return None if stat.S_ISREG(mode) or stat.S_ISDIR(mode) else "neither a file nor a folder"
-
-
-def _training_samples(dataset: Component) -> int | None:
-    """Of the files of ``dataset``; None where only reading all of them would tell.
-
-    Raises :class:`DatasetError`.
-    """
-    if dataset.target == _SHARDS:
-        return _shard_windows(dataset.arguments)
-    if dataset.target == _TEXT:
-        return _byte_windows(dataset.arguments)
-    if dataset.target in _CSV:
-        return _csv_rows(dataset.arguments, _CSV[dataset.target])
-    return None
 
 
 def _csv_rows(arguments: Mapping[str, Any], layout: CsvLayout) -> int | None:
@@ -221,21 +195,22 @@ def _check_fp8(cell: CellConfig, host: Host) -> None:
         )
 
 
-def check_instruments(cell: CellConfig, host: Host) -> None:
-    """Refuse to draw ranges that no profiler could see. Raises :class:`HostMismatch`."""
+def devices_for(cell: CellConfig, host: Host) -> int:
+    """Number of devices that the cell takes of ``host``.
+
+    Raises :class:`HostMismatch` where the cell cannot run there.
+    """
+    check_precision(cell, host)
     if cell.profile.nvtx and all(slot.kind == "cpu" for slot in host.slots):
         raise HostMismatch(
             "profile.nvtx: found true, which needs a GPU; allowed here: false (profile.trace=true "
             "shows the operators of a CPU)"
         )
-
-
-def check_execution(cell: CellConfig, host: Host) -> None:
-    """Refuse a way of executing that this host cannot do. Raises :class:`HostMismatch`."""
     try:
         cell.execution.check_host(host.slots[0].kind)
     except ValueError as error:
         raise HostMismatch(str(error)) from None
+    return width(cell, len(host.slots))
 
 
 def width(cell: CellConfig, available: int) -> int:
@@ -264,11 +239,8 @@ def width(cell: CellConfig, available: int) -> int:
     return wanted
 
 
-# What a host does otherwise than a cell's configuration means, without refusing the cell.
-
-
 def differs_here(cell: CellConfig, devices: int, host: Host) -> Iterator[str]:
-    """A line for each such thing, for a cell that takes ``devices`` of ``host``."""
+    """Lines on what ``host`` does otherwise than the cell's configuration means."""
     expected = cell.sweep.expected_devices
     if cell.strategy.devices == "auto" and expected not in (None, devices):
         yield f"made for {expected} devices; this host has {devices}, and all take part"
@@ -281,24 +253,19 @@ def differs_here(cell: CellConfig, devices: int, host: Host) -> Iterator[str]:
         )
 
 
-# A user's own classes, imported and looked at by one short-lived process before any cell starts.
-#
-# The sweep itself stays free of whatever such an import does, and of a crash in it.
-
-
 _Asked = tuple[str, Component, str]
 """Group, what it names, and what was typed of an optimizer beside a model."""
-
-
 _TIMEOUT_S = 120.0
-
-
 _sound: set[str] = set()
 """Classes that took arguments of these names: a sweeper that asks in batches asks once."""
 
 
 def check_own_code(requests: Iterable[Request]) -> None:
-    """Raises :class:`ConfigError` for the first class or argument that will not do."""
+    """Import and check a user's own classes in one short-lived process before any cell starts.
+
+    The sweep itself stays free of whatever such an import does, and of a crash in it. Raises
+    :class:`ConfigError` for the first class or argument that will not do.
+    """
     asked: dict[str, _Asked] = {}
     for one in requests:
         for key in ("model", "dataset", "optimizer"):
@@ -409,9 +376,6 @@ def _check_lightning(component: Component, target: Any, typed: str) -> None:
         )
 
 
-# Where the cells of a sweep would run: on this host, or on a cluster that nobody has asked yet.
-
-
 @dataclass(frozen=True)
 class Place:
     """Where a cell would run."""
@@ -423,46 +387,29 @@ class Place:
 
 
 class ThisHost:
-    """Where cells would run here."""
+    """Where the cells of a sweep would run on this host."""
 
     def __init__(self) -> None:
-        self._hosts: dict[str, Host | HostMismatch] = {}
-        self._asked: dict[int, tuple[HardwareConfig, Host | HostMismatch]] = {}
-        """By identity: thousands of cells share one, and to write it out takes its time."""
+        self._hosts = Hosts()
 
     def __call__(self, cell: Cell) -> Place:
-        hardware = cell.request.cell.hardware
-        if id(hardware) not in self._asked:
-            self._asked[id(hardware)] = (hardware, self._discovered(hardware))
-        host = self._asked[id(hardware)][1]
-        if isinstance(host, HostMismatch):
-            return Place(None, str(host))
+        config = cell.request.cell
         try:
-            return Place(width(cell.request.cell, len(host.slots)))
+            return Place(devices_for(config, self._hosts.of(config.hardware)))
         except HostMismatch as mismatch:
             return Place(None, str(mismatch))
 
-    def _discovered(self, hardware: HardwareConfig) -> Host | HostMismatch:
-        key = repr(hardware)
-        if key not in self._hosts:
-            try:
-                self._hosts[key] = discover(hardware)
-            except HostMismatch as mismatch:
-                self._hosts[key] = mismatch
-        return self._hosts[key]
-
     def slots(self) -> int:
         """The most devices that any cell asked about so far could get."""
-        return max((len(h.slots) for h in self._hosts.values() if isinstance(h, Host)), default=1)
+        return self._hosts.slots() or 1
 
     def models(self) -> set[str]:
-        """The devices of those hosts."""
-        hosts = [host for host in self._hosts.values() if isinstance(host, Host)]
-        return {slot.name for host in hosts for slot in host.slots}
+        """Models of the devices of the profiles asked about so far."""
+        return {slot.name for host in self._hosts.known() for slot in host.slots}
 
 
 class Cluster(ThisHost):
-    """Where cells would run on a cluster: what they ask for."""
+    """Where cells would run on a cluster that nobody has asked yet: what they ask for."""
 
     def __call__(self, cell: Cell) -> Place:
         return Place(cell.planned.devices)

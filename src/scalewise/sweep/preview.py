@@ -4,136 +4,42 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
-from pathlib import Path
 
 from scalewise.config import ConfigError
 from scalewise.host import plural
 from scalewise.records import CellResult, PlannedCell, SweepFolder
 from scalewise.supervisor import Outcome
-from scalewise.sweep import auto
+from scalewise.sweep.cell_state import state_of
 from scalewise.sweep.display import duration
 from scalewise.sweep.engine import SweepReport, remember
-from scalewise.sweep.plan import Cell, Request, folded, given_twice, plan
-from scalewise.sweep.preflight import Cluster, Place, ThisHost, check_own_code
+from scalewise.sweep.plan import Cell
+from scalewise.sweep.preflight import Place, ThisHost
 from scalewise.sweep.progress import Durations, Remaining
-from scalewise.sweep.resume import (
-    Selection,
-    check_options,
-    current_code,
-    differences,
-    differing,
-    is_done,
-    planned_repeats,
-    refuse_mixing,
-    select,
-)
-
-# What a command asks of a sweep's folder: which cells, and what to say before they run.
-
-
-def plan_in(folder: Path, requests: Sequence[Request]) -> list[Cell]:
-    """The cells that ``requests`` ask for in ``folder``. Raises :class:`ConfigError`."""
-    _check_resumed(requests)
-    for one in requests:
-        check_options(one.cell.sweep)
-    check_own_code(requests)
-    seed = requests[0].cell.sweep.order_seed if requests else 0
-    sweep = SweepFolder(folder)
-    first = auto.stage_one(auto.with_searches(requests, sweep))
-    return plan(tuple(first), seed, planned_repeats(sweep))
-
-
-def _check_resumed(requests: Sequence[Request]) -> None:
-    """Refuse to finish a sweep that was never begun. Raises :class:`ConfigError`."""
-    for one in requests:
-        resume = one.cell.sweep.resume
-        if resume is not None and not SweepFolder(resume).plan_path.exists():
-            raise ConfigError(
-                f"sweep.resume: found {resume!r}, which holds no sweep.json; "
-                "allowed: the folder of a sweep that was begun"
-            )
-
-
-def left_open(requests: Sequence[Request]) -> tuple[Request, ...]:
-    """The requests that a first stage decides."""
-    return (*auto.open_batches(requests), *auto.open_strategies(requests))
-
-
-def select_in(cells: Sequence[Cell], sweep: SweepFolder, undecided: Sequence[Request]) -> Selection:
-    """What of ``cells`` to look after; a search whose finding is lost is made again.
-
-    ``undecided``: of their requests, those that a first stage decides (:func:`left_open`).
-    """
-    selection = select(cells, sweep, cells[0].request.cell.sweep.rerun)
-    return replace(selection, again=selection.again | auto.useless(undecided, sweep))
-
-
-def remarks(requests: Sequence[Request], typed: Sequence[str]) -> list[str]:
-    """What a user may have meant otherwise."""
-    line = folded(requests)
-    return [*given_twice(typed), *([] if line is None else [line])]
-
-
-def mixed(sweep: SweepFolder, selection: Selection, host: ThisHost) -> list[str]:
-    """What results of the folder differ in from those that would be added, one line each.
-
-    Raises :class:`ConfigError` for those that must not lie beside each other.
-    """
-    on_this_host = not isinstance(host, Cluster)  # files may be others where the cells would run
-    again = selection.again
-    found = refuse_mixing(sweep, selection.cells, again, host.models(), on_this_host)
-    if not found:
-        # Nothing is added to those results.
-        return _of_older_code(sweep, selection)
-    return [f"mixed: {difference}" for difference in found]
-
-
-def _of_older_code(folder: SweepFolder, selection: Selection) -> list[str]:
-    """How the code differs from that of done cells that are not run again, a line each."""
-    stay = [
-        cell
-        for cell in selection.cells
-        if cell.planned.cell_id not in selection.again and is_done(folder, cell.planned)
-    ]
-    if not stay:
-        return []
-    found = differing(folder, [cell.planned for cell in stay], current_code(stay), set())
-    return [f"not run again: {line}; sweep.rerun=all runs them anew" for line in found]
-
-
-_NOTHING_LEFT = "nothing is left to do"
+from scalewise.sweep.resume import Selection
 
 
 def print_preview(
-    folder: Path,
-    cells: Sequence[Cell],
+    sweep: SweepFolder,
+    selection: Selection,
     host: ThisHost,
     packed: bool,
-    requests: Sequence[Request],
-    typed: Sequence[str],
+    later: Sequence[str],
+    remarks: Sequence[str],
 ) -> None:
-    """Print what a run would do. Raises :class:`ConfigError` for what it would be refused for.
+    """Print what a run would do, and ``remarks`` on it.
 
     Where this host can run nothing of what is left, the exit status is that of a sweep which has to
-    skip it.
+    skip it. Raises :class:`ConfigError` where that is a single cell.
     """
-    sweep = SweepFolder(folder)
-    undecided = left_open(requests)
-    later = [f"the better of {one}" for one in auto.describe_strategies(requests)]
-    later += auto.describe_batches(requests, sweep)
-    selection = select_in(cells, sweep, undecided)
     refused = refusals(sweep, selection, host)
     if refused and len(selection.cells) == 1:
         raise ConfigError(*refused.values())
-    lines = [*preview(sweep, selection, host, packed, later), *remarks(requests, typed)]
-    lines += mixed(sweep, selection, host)
-    lines += differences(sweep, cells, bool(undecided))
+    lines = [*preview(sweep, selection, host, packed, later), *remarks]
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     if refused:
         sys.stdout.flush()  # what nobody reads is no sweep that was interrupted
         skipped = {cell_id: Outcome("skipped", why) for cell_id, why in refused.items()}
-        remember(SweepReport(folder, skipped, list(cells)))
+        remember(SweepReport(sweep.path, skipped, list(selection.cells)))
 
 
 def refusals(folder: SweepFolder, selection: Selection, host: ThisHost) -> dict[str, str]:
@@ -188,7 +94,9 @@ def preview(
         unknown = "unknown, as none of these cells is done yet"
         yield f"expected time: {unknown if left_s is None else duration(left_s)}"
     else:
-        yield "nothing can run: see above what this host lacks" if to_run else _NOTHING_LEFT
+        yield (
+            "nothing can run: see above what this host lacks" if to_run else "nothing is left to do"
+        )
 
 
 def _to_run(selection: Selection, results: Collection[str]) -> list[Cell]:
@@ -198,12 +106,8 @@ def _to_run(selection: Selection, results: Collection[str]) -> list[Cell]:
 
 
 def _results(folder: SweepFolder, cells: Sequence[Cell]) -> dict[str, CellResult]:
-    found: dict[str, CellResult] = {}
-    for cell in cells:
-        result = folder.cell(cell.planned.name).result_of(cell.planned.cell_id)
-        if result is not None:
-            found[cell.planned.cell_id] = result
-    return found
+    read = ((c.planned.cell_id, state_of(folder, c.planned).result) for c in cells)
+    return {cell_id: result for cell_id, result in read if result is not None}
 
 
 def varying_overrides(planned: Sequence[PlannedCell]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""``sweep.max_gpu_hours``: what a sweep has used of its devices, and what it may still start."""
+"""Estimates of what a sweep has used of its devices, may still start, and will still take."""
 
 from __future__ import annotations
 
@@ -9,10 +9,6 @@ from typing import NamedTuple
 
 from scalewise.config import SweepConfig
 from scalewise.records import CellFolder, CellResult, RecordError, SweepFolder, load_json
-from scalewise.supervisor import Outcome
-from scalewise.sweep.display import Tally
-from scalewise.sweep.plan import Cell
-from scalewise.sweep.running_cells import record_failure
 
 
 @dataclass(frozen=True)
@@ -132,9 +128,6 @@ def _results(*folders: Path) -> list[CellResult]:
     return found
 
 
-# When a sweep will have ended: the mean time of ended cells times what is left. Pure functions.
-
-
 class Remaining(NamedTuple):
     """A cell without a result."""
 
@@ -192,7 +185,7 @@ class Durations:
 
 
 def _first_steps(remaining: Sequence[Remaining]) -> Durations:
-    """What running cells will take by their own steps, before the first one has ended."""
+    """Durations of running cells by their own steps, before the first one has ended."""
     found = Durations()
     for cell in remaining:
         if cell.elapsed_s is not None and cell.steps_left_s is not None:
@@ -206,36 +199,3 @@ def _left_of(cell: Remaining, mean_s: float | None) -> float | None:
     if cell.steps_left_s is not None:
         return cell.steps_left_s
     return None if mean_s is None else max(mean_s - cell.elapsed_s, 0.0)
-
-
-# How far a sweep is: what has ended and how long that took, and what is left.
-
-
-class Standing:
-    """What the ended cells of the sweep in ``folder`` tell of it."""
-
-    def __init__(self, folder: SweepFolder) -> None:
-        self._folder = folder
-        self.tally = Tally(total=0)
-        self.durations = Durations()
-
-    def done_before(self, cell: Cell) -> Outcome | None:
-        """The outcome of a cell whose result the folder holds already; None for any other."""
-        result = self._folder.cell(cell.planned.name).result_of(cell.planned.cell_id)
-        if result is None:
-            return None
-        self.tally.already_done += 1
-        self.durations.add(cell.planned.config_id, result.took_s)
-        return Outcome("done")
-
-    def ended(self, cell: Cell, outcome: Outcome, seconds: float | None) -> Outcome:
-        """A cell has ended for good. Returns ``outcome``, recorded if that is possible by now.
-
-        ``seconds`` is what its last try took; None where this sweep process did not run it.
-        """
-        if outcome.state == "done" and seconds is not None:
-            self.durations.add(cell.planned.config_id, seconds)
-        if not outcome.is_recorded:
-            outcome = record_failure(self._folder, cell, outcome, seconds)
-        self.tally.count(outcome)
-        return outcome

@@ -6,6 +6,7 @@ import fnmatch
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,12 +26,13 @@ from scalewise.records import (
     load_decision,
     untrusted,
 )
+from scalewise.sweep.cell_state import UNFINISHED, State, is_done, state_of
 from scalewise.sweep.plan import Cell
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What one invocation is to look after."""
+    """The cells that one invocation looks after."""
 
     cells: tuple[Cell, ...]
     """Those it reports on: done ones are left alone, unless they are in ``again``."""
@@ -43,32 +45,27 @@ def select(cells: Sequence[Cell], folder: SweepFolder, rerun: str | None) -> Sel
 
     Raises :class:`ConfigError` if it selects nothing.
     """
-    if rerun is None:
-        refuse_newer(folder, cells)
-        refuse_untrusted(folder, cells)
-        return Selection(tuple(cells), frozenset())
     done = {c.planned.cell_id for c in cells if is_done(folder, c.planned)}
-    if rerun == "failed":
-        chosen = [c for c in cells if _failed(folder, c.planned)]
+    if rerun is None:
+        kept, again = list(cells), frozenset[str]()
     else:
-        pattern = "*" if rerun == "all" else rerun
-        chosen = [c for c in cells if fnmatch.fnmatchcase(c.planned.name, pattern)]
-    if not chosen:
-        raise ConfigError(
-            f"sweep.rerun: found {rerun!r}, which fits none of the {len(cells)} "
-            f"{plural(len(cells), 'cell')} of {folder.path}; allowed: failed | all | a "
-            "pattern for their names"
-        )
-    ids = {c.planned.cell_id for c in chosen}
-    kept = [c for c in cells if c.planned.cell_id in ids | done]
+        chosen = {
+            cell.planned.cell_id
+            for cell in cells
+            if is_rerun(cell.planned, rerun)
+            or (rerun == "failed" and state_of(folder, cell.planned).state == "failed")
+        }
+        if not chosen:
+            raise ConfigError(
+                f"sweep.rerun: found {rerun!r}, which fits none of the {len(cells)} "
+                f"{plural(len(cells), 'cell')} of {folder.path}; allowed: failed | all | a "
+                "pattern for their names"
+            )
+        kept = [c for c in cells if c.planned.cell_id in chosen | done]
+        again = frozenset(chosen & done)
     refuse_newer(folder, kept)
-    refuse_untrusted(folder, kept)
-    return Selection(tuple(kept), frozenset(ids & done))
-
-
-def is_done(folder: SweepFolder, planned: PlannedCell) -> bool:
-    """The cell has a result, and it is this cell's."""
-    return folder.cell(planned.name).result_of(planned.cell_id) is not None
+    refuse_untrusted(folder, (c for c in kept if c.planned.cell_id not in done))
+    return Selection(tuple(kept), again)
 
 
 def refuse_newer(folder: SweepFolder, cells: Iterable[Cell]) -> None:
@@ -86,12 +83,15 @@ def refuse_newer(folder: SweepFolder, cells: Iterable[Cell]) -> None:
 
 
 def refuse_untrusted(folder: SweepFolder, cells: Iterable[Cell]) -> None:
-    """Raises :class:`ConfigError` for a checkpoint that others than this user can have written."""
+    """Raises :class:`ConfigError` for a checkpoint that others than this user can have written.
+
+    ``cells`` have no result yet: they would go on from it.
+    """
     for cell in cells:
         checkpoint, path = cell.request.cell.checkpoint, folder.cell(cell.planned.name).path
         if not checkpoint.on or checkpoint.trust or not has_checkpoints(path):
             continue
-        why = None if is_done(folder, cell.planned) else untrusted(path)
+        why = untrusted(path)
         if why is not None:
             raise ConfigError(untrusted_checkpoint(why, CLOSE_IT))
 
@@ -117,13 +117,6 @@ def is_rerun(planned: PlannedCell, rerun: str | None) -> bool:
     return rerun == "all" or fnmatch.fnmatchcase(planned.name, str(rerun))
 
 
-def _failed(folder: SweepFolder, planned: PlannedCell) -> bool:
-    if is_done(folder, planned):
-        return False
-    outcomes = [attempt.outcome for attempt in folder.cell(planned.name).attempts()]
-    return bool(outcomes) and outcomes[-1] == "failed"
-
-
 def planned_repeats(folder: SweepFolder) -> dict[str, int]:
     """``config_id`` to the number of its repeats that the folder's plan holds."""
     if not folder.plan_path.exists():
@@ -135,8 +128,13 @@ def planned_repeats(folder: SweepFolder) -> dict[str, int]:
 
 
 def check_options(sweep: SweepConfig) -> None:
-    """Refuse what makes sense only in a folder that has cells. Raises :class:`ConfigError`."""
+    """Refuse to go on with a sweep that was never begun. Raises :class:`ConfigError`."""
     if sweep.resume is not None:
+        if not SweepFolder(sweep.resume).plan_path.exists():
+            raise ConfigError(
+                f"sweep.resume: found {sweep.resume!r}, which holds no sweep.json; "
+                "allowed: the folder of a sweep that was begun"
+            )
         return
     if sweep.rerun is not None:
         raise ConfigError(
@@ -226,7 +224,10 @@ def refuse_mixing(
     data = _files_of(folder, kept, cells, added) if has_data else None
     now = current_code(added), gpus, data
     sweep = cells[0].request.cell.sweep
-    mixed_with = kept if sweep.rerun in (None, "failed") else _repeats_of(added, kept)
+    configs = {cell.planned.config_id for cell in added}
+    mixed_with = kept
+    if sweep.rerun not in (None, "failed"):
+        mixed_with = [planned for planned in kept if planned.config_id in configs]
     refused = [] if sweep.allow_mixed else differing(folder, mixed_with, *now)
     if refused:
         raise ConfigError(
@@ -235,12 +236,6 @@ def refuse_mixing(
             "again, a new sweep, or sweep.allow_mixed=true"
         )
     return differing(folder, kept, *now)
-
-
-def _repeats_of(cells: Sequence[Cell], among: Iterable[PlannedCell]) -> list[PlannedCell]:
-    """Those of ``among`` that repeat the configuration of one of ``cells``."""
-    configs = {cell.planned.config_id for cell in cells}
-    return [planned for planned in among if planned.config_id in configs]
 
 
 def _kept(folder: SweepFolder, cells: Sequence[Cell], again: Collection[str]) -> list[PlannedCell]:
@@ -264,7 +259,11 @@ def _files_of(
     found: dict[str, dict[str, str]] = {}
     for planned in kept:
         arguments = asked.get(planned.cell_id)
-        paths = _paths(_recorded_arguments(folder, planned) if arguments is None else arguments)
+        if arguments is None:
+            with suppress(RecordError):  # what nobody recorded cannot be compared
+                dataset = folder.cell(planned.name).load_config().get("dataset")
+                arguments = dataset if isinstance(dataset, Mapping) else None
+        paths = _paths(arguments or {})
         told = {name: path for name, path in paths.items() if path in shared}
         key = frozenset(told.items())
         if key not in known:
@@ -273,17 +272,8 @@ def _files_of(
     return found
 
 
-def _recorded_arguments(folder: SweepFolder, planned: PlannedCell) -> Mapping[str, Any]:
-    """Of the data set of a cell that this command does not name; empty where none is on record."""
-    try:
-        dataset = folder.cell(planned.name).load_config().get("dataset")
-    except RecordError:
-        return {}  # what nobody recorded cannot be compared
-    return dataset if isinstance(dataset, Mapping) else {}
-
-
 def _paths(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """What each text among ``arguments`` would mean as a path, however it is spelt."""
+    """Each text among ``arguments`` as a real path, however it is spelt."""
     return {
         name: os.path.realpath(value)
         for name, value in arguments.items()
@@ -291,48 +281,16 @@ def _paths(arguments: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-# What a resumed sweep's command asks for against what its folder has planned.
-#
-# With other choices than before, a command adds cells to a folder and leaves others of it
-# unfinished. Both are said before anything runs, and what has no result then is said again at the
-# end.
-
-
 _NAMED = 5
 """Cells that a line names before it only counts."""
 
 
-@dataclass(frozen=True)
-class LeftCell:
-    """A cell of the folder that nobody asked for."""
-
-    planned: PlannedCell
-    state: str
-    """``done``, how its last try ended, or ``unstarted``."""
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether it was to run and has come to no end."""
-        return self.state in ("interrupted", "unstarted")
-
-
-def left_behind(folder: SweepFolder, asked: Collection[str]) -> tuple[LeftCell, ...]:
-    """The planned cells of ``folder`` whose ids are not ``asked``. Raises RecordError."""
+def left_behind(folder: SweepFolder, asked: Collection[str]) -> list[tuple[PlannedCell, State]]:
+    """Planned cells of ``folder`` whose ids are not ``asked``, each with its state."""
     if not folder.plan_path.exists():
-        return ()
+        return []
     others = [p for p in folder.load_plan().cells if p.cell_id not in asked]
-    return tuple(LeftCell(p, _state(folder, p)) for p in others)
-
-
-def _state(folder: SweepFolder, planned: PlannedCell) -> str:
-    cell = folder.cell(planned.name)
-    if is_done(folder, planned):
-        return "done"
-    outcomes = [attempt.outcome for attempt in cell.attempts()]
-    if outcomes:
-        return str(outcomes[-1])
-    # Where the whole sweep was killed, nobody was left to write down how the try ended.
-    return "interrupted" if cell.load_running() is not None else "unstarted"
+    return [(planned, state_of(folder, planned).state) for planned in others]
 
 
 def differences(folder: SweepFolder, cells: Sequence[Cell], staged: bool) -> Iterator[str]:
@@ -351,14 +309,14 @@ def differences(folder: SweepFolder, cells: Sequence[Cell], staged: bool) -> Ite
         yield f"new to {folder.path.name}: {len(new)} of {total}: {_names(new)}"
     others = left_behind(folder, asked)
     if staged:
-        others = tuple(o for o in others if not _follows(folder.cell(o.planned.name)))
+        others = [(p, state) for p, state in others if not _follows(folder.cell(p.name))]
     if others:
-        counts = Counter(_words(other) for other in others)
+        counts = Counter(_words(state) for _, state in others)
         found = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
         total = f"{len(others)} {plural(len(others), 'cell')}"
         yield f"not asked for: {total} of {folder.path.name} ({found})"
     for state in ("interrupted", "failed"):
-        named = [other.planned.name for other in others if other.state == state]
+        named = [planned.name for planned, found_in in others if found_in == state]
         if named:
             yield f"{state} and not asked for: {_names(named)}"
 
@@ -367,8 +325,8 @@ def _follows(cell: CellFolder) -> bool:
     return load_decision(cell.path) is not None or load_batch_search(cell.path) is not None
 
 
-def _words(other: LeftCell) -> str:
-    return "never begun" if other.state == "unstarted" else other.state
+def _words(state: State) -> str:
+    return "never begun" if state == "waiting" else state
 
 
 def _names(names: Sequence[str]) -> str:
@@ -377,9 +335,11 @@ def _names(names: Sequence[str]) -> str:
 
 
 def unfinished(folder: SweepFolder, asked: Collection[str]) -> tuple[str, ...]:
-    """What ``folder`` still has to finish although it was not ``asked`` for, with the overrides
-    that do; empty where nothing is left."""
-    left = [other for other in left_behind(folder, asked) if other.unfinished]
+    """Lines on cells of ``folder`` without a result that were not ``asked`` for.
+
+    They name the overrides that finish them; empty where nothing is left.
+    """
+    left = [other for other in left_behind(folder, asked) if other[1] in UNFINISHED]
     if not left:
         return ()
     lines = [
@@ -387,9 +347,9 @@ def unfinished(folder: SweepFolder, asked: Collection[str]) -> tuple[str, ...]:
         f"did not ask for {'has' if len(left) == 1 else 'have'} no result; finish each with "
         "sweep.resume and what it was planned with:"
     ]
-    for other in left[:_NAMED]:
-        given = " ".join(other.planned.overrides) or "no override"
-        lines.append(f"  {other.planned.name} ({_words(other)}): {given}")
+    for planned, state in left[:_NAMED]:
+        given = " ".join(planned.overrides) or "no override"
+        lines.append(f"  {planned.name} ({_words(state)}): {given}")
     if len(left) > _NAMED:
         lines.append(f"  and {len(left) - _NAMED} more: scalewise status {folder.path}")
     return tuple(lines)

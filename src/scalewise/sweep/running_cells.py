@@ -1,14 +1,13 @@
-"""A cell that runs on this host: its supervisor, as the sweep sees it."""
+"""A cell that runs on this host: how it starts, what its supervisor is told, how it ends."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -22,8 +21,6 @@ from scalewise.records import (
     DeviceInfo,
     RankSummary,
     RecordError,
-    StepSeries,
-    SweepFolder,
     data_shards_of,
     last_metrics,
     read_steps,
@@ -31,148 +28,6 @@ from scalewise.records import (
 from scalewise.supervisor import Job, Origin, Outcome, Settings, supervisor_command
 from scalewise.sweep.fork_server import ForkedSupervisor, WarmServer
 from scalewise.sweep.plan import Cell
-
-# What to change in a cell that ran out of memory. Torch-free.
-
-
-_WHOLE_MODELS = ("single", "ddp")
-"""Strategies under which every device holds the whole model."""
-
-
-MORE_FOR_THE_JOB = "to ask SLURM for more of the host's: a larger hydra.launcher.mem_gb_per_device"
-"""Of a job that ran out of its host's memory."""
-
-
-def memory_advice(cell: CellConfig, world_size: int) -> str:
-    """Settings that need less memory, in words, those that cost least first; empty for none."""
-    if cell.workload != "train":
-        return ""
-    remedies = [*_smaller_batches(cell, world_size)]
-    if cell.precision.name in ("fp32", "tf32"):
-        remedies.append("precision=bf16-mixed")
-    if not cell.execution.activation_checkpointing:
-        remedies.append("execution.activation_checkpointing=true (for a model of repeated blocks)")
-    if cell.strategy.kind in _WHOLE_MODELS:
-        remedies.append("strategy=fsdp (divides parameters and optimizer over the devices)")
-    return "what needs less memory: " + ", ".join(remedies) if remedies else ""
-
-
-def _smaller_batches(cell: CellConfig, world_size: int) -> list[str]:
-    """Ways to feed fewer samples at once; none where a device has a single one already."""
-    each = cell.per_device_batch_size(world_size)
-    if each == 1 or cell.batch_size == "auto":
-        return []
-    remedies = [f"a smaller batch_size ({cell.batch_size} now, {each} a device)"]
-    if each % 2 == 0 and cell.batch_size % 2 == 0:
-        batches = 2 * cell.accumulate_grad_batches
-        half = f"batch_size={cell.batch_size // 2} accumulate_grad_batches={batches}"
-        remedies = [f"{half} (as many samples a step, {each // 2} at once on a device)"]
-    if cell.strategy.kind in _WHOLE_MODELS:
-        remedies.append("batch_size=auto (searches the largest that fits)")
-    return remedies
-
-
-# What the starter of a supervisor tells it of the cell's configuration.
-
-
-def settings_of(cell: CellConfig, world_size: int) -> Settings:
-    """What a supervisor needs of ``cell``, trained by ``world_size`` ranks."""
-    try:
-        sizes = (cell.per_device_batch_size(world_size), cell.global_batch_size(world_size))
-        advice = memory_advice(cell, world_size)
-    except ConfigError:  # every rank meets it again, and its word is recorded
-        sizes, advice = None, ""
-    environment = {
-        **cell.hardware.nccl_environment(),
-        **cell.execution.rank_environment(world_size),
-    }
-    if cell.deterministic:
-        # cuBLAS is deterministic only with a fixed workspace, and reads this when it starts.
-        environment["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-    sweep = cell.sweep
-    return Settings(
-        workload=cell.workload,
-        strategy=cell.strategy.name,
-        scaling=cell.scaling,
-        one_model=cell.strategy.ONE_MODEL,
-        batch_sizes=sizes,
-        environment=environment,
-        timeout_s=sweep.timeout_s,
-        hang_timeout_s=sweep.hang_timeout_s,
-        start_timeout_s=sweep.start_timeout_s,
-        collective_timeout_s=sweep.collective_timeout_s,
-        grace_s=sweep.grace_s,
-        wrap=sweep.wrap,
-        sample_every_s=cell.monitor.interval_s if cell.monitor.devices else None,
-        checkpoints=cell.checkpoint.on,
-        keep_checkpoints=cell.checkpoint.keep,
-        allow_mixed=sweep.allow_mixed,
-        dataset_arguments=_texts(cell),
-        memory_advice=advice,
-    )
-
-
-def _texts(cell: CellConfig) -> dict[str, str]:
-    """Arguments of the dataset that may name a file."""
-    return {k: v for k, v in cell.dataset.arguments.items() if isinstance(v, str)}
-
-
-# What a finished cell is worth, read from its records.
-
-
-def throughput_of(folder: CellFolder, ranks: Sequence[RankSummary]) -> float | None:
-    """Global samples/s of a run; None where its records do not carry it."""
-    from scalewise.analysis import NotMeasuredError
-
-    try:
-        series = [read_steps(folder.steps_path(rank), rank) for rank in range(len(ranks))]
-        return throughput_from(series, ranks)
-    except (RecordError, NotMeasuredError):
-        return None
-
-
-def throughput_from(series: Sequence[StepSeries], ranks: Sequence[RankSummary]) -> float:
-    """Global samples/s of a run, by the steps of its ranks.
-
-    Raises analysis' NotMeasuredError where they do not carry it.
-    """
-    from scalewise.analysis import measure_throughput
-
-    return measure_throughput(series, len(ranks), data_shards_of(ranks)).global_samples_per_s
-
-
-def done(folder: CellFolder, cell_id: str, objective: str, told_before: bool) -> Outcome:
-    """The outcome of a cell that is done: what its records say it is worth.
-
-    Args:
-        objective: the name of what its sweeper asked for.
-        told_before: by an earlier run of the sweep, which said already what could not be measured.
-    """
-    result = folder.result_of(cell_id)
-    if result is None:
-        return Outcome("done", "its result cannot be read")
-    wants_rate = objective == "global_samples_per_s"
-    rate = None if told_before and not wants_rate else throughput_of(folder, result.ranks)
-    if not wants_rate:
-        value = last_metrics(result.ranks).get(objective)
-        missing = _unmeasured(objective, result.ranks)
-    else:
-        from scalewise.analysis import invalid_ranks
-
-        # The fastest of a search must not be the one that left out the work.
-        invalid = next(invalid_ranks(result.ranks), None)
-        value = None if invalid else rate
-        why = f"as {invalid.reason}" if invalid else "the steps carry none"
-        missing = f"sweep.objective: no global_samples_per_s, {why}"
-    return Outcome("done", "" if told_before or value is not None else missing, value, rate)
-
-
-def _unmeasured(objective: str, ranks: Sequence[RankSummary]) -> str:
-    measured = [name for name, value in ranks[0].metrics.items() if value is not None]
-    allowed = ", ".join([*sorted(measured), "global_samples_per_s"])
-    return (
-        f"sweep.objective: found {objective!r}, which this cell did not measure; allowed: {allowed}"
-    )
 
 
 @dataclass
@@ -183,6 +38,7 @@ class RunningCell:
     folder: CellFolder
     lease: Lease
     process: subprocess.Popen[bytes] | ForkedSupervisor
+    sampler: DeviceSampler | None = None
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -207,7 +63,7 @@ class RunningCell:
     def take_answer(self) -> Outcome | None:
         """How it ended, once its supervisor has; None if that died without an answer.
 
-        Whoever is left of the cell's processes is killed.
+        Processes that are left of the cell are killed.
         """
         assert self.process.stdout is not None and self.process.stdin is not None
         answer = self.process.stdout.read()
@@ -215,12 +71,11 @@ class RunningCell:
         self.process.stdout.close()
         with contextlib.suppress(BrokenPipeError):  # a job line that was never read
             self.process.stdin.close()
-        # Its session is its own: whoever is still in it is an orphan of this cell.
-        end_orphans(self.process.pid)
+        self._clean_up()
         return Outcome.from_line(answer) if answer.endswith(b"\n") else None
 
     def how_it_died(self) -> tuple[str, list[str]]:
-        """Of a supervisor without an answer: one line, and the last lines it wrote."""
+        """One line on a supervisor without an answer, and the last lines it wrote."""
         code = self.process.wait()
         how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
         message = f"the supervisor was {how}" if code < 0 else f"the supervisor {how}"
@@ -236,7 +91,13 @@ class RunningCell:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        self._clean_up()
+
+    def _clean_up(self) -> None:
+        # Its session is its own: whoever is still in it is an orphan of this cell.
         end_orphans(self.process.pid)
+        if self.sampler is not None:
+            self.sampler.stop()
 
 
 def start(
@@ -289,34 +150,24 @@ def _spawned(errors: Path, locks: tuple[int, ...]) -> subprocess.Popen[bytes]:
         )
 
 
-# The devices of a local sweep's cells, sampled by the sweep's own process while they run.
-#
-# When that process dies, its supervisors end their cells: nobody has to take over.
+def start_sampler(
+    config: CellConfig, folder: CellFolder, slots: Sequence[DeviceInfo]
+) -> DeviceSampler | None:
+    """Sample the devices of a cell in this process; None where the cell wants no samples.
 
-
-class Sampling:
-    """A sampler for each cell that runs."""
-
-    def __init__(self) -> None:
-        self._samplers: dict[str, DeviceSampler] = {}
-
-    def begin(self, cell: Cell, folder: CellFolder, slots: Sequence[DeviceInfo]) -> None:
-        """Call it before the cell's supervisor starts, to tell its ranks from an earlier try's."""
-        config = cell.request.cell
-        if config.monitor.devices:
-            sampler = self._samplers[cell.planned.name] = DeviceSampler(
-                folder,
-                {slot.uuid: rank for rank, slot in enumerate(slots) if slot.uuid},
-                _trainers_of(folder, is_wrapped=config.sweep.wrap is not None),
-                config.monitor.interval_s,
-            )
-            sampler.start()
-
-    def end(self, cell: Cell) -> None:
-        """Its ranks have ended: take a last sample and close its record."""
-        sampler = self._samplers.pop(cell.planned.name, None)
-        if sampler is not None:
-            sampler.stop()
+    Call it before the cell's supervisor starts, to tell its ranks from an earlier try's. When
+    this process dies, its supervisors end their cells: nobody has to take over.
+    """
+    if not config.monitor.devices:
+        return None
+    sampler = DeviceSampler(
+        folder,
+        {slot.uuid: rank for rank, slot in enumerate(slots) if slot.uuid},
+        _trainers_of(folder, is_wrapped=config.sweep.wrap is not None),
+        config.monitor.interval_s,
+    )
+    sampler.start()
+    return sampler
 
 
 def _trainers_of(folder: CellFolder, *, is_wrapped: bool) -> Callable[[], Mapping[int, int] | None]:
@@ -340,9 +191,6 @@ def _trainers_of(folder: CellFolder, *, is_wrapped: bool) -> Callable[[], Mappin
     return trainers
 
 
-# Ends that no supervisor of a cell wrote down: it was lost, never began, or found no room.
-
-
 def attempt_until_now(
     folder: CellFolder,
     outcome: Literal["failed", "skipped", "interrupted"],
@@ -361,33 +209,120 @@ def attempt_until_now(
     return Attempt(number, outcome, cause, message, None, None, tuple(lines), begin, now)
 
 
-def is_gone(folder: SweepFolder) -> bool:
-    """Whether the folder of a sweep that runs is not where it was: it held its lock."""
-    return not folder.lock_path.exists()
+def throughput_of(folder: CellFolder, ranks: Sequence[RankSummary]) -> float | None:
+    """Global samples/s of a run; None where its records do not carry it."""
+    from scalewise.analysis import NotMeasuredError, measure_throughput
 
-
-def gone(folder: SweepFolder) -> FileNotFoundError:
-    """What to raise then."""
-    what = "the sweep's folder is gone: deleted or moved while the sweep ran"
-    return FileNotFoundError(errno.ENOENT, what, str(folder.path))
-
-
-def record_failure(
-    folder: SweepFolder, cell: Cell, outcome: Outcome, seconds: float | None
-) -> Outcome:
-    """Write down what ended a cell, now that its ranks are gone; as it is where that fails again.
-
-    The disk may have room by then, and a cell's folder that was deleted is made anew. Raises
-    FileNotFoundError where the sweep's own is gone.
-    """
-    if is_gone(folder):
-        raise gone(folder)
-    own = folder.cell(cell.planned.name)
-    began_at = time.time() - (seconds or 0.0)
-    attempt = attempt_until_now(own, "failed", "supervisor", outcome.message, (), began_at)
     try:
-        own.save_config(cell.request.plain)
-        own.save_attempt(attempt)
-    except OSError:
-        return outcome  # the last lines of the command say what no record does
-    return replace(outcome, is_recorded=True)
+        series = [read_steps(folder.steps_path(rank), rank) for rank in range(len(ranks))]
+        measured = measure_throughput(series, len(ranks), data_shards_of(ranks))
+    except (RecordError, NotMeasuredError):
+        return None
+    return measured.global_samples_per_s
+
+
+def done(folder: CellFolder, cell_id: str, objective: str, told_before: bool) -> Outcome:
+    """The outcome of a cell that is done: what its records say it is worth.
+
+    Args:
+        objective: the name of what its sweeper asked for.
+        told_before: by an earlier run of the sweep, which said already what could not be measured.
+    """
+    result = folder.result_of(cell_id)
+    if result is None:
+        return Outcome("done", "its result cannot be read")
+    wants_rate = objective == "global_samples_per_s"
+    rate = None if told_before and not wants_rate else throughput_of(folder, result.ranks)
+    if not wants_rate:
+        value = last_metrics(result.ranks).get(objective)
+        missing = _unmeasured(objective, result.ranks)
+    else:
+        from scalewise.analysis import invalid_ranks
+
+        # The fastest of a search must not be the one that left out the work.
+        invalid = next(invalid_ranks(result.ranks), None)
+        value = None if invalid else rate
+        why = f"as {invalid.reason}" if invalid else "the steps carry none"
+        missing = f"sweep.objective: no global_samples_per_s, {why}"
+    return Outcome("done", "" if told_before or value is not None else missing, value, rate)
+
+
+def _unmeasured(objective: str, ranks: Sequence[RankSummary]) -> str:
+    measured = [name for name, value in ranks[0].metrics.items() if value is not None]
+    allowed = ", ".join([*sorted(measured), "global_samples_per_s"])
+    return (
+        f"sweep.objective: found {objective!r}, which this cell did not measure; allowed: {allowed}"
+    )
+
+
+def settings_of(cell: CellConfig, world_size: int) -> Settings:
+    """The settings of ``cell`` that its supervisor needs, for ``world_size`` ranks."""
+    try:
+        sizes = (cell.per_device_batch_size(world_size), cell.global_batch_size(world_size))
+        advice = memory_advice(cell, world_size)
+    except ConfigError:  # every rank meets it again, and its word is recorded
+        sizes, advice = None, ""
+    environment = {
+        **cell.hardware.nccl_environment(),
+        **cell.execution.rank_environment(world_size),
+    }
+    if cell.deterministic:
+        # cuBLAS is deterministic only with a fixed workspace, and reads this when it starts.
+        environment["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    sweep = cell.sweep
+    return Settings(
+        workload=cell.workload,
+        strategy=cell.strategy.name,
+        scaling=cell.scaling,
+        one_model=cell.strategy.ONE_MODEL,
+        batch_sizes=sizes,
+        environment=environment,
+        timeout_s=sweep.timeout_s,
+        hang_timeout_s=sweep.hang_timeout_s,
+        start_timeout_s=sweep.start_timeout_s,
+        collective_timeout_s=sweep.collective_timeout_s,
+        grace_s=sweep.grace_s,
+        wrap=sweep.wrap,
+        sample_every_s=cell.monitor.interval_s if cell.monitor.devices else None,
+        checkpoints=cell.checkpoint.on,
+        keep_checkpoints=cell.checkpoint.keep,
+        allow_mixed=sweep.allow_mixed,
+        # Those that may name a file.
+        dataset_arguments={k: v for k, v in cell.dataset.arguments.items() if isinstance(v, str)},
+        memory_advice=advice,
+    )
+
+
+_WHOLE_MODELS = ("single", "ddp")
+"""Strategies under which every device holds the whole model."""
+MORE_FOR_THE_JOB = "to ask SLURM for more of the host's: a larger hydra.launcher.mem_gb_per_device"
+"""Advice for a job that ran out of its host's memory."""
+
+
+def memory_advice(cell: CellConfig, world_size: int) -> str:
+    """Settings that need less memory, in words, those that cost least first; empty for none."""
+    if cell.workload != "train":
+        return ""
+    remedies = [*_smaller_batches(cell, world_size)]
+    if cell.precision.name in ("fp32", "tf32"):
+        remedies.append("precision=bf16-mixed")
+    if not cell.execution.activation_checkpointing:
+        remedies.append("execution.activation_checkpointing=true (for a model of repeated blocks)")
+    if cell.strategy.kind in _WHOLE_MODELS:
+        remedies.append("strategy=fsdp (divides parameters and optimizer over the devices)")
+    return "what needs less memory: " + ", ".join(remedies) if remedies else ""
+
+
+def _smaller_batches(cell: CellConfig, world_size: int) -> list[str]:
+    """Ways to feed fewer samples at once; none where a device has a single one already."""
+    each = cell.per_device_batch_size(world_size)
+    if each == 1 or cell.batch_size == "auto":
+        return []
+    remedies = [f"a smaller batch_size ({cell.batch_size} now, {each} a device)"]
+    if each % 2 == 0 and cell.batch_size % 2 == 0:
+        batches = 2 * cell.accumulate_grad_batches
+        half = f"batch_size={cell.batch_size // 2} accumulate_grad_batches={batches}"
+        remedies = [f"{half} (as many samples a step, {each // 2} at once on a device)"]
+    if cell.strategy.kind in _WHOLE_MODELS:
+        remedies.append("batch_size=auto (searches the largest that fits)")
+    return remedies

@@ -1,4 +1,4 @@
-"""Which cells of mixed width to start next on the slots of a host: pure functions.
+"""Chooses the cells of mixed width to start next on the devices of a host.
 
 The decision is taken anew whenever a cell starts or ends, from what each cell is expected to take:
 the cell with the most device-time first, and whatever still fits beside it. Searching over orders
@@ -62,12 +62,6 @@ def _in_order(waiting: Sequence[Waiting]) -> list[Waiting]:
     return sorted(waiting, key=rank)
 
 
-# The cells of this host that wait for their turn, and whose turn it is.
-#
-# Cells that could want the same devices stand in one queue. Those of other devices, of another
-# kind of GPU say, stand in another, and none waits for the other.
-
-
 @dataclass(frozen=True)
 class Turn:
     """A cell that waits."""
@@ -84,13 +78,16 @@ class Queue:
     turns: tuple[Turn, ...]
     """In the order of the plan."""
     units: frozenset[str]
-    """What the devices of any of them are made of."""
+    """Units of the devices of any of them."""
     slots: int
     """Devices of all of them together."""
 
 
 def queues(turns: Sequence[Turn], usable: Callable[[Turn], Sequence[DeviceInfo]]) -> list[Queue]:
-    """Turns whose devices touch, directly or by a third, are in one queue."""
+    """Divide turns so that those whose devices touch, directly or by a third, are in one queue.
+
+    Those of other devices, of another kind of GPU say, never wait for them.
+    """
     of_devices: dict[tuple[DeviceInfo, ...], list[Turn]] = {}
     for turn in turns:
         of_devices.setdefault(tuple(usable(turn)), []).append(turn)
@@ -101,7 +98,7 @@ def queues(turns: Sequence[Turn], usable: Callable[[Turn], Sequence[DeviceInfo]]
         touching = [queue for queue in found if queue.units & gpus]
         together = [*own, *(turn for queue in touching for turn in queue.turns)]
         everything = gpus.union(*(queue.units for queue in touching))
-        # Each GPU is one unit. Of a CPU, profiles may make devices of other sizes.
+        # Each GPU is one unit; profiles may divide a CPU into devices of other sizes.
         count = max([len(devices), *(queue.slots for queue in touching)])
         slots = len(everything) if any(device.uuid for device in devices) else count
         ordered = tuple(sorted(together, key=lambda turn: place[id(turn)]))
@@ -161,11 +158,8 @@ def remaining_of(
     return Remaining(cell.planned.config_id, width, age_s, left_s)
 
 
-# How long a cell waits for devices that others have: ``sweep.foreign_processes``.
-
-
 class DeviceWait:
-    """Decides about a cell whose devices could not be leased.
+    """Decides about a cell whose devices others have, by ``sweep.foreign_processes``.
 
     Args:
         note: told once what is waited for.

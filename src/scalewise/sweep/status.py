@@ -1,4 +1,4 @@
-"""Where a sweep stands, read from its folder alone: it need not be running, nor on this host."""
+"""Reads how far a sweep is from its folder alone: it need not run, nor on this host."""
 
 from __future__ import annotations
 
@@ -8,32 +8,21 @@ import time
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from scalewise.records import (
-    ALIVE_S,
     CellFolder,
     CellResult,
     PlannedCell,
     QuarantinedDevice,
     RecordError,
-    RunningAttempt,
     SweepFolder,
+    data_shards_of,
     load_quarantine,
     read_latest_sample,
 )
+from scalewise.sweep.cell_state import UNFINISHED, CellState, State, cell_state
 from scalewise.sweep.display import progress_of
 from scalewise.sweep.progress import Durations, Remaining
-from scalewise.sweep.running_cells import throughput_from
-
-# Where one cell stands, read from its folder alone.
-
-
-State = Literal["done", "running", "failed", "skipped", "interrupted", "waiting"]
-
-
-UNFINISHED = ("running", "waiting", "interrupted")
-"""States of cells that the sweep, or its resumption, still runs."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +48,11 @@ class CellStatus:
     step: int | None = None
     total_steps: int | None = None
     global_samples_per_s: float | None = None
-    """Of a done cell: measured, warm-up excluded. Of a running one: since training began."""
+    """Measured without warm-up for a done cell; since training began for a running one."""
     elapsed_s: float | None = None
-    """Of a done cell: what it took."""
+    """Seconds that a done cell took, or a running one has run."""
     seconds_left: float | None = None
-    """Of a running cell, until its last step at its present pace."""
+    """Seconds until the last step of a running cell at its present pace."""
     memory: tuple[MemoryInUse, ...] = ()
     message: str = ""
     """Why there is no result."""
@@ -71,9 +60,9 @@ class CellStatus:
     """What the step records of a done cell lack: its samples/s are in doubt, or not shown. Of a
     cell that may run: why nobody can tell."""
     swept: str = ""
-    """What tells it from cells of the same name but for the repeat, e.g. ``lr=0.1``."""
+    """Overrides that tell it from cells of the same name but for the repeat, e.g. ``lr=0.1``."""
     raised_at: str | None = None
-    """Of a failed cell: ``file:line`` that raised."""
+    """``file:line`` that raised, for a failed cell."""
     log: str | None = None
     """Standard error of the rank that failed first."""
 
@@ -81,12 +70,11 @@ class CellStatus:
 def read_cell(
     planned: PlannedCell, folder: CellFolder, now: float
 ) -> tuple[CellStatus, CellResult | None]:
-    """The state of a cell at the Unix time ``now``, and its result where it is done."""
-    try:
-        result = folder.load_result_of(planned.cell_id)
-    except RecordError as error:
-        return _without_result(planned, folder, now, str(error)), None
-    return _with_result(planned, folder, result), result
+    """The status of a cell at the Unix time ``now``, and its result where it is done."""
+    found = cell_state(folder, planned.cell_id, now)
+    if found.result is not None:
+        return _with_result(planned, folder, found.result), found.result
+    return _without_result(planned, folder, found, now), None
 
 
 def _with_result(planned: PlannedCell, folder: CellFolder, result: CellResult) -> CellStatus:
@@ -110,14 +98,15 @@ def _with_result(planned: PlannedCell, folder: CellFolder, result: CellResult) -
 
 def _measured(folder: CellFolder, result: CellResult) -> tuple[float | None, str]:
     """Global samples/s, and why a cell that took steps has none, or a doubtful one."""
-    from scalewise.analysis import NotMeasuredError, read_rank_steps
+    from scalewise.analysis import NotMeasuredError, measure_throughput, read_rank_steps
 
     # The same reading and the same words as those of a report.
     faults: list[str] = []
     series = read_rank_steps(folder, result, faults)
     told = "; ".join(fault.replace(f"{folder.path}/", "") for fault in faults)
     try:
-        rate = throughput_from(series, result.ranks)
+        shards = data_shards_of(result.ranks)
+        rate = measure_throughput(series, len(result.ranks), shards).global_samples_per_s
     except NotMeasuredError as error:
         stepped = any(rank.step_rows for rank in result.ranks)
         return None, f"samples/s are not known: {told or error}" if stepped else told
@@ -125,82 +114,39 @@ def _measured(folder: CellFolder, result: CellResult) -> tuple[float | None, str
 
 
 def _without_result(
-    planned: PlannedCell, folder: CellFolder, now: float, unread: str
+    planned: PlannedCell, folder: CellFolder, found: CellState, now: float
 ) -> CellStatus:
-    """``unread`` says why there is no result to read."""
     from scalewise.analysis import blame_last
 
-    beat = folder.last_beat()
-    attempt, problem = None, ""
-    try:
-        attempt = folder.read_running() if beat is not None else None
-    except RecordError as error:
-        problem = str(error).removeprefix(f"{folder.path}/")
-    if beat is not None and attempt is not None and now - beat < ALIVE_S:
-        return _under_way(planned, folder, attempt, now)
-    cell = CellStatus(
-        planned.name,
-        planned.cell_id,
-        planned.config_id,
-        "waiting",
-        planned.devices,
-        problem=problem,
-    )
-    if attempt is not None:
-        why = "its processes are gone, and nobody recorded why"
-        return _as_far_as_it_came(replace(cell, message=why), folder, len(attempt.devices))
-    if folder.has_result_file():
-        torn = unread.removeprefix(f"{folder.path}/")
-        why = f"it ended, but its result cannot be used: {torn}"
-        return _as_far_as_it_came(replace(cell, message=why), folder, planned.devices or 0)
-    attempts = tuple(folder.attempts())
-    if not attempts:
-        return cell
-    found = blame_last(folder.path, attempts)
-    return replace(
-        cell,
-        state=attempts[-1].outcome,
-        message=attempts[-1].message,
-        raised_at=found.at,
-        log=None if found.log is None else str(found.log),
-    )
-
-
-def _as_far_as_it_came(cell: CellStatus, folder: CellFolder, width: int) -> CellStatus:
-    """A cell that began and has to run again, with what is known of its last try."""
-    progress = progress_of(cell.name, folder, width) if width else None
-    known = progress is not None and progress.step > 0
-    return replace(
-        cell,
-        state="interrupted",
-        step=progress.step if progress is not None and known else None,
-        total_steps=progress.total_steps if progress is not None and known else None,
-        memory=_memory(folder),
-    )
-
-
-def _under_way(
-    planned: PlannedCell, folder: CellFolder, attempt: RunningAttempt, now: float
-) -> CellStatus:
-    width = len(attempt.devices)
-    progress = progress_of(planned.name, folder, width)
+    devices = planned.devices if found.running is None else len(found.running.devices)
+    has_run = found.state in ("running", "interrupted")
+    progress = progress_of(planned.name, folder, devices) if has_run and devices else None
+    going = progress if found.state == "running" else None
+    if progress is not None and going is None and progress.step == 0:
+        progress = None
+    started_at = found.running.started_at if found.running and going else None
+    blame = blame_last(folder.path, found.attempts)
     return CellStatus(
         planned.name,
         planned.cell_id,
         planned.config_id,
-        "running",
-        width,
-        step=progress.step,
-        total_steps=progress.total_steps,
-        global_samples_per_s=progress.global_samples_per_s,
-        elapsed_s=now - attempt.started_at,
-        seconds_left=progress.seconds_left,
-        memory=_memory(folder),
+        found.state,
+        devices,
+        step=progress.step if progress else None,
+        total_steps=progress.total_steps if progress else None,
+        global_samples_per_s=going.global_samples_per_s if going else None,
+        elapsed_s=None if started_at is None else now - started_at,
+        seconds_left=going.seconds_left if going else None,
+        memory=_memory(folder) if has_run else (),
+        message=found.message,
+        problem=found.problem,
+        raised_at=blame.at,
+        log=None if blame.log is None else str(blame.log),
     )
 
 
 def _memory(folder: CellFolder) -> tuple[MemoryInUse, ...]:
-    """Of every device of the cell, in the order of their names; empty where none was sampled."""
+    """Memory of every device, in the order of their names; empty where none was sampled."""
     found: list[MemoryInUse] = []
     for path in folder.device_series_paths():
         try:
@@ -235,7 +181,7 @@ class SweepStatus:
     held: bool = False
     """Whether a process of this host runs the sweep, be it between two cells."""
     problems: tuple[str, ...] = ()
-    """What of the folder could not be read."""
+    """Files of the folder that could not be read, each with why."""
 
     @property
     def running(self) -> bool:
@@ -274,8 +220,17 @@ class StatusReader:
             if cell.state == "done":
                 durations.add(cell.config_id, self._done[cell.cell_id][1].took_s)
         widest = plan.slots or max((c.devices or 1 for c in cells), default=1)
-        left = [_remaining(c, widest) for c in cells if c.state in UNFINISHED]
-        quarantined, problems = _quarantined(self.sweep.path)
+        left = [
+            Remaining(c.config_id, c.devices or widest, c.elapsed_s, c.seconds_left)
+            for c in cells
+            if c.state in UNFINISHED
+        ]
+        quarantined: tuple[QuarantinedDevice, ...] = ()
+        problems: tuple[str, ...] = ()
+        try:
+            quarantined = load_quarantine(self.sweep.path).devices
+        except RecordError as error:
+            problems = (f"which devices are quarantined is not known: {error}",)
         return SweepStatus(
             str(self.sweep.path),
             now,
@@ -296,14 +251,6 @@ class StatusReader:
         return status
 
 
-def _quarantined(sweep: Path) -> tuple[tuple[QuarantinedDevice, ...], tuple[str, ...]]:
-    """What was put aside, and why that cannot be told where its file is damaged."""
-    try:
-        return load_quarantine(sweep).devices, ()
-    except RecordError as error:
-        return (), (f"which devices are quarantined is not known: {error}",)
-
-
 def is_held(lock: Path) -> bool:
     """Whether a process has the lock of a sweep's folder; False where that cannot be asked.
 
@@ -322,10 +269,3 @@ def is_held(lock: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
-
-
-def _remaining(cell: CellStatus, slots: int) -> Remaining:
-    width = cell.devices or slots
-    if cell.state != "running":
-        return Remaining(cell.config_id, width)
-    return Remaining(cell.config_id, width, cell.elapsed_s, cell.seconds_left)

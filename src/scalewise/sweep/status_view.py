@@ -17,16 +17,15 @@ from rich.text import Text
 
 from scalewise.host import open_console, plural
 from scalewise.records import RecordError, to_plain
+from scalewise.sweep.cell_state import UNFINISHED
 from scalewise.sweep.display import duration, left_words
-from scalewise.sweep.status import UNFINISHED, CellStatus, StatusReader, SweepStatus
+from scalewise.sweep.status import CellStatus, StatusReader, SweepStatus
 
 if TYPE_CHECKING:
     from scalewise.analysis import Fate
 
 
 _STYLES = {"done": "green", "failed": "red", "running": "bold", "waiting": "dim"}
-
-
 _COLUMNS: Final[tuple[tuple[str, JustifyMethod], ...]] = (
     ("cell", "left"),
     ("state", "left"),
@@ -37,12 +36,8 @@ _COLUMNS: Final[tuple[tuple[str, JustifyMethod], ...]] = (
     ("left", "right"),
     ("memory (MiB)", "left"),
 )
-
-
 _MOST_DEVICES = 4
 """Devices of a cell whose memory is shown one by one."""
-
-
 _SHOWN = 60
 """Rows of the table; of more cells, those that are neither done nor waiting come first."""
 
@@ -127,10 +122,10 @@ def render(status: SweepStatus, *, whole_lines: bool = False) -> RenderableType:
     more = f" ({hidden} not shown)" if hidden else ""
     cells = f"{len(status.cells)} {plural(len(status.cells), 'cell')}"
     summary = f"{cells}: {counts}{more}\n{estimate_line(status)}"
+    problems = [f"{cell.name}: {cell.problem}" for cell in status.cells if cell.problem]
     lines = [
         *(_line(text, "red", whole_lines) for text in fate_lines(_fates(status.cells))),
-        *(_line(text, "yellow", whole_lines) for text in _problem_lines(status.cells)),
-        *(_line(text, "yellow", whole_lines) for text in status.problems),
+        *(_line(text, "yellow", whole_lines) for text in [*problems, *status.problems]),
         *(_line(f"quarantined: {device}", "red", whole_lines) for device in status.quarantined),
     ]
     return Group(table, *lines, Text(summary, style="bold"))
@@ -141,7 +136,7 @@ def _line(text: str, style: str, whole: bool) -> Text:
 
 
 def _fates(cells: Sequence[CellStatus]) -> list[Fate]:
-    """Of cells that have ended without a result."""
+    """Why cells have ended without a result."""
     from scalewise.analysis import Blame, Fate
 
     return [
@@ -154,10 +149,6 @@ def _fates(cells: Sequence[CellStatus]) -> list[Fate]:
         for cell in cells
         if cell.message
     ]
-
-
-def _problem_lines(cells: Sequence[CellStatus]) -> list[str]:
-    return [f"{cell.name}: {cell.problem}" for cell in cells if cell.problem]
 
 
 def _worth_showing(cells: Sequence[CellStatus]) -> list[CellStatus]:

@@ -1,4 +1,4 @@
-"""What one rank runs: load the saved configuration, train, record. No Hydra here.
+"""The program of one rank: load the saved configuration, train, record. No Hydra here.
 
     python -m scalewise.sweep.worker <cell folder>
 
@@ -16,7 +16,7 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from scalewise.host import (
     ENV_INHERITED,
@@ -27,7 +27,7 @@ from scalewise.host import (
     keep_from_children,
     usable_cores,
 )
-from scalewise.records import CellFolder, DeviceInfo, RankError
+from scalewise.records import CellFolder, DeviceInfo, RankError, build
 from scalewise.train import cause_of, failure_kind, failure_line, import_training
 
 if TYPE_CHECKING:
@@ -35,24 +35,12 @@ if TYPE_CHECKING:
 
 
 EXIT_FAILED = 1
-
-
 EXIT_CONFIG_ERROR = 2
-
-
 ENV_DEVICE = "SCALEWISE_DEVICE"
 """This rank's :class:`DeviceInfo` as JSON."""
-
-
 ENV_DRIVER = "SCALEWISE_DRIVER"
-
-
 ENV_TOPOLOGY = "SCALEWISE_TOPOLOGY"
-
-
 ENV_HOSTS = "SCALEWISE_HOSTS"
-
-
 _TRACEBACK_LIMIT = 20_000
 
 
@@ -68,7 +56,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the sweep's to handle
     folder = CellFolder(Path(sys.argv[1]))
     rank = int(os.environ["RANK"])
-    device = _device()
+    device = build(DeviceInfo, json.loads(os.environ[ENV_DEVICE]))
     host_cores = len(usable_cores())  # before this rank is bound to its share of them
     if device.cores:
         os.sched_setaffinity(0, device.cores)
@@ -92,11 +80,10 @@ def _train(folder: CellFolder, rank: int, device: DeviceInfo, host_cores: int) -
         torch.set_num_threads(len(device.cores))
     cell = build_cell(plain)
     world_size = int(os.environ["WORLD_SIZE"])
-    context = RankContext(rank, int(os.environ["LOCAL_RANK"]), world_size, device, _hosts())
+    local_rank, hosts = int(os.environ["LOCAL_RANK"]), int(os.environ.get(ENV_HOSTS, "1"))
+    context = RankContext(rank, local_rank, world_size, device, hosts)
     if context.describes_host:
         devices = json.loads(os.environ["SCALEWISE_DEVICES"])
-        from scalewise.records import build
-
         folder.save_provenance(
             collect(
                 tuple(build(DeviceInfo, d) for d in devices),
@@ -121,7 +108,6 @@ def _train(folder: CellFolder, rank: int, device: DeviceInfo, host_cores: int) -
 def _examine(folder: CellFolder, context: RankContext) -> None:
     from scalewise.config import ConfigError
     from scalewise.doctor import examine_cell
-    from scalewise.records import build
 
     slots = [build(DeviceInfo, d) for d in json.loads(os.environ["SCALEWISE_DEVICES"])]
     try:
@@ -130,22 +116,14 @@ def _examine(folder: CellFolder, context: RankContext) -> None:
         raise ConfigError(str(error)) from error
 
 
-def _device() -> DeviceInfo:
-    from scalewise.records import build
-
-    return build(DeviceInfo, json.loads(os.environ[ENV_DEVICE]))
-
-
-def _hosts() -> int:
-    return int(os.environ.get(ENV_HOSTS, "1"))
-
-
 def _report(folder: CellFolder, rank: int, error: BaseException) -> int:
     """Record what this rank dies of, at once: the supervisor blames the earliest."""
+    from scalewise.config import ConfigError
+
     when = time.time()
     error = cause_of(error)
     text = "".join(traceback.format_exception(error))
-    kind = _kind(error)
+    kind = "config" if isinstance(error, ConfigError) else failure_kind(error)
     message = failure_line(error, with_class=kind not in ("config", "disk"))
     try:
         # The end of a traceback says what happened; the log below has all of it.
@@ -158,14 +136,6 @@ def _report(folder: CellFolder, rank: int, error: BaseException) -> int:
     with contextlib.suppress(OSError):
         os.write(2, text.encode(errors="replace"))
     return EXIT_CONFIG_ERROR if kind == "config" else EXIT_FAILED
-
-
-def _kind(error: BaseException) -> Literal["exception", "oom", "config", "disk"]:
-    from scalewise.config import ConfigError
-
-    if isinstance(error, ConfigError):
-        return "config"
-    return failure_kind(error)
 
 
 if __name__ == "__main__":

@@ -8,23 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
+
+from fakes.requests import asked
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 
 from recorded import DDP, Spec, write_cell
 
-from scalewise.config import ConfigError, conf_dir, resolve
-from scalewise.records import SweepFolder, SweepPlan, load_decision, save_decision
+from scalewise.config import ConfigError
+from scalewise.records import StrategyDecision, SweepFolder, SweepPlan, load_decision, save_decision
 from scalewise.sweep import Cell
-from scalewise.sweep.auto import choose, open_strategies, stage_one
-from scalewise.sweep.plan import Request, plan, request
-
-
-def asked(*overrides: str) -> Request:
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        plain = resolve(compose(config_name="config", overrides=list(overrides)))
-    return request(overrides, plain)
+from scalewise.sweep.auto import choose, first_stage, left_open
+from scalewise.sweep.plan import Request, plan
 
 
 @pytest.fixture(scope="module")
@@ -43,11 +38,11 @@ def record(folder: SweepFolder, cells: Sequence[Cell], ddp_ms: float) -> None:
         write_cell(folder.cell(cell.planned.name), cell.planned, run)
 
 
-def test_stage_one_is_short_runs_of_every_candidate(auto: Request) -> None:
+def test_stage_one_is_short_runs_of_every_candidate(tmp_path: Path, auto: Request) -> None:
     other = asked("strategy=single", "max_steps=70")
-    first = list(stage_one([auto, other]))
+    first = list(first_stage([auto, other], SweepFolder(tmp_path)))
     assert first[-1] is other
-    assert open_strategies([auto, other, auto]) == (auto,)
+    assert left_open([auto, other, auto]) == (auto,)
     probes = {one.cell.strategy.kind: one.cell for one in first[:-1]}
     assert set(probes) == {"single", "ddp"}
     for cell in probes.values():
@@ -65,22 +60,22 @@ def test_the_better_one_is_trained_as_if_it_had_been_asked_for(
     tmp_path: Path, auto: Request, ddp_ms: float, trained: str
 ) -> None:
     folder = SweepFolder(tmp_path)
-    record(folder, plan(tuple(stage_one([auto])), 0), ddp_ms)
+    record(folder, plan(tuple(first_stage([auto], folder)), 0), ddp_ms)
     chosen = choose(folder, auto)
-    assert chosen.trained is not None and chosen.decision is not None
+    assert chosen.trained is not None and isinstance(chosen.evidence, StrategyDecision)
     devices = () if trained == "single" else ("strategy.devices=2",)
     typed = asked(f"strategy={trained}", *devices, "repeats=2")
     assert chosen.trained.config_id == typed.config_id
     assert [cell.planned.repeat for cell in plan([chosen.trained], 0)] == [0, 1]
     assert len(chosen.lines) == 3
-    assert chosen.decision.chosen == trained
+    assert chosen.evidence.chosen == trained
 
 
 def test_the_decision_is_in_the_record(tmp_path: Path, auto: Request) -> None:
     folder = SweepFolder(tmp_path)
-    record(folder, plan(tuple(stage_one([auto])), 0), 0.6)
-    decision = choose(folder, auto).decision
-    assert decision is not None
+    record(folder, plan(tuple(first_stage([auto], folder)), 0), 0.6)
+    decision = choose(folder, auto).evidence
+    assert isinstance(decision, StrategyDecision)
     cell = folder.cell("chosen").path
     assert load_decision(cell) is None
     save_decision(cell, decision)
@@ -89,7 +84,7 @@ def test_the_decision_is_in_the_record(tmp_path: Path, auto: Request) -> None:
 
 def test_nothing_is_trained_where_nothing_was_measured(tmp_path: Path, auto: Request) -> None:
     folder = SweepFolder(tmp_path)
-    cells = plan(tuple(stage_one([auto])), 0)
+    cells = plan(tuple(first_stage([auto], folder)), 0)
     folder.save_plan(SweepPlan(0.0, (), 0, tuple(cell.planned for cell in cells)))
     chosen = choose(folder, auto)
     assert chosen.trained is None

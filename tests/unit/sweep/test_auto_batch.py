@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 from rich.console import Console
 
+from fakes.requests import asked as request_of
 from fakes.sections import lines_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 from recorded import Spec, write_cell
 
 from scalewise.analysis import analyse, configurations, load_sweep
-from scalewise.config import ConfigError, conf_dir, resolve
+from scalewise.config import ConfigError
 from scalewise.records import (
     BatchSearchRecord,
     BatchTrial,
@@ -27,17 +27,14 @@ from scalewise.records import (
 )
 from scalewise.supervisor import Outcome
 from scalewise.sweep import Cell, Engine, SweepReport, attempt_until_now
-from scalewise.sweep.auto import describe_batches, is_search, open_batches, search_for
+from scalewise.sweep.auto import describe_later, is_search, left_open, search_for
 from scalewise.sweep.display import LineDisplay
-from scalewise.sweep.plan import Request, request
-from scalewise.sweep.preview import plan_in, select_in
+from scalewise.sweep.launcher import plan_in, select_in
+from scalewise.sweep.plan import Request
 
 
 def asked(*overrides: str) -> Request:
-    typed = (*overrides, "tracking=none")
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        plain = resolve(compose(config_name="config", overrides=list(typed)))
-    return request(typed, plain)
+    return request_of(*overrides, "tracking=none")
 
 
 def found(per_device: int = 48, world: int = 1) -> BatchSearchRecord:
@@ -100,7 +97,7 @@ class Pretended(Engine):
 
 def sweep(folder: Path, requests: Sequence[Request], fails: bool = False) -> Pretended:
     """As the launcher runs it, trackers and devices apart."""
-    open_ones = open_batches(requests)
+    open_ones = left_open(requests)
     selection = select_in(plan_in(folder, requests), SweepFolder(folder), open_ones)
     engine = Pretended(folder, fails)
     engine.left_open, engine.again = open_ones, selection.again
@@ -174,7 +171,7 @@ def test_a_sweep_that_goes_on_does_not_search_again(tmp_path: Path) -> None:
     (search, trained) = first.ran
     (tmp_path / trained.planned.name / "result.json").unlink()
     resumed = asked("batch_size=auto", f"sweep.resume={tmp_path}")
-    assert describe_batches([resumed], SweepFolder(tmp_path)) == []
+    assert describe_later([resumed], SweepFolder(tmp_path)) == []
     second = sweep(tmp_path, [resumed])
     assert [cell.planned.cell_id for cell in second.ran] == [trained.planned.cell_id]
     more = sweep(tmp_path, [asked("batch_size=auto", f"sweep.resume={tmp_path}", "sweep.extend=1")])
@@ -224,7 +221,7 @@ def test_nothing_is_trained_where_nothing_was_found(tmp_path: Path) -> None:
 
 def test_the_dry_run_says_what_comes_later(tmp_path: Path) -> None:
     requests = [asked("batch_size=auto", f"seed={seed}") for seed in (1, 2)]
-    assert describe_batches(requests, SweepFolder(tmp_path)) == [
+    assert describe_later(requests, SweepFolder(tmp_path)) == [
         "medium tabular single x1 batch_size=auto, the largest that fits (2 configurations)"
     ]
 

@@ -13,7 +13,6 @@ import pytest
 from hydra._internal.callbacks import Callbacks
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.utils import create_config_search_path
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.singleton import Singleton
 from hydra.errors import HydraException
 from hydra.types import HydraContext, RunMode
@@ -69,13 +68,6 @@ def test_a_job_is_composed_as_hydra_composes_it(
     assert again == expected, "an earlier job must not show in a later one"
 
 
-def test_values_of_one_job_do_not_leak_into_the_next(composer: Composer) -> None:
-    before = composer.plain(("optimizer.lr=0.5",), 0)
-    after = composer.plain(("seed=1",), 1)
-    assert before["optimizer"]["lr"] == 0.5
-    assert after["optimizer"]["lr"] != 0.5
-
-
 @pytest.mark.parametrize("wrong", ["sede=3", "model.widht.x=3", "+seed=3", "model=nonesuch"])
 def test_what_hydra_refuses_is_refused(composer: Composer, wrong: str) -> None:
     with pytest.raises(HydraException):
@@ -102,22 +94,6 @@ def test_hydra_composes_once_for_all_cells_of_the_same_groups(
     assert lines[-2] == "200 cells: 0 done, 200 to run"
     assert len({cell.planned.cell_id for cell in cells}) == 200
     assert 0 < len(composed) <= 4
-
-
-@pytest.mark.parametrize(
-    "text", ["seed=3", "optimizer.lr=0", "sweep.order_seed=-12", "model=3", "seed=" + "9" * 30]
-)
-def test_an_integer_is_read_as_hydras_grammar_reads_it(composer: Composer, text: str) -> None:
-    read = composer._integer(text)
-    assert read is not None
-    assert read == OverridesParser.create(composer._loader).parse_override(text)
-
-
-@pytest.mark.parametrize(
-    "text", ["seed=03", "+seed=3", "seed=1_0", "seed=+3", "seed=-0", "seed=1e3", "a@b=3", "seed=٣"]
-)
-def test_what_is_no_plain_integer_is_left_to_the_grammar(composer: Composer, text: str) -> None:
-    assert composer._integer(text) is None
 
 
 def asked(composer: Composer, *overrides: str) -> Any:
@@ -150,6 +126,7 @@ def finish(sweep: SweepFolder, cell: Cell) -> None:
 
 
 def test_a_preview_tells_what_is_done_and_what_will_run(
+    composer: Composer,
     begun: tuple[SweepFolder, list[Cell]],
 ) -> None:
     folder, cells = begun
@@ -159,14 +136,10 @@ def test_a_preview_tells_what_is_done_and_what_will_run(
     assert lines[-2] == "6 cells: 2 done, 4 to run"
     assert lines[-1].startswith("expected time: 40.")
     assert all(cell.planned.cell_id in line for cell, line in zip(cells, lines[1:7], strict=True))
-
-
-def test_a_preview_of_new_cells_denies_no_result_of_the_folder(
-    composer: Composer, begun: tuple[SweepFolder, list[Cell]]
-) -> None:
-    """Two cells of it are done, and not asked for."""
-    cells = plan([asked(composer, "seed=3")], 0)
-    lines = list(preview(begun[0], select(cells, begun[0], None), Cluster(), packed=False))
+    # Nothing is known of new cells, and the folder's done ones are not asked for.
+    new = plan([asked(composer, "seed=3")], 0)
+    lines = list(preview(folder, select(new, folder, None), Cluster(), packed=False))
+    assert lines[0].split() == ["id", "devices", "expected", "state", "cell"]
     assert lines[-2:] == [
         "1 cell: 0 done, 1 to run",
         "expected time: unknown, as none of these cells is done yet",
@@ -180,32 +153,25 @@ class Refusing(ThisHost):
         return Place(None, "found no GPU")
 
 
-def test_a_preview_does_not_take_what_cannot_run_for_done(
-    begun: tuple[SweepFolder, list[Cell]],
-) -> None:
-    folder, cells = begun
-
-    def last(*some: Cell) -> str:
-        return list(preview(folder, select(some, folder, None), Refusing(), packed=False))[-1]
-
-    assert last(*cells) == "nothing can run: see above what this host lacks"
-    assert last(*cells[:2]) == "nothing is left to do"
-
-
 def test_what_a_host_refuses_is_what_is_left_and_nothing_where_some_can_run(
     begun: tuple[SweepFolder, list[Cell]],
 ) -> None:
     folder, cells = begun
-    selection = select(cells, folder, None)
+    everything, done = select(cells, folder, None), select(cells[:2], folder, None)
     left = [cell.planned.cell_id for cell in cells[2:]]
-    assert refusals(folder, selection, Refusing()) == dict.fromkeys(left, "found no GPU")
-    assert refusals(folder, Selection(tuple(cells[:2]), frozenset()), Refusing()) == {}
+    assert refusals(folder, everything, Refusing()) == dict.fromkeys(left, "found no GPU")
+    assert refusals(folder, done, Refusing()) == {}
+    for selection, last in (
+        (everything, "nothing can run: see above what this host lacks"),
+        (done, "nothing is left to do"),
+    ):
+        assert list(preview(folder, selection, Refusing(), packed=False))[-1] == last
 
     class AllButOne(Refusing):
         def __call__(self, cell: Cell) -> Place:
             return Place(1) if cell is cells[-1] else super().__call__(cell)
 
-    assert refusals(folder, selection, AllButOne()) == {}
+    assert refusals(folder, everything, AllButOne()) == {}
 
 
 def test_a_preview_shows_what_varies_among_its_cells(composer: Composer, tmp_path: Path) -> None:
@@ -220,14 +186,6 @@ def test_a_preview_shows_what_varies_among_its_cells(composer: Composer, tmp_pat
         assert line[at:end].rstrip() == expected[cell.planned.overrides[0]]
         assert line[end:].strip() == cell.planned.name
     assert lines[5][end:].strip() == "a later one"
-
-
-def test_a_preview_of_like_cells_has_no_column_of_what_varies(
-    composer: Composer, tmp_path: Path
-) -> None:
-    cells = plan([asked(composer, "repeats=2")], 0)
-    lines = preview(SweepFolder(tmp_path), Selection(tuple(cells), frozenset()), Cluster(), False)
-    assert next(iter(lines)).split() == ["id", "devices", "expected", "state", "cell"]
 
 
 def test_rerun_selects_failed_cells_or_those_whose_name_fits(
@@ -292,30 +250,11 @@ def test_results_of_other_code_or_devices_are_not_mixed_silently(
     ]
     changed = differing(folder, kept, {**same, "diff_sha256": "0"}, set())
     assert changed == ["code: the same commit with other changes on top (in 2 cells)"]
-
-
-def test_times_of_another_protocol_are_refused(begun: tuple[SweepFolder, list[Cell]]) -> None:
-    folder, cells = begun
     cell = folder.cell(cells[0].planned.name)
     cell.save_provenance(dataclasses.replace(cell.load_provenance(), protocol=PROTOCOL - 1))
-    kept = [cell.planned for cell in cells[:2]]
     assert differing(folder, kept, {}, set()) == [
         f"protocol of timing: {PROTOCOL - 1} there, {PROTOCOL} here (in 1 cell)"
     ]
-
-
-def test_mixing_is_refused_unless_it_is_asked_for(
-    composer: Composer, begun: tuple[SweepFolder, list[Cell]]
-) -> None:
-    folder, cells = begun
-    with pytest.raises(ConfigError, match=r"device: NVIDIA A10G there.*sweep\.allow_mixed=true"):
-        refuse_mixing(folder, cells, (), {"NVIDIA H200"})
-    everything = select(cells, folder, "all").again
-    assert refuse_mixing(folder, cells, everything, {"NVIDIA H200"}) == []
-    assert refuse_mixing(folder, cells[:2], (), {"NVIDIA H200"}) == [], "nothing is added"
-    allowed = plan([asked(composer, "repeats=3", "seed=1", "sweep.allow_mixed=true")], 0)
-    assert any("NVIDIA H200 here" in line for line in refuse_mixing(
-        folder, allowed, (), {"NVIDIA H200"}))  # fmt: skip
 
 
 def test_results_of_other_data_are_not_mixed_silently(composer: Composer, tmp_path: Path) -> None:

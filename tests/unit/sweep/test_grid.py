@@ -23,60 +23,32 @@ def jobs(
     return [" ".join(job) for job in made]
 
 
-def test_without_a_grid_it_is_every_combination() -> None:
-    assert jobs("a=1,2 b=x,y") == ["a=1 b=x", "a=1 b=y", "a=2 b=x", "a=2 b=y"]
-    assert jobs("a=1") == ["a=1"]
-    assert jobs() == [""]
-
-
-def test_grids_are_put_one_after_the_other() -> None:
-    assert jobs(grids=("m=medium b=8,16", "m=large b=4")) == [
-        "m=medium b=8",
-        "m=medium b=16",
-        "m=large b=4",
-    ]
-
-
-def test_what_two_grids_share_is_there_once() -> None:
-    assert jobs(grids=("a=1,2", "a=2,3")) == ["a=1", "a=2", "a=3"]
-
-
-def test_the_command_line_has_the_last_word_and_adds_its_own() -> None:
-    made = jobs("b=2 seed=1,2", grids=("m=medium b=8,16", "m=large b=4"))
-    assert made == [
-        "m=medium b=2 seed=1",
-        "m=medium b=2 seed=2",
-        "m=large b=2 seed=1",
-        "m=large b=2 seed=2",
-    ]
-
-
-def test_params_stand_under_both() -> None:
-    assert jobs("c=3", grids=("b=2",), params={"a": "1,2", "b": 9, "c": 9}) == [
-        "a=1 b=2 c=3",
-        "a=2 b=2 c=3",
-    ]
-
-
-def test_exclude_drops_what_matches_all_of_a_rule() -> None:
-    made = jobs("m=medium,large s=single,ddp", exclude=["m=large s=ddp"])
-    assert made == ["m=medium s=single", "m=medium s=ddp", "m=large s=single"]
-    assert jobs("m=a1,a2,b1,c1", exclude=["m=a*,b1"]) == ["m=c1"]
-
-
-def test_only_keeps_what_matches_any_rule() -> None:
-    made = jobs("m=medium,large s=single,ddp", only=["m=large", "s=single"])
-    assert made == ["m=medium s=single", "m=large s=single", "m=large s=ddp"]
-
-
-def test_an_option_is_allowed_with_what_it_needs() -> None:
-    made = jobs("e=eager,graph p=fp32,fp16", allow=["e=graph with p=fp32"])
-    assert made == ["e=eager p=fp32", "e=eager p=fp16", "e=graph p=fp32"]
-
-
-def test_a_key_of_one_grid_may_be_named_in_a_rule() -> None:
-    made = jobs(grids=("m=a x=1,2", "m=b"), exclude=["x=2"])
-    assert made == ["m=a x=1", "m=b"]
+@pytest.mark.parametrize(
+    ("typed", "given", "made"),
+    [
+        ("a=1,2 b=x,y", {}, ["a=1 b=x", "a=1 b=y", "a=2 b=x", "a=2 b=y"]),
+        ("a=1", {}, ["a=1"]),
+        ("", {}, [""]),
+        ("", {"grids": ("m=a b=8,16", "m=c b=4")}, ["m=a b=8", "m=a b=16", "m=c b=4"]),
+        ("", {"grids": ("a=1,2", "a=2,3")}, ["a=1", "a=2", "a=3"]),
+        ("b=2 s=1,2", {"grids": ("m=a b=8,16", "m=c b=4")},
+         ["m=a b=2 s=1", "m=a b=2 s=2", "m=c b=2 s=1", "m=c b=2 s=2"]),
+        ("c=3", {"grids": ("b=2",), "params": {"a": "1,2", "b": 9, "c": 9}},
+         ["a=1 b=2 c=3", "a=2 b=2 c=3"]),
+        ("m=a,b s=x,y", {"exclude": ["m=b s=y"]}, ["m=a s=x", "m=a s=y", "m=b s=x"]),
+        ("m=a1,a2,b1,c1", {"exclude": ["m=a*,b1"]}, ["m=c1"]),
+        ("m=1,2", {"exclude": "m=1"}, ["m=2"]),
+        ("m=a,b s=x,y", {"only": ["m=b", "s=x"]}, ["m=a s=x", "m=b s=x", "m=b s=y"]),
+        ("e=eager,graph p=32,16", {"allow": ["e=graph with p=32"]},
+         ["e=eager p=32", "e=eager p=16", "e=graph p=32"]),
+        ("", {"grids": ("m=a x=1,2", "m=b"), "exclude": ["x=2"]}, ["m=a x=1", "m=b"]),
+        ("a=1,1,2", {}, ["a=1", "a=1", "a=2"]),
+        ("", {"grids": ("a=1,2,2", "a=2,3")}, ["a=1", "a=2", "a=2", "a=3"]),
+    ],
+)  # fmt: skip
+def test_combinations_of_grids_and_rules(typed: str, given: Any, made: list[str]) -> None:
+    """What grids share is there once; what one grid has twice is left to the launcher to fold."""
+    assert jobs(typed, **given) == made
 
 
 def test_what_a_rule_forbids_is_not_multiplied_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,43 +68,25 @@ def test_what_a_rule_forbids_is_not_multiplied_out(monkeypatch: pytest.MonkeyPat
     assert asked < 100
 
 
-class TestWrongRules:
-    def test_a_key_that_nothing_sets(self) -> None:
-        with pytest.raises(ConfigError, match=r"exclude 'n=1' names n, which .*\(set here: m\)$"):
-            jobs("m=1,2", exclude=["n=1"])
-
-    def test_a_value_that_no_cell_has(self) -> None:
-        with pytest.raises(
-            ConfigError, match=r"'m=larg' names m=larg, which no cell has; .*: large"
-        ):
-            jobs("m=large,medium", exclude=["m=larg"])
-
-    def test_a_dependency_without_its_word(self) -> None:
-        with pytest.raises(
-            ConfigError, match=r"^hydra\.sweeper\.allow: found 'm=1 n=2'; allowed: O"
-        ):
-            jobs("m=1 n=2", allow=["m=1 n=2"])
-
-    @pytest.mark.parametrize("given", [5, [7], {"a": 1}])
-    def test_not_a_list_of_texts(self, given: Any) -> None:
-        with pytest.raises(ConfigError, match=r"^hydra\.sweeper\.only: found .*allowed: a list of"):
-            jobs("m=1", only=given)
-
-    def test_one_text_will_do(self) -> None:
-        assert jobs("m=1,2", exclude="m=1") == ["m=2"]
-
-    def test_nothing_left(self) -> None:
-        with pytest.raises(ConfigError, match="leave nothing to run"):
-            jobs("m=1,2", exclude=["m=*"])
-
-    @pytest.mark.parametrize("text", ["m", "m=", "=1", ""])
-    def test_not_a_rule(self, text: str) -> None:
-        with pytest.raises(ConfigError, match=r"^hydra\.sweeper\.only: found .*allowed: KEY=VALUE"):
-            jobs("m=1", only=[text])
-
-    def test_a_range_to_search_in(self) -> None:
-        with pytest.raises(ConfigError, match=r"^lr: found a range to search in; allowed: values"):
-            jobs("lr=interval(0,1)")
+@pytest.mark.parametrize(
+    ("typed", "given", "refused"),
+    [
+        ("m=1,2", {"exclude": ["n=1"]}, r"exclude 'n=1' names n, which .*\(set here: m\)$"),
+        ("m=large,medium", {"exclude": ["m=larg"]}, r"names m=larg, which no cell has; .*: large"),
+        ("m=1 n=2", {"allow": ["m=1 n=2"]}, r"^hydra\.sweeper\.allow: found 'm=1 n=2'; allowed: O"),
+        ("m=1,2", {"exclude": ["m=*"]}, "leave nothing to run"),
+        ("lr=interval(0,1)", {}, r"^lr: found a range to search in; allowed: values"),
+        *(("m=1", {"only": given}, r"^hydra\.sweeper\.only: found .*allowed: a list of")
+          for given in (5, [7], {"a": 1})),
+        *(("m=1", {"only": [text]}, r"^hydra\.sweeper\.only: found .*allowed: KEY=VALUE")
+          for text in ("m", "m=", "=1", "")),
+    ],
+)  # fmt: skip
+def test_a_rule_that_does_nothing_or_cannot_be_read_is_refused(
+    typed: str, given: Any, refused: str
+) -> None:
+    with pytest.raises(ConfigError, match=refused):
+        jobs(typed, **given)
 
 
 @pytest.mark.parametrize(
@@ -151,11 +105,6 @@ def test_more_than_a_sweep_may_have_is_refused_before_it_is_multiplied_out(
         ConfigError, match=rf"^sweep\.max_cells: {found}.*; allowed: at most 100,000"
     ):
         jobs(typed)
-
-
-def test_a_value_given_twice_makes_two_jobs_for_the_launcher_to_fold() -> None:
-    assert jobs("a=1,1,2") == ["a=1", "a=1", "a=2"]
-    assert jobs(grids=("a=1,2,2", "a=2,3")) == ["a=1", "a=2", "a=2", "a=3"]
 
 
 def test_what_another_sweeper_would_write_down_is_counted_first() -> None:

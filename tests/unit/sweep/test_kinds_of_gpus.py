@@ -8,18 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 from rich.console import Console
 
 from fakes.nvml.fixture import fake_nvml  # noqa: F401 - a fixture
 from fakes.nvml.scenario import Scenario, gpu_uuid
-from scalewise.config import conf_dir, resolve
+from fakes.requests import asked as request_of
 from scalewise.gpu import Host, Lease, Occupancy
 from scalewise.records import CellFolder, DeviceInfo
 from scalewise.supervisor import Outcome
 from scalewise.sweep.display import LineDisplay
 from scalewise.sweep.local_engine import LocalEngine
-from scalewise.sweep.plan import Request, plan, request
+from scalewise.sweep.plan import Request, plan
 from scalewise.sweep.running_cells import RunningCell
 from scalewise.sweep.schedule import Queue, Turn, queues
 
@@ -35,9 +34,7 @@ def mixed() -> Scenario:
 
 
 def asked(*overrides: str) -> Request:
-    typed = ["tracking=none", *overrides]
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return request(typed, resolve(compose(config_name="config", overrides=typed)))
+    return request_of("tracking=none", *overrides)
 
 
 @dataclass

@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 from rich.console import Console
 
+from fakes.requests import asked
 from scalewise.cli import hydra_main
 from scalewise.cli.exits import explain
-from scalewise.config import conf_dir, resolve
 from scalewise.gpu import Host, Lease, Leases, Occupancy
 from scalewise.records import (
     Alert,
@@ -32,7 +31,7 @@ from scalewise.supervisor import Outcome
 from scalewise.sweep import Cell, SweepReport
 from scalewise.sweep.display import LineDisplay
 from scalewise.sweep.local_engine import LocalEngine
-from scalewise.sweep.plan import plan, request
+from scalewise.sweep.plan import plan
 from scalewise.sweep.running_cells import RunningCell
 from scalewise.sweep.status import StatusReader
 from scalewise.sweep.status_view import estimate_line
@@ -103,9 +102,7 @@ def run(
     repeats: int = 1,
 ) -> SweepReport:
     typed = ["tracking=none", f"repeats={repeats}", *overrides]
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        plain = resolve(compose(config_name="config", overrides=typed))
-    cells = plan([request(typed, plain)], 0)
+    cells = plan([asked(*typed)], 0)
     monkeypatch.setattr(engine, "start_cell", supervisors.start)
     try:
         return engine.run(cells)
@@ -166,20 +163,13 @@ def test_a_gpu_that_errs_gets_no_more_cells(
     assert [device.uuid for device in status.quarantined] == ["GPU-1"]
 
 
-def test_narrow_cells_go_on_with_what_is_left(
-    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("quarantine", "second"), [("true", "GPU-1"), ("false", "GPU-0")])
+def test_narrow_cells_go_on_with_what_is_left_unless_quarantine_is_off(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch, quarantine: str, second: str
 ) -> None:
     supervisors = Supervisors([DONE, DONE], bad="GPU-0")
-    run(engine, monkeypatch, supervisors, repeats=2)
-    assert [uuids for _, uuids in supervisors.started] == [("GPU-0",), ("GPU-1",)]
-
-
-def test_quarantine_can_be_switched_off(
-    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    supervisors = Supervisors([DONE, DONE], bad="GPU-0")
-    run(engine, monkeypatch, supervisors, "sweep.quarantine=false", repeats=2)
-    assert [uuids for _, uuids in supervisors.started] == [("GPU-0",), ("GPU-0",)]
+    run(engine, monkeypatch, supervisors, f"sweep.quarantine={quarantine}", repeats=2)
+    assert [uuids for _, uuids in supervisors.started] == [("GPU-0",), (second,)]
 
 
 def test_a_budget_ends_the_sweep_before_the_cell_that_would_exceed_it(

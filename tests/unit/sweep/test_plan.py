@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
 
-from scalewise.config import ConfigError, conf_dir, resolve
-from scalewise.sweep.plan import Request, folded, plan, request
-
-
-def asked(*overrides: str) -> Request:
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        plain = resolve(compose(config_name="config", overrides=list(overrides)))
-    return request(overrides, plain)
+from fakes.requests import asked
+from scalewise.config import ConfigError, SweepConfig, is_shipped
+from scalewise.config.components import component_of
+from scalewise.host import wrap_command
+from scalewise.sweep.plan import Request, folded, plan, wrapped
 
 
 @pytest.fixture(scope="module")
@@ -132,3 +129,47 @@ def test_more_cells_than_allowed_are_refused_before_one_is_made() -> None:
     known = {two[0].config_id: 2}
     with pytest.raises(ConfigError, match="found 12 cells"):
         plan([asked("seed=1", "repeats=2", "sweep.extend=10", "sweep.max_cells=11")], 0, known)
+
+
+def test_placeholders_are_filled_in_and_those_of_nsys_are_left() -> None:
+    template = "nsys profile -o '{folder}/rank {rank}' --tag %q{RANK} {local_rank}"
+    assert wrap_command(template, 5, 1, "/a b/cell") == [
+        "nsys", "profile", "-o", "/a b/cell/rank 5", "--tag", "%q{RANK}", "1",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("time {rnak}", r"found the placeholder \{rnak\}.*allowed: \{rank\}"),
+        ("  ", "allowed: a command"),
+        ("time 'half", "No closing quotation"),
+    ],
+)
+def test_what_cannot_run_is_refused_in_one_line(template: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        SweepConfig(wrap=template)
+
+
+def test_the_launchers_wrap_travels_with_the_cell() -> None:
+    assert wrapped({"sweep": {"grace_s": 5}}, "time")["sweep"] == {"grace_s": 5, "wrap": "time"}
+    assert wrapped({"sweep": {}}, None) == {"sweep": {}}
+
+
+def test_an_option_as_it_is_shipped_counts_and_a_changed_one_does_not() -> None:
+    cell = asked("model=medium", "optimizer=adam", "dataset=tabular").cell
+    for key in ("model", "optimizer", "dataset"):
+        component = getattr(cell, key)
+        assert is_shipped(key, component)
+        assert not is_shipped(key, replace(component, target="mine.Net"))
+        assert not is_shipped(key, replace(component, name="unheard_of"))
+        assert not is_shipped(key, replace(component, arguments={}))
+
+
+def test_a_component_with_another_name_than_its_file_is_looked_at() -> None:
+    assert not is_shipped("model", component_of("model", {"_target_": "a.B", "name": "../model"}))
+
+
+def test_a_wrong_argument_of_a_shipped_option_is_still_found_before_any_start() -> None:
+    with pytest.raises(ConfigError, match=r"optimizer.*-1"):
+        asked("model=medium", "optimizer=adam", "optimizer.lr=-1", "hardware=cpu")

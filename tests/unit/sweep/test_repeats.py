@@ -10,7 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hydra import compose, initialize_config_dir
+
+from fakes.requests import asked as request_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 
@@ -19,19 +20,17 @@ from recorded import DDP, Spec, write_cell
 from scalewise.cluster import ray_engine
 from scalewise.cluster.hosts import Demand, Order
 from scalewise.cluster.ray_engine import HostLink, RayConfig, RayEngine
-from scalewise.config import ConfigError, conf_dir, resolve
+from scalewise.config import ConfigError
 from scalewise.records import CellFolder, SweepFolder, SweepPlan
 from scalewise.supervisor import Outcome
 from scalewise.sweep import Cell, make_display
 from scalewise.sweep.auto import adaptive_requests, next_rounds
-from scalewise.sweep.plan import Request, plan, request
+from scalewise.sweep.plan import Request, plan
 from scalewise.sweep.resume import planned_repeats
 
 
 def asked(*overrides: str) -> Request:
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        plain = resolve(compose(config_name="config", overrides=["repeats=auto", *overrides]))
-    return request(overrides, plain)
+    return request_of("repeats=auto", *overrides)
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ from scalewise.host import SOURCE_SHA256, identity, running_code
 from scalewise.records import SweepFolder
 from scalewise.sweep import Cell
 from scalewise.sweep.compose import compose_cell
+from scalewise.sweep.launcher import mixed as in_words
 from scalewise.sweep.plan import plan, request
 from scalewise.sweep.preflight import ThisHost
-from scalewise.sweep.preview import mixed as in_words
 from scalewise.sweep.resume import Selection, refuse_mixing, select
 
 THERE, HERE = "NVIDIA A10G", "NVIDIA H200"

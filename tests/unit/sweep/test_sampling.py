@@ -13,7 +13,7 @@ from scalewise.records import CellFolder, DeviceInfo, RunningAttempt, read_devic
 from scalewise.sweep import Cell
 from scalewise.sweep.compose import compose_cell
 from scalewise.sweep.plan import plan, request
-from scalewise.sweep.running_cells import Sampling
+from scalewise.sweep.running_cells import start_sampler
 
 SLOT = DeviceInfo("cpu", "a processor")
 
@@ -25,10 +25,11 @@ def cell() -> Cell:
 
 
 def test_the_ranks_of_this_try_are_sampled(cell: Cell, tmp_path: Path) -> None:
-    folder, sampling = CellFolder(tmp_path / "cell"), Sampling()
+    folder = CellFolder(tmp_path / "cell")
     killed = RunningAttempt(1, 1.0, (SLOT,), (1,))
     folder.save_running(killed)
-    sampling.begin(cell, folder, (SLOT,))
+    sampler = start_sampler(cell.request.cell, folder, (SLOT,))
+    assert sampler is not None
     time.sleep(0.3)
     assert folder.device_series_paths() == [], "what a killed try left is not ours"
     folder.save_running(RunningAttempt(1, 2.0, (SLOT,)))
@@ -38,16 +39,14 @@ def test_the_ranks_of_this_try_are_sampled(cell: Cell, tmp_path: Path) -> None:
     wait_for(folder.device_series_paths, "the series", 10)
     time.sleep(0.3)
     folder.clear_running()
-    sampling.end(cell)
+    sampler.stop()
     (path,) = folder.device_series_paths()
     series = read_device_series(path)
     assert (series.source, [d.rank for d in series.devices]) == ("process", [0])
     assert series.values("rank0", "memory_used_mib")[-1] is not None
 
 
-def test_a_cell_that_is_not_sampled_is_ended_all_the_same(tmp_path: Path) -> None:
+def test_a_cell_that_wants_no_samples_gets_no_sampler(tmp_path: Path) -> None:
     typed = ["tracking=none", "monitor.devices=false"]
-    one, sampling = plan([request(typed, compose_cell(typed))], 0)[0], Sampling()
-    sampling.begin(one, CellFolder(tmp_path / "cell"), (SLOT,))
-    sampling.end(one)
-    assert not (tmp_path / "cell").exists()
+    config = request(typed, compose_cell(typed)).cell
+    assert start_sampler(config, CellFolder(tmp_path / "cell"), (SLOT,)) is None

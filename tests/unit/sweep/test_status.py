@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,14 +78,6 @@ def test_a_running_cell_tells_its_step_rate_and_time_left(sweep: SweepFolder) ->
     assert cell.global_samples_per_s == pytest.approx(2 * 30 * 16 / 10, rel=0.05)
     assert cell.seconds_left == pytest.approx(30.0, rel=0.05)
     assert [(m.device, m.used_mib) for m in cell.memory] == [("0", 12000.0), ("1", 12050.0)]
-
-
-def test_a_cell_whose_supervisor_fell_silent_does_not_run(sweep: SweepFolder) -> None:
-    path = sweep.cell("running").path / "running.json"
-    os.utime(path, (time.time() - 60,) * 2)
-    cell = states(sweep)["running"]
-    assert cell.state == "interrupted"
-    assert "nobody recorded why" in cell.message
 
 
 def test_the_sweep_has_left_what_its_cells_have_left(sweep: SweepFolder) -> None:
@@ -257,26 +250,35 @@ def test_an_interrupted_cell_tells_how_far_it_came(sweep: SweepFolder) -> None:
     os.utime(sweep.cell("running").path / "running.json", (time.time() - 60,) * 2)
     cell = states(sweep)["running"]
     assert (cell.state, cell.step, cell.total_steps) == ("interrupted", 30, 120)
+    assert "nobody recorded why" in cell.message
     assert len(cell.memory) == 2
 
 
-def test_rows_that_are_lost_from_the_steps_are_said(sweep: SweepFolder) -> None:
+@pytest.mark.parametrize(
+    ("damage", "measured", "problem"),
+    [
+        (lambda whole: whole[: -40 * BLOCK_BYTES], True,
+         "samples/s are in doubt: steps/rank1.bin: 60 of 100 step rows are there"),
+        (lambda whole: whole + b"\x5a" * 3 * BLOCK_BYTES, False,
+         "samples/s are not known: steps/rank1.bin: a block of rows has an impossible length"),
+    ],
+)  # fmt: skip
+def test_damaged_steps_put_the_figure_in_doubt(
+    sweep: SweepFolder, damage: Callable[[bytes], bytes], measured: bool, problem: str
+) -> None:
     path = sweep.cell("done").steps_path(1)
-    path.write_bytes(path.read_bytes()[: -40 * BLOCK_BYTES])
+    path.write_bytes(damage(path.read_bytes()))
     cell = states(sweep)["done"]
-    assert cell.global_samples_per_s == pytest.approx(2 * 16 / 0.1)
-    assert cell.problem == (
-        "samples/s are in doubt: steps/rank1.bin: 60 of 100 step rows are there"
-    )
+    assert cell.state == "done"
+    assert cell.global_samples_per_s == (pytest.approx(2 * 16 / 0.1) if measured else None)
+    assert cell.problem.startswith(problem)
 
 
-def test_steps_with_bytes_that_are_none_give_no_figure(sweep: SweepFolder) -> None:
-    path = sweep.cell("done").steps_path(1)
-    path.write_bytes(path.read_bytes() + b"\x5a" * 3 * BLOCK_BYTES)
-    cell = states(sweep)["done"]
-    assert (cell.state, cell.global_samples_per_s) == ("done", None)
-    said = "steps/rank1.bin: a block of rows has an impossible length"
-    assert cell.problem.startswith(f"samples/s are not known: {said}")
+def test_a_torn_attempt_hides_no_cell(sweep: SweepFolder) -> None:
+    (path,) = (sweep.cell("failed").path / "attempts").glob("*.json")
+    path.write_text("{")
+    cell = states(sweep)["failed"]
+    assert (cell.state, cell.message[:15]) == ("interrupted", "attempts/1.json")
 
 
 def test_a_result_of_another_cell_is_not_this_ones(sweep: SweepFolder) -> None:

@@ -172,11 +172,9 @@ def test_a_process_with_threads_is_not_forked() -> None:
     named.wait()
     ours, theirs = socket.socketpair()
     try:
-        refusal = fork_server.answer(ours, []).decode()
-        assert refusal.startswith(
-            f"{len(fork_server.threads())} threads run in the process to fork: "
-        )
-        assert "library-pool" in refusal
+        assert "library-pool" in fork_server.threads()
+        # Names are cut to what one message holds: others may run from tests before this one.
+        assert b" threads run in the process to fork: " in fork_server.answer(ours, [])
     finally:
         stop.set()
         thread.join()

@@ -1,10 +1,10 @@
-"""Known durations in, known finishing times out."""
+"""Times until the end of a sweep, and device-hours against ``sweep.max_gpu_hours``."""
 
 from __future__ import annotations
 
 import pytest
 
-from scalewise.sweep.progress import Durations, Remaining
+from scalewise.sweep.progress import Budget, Durations, Remaining
 
 
 def durations(*ended: tuple[str, float]) -> Durations:
@@ -59,3 +59,27 @@ def test_a_cluster_runs_as_many_side_by_side_as_now() -> None:
     cells = [Remaining("a", 2, elapsed_s=0.0)] * 3 + [Remaining("a", 2)] * 6
     assert known.seconds_left(cells, None, packed=False) == 30.0
     assert known.seconds_left([Remaining("a", 2)] * 6, None, packed=False) == 60.0
+
+
+HOUR_S = 3600.0
+
+
+def test_what_was_used_is_counted_for_every_device() -> None:
+    budget = Budget(100.0)
+    budget.spend(8, HOUR_S)
+    assert budget.used_s == 8 * HOUR_S
+
+
+@pytest.mark.parametrize(
+    ("devices", "beside", "fits"), [(2, 0, True), (3, 0, False), (1, 1, True), (1, 2, False)]
+)
+def test_what_a_cell_and_those_beside_it_will_use_is_counted_for_every_device(
+    devices: int, beside: int, fits: bool
+) -> None:
+    running = [(beside, HOUR_S)] if beside else []
+    assert Budget(2.0).allows(devices, HOUR_S, running) is fits
+
+
+def test_cells_of_a_queue_are_let_in_by_their_devices() -> None:
+    found = Budget(4.0).share_out(2, [HOUR_S] * 3, at_most_s=HOUR_S, ahead=())
+    assert (list(found.now), list(found.later)) == ([0, 1], [2])

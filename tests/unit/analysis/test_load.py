@@ -204,7 +204,7 @@ def test_a_number_that_is_not_finite_is_a_fault_of_its_cell_alone(
         sampled.read_text().replace('"temperature_c": 55.0', f'"temperature_c": {number}')
     )
     sweep = load_sweep(path)
-    assert f"rank0.jsonl, line 13: not JSON: found {number}" in sweep.cells[0].problems[0]
+    assert f"line 13: not JSON: found {number}" in sweep.cells[0].problems[0]
     assert f"found {number}; allowed: finite numbers" in sweep.cells[1].problems[0]
     shown = values(analyse(sweep), "resources", "resources", "configuration")
     assert shown == [

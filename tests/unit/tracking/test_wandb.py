@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from scalewise.config import TrackingConfig
-from scalewise.config.cell import WandbMode
 from scalewise.tracking.wandb import logged_in, resolve_mode
 
 
@@ -38,7 +38,10 @@ def test_nobody_is_logged_in() -> None:
     ],
 )
 def test_mode_with_a_key(
-    environment: str | None, asked: WandbMode, mode: str, monkeypatch: pytest.MonkeyPatch
+    environment: str | None,
+    asked: Literal["auto", "offline", "online"],
+    mode: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     if environment is not None:

@@ -29,7 +29,7 @@ from fakes.train_command import (
 from scalewise.analysis import load_sweep, measure_throughput
 from scalewise.analysis.balance import audit_shards
 from scalewise.analysis.steps import long_steps
-from scalewise.config.reader import cell_id
+from scalewise.config import config_id, repeat_id
 from scalewise.records import (
     CellFolder,
     Checkpoint,
@@ -142,7 +142,7 @@ def test_mixed_widths_and_faults_end_as_on_a_local_host(mixed: Finished) -> None
 
 def test_cells_have_the_ids_and_folders_of_a_local_sweep(mixed: Finished) -> None:
     for name, (planned, folder) in mixed.cells().items():
-        assert planned.cell_id == cell_id(folder.load_config(), planned.repeat)
+        assert planned.cell_id == repeat_id(config_id(folder.load_config()), planned.repeat)
         assert folder.path == mixed.sweep.path / name
 
 

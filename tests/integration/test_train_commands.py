@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.resources
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ import yaml
 
 from fakes.train_command import LEAN, ROOT, SMALL, Finished, Train
 from scalewise.analysis.balance import audit_shards
+from scalewise.config import conf_dir
 from scalewise.records import CellFolder, read_metrics, read_shard, read_steps
 
 
@@ -195,17 +197,12 @@ def test_a_folder_that_is_not_ours_is_one_line(train: Train) -> None:
     assert run.err.count("\n") == 1
 
 
-def test_the_shipped_configuration_is_complete_beside_the_package(tmp_path: Path) -> None:
+def test_the_shipped_configuration_is_complete_beside_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The wheel holds ``conf`` inside the package; a copy laid out so finds it there."""
-    from scalewise.config import components
-    from scalewise.sweep import compose
-
     package = tmp_path / "scalewise"
     package.mkdir()
     shutil.copytree(ROOT / "conf", package / "conf")
-    original = compose.__file__
-    try:
-        compose.__file__ = str(package / "paths.py")
-        assert components.conf_dir() == package / "conf"
-    finally:
-        compose.__file__ = original
+    monkeypatch.setattr(importlib.resources, "files", lambda name: tmp_path / name)
+    assert conf_dir() == package / "conf"

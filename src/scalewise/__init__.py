@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 __all__ = ["Monitor"]
-
-
 __version__ = "0.1.0"
 
 

@@ -47,8 +47,6 @@ CHECKS: tuple[Callable[[Case], Iterator[Diagnosis]], ...] = (
     idle_stages, launch_bound_stages,
 )  # fmt: skip
 """Each reads the measurements of a run and yields what limits it; in no order of importance."""
-
-
 TOLERANCE = 0.05
 """Relative difference up to which two figures count as the same: published ones are rounded."""
 

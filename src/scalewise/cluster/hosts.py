@@ -23,8 +23,6 @@ from scalewise.sweep import attempt_until_now, settings_of
 
 _LEASE_S = 60.0
 """How long a device may stay locked by an earlier job that is just ending."""
-
-
 _LOOK_S = 0.5
 
 

@@ -27,20 +27,12 @@ if TYPE_CHECKING:
 SILENCE_S = 30.0
 """The sweep says something at least every few seconds. A connection that was cut may never close:
 without this limit, a cell would go on there while the sweep starts it anew elsewhere."""
-
-
 _NOT_INHERITED = ("RAY_", "OMP_NUM_THREADS", "PYTHONBREAKPOINT")
 """What Ray sets for its workers and a cell is not to see."""
-
-
 _CALLS_AT_ONCE = 4
 """Of an actor: one runs the cell, the others talk to it."""
-
-
 _SEEING_S = 60.0
 """How long a node may take to say whether it sees the sweep's folder."""
-
-
 NEEDS_SHARED_FOLDER = "allowed: a hydra.sweep.dir on a file system that all hosts share"
 
 

@@ -40,28 +40,16 @@ from scalewise.sweep import (
 )
 
 _LOOK_S = 0.5
-
-
 _ALIVE_EVERY_S = 5.0
-
-
 _OTHERS_S = 15.0
 """How long the other hosts of a cell may take to end once one of them has failed."""
-
-
 _LOST_S = SILENCE_S + 10.0
 """After so long, a host that cannot be reached has ended its part of a cell. A second try that
 started earlier would share the cell's folder with the first."""
-
-
 _DEAD_S = 20.0
 """How long Ray may take to notice that a node is gone whose actor is."""
-
-
 _ADDRESS_S = 20.0
 """Less than the hosts of other cells may hear nothing from the sweep."""
-
-
 _FORWARDED = ("NCCL_", "GLOO_", "TORCH_")
 """Variables of the sweep's environment that mean the same on every host."""
 

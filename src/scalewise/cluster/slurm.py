@@ -28,11 +28,8 @@ if TYPE_CHECKING:
 
 SCRIPTS = "slurm"
 """Folder inside the sweep's with the job scripts, their pickles and their logs."""
-
-
 MAX_ARRAY = 1000
 """Tasks of one job array; SLURM's own default limit (MaxArraySize) is 1001."""
-
 
 _OURS = frozenset(
     {
@@ -188,7 +185,6 @@ def in_arrays(count: int) -> Sequence[range]:
 GONE = "GONE"
 """Neither the controller nor accounting knows the job: it has ended, and nobody says how."""
 
-
 ENDED = frozenset(
     {
         "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
@@ -196,7 +192,6 @@ ENDED = frozenset(
     }
 )  # fmt: skip
 """States after which a job does not run again. One that is requeued is PENDING instead."""
-
 
 HOPELESS = frozenset(
     {
@@ -206,8 +201,6 @@ HOPELESS = frozenset(
     }
 )  # fmt: skip
 """Reasons of waiting that waiting does not end: most clusters accept jobs that no node can hold."""
-
-
 _ANSWER_S = 60.0
 
 

@@ -52,13 +52,8 @@ from scalewise.sweep import (
 )
 
 _LAST_LINES = 20
-
-
 _ASK_EVERY_S = 0.5
-
-
 _LOOK_S = 0.5
-
 
 _ENDS: Mapping[str, tuple[Literal["failed", "interrupted"], Cause]] = {
     "PREEMPTED": ("interrupted", "preempted"),

@@ -30,19 +30,11 @@ if TYPE_CHECKING:
 
 
 _STOP_S = 20.0
-
-
 _PREEMPTED = "SLURM preempted the job"
-
-
 _EARLY_S = 60.0
 """SLURM may send its warning so much before the asked-for time."""
-
-
 _supervisors: list[subprocess.Popen[bytes]] = []
 """The one that runs in this process, for the signal handler; empty before and after."""
-
-
 _began = time.monotonic()
 
 

@@ -89,8 +89,6 @@ class CheckpointConfig:
 
 
 NO_CHECKPOINTS = CheckpointConfig()
-
-
 CLOSE_IT = "chmod go-w on it, a new sweep"
 """What helps where others could have written a checkpoint."""
 

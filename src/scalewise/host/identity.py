@@ -107,19 +107,11 @@ def _read(path: Path) -> str:
 
 WORKING_DIRECTORY = "working directory"
 """Whose repository a ``code`` is of where scalewise itself runs from none."""
-
-
 SOURCE_SHA256 = "source_sha256"
 """In a ``code``: hash of scalewise's own sources, where no commit of theirs is known."""
-
-
 CLASS_FILES = "class_files"
 """In a ``code``: file of each module of the user's own classes to its SHA-256."""
-
-
 _PACKAGE = Path(str(importlib.resources.files("scalewise")))
-
-
 _RECORDED_OTHERWISE = ("scalewise.", "torch.")
 """Classes whose state a commit or a version tells."""
 
@@ -256,8 +248,6 @@ def code_version(folder: Path, tracked: str | None = None) -> dict[str, object]:
 
 
 _PART_BYTES = 1 << 20
-
-
 _INDEX = "index.json"
 """Of a folder of token shards: it holds the sum of each."""
 

@@ -18,11 +18,7 @@ from scalewise.host.rank_environment import STACKS_SIGNAL
 
 ENV_SUPERVISOR = "SCALEWISE_SUPERVISOR_PID"
 """In the environment of every rank and of whatever it starts."""
-
-
 _PR_SET_PDEATHSIG = 1
-
-
 _PR_SET_CHILD_SUBREAPER = 36
 
 

@@ -16,30 +16,17 @@ import psutil
 
 ENV_STARTED = "SCALEWISE_STARTED"
 """``forked`` in the environment of a rank that is a fork; a freshly started one has none."""
-
-
 ENV_LISTENER = "SCALEWISE_LISTENER"
 """The descriptor of the socket that rank 0 was handed."""
-
-
 ENV_INHERITED = "SCALEWISE_INHERITED"
 """Descriptors that a rank was handed, with commas between them."""
-
-
 ENV_WRAPPED = "SCALEWISE_WRAPPED"
 """``1`` where another program (``hydra.launcher.wrap``) starts the rank."""
-
-
 STACKS_SIGNAL = signal.SIGUSR1
 """The supervisor sends it before it ends a rank whose heart has stopped beating."""
-
-
 LOOPBACK = "127.0.0.1"
-
-
 _BACKLOG = 1024
 """Ranks that may knock before rank 0 has imported what it needs."""
-
 
 SCRUBBED_NAMES = (
     "MASTER_ADDR",

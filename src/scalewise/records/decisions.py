@@ -101,14 +101,8 @@ def load_batch_search(folder: Path) -> BatchSearchRecord | None:
 
 
 _DECISION = "decision.json"
-
-
 _IMPORTED = "imported.json"
-
-
 _QUARANTINE = "quarantine.json"
-
-
 _LOPSIDED = 0.05
 """How far from the middle of its interval, in halves of it, a figure is still written with ±; as
 reports write theirs."""

@@ -93,8 +93,6 @@ class PairLink:
 
 
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast"]
-
-
 Backend = Literal["nccl", "gloo"]
 
 

@@ -23,24 +23,12 @@ from scalewise.records.validation import DataError, build, shown, to_plain
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-
-
 SCHEMA_VERSION = 1
-
-
 MOST_BYTES = 2**28
 """Of a record that is read whole: ten times what a plan of 100,000 cells takes."""
-
-
 Rank = Annotated[int, Field(ge=0, lt=2**16)]
-
-
 WorldSize = Annotated[int, Field(ge=1, le=2**16)]
-
-
 UnixTime = Annotated[float, Field(ge=0, le=10**11)]
-
-
 FileName = Annotated[str, Field(max_length=255, pattern=r"^[^/\x00]*[^/\x00.][^/\x00]*$")]
 """One that leads nowhere else."""
 
@@ -223,8 +211,6 @@ def parse_series(path: Path, parser: Parser[T]) -> T:
 
 
 _CHUNK_BYTES: Final = 4 * 2**20
-
-
 _FINGERPRINT_BYTES: Final = 512
 
 

@@ -46,8 +46,6 @@ from scalewise.records.validation import DEEPEST, DataError, build, to_plain
 
 ALIVE_S = 15.0
 """Who runs a cell gives a sign of life every second: after this long without, it is gone."""
-
-
 _OF_A_TRY = ("steps", "metrics", "audit", "ranks", "gpu", "heartbeat", "profile")
 """Folders that each try fills anew."""
 

@@ -130,8 +130,6 @@ def read_metrics(path: Path) -> list[MetricRow]:
 
 RowKey = tuple[int, int]
 """Step, and how many rows of that step came before."""
-
-
 _OF_OWN_SAMPLES = frozenset({"train_loss"})
 """Metrics that each rank records of its own samples alone, also in rows that do not count them."""
 

@@ -235,8 +235,6 @@ def read_device_series(path: Path) -> DeviceSeries:
 
 
 _METRICS = tuple(f.name for f in fields(DeviceSample) if f.name not in ("id", "processes"))
-
-
 TIMELINE_COLUMNS = ("timestamp", "unix_time", "gpu_index", "gpu_name", "gpu_uuid", *_METRICS)
 """``timestamp`` is local time in ISO 8601; metrics carry their unit in their name."""
 

@@ -48,11 +48,8 @@ PHASES: Final = (
     "other",  # callbacks, loops, logging: what is left of the step
 )
 """The phases a step is made of, in order. Each column is ``<timeline>_<phase>_ms``."""
-
-
 _TIMES: Final = (*PHASES, "step", "arrival")
 """Besides the phases: the whole step, and its start until the last bucket is ready."""
-
 
 STEP_DTYPE: Final = np.dtype(
     [
@@ -65,21 +62,12 @@ STEP_DTYPE: Final = np.dtype(
     ]
 )
 
-
 WARMUP: Final = 1
 """Flag of a step that is excluded from every timing. Bit 2 of older files means nothing now."""
-
-
 STEP_SCHEMA_VERSION: Final = 2
-
-
 _WITHOUT_BLOCKS = 1
-
-
 _BLOCK = struct.Struct("<II")
 """Number of rows, and the checksum."""
-
-
 _MOST_IN_BLOCK = 2**15
 """Rows: a reader that follows the file holds a whole block, of 3.5 MB then."""
 
@@ -268,8 +256,6 @@ _DAMAGED = (
     zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 """What numpy, zipfile and zlib raise for an archive that was cut off or garbled."""
-
-
 MOST_UNPACKED = 2**30
 """Bytes: 134 million samples of one rank."""
 

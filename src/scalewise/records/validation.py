@@ -20,7 +20,6 @@ from pydantic_core import ErrorDetails, SchemaValidator, core_schema
 
 T = TypeVar("T")
 
-
 _BOUNDS: dict[str, dict[str, Any]] = {
     "int": {"strict": True, "ge": -(2**64), "le": 2**64},
     "float": {"strict": True, "allow_inf_nan": False},
@@ -31,11 +30,8 @@ _BOUNDS: dict[str, dict[str, Any]] = {
     "list": {"fail_fast": True},
 }
 """What holds of every value, unless its annotation says something narrower."""
-
-
 DEEPEST = 64
 """Levels of data that no annotation describes."""
-
 
 _PLAIN_WORDS = {
     r"^\w+ should (be |have )?": "", "a valid integer": "an integer", "a valid number": "a number",

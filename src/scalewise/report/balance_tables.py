@@ -33,7 +33,6 @@ from scalewise.report.sections import (
 _MOST_RUNS = 40
 """Runs with a row of their own."""
 
-
 _GRADES_NOTE = (
     "*Grade* is of the mean over runs ("
     + ", ".join(f"{name} below {below:g} %" for name, below in GRADES.items() if below < math.inf)

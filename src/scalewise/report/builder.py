@@ -28,11 +28,7 @@ from scalewise.report.sections import Section
 
 Source = Analysis | Path | str
 """A sweep: analysed already, or its folder."""
-
-
 _TITLE = "Do more devices pay?"
-
-
 _RESULTS = "results.json"
 
 

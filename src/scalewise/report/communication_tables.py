@@ -47,10 +47,7 @@ _EXPLAINED = {
     "doctor_bus": "The *doctor's* is that of its all-reduce at the mean size of a bucket, alone.",
 }
 
-
 _LONGEST_NAME = 60
-
-
 _MIB = 2**20
 
 

@@ -28,10 +28,7 @@ _ORDER = (
     "doctor", "limits", "faults", "disturbances", "doubts", "trackers",
 )  # fmt: skip
 """Sections of a report that a terminal shows: tables, then answers, then what to doubt."""
-
-
 _TITLED = ("target", "doctor_missing", "doctor_findings")
-
 
 _PREFIX = {
     "doctor": ("doctor", "cyan"),
@@ -42,21 +39,17 @@ _PREFIX = {
     "trackers": ("tracker", "yellow"),
 }
 
-
 _COLOURS = {
     "invalid": "red", "not comparable": "red", "fault": "red", "beneficial": "green",
     "marginal": "yellow", "inconclusive": "yellow", "warning": "yellow",
     "prefer single": "magenta", "ceiling": "cyan", "note": "cyan",
 }  # fmt: skip
 
-
 _LEAST_FIRST = (
     "batch", "study_label", "used", "percentiles", "runs", "efficiency", "energy", "utilization",
     "peak", "speedup",
 )  # fmt: skip
 """Columns that a narrow terminal shows in a second table, least missed first."""
-
-
 _FEWEST_LABEL_COLUMNS = 12
 """The names of rows may fold at this width, if nothing else gives way."""
 

@@ -47,13 +47,11 @@ _EXCLUDED = (
     "traffic are not in it, and a list price is not what you pay"
 )
 
-
 _COST_NOTE = (
     f"USD are {_EXCLUDED} (`+hardware.price=...` gives your own). *Cost of a sample* is over that "
     "on the single device: 1 / efficiency at one price. Verdicts weigh time, not money: from an "
     "efficiency of 0.5 a *beneficial* configuration may cost twice as much a sample."
 )
-
 
 _TARGET_NOTE = (
     "Times are at the rate of the timed steps, and so are their 95 % intervals. Start-up, warm-up, "
@@ -61,14 +59,12 @@ _TARGET_NOTE = (
     "not equal losses: compare what was reached, above all where the batches differ."
 )
 
-
 _DEVICES_NOTE = (
     "*Gain* is samples/s over those of the next smaller number of devices, with Welch's 95 % "
     "interval; the fastest counts where several ran on as many. *Each added device* brings that "
     "much of what one of the smaller number does: 1 where it works as well, 0 where it changes "
     "nothing. The speedup, the efficiency and the verdict are over one device."
 )
-
 
 _SAID_BY_THE_SPEEDUP = 2
 """Devices up to which a speedup over one is all there is to say."""

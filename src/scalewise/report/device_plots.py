@@ -23,7 +23,6 @@ from scalewise.report.plot_style import Draw
 
 _MOST_LINES: Final = 12
 
-
 _TIMELINE: Final = (
     ("sm_activity_percent", "SM activity (%)"),
     ("utilization_percent", "utilisation (%)"),
@@ -32,13 +31,10 @@ _TIMELINE: Final = (
     ("sm_clock_mhz", "SM clock (MHz)"),
 )
 
-
 _OF_PROCESSES: Final = {
     "utilization_percent": "CPU of the process (%)",
     "memory_used_mib": "resident memory (MiB)",
 }
-
-
 Memory = Mapping[str, Sequence[DeviceMemory]]
 """``config_id`` to the memory of its devices."""
 

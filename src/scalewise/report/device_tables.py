@@ -36,14 +36,12 @@ from scalewise.report.sections import (
 _MOST_GPUS = 16
 """GPUs of a configuration with a row of their own."""
 
-
 _MEMORY_NOTE = (
     "MiB are means over the samples inside a run, and ± is their standard deviation there, both "
     "means over runs; neither is a doubt over runs. *Balance* is the memory CV of the devices' "
     "means over runs, and says nothing of load. Where runs differ in which device holds more, it "
     "lies below the memory CV under *Load balance*, the mean of the runs' own CVs."
 )
-
 
 _ENERGY_NOTE = (
     "*J a step* and *J per 1,000 samples* are of the timed steps: the energy counter tells how "

@@ -34,7 +34,6 @@ _BANDWIDTHS = (
     "Spread: (slowest - fastest repetition) / median. GB/s: 10^9 bytes a second.",
 )
 
-
 _DIRECTIONS = ("h2d", "d2h")
 """How kinds of copies between a host and a device begin."""
 

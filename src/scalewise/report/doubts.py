@@ -35,12 +35,8 @@ from scalewise.report.sections import Note, Picture, Section, by_text, lines, se
 
 UNEVEN = frozenset({"straggler", "uneven shards"})
 """Limits by which the diagnosis accuses a rank."""
-
-
 _POWER_CAP = "power cap"
 """As the device series name it."""
-
-
 _LAYERS_NAMED = 3
 """Layers that are named; the ranks' records have all of them."""
 

@@ -34,8 +34,6 @@ from scalewise.report import (
 from scalewise.report.sections import printable
 
 FORMAT_VERSION = 1
-
-
 _MOST_TIMES = 1000
 """Times of a cell in the timeline: a report stays small, ``scalewise export`` writes all."""
 

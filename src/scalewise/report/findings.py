@@ -28,12 +28,8 @@ _BUSY = (
     "*Compute-bound* is a GPU that is busy, not one that is efficient: its SMs have work also "
     "while their kernels wait for memory. MFU says how much of the peak is reached."
 )
-
-
 _FEWEST_ROWS = 3
 """Rows of one workload below which the reader sees at once which is fastest."""
-
-
 _MOST_NAMED = 3
 """Rows named in one line; further ones are counted."""
 

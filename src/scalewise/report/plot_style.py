@@ -18,21 +18,11 @@ from scalewise.analysis import Configuration, Estimate, number
 PALETTE = (
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#555555", "#F0E442",
 )  # fmt: skip
-
-
 GREY = "#888888"
-
-
 WIDTH_IN = 9.0
-
-
 WIDEST = 1.6
 """Length of an axis in its largest figure: few wild runs have intervals that dwarf all others."""
-
-
 _MARKERS = "osD^vP*X"
-
-
 Draw = Callable[[], Figure | None]
 
 

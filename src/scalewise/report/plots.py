@@ -32,15 +32,9 @@ from scalewise.report import device_plots, plot_style
 from scalewise.report.plot_style import Draw
 
 _MOST_PANELS: Final = 12
-
-
 _BINS: Final = 600
 """About the pixels of a panel's width: each shows its longest step, so that no spike is lost."""
-
-
 _LOG_FROM: Final = 10.0
-
-
 _RANKS_NAMED: Final = 8
 
 

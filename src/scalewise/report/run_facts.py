@@ -25,7 +25,6 @@ from scalewise.report.sections import Section, Verbatim, by_text, item, lines, s
 
 MirrorPlace = Literal["online", "offline", "uploaded later", "this machine"]
 
-
 _WHERE: dict[MirrorPlace, str] = {
     "online": "on the server, read back from there",
     "offline": "recorded offline, in files of this machine; not uploaded "

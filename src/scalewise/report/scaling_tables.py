@@ -45,14 +45,12 @@ _SCALING_NOTE = (
     "alone: beneficial from 1.1, marginal from 0.95, else single."
 )
 
-
 _ANATOMY_NOTE = (
     "Exposed communication runs from the last gradient bucket ready to the end of backward, "
     "waiting for the slowest rank included. Host and device clocks are never added together. These "
     "are arithmetic means over runs and ranks, whose parts add up to the step. *step (ms)* above "
     "is of the slowest rank, and the geometric mean of runs."
 )
-
 
 _ALLOCATOR_NOTE = (
     "*Allocated* is what tensors held at most, *reserved* what PyTorch's allocator had taken from "

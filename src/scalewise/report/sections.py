@@ -17,11 +17,7 @@ from scalewise.host import plural
 
 Where = Literal["both", "page", "screen"]
 """Who shows a block: every renderer, files alone, or the terminal alone."""
-
-
 Tone = Literal["list", "plain", "faint", "alarm", "place"]
-
-
 Read = Callable[[Any], Any]
 
 

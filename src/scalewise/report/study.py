@@ -51,9 +51,7 @@ _LATEX = {
     "<": r"\textless{}", ">": r"\textgreater{}", "±": r"$\pm$",
 }  # fmt: skip
 
-
 _WIDTH = 96
-
 
 _COMPARISON_NOTE = (
     "Global samples/s, mean over runs with 95 % intervals. Recommendation is the published "

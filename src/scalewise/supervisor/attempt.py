@@ -74,14 +74,8 @@ def _provenance(folder: CellFolder) -> Provenance | None:
 
 _MEET_S = 300.0
 """Hosts of one job start together, but one may first have to load its environment."""
-
-
 _TELL_S = 10.0
-
-
 _LAST_S = 60.0
-
-
 _LOOK_S = 0.2
 
 

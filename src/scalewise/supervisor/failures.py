@@ -15,14 +15,8 @@ from scalewise.supervisor.job import Verdict
 from scalewise.supervisor.ranks import RankProcess, Ranks
 
 _SETTLE_S = 0.3
-
-
 _LAST_LINES = 20
-
-
 _LINE_LIMIT = 500
-
-
 _IN_A_STEP = "loops/optimization/"
 """In the traceback of a rank that trained: Lightning validates and ends a fit elsewhere."""
 
@@ -130,11 +124,8 @@ def last_lines(folder: CellFolder, rank: int | None) -> tuple[str, ...]:
 
 _OTHERS_GIVE_UP_S = 3.0
 """Ranks that wait for the same one began to, and so give up, about as long after each other."""
-
-
 _TAIL_BYTES = 200_000
 """NCCL prints pages of frames after the line that tells."""
-
 
 _GAVE_UP = re.compile(
     r"Timed out waiting \d+ ?ms"  # gloo
@@ -244,15 +235,10 @@ def name_stopped(verdict: Verdict, pids: Callable[[], Mapping[int, int]]) -> Ver
 
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGPWR})
 """Others, SIGSEGV and SIGABRT among them, are faults of the program: they come back."""
-
-
 NO_PEER = "a peer could not be reached"
-
-
 EPOCHS_DIFFER = "epochs differ in length"
 """In the message of a try whose ranks had unequal numbers of batches: peers that ended well are
 gone too, but come and go the same way again."""
-
 
 _TRANSIENT = {
     NO_PEER: re.compile(

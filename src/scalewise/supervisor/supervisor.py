@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 
 _POLL_S = 1.0
-
-
 _STOPPED = Verdict("interrupted", "the sweep was stopped", None, None)
 
 

@@ -84,8 +84,6 @@ def remember(report: SweepReport) -> None:
 
 
 Policy = Literal["exclusive", "packed"]
-
-
 _END_S = 9.0
 
 

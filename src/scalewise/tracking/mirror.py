@@ -25,8 +25,6 @@ from scalewise.tracking.cell_mirror import CellMirror, Lane, open_tracker
 from scalewise.tracking.tracker import Tracker
 
 _POLL_S = 1.0
-
-
 _ORPHANED_S = 5.0
 
 

@@ -25,7 +25,6 @@ _METRICS: Final = tuple(
     f.name for f in fields(DeviceSample) if f.name not in ("id", "throttle_reasons", "processes")
 )
 
-
 _AGGREGATES: Final[Mapping[str, tuple[str, str | None]]] = {
     "memory_used_mib": ("total", "gpu_total_memory"),
     "utilization_percent": ("mean", "gpu_avg_utilization"),
@@ -33,8 +32,6 @@ _AGGREGATES: Final[Mapping[str, tuple[str, str | None]]] = {
     "power_w": ("total", None),
 }
 """Metric to what is told of all GPUs together, and the earlier GPU monitor's name of it."""
-
-
 _PROCESS_METRICS: Final = {"utilization_percent": "cpu_percent", "memory_used_mib": "rss_mib"}
 
 

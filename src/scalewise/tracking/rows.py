@@ -31,8 +31,6 @@ from scalewise.tracking.tracker import Row, metric_name
 
 _PATIENCE: Final = 3
 """Windows in a row (half a second or more each): a checkpoint makes a rank late once."""
-
-
 LineTail = Tail[list[dict[str, Any]]]
 StepTail = Tail[npt.NDArray[np.void]]
 

@@ -110,8 +110,6 @@ def metric_name(name: str) -> str:
 
 
 _TAG_GROUPS = ("model", "dataset", "strategy", "precision", "execution", "optimizer", "experiment")
-
-
 _DEFAULT_LOG_EVERY_N_STEPS = 50
 
 

@@ -20,8 +20,6 @@ from scalewise.tracking.tracker import Row, RunInfo, RunSummary
 
 _MOST_ROWS = 500
 """Rows that are written at once."""
-
-
 _RESERVED = frozenset(utils.RESERVED_KEYS)
 
 

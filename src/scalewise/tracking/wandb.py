@@ -24,16 +24,10 @@ from scalewise.config import TrackingConfig
 from scalewise.tracking.tracker import Row, RunInfo, RunSummary, TrackerError
 
 _CONNECT_S = 5.0
-
-
 _SETTLE_S = 10.0
 """How long rows that were accepted may take to be found."""
-
-
 _NO_WAIT_S = 0.001
 """0 would mean WandB's default of a minute."""
-
-
 _DEFAULT_HOST = "api.wandb.ai"
 
 

@@ -54,8 +54,6 @@ def shared_ns(left: Intervals, right: Intervals) -> int:
 
 _LONGEST = 20
 """Operations that are no collectives, of which the record keeps the longest."""
-
-
 _HOST_COLLECTIVES = ("gloo:", "nccl:", "mpi:", "ucc:")
 """How torch names the ranges of a process group's collectives, by backend."""
 

@@ -50,12 +50,9 @@ _CLOSES = {
     Mark.OPTIMIZER_END: "optimizer",
 }
 """The phase of the device that ends with each mark which cuts its time line."""
-
-
 DEVICE_MARKS = tuple(_CLOSES)
 """Between the others the host only does bookkeeping, which keeps no device busy, and an event
 costs more than a clock reading."""
-
 
 _SPANS = {
     "data_wait": (Mark.FETCH_BEGIN, Mark.FETCH_END),
@@ -67,11 +64,7 @@ _SPANS = {
     "replay": (Mark.REPLAY_BEGIN, Mark.OPTIMIZER_END),
 }
 """From which mark to which each phase lasts on the host. What is exposed lies within backward."""
-
-
 _BEGINS, _ENDS = ([marks[end] for marks in _SPANS.values()] for end in (0, 1))
-
-
 _FETCHING = ("data_wait", "h2d")
 
 
@@ -159,12 +152,8 @@ def device_phases_ms(marks_ms: Times, replayed: npt.NDArray[np.bool_]) -> dict[s
 
 # Asking an enumeration for its length is slower than reading the clock.
 _MARKS = len(Mark)
-
-
 _UNDIVIDED = ("data_wait", "h2d", "other")
 """Phases of which a step that launches straight after another has none."""
-
-
 _UNKNOWN = np.zeros(1, dtype=STEP_DTYPE)
 """A row before anything is known of it."""
 

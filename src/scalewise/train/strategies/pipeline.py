@@ -110,8 +110,6 @@ class PipelineSteps(LeanSteps):
 
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-
-
 _LONGEST_SHAPE = 6
 
 

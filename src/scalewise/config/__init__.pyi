@@ -19,14 +19,12 @@ from .components import is_shipped as is_shipped
 from .components import keep_own_arguments as keep_own_arguments
 from .components import load_target as load_target
 from .components import options_of as options_of
-from .data_parallel import Compression as Compression
 from .data_parallel import DdpConfig as DdpConfig
 from .data_parallel import DeviceKind as DeviceKind
 from .data_parallel import HeterogeneousConfig as HeterogeneousConfig
 from .data_parallel import LocalSgdConfig as LocalSgdConfig
 from .data_parallel import ProcessGroupConfig as ProcessGroupConfig
 from .data_parallel import StrategyConfig as StrategyConfig
-from .data_parallel import TaskParallelConfig as TaskParallelConfig
 from .data_parallel import whole_samples as whole_samples
 from .errors import ConfigError as ConfigError
 from .errors import DatasetError as DatasetError

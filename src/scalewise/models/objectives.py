@@ -7,13 +7,11 @@ A multiply-add is two floating-point operations; element-wise work and biases ar
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 from torchmetrics import MeanAbsoluteError, Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
@@ -88,21 +86,6 @@ def attention_flops(tokens: int, width: int) -> int:
     torch's counter do: figures stay comparable with published ones.
     """
     return 3 * 2 * 2 * tokens * tokens * width
-
-
-def count_flops(model: nn.Module, x: Tensor, target: Tensor) -> int:
-    """What ``torch.utils.flop_counter`` sees in one forward and backward of this batch.
-
-    Attention runs unfused meanwhile: the fused kernels recompute ``Q K^T`` in their backward and
-    the counter includes that, which no declared count does. A recurrent layer that runs as one
-    fused kernel is counted as 0.
-    """
-    counter = FlopCounterMode(display=False)
-    with counter, sdpa_kernel(SDPBackend.MATH):
-        loss = cast(Any, model).loss(model(x), target)
-        loss.backward()
-    model.zero_grad(set_to_none=True)
-    return int(counter.get_total_flops())
 
 
 def check_equal(model: nn.Module, description: Mapping[str, Any], *keys: str) -> None:

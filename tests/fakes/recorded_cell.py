@@ -68,6 +68,7 @@ class RecordedCell:
         self.arrival_ms = arrival_ms
         self.started_at = time.time()
         self.steps = 0
+        folder.clear_attempt()
         folder.save_config(
             {
                 "model": {"name": "medium", "_target_": "scalewise.models.mlp.MLP"},

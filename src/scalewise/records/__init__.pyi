@@ -40,7 +40,6 @@ from .files import SCHEMA_VERSION as SCHEMA_VERSION
 from .files import LineParser as LineParser
 from .files import NewerRecordError as NewerRecordError
 from .files import RecordError as RecordError
-from .files import ReplacedError as ReplacedError
 from .files import Tail as Tail
 from .files import finite_or_none as finite_or_none
 from .files import load_json as load_json

@@ -11,7 +11,7 @@ import json
 import math
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from io import BufferedReader
 from pathlib import Path
 from typing import Annotated, Any, Final, Generic, Protocol, TextIO, TypeVar
@@ -177,27 +177,31 @@ class Parser(Protocol[T_co]):
         """
 
 
-class LineParser:
-    """Parses JSON objects, one a line."""
+class LineParser(Generic[T]):
+    """Parses JSON objects, one a line, into what ``make`` returns of each."""
 
-    def __init__(self) -> None:
+    def __init__(self, make: Callable[[dict[str, Any]], T]) -> None:
+        self._make = make
         self.rest = b""
         self.count = 0
         """Lines parsed so far."""
 
-    def parse(self, data: bytes) -> list[dict[str, Any]]:
+    def parse(self, data: bytes) -> list[T]:
         *whole, self.rest = (self.rest + data).split(b"\n")
-        found = []
-        for line in whole:
-            self.count += 1
-            try:
-                plain = parse_json(line)
-            except ValueError as error:
-                raise ValueError(f"line {self.count}: not JSON: {error}") from error
-            if not isinstance(plain, dict):
-                raise ValueError(f"line {self.count}: found no JSON object")
-            found.append(plain)
-        return found
+        return [self._made(line) for line in whole]
+
+    def _made(self, line: bytes) -> T:
+        self.count += 1
+        try:
+            plain = parse_json(line)
+        except ValueError as error:
+            raise ValueError(f"line {self.count}: not JSON: {error}") from error
+        if not isinstance(plain, dict):
+            raise ValueError(f"line {self.count}: found no JSON object")
+        try:
+            return self._make(plain)
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            raise ValueError(f"line {self.count}: {error}") from error
 
 
 def parse_series(path: Path, parser: Parser[T]) -> T:
@@ -214,10 +218,6 @@ _CHUNK_BYTES: Final = 4 * 2**20
 _FINGERPRINT_BYTES: Final = 512
 
 
-class ReplacedError(Exception):
-    """The file was begun anew (a retry) before its earlier rows had all been read."""
-
-
 class Tail(Generic[T]):
     """Follows a series that grows."""
 
@@ -230,7 +230,7 @@ class Tail(Generic[T]):
     def read(self) -> T:
         """What was added since the last call, up to a few MiB, in whole units.
 
-        Raises :class:`RecordError`, and :class:`ReplacedError` for a file that was begun anew.
+        Raises :class:`RecordError`, also for a file that was begun anew (a retry) or removed.
         """
         try:
             return self._parser.parse(self._new_bytes())
@@ -242,13 +242,13 @@ class Tail(Generic[T]):
             with open_record(self.path) as file:
                 head = file.read(_FINGERPRINT_BYTES)
                 if not head.startswith(self._head):
-                    raise ReplacedError(f"{self.path.name} was begun anew while it was mirrored")
+                    raise RecordError(f"{self.path} was begun anew while it was read")
                 self._head = head
                 file.seek(self._position)
                 data = file.read(_CHUNK_BYTES)
         except FileNotFoundError:
             if self._position:
-                raise ReplacedError(f"{self.path.name} was removed while it was mirrored") from None
+                raise RecordError(f"{self.path} was removed while it was read") from None
             return b""
         except OSError as error:
             raise RecordError(f"{self.path}: cannot be read: {error}") from error

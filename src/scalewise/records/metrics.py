@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -14,13 +15,12 @@ from pydantic import NonNegativeInt
 from scalewise.records.files import (
     LineParser,
     LineWriter,
-    RecordError,
     UnixTime,
     finite_or_none,
     parse_series,
 )
 from scalewise.records.model import RankSummary
-from scalewise.records.validation import DataError, build, to_plain
+from scalewise.records.validation import build, to_plain
 
 Grade = Literal["excellent", "good", "fair", "poor"]
 
@@ -119,13 +119,7 @@ class MetricsWriter:
 
 def read_metrics(path: Path) -> list[MetricRow]:
     """All whole rows of a metrics file. Raises :class:`RecordError`."""
-    rows = []
-    for number, plain in enumerate(parse_series(path, LineParser()), start=1):
-        try:
-            rows.append(build(MetricRow, plain))
-        except DataError as error:
-            raise RecordError(f"{path}: line {number}: {error}") from error
-    return rows
+    return parse_series(path, LineParser(partial(build, MetricRow)))
 
 
 RowKey = tuple[int, int]

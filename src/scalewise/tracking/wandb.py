@@ -151,12 +151,6 @@ class WandbRun:
         url = self._run.url if self._mode == "online" else None
         return url or str(self._log_file.parent)
 
-    @property
-    def shortcoming(self) -> str | None:
-        if not self._away:
-            return None
-        return "the server cannot be reached; written offline: upload it with make wandb-sync"
-
     def log(self, rows: Sequence[Row]) -> None:
         for row in rows:
             if row.alert is not None:
@@ -189,6 +183,10 @@ class WandbRun:
 
         The server may take some time after ``finish`` has returned.
         """
+        if self._away:
+            raise TrackerError(
+                "the server cannot be reached; written offline: upload it with make wandb-sync"
+            )
         if self._mode == "offline":
             return None
         deadline = now() + _SETTLE_S

@@ -44,5 +44,5 @@ def test_a_line_that_is_no_alert_is_named(tmp_path: Path) -> None:
     path = cell.device_series_path("host")
     path.parent.mkdir()
     path.write_text('{"time": 1.0, "alert": {"time": 1.0, "level": "shout"}}\n')
-    with pytest.raises(RecordError, match=r"host\.jsonl"):
-        list(CellRows(cell, 10, 1, 1.0).read())
+    with pytest.raises(RecordError, match=r"host\.jsonl: line 1: level"):
+        list(CellRows(cell, {}, 1.0).read())

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from scalewise.config import HardwareConfig
@@ -27,7 +28,6 @@ from scalewise.host import (
     listen,
     on_loopback,
     rendezvous,
-    scratch_folder,
     scrubbed,
     usable_cores,
 )
@@ -71,8 +71,8 @@ def examine(
     begun = time.time()
     host = host_facts()
     devices, links = describe_devices(slots)
-    with scratch_folder("doctor") as folder:
-        ranks, missing = run_ranks(plan, slots, folder, locks)
+    with TemporaryDirectory(prefix="scalewise-doctor-", ignore_cleanup_errors=True) as folder:
+        ranks, missing = run_ranks(plan, slots, Path(folder), locks)
     taken_s = time.time() - begun
     report = DoctorReport(
         begun, taken_s, plan.quick, host, driver, devices, links, ranks, (), missing

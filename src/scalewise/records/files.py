@@ -6,13 +6,11 @@ its last unit may be torn off at any byte. A parser keeps that end in ``rest`` u
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
 import threading
 from collections.abc import Callable, Mapping
-from io import BufferedReader
 from pathlib import Path
 from typing import Annotated, Any, Final, Generic, Protocol, TextIO, TypeVar
 
@@ -25,7 +23,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 SCHEMA_VERSION = 1
 MOST_BYTES = 2**28
-"""Of a record that is read whole: ten times what a plan of 100,000 cells takes."""
+"""Limit of a record that is read whole: ten times a plan of 100,000 cells."""
 Rank = Annotated[int, Field(ge=0, lt=2**16)]
 WorldSize = Annotated[int, Field(ge=1, le=2**16)]
 UnixTime = Annotated[float, Field(ge=0, le=10**11)]
@@ -44,23 +42,12 @@ class NewerRecordError(RecordError):
     """A record that a newer scalewise wrote."""
 
 
-def open_record(path: Path) -> BufferedReader:
-    """Open a record for reading, at once. Raises OSError, also for what is no regular file.
-
-    A pipe, to open which is to wait for a writer, could otherwise hold up whoever reads a folder.
-    """
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise OSError(errno.EINVAL, "it is no regular file; remove it", str(path))
-    return path.open("rb")
-
-
 def read_record(path: Path) -> bytes:
-    """All of a record; raises as :func:`open_record` does, and for one that is too large."""
-    with open_record(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > MOST_BYTES:
-            raise OSError(f"found {size:,} bytes; allowed: up to {MOST_BYTES:,}; remove it")
-        return file.read()
+    """All of a record. Raises OSError, also for one that is too large."""
+    size = path.stat().st_size
+    if size > MOST_BYTES:
+        raise OSError(f"found {size:,} bytes; allowed: up to {MOST_BYTES:,}; remove it")
+    return path.read_bytes()
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -76,11 +63,6 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"found {text}; allowed: finite numbers, and null for what is not known")
     return number
-
-
-def is_version(found: object, *known: int) -> bool:
-    """Whether a record is of a version that this code reads: neither true nor 1.0 is one."""
-    return type(found) is int and found in known
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -123,8 +105,8 @@ def load_json(path: Path, cls: type[T]) -> T:
     if not isinstance(plain, dict):
         raise RecordError(f"{path}: found {type(plain).__name__}; a JSON object was expected")
     version = plain.pop("schema_version", None)
-    if not is_version(version, SCHEMA_VERSION):
-        newer = type(version) is int and version > SCHEMA_VERSION
+    if version != SCHEMA_VERSION:
+        newer = isinstance(version, int) and version > SCHEMA_VERSION
         raise (NewerRecordError if newer else RecordError)(
             f"{path}: schema version {shown(version)}; this scalewise reads {SCHEMA_VERSION}"
         )
@@ -136,7 +118,20 @@ def load_json(path: Path, cls: type[T]) -> T:
 
 def load_optional(path: Path, cls: type[T]) -> T | None:
     """As :func:`load_json`; None where there is no such record."""
-    return load_json(path, cls) if path.exists() else None
+    try:
+        return load_json(path, cls)
+    except RecordError:
+        if path.exists():
+            raise
+        return None
+
+
+def load_or_none(load: Callable[..., T], *arguments: object) -> T | None:
+    """What ``load(*arguments)`` reads; None for a record that is absent or cannot be read."""
+    try:
+        return load(*arguments)
+    except RecordError:
+        return None
 
 
 def finite_or_none(value: float | None) -> float | None:
@@ -171,7 +166,7 @@ class Parser(Protocol[T_co]):
     """The end that is not whole yet."""
 
     def parse(self, data: bytes) -> T_co:
-        """What is whole by now and was not returned before.
+        """The units that are whole by now and were not returned before.
 
         Raises ValueError for bytes that no series holds; nothing can be parsed after it.
         """
@@ -228,7 +223,7 @@ class Tail(Generic[T]):
         self._head = b""
 
     def read(self) -> T:
-        """What was added since the last call, up to a few MiB, in whole units.
+        """The units added since the last call, up to a few MiB.
 
         Raises :class:`RecordError`, also for a file that was begun anew (a retry) or removed.
         """
@@ -239,7 +234,7 @@ class Tail(Generic[T]):
 
     def _new_bytes(self) -> bytes:
         try:
-            with open_record(self.path) as file:
+            with self.path.open("rb") as file:
                 head = file.read(_FINGERPRINT_BYTES)
                 if not head.startswith(self._head):
                     raise RecordError(f"{self.path} was begun anew while it was read")

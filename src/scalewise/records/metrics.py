@@ -64,7 +64,7 @@ def cv_text(cv: float) -> str:
 
 
 def advice(graded: Grade, slowest_rank: int, *, on_cpu: bool) -> str:
-    """What to do about a grade, in one line."""
+    """Advice about a grade, in one line."""
     compare = "waiting for cores" if on_cpu else "clocks and throttle reasons"
     check = "what else its cores run" if on_cpu else "its device's clocks and throttling"
     return {
@@ -150,7 +150,7 @@ def keyed(rows: Iterable[MetricRow]) -> Iterator[tuple[RowKey, MetricRow]]:
 def weights_of(name: str, rows: Sequence[MetricRow]) -> tuple[float, ...] | None:
     """By how much the metric ``name`` of each of ``rows``, one a rank, counts in their mean.
 
-    By the samples of the step. What is of no one step (a validation score that a user's module
+    By the samples of the step. A metric of no one step (a validation score that a user's module
     does not reduce over the ranks) counts alike, as in Lightning's own ``sync_dist``. None where
     samples decide and the records, older ones, do not tell them.
     """

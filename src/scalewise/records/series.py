@@ -17,8 +17,6 @@ from scalewise.records.files import (
     LineWriter,
     RecordError,
     UnixTime,
-    is_version,
-    open_record,
     parse_series,
 )
 from scalewise.records.validation import build, to_plain
@@ -26,7 +24,7 @@ from scalewise.records.validation import build, to_plain
 
 @dataclass(frozen=True)
 class SampledDevice:
-    """What does not change about a device (or, on a CPU host, a process) while it is sampled."""
+    """The constant facts of a device (on a CPU host: of a process) that is sampled."""
 
     id: str
     """The GPU's UUID, or ``rank<r>`` for a process."""
@@ -86,7 +84,7 @@ class DeviceSample:
     nvlink_tx_mib: float | None = None
     nvlink_rx_mib: float | None = None
     processes: tuple[DeviceProcess, ...] | None = None
-    """Who computed on the device."""
+    """The processes that computed on the device."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +193,7 @@ def _device_series(path: Path, lines: list[dict[str, Any]], torn_bytes: int = 0)
     if not lines:
         raise RecordError(f"{path}: empty")
     header, *lines = lines
-    if not is_version(header.pop("schema_version", None), SCHEMA_VERSION):
+    if header.pop("schema_version", None) != SCHEMA_VERSION:
         raise RecordError(f"{path}: not a device series of schema version {SCHEMA_VERSION}")
     found: dict[str, list[Any]] = {name: [] for name in _IN_LINES}
     try:
@@ -256,7 +254,7 @@ _TAIL_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class LatestSample:
-    """What was last seen of the devices of one host."""
+    """The last sample of the devices of one host."""
 
     time: float
     """Unix time."""
@@ -273,7 +271,7 @@ def read_latest_sample(path: Path) -> LatestSample | None:
     Raises :class:`RecordError` for a file that is no device series.
     """
     try:
-        with open_record(path) as file:
+        with path.open("rb") as file:
             header = file.readline()
             begin, end = file.tell(), file.seek(0, 2)
             file.seek(max(begin, end - _TAIL_BYTES))

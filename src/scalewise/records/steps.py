@@ -1,4 +1,4 @@
-"""What a rank did step by step, what it was fed, and what a profiler saw of it.
+"""The steps of a rank, the samples it was fed, and the profile of its kernels.
 
 A step has one binary row of fixed width. Its file starts with one line of JSON (schema version, row
 layout, clock offset), then blocks of rows of ``STEP_DTYPE``. Before each block stand its number of
@@ -27,9 +27,7 @@ import numpy.typing as npt
 
 from scalewise.records.files import (
     RecordError,
-    is_version,
     load_json,
-    open_record,
     parse_json,
     parse_series,
     save_json,
@@ -159,7 +157,7 @@ class StepParser:
         self.epoch_offset_ns: int | None = None
         """Add to ``start_ns`` for Unix time; None until the header was whole."""
         self.rest = b""
-        """What is not whole yet."""
+        """The end that is not whole yet."""
         self._version = STEP_SCHEMA_VERSION
         self._sum = 0
 
@@ -185,8 +183,7 @@ class StepParser:
                 raise ValueError(f"epoch_offset_ns: found {shown(offset)}; allowed: below 2**62")
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"the header is not a step header: {error}") from error
-        known = is_version(version, _WITHOUT_BLOCKS, STEP_SCHEMA_VERSION)
-        if not known or layout != STEP_DTYPE.descr:
+        if version not in (_WITHOUT_BLOCKS, STEP_SCHEMA_VERSION) or layout != STEP_DTYPE.descr:
             reads = f"this scalewise reads {STEP_SCHEMA_VERSION} and {_WITHOUT_BLOCKS}"
             raise ValueError(f"schema version {shown(version)}; {reads}")
         self._version, self._sum, self.rest = version, zlib.crc32(line + newline), body
@@ -218,7 +215,7 @@ class StepParser:
 
 
 def _checksum(count: int, rows: bytes, before: int) -> int:
-    """Of a block, with that of all ``before``: no block can be lost from the middle either."""
+    """CRC of a block and of all ``before``: a block lost from the middle shows."""
     return zlib.crc32(rows, zlib.crc32(count.to_bytes(4, "little"), before))
 
 
@@ -239,7 +236,7 @@ def read_steps(path: Path, rank: int) -> StepSeries:
 
 
 def _fault(rows: npt.NDArray[np.void]) -> str:
-    """What cannot be true of the rows of a rank; empty for sound ones."""
+    """The fault of rows that no training writes; empty for sound ones."""
     if len(rows) and (np.diff(rows["step"]) != 1).any():
         return "the steps do not follow one another"
     if (rows["samples"] < 0).any():
@@ -255,9 +252,7 @@ _DAMAGED = (
     OSError, EOFError, KeyError, TypeError, ValueError, MemoryError, OverflowError, RuntimeError,
     zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
-"""What numpy, zipfile and zlib raise for an archive that was cut off or garbled."""
-MOST_UNPACKED = 2**30
-"""Bytes: 134 million samples of one rank."""
+"""Errors of numpy, zipfile and zlib for an archive that was cut off or garbled."""
 
 
 @dataclass(frozen=True)
@@ -290,14 +285,10 @@ def write_shard(path: Path, shard: ShardIndices) -> None:
 
 
 def read_shard(path: Path, rank: int) -> ShardIndices:
-    """Raises :class:`RecordError` for an archive that is damaged or unpacks to too much."""
+    """Raises :class:`RecordError` for an archive that is damaged."""
     try:
         # Opened here, because numpy leaves a file it cannot read open.
-        with open_record(path) as file, np.load(file) as data:
-            size = sum(part.file_size for part in data.zip.infolist())
-            if size > MOST_UNPACKED:
-                found = f"found {size:,} bytes when unpacked"
-                raise ValueError(f"{found}; allowed: up to {MOST_UNPACKED:,}; remove it")
+        with path.open("rb") as file, np.load(file) as data:
             # Older records have no part: ranks could not share one.
             part = int(data["data_shard"]) if "data_shard" in data else -1
             return ShardIndices(

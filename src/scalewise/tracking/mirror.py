@@ -278,8 +278,8 @@ class _CellMirror:
         record = self._cell.load_tracking()
         states = record.trackers if record and record.attempt == attempt.number else {}
         state = states.get(self._mirror.name)
-        held = state is not None and state.status == "synced"
-        if held or self._mirror.name not in info.tracking.trackers:
+        is_complete = state is not None and state.status == "synced"
+        if is_complete or self._mirror.name not in info.tracking.trackers:
             self._settled = attempt.result is not None
             return None
         rows = CellRows(self._cell, config, info.tracking.system_interval_s)

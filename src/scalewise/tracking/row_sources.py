@@ -124,7 +124,7 @@ _MIN_WINDOW_NS: Final = 500_000_000
 
 @dataclass(frozen=True)
 class WindowRow:
-    """What the ranks did in one window of steps."""
+    """Figures of all ranks in one window of steps."""
 
     step: int
     """The last step of the window."""

@@ -15,13 +15,13 @@ from scalewise.records import (
     CellFolder,
     LineParser,
     MetricRow,
-    RecordError,
     RowKey,
     RowKeys,
     StepParser,
     Tail,
     build,
     grade,
+    load_or_none,
     mean_over_ranks,
     weights_of,
 )
@@ -54,8 +54,9 @@ class CellRows:
         self._devices: dict[str, Tail[list[Alert | tuple[float, dict[str, float]] | None]]] = {}
         self._counts: dict[str, int] = {}
         every = config.get("log_every_n_steps")
-        is_known = isinstance(every, int) and every > 0
-        self.windows = StepWindows(every if is_known else _LOG_EVERY_N_STEPS, self._ranks)
+        if not isinstance(every, int) or every < 1:
+            every = _LOG_EVERY_N_STEPS
+        self.windows = StepWindows(every, self._ranks)
         self._imbalance = ImbalanceWatch()
         self._last_step = 0
 
@@ -144,10 +145,8 @@ class CellRows:
 
 def _world_size(cell: CellFolder) -> int:
     """Ranks of the cell as far as the records say so by now; at least 1."""
-    try:
-        return max(1, len(cell.load_provenance().devices))
-    except RecordError:
-        return 1
+    found = load_or_none(cell.load_provenance)
+    return 1 if found is None else max(1, len(found.devices))
 
 
 class RankMeans:

@@ -1,4 +1,4 @@
-"""What a tracker is, and a cell in its words: name, group, tags, configuration, summary."""
+"""The interface of a tracker, and a cell in its words: name, group, tags, summary."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from scalewise.records import (
     RecordError,
     build,
     last_metrics,
+    load_or_none,
     to_plain,
 )
 
@@ -46,7 +47,7 @@ class Row:
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What identifies a run in every tracker."""
+    """Identity of a run in every tracker."""
 
     run_id: str
     """The same each time the same attempt at the same cell is mirrored."""
@@ -117,7 +118,7 @@ def run_info(
     planned: PlannedCell,
     sweep: Path,
 ) -> RunInfo:
-    """What the trackers are told about a try at a cell before its first row.
+    """Facts about a try at a cell that trackers get before its first row.
 
     Raises RecordError for a choice of trackers that is not valid.
     """
@@ -193,10 +194,8 @@ def _result_values(result: CellResult) -> dict[str, float]:
 
 
 def _provenance(cell: CellFolder) -> dict[str, Any]:
-    try:
-        return {"provenance": to_plain(cell.load_provenance())}
-    except RecordError:
-        return {}
+    found = load_or_none(cell.load_provenance)
+    return {} if found is None else {"provenance": to_plain(found)}
 
 
 def _tags(config: Mapping[str, Any], tracking: TrackingConfig) -> tuple[str, ...]:

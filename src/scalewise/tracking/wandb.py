@@ -36,10 +36,10 @@ def resolve_mode(config: TrackingConfig) -> Literal["offline", "online", "disabl
     environment = os.environ.get("WANDB_MODE", "").lower()
     if environment in ("disabled", "dryrun"):
         return "disabled" if environment == "disabled" else "offline"
-    asked = environment if environment in ("offline", "online") else config.wandb_mode
-    if asked == "auto":
+    mode = environment if environment in ("offline", "online") else config.wandb_mode
+    if mode == "auto":
         return "online" if logged_in() else "offline"
-    return "online" if asked == "online" else "offline"
+    return "online" if mode == "online" else "offline"
 
 
 def logged_in() -> bool:
@@ -179,7 +179,7 @@ class WandbRun:
         self._run.finish(exit_code=0 if summary.state == "finished" else 1)
 
     def read_back(self) -> int | None:
-        """What the server says it has; None offline, where nobody counts before the upload.
+        """Rows that the server has; None offline, where nobody counts before the upload.
 
         The server may take some time after ``finish`` has returned.
         """

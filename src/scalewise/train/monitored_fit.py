@@ -23,7 +23,7 @@ import torch
 from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, SingleDeviceStrategy
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
-from scalewise.host import Tenant
+from scalewise.host import Colocation
 from scalewise.records import (
     Attempt,
     Cause,
@@ -63,7 +63,7 @@ class FitRecords:
         self._started_at, self._since = time.time(), time.monotonic()
         self._planned: PlannedCell | None = None
         self._beats: BackgroundDrain | None = None
-        self._tenant: Tenant | None = None
+        self._colocation: Colocation | None = None
         self._unknown: tuple[str, ...] = ()
         """Why it is not known who shares the host, where that is so."""
 
@@ -77,25 +77,25 @@ class FitRecords:
         self._put_into_plan(lambda _: planned)
         self._folder.save_running(RunningAttempt(1, self._started_at, tuple(devices)))
         try:
-            self._tenant = Tenant(str(self._sweep.path), name)
+            self._colocation = Colocation(str(self._sweep.path), name)
         except OSError as error:  # no reason to end a fit
             self._unknown = (f"not known: {error.strerror}",)
         self._beats = BackgroundDrain([lambda *_: self._beat()], _BEAT_S)
 
     def _beat(self) -> None:
         self._folder.beat()
-        if self._tenant is not None:
-            self._tenant.look()
+        if self._colocation is not None:
+            self._colocation.look()
 
     def _co_tenants(self) -> tuple[str, ...]:
         """Other fits and cells of this user on this host: several launchers may start one script.
 
         Processes of others on its GPUs are in the device series.
         """
-        if self._tenant is None:
+        if self._colocation is None:
             return self._unknown
-        self._tenant.look()
-        return self._tenant.neighbours
+        self._colocation.look()
+        return self._colocation.neighbours
 
     def repeat_of(self, config_id: str) -> None:
         """Plan it as one more run of the configuration ``config_id``."""
@@ -152,9 +152,9 @@ class FitRecords:
             self._beats.stop()
             self._folder.clear_running()
             self._beats = None
-        if self._tenant is not None:
-            self._tenant.leave()
-            self._tenant = None
+        if self._colocation is not None:
+            self._colocation.leave()
+            self._colocation = None
 
     def _put_into_plan(self, plan_it: Callable[[SweepPlan], PlannedCell]) -> None:
         """In place of what was known of this run before; others may do so at the same time."""

@@ -100,26 +100,17 @@ def test_a_common_stall_strikes_every_rank_once_after_its_time(
         assert slept == [0.2]
 
 
-def test_a_second_context_is_opened_by_every_rank_but_the_first() -> None:
-    fault = FaultConfig("second_context")
-    assert [fault.strikes(number) for number in range(4)] == [False, True, True, True]
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_a_cpu_has_no_second_context(number: int) -> None:
-    fault = FaultConfig("second_context")
-    with (
-        pytest.raises(ConfigError, match=r"^fault: found 'second_context' on a CPU.*$"),
-        planted(fault, rank(number), module(), None),
-    ):
-        pass
-
-
-def test_a_loader_of_ones_own_cannot_be_spoiled() -> None:
-    with (
-        pytest.raises(ConfigError, match="LightningDataModule"),
-        planted(FaultConfig("no_sampler"), rank(0), module(), object()),
-    ):
+@pytest.mark.parametrize(
+    ("kind", "loader", "said"),
+    [
+        ("second_context", None, r"^fault: found 'second_context' on a CPU"),
+        ("no_sampler", object(), "LightningDataModule"),
+    ],
+)
+def test_a_fault_that_cannot_be_planted_is_refused(kind: str, loader: object, said: str) -> None:
+    fault = FaultConfig(kind)  # type: ignore[arg-type]
+    assert fault.strikes(1)
+    with pytest.raises(ConfigError, match=said), planted(fault, rank(1), module(), loader):
         pass
 
 

@@ -38,6 +38,10 @@ class RecordError(Exception):
         return escaped(super().__str__())
 
 
+class AbsentRecordError(RecordError):
+    """A record that is not there, or no longer."""
+
+
 class NewerRecordError(RecordError):
     """A record that a newer scalewise wrote."""
 
@@ -99,7 +103,7 @@ def load_json(path: Path, cls: type[T]) -> T:
     try:
         plain = parse_json(read_record(path).decode())
     except FileNotFoundError:
-        raise RecordError(f"{path}: no such record") from None
+        raise AbsentRecordError(f"{path}: no such record") from None
     except (OSError, ValueError) as error:
         raise RecordError(f"{path}: cannot be read as JSON: {error}") from error
     if not isinstance(plain, dict):
@@ -120,9 +124,7 @@ def load_optional(path: Path, cls: type[T]) -> T | None:
     """As :func:`load_json`; None where there is no such record."""
     try:
         return load_json(path, cls)
-    except RecordError:
-        if path.exists():
-            raise
+    except AbsentRecordError:
         return None
 
 

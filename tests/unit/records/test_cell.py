@@ -160,3 +160,11 @@ def test_threads_that_write_one_record_at_once_do_not_disturb_each_other(tmp_pat
             each.result()
     assert path.read_bytes() == b"x" * 50_000
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_record_that_appears_or_goes_while_it_is_looked_for_is_no_error(
+    folder: CellFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads may ask for a record that one of them is about to write."""
+    monkeypatch.setattr(Path, "exists", lambda path: True)
+    assert folder.load_tracking() is None

@@ -6,6 +6,7 @@ its last unit may be torn off at any byte. A parser keeps that end in ``rest`` u
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -47,8 +48,10 @@ class NewerRecordError(RecordError):
 
 
 def read_record(path: Path) -> bytes:
-    """All of a record. Raises OSError, also for one that is too large."""
+    """All of a record. Raises OSError, also for one that is too large or no regular file."""
     size = path.stat().st_size
+    if not path.is_file():
+        raise OSError(errno.EINVAL, "it is no regular file; remove it", str(path))
     if size > MOST_BYTES:
         raise OSError(f"found {size:,} bytes; allowed: up to {MOST_BYTES:,}; remove it")
     return path.read_bytes()

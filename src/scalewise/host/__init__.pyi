@@ -55,6 +55,6 @@ from .rank_environment import interface_towards as interface_towards
 from .rank_environment import keep_from_children as keep_from_children
 from .rank_environment import listen as listen
 from .rank_environment import on_loopback as on_loopback
-from .rank_environment import recorded_in as recorded_in
 from .rank_environment import rendezvous as rendezvous
 from .rank_environment import scrubbed as scrubbed
+from .recorded_environment import recorded_in as recorded_in

@@ -1,4 +1,4 @@
-"""The environment of a rank, the part of it that is recorded, and where ranks of a host meet.
+"""The environment of a rank, who sets it, and where ranks of one host meet.
 
 Torch's store asks nobody who he is and would listen on every interface. Whoever starts the ranks
 listens on the loopback interface instead and hands the socket to rank 0, which then needs no port
@@ -8,7 +8,6 @@ that somebody else might take meanwhile.
 from __future__ import annotations
 
 import os
-import re
 import signal
 import socket
 from collections.abc import Mapping, Sequence
@@ -49,24 +48,6 @@ SCRUBBED_NAMES = (
 """Variables that another launcher may have left behind. Lightning believes any of these: a child
 that sees SLURM_NTASKS takes itself for a SLURM task, and one that sees a MASTER_PORT waits there.
 """
-
-
-_RECORDED = re.compile(
-    r"(NCCL|TORCH|TORCHDYNAMO|TORCHINDUCTOR|PYTORCH|CUDA|CUBLAS|CUBLASLT|OMP|KMP|GOMP|MKL|OPENBLAS"
-    r"|GLOO|TP)_.*|NVIDIA_(TF32_OVERRIDE|VISIBLE_DEVICES|DRIVER_CAPABILITIES)"
-)
-"""Names of variables that change times or results."""
-_WITHHELD = re.compile(
-    r".*(KEY|TOKEN|SECRET|PASSWORD|HOSTID|COMM_ID).*"
-    r"|(?!NCCL_TOPO_FILE|NCCL_GRAPH_FILE|CUDA_HOME).*_(DIR|PATH|FILE|HOME)"
-)
-"""Those of them that may hold a secret, name a host, or lead to a user's own folder."""
-
-
-def recorded_in(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables of ``environment`` that may be recorded, sorted by name."""
-    names = (n for n in environment if _RECORDED.fullmatch(n) and not _WITHHELD.fullmatch(n))
-    return {name: environment[name] for name in sorted(names)}
 
 
 def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:

@@ -10,8 +10,10 @@ import errno
 import json
 import math
 import os
+import stat
 import threading
 from collections.abc import Callable, Mapping
+from io import BufferedReader
 from pathlib import Path
 from typing import Annotated, Any, Final, Generic, Protocol, TextIO, TypeVar
 
@@ -47,14 +49,27 @@ class NewerRecordError(RecordError):
     """A record that a newer scalewise wrote."""
 
 
+def open_record(path: Path) -> BufferedReader:
+    """Open a record for reading, at once. Raises OSError, also for what is no regular file.
+
+    A pipe, to open which is to wait for a writer, could otherwise hold up whoever reads a folder.
+    """
+    file = open(  # noqa: SIM115 - whoever asked for it closes it
+        path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)
+    )
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise OSError(errno.EINVAL, "it is no regular file; remove it", str(path))
+
+
 def read_record(path: Path) -> bytes:
-    """All of a record. Raises OSError, also for one that is too large or no regular file."""
-    size = path.stat().st_size
-    if not path.is_file():
-        raise OSError(errno.EINVAL, "it is no regular file; remove it", str(path))
-    if size > MOST_BYTES:
-        raise OSError(f"found {size:,} bytes; allowed: up to {MOST_BYTES:,}; remove it")
-    return path.read_bytes()
+    """All of a record; raises as :func:`open_record` does, and for one that is too large."""
+    with open_record(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > MOST_BYTES:
+            raise OSError(f"found {size:,} bytes; allowed: up to {MOST_BYTES:,}; remove it")
+        return file.read()
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -70,6 +85,11 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"found {text}; allowed: finite numbers, and null for what is not known")
     return number
+
+
+def is_version(found: object, *known: int) -> bool:
+    """Whether a record is of a version that this code reads: neither true nor 1.0 is one."""
+    return type(found) is int and found in known
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -112,8 +132,8 @@ def load_json(path: Path, cls: type[T]) -> T:
     if not isinstance(plain, dict):
         raise RecordError(f"{path}: found {type(plain).__name__}; a JSON object was expected")
     version = plain.pop("schema_version", None)
-    if version != SCHEMA_VERSION:
-        newer = isinstance(version, int) and version > SCHEMA_VERSION
+    if not is_version(version, SCHEMA_VERSION):
+        newer = type(version) is int and version > SCHEMA_VERSION
         raise (NewerRecordError if newer else RecordError)(
             f"{path}: schema version {shown(version)}; this scalewise reads {SCHEMA_VERSION}"
         )

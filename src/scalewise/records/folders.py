@@ -29,6 +29,7 @@ from scalewise.records.files import (
     load_json,
     load_optional,
     load_or_none,
+    open_record,
     read_record,
     save_json,
     write_atomically,
@@ -42,7 +43,7 @@ from scalewise.records.model import (
     RunningAttempt,
     TrackingRecord,
 )
-from scalewise.records.validation import DataError, build, to_plain
+from scalewise.records.validation import DEEPEST, DataError, build, to_plain
 
 ALIVE_S = 15.0
 """A supervisor gives a sign of life every second: after this long without, it is gone."""
@@ -107,9 +108,7 @@ class CellFolder:
 
         path = self.path / "config.yaml"
         try:
-            # libyaml reads ten times as fast where it was built.
-            loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-            return build(dict[str, Any], yaml.load(read_record(path).decode(), loader))
+            return build(dict[str, Any], _load_yaml(read_record(path).decode()))
         except DataError as error:
             raise RecordError(f"{path}: {error}") from None
         except (OSError, ValueError, yaml.YAMLError) as error:
@@ -257,6 +256,22 @@ class CellFolder:
         return load_optional(self.path / "tracking.json", TrackingRecord)
 
 
+def _load_yaml(text: str) -> Any:
+    """YAML as configurations are written. Raises ValueError for what stands for far more."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where it was built
+    level = 0
+    for event in yaml.parse(text, loader):
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError("found an alias; allowed: every value written out")
+        level += isinstance(event, yaml.CollectionStartEvent)
+        level -= isinstance(event, yaml.CollectionEndEvent)
+        if level > DEEPEST:  # libyaml's time grows with the square of the levels
+            raise ValueError(f"found more than {DEEPEST} levels of brackets; allowed: fewer")
+    return yaml.load(text, loader)
+
+
 def numbered_files(folder: Path, prefix: str, suffix: str) -> list[tuple[int, Path]]:
     """Files called ``<prefix><number><suffix>``, in order: a copy beside them is no record.
 
@@ -365,7 +380,7 @@ def drop_checkpoints(cell: Path) -> None:
 
 def _sum(path: Path) -> str | None:
     try:
-        with path.open("rb") as file:
+        with open_record(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return None

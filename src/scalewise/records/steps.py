@@ -27,7 +27,9 @@ import numpy.typing as npt
 
 from scalewise.records.files import (
     RecordError,
+    is_version,
     load_json,
+    open_record,
     parse_json,
     parse_series,
     save_json,
@@ -183,7 +185,8 @@ class StepParser:
                 raise ValueError(f"epoch_offset_ns: found {shown(offset)}; allowed: below 2**62")
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"the header is not a step header: {error}") from error
-        if version not in (_WITHOUT_BLOCKS, STEP_SCHEMA_VERSION) or layout != STEP_DTYPE.descr:
+        known = is_version(version, _WITHOUT_BLOCKS, STEP_SCHEMA_VERSION)
+        if not known or layout != STEP_DTYPE.descr:
             reads = f"this scalewise reads {STEP_SCHEMA_VERSION} and {_WITHOUT_BLOCKS}"
             raise ValueError(f"schema version {shown(version)}; {reads}")
         self._version, self._sum, self.rest = version, zlib.crc32(line + newline), body
@@ -253,6 +256,8 @@ _DAMAGED = (
     zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 """Errors of numpy, zipfile and zlib for an archive that was cut off or garbled."""
+MOST_UNPACKED = 2**30
+"""Bytes: 134 million samples of one rank."""
 
 
 @dataclass(frozen=True)
@@ -285,10 +290,14 @@ def write_shard(path: Path, shard: ShardIndices) -> None:
 
 
 def read_shard(path: Path, rank: int) -> ShardIndices:
-    """Raises :class:`RecordError` for an archive that is damaged."""
+    """Raises :class:`RecordError` for an archive that is damaged or unpacks to too much."""
     try:
         # Opened here, because numpy leaves a file it cannot read open.
-        with path.open("rb") as file, np.load(file) as data:
+        with open_record(path) as file, np.load(file) as data:
+            size = sum(part.file_size for part in data.zip.infolist())
+            if size > MOST_UNPACKED:
+                found = f"found {size:,} bytes when unpacked"
+                raise ValueError(f"{found}; allowed: up to {MOST_UNPACKED:,}; remove it")
             # Older records have no part: ranks could not share one.
             part = int(data["data_shard"]) if "data_shard" in data else -1
             return ShardIndices(

@@ -62,7 +62,7 @@ def test_once_as_json_holds_every_lane_and_the_processes(tmp_path: Path) -> None
 def test_once_prints_a_table(tmp_path: Path) -> None:
     host = _host(tmp_path, Scenario().h200(2))
     done = _run("--once", env=host)
-    assert "H200" in done.stdout and "held back  GPU 0-1: power cap" in done.stdout
+    assert "H200" in done.stdout and "held back  GPU 0, 1: power cap" in done.stdout
     no_columns = _run("--once", env={**host, "COLUMNS": "0"})
     assert "GPU name" in no_columns.stdout
 

@@ -157,20 +157,6 @@ def test_alerts_are_recorded_in_the_series(fake_nvml: Use, tmp_path: Path) -> No
     assert problems == []
 
 
-def test_a_driver_reload_is_survived(
-    fake_nvml: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(readers, "SLOW_INTERVAL_S", 0.3)
-    scenario = Scenario().h200(2)
-    now = time.monotonic() - scenario.origin
-    fake_nvml(scenario.fault("*", "*", VERSION_MISMATCH, at=now + 0.4, until=now + 0.9))
-    series, problems = _sample(tmp_path, _gpus(2), 1.8)
-    lost, back = problems[:2], problems[2:]
-    assert lost == [f"GPU {i} is lost: RM has detected an NVML/RM version mismatch" for i in (0, 1)]
-    assert back == ["GPU 0 answers again", "GPU 1 answers again"]
-    assert set(series.samples[-1]) == set(_gpus(2))
-
-
 def test_without_a_driver_the_processes_are_sampled_and_the_reason_recorded(
     fake_nvml: Use, tmp_path: Path
 ) -> None:

@@ -99,7 +99,7 @@ class Examination:
         self.record.note(launch=launch or ())
 
     def _copies(self) -> None:
-        from scalewise.doctor.copies import HostCopies, memory_copy
+        from scalewise.doctor.copies import host_copies, memory_copy
 
         on_gpu, budget = self.device.type == "cuda", self.budget
         size = budget.gpu_memory_bytes if on_gpu else budget.cpu_memory_bytes
@@ -109,7 +109,7 @@ class Examination:
         )
         if on_gpu:
             self.record.release()
-            HostCopies(self.record, self.team, budget, self.info, self.device).run()
+            host_copies(self.record, self.team, budget, self.info.uuid, self.device)
 
     def _pairs(self) -> None:
         from scalewise.doctor.copies import cuda_pair, gloo_pairs

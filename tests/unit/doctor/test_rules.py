@@ -11,8 +11,7 @@ from typing import TypeVar
 import pytest
 from rich.console import Console
 
-from scalewise.doctor.link_rules import expected_gb_s, pcie_gb_s
-from scalewise.doctor.rules import advise
+from scalewise.doctor.rules import advise, expected_gb_s, pcie_gb_s
 from scalewise.records import (
     CollectiveRate,
     CopyRate,

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from scalewise.config import require
+from scalewise.config import require, require_at_least
 from scalewise.models.contract import Unit
 from scalewise.models.objectives import Regression, check_equal, linear_flops
 
@@ -25,8 +25,7 @@ class Mlp(Regression):
         self, features: int, hidden_widths: list[int], targets: int, dropout: float = 0.0
     ) -> None:
         super().__init__()
-        require("features", features, features >= 1, "an integer of at least 1")
-        require("targets", targets, targets >= 1, "an integer of at least 1")
+        require_at_least(1, features=features, targets=targets)
         fits = bool(hidden_widths) and min(hidden_widths) >= 1
         allowed = "a list of one or more integers of at least 1"
         require("hidden_widths", hidden_widths, fits, allowed)

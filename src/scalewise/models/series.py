@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from scalewise.config import require
+from scalewise.config import require, require_at_least
 from scalewise.models.objectives import Regression, check_equal, linear_flops
 from scalewise.models.transformer import (
     EncoderLayer,
@@ -36,8 +36,8 @@ class SeriesTransformer(Regression):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        _check_sizes(features, window, targets)
-        require("feedforward_width", feedforward_width, feedforward_width >= 1, "at least 1")
+        require_at_least(1, features=features, window=window, targets=targets)
+        require_at_least(1, feedforward_width=feedforward_width)
         check_shape(width, heads, layers, dropout)
         self.features = features
         self.window = window
@@ -85,9 +85,8 @@ class Recurrent(Regression):
     ) -> None:
         super().__init__()
         require("kind", kind, kind in _GATES, "lstm | gru")
-        _check_sizes(features, window, targets)
-        require("width", width, width >= 1, "an integer of at least 1")
-        require("layers", layers, layers >= 1, "an integer of at least 1")
+        require_at_least(1, features=features, window=window, targets=targets)
+        require_at_least(1, width=width, layers=layers)
         require("dropout", dropout, 0 <= dropout < 1, "0 <= dropout < 1")
         self.kind = kind
         self.features = features
@@ -124,8 +123,3 @@ class Recurrent(Regression):
     def check_data(self, description: Mapping[str, Any]) -> None:
         """The data set must have this model's features, window and targets."""
         check_equal(self, description, *_SIZES)
-
-
-def _check_sizes(*sizes: int) -> None:
-    for name, value in zip(_SIZES, sizes, strict=True):
-        require(name, value, value >= 1, "an integer of at least 1")

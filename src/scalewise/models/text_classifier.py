@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from scalewise.config import require
+from scalewise.config import require_at_least
 from scalewise.models.contract import TensorCuts, Unit
 from scalewise.models.objectives import Classification, check_at_least, linear_flops
 from scalewise.models.transformer import (
@@ -92,10 +92,10 @@ class TextClassifier(Classification):
         positions: Literal["sinusoidal", "learned"] = "sinusoidal",
     ) -> None:
         super().__init__()
-        require("vocabulary_size", vocabulary_size, vocabulary_size >= 3, "at least 3")
-        require("max_tokens", max_tokens, max_tokens >= 1, "at least 1")
-        require("classes", classes, classes >= 2, "at least 2")
-        require("feedforward_width", feedforward_width, feedforward_width >= 1, "at least 1")
+        require_at_least(3, vocabulary_size=vocabulary_size)
+        require_at_least(1, max_tokens=max_tokens)
+        require_at_least(2, classes=classes)
+        require_at_least(1, feedforward_width=feedforward_width)
         check_shape(width, heads, layers, dropout)
         self.vocabulary_size = vocabulary_size
         self.max_tokens = max_tokens

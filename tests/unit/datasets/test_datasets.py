@@ -307,7 +307,7 @@ class TestAgNews:
     ("make", "message"),
     [
         (lambda: Tabular(signal=1.5), r"^signal: found 1.5; allowed: 0 <= signal <= 1$"),
-        (lambda: Tabular(samples=1), r"^samples: found 1; allowed: an integer of at least 2$"),
+        (lambda: Tabular(samples=1), r"^samples: found 1; allowed: at least 2$"),
         (lambda: Tabular(validation_fraction=1.0), r"^validation_fraction: found 1.0; allowed:"),
         (lambda: Stdlib(sequence_length=0), r"^sequence_length: found 0; allowed: at least 1$"),
         (lambda: Stdlib(max_validation_samples=0), r"^max_validation_samples: found 0; allowed:"),

@@ -215,7 +215,7 @@ def test_the_published_text_classifiers_have_the_published_parameters(
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: Mlp(0, [4], 1), r"^features: found 0; allowed: an integer of at least 1$"),
+        (lambda: Mlp(0, [4], 1), r"^features: found 0; allowed: at least 1$"),
         (lambda: Mlp(4, [], 1), r"^hidden_widths: found \[\]; allowed: a list of one or more"),
         (lambda: Mlp(4, [4], 1, dropout=1.0), r"^dropout: found 1.0; allowed: 0 <= dropout < 1$"),
         (

@@ -18,8 +18,6 @@ from scalewise.datasets.text_classification import AgNews, Imdb
 from scalewise.datasets.text_file import Stdlib, TextFile, library_files
 from scalewise.records import DataError, build
 
-AG_NEWS = Path(__file__).parents[4] / "shared" / "data" / "ag_news_test.csv"
-
 
 @pytest.fixture
 def sources(tmp_path: Path) -> Path:
@@ -93,10 +91,6 @@ def test_split_divides_every_index_once() -> None:
     assert len(validation) == 20
     assert sorted([*train, *validation]) == list(range(101))
     assert not np.array_equal(train, split_indices(101, 0.2, seed=8)[0])
-
-
-def test_no_validation_when_none_is_wanted() -> None:
-    assert Tabular(samples=10, validation_fraction=0.0).validation is None
 
 
 class TestTabular:
@@ -251,11 +245,6 @@ class TestAgNews:
         rows = {int(label): row.tolist() for label, row in zip(target, x, strict=True)}
         assert rows == {0: [2, 2, 2, 3], 1: [2, 3, 0, 0]}
 
-    def test_a_header_is_passed_over(self, tmp_path: Path, news: Path) -> None:
-        path = tmp_path / "with_header.csv"
-        path.write_text("Class Index,Title,Description\n" + news.read_text())
-        assert AgNews(str(path)).describe()["train_samples"] == 32
-
     @pytest.mark.parametrize(
         ("text", "message"),
         [
@@ -280,11 +269,6 @@ class TestAgNews:
         assert "\n" not in str(refusal.value)
         assert "faulty.csv" in str(refusal.value)
 
-    @pytest.mark.parametrize("path", ["none.csv", "."])
-    def test_a_path_that_is_no_file_is_refused(self, tmp_path: Path, path: str) -> None:
-        with pytest.raises(DatasetError, match=r"dataset\.path: .* cannot be read: "):
-            _ = AgNews(str(tmp_path / path)).train
-
     def test_imdb_is_read_in_the_same_way(self, tmp_path: Path) -> None:
         path = tmp_path / "imdb.csv"
         path.write_text('review,sentiment\n"A fine, fine film",positive\nDull,negative\n')
@@ -295,12 +279,6 @@ class TestAgNews:
         path.write_text("Dull,bad\n")
         with pytest.raises(DatasetError, match="row 1: found sentiment 'bad'; allowed: negative"):
             _ = Imdb(str(path)).train
-
-    @pytest.mark.skipif(not AG_NEWS.exists(), reason="the AG News test file is not on this machine")
-    def test_the_real_file_is_read_whole(self) -> None:
-        described = AgNews(str(AG_NEWS)).describe()
-        assert (described["train_samples"], described["validation_samples"]) == (6080, 1520)
-        assert described["vocabulary_size"] > 15_000
 
 
 @pytest.mark.parametrize(

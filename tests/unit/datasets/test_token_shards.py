@@ -146,14 +146,6 @@ class TestWrongInput:
         with pytest.raises(DatasetError, match=r"holds shards with source 'texts.jsonl \("):
             run(open_files([other]), folder)
 
-    def test_no_document(self, tmp_path: Path) -> None:
-        empty = tmp_path / "empty.txt"
-        empty.write_text("")
-        with pytest.raises(
-            DatasetError, match=r"^empty.txt .*: found no document; allowed: at lea"
-        ):
-            run(open_files([empty]), tmp_path / "shards")
-
     def test_no_folder(self, tmp_path: Path) -> None:
         with pytest.raises(
             ValueError, match=r"^path: found null; .*scalewise tokenize tinystories"
@@ -233,12 +225,3 @@ class TestCommand:
         assert main(["tokenize", *words, "--validation-every", "10"]) == 0
         assert stored(folder, "train") == expected("train")
         assert f"dataset.path={folder}" in capsys.readouterr().out
-
-    def test_wrong_input_is_one_line(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        words = ["--files", str(tmp_path / "no.txt"), "--out", str(tmp_path / "o")]
-        assert main(["tokenize", *words, "--tokenizer", "bytes"]) == 2
-        error = capsys.readouterr().err
-        assert error.startswith("scalewise tokenize: --files: found no file")
-        assert error.count("\n") == 1

@@ -134,18 +134,6 @@ def test_a_file_of_another_kind_is_refused_by_entry(
     assert message in str(error.value)
 
 
-@pytest.mark.timeout(60)
-def test_neither_a_pipe_nor_a_device_is_waited_for(tmp_path: Path) -> None:
-    pipe, link = tmp_path / "pipe.json", tmp_path / "link.json"
-    os.mkfifo(pipe)
-    link.symlink_to("/dev/zero")
-    for path in (pipe, link):
-        with pytest.raises(RecordError, match=f"{path.name}.* no regular file"):
-            read_seed_file(path)
-        with pytest.raises(OSError, match=f"no regular file.*{path.name}"):
-            JsonArrayFile(path)
-
-
 def test_a_log_that_is_there_is_continued(tmp_path: Path) -> None:
     path = tmp_path / "log.json"
     for entry in ({"a": 1}, {"b": 2}, {"c": 3}):

@@ -147,16 +147,6 @@ def test_what_the_driver_reports_is_noted_and_an_alert(fake_nvml: Use, tmp_path:
     ]
 
 
-def test_alerts_are_recorded_in_the_series(fake_nvml: Use, tmp_path: Path) -> None:
-    scenario = Scenario().h200(2)
-    scenario.points(1, "reasons", {0: 0, time.monotonic() - scenario.origin + 0.4: 0x40})
-    fake_nvml(scenario.points(0, "reasons", {0: 0}).points(0, "memory_mib", {0: 143_000}))
-    series, problems = _sample(tmp_path, _gpus(2), 1.0)
-    found = [(alert.condition, alert.device_id) for alert in series.alerts]
-    assert found == [("memory", gpu_uuid(0)), ("throttling", gpu_uuid(1))]
-    assert problems == []
-
-
 def test_without_a_driver_the_processes_are_sampled_and_the_reason_recorded(
     fake_nvml: Use, tmp_path: Path
 ) -> None:

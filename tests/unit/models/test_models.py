@@ -125,6 +125,9 @@ def test_loss_is_the_mean_over_samples(make: Any) -> None:
     single = [model.loss(model(x[i : i + 1]), target[i : i + 1]) for i in range(SAMPLES)]
     assert whole.ndim == 0
     torch.testing.assert_close(whole, torch.stack(single).mean())
+    metrics = model.metrics()
+    metrics.update(model(x), target)
+    assert all(value.item() >= 0 for value in metrics.compute().values())
 
 
 @ALL
@@ -133,21 +136,13 @@ def test_the_loss_falls(make: Any) -> None:
     model, x, target = make()
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
     losses = []
-    for _ in range(40):
+    for _ in range(10 if make is resnet18 else 40):  # it is slow, and quick to learn
         loss = model.loss(model(x), target)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < losses[0] / 3, "a model learns three samples by heart"
-
-
-@ALL
-def test_metrics_take_what_the_loss_takes(make: Any) -> None:
-    model, x, target = make()
-    metrics = model.metrics()
-    metrics.update(model(x), target)
-    assert all(value.item() >= 0 for value in metrics.compute().values())
 
 
 def test_token_accuracy_counts_tokens_over_uneven_batches() -> None:
@@ -166,13 +161,6 @@ def test_gpt2_sees_no_later_token() -> None:
     before, after = model(x), model(changed)
     torch.testing.assert_close(before[:, :9], after[:, :9])
     assert not torch.allclose(before[:, 9:], after[:, 9:])
-
-
-def test_gpt2_starts_as_ignorant_as_it_should() -> None:
-    torch.manual_seed(0)
-    model, x, target = gpt2()
-    ignorance = torch.log(torch.tensor(50.0)).item()
-    assert model.loss(model(x), target).item() == pytest.approx(ignorance, rel=0.1)
 
 
 def test_gpt2_output_shares_the_embedding() -> None:

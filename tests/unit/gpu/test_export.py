@@ -268,13 +268,6 @@ def test_a_sweep_is_exported_but_for_cells_without_gpus_and_series_that_cannot_b
     assert line.startswith(f"scalewise export: left out: {damaged}: not a device series")
 
 
-def test_nothing_to_export_is_said(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="no GPU was sampled there"):
-        export_folder(_cell(tmp_path / "cell", "process"), None)
-    with pytest.raises(RecordError, match="found no cell and no sweep"):
-        export_folder(tmp_path / "cell" / "gpu", None)
-
-
 def test_files_that_cannot_be_written_or_read_end_with_status_2_and_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -285,6 +278,8 @@ def test_files_that_cannot_be_written_or_read_end_with_status_2_and_one_line(
         (["export", cell, "--out", str(file / "x")], f"--out: found {file / 'x'}"),
         (["import", str(file), str(file)], f"cell: found {file}, which is no folder"),
         (["import", str(tmp_path / "none"), cell], f"{tmp_path / 'none'}: cannot be read"),
+        (["export", str(_cell(tmp_path / "cpu", "process"))], "no GPU was sampled there"),
+        (["export", str(tmp_path / "a" / "gpu")], "found no cell and no sweep"),
     ):
         assert main(words) == 2
         (line,) = capsys.readouterr().err.splitlines()

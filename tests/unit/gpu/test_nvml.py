@@ -78,28 +78,20 @@ def test_gpm_needs_two_samples_more_than_100_ms_apart(fake_nvml: Use) -> None:
     assert not nvml.unavailable and not nvml.faults
 
 
-def test_metrics_that_are_not_there_are_reasons_and_leave_the_others(fake_nvml: Use) -> None:
-    fake_nvml(Scenario().h200(2, gpm=False).fault(1, "power_mw", NO_PERMISSION))
-    with open_nvml() as nvml:
-        first, second = (nvml.sample(d, gpm=True) for d in nvml.devices())
-    assert (first.power_w, second.power_w, second.utilization_percent) == (600, None, 89)
-    assert nvml.unavailable == {
-        **dict.fromkeys(GPM_METRICS, "not supported (GPU 0)"),
-        "power_w": "insufficient permissions (GPU 1)",
-    }
-
-
-def test_an_unexpected_error_is_kept_as_a_fault_and_asked_again(fake_nvml: Use) -> None:
-    scenario = Scenario().h200(1)
+def test_what_is_not_there_is_a_reason_and_an_unexpected_error_a_fault(fake_nvml: Use) -> None:
+    scenario = Scenario().h200(2, gpm=False).fault(1, "power_mw", NO_PERMISSION)
     now = time.monotonic() - scenario.origin
     fake_nvml(scenario.fault(0, "temperature", TIMEOUT, until=now + 0.3))
     with open_nvml() as nvml:
-        (gpu,) = nvml.devices()
-        assert nvml.sample(gpu).temperature_c is None
-        assert nvml.faults == {"GPU 0 temperature_c": "timeout"}
-        assert not nvml.unavailable
+        first, second = (nvml.sample(d, gpm=True) for d in nvml.devices())
+        assert (first.power_w, second.power_w, second.utilization_percent) == (600, None, 89)
+        assert nvml.unavailable == {
+            **dict.fromkeys(GPM_METRICS, "not supported (GPU 0)"),
+            "power_w": "insufficient permissions (GPU 1)",
+        }
+        assert (first.temperature_c, nvml.faults) == (None, {"GPU 0 temperature_c": "timeout"})
         time.sleep(0.35)
-        assert nvml.sample(gpu).temperature_c == 61
+        assert nvml.sample(nvml.devices()[0]).temperature_c == 61, "asked again"
 
 
 @pytest.mark.parametrize("code", [GPU_IS_LOST, DRIVER_NOT_LOADED, VERSION_MISMATCH])

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
 from scalewise.config import require, require_at_least
-from scalewise.models.objectives import Regression, check_equal, linear_flops
+from scalewise.models.objectives import Regression, linear_flops
 from scalewise.models.transformer import (
     EncoderLayer,
     block_flops,
@@ -17,11 +16,15 @@ from scalewise.models.transformer import (
 )
 
 _GATES = {"lstm": 4, "gru": 3}
-_SIZES = ("features", "window", "targets")
-"""What model and data set must have in common."""
 
 
-class SeriesTransformer(Regression):
+class SeriesRegression(Regression):
+    """Regression on windows of a series."""
+
+    shared_sizes: ClassVar[tuple[str, ...]] = ("features", "window", "targets")
+
+
+class SeriesTransformer(SeriesRegression):
     """A linear layer on each row, an encoder, a linear layer on the last row's state."""
 
     def __init__(
@@ -65,12 +68,8 @@ class SeriesTransformer(Regression):
         blocks = len(self.layers) * block_flops(self.window, self.width, self.feedforward_width)
         return float(self.window * embedding + blocks + linear_flops(self.width, self.targets))
 
-    def check_data(self, description: Mapping[str, Any]) -> None:
-        """The data set must have this model's features, window and targets."""
-        check_equal(self, description, *_SIZES)
 
-
-class Recurrent(Regression):
+class Recurrent(SeriesRegression):
     """LSTM or GRU layers over a window; a linear layer on the last row's state."""
 
     def __init__(
@@ -119,7 +118,3 @@ class Recurrent(Regression):
         initial_state_gradient = layers * 2 * self.width * outputs
         rows = self.window * (first + later + state) - initial_state_gradient
         return float(rows + linear_flops(self.width, self.targets))
-
-    def check_data(self, description: Mapping[str, Any]) -> None:
-        """The data set must have this model's features, window and targets."""
-        check_equal(self, description, *_SIZES)

@@ -133,7 +133,7 @@ def sample_in_windows(pairs: int, window_s: float, seed: int) -> dict[str, Any]:
             for g in reader.devices.values()
         ]
         recorder.begin("nvml", gpus)
-        reader.read(reader.devices, 1 / HZ, all_lanes=True)
+        reader.read(reader.devices, 1 / HZ, all_groups=True)
         rss = psutil.Process().memory_info().rss
         sampled_first = [True, False] * ((pairs + 1) // 2)
         order.shuffle(sampled_first)

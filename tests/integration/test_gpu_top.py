@@ -38,7 +38,7 @@ def _run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Compl
     )
 
 
-def test_once_as_json_holds_every_lane_and_the_processes(tmp_path: Path) -> None:
+def test_once_as_json_holds_every_group_and_the_processes(tmp_path: Path) -> None:
     rank = {**os.environ, "RANK": "3"}
     with subprocess.Popen([sys.executable, "-c", "input()"], env=rank, stdin=subprocess.PIPE) as p:
         scenario = Scenario().h200(2).add(f"process 1 {p.pid} 4096")

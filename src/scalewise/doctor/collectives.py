@@ -57,8 +57,8 @@ class CollectiveSeries:
 
     rates: list[CollectiveRate]
     missing: dict[str, str]
-    broken: str | None = None
-    """Why it ended early: the ranks may stand at different calls now and must not go on."""
+    broken: bool = False
+    """It ended early: the ranks may stand at different calls now and must not go on."""
 
 
 def measure_all(ranks: Ranks, sizes: tuple[int, ...], budget_s: float) -> CollectiveSeries:
@@ -89,7 +89,7 @@ def measure_all(ranks: Ranks, sizes: tuple[int, ...], budget_s: float) -> Collec
                 series.missing[f"{backend} {collective} from {size} bytes"] = str(error)
                 break
             except RuntimeError as error:
-                series.broken = f"{collective} of {size} bytes: {first_line(error)}"
+                series.broken = True
                 series.missing[f"{backend} from {collective} of {size} bytes"] = first_line(error)
                 return series
             series.rates.append(done[-1])

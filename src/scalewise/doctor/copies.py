@@ -158,8 +158,8 @@ def _read_pcie(record: RankRecord, staging: HostStaging, uuid: str) -> None:
 
 def cuda_pair(first: int, second: int, byte_count: int, budget_s: float) -> PairRate:
     """Copies between two GPUs that this process sees, by their index."""
-    there = _Lane(first, second, byte_count)
-    back = _Lane(second, first, byte_count)
+    there = _OneWay(first, second, byte_count)
+    back = _OneWay(second, first, byte_count)
     one_way, other_way = there.source_stream, back.source_stream
     forward = measure(stream_stopwatch(one_way), there.copy, budget_s)
     backward = measure(stream_stopwatch(other_way), back.copy, budget_s)
@@ -197,7 +197,7 @@ def _pair_rate(
     )  # fmt: skip
 
 
-class _Lane:
+class _OneWay:
     """Copies in one direction, with streams of its own on both GPUs.
 
     PyTorch copies in the source's current stream, and makes that and the target's current stream

@@ -24,8 +24,8 @@ from scalewise.records import (
 _FAR_BELOW = 0.4
 """Share of a link's rate under which it is not merely protocol overhead."""
 
-_SLOW_TWIN = 0.92
-"""GPUs of one kind differ by a few percent on one host; this far below its twins is a finding."""
+_SLOW_DEVICE = 0.92
+"""GPUs of one kind differ by a few percent on one host; this far below its peers is a finding."""
 
 _STEADY = 0.95
 """The endurance run's last third over its first."""
@@ -378,14 +378,14 @@ def _slow_device(report: DoctorReport, number: int) -> Iterator[_Found]:
     """
     device = report.devices[number].device
     own = _figures(report, number)
-    twins = [
+    peers = [
         _figures(report, other)
         for other, facts in enumerate(report.devices)
         if other != number and facts.device.name == device.name
     ]
     behind = {}
     for (name, size), timing in own.items():
-        others = [figures[name, size] for figures in twins if (name, size) in figures]
+        others = [figures[name, size] for figures in peers if (name, size) in figures]
         if text := _behind(timing, others):
             behind[name] = text
     products = [name.startswith("gemm") for name, _ in own]
@@ -397,7 +397,7 @@ def _slow_device(report: DoctorReport, number: int) -> Iterator[_Found]:
     if behind and enough:
         yield (
             "slow_device",
-            f"{rank_names(report, number)} is slower than its twins: {', '.join(behind)}.",
+            f"{rank_names(report, number)} is slower than its peers: {', '.join(behind)}.",
             "; ".join(f"{name}: {text}" for name, text in behind.items()),
         )
 
@@ -417,12 +417,12 @@ def _behind(own: Timing, others: Sequence[Timing]) -> str:
     """How far a device is behind the median of the others; "" if no further than they scatter."""
     if not others:
         return ""
-    twin_us = statistics.median(t.median_us for t in others)
+    others_us = statistics.median(t.median_us for t in others)
     apart = min(own.samples_us) > statistics.median(max(t.samples_us) for t in others)
-    if twin_us / own.median_us >= _SLOW_TWIN or not apart:
+    if others_us / own.median_us >= _SLOW_DEVICE or not apart:
         return ""
-    slower = 100 * (1 - twin_us / own.median_us)
-    return f"{slower:.0f} % slower ({own.median_us:.1f} us against {twin_us:.1f} us)"
+    slower = 100 * (1 - others_us / own.median_us)
+    return f"{slower:.0f} % slower ({own.median_us:.1f} us against {others_us:.1f} us)"
 
 
 def has_direct_path(kind: str | None) -> bool:

@@ -149,7 +149,7 @@ class Leases:
     """Leases the slots of this host to jobs, each slot to one at a time."""
 
     def __init__(self, occupancy: Occupancy | None = None) -> None:
-        self._held: set[str] = set()
+        self._in_use: set[str] = set()
         """Units of the slots in use."""
         self._occupancy = occupancy
         self.foreign: dict[str, str] = {}
@@ -181,18 +181,18 @@ class Leases:
         if len(taken) < count:
             lease.release()
             return None
-        self._held |= {unit for slot in taken for unit in units(slot)}
+        self._in_use |= {unit for slot in taken for unit in units(slot)}
         return lease
 
     def release(self, lease: Lease) -> None:
         lease.release()
-        self._held -= {unit for slot in lease.slots for unit in units(slot)}
+        self._in_use -= {unit for slot in lease.slots for unit in units(slot)}
         if self._occupancy is not None:
             self._occupancy.forget()
 
     def _try_lock(self, wanted: Sequence[str]) -> list[FileLock] | None:
         """Locks on all of ``wanted``, or None where any is in use."""
-        if not self._held.isdisjoint(wanted):
+        if not self._in_use.isdisjoint(wanted):
             return None
         locks = [FileLock(runtime_folder() / f"{unit}.lock") for unit in wanted]
         if all(lock.try_acquire() for lock in locks):
@@ -214,7 +214,7 @@ def units(slot: DeviceInfo) -> tuple[str, ...]:
 def read_gpus() -> Mapping[str, DeviceSample]:
     """Memory and processes of every GPU, by UUID; empty where there is no driver.
 
-    Nothing else: devices lie idle meanwhile, and the slow lane takes milliseconds a GPU.
+    Nothing else: devices lie idle meanwhile, and the slow group takes milliseconds a GPU.
     """
     try:
         with open_nvml() as nvml:

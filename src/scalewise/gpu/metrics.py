@@ -1,6 +1,6 @@
-"""Metrics of a GPU and how each is read, in lanes by cost.
+"""Metrics of a GPU and how each is read, in groups by cost.
 
-Measured on an H200: the core lane takes 17.5 us a GPU; the energy counter alone 3.5 ms; a GPM
+Measured on an H200: the core group takes 17.5 us a GPU; the energy counter alone 3.5 ms; a GPM
 sample 50 us and its metrics 1.2 ms. ``nvmlDeviceGetPcieThroughput`` takes 21 ms and is never
 called. A successor is preferred to a call that goes away in CUDA 14; older drivers fall back.
 """
@@ -68,7 +68,7 @@ def first_known(api: Any, *calls: Read) -> Read:
     return read
 
 
-def core_lane(api: Any) -> dict[str, Read]:
+def core_group(api: Any) -> dict[str, Read]:
     """Metrics cheap enough for 10 Hz."""
     sensor = api.NVML_TEMPERATURE_GPU
     reasons = first_known(
@@ -97,7 +97,7 @@ def core_lane(api: Any) -> dict[str, Read]:
     }
 
 
-def slow_lane(api: Any) -> dict[str, Read]:
+def slow_group(api: Any) -> dict[str, Read]:
     """Counters, some of which take milliseconds."""
 
     def ecc(kind: int) -> Read:
@@ -149,7 +149,7 @@ def _field(api: Any, handle: Any, number: int, scope: int) -> float:
     return float(getattr(value.value, members[value.valueType]))
 
 
-class GpmLane:
+class GpmGroup:
     """Hopper's activity counters of one device: the mean between two samples."""
 
     def __init__(self, api: Any, handle: Any, gpu_instance: int | None) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
-from scalewise.gpu.metrics import GpmLane, core_lane, slow_lane
+from scalewise.gpu.metrics import GpmGroup, core_group, slow_group
 from scalewise.gpu.nvml_queries import (
     GpuDevice,
     NvmlCalls,
@@ -51,9 +51,9 @@ class Nvml(NvmlCalls):
 
     def __init__(self, api: Any) -> None:
         super().__init__(api)
-        self._core = core_lane(api)
-        self._slow = slow_lane(api)
-        self._gpm: dict[str, GpmLane] = {}
+        self._core = core_group(api)
+        self._slow = slow_group(api)
+        self._gpm: dict[str, GpmGroup] = {}
 
     def __enter__(self) -> Nvml:
         return self
@@ -62,8 +62,8 @@ class Nvml(NvmlCalls):
         self.close()
 
     def close(self) -> None:
-        for lane in self._gpm.values():
-            lane.close()
+        for group in self._gpm.values():
+            group.close()
         self._gpm.clear()
         try:
             self.api.nvmlShutdown()
@@ -92,14 +92,14 @@ class Nvml(NvmlCalls):
         return XidWatch(self, devices)
 
     def sample(self, device: GpuDevice, *, slow: bool = False, gpm: bool = False) -> DeviceSample:
-        """The core lane, microseconds a GPU, and the slow and the GPM lane if asked for.
+        """The core group, microseconds a GPU, and the slow and the GPM group if asked for.
 
         Both read the process list, too. GPM compares with the last GPM reading of this device,
         which must be more than 100 ms ago; the first one gives None. Raises :class:`GpuLost`.
         """
-        lanes = {**self._core, **self._slow} if slow else self._core
+        groups = {**self._core, **self._slow} if slow else self._core
         values: dict[str, Any] = {
-            metric: self.attempt(device, metric, read) for metric, read in lanes.items()
+            metric: self.attempt(device, metric, read) for metric, read in groups.items()
         }
         if slow or gpm:
             # Every second: a cell of a few seconds has to find its own ranks in the list.
@@ -118,12 +118,12 @@ class Nvml(NvmlCalls):
         return tuple(DeviceProcess(int(p.pid), m) for p, m in zip(rows, used, strict=True))
 
     def _gpm_of(self, device: GpuDevice) -> dict[str, float]:
-        lane = self._gpm.get(device.uuid)
-        if lane is None:
+        group = self._gpm.get(device.uuid)
+        if group is None:
             owner = self.handles[device.parent_uuid or device.uuid]
             instance = device.mig_ids[0] if device.mig_ids else None
-            lane = self._gpm[device.uuid] = GpmLane(self.api, owner, instance)
-        values, missing = lane.read()
+            group = self._gpm[device.uuid] = GpmGroup(self.api, owner, instance)
+        values, missing = group.read()
         for metric, code in missing.items():
             if not self.is_absent(device, metric):
                 self.classify(self.api.NVMLError(code), device, metric)

@@ -40,7 +40,7 @@ class Reading:
 
 
 class GpuReader:
-    """The readings of one host: each lane when it is due. A GPU that is lost is read no more.
+    """The readings of one host: each group when it is due. A GPU that is lost is read no more.
 
     Not for use by two threads at once.
     """
@@ -53,12 +53,12 @@ class GpuReader:
         self._slow_at: dict[str, float] = {}
         self._gpm_at = -1e9
 
-    def read(self, uuids: Iterable[str], interval_s: float, *, all_lanes: bool = False) -> Reading:
-        """One reading of the GPUs named; ``all_lanes`` reads the slow ones whether due or not."""
+    def read(self, uuids: Iterable[str], interval_s: float, *, all_groups: bool = False) -> Reading:
+        """One reading of the GPUs named; ``all_groups`` reads the slow ones whether due or not."""
         begun, wanted = time.perf_counter(), list(uuids)
         now, when = time.monotonic(), time.time()
         # Half an interval early is nearer to the due time than half an interval late.
-        gpm = all_lanes or now - self._gpm_at > GPM_INTERVAL_S - interval_s / 2
+        gpm = all_groups or now - self._gpm_at > GPM_INTERVAL_S - interval_s / 2
         self._gpm_at = now if gpm else self._gpm_at
         events: defaultdict[str, list[DeviceEvent]] = defaultdict(list)
         for device, xid in self._xids.read() if gpm else ():
@@ -67,7 +67,7 @@ class GpuReader:
                 events[device.uuid].append(DeviceEvent(text, xid))
         samples: dict[str, DeviceSample] = {}
         present = [u for u in wanted if u in self.devices and u not in self._lost]
-        slow = set(present) if all_lanes else self._slow_due(present, now, interval_s)
+        slow = set(present) if all_groups else self._slow_due(present, now, interval_s)
         for uuid in present:
             try:
                 samples[uuid] = self.nvml.sample(self.devices[uuid], slow=uuid in slow, gpm=gpm)
@@ -79,7 +79,7 @@ class GpuReader:
         return Reading(when, 1e3 * (time.perf_counter() - begun), samples, events)
 
     def _slow_due(self, uuids: list[str], now: float, interval_s: float) -> set[str]:
-        """GPUs whose slow lane is due, as few in one reading as keeps up with all of them.
+        """GPUs whose slow group is due, as few in one reading as keeps up with all of them.
 
         Eight energy counters together take 70 ms or more, and a beat at 10 Hz is 100 ms.
         """

@@ -75,7 +75,7 @@ class DeviceSampler:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take a last sample of every lane and close the record. Returns within 10 s."""
+        """Take a last sample of every group and close the record. Returns within 10 s."""
         self._stop.set()
         if self._thread.ident is None:
             return
@@ -98,7 +98,7 @@ class DeviceSampler:
             self._recorder.close()
 
     def _open(self, opened: contextlib.ExitStack) -> Callable[[bool], None]:
-        """Begin the record, and return what adds a sample to it: of every lane where true."""
+        """Begin the record, and return what adds a sample to it: of every group where true."""
         if self._gpus:
             try:
                 reader = GpuReader(open_nvml())
@@ -129,8 +129,8 @@ class DeviceSampler:
                 f"the host was too busy or the driver too slow"
             )
 
-    def _add_gpus(self, reader: GpuReader, all_lanes: bool) -> None:
-        self._recorder.accept(reader.read(self._gpus, self._interval_s, all_lanes=all_lanes))
+    def _add_gpus(self, reader: GpuReader, all_groups: bool) -> None:
+        self._recorder.accept(reader.read(self._gpus, self._interval_s, all_groups=all_groups))
         self._recorder.unavailable(reader.nvml.unavailable)
         for where, reason in reader.nvml.faults.items():
             self._recorder.note(f"{where}: {reason}")

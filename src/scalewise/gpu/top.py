@@ -146,15 +146,15 @@ class LiveFrames:
         self._samples: dict[str, DeviceSample] = {}
 
     def once(self) -> Frame:
-        """A frame with every lane; GPM compares two readings, so this takes 0.15 s."""
-        self.next(all_lanes=True)
+        """A frame with every group; GPM compares two readings, so this takes 0.15 s."""
+        self.next(all_groups=True)
         time.sleep(0.15)
-        return self.next(all_lanes=True)
+        return self.next(all_groups=True)
 
-    def next(self, *, all_lanes: bool = False) -> Frame:
+    def next(self, *, all_groups: bool = False) -> Frame:
         """A frame; what is read less often than at each reading is that of the last one."""
         reader = self._reader
-        reading = reader.read(reader.devices, self._interval_s, all_lanes=all_lanes)
+        reading = reader.read(reader.devices, self._interval_s, all_groups=all_groups)
         notes = [f"{where}: {reason}" for where, reason in reader.nvml.faults.items()]
         reader.nvml.faults.clear()
         notes += [event.text for event in itertools.chain(*reading.events.values())]

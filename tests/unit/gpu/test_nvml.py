@@ -29,7 +29,7 @@ from scalewise.gpu.nvml_queries import GpuLost
 Use = Callable[[Scenario], Path]
 
 
-def test_the_core_lane_reads_every_value_in_its_unit(fake_nvml: Use) -> None:
+def test_the_core_group_reads_every_value_in_its_unit(fake_nvml: Use) -> None:
     fake_nvml(Scenario().h200(2))
     with open_nvml() as nvml:
         first, second = nvml.devices()
@@ -44,11 +44,11 @@ def test_the_core_lane_reads_every_value_in_its_unit(fake_nvml: Use) -> None:
     assert sample.temperature_c == 61
     assert (sample.sm_clock_mhz, sample.memory_clock_mhz) == (1980, 3201)
     assert sample.throttle_reasons == ("power cap",)
-    assert sample.energy_j is None, "3.5 ms a call: not in the core lane"
+    assert sample.energy_j is None, "3.5 ms a call: not in the core group"
     assert not nvml.unavailable and not nvml.faults
 
 
-def test_the_slow_lane_adds_counters_and_processes(fake_nvml: Use) -> None:
+def test_the_slow_group_adds_counters_and_processes(fake_nvml: Use) -> None:
     scenario = Scenario().h200(1).add("process 0 4242 5120")
     scenario.points(0, "ecc_uncorrected", {0: 3}).points(0, "remapped_rows", {0: 2})
     # What Hopper answers in place of fields 138 and 139.

@@ -1,4 +1,4 @@
-"""Lanes, loss and faults of GPUs, and processes where there are none."""
+"""Groups of metrics, loss and faults of GPUs, and processes where there are none."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _sample(
     return _series(folder), sampler.problems
 
 
-def test_a_series_has_each_lane_at_its_pace_and_what_happened(
+def test_a_series_has_each_group_at_its_pace_and_what_happened(
     fake_nvml: Use, tmp_path: Path
 ) -> None:
     scenario = Scenario().h200(4).mig(1, 3).latency(0, "energy_mj", 3500)
@@ -71,7 +71,7 @@ def test_a_series_has_each_lane_at_its_pace_and_what_happened(
         for name in ("power_w", "energy_j", "sm_activity_percent", "processes")
     )
     assert len(power) == len(series.times) > len(sm)
-    assert len(energy) == 2, "the slow lane is read at the start and at the end"
+    assert len(energy) == 2, "the slow group is read at the start and at the end"
     joules = 600 * (series.times[-1] - series.times[0])
     assert energy[1] - energy[0] == pytest.approx(joules, rel=0.05)
     assert 2 <= len(sm) <= len(processes) < len(power), "GPM and processes once a second"
@@ -97,7 +97,7 @@ def test_a_series_has_each_lane_at_its_pace_and_what_happened(
     assert len([a for a in series.alerts if a.condition == "xid"]) == 3
 
 
-def test_slow_lanes_are_read_one_gpu_after_another(
+def test_slow_groups_are_read_one_gpu_after_another(
     fake_nvml: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Together, those of eight real GPUs would take longer than a beat at 10 Hz."""
@@ -105,7 +105,7 @@ def test_slow_lanes_are_read_one_gpu_after_another(
     fake_nvml(Scenario().h200(4))
     reader = readers.GpuReader(open_nvml())
     uuids, begun = [gpu_uuid(i) for i in range(4)], time.monotonic()
-    first = reader.read(uuids, 0.1, all_lanes=True)
+    first = reader.read(uuids, 0.1, all_groups=True)
     assert all(sample.energy_j is not None for sample in first.samples.values())
     read_at: dict[str, list[float]] = {uuid: [] for uuid in uuids}
     while not all(read_at.values()):

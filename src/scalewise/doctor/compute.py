@@ -25,6 +25,7 @@ Reading = Callable[[], DeviceSample | None]
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
 
+LEAST_REPETITIONS, _MOST_REPETITIONS = 3, 7
 _MAX_ITERATIONS = 1000
 _LEAST_S = 1e-9
 
@@ -81,16 +82,16 @@ def stopwatch(device: torch.device) -> Stopwatch:
     return stream_stopwatch(torch.cuda.current_stream(device))
 
 
-def repetitions(once_s: float, budget_s: float, most: int = 7, least: int = 3) -> tuple[int, int]:
+def repetitions(once_s: float, budget_s: float) -> tuple[int, int]:
     """(repetitions, iterations in each) that fit ``budget_s`` where one operation takes ``once_s``.
 
-    At least ``least`` repetitions of one, whatever they take; at most 1,000 iterations.
+    At least three repetitions of one, whatever they take; at most seven of 1,000 iterations.
     """
     once_s = max(once_s, _LEAST_S)
-    iterations = int(budget_s / most / once_s)
+    iterations = int(budget_s / _MOST_REPETITIONS / once_s)
     if iterations >= 1:
-        return most, min(iterations, _MAX_ITERATIONS)
-    return max(least, min(most, int(budget_s / once_s))), 1
+        return _MOST_REPETITIONS, min(iterations, _MAX_ITERATIONS)
+    return max(LEAST_REPETITIONS, min(_MOST_REPETITIONS, int(budget_s / once_s))), 1
 
 
 def measure(watch: Stopwatch, work: Work, budget_s: float) -> Timing:

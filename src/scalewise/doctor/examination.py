@@ -120,7 +120,6 @@ def examine_cell(
     rank: RankContext,
     slots: Sequence[DeviceInfo],
     driver: str | None,
-    plan: Plan | None = None,
 ) -> RankSummary:
     """This rank's part of the examination of ``slots`` as a cell, and the summary it leaves.
 
@@ -141,7 +140,7 @@ def examine_cell(
         cores = {core for slot in slots for core in slot.cores}
         if cores:
             os.sched_setaffinity(0, cores)
-        report = examine(plan or Plan(), slots, driver)
+        report = examine(Plan(), slots, driver)
         save_doctor(folder.path, report)
         severities = Counter(finding.severity for finding in report.findings)
         found = {

@@ -12,10 +12,10 @@ import csv
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from scalewise.records import (
     TIMELINE_COLUMNS,
@@ -37,8 +37,7 @@ _EMPTY = b"[\n]\n"
 _END = b"\n]\n"
 
 
-@dataclass(frozen=True)
-class Exported:
+class Exported(NamedTuple):
     """The files written, and the cells left out, when a folder is exported."""
 
     written: tuple[Path, ...]

@@ -252,16 +252,14 @@ def test_stages_one_after_another_are_the_model(make: Any, stages: int) -> None:
 
 
 @IN_STAGES
-def test_stages_hold_the_model_s_own_parameters_and_all_of_them(make: Any) -> None:
+def test_stages_hold_all_parameters_and_units_cost_the_model_s_operations(make: Any) -> None:
     model, _, _ = make()
-    held = {id(p) for stage in split(model.pipeline_units(), 2) for p in stage.parameters()}
+    units = model.pipeline_units()
+    held = {id(p) for stage in split(units, 2) for p in stage.parameters()}
     assert held == {id(p) for p in model.parameters()}
-
-
-@IN_STAGES
-def test_the_costs_of_the_units_are_the_model_s_operations(make: Any) -> None:
-    model, _, _ = make()
-    assert sum(u.flops for u in model.pipeline_units()) == model.flops_per_sample()
+    assert sum(u.flops for u in units) == model.flops_per_sample()
+    with pytest.raises(ValueError, match=rf"stages: found 9; allowed: 1 to {len(units)} for this"):
+        split(units, 9)
 
 
 def test_gpt2_shares_its_embedding_between_first_and_last_stage() -> None:
@@ -294,12 +292,6 @@ def test_no_other_cut_makes_the_dearest_stage_cheaper(stages: int) -> None:
         for cuts in every
     )
     assert max(sum(costs[i] for i in one) for one in found) == best
-
-
-def test_more_stages_than_units_are_refused() -> None:
-    model, _, _ = mlp()
-    with pytest.raises(ValueError, match=r"stages: found 5; allowed: 1 to 3 for this model"):
-        split(model.pipeline_units(), 5)
 
 
 def test_models_say_themselves_what_they_can() -> None:

@@ -16,14 +16,13 @@ from rich.text import Text
 from scalewise.records import DeviceSample, SampledDevice, cv_percent
 
 HISTORY = 120
-SORTS = ("index", "utilization", "memory", "power", "temperature")
-
 _SORT_METRIC = {
     "utilization": "utilization_percent",
     "memory": "memory_used_mib",
     "power": "power_w",
     "temperature": "temperature_c",
 }
+SORTS = ("index", *_SORT_METRIC)
 _BALANCE = {
     "sm_activity_percent": "SM",
     "utilization_percent": "util",

@@ -24,6 +24,18 @@ PADDING = 0
 """The token that fills a text up to the length of its batch."""
 
 
+def embed_words(x: Tensor, embedding: nn.Embedding, positions: Tensor) -> Tensor:
+    """Word numbers ``[samples, tokens]`` to ``[samples, tokens, width]``."""
+    words: Tensor = embedding(x) * math.sqrt(embedding.embedding_dim)
+    return words + positions[: x.shape[1]]
+
+
+def pool_words(hidden: Tensor, x: Tensor) -> Tensor:
+    """``[samples, tokens, width]`` to the mean over the words that are there."""
+    weights = (x != PADDING).unsqueeze(-1).to(hidden.dtype)
+    return (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
+
+
 class EmbeddedWords(nn.Module):
     """Words to vectors of unit variance, with one for each position added."""
 
@@ -37,9 +49,8 @@ class EmbeddedWords(nn.Module):
         self.dropout = dropout
 
     def forward(self, x: Tensor) -> Tensor:
-        """Word numbers ``[samples, tokens]`` to ``[samples, tokens, width]``."""
-        scale = math.sqrt(self.embedding.embedding_dim)
-        output: Tensor = self.dropout(self.embedding(x) * scale + self.positions[: x.shape[1]])
+        """See :func:`embed_words`."""
+        output: Tensor = self.dropout(embed_words(x, self.embedding, self.positions))
         return output
 
 
@@ -65,9 +76,7 @@ class PooledHead(nn.Module):
 
     def forward(self, hidden: Tensor, x: Tensor) -> Tensor:
         """``[samples, tokens, width]`` and words to logits ``[samples, classes]``."""
-        weights = (x != PADDING).unsqueeze(-1).to(hidden.dtype)
-        pooled = (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
-        output: Tensor = self.head(pooled)
+        output: Tensor = self.head(pool_words(hidden, x))
         return output
 
 
@@ -119,15 +128,11 @@ class TextClassifier(Classification):
 
     def forward(self, x: Tensor) -> Tensor:
         """Word numbers ``[samples, tokens]``, 0 for padding, to logits ``[samples, classes]``."""
-        present = x != PADDING
-        mask = present[:, None, None, :]
-        hidden = self.embedding(x) * math.sqrt(self.width) + self.positions[: x.shape[1]]
-        hidden = self.dropout(hidden)
+        mask = (x != PADDING)[:, None, None, :]
+        hidden = self.dropout(embed_words(x, self.embedding, self.positions))
         for layer in self.layers:
             hidden = layer(hidden, mask)
-        weights = present.unsqueeze(-1).to(hidden.dtype)
-        pooled = (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
-        output: Tensor = self.head(pooled)
+        output: Tensor = self.head(pool_words(hidden, x))
         return output
 
     def flops_per_sample(self) -> float:

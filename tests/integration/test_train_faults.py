@@ -19,7 +19,7 @@ import pytest
 from fakes.nvml import scenario as nvml
 from fakes.train_command import LEAN, SMALL, Finished, Train, copy_own_code, wait_for
 from scalewise.analysis import load_sweep
-from scalewise.datasets.labelled import HEAD_BYTES
+from scalewise.datasets.labelled import HEAD_ROWS
 from scalewise.records import (
     Attempt,
     CellFolder,
@@ -246,7 +246,7 @@ def test_ctrl_c_keeps_what_is_done_and_resume_runs_the_rest(train: Train, own_co
 
 def test_a_file_that_cannot_be_read_says_where_and_asks_for_no_resumption(train: Train) -> None:
     row = '1,"a title","a text"\n'
-    sound = HEAD_BYTES // len(row) + 1  # past what the plan looks at
+    sound = HEAD_ROWS + 1  # past what the plan looks at
     (train.cwd / "bad.csv").write_text(row * sound + "1,only two\n")
     run = train(*LEAN, "model=text_small", "dataset=ag_news", "dataset.path=bad.csv")
     attempt = only_attempt(run.only_cell())

@@ -32,6 +32,7 @@ from .errors import check_not_empty as check_not_empty
 from .errors import first_line as first_line
 from .errors import in_one_line as in_one_line
 from .errors import require as require
+from .errors import require_at_least as require_at_least
 from .execution import BLOCK_STEPS as BLOCK_STEPS
 from .execution import BLOCKS as BLOCKS
 from .execution import CLOSE_IT as CLOSE_IT

@@ -59,3 +59,9 @@ def require(argument: str, found: object, holds: bool, allowed: str) -> None:
     if not holds:
         shown = "null" if found is None else repr(found)
         raise ValueError(f"{argument}: found {shown}; allowed: {allowed}")
+
+
+def require_at_least(least: int, **arguments: float) -> None:
+    """Raise ``ValueError`` for the first argument below ``least``."""
+    for argument, found in arguments.items():
+        require(argument, found, found >= least, f"at least {least}")

@@ -195,15 +195,10 @@ def test_what_the_plan_takes_for_granted_of_an_argument_is_its_default() -> None
 
 def test_of_a_long_csv_file_only_the_beginning_is_read(tmp_path: Path) -> None:
     path = tmp_path / "long.csv"
-    sound, cell = b"1,a,b\n", b'2,"a text\nof ' + b"x" * 100 + b'",b\n'
-    path.write_bytes(sound * 10 + cell + b"wrong\n")
-    assert look_at_csv(path, AG_NEWS, most_bytes=60) is None, "ends between two rows"
-    assert look_at_csv(path, AG_NEWS, most_bytes=80) is None, "ends in the middle of a cell"
-    with pytest.raises(ValueError, match="row 12: found 1 columns"):
+    path.write_bytes(b"1,a,b\n" * 10 + b"wrong\n")
+    assert look_at_csv(path, AG_NEWS, most_rows=10) is None
+    with pytest.raises(ValueError, match="row 11: found 1 columns"):
         look_at_csv(path, AG_NEWS)
-    path.write_bytes(b"wrong\n" + sound * 100)
-    with pytest.raises(ValueError, match="row 1: found 1 columns"):
-        look_at_csv(path, AG_NEWS, most_bytes=60)
 
 
 def test_an_empty_text_file_is_called_empty(tmp_path: Path) -> None:

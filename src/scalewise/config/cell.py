@@ -5,7 +5,6 @@ Building one raises ValueError for what types alone cannot refuse.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
@@ -23,7 +22,6 @@ from scalewise.config.execution import (
     ExecutionConfig,
     PrecisionConfig,
     ProfileConfig,
-    check_search,
 )
 from scalewise.config.hardware import HardwareConfig
 from scalewise.host import wrap_command
@@ -52,11 +50,8 @@ class LoaderConfig:
     """Keep the whole data set in the GPU's memory and pick batches there: for sets of tensors."""
 
     def __post_init__(self) -> None:
-        if self.device_resident and self.num_workers:
-            raise ValueError(
-                f"num_workers: found {self.num_workers} with device_resident=true; allowed: 0, for "
-                "worker processes cannot reach data on the GPU"
-            )
+        reach = not (self.device_resident and self.num_workers)  # workers reach no data on a GPU
+        require("num_workers", self.num_workers, reach, "0", "device_resident=true")
 
 
 _WITH_SECOND_MOMENT = (
@@ -101,16 +96,6 @@ class PruningConfig:
             self.end_step >= self.begin_step,
             f"at least begin_step, {self.begin_step}",
         )
-
-    def check(self, optimizer: str, name: str) -> None:
-        """Raises ValueError where the score needs what ``optimizer`` does not keep.
-
-        ``optimizer`` is the class or function that builds it. Of a user's own only a rank can
-        tell.
-        """
-        ours = optimizer.startswith("scalewise.")
-        if self.kind == "adamw_state" and ours and optimizer not in _WITH_SECOND_MOMENT:
-            raise ValueError(no_second_moment(name))
 
     def sparsity_at(self, step: int) -> float:
         """What is to be 0 after ``step`` steps: a cubic climb (Zhu and Gupta, 2017)."""
@@ -214,7 +199,6 @@ class SweepConfig:
 
 
 TrackerName: TypeAlias = Literal["trackio", "wandb"]
-_PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 @dataclass(frozen=True)
@@ -225,7 +209,7 @@ class TrackingConfig:
     """The option of the group: ``both``, ``trackio``, ``wandb`` or ``none``."""
     trackers: tuple[TrackerName, ...] = ("trackio", "wandb")
     """The mirrors; none of them is ever the source of a number."""
-    project: str = "scalewise"
+    project: Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")] = "scalewise"
     """The project in both trackers."""
     wandb_mode: Literal["auto", "offline", "online"] = "auto"
     """``auto`` is online if the user is logged in, else offline; ``WANDB_MODE`` goes before it."""
@@ -237,13 +221,8 @@ class TrackingConfig:
     """Device samples closer together than this are thinned out for the trackers."""
 
     def __post_init__(self) -> None:
-        if len(set(self.trackers)) != len(self.trackers):
-            raise ValueError(f"trackers: found {list(self.trackers)}; each may be named once")
-        if not _PROJECT.fullmatch(self.project):
-            raise ValueError(
-                f"project: found {self.project!r}; allowed: letters, digits, '.', '_' and '-', "
-                "at most 128, a letter or digit first"
-            )
+        distinct = len(set(self.trackers)) == len(self.trackers)
+        require("trackers", list(self.trackers), distinct, "each once")
 
 
 FEWEST_ADAPTIVE_REPEATS = 3
@@ -295,27 +274,54 @@ class CellConfig:
     """A Lightning callback that spoils the run on purpose (``benchmarks/faults``)."""
 
     def __post_init__(self) -> None:
-        if self.batch_size == "auto":
-            check_search(self.strategy.name, self.strategy.kind)
-        elif self.workload == "find_batch":
-            raise ValueError(
-                f"batch_size: found {self.batch_size} with workload=find_batch; allowed: auto"
-            )
-        if self.max_steps is None and self.max_epochs is None:
-            raise ValueError("max_steps: found null, and max_epochs is null too; give one of them")
-        if self.max_steps is not None and self.max_steps <= self.warmup_steps:
-            raise ValueError(
-                f"max_steps: found {self.max_steps} with warmup_steps={self.warmup_steps}; "
-                f"allowed: {self.warmup_steps + 1} or more, so that a step is left to time"
-            )
+        self._check_steps()
+        self._check_combinations()
         self.strategy.check(self)
-        self.checkpoint.check(self.strategy.kind, self.execution.kind)
-        self.execution.check(self)
-        self.precision.check(self)
-        if self.model.target.startswith("scalewise."):  # a LightningModule has its own optimizer
-            self.pruning.check(self.optimizer.target, self.optimizer.name)
         if self.strategy.devices != "auto":
             self.per_device_batch_size(self.strategy.devices)
+
+    def _check_steps(self) -> None:
+        """Steps must end some time, and one must be left to time."""
+        given = self.max_steps is not None or self.max_epochs is not None
+        require("max_steps", self.max_steps, given, "one of the two", "max_epochs=null")
+        preparing = self.execution.preparing_steps(1 if self.strategy.kind == "single" else 2)
+        for untimed, beside in (
+            (self.warmup_steps, f"warmup_steps={self.warmup_steps}"),
+            (preparing, f"execution={self.execution.name}"),
+        ):
+            left = self.max_steps is None or self.max_steps > untimed
+            require("max_steps", self.max_steps, left, f"{untimed + 1} or more", beside)
+
+    def _check_combinations(self) -> None:
+        """Settings of different groups that do not go together; strategies have their own."""
+        kind, execution = self.strategy.kind, self.execution.kind
+        strategy, executed = f"strategy={self.strategy.name}", f"execution={self.execution.name}"
+        whole = kind in ("single", "ddp")  # every rank holds the same whole model
+        saves, fp8, precision = self.checkpoint.on, self.precision.fp8, self.precision.name
+        searched = self.batch_size == "auto"
+        allowed = "a number, or strategy=single or ddp"
+        require("batch_size", self.batch_size, whole or not searched, allowed, strategy)
+        search = searched or self.workload != "find_batch"
+        require("batch_size", self.batch_size, search, "auto", "workload=find_batch")
+        require("checkpoint", "an interval", whole or not saves, "single, ddp", strategy)
+        # Captured steps cannot start in the middle.
+        resumes = not saves or execution != "cudagraph"
+        require("checkpoint", "an interval", resumes, "eager, compile", executed)
+        # torchao says nothing of captured steps, and of strategies that cut layers or weight ranks.
+        scales = not fp8 or kind in ("single", "ddp", "fsdp", "auto")
+        allowed = "strategy=single, ddp or fsdp, or precision=bf16-mixed"
+        require("precision", precision, scales, allowed, strategy)
+        eager = not fp8 or execution != "cudagraph"
+        allowed = "execution=eager or compile, or precision=bf16-mixed"
+        require("precision", precision, eager, allowed, executed)
+        fastest = self.execution.cudnn_benchmark  # on that day: another algorithm on another
+        same = not (fastest and self.deterministic)
+        require("execution.cudnn_benchmark", fastest, same, "one of them", "deterministic=true")
+        optimizer = self.optimizer.target
+        # A LightningModule has its own optimizer, and of a user's own only a rank can tell.
+        known = self.model.target.startswith("scalewise.") and optimizer.startswith("scalewise.")
+        if known and self.pruning.kind == "adamw_state" and optimizer not in _WITH_SECOND_MOMENT:
+            raise ValueError(no_second_moment(self.optimizer.name))
 
     @property
     def is_timed(self) -> bool:

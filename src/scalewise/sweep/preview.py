@@ -87,7 +87,7 @@ def preview(
     yield sums + (f", {skipped} this host cannot run" if skipped else "")
     if able:
         remaining = [
-            Remaining(cell.planned.config_id, places[cell.planned.cell_id].width or slots)
+            Remaining(cell.planned.config_id, places[cell.planned.cell_id].devices or slots)
             for cell in able
         ]
         left_s = known.seconds_left(remaining, slots, packed)
@@ -138,6 +138,6 @@ def _line(cell: Cell, where: Place | None, known: Durations, varies: str, width:
     elif where is not None:
         expected = known.of(planned.config_id)
         state = "to run"
-        devices = "?" if where.width is None else str(where.width)
+        devices = "?" if where.devices is None else str(where.devices)
         takes = "?" if expected is None else duration(expected)
     return _row(planned.cell_id, devices, takes, state, varies, width, name)

@@ -50,6 +50,9 @@ def main(words: Sequence[str] | None = None) -> int:
             # `| head -1` has read enough: as quiet, and with the status, as of other programs.
             silence_unread()
             return Exit.UNREAD
+        if isinstance(error, OSError) and error.filename:
+            say(f"{name}: {escaped(str(error.filename))}: {error.strerror}; allowed: another place")
+            return Exit.WRONG_INPUT
         if isinstance(error, SystemExit) or error.errno != errno.ENOSPC:
             raise
         discard(1)
@@ -135,7 +138,6 @@ def report(
     is there. No record is changed. Exit status: 0, or 4 if a verdict is invalid.
     """
     from scalewise.analysis import SamplesError, analyse, load_sweep, read_samples
-    from scalewise.records import SweepFolder
     from scalewise.report import ReportFolderError, build, build_study, print_console
 
     try:
@@ -144,9 +146,6 @@ def report(
         files = build(analysis, out, target)
     except (ReportFolderError, SamplesError) as error:
         raise click.UsageError(str(error)) from error
-    except OSError as error:
-        problem = f"cannot write into {out or SweepFolder(folder).report_path}: {error.strerror}"
-        raise click.UsageError(f"{problem}; give another folder: --out FOLDER") from error
     print_console(analysis, open_console(), target)
     done = "written over the earlier one" if files.replaced else "written"
     sys.stdout.write(f"report: {files.markdown}, {done} with {len(files.plots)} plots beside it\n")
@@ -478,8 +477,6 @@ def import_log(file: Path, cell: Path) -> None:
 
     try:
         path = import_seed_file(file, CellFolder(cell))
-    except OSError as error:
-        raise _refused_folder("cell", cell, error) from error
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     sys.stdout.write(f"{path}\n")
@@ -495,20 +492,8 @@ def export(folder: Path, out: Path | None) -> int:
     """
     from scalewise.gpu import export_folder
 
-    try:
-        exported = export_folder(folder, out)
-    except OSError as error:
-        raise _refused_folder("--out", out or folder, error) from error
+    exported = export_folder(folder, out)
     sys.stdout.writelines(f"{path}\n" for path in exported.written)
     for problem in exported.problems:
         say(f"scalewise export: left out: {problem}")
     return Exit.FAILED if exported.problems else Exit.DONE
-
-
-def _refused_folder(argument: str, folder: Path, error: OSError) -> click.UsageError:
-    """That ``folder``, given as ``argument``, cannot be written into, and what may be given."""
-    found = f"{argument}: found {folder}, which "
-    if folder.exists() and not folder.is_dir():
-        return click.UsageError(f"{found}is no folder; allowed: a folder, there or new")
-    why = error.strerror or error
-    return click.UsageError(f"{found}cannot be written into: {why}; give another folder")

@@ -294,29 +294,30 @@ class CellConfig:
 
     def _check_combinations(self) -> None:
         """Settings of different groups that do not go together; strategies have their own."""
-        kind, execution = self.strategy.kind, self.execution.kind
-        strategy, executed = f"strategy={self.strategy.name}", f"execution={self.execution.name}"
+        kind, captures = self.strategy.kind, self.execution.kind == "cudagraph"
         whole = kind in ("single", "ddp")  # every rank holds the same whole model
-        saves, fp8, precision = self.checkpoint.on, self.precision.fp8, self.precision.name
-        searched = self.batch_size == "auto"
-        allowed = "a number, or strategy=single or ddp"
-        require("batch_size", self.batch_size, whole or not searched, allowed, strategy)
-        search = searched or self.workload != "find_batch"
-        require("batch_size", self.batch_size, search, "auto", "workload=find_batch")
-        require("checkpoint", "an interval", whole or not saves, "single, ddp", strategy)
-        # Captured steps cannot start in the middle.
-        resumes = not saves or execution != "cudagraph"
-        require("checkpoint", "an interval", resumes, "eager, compile", executed)
-        # torchao says nothing of captured steps, and of strategies that cut layers or weight ranks.
-        scales = not fp8 or kind in ("single", "ddp", "fsdp", "auto")
-        allowed = "strategy=single, ddp or fsdp, or precision=bf16-mixed"
-        require("precision", precision, scales, allowed, strategy)
-        eager = not fp8 or execution != "cudagraph"
-        allowed = "execution=eager or compile, or precision=bf16-mixed"
-        require("precision", precision, eager, allowed, executed)
-        fastest = self.execution.cudnn_benchmark  # on that day: another algorithm on another
-        same = not (fastest and self.deterministic)
-        require("execution.cudnn_benchmark", fastest, same, "one of them", "deterministic=true")
+        searched, saves, fp8 = self.batch_size == "auto", self.checkpoint.on, self.precision.fp8
+        tries = self.execution.cudnn_benchmark
+        strategy, execution = f"strategy={self.strategy.name}", f"execution={self.execution.name}"
+        for key, found, holds, allowed, beside in (
+            ("batch_size", self.batch_size, whole or not searched,
+             "a number, or strategy=single or ddp", strategy),
+            ("batch_size", self.batch_size, searched or self.workload != "find_batch",
+             "auto", "workload=find_batch"),
+            ("checkpoint", "an interval", whole or not saves, "strategy=single or ddp", strategy),
+            # Captured steps cannot start in the middle.
+            ("checkpoint", "an interval", not (saves and captures),
+             "execution=eager or compile", execution),
+            # torchao says nothing of strategies that cut layers or weight ranks, nor of captures.
+            ("precision", self.precision.name, not fp8 or kind in ("single", "ddp", "fsdp", "auto"),
+             "strategy=single, ddp or fsdp, or precision=bf16-mixed", strategy),
+            ("precision", self.precision.name, not (fp8 and captures),
+             "execution=eager or compile, or precision=bf16-mixed", execution),
+            # cuDNN takes whichever algorithm is the fastest that day.
+            ("execution.cudnn_benchmark", tries, not (tries and self.deterministic),
+             "one of them", "deterministic=true"),
+        ):  # fmt: skip
+            require(key, found, holds, allowed, beside)
         optimizer = self.optimizer.target
         # A LightningModule has its own optimizer, and of a user's own only a rank can tell.
         known = self.model.target.startswith("scalewise.") and optimizer.startswith("scalewise.")

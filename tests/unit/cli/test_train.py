@@ -216,7 +216,7 @@ def test_a_launcher_chosen_inside_a_swept_experiment_is_refused(
     (tmp_path / "experiment" / "plain.yaml").write_text("# @package _global_\nseed: 3\n")
     status, errors = train("--config-dir", str(tmp_path), "-m", "experiment=plain,sneaky")
     assert status == 2
-    assert errors.startswith("error: hydra/launcher: found one inside a swept config, ")
+    assert errors.startswith("error: hydra/launcher: found one inside experiment=sneaky, ")
 
 
 def test_help_names_the_launchers_and_sweepers_there_are(

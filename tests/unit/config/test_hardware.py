@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scalewise.config import HardwareConfig, choose_gpus, cpu_devices, device_kind
-from scalewise.config.hardware import PeakRates, check_nccl, describes, nccl_warnings
+from scalewise.config.hardware import PeakRates, check_nccl, nccl_warnings
 from scalewise.records import DataError, DeviceInfo, build
 
 
@@ -38,12 +38,6 @@ def test_on_a_host_of_several_kinds_a_profile_has_its_own() -> None:
     own = gpus(2, "NVIDIA H100 80GB HBM3")
     present = [*own, DeviceInfo("cuda", "NVIDIA A10G", uuid="GPU-other", index=2)]
     assert choose_gpus(H100, present) == (tuple(own), H100)
-
-
-def test_sister_products_are_told_apart() -> None:
-    config = HardwareConfig("h200", match=("H200",), match_not=("NVL",))
-    assert describes(config, "NVIDIA H200")
-    assert not describes(config, "NVIDIA H200 NVL")
 
 
 def test_gpus_are_chosen_by_index_and_uuid_in_the_order_given() -> None:

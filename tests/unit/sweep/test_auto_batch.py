@@ -154,13 +154,6 @@ def test_it_is_searched_once_and_trained_as_if_the_size_had_been_typed(
     assert "50 took 900 of 1,024 MiB a device" in done.said[0]
 
 
-def test_other_cells_wait_so_that_their_repeats_are_interleaved(tmp_path: Path) -> None:
-    requests = [asked("batch_size=auto", "repeats=2"), asked("batch_size=32", "repeats=2")]
-    done = sweep(tmp_path, requests)
-    assert is_search(done.ran[0])
-    assert [cell.planned.repeat for cell in done.ran[1:]] == [0, 0, 1, 1]
-
-
 def test_a_sweep_that_goes_on_does_not_search_again(tmp_path: Path) -> None:
     first = sweep(tmp_path, [asked("batch_size=auto")])
     (search, trained) = first.ran

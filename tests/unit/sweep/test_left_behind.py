@@ -58,13 +58,6 @@ def test_other_choices_say_what_is_new_and_what_is_left(folder: SweepFolder) -> 
     assert states == {"a": "done", "b": "failed", "c": "interrupted", "d": "waiting"}
 
 
-def test_many_new_cells_are_counted_and_some_named(folder: SweepFolder) -> None:
-    cells = [cell(name) for name in "abcdefghijkl"]
-    assert list(differences(folder, cells, staged=False)) == [
-        "new to sweep: 8 of 12 cells: e, f, g, h, i, ..."
-    ]
-
-
 def test_what_is_unfinished_comes_with_what_it_was_planned_with(folder: SweepFolder) -> None:
     lines = unfinished(folder, {"id-a", "id-b"})
     assert lines[0].startswith(f"left behind: 2 cells of {folder.path} that this command did not")

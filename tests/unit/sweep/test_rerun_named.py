@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from fakes.recorded_cell import RecordedCell, plan_sweep
+from fakes.requests import asked as requested
 from scalewise.config import ConfigError
 from scalewise.host import SOURCE_SHA256, identity, running_code
 from scalewise.records import SweepFolder
 from scalewise.sweep import Cell
-from scalewise.sweep.compose import compose_cell
-from scalewise.sweep.plan import plan, request
+from scalewise.sweep.plan import plan
 from scalewise.sweep.resume import refuse_mixing, select
 
 THERE, HERE = "NVIDIA A10G", "NVIDIA H200"
@@ -44,7 +44,7 @@ def folder(tmp_path: Path) -> SweepFolder:
 
 def asked(*overrides: str) -> list[Cell]:
     given = ("repeats=2", *overrides)
-    return plan([request(given, compose_cell(list(given)))], 0)
+    return plan([requested(*given)], 0)
 
 
 def mixed(folder: SweepFolder, *overrides: str) -> list[str]:

@@ -98,7 +98,7 @@ class PruningConfig:
         )
 
     def sparsity_at(self, step: int) -> float:
-        """What is to be 0 after ``step`` steps: a cubic climb (Zhu and Gupta, 2017)."""
+        """The share that is 0 after ``step`` steps: a cubic climb (Zhu and Gupta, 2017)."""
         if step < self.begin_step:
             return 0.0
         if step >= self.end_step:
@@ -170,13 +170,13 @@ class SweepConfig:
     max_gpu_hours: PositiveFloat | None = None
     """Device-hours of the whole sweep, earlier runs of it included; None for no limit."""
     foreign_processes: Literal["wait", "skip", "fail"] = "wait"
-    """What becomes of a cell while other people's processes hold the GPUs it needs."""
+    """The fate of a cell while other people's processes hold the GPUs it needs."""
     foreign_wait_s: NonNegativeFloat = 3600.0
     """With ``wait``: how long, before the cell is skipped."""
     expected_devices: PositiveInt | None = None
     """Devices the configuration was made for: another number is used all the same, and said."""
     quarantine: bool = True
-    """Lease no more to this sweep's cells what errs, throttles, or falls behind its twins."""
+    """Lease no device again that errs, throttles, or is slower than others at the same cell."""
     doctor: bool = False
     """Examine the devices in a cell of its own before the others; the report compares with it."""
     wrap: str | None = None
@@ -203,7 +203,7 @@ TrackerName: TypeAlias = Literal["trackio", "wandb"]
 
 @dataclass(frozen=True)
 class TrackingConfig:
-    """What the mirror process hands to Trackio and WandB."""
+    """The config group ``tracking``: which trackers get the records, and how."""
 
     name: str = "both"
     """The option of the group: ``both``, ``trackio``, ``wandb`` or ``none``."""

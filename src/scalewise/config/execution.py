@@ -54,11 +54,11 @@ class CheckpointConfig:
 
 NO_CHECKPOINTS = CheckpointConfig()
 CLOSE_IT = "chmod go-w on it, a new sweep"
-"""What helps where others could have written a checkpoint."""
+"""The way out where others could have written a checkpoint."""
 
 
 def untrusted_checkpoint(why: str, instead: str) -> str:
-    """What a user reads where a checkpoint is not loaded, and what he may do ``instead``."""
+    """The line that refuses a checkpoint; ``instead`` is a way out."""
     return (
         f"checkpoint.trust: found false, and {why}; to load such a checkpoint can be to run code "
         f"that somebody put there; allowed: {instead}, or checkpoint.trust=true"

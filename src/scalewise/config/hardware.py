@@ -39,7 +39,7 @@ class PeakRates:
 
 @dataclass(frozen=True)
 class Link:
-    """What joins the GPUs of a host."""
+    """The connection between the GPUs of a host."""
 
     kind: Literal["nvlink", "pcie"]
     bidirectional_gb_s: PositiveFloat | None = None
@@ -48,7 +48,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Price:
-    """What one GPU costs for an hour, its share of the machine around it included."""
+    """The price of one GPU for an hour, its share of the machine around it included."""
 
     usd_per_hour: NonNegativeFloat
     source: str
@@ -57,7 +57,7 @@ class Price:
 
 @dataclass(frozen=True)
 class HardwareConfig:
-    """A profile. What is null is not known, and nothing is computed from it."""
+    """A profile. A null is not known, and nothing is computed from it."""
 
     name: str
     kind: Literal["auto", "cpu", "cuda"] = "auto"
@@ -74,7 +74,7 @@ class HardwareConfig:
     """CPU only: cores of one device; null is half the usable cores, at least one."""
     peak: PeakRates | None = None
     memory_gib: float | None = None
-    """Of one GPU, as the maker names it."""
+    """Memory of one GPU, as the maker names it."""
     memory_bandwidth_gb_s: float | None = None
     """10^9 bytes a second between one GPU and its memory."""
     memory_source: str | None = None
@@ -94,11 +94,11 @@ class HardwareConfig:
         check_nccl(self.nccl)
 
     def nccl_environment(self) -> dict[str, str]:
-        """What to add to a rank's environment."""
+        """Variables to add to a rank's environment."""
         return {name: str(value) for name, value in self.nccl.items()}
 
     def warnings(self) -> list[str]:
-        """What is legal in this profile and still deserves a word, one line each."""
+        """Settings that are legal and can still do harm, and those left out, one line each."""
         left_out = [f"{setting} is left out: {why}" for setting, why in self.nccl_left_out.items()]
         return nccl_warnings(self.nccl) + left_out
 
@@ -140,7 +140,7 @@ def data_sheet(
 
 
 def device_kind(config: HardwareConfig, present: Sequence[DeviceInfo]) -> Literal["cpu", "cuda"]:
-    """What the run will compute on, where ``present`` are the host's GPUs.
+    """The kind of device the run will compute on, where ``present`` are the host's GPUs.
 
     Raises ValueError where the profile needs a GPU and there is none.
     """
@@ -210,7 +210,7 @@ def cpu_devices(config: HardwareConfig, usable_cores: Sequence[int]) -> list[tup
 
 
 _IMAGE_LABELS: Final = ("NCCL_VERSION",)
-"""What NVIDIA's container images put into the environment beside settings: NCCL reads none."""
+"""Names that NVIDIA's images put into the environment beside settings: NCCL reads none."""
 _SWITCH: Final = "0 | 1"
 _DISTANCE: Final = "LOC | NVL | PIX | PXB | PHB | SYS | 0 | 1 | 2 | 3 | 4 | 5"
 _LEGAL: Final[Mapping[str, str]] = {

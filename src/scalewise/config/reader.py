@@ -1,7 +1,7 @@
 """From Hydra's ``DictConfig`` to a typed cell and its ids.
 
 Wrong input ends here, before any process starts, as one line that names the key, what was found
-and what is allowed. What depends on the host (its GPUs) is checked by ``gpu.leases``.
+and what is allowed. The host (its GPUs) is checked by ``gpu.leases``.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def most_cells(composed: DictConfig) -> int:
     sweep = composed.get("sweep")
     given = sweep.get("max_cells") if isinstance(sweep, Mapping) else None
     try:
-        # What else is wrong with the node is refused with the first cell.
+        # All else that is wrong with the node is refused with the first cell.
         return build(SweepConfig, {} if given is None else {"max_cells": given}, "sweep").max_cells
     except DataError as error:
         raise ConfigError(str(error)) from error

@@ -147,7 +147,7 @@ class FsdpConfig(DividedConfig):
     shard_size: Annotated[int, Field(ge=2)] | None = None
     """Devices of one group; needed by ``hybrid``, and by nothing else."""
     units: Literal["layers", "whole"] = "layers"
-    """What is gathered at a time: each element of the model's module lists, or all at once."""
+    """The part gathered at a time: each element of the model's module lists, or all at once."""
     gather_dtype: Literal["auto", "fp32", "bf16"] = "auto"
     """Number format in which parameters travel and forward and backward see them. ``auto``: bf16
     with precision=bf16-mixed, fp32 else. The optimizer always works on fp32 parts."""

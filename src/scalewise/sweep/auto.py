@@ -126,7 +126,7 @@ def _probes(asked: Request) -> dict[str, Request]:
             "warmup_steps": strategy.probe_warmup_steps,
             "validation": "never",
             "repeats": strategy.probe_repeats,
-            # What a short run without validation can tell.
+            # A short run without validation can tell no loss.
             "sweep": {**asked.plain["sweep"], "objective": "global_samples_per_s"},
         }
         typed = (*asked.overrides, f"strategy={name}", f"max_steps={strategy.probe_steps}")
@@ -189,8 +189,8 @@ def _with_size(asked: Request, record: BatchSearchRecord) -> Request:
 def _name(asked: Request) -> str:
     cell = asked.cell
     devices = cell.strategy.devices
-    width = f" x{devices}" if devices != "auto" else ""
-    return f"{cell.model.name} {cell.dataset.name} {cell.strategy.name}{width} batch_size=auto"
+    number = f" x{devices}" if devices != "auto" else ""
+    return f"{cell.model.name} {cell.dataset.name} {cell.strategy.name}{number} batch_size=auto"
 
 
 def adaptive_requests(cells: Sequence[Cell]) -> dict[str, Request]:

@@ -1,9 +1,9 @@
 """Composes the jobs of a sweep: Hydra once for each choice of groups, plain values merged on top.
 
-Hydra takes 90 ms to compose one configuration, mostly to find and merge the same files again.
-What differs between most jobs is a value (``seed=3``), and setting one is all that Hydra itself
-does with it. All that is not as plain as that (groups, deletions, interpolations, dictionaries) is
-left to Hydra, and so is every error.
+Hydra takes 90 ms to compose one configuration, mostly to find and merge the same files again. Most
+jobs differ in a value (``seed=3``), and setting one is all that Hydra itself does with it. All that
+is not as plain as that (groups, deletions, interpolations, dictionaries) is left to Hydra, and so
+is every error.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ def plan(
 
 
 def examination(requests: Sequence[Request]) -> Request | None:
-    """The doctor's cell for a sweep with ``sweep.doctor``, as wide as its widest cell.
+    """The doctor's cell for a sweep with ``sweep.doctor``, on as many devices as any cell takes.
 
     None where nobody asked for it, or where a cell of the sweep is one already.
     """
@@ -194,16 +194,16 @@ def examination(requests: Sequence[Request]) -> Request | None:
     if not asked or any(one.cell.workload == "doctor" for one in requests):
         return None
 
-    def width(one: Request) -> float:
+    def devices_of(one: Request) -> float:
         devices = one.cell.strategy.devices
         return math.inf if devices == "auto" else devices
 
-    widest = max(asked, key=width)
-    plain = {**widest.plain, "workload": "doctor", "repeats": 1, "scaling": "weak"}
+    largest = max(asked, key=devices_of)
+    plain = {**largest.plain, "workload": "doctor", "repeats": 1, "scaling": "weak"}
     plain["tracking"] = {**plain["tracking"], "name": "none", "trackers": []}
     # It trains nothing, so it must not be a cell of its own for every model of the sweep.
     plain.pop("profile", None)
-    return request((*widest.overrides, "workload=doctor"), plain)
+    return request((*largest.overrides, "workload=doctor"), plain)
 
 
 def folded(requests: Sequence[Request]) -> str | None:

@@ -1,7 +1,7 @@
 """Refuses what cannot run before anything starts: data files, a user's own classes, this host.
 
-Of data files, only what takes next to no time is read, and without torch: that they are there, the
-sizes of token shards, the first MiB of a CSV file. The rest is left to the ranks.
+Data files are looked at without torch: that they are there, the sizes of token shards, the first
+MiB of a CSV file. The rest is left to the ranks.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ _Asked = tuple[str, Component, str]
 """Group, what it names, and what was typed of an optimizer beside a model."""
 _TIMEOUT_S = 120.0
 _sound: set[str] = set()
-"""What was looked at: a sweeper that asks in batches asks once."""
+"""Classes that will do: a sweeper that asks in batches asks once."""
 
 
 def check_own_code(requests: Iterable[Request]) -> None:

@@ -57,8 +57,7 @@ class CellStatus:
     message: str = ""
     """Why there is no result."""
     problem: str = ""
-    """What the step records of a done cell lack: its samples/s are in doubt, or not shown. Of a
-    cell that may run: why nobody can tell."""
+    """Why samples/s of a done cell are in doubt or missing, or nobody can tell whether it runs."""
     swept: str = ""
     """Overrides that tell it from cells of the same name but for the repeat, e.g. ``lr=0.1``."""
     raised_at: str | None = None
@@ -173,7 +172,7 @@ class SweepStatus:
     policy: str
     cells: tuple[CellStatus, ...]
     seconds_left: float | None
-    """Of the cells that run, wait, or were interrupted and run again when the sweep is resumed;
+    """Seconds for cells that run, wait, or run again when the sweep is resumed;
     None if nothing tells yet."""
     quarantined: tuple[QuarantinedDevice, ...] = ()
     """Devices that get no more cells of this sweep."""

@@ -283,7 +283,6 @@ def supervise(
         str(train.cwd),
         tuple(filter(None, sys.path)),
         ("train.py",),
-        samples_devices=True,
     )
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "scalewise.supervisor.supervisor"],

@@ -43,6 +43,7 @@ from .execution import CompileMode as CompileMode
 from .execution import ExecutionConfig as ExecutionConfig
 from .execution import PrecisionConfig as PrecisionConfig
 from .execution import ProfileConfig as ProfileConfig
+from .execution import find_compiler as find_compiler
 from .execution import untrusted_checkpoint as untrusted_checkpoint
 from .hardware import HardwareConfig as HardwareConfig
 from .hardware import Price as Price

@@ -23,8 +23,8 @@ class TrainingData(Protocol):
 
     Building one only checks its arguments. The data are read or made when ``train`` or
     ``validation`` is first asked for, and are the same for the same arguments on every rank.
-    One of ours whose arguments alone tell its size says it as ``train_samples``: a batch that is
-    too large is refused before anything starts.
+    One of ours with an argument ``train_samples`` or ``samples`` has at most so many: a batch that
+    is larger is refused before anything starts.
     """
 
     @property

@@ -74,7 +74,7 @@ class Settings:
     grace_s: float
     wrap: str | None
     sample_every_s: float | None
-    """Seconds between two samples of the devices; None for no sampling."""
+    """Seconds between two samples of the devices; None where the sweep's process takes them."""
     checkpoints: bool
     keep_checkpoints: bool
     allow_mixed: bool
@@ -103,8 +103,6 @@ class Job:
     co_tenants: tuple[str, ...] = ()
     nodes: Nodes | None = None
     """None for a cell on one host."""
-    samples_devices: bool = False
-    """Whether the supervisor samples the devices: where the sweep's process is on another host."""
 
     @property
     def world_size(self) -> int:

@@ -150,8 +150,6 @@ class Supervisor:
         """Sample the devices, or tell the sweep's process of the ranks: then it does."""
         interval_s = self.job.settings.sample_every_s
         if interval_s is None:
-            return None
-        if not self.job.samples_devices:
             one, pids = self.this_try, tuple(process.pid for process in ranks.processes)
             running = RunningAttempt(one.number, one.started_at, self.job.slots, pids)
             self.folder.save_running(running)

@@ -267,13 +267,13 @@ class Engine(ABC):
         """Stage two of ``repeats=auto``: rounds are added as long as the records are undecided."""
         requests = adaptive_requests(self.report.cells)
         while requests:
-            step = next_rounds(self.folder, requests, self.report.outcomes.keys())
-            for repeats in step.repeats:
+            cells, looked_at = next_rounds(self.folder, requests, self.report.outcomes.keys())
+            for repeats in looked_at:
                 self.display.note(f"repeats  {repeats}")
-            if not step.cells:
+            if not cells:
                 return
-            self._join(step.cells)
-            self._admit_all(step.cells)
+            self._join(cells)
+            self._admit_all(cells)
             self._loop(self.report)
 
     def _join(self, cells: Sequence[Cell]) -> None:

@@ -339,7 +339,7 @@ def test_a_folder_that_takes_no_report_is_one_line(
     (sweep / "report").write_text("a file where the folder should be")
     assert main(["report", str(sweep)]) == 2
     error = capsys.readouterr().err
-    assert "File exists; give another folder: --out FOLDER" in error
+    assert "File exists; allowed: another place" in error
     assert error.count("\n") == 1
     with pytest.raises(RecordError, match="give the folder of a sweep"):
         builder.build(tmp_path)

@@ -53,6 +53,7 @@ from .model import CellRecords as CellRecords
 from .model import is_monitored as is_monitored
 from .model import is_timed as is_timed
 from .run import Run as Run
+from .run import measure_run as measure_run
 from .scaling import Pair as Pair
 from .scaling import detectable_speedup as detectable_speedup
 from .scaling import is_ceiling as is_ceiling
@@ -84,10 +85,9 @@ from .validity import invalid_ranks as invalid_ranks
 from .validity import untrained_steps as untrained_steps
 from .verdict import MIN_EFFICIENCY as MIN_EFFICIENCY
 from .verdict import estimate_without_outliers as estimate_without_outliers
-from .verdict import for_more_runs as for_more_runs
-from .verdict import for_several_devices as for_several_devices
 from .verdict import outliers as outliers
 from .verdict import stability_warning as stability_warning
+from .verdict import way_to_get as way_to_get
 from .verdicts import Repeats as Repeats
 from .verdicts import hiccup_lines as hiccup_lines
 from .verdicts import reach_verdicts as reach_verdicts

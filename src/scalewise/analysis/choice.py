@@ -23,9 +23,8 @@ from typing import Literal
 from scalewise.analysis.comparability import differences
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.labels import bounds_nothing, factor, interval_words
-from scalewise.analysis.scaling import Pair, is_ceiling
+from scalewise.analysis.scaling import Pair, is_ceiling, rate_ratio
 from scalewise.analysis.statistics import Interval, RatioEstimate, estimate_ratio
-from scalewise.analysis.verdict import adaptive, estimate_at
 from scalewise.records import CandidateEvidence, StrategyDecision, ThresholdRule
 
 SMALL_PARAMETERS = 1_000_000
@@ -86,19 +85,18 @@ def _host(config: Configuration) -> str | None:
 
 def threshold_rule(parameters: int, batch_size: int) -> ThresholdRule:
     """What the published PCIe study's rule says of so many parameters at that global batch."""
+    told = f"{parameters:,} parameters"
     if parameters < SMALL_PARAMETERS:
-        return ThresholdRule("single", f"{parameters:,} parameters, under {SMALL_PARAMETERS:,}")
-    if parameters < MEDIUM_PARAMETERS:
-        if batch_size < BATCH_FOR_MEDIUM:
-            why = f"batch {batch_size}, under {BATCH_FOR_MEDIUM}, for {parameters:,} parameters"
-            return ThresholdRule("single", why)
-        return ThresholdRule("undecided", f"{parameters:,} parameters: evaluate")
-    if parameters < LARGE_PARAMETERS:
-        return ThresholdRule("undecided", f"{parameters:,} parameters: benchmark")
-    if batch_size < BATCH_FOR_LARGE:
-        why = f"batch {batch_size}, under {BATCH_FOR_LARGE}, for {parameters:,} parameters"
-        return ThresholdRule("single", why)
-    return ThresholdRule("ddp", f"{parameters:,} parameters at batch {batch_size}")
+        return ThresholdRule("single", f"{told}, under {SMALL_PARAMETERS:,}")
+    if MEDIUM_PARAMETERS <= parameters < LARGE_PARAMETERS:
+        return ThresholdRule("undecided", f"{told}: benchmark")
+    medium = parameters < MEDIUM_PARAMETERS
+    least = BATCH_FOR_MEDIUM if medium else BATCH_FOR_LARGE
+    if batch_size < least:
+        return ThresholdRule("single", f"batch {batch_size}, under {least}, for {told}")
+    if medium:
+        return ThresholdRule("undecided", f"{told}: evaluate")
+    return ThresholdRule("ddp", f"{told} at batch {batch_size}")
 
 
 def _evidence(name: str, config: Configuration) -> CandidateEvidence:
@@ -238,20 +236,10 @@ def _rate(width: Width) -> float:
 
 
 def _gain(pair: Pair, below: Width) -> Gain | None:
-    if below.pair is None:
-        ratio = pair.speedup
-    elif differences(below.config.identity, pair.multi.identity):
+    if below.pair is not None and differences(below.config.identity, pair.multi.identity):
         return None
-    else:
-        ratio = _ratio(pair.multi, below.config)
+    ratio = pair.speedup if below.pair is None else rate_ratio(pair.multi, below.config)
     return Gain(below.devices, ratio, _of_each_added(ratio, below.devices, pair.devices))
-
-
-def _ratio(multi: Configuration, below: Configuration) -> RatioEstimate:
-    """As a speedup is taken: runs that were added on looking at them carry the price of it."""
-    rates = multi.values("samples_per_s"), below.values("samples_per_s")
-    asked = adaptive(multi.cells[0].config)
-    return estimate_ratio(*rates) if asked is None else estimate_at(*rates, cap=asked.cap)
 
 
 def _of_each_added(ratio: RatioEstimate, smaller: int, devices: int) -> RatioEstimate:

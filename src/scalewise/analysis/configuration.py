@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from scalewise.analysis.comparability import Aside, Identity, differences, identity, part_repeats
+from scalewise.analysis.comparability import (
+    Identity,
+    SetAside,
+    differences,
+    identity,
+    part_repeats,
+)
 from scalewise.analysis.labels import configuration_labels, named, swept_order
 from scalewise.analysis.model import CellRecords, Sweep, is_monitored
 from scalewise.analysis.run import Run, measure_run
@@ -50,17 +56,6 @@ _OF_ANY_SIGN = frozenset({"final_loss"})
 
 
 @dataclass(frozen=True)
-class SetAside:
-    """A finished run that is not compared, and why."""
-
-    run: Run
-    reason: str
-    """What it did, as ``shared the host with pid 4711 (python)``."""
-    remedy: str
-    """How to run it again so that it counts, as ``on a quiet host``."""
-
-
-@dataclass(frozen=True)
 class Configuration:
     """All cells that differ in nothing but the repeat."""
 
@@ -72,7 +67,7 @@ class Configuration:
     """The finished ones, but for those in ``aside``."""
     identity: Identity
     aside: tuple[SetAside, ...] = ()
-    """Finished ones whose figures are not mixed with the others'."""
+    """Finished cells whose figures are not mixed with the others'."""
 
     @property
     def devices(self) -> int | None:
@@ -138,10 +133,7 @@ def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
     for cells in groups.values():
         cells.sort(key=lambda c: c.planned.repeat)
     labels = configuration_labels({key: cells[0] for key, cells in groups.items()})
-    kept, aside = part_repeats(groups)
-    found = [
-        _configuration(key, labels[key], cells, kept[key], aside) for key, cells in groups.items()
-    ]
+    found = [_configuration(key, labels[key], cells) for key, cells in groups.items()]
     ordered: list[Configuration] = []
     for workload in dict.fromkeys(map(_workload, found)):
         rows = [c for c in found if _workload(c) == workload]
@@ -151,24 +143,11 @@ def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
     return tuple(ordered)
 
 
-def _configuration(
-    config_id: str,
-    label: str,
-    cells: Sequence[CellRecords],
-    kept: Sequence[CellRecords],
-    aside: Mapping[str, Aside],
-) -> Configuration:
+def _configuration(config_id: str, label: str, cells: Sequence[CellRecords]) -> Configuration:
+    kept, aside = part_repeats(cells)
+    runs = tuple(map(measure_run, kept))
     return Configuration(
-        config_id,
-        label,
-        tuple(cells),
-        tuple(map(measure_run, kept)),
-        identity(kept or cells),
-        tuple(
-            SetAside(measure_run(cell), why.reason, why.remedy)
-            for cell in cells
-            if (why := aside.get(cell.planned.name)) is not None
-        ),
+        config_id, label, tuple(cells), runs, identity(kept or cells), tuple(aside)
     )
 
 
@@ -224,7 +203,7 @@ def _as_strong(config: Configuration) -> Configuration:
         cells=tuple(map(_strong, config.cells)),
         runs=runs,
         identity=identity([run.cell for run in runs]),
-        aside=tuple(replace(a, run=replace(a.run, cell=_strong(a.run.cell))) for a in config.aside),
+        aside=tuple(replace(one, cell=_strong(one.cell)) for one in config.aside),
     )
 
 

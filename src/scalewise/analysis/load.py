@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
-from scalewise.analysis.model import CellRecords, CellState, Sweep
+from scalewise.analysis.model import CellRecords, Sweep
 from scalewise.records import (
     ALIVE_S,
     Attempt,
@@ -26,6 +26,7 @@ from scalewise.records import (
     ShardIndices,
     StepSeries,
     SweepFolder,
+    cell_state,
     load_batch_search,
     load_decision,
     load_imported,
@@ -90,6 +91,8 @@ RowCount = Literal["step_rows", "metric_rows"]
 
 _IN_EVERY_CONFIG = ("model", "dataset", "strategy", "precision", "tracking")
 """Groups that every recorded configuration has, in their order: half a file is valid YAML too."""
+
+_UNTOLD = "no record of its end: still running, not started, or nothing could be written"
 
 
 def attempt(
@@ -275,12 +278,17 @@ def load_sweep(path: Path | str) -> Sweep:
 def load_cell(folder: CellFolder, planned: PlannedCell | None) -> CellRecords:
     """Read one cell; ``planned`` is None where no plan tells what was asked for."""
     problems: list[str] = []
-    of_result: list[str] = []
     of_steps: list[str] = []
     of_metrics: list[str] = []
-    attempts = read_attempts(folder, problems)
-    result = _read_result(folder, planned, of_result)
-    state, under_way = _state(folder, result, attempts, problems)
+    found = cell_state(folder, planned.cell_id if planned else None, time.time())
+    attempts, result = read_attempts(folder, problems), found.result
+    problems += [found.problem] if found.problem else []
+    failure = found.message or _UNTOLD
+    if found.state == "running":
+        failure = f"still running, or gone for less than {ALIVE_S:g} s"
+    if found.running is not None:
+        heartbeat = attempt(problems, read_heartbeat, folder.heartbeat_path(0))
+        failure += "" if heartbeat is None else f"; last seen after {heartbeat.step} steps"
     started = (folder.path / "provenance.json").exists() or result is not None
     config = attempt(problems, read_config, folder)
     tracking = attempt(problems, folder.load_tracking)
@@ -295,7 +303,7 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> CellRecords:
     return CellRecords(
         planned=planned or _as_planned(folder, result),
         path=folder.path,
-        state=state,
+        state="unfinished" if found.state in ("running", "waiting") else found.state,
         config=config,
         result=result,
         provenance=attempt(problems, folder.load_provenance) if started else None,
@@ -304,49 +312,19 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> CellRecords:
         metrics=metrics,
         shards=read_rank_shards(folder, problems),
         attempts=attempts,
-        under_way=under_way,
+        failure="" if result is not None else failure,
         tracking=tracking,
         imported=attempt(problems, load_imported, folder.path),
         decision=attempt(problems, load_decision, folder.path),
         batch_search=attempt(problems, load_batch_search, folder.path),
         profiles=attempt(problems, load_profiles, folder) or (),
-        problems=told([*of_result, *problems, *of_steps, *of_metrics]),
-        result_fault="".join(told(of_result)),
+        problems=told(
+            [*([found.result_fault] * bool(found.result_fault)), *problems, *of_steps, *of_metrics]
+        ),
+        result_fault=found.result_fault,
         step_faults=told(of_steps),
         metric_faults=told(of_metrics),
     )
-
-
-def _read_result(
-    folder: CellFolder, planned: PlannedCell | None, problems: list[str]
-) -> CellResult | None:
-    """The cell's own result: one that another cell left is nothing of this one's."""
-    if not folder.has_result_file():
-        return None
-    if planned is None:
-        return attempt(problems, folder.load_result)
-    return attempt(problems, folder.load_result_of, planned.cell_id)
-
-
-def _state(
-    folder: CellFolder,
-    result: CellResult | None,
-    attempts: Sequence[Attempt],
-    problems: list[str],
-) -> tuple[CellState, str]:
-    """The state, and of a try whose end nobody recorded what can be said of it now."""
-    if result is not None:
-        return "done", ""
-    running, beat = attempt(problems, folder.read_running), folder.last_beat()
-    last = attempts[-1] if attempts else None
-    if running is None or beat is None or (last is not None and last.number >= running.number):
-        return (last.outcome if last is not None else "unfinished"), ""
-    heartbeat = attempt(problems, read_heartbeat, folder.heartbeat_path(0))
-    steps = "" if heartbeat is None else f"; last seen after {heartbeat.step} steps"
-    if time.time() - beat < ALIVE_S:
-        return "unfinished", f"still running, or gone for less than {ALIVE_S:g} s{steps}"
-    gone = "its processes are gone and left no reason (SIGKILL, os._exit, a host that went down)"
-    return "interrupted", f"{gone}{steps}"
 
 
 def _single_cell(folder: CellFolder) -> Sweep:

@@ -1,3 +1,9 @@
+from .cell_state import UNFINISHED as UNFINISHED
+from .cell_state import CellState as CellState
+from .cell_state import State as State
+from .cell_state import cell_state as cell_state
+from .cell_state import is_done as is_done
+from .cell_state import state_of as state_of
 from .decisions import NAME as NAME
 from .decisions import BatchSearchRecord as BatchSearchRecord
 from .decisions import BatchTrial as BatchTrial

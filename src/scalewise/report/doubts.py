@@ -212,7 +212,7 @@ def _set_aside(config: Configuration) -> Iterator[str]:
     finished = len(config.runs) + len(config.aside)
     for one in config.aside:
         yield (
-            f"{one.run.cell.planned.name} is set aside, {len(config.aside)} of "
+            f"{one.cell.planned.name} is set aside, {len(config.aside)} of "
             f"{finished} repeats: it {one.reason}"
         )
 

@@ -19,6 +19,7 @@ from scalewise.analysis import (
     cost_ratio,
     figure_as_plain,
     mean_anatomy,
+    measure_run,
     outliers,
     typical_speedup,
 )
@@ -143,7 +144,9 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
             if run.cell.profiles
         ],
         "runs": [_run(run) for run in config.runs],
-        "set_aside": [{"reason": one.reason, **_run(one.run)} for one in config.aside],
+        "set_aside": [
+            {"reason": one.reason, **_run(measure_run(one.cell))} for one in config.aside
+        ],
     }
 
 

@@ -23,11 +23,11 @@ from scalewise.records import (
     DataError,
     SweepFolder,
     build,
+    is_done,
     load_batch_search,
 )
 from scalewise.supervisor import CellFailed, Outcome
 from scalewise.sweep.auto import describe_later, first_stage, left_open, search_for, useless
-from scalewise.sweep.cell_state import is_done
 from scalewise.sweep.compose import Composer, compose_cell, sweep_folder, written_keys
 from scalewise.sweep.display import make_display
 from scalewise.sweep.engine import Engine, SweepReport, remember

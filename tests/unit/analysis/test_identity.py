@@ -110,7 +110,7 @@ def test_times_of_two_protocols_are_never_pooled(tmp_path: Path) -> None:
     found = analysed(tmp_path, *specs)
     (pair,) = found.pairs
     assert pair.speedup.n == (3, 4)
-    assert [one.run.cell.planned.repeat for one in pair.multi.aside] == [0, 1]
+    assert [one.cell.planned.repeat for one in pair.multi.aside] == [0, 1]
     assert {run.cell.provenance and run.cell.provenance.protocol for run in pair.multi.runs} == {
         PROTOCOL
     }

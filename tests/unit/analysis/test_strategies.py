@@ -83,8 +83,8 @@ def test_independent_replicas_are_a_ceiling_and_no_verdict(tmp_path: Path) -> No
     assert "2 independent models, not one" in pair.judgement.reason
     near = under_ceiling(labels["large ddp x2"], analysis.measured)
     assert near is not None
-    assert near.ceiling is ceiling
-    assert near.share.value < 1
+    assert near[0] is ceiling
+    assert near[1].value < 1
     assert under_ceiling(ceiling, analysis.measured) is None
     _, reason = answers(analysis)["large ddp x2"]
     assert "of the ceiling, large task_parallel x2" in reason

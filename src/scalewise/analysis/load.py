@@ -282,6 +282,7 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> CellRecords:
     of_metrics: list[str] = []
     found = cell_state(folder, planned.cell_id if planned else None, time.time())
     attempts, result = read_attempts(folder, problems), found.result
+    of_result = [found.result_fault] if found.result_fault else []
     problems += [found.problem] if found.problem else []
     failure = found.message or _UNTOLD
     if found.state == "running":
@@ -318,9 +319,7 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> CellRecords:
         decision=attempt(problems, load_decision, folder.path),
         batch_search=attempt(problems, load_batch_search, folder.path),
         profiles=attempt(problems, load_profiles, folder) or (),
-        problems=told(
-            [*([found.result_fault] * bool(found.result_fault)), *problems, *of_steps, *of_metrics]
-        ),
+        problems=told([*of_result, *problems, *of_steps, *of_metrics]),
         result_fault=found.result_fault,
         step_faults=told(of_steps),
         metric_faults=told(of_metrics),

@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from recorded import DDP, Spec, repeats, write_sweep
 
+from fakes.recorded import DDP, Spec, repeats, write_sweep
 from fakes.step_files import BLOCK_BYTES
 from scalewise.analysis import Comparison, compare, load_sweep
 from scalewise.analysis.comparison import parse_limit

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from fakes.recorded import DDP, Spec, repeats, write_sweep
 from fakes.step_files import steady_rows, write_old_rows
-from recorded import DDP, Spec, repeats, write_sweep
 from scalewise.analysis import analyse, load_sweep
 from scalewise.analysis.validity import contradiction
 from scalewise.records import PHASES, WARMUP, StepSeries, read_steps

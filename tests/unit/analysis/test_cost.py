@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded import DDP, Spec, analysed, repeats, step_ms, write_sweep
 
+from fakes.recorded import DDP, Spec, analysed, repeats, step_ms, write_sweep
 from scalewise.analysis import Configuration, Cost, analyse, cost_ratio, load_sweep
 from scalewise.analysis.cost import measure_cost, usd_per_million_samples
 from scalewise.config import HardwareConfig, Price

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from recorded import DDP, START, Spec, write_sweep
 
 from fakes.nvml.fixture import fake_nvml  # noqa: F401  # a fixture
 from fakes.nvml.scenario import INVALID_ARGUMENT, NO_PERMISSION, Scenario, gpu_uuid, mig_uuid
+from fakes.recorded import DDP, START, Spec, write_sweep
 from scalewise.analysis import CellRecords, Disturbance, load_sweep
 from scalewise.analysis.disturbances import common_stalls, disturbances
 from scalewise.analysis.load import load_cell

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded import DDP, Spec, repeats, swept, write_sweep
 
+from fakes.recorded import DDP, Spec, repeats, swept, write_sweep
 from scalewise.analysis import analyse, compare, load_sweep
 from scalewise.records import SweepFolder
 

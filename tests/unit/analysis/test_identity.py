@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from recorded import DDP, Spec, analysed, repeats, write_sweep
 
+from fakes.recorded import DDP, Spec, analysed, repeats, write_sweep
 from fakes.sections import lines_of
 from scalewise.analysis import Comparison, analyse, compare, load_sweep
 from scalewise.analysis.scaling import Refused

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from recorded import DDP, Spec, analysed, repeats
 
+from fakes.recorded import DDP, Spec, analysed, repeats
 from fakes.sections import lines_of
 from scalewise.analysis import Configuration, Run, long_step_line
 from scalewise.analysis.diagnosis import diagnose

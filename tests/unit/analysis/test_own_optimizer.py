@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from recorded import DDP, Spec, edit_ranks, write_sweep
 
+from fakes.recorded import DDP, Spec, edit_ranks, write_sweep
 from fakes.sections import lines_of
 from scalewise.analysis import analyse, configurations, load_sweep
 from scalewise.analysis.model import Sweep

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from recorded import DDP, SINGLE_MS, Spec, repeats, write_sweep
 
+from fakes.recorded import DDP, SINGLE_MS, Spec, repeats, write_sweep
 from fakes.sections import cells, lines_of
 from scalewise.analysis import IDLE, Analysis, analyse, load_sweep, measure_pipeline
 from scalewise.analysis.diagnosis import diagnose_run

@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from recorded import DDP, DDP_MS, Spec, crowd, repeats, swept, write_sweep
 
+from fakes.recorded import DDP, DDP_MS, Spec, crowd, repeats, swept, write_sweep
 from scalewise.analysis import Repeats, analyse, load_sweep, reach_verdicts
 from scalewise.analysis.verdict import decide_alone
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from recorded import DDP, Spec, repeats, write_sweep
 
+from fakes.recorded import DDP, Spec, repeats, write_sweep
 from fakes.sections import lines_of
 from scalewise.analysis import load_sweep, replaced_runs
 from scalewise.records import CellFolder, SweepFolder

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded import DDP, Spec, swept, write_sweep
 
+from fakes.recorded import DDP, Spec, swept, write_sweep
 from scalewise.analysis import CellRecords, Run, configurations, load_sweep
 from scalewise.analysis.run import measure_run
 from scalewise.analysis.scaling import pair_all

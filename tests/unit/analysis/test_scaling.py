@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded import DDP, DDP_MS, SINGLE_MS, Spec, analysed, crowd, repeats, write_sweep
 
+from fakes.recorded import DDP, DDP_MS, SINGLE_MS, Spec, analysed, crowd, repeats, write_sweep
 from scalewise.analysis import (
     Configuration,
     Interval,

@@ -3,8 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from recorded import DDP, DDP_MS, SINGLE_MS, Spec, analysed, repeats, write_sweep
-
+from fakes.recorded import DDP, DDP_MS, SINGLE_MS, Spec, analysed, repeats, write_sweep
 from fakes.sections import lines_of
 from scalewise.analysis import load_sweep, reach_verdicts
 from scalewise.report import results_json

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from recorded import DDP, DDP_MS, Spec, analysed, repeats, swept, write_sweep
 
+from fakes.recorded import DDP, DDP_MS, Spec, analysed, repeats, swept, write_sweep
 from fakes.sections import answers, lines_of
 from scalewise.analysis import (
     Configuration,

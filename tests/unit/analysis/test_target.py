@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from recorded import DDP, Spec, repeats, step_ms, write_sweep
 
+from fakes.recorded import DDP, Spec, repeats, step_ms, write_sweep
 from scalewise.analysis import Analysis, SamplesError, analyse, load_sweep, reach, read_samples
 
 PRICE = {"usd_per_hour": 3.6, "source": "invoice", "date": "2026-11"}

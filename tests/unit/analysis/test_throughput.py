@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from recorded import DDP, SINGLE_MS, Spec, step_ms, swept
 
+from fakes.recorded import DDP, SINGLE_MS, Spec, step_ms, swept
 from scalewise.analysis import NotMeasuredError, measure_throughput
 from scalewise.analysis.steps import common_steps, long_steps, measure_anatomy
 from scalewise.records import STEP_DTYPE, WARMUP, StepSeries

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from recorded import DDP, Spec, repeats, write_sweep
 
+from fakes.recorded import DDP, Spec, repeats, write_sweep
 from scalewise.analysis import Configuration, analyse, load_sweep, typical_speedup
 from scalewise.analysis.scaling import TypicalSpeedup, pair_all
 from scalewise.analysis.steps import StepTimes

@@ -8,8 +8,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from recorded import DDP, DDP_MS, SINGLE_MS, Spec, repeats, step_ms, swept
 
+from fakes.recorded import DDP, DDP_MS, SINGLE_MS, Spec, repeats, step_ms, swept
 from scalewise.analysis import Analysis, Ladder, analyse, fastest_of_each, ladders
 from scalewise.analysis.statistics import estimate_ratio
 

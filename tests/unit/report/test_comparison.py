@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from recorded import DDP, Spec, repeats, write_sweep
 
+from fakes.recorded import DDP, Spec, repeats, write_sweep
 from scalewise.cli import main
 
 STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]

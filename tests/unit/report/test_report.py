@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
-from recorded import DDP, DDP_MS, SINGLE_MS, START, Spec, repeats, write_sweep
 from rich.console import Console
 
+from fakes.recorded import DDP, DDP_MS, SINGLE_MS, START, Spec, repeats, write_sweep
 from scalewise.cli import main
 from scalewise.cli.exits import explain, is_the_hosts_fault
 from scalewise.host import open_console

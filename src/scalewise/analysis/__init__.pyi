@@ -16,7 +16,6 @@ from .comparison import Match as Match
 from .comparison import compare as compare
 from .comparison import replaced_runs as replaced_runs
 from .configuration import Configuration as Configuration
-from .configuration import Metric as Metric
 from .configuration import configurations as configurations
 from .configuration import pruning_shortfall as pruning_shortfall
 from .configuration import pruning_word as pruning_word
@@ -52,6 +51,7 @@ from .load import sweep_folder as sweep_folder
 from .model import CellRecords as CellRecords
 from .model import is_monitored as is_monitored
 from .model import is_timed as is_timed
+from .run import Metric as Metric
 from .run import Run as Run
 from .run import measure_run as measure_run
 from .scaling import Pair as Pair

@@ -36,6 +36,7 @@ from scalewise.analysis.statistics import (
     holm,
     holm_levels,
 )
+from scalewise.host import plural
 from scalewise.records import CellFolder
 
 Change = Literal["faster", "slower", "no difference shown"]
@@ -157,24 +158,20 @@ def replaced_runs(sweep: Sweep) -> list[str]:
         name = cell.planned.name if count == 1 else f"{cell.planned.name} ({count} times)"
         if count:
             (new if cell.state == "done" else none).append(name)
-    n = len(none)
-    words = (
-        (
-            new,
-            f"{len(new)} runs replaced finished ones {_WHY}",
-            f"1 run replaced a finished one {_WHY}",
-        ),
-        (
-            none,
-            f"{n} finished runs were set aside {_WHY} and have no new result",
-            f"1 finished run was set aside {_WHY} and has no new result",
-        ),
-    )
-    return [
-        f"{one if len(names) == 1 else several}: {_listed(names)}; {_WHERE}"
-        for names, several, one in words
-        if names
-    ]
+    said = []
+    if new:
+        what = (
+            "1 run replaced a finished one"
+            if len(new) == 1
+            else (f"{len(new)} runs replaced finished ones")
+        )
+        said.append(f"{what} {_WHY}: {_listed(new)}; {_WHERE}")
+    if none:
+        said.append(
+            f"{len(none)} finished {plural(len(none), 'run')} set aside {_WHY}, without a "
+            f"new result: {_listed(none)}; {_WHERE}"
+        )
+    return said
 
 
 def _listed(names: Sequence[str]) -> str:

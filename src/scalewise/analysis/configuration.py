@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from scalewise.analysis.comparability import (
     Identity,
@@ -15,7 +15,7 @@ from scalewise.analysis.comparability import (
 )
 from scalewise.analysis.labels import configuration_labels, named, swept_order
 from scalewise.analysis.model import CellRecords, Sweep, is_monitored
-from scalewise.analysis.run import Run, measure_run
+from scalewise.analysis.run import FIGURES, Metric, Run, Scale, measure_run
 from scalewise.analysis.statistics import (
     Estimate,
     estimate_mean,
@@ -25,34 +25,11 @@ from scalewise.analysis.statistics import (
 from scalewise.analysis.validity import Invalid
 from scalewise.records import RankSummary
 
-Metric = Literal[
-    "samples_per_s",
-    "step_time_ms",
-    "final_loss",
-    "peak_memory_mib",
-    "memory_used_mib",
-    "utilization_percent",
-    "arrival_cv_percent",
-    "memory_cv_percent",
-    "utilization_cv_percent",
-    "power_cv_percent",
-    "sm_activity_cv_percent",
-    "joules_per_step",
-    "energy_j",
-    "joules_per_million_samples",
-    "optimizer_memory_mib",
-    "pruned_share",
-]
-"""Properties of :class:`Run` that can be estimated over repeats; device figures are means over
-the devices of a run."""
-
-_POSITIVE = frozenset(
-    {
-        "samples_per_s", "step_time_ms", "peak_memory_mib", "memory_used_mib", "joules_per_step",
-        "energy_j", "joules_per_million_samples",
-    }
-)  # fmt: skip
-_OF_ANY_SIGN = frozenset({"final_loss"})
+_ESTIMATES: Mapping[Scale, Callable[[Sequence[float]], Estimate]] = {
+    "positive": estimate_positive,
+    "not negative": estimate_not_negative,
+    "any sign": estimate_mean,
+}
 
 
 @dataclass(frozen=True)
@@ -86,25 +63,26 @@ class Configuration:
 
     def values(self, metric: Metric) -> list[float]:
         """``metric`` of every run that has it."""
-        return [v for v in (getattr(run, metric) for run in self.runs) if v is not None]
+        return [v for run in self.runs if (v := run.value(metric)) is not None]
 
     def estimate(self, metric: Metric) -> Estimate | None:
         """``metric`` over runs with its interval; None if no run has it.
 
-        What is positive by its nature is estimated on a logarithmic scale (an energy counter may
-        not have moved, and then cannot be), shares and CVs have an interval that ends at 0.
+        Positive figures are estimated on a logarithmic scale (an energy counter may not have
+        moved, and then cannot be), shares and CVs have an interval that ends at 0.
         """
         values = self.values(metric)
         if not values:
             return None
-        if metric in _POSITIVE and min(values) > 0:
-            return estimate_positive(values)
-        return estimate_mean(values) if metric in _OF_ANY_SIGN else estimate_not_negative(values)
+        scale = FIGURES[metric][1]
+        if scale == "positive" and min(values) <= 0:
+            scale = "not negative"
+        return _ESTIMATES[scale](values)
 
     @property
     def rank_summaries(self) -> list[RankSummary]:
         """Of every rank of every run."""
-        return [r for run in self.runs if run.cell.result for r in run.cell.result.ranks]
+        return [rank for run in self.runs for rank in run.ranks]
 
     @property
     def invalid(self) -> tuple[Invalid, ...]:
@@ -117,8 +95,7 @@ class Configuration:
 
     @property
     def is_cpu(self) -> bool:
-        results = [run.cell.result for run in self.runs]
-        return any(d.device.kind == "cpu" for r in results if r for d in r.ranks)
+        return any(rank.device.kind == "cpu" for rank in self.rank_summaries)
 
 
 def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
@@ -240,8 +217,7 @@ def pruning_shortfall(config: Configuration) -> str | None:
     if reached.value >= sparsity - _NEAR_ENOUGH:
         return None
     text = f"pruned to {reached.value:.0%} of {sparsity:.0%} configured".replace("%", " %")
-    steps = max(r.steps_completed for run in config.runs if run.cell.result
-                for r in run.cell.result.ranks)  # fmt: skip
+    steps = max(rank.steps_completed for rank in config.rank_summaries)
     end = asked.get("end_step")
     if end is not None and steps < int(end):
         text += f": pruning.end_step={end} lies beyond the run's {steps:,} steps"

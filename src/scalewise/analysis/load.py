@@ -7,12 +7,12 @@ never fails because one cell is damaged: the rest of the sweep still has to be r
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
-from scalewise.analysis.model import CellRecords, Sweep
+from scalewise.analysis.model import CellRecords, CellState, Sweep
 from scalewise.records import (
     ALIVE_S,
     Attempt,
@@ -92,6 +92,9 @@ RowCount = Literal["step_rows", "metric_rows"]
 _IN_EVERY_CONFIG = ("model", "dataset", "strategy", "precision", "tracking")
 """Groups that every recorded configuration has, in their order: half a file is valid YAML too."""
 
+_STATES: Mapping[str, CellState] = {
+    "done": "done", "failed": "failed", "skipped": "skipped", "interrupted": "interrupted",
+}  # fmt: skip
 _UNTOLD = "no record of its end: still running, not started, or nothing could be written"
 
 
@@ -304,7 +307,7 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> CellRecords:
     return CellRecords(
         planned=planned or _as_planned(folder, result),
         path=folder.path,
-        state="unfinished" if found.state in ("running", "waiting") else found.state,
+        state=_STATES.get(found.state, "unfinished"),
         config=config,
         result=result,
         provenance=attempt(problems, folder.load_provenance) if started else None,

@@ -42,7 +42,7 @@ def contradiction(series: Sequence[StepSeries]) -> str | None:
 
 def _contradictions(series: StepSeries) -> Iterator[str]:
     rows = series.rows
-    lasted_ms = np.float64(rows["host_step_ms"])[:-1]
+    lasted_ms = rows["host_step_ms"][:-1].astype(np.float64)
     apart_ms = np.diff(rows["start_ns"]) / 1e6
     for at in np.flatnonzero(lasted_ms - apart_ms > SAME * np.abs(apart_ms) + _SAME_MS)[:1]:
         yield (
@@ -52,7 +52,7 @@ def _contradictions(series: StepSeries) -> Iterator[str]:
     for line in ("host", "device"):
         # A replayed step has no phases but its data's.
         divided = ~np.isnan(rows[f"{line}_optimizer_ms"])
-        whole_ms = np.float64(rows[f"{line}_step_ms"])
+        whole_ms = rows[f"{line}_step_ms"].astype(np.float64)
         parts_ms = np.nansum([np.float64(rows[f"{line}_{phase}_ms"]) for phase in PHASES], axis=0)
         same = np.abs(parts_ms - whole_ms) <= SAME * np.abs(whole_ms) + _SAME_MS
         for at in np.flatnonzero(divided & ~same)[:1]:

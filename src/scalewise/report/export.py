@@ -179,10 +179,10 @@ def _run(run: Run) -> dict[str, Any]:
         "anatomy": to_plain(run.anatomy),
         "balance": to_plain(run.balance),
         "usage": to_plain(run.usage),
-        "peak_memory_mib": run.peak_memory_mib,
-        "energy_j_per_million_samples": run.joules_per_million_samples,
-        "energy_j_per_step": run.joules_per_step,
-        "energy_j": run.energy_j,
+        "peak_memory_mib": run.value("peak_memory_mib"),
+        "energy_j_per_million_samples": run.value("joules_per_million_samples"),
+        "energy_j_per_step": run.value("joules_per_step"),
+        "energy_j": run.value("energy_j"),
         "loss": run.loss and {"name": run.loss.name, "final": run.loss.final},
         "sent_by_the_busiest_rank": to_plain(
             cell.result and communication_tables.busiest(cell.result.ranks)

@@ -158,20 +158,14 @@ def replaced_runs(sweep: Sweep) -> list[str]:
         name = cell.planned.name if count == 1 else f"{cell.planned.name} ({count} times)"
         if count:
             (new if cell.state == "done" else none).append(name)
-    said = []
-    if new:
-        what = (
-            "1 run replaced a finished one"
-            if len(new) == 1
-            else (f"{len(new)} runs replaced finished ones")
+    return [
+        f"{len(names)} {plural(len(names), 'run')} {what}: {_listed(names)}; {_WHERE}"
+        for names, what in (
+            (new, f"made again after a result {_WHY}"),
+            (none, f"set aside {_WHY}, without a new result"),
         )
-        said.append(f"{what} {_WHY}: {_listed(new)}; {_WHERE}")
-    if none:
-        said.append(
-            f"{len(none)} finished {plural(len(none), 'run')} set aside {_WHY}, without a "
-            f"new result: {_listed(none)}; {_WHERE}"
-        )
-    return said
+        if names
+    ]
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ never fails because one cell is damaged: the rest of the sweep still has to be r
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
@@ -186,32 +186,16 @@ def read_rank_metrics(
         if one is not None:
             rows[rank] = tuple(one)
             problems += _row_faults(path, len(one), result, rank, "metric_rows")
-    problems += _absent_metrics(folder, result, lambda rank: rank == 0)
     return rows
 
 
-def other_ranks_metrics_absent(folder: CellFolder, result: CellResult | None) -> list[str]:
-    """A line for every file of a rank but the first that is gone.
-
-    It leaves no figure in doubt: a loss that rank 0 alone tells of is called so.
-    """
-    return _absent_metrics(folder, result, lambda rank: rank != 0)
-
-
-def _absent_metrics(
-    folder: CellFolder, result: CellResult | None, of_rank: Callable[[int], bool]
-) -> list[str]:
-    paths = {
-        one.rank: folder.metrics_path(one.rank)
-        for one in (result.ranks if result else ())
-        if of_rank(one.rank)
-    }
-    return [
-        line
-        for rank, path in paths.items()
-        if not path.exists()
-        for line in _row_faults(path, 0, result, rank, "metric_rows")
-    ]
+def absent_metrics(folder: CellFolder, result: CellResult | None) -> Iterator[tuple[int, str]]:
+    """Each rank whose file is gone, and a line that says so."""
+    for one in result.ranks if result else ():
+        path = folder.metrics_path(one.rank)
+        if not path.exists():
+            for line in _row_faults(path, 0, result, one.rank, "metric_rows"):
+                yield one.rank, line
 
 
 def read_rank_shards(folder: CellFolder, problems: list[str]) -> tuple[ShardIndices, ...]:
@@ -298,7 +282,9 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> CellRecords:
     tracking = attempt(problems, folder.load_tracking)
     steps = read_rank_steps(folder, result, of_steps)
     metrics = read_rank_metrics(folder, result, of_metrics)
-    problems += other_ranks_metrics_absent(folder, result)
+    for rank, line in absent_metrics(folder, result):
+        # Without the other ranks no figure is in doubt: a loss of rank 0 alone is called so.
+        (problems if rank else of_metrics).append(line)
 
     def told(found: Sequence[str]) -> tuple[str, ...]:
         # By the cell's own paths: a report may travel, the machine's folders stay here.

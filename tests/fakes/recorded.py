@@ -245,24 +245,50 @@ def _uuid(spec: Spec, rank: int) -> str:
 
 def _provenance(spec: Spec) -> Provenance:
     gpu = spec.kind == "cuda"
-    return Provenance(
-        command=("train.py",),
+    return provenance(
+        tuple(_device(spec, r) for r in range(spec.devices)),
         host=spec.host,
-        platform="Linux",
-        python="3.11.9",
         packages=PACKAGES,
         code=_code(spec),
-        devices=tuple(_device(spec, r) for r in range(spec.devices)),
         driver="570.86.15" if gpu else None,
         cuda="12.8" if gpu else None,
         nccl="2.26.2" if gpu else None,
-        environment={},
-        usable_cores=8,
-        memory_limit_mib=None,
         emulated=spec.emulated,
         data=spec.data,
         protocol=spec.protocol,
     )
+
+
+def provenance(devices: Sequence[DeviceInfo], **changes: Any) -> Provenance:
+    """What a cell on these devices tells of its software and host."""
+    return Provenance(
+        **{
+            "command": ("train.py",), "host": "0123456789ab", "platform": "Linux",
+            "python": "3.11.9", "packages": {"torch": "2.13.0"},
+            "code": {"commit": "abc", "dirty": False}, "devices": tuple(devices), "driver": None,
+            "cuda": None, "nccl": None, "environment": {}, "usable_cores": 8,
+            "memory_limit_mib": None, "protocol": PROTOCOL, **changes,
+        }
+    )  # fmt: skip
+
+
+def rank_summary(
+    rank: int, device: DeviceInfo, steps: int, batch: int, **changes: Any
+) -> RankSummary:
+    """A rank that took ``steps`` steps of ``batch`` samples."""
+    gpu = device.kind == "cuda"
+    return RankSummary(
+        **{
+            "rank": rank, "local_rank": rank, "pid": 1000 + rank, "device": device,
+            "parameters_total": 2_021_379, "parameters_trainable": 2_021_379,
+            "steps_completed": steps, "samples_fed": steps * batch, "epochs_completed": 1,
+            "gradient_bytes": 8_085_516, "gradient_buckets": 1, "flops_per_sample": 12e6,
+            "peak_allocated_mib": 310.0 if gpu else None,
+            "peak_reserved_mib": 512.0 if gpu else None,
+            "allocation_retries": 0 if gpu else None, "peak_rss_mib": 640.0, "metrics": {},
+            "step_rows": steps, **changes,
+        }
+    )  # fmt: skip
 
 
 def _code(spec: Spec) -> dict[str, Any]:
@@ -356,30 +382,16 @@ def _sample(spec: Spec, device_id: str, index: int, i: int) -> DeviceSample:
 
 
 def _summary(spec: Spec, rank: int) -> RankSummary:
-    gpu = spec.kind == "cuda"
-    return RankSummary(
-        rank=rank,
-        local_rank=rank,
-        pid=1000 + rank,
-        device=_device(spec, rank),
-        parameters_total=2_021_379,
-        parameters_trainable=2_021_379,
-        steps_completed=spec.steps,
-        samples_fed=spec.steps * spec.per_device,
-        epochs_completed=1,
-        gradient_bytes=8_085_516 if spec.devices > 1 else None,
-        gradient_buckets=1 if spec.devices > 1 else None,
-        flops_per_sample=12e6,
-        peak_allocated_mib=310.0 if gpu else None,
-        peak_reserved_mib=512.0 if gpu else None,
-        allocation_retries=0 if gpu else None,
-        peak_rss_mib=640.0,
-        metrics={
-            name: finite_or_none(value)
-            for name, value in _values(spec, rank, spec.steps // 5 * 5).items()
-        },
-        step_rows=spec.steps,
+    reached = _values(spec, rank, spec.steps // 5 * 5)
+    alone = {"gradient_bytes": None, "gradient_buckets": None} if spec.devices == 1 else {}
+    return rank_summary(
+        rank,
+        _device(spec, rank),
+        spec.steps,
+        spec.per_device,
+        metrics={name: finite_or_none(value) for name, value in reached.items()},
         metric_rows=spec.steps // 5,
+        **alone,
     )
 
 

@@ -1,11 +1,11 @@
 """Numbers of devices side by side: what each gains over the next smaller one, not over one alone.
 
 A speedup over one device may still rise while the devices that were added last bring next to
-nothing. Widths stand in one ladder where all of them have the same single-device twin, which makes
-them comparable to it, the same strategy, and no field of identity in which they differ from each
-other but the devices (:mod:`scalewise.analysis.comparability`).
+nothing. Numbers of devices stand in one ladder where all of them have the same single-device
+baseline, which makes them comparable to it, the same strategy, and no field of identity in which
+they differ from each other but the devices (:mod:`scalewise.analysis.comparability`).
 
-With samples/s ``r(n)`` of n devices and ``r(m)`` of the next smaller width, the gain is
+With samples/s ``r(n)`` of n devices and ``r(m)`` of the next smaller number, the gain is
 ``r(n) / r(m)``, and each added device brings, of what one of the m does,
 
     (r(n) / r(m) - 1) * m / (n - m)
@@ -149,18 +149,18 @@ Step = Literal["faster", "slower", "not shown"]
 
 @dataclass(frozen=True)
 class Gain:
-    """A width beside the next smaller one."""
+    """A number of devices beside the next smaller one."""
 
     smaller: int
     """Devices of that one."""
     ratio: RatioEstimate
-    """Samples/s over those of the smaller width."""
+    """Samples/s over those of the smaller number."""
     added: RatioEstimate
-    """What each added device brings, of what one of the smaller width's does; may be negative."""
+    """What each added device brings, of what one of the smaller number does; may be negative."""
 
     @property
     def step(self) -> Step:
-        """What the whole interval says of the larger width; without an interval nothing."""
+        """What the whole interval says of the larger number; without an interval nothing."""
         interval = self.ratio.interval
         if interval is None or interval.low <= 1 <= interval.high:
             return "not shown"
@@ -168,7 +168,7 @@ class Gain:
 
 
 @dataclass(frozen=True)
-class Width:
+class Rung:
     """One number of devices in a ladder."""
 
     config: Configuration
@@ -176,12 +176,12 @@ class Width:
     pair: Pair | None
     """None of the single device."""
     gain: Gain | None
-    """None of the single device, and where the next smaller width is not comparable."""
+    """None of the single device, and where the next smaller number is not comparable."""
 
 
 Fields = tuple[tuple[str, str], ...]
 
-Ladder = tuple[Width, ...]
+Ladder = tuple[Rung, ...]
 """One workload and strategy from one device up; more devices below fewer."""
 
 
@@ -207,35 +207,35 @@ def _same(config: Configuration) -> Fields:
 
 
 def _ladder(pairs: Sequence[Pair]) -> Ladder:
-    found = [Width(pairs[0].single, 1, None, None)]
+    found = [Rung(pairs[0].single, 1, None, None)]
     for pair in sorted(pairs, key=lambda p: p.devices):
-        smaller = [width for width in found if width.devices < pair.devices]
+        smaller = [rung for rung in found if rung.devices < pair.devices]
         found.append(
-            Width(pair.multi, pair.devices, pair, _gain(pair, fastest_of_each(smaller)[-1]))
+            Rung(pair.multi, pair.devices, pair, _gain(pair, fastest_of_each(smaller)[-1]))
         )
     return tuple(found)
 
 
-def fastest_of_each(widths: Sequence[Width]) -> tuple[Width, ...]:
+def fastest_of_each(rungs: Sequence[Rung]) -> tuple[Rung, ...]:
     """One of each number of devices, in their order.
 
     Of two with as many (other GPUs of the host) neither is the other's next, and nobody who adds
     devices would begin with the slower one.
     """
-    best: dict[int, Width] = {}
-    for width in widths:
-        other = best.get(width.devices)
-        if other is None or _rate(width) > _rate(other):
-            best[width.devices] = width
+    best: dict[int, Rung] = {}
+    for rung in rungs:
+        other = best.get(rung.devices)
+        if other is None or _rate(rung) > _rate(other):
+            best[rung.devices] = rung
     return tuple(best.values())
 
 
-def _rate(width: Width) -> float:
-    found = width.config.estimate("samples_per_s")
+def _rate(rung: Rung) -> float:
+    found = rung.config.estimate("samples_per_s")
     return found.value if found is not None else 0.0
 
 
-def _gain(pair: Pair, below: Width) -> Gain | None:
+def _gain(pair: Pair, below: Rung) -> Gain | None:
     if below.pair is not None and differences(below.config.identity, pair.multi.identity):
         return None
     ratio = pair.speedup if below.pair is None else rate_ratio(pair.multi, below.config)

@@ -91,7 +91,7 @@ class Window:
 
 
 def windows(configs: Sequence[Configuration]) -> dict[str, Window]:
-    """``config_id`` of a timed configuration to the window over its profiled twin."""
+    """``config_id`` of a timed configuration to the window over its profiled counterpart."""
     profiled = [c for c in configs if is_profiled(c.cells[0].config) and c.runs]
     found = {}
     for config in timed_only(configs):

@@ -169,7 +169,7 @@ def is_factor(name: str) -> bool:
 def _identity(cell: CellRecords) -> dict[str, str]:
     fields = _from_config(cell.config)
     fields |= _from_result(cell)
-    # A cell without a result has no provenance to compare: its configuration finds its twin.
+    # A cell without a result has no provenance to compare: its configuration finds its baseline.
     if cell.result is not None:
         fields |= _from_provenance(cell)
     return fields

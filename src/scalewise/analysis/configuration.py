@@ -102,7 +102,7 @@ def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
     """The cells of a sweep grouped by ``config_id``.
 
     Workloads in the order of the plan, within them swept values, numbers from small to large, and
-    within those single device first, so that twins stand below one another.
+    within those single device first, so that it stands above what is compared with it.
     """
     groups: dict[str, list[CellRecords]] = {}
     for cell in sweep.cells:

@@ -158,7 +158,7 @@ class _Sight:
 
     @property
     def figures(self) -> dict[str, Any]:
-        return {"pid": self.pid, "memory_mib": self.memory_mib, "samples": len(self.times)}
+        return {"memory_mib": self.memory_mib, "samples": len(self.times)}
 
 
 def _device_findings(cell: CellRecords) -> Iterator[Disturbance]:
@@ -280,6 +280,7 @@ def _rank_on_other_gpu(
     contexts = [
         {
             "rank": rank.rank,
+            "pid": sight.pid,
             "own_gpu": index[rank.device.uuid or ""],
             "other_gpu": index[sight.gpu],
             **sight.figures,
@@ -295,7 +296,7 @@ def _rank_on_other_gpu(
 
 def _foreign_process(name: str, series: DeviceSeries, strangers: Sequence[_Sight]) -> Disturbance:
     index = {device.id: device.index for device in series.devices}
-    figures = [{"gpu": index[sight.gpu], **sight.figures} for sight in strangers]
+    figures = [{"pid": sight.pid, "gpu": index[sight.gpu], **sight.figures} for sight in strangers]
     each = ", ".join(f"pid {sight.pid} on GPU {index[sight.gpu]}" for sight in strangers)
     text = f"{each} is none of the cell's ranks"
     return Disturbance("foreign_process", "found", name, text, {"processes": figures})

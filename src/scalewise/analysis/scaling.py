@@ -1,4 +1,4 @@
-"""Do more devices pay? Speedup and efficiency against the single-device twin, and a verdict.
+"""Do more devices pay? Speedup and efficiency against the single-device baseline, and a verdict.
 
 A multi-device configuration is compared with the one single-device configuration of the same
 sweep that equals it in every field of identity but devices and strategy; else the comparison is
@@ -100,7 +100,7 @@ class LossAtEqualSamples:
 
 @dataclass(frozen=True)
 class Pair:
-    """A multi-device configuration beside its single-device twin."""
+    """A multi-device configuration beside its single-device baseline."""
 
     multi: Configuration
     single: Configuration
@@ -133,7 +133,7 @@ class Refused:
 def pair_all(
     configs: Sequence[Configuration], min_efficiency: float = MIN_EFFICIENCY
 ) -> tuple[tuple[Pair, ...], tuple[Refused, ...]]:
-    """Pair every multi-device configuration that has a run with its single-device twin."""
+    """Pair every multi-device configuration that has a run with its single-device baseline."""
     singles = [c for c in configs if c.devices == 1]
     pairs: list[Pair] = []
     refused: list[Refused] = []
@@ -162,10 +162,10 @@ def _pair(
     single = min(ran or singles, key=lambda s: len(_differing(s, multi)))
     differing = _differing(single, multi)
     if differing:
-        twin = next((s for s in singles if not s.runs and _same_request(s, multi)), None)
-        if twin is not None:
-            why = twin.cells[-1].failure
-            return Refused(multi, f"its single-device twin {twin.label} has no run: {why}")
+        baseline = next((s for s in singles if not s.runs and _same_request(s, multi)), None)
+        if baseline is not None:
+            why = baseline.cells[-1].failure
+            return Refused(multi, f"its single-device baseline {baseline.label} has no run: {why}")
         words = "; ".join(_in_words(d, single, multi) for d in differing[:4])
         more = f" and {len(differing) - 4} more" if len(differing) > 4 else ""
         way_out = _way_out(differing, single, multi)

@@ -143,7 +143,7 @@ class Repeats:
     """Where configurations that are repeated together stand."""
 
     members: tuple[Configuration, ...]
-    """A multi-device configuration and its single-device twin, or one without a partner."""
+    """A multi-device configuration and its single-device baseline, or one without a partner."""
     runs: int
     """Finished, of the member that has fewest."""
     wanted: int | None
@@ -263,8 +263,8 @@ def reach_verdicts(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Verd
     configs = read_scaling(configurations(sweep))
     timed = timed_only(configs)
     pairs, refused = pair_all(timed, min_efficiency)
-    twins = {pair.multi.config_id: pair.single for pair in pairs}
-    diagnoses = {c.config_id: diagnose(c, twins.get(c.config_id)) for c in configs}
+    baselines = {pair.multi.config_id: pair.single for pair in pairs}
+    diagnoses = {c.config_id: diagnose(c, baselines.get(c.config_id)) for c in configs}
     judged = tuple(doubted(pair, diagnoses) for pair in pairs)
     own = {c.config_id: found for c in timed if (found := c.invalid)}
     invalid = {p.multi.config_id: p.invalid for p in judged if p.invalid}

@@ -131,12 +131,6 @@ def test_a_pass_names_what_it_does_not_exclude_the_worst_first(tmp_path: Path) -
     assert not sure.gate.blind
 
 
-def test_what_failed_in_b_is_said(tmp_path: Path) -> None:
-    a = sweep(tmp_path / "a", 1.0, Spec())
-    b = sweep(tmp_path / "b", 1.0, Spec(outcome="failed"))
-    assert "out of memory" in compare(a, b, "code").unmatched[0].reason
-
-
 @pytest.mark.parametrize(("text", "value"), [("slower=3%", 0.03), ("slower=0.05", 0.05)])
 def test_limits(text: str, value: float) -> None:
     assert parse_limit(text) == pytest.approx(value)
@@ -148,12 +142,6 @@ def test_limits(text: str, value: float) -> None:
 def test_limits_that_do_not_exist(text: str) -> None:
     with pytest.raises(ValueError, match="slower=3%"):
         parse_limit(text)
-
-
-def test_a_factor_that_does_not_exist(tmp_path: Path) -> None:
-    a = sweep(tmp_path, 1.0, Spec())
-    with pytest.raises(ValueError, match="allowed: devices"):
-        compare(a, a, "weather")
 
 
 def test_a_run_whose_steps_are_cut_off_is_named_and_not_counted(tmp_path: Path) -> None:

@@ -115,13 +115,6 @@ def test_a_fixed_number_of_repeats_is_nobodys_business(tmp_path: Path) -> None:
     assert assessed(tmp_path, *repeats(Spec(), STEADY), *repeats(DDP, STEADY)) == ()
 
 
-def test_without_a_partner_its_own_interval_decides(tmp_path: Path) -> None:
-    wide = assessed(tmp_path / "a", *repeats(auto(Spec(), precision_percent=2), NOISY[:3]))
-    narrow = assessed(tmp_path / "b", *repeats(auto(Spec(), precision_percent=50), STEADY[:3]))
-    assert [r.wanted for r in wide] == [5]
-    assert [(r.because, r.runs) for r in narrow] == [("precision", 3)]
-
-
 @pytest.mark.parametrize(("runs", "wanted"), [(1, 3), (3, 5), (4, 5), (8, 12)])
 def test_alone_it_looks_only_at_the_schedule(runs: int, wanted: int) -> None:
     found = decide_alone([100.0 + 50 * (i % 2) for i in range(runs)])

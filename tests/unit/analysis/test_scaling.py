@@ -48,14 +48,6 @@ def test_weak_scaling_compares_global_throughput_at_the_same_batch_per_device(
     assert "exposed communication takes 1 of 11 ms" in pair.judgement.reason
 
 
-def test_one_run_each_gives_figures_without_intervals_and_no_verdict(tmp_path: Path) -> None:
-    (pair,) = analysed(tmp_path, Spec(), DDP).pairs
-    assert pair.speedup.interval is None
-    assert pair.judgement.verdict == "inconclusive"
-    assert "add repeats" in pair.judgement.reason
-    assert pair.seed_label == "beneficial"
-
-
 @pytest.mark.parametrize(
     ("field", "change"),
     [
@@ -158,12 +150,6 @@ def test_a_verdict_needs_its_whole_interval(
 ) -> None:
     ratio = RatioEstimate((low + high) / 2, (5, 5), Interval(low, high), 0.01)
     assert judge(ratio, devices).verdict == verdict
-
-
-def test_an_undecided_interval_says_which_edge_it_spans() -> None:
-    ratio = RatioEstimate(1.09, (5, 5), Interval(0.98, 1.21), 0.1)
-    expected = "speedup 1.09: interval 0.98-1.21 spans two bands (edge at 1.1): add repeats"
-    assert judge(ratio, 2).reason == expected
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from scalewise.analysis import (
     choose_strategy,
     configurations,
     load_sweep,
-    measure_throughput,
     under_ceiling,
 )
 from scalewise.analysis.balance import audit_shards
@@ -88,14 +87,6 @@ def test_independent_replicas_are_a_ceiling_and_no_verdict(tmp_path: Path) -> No
     assert under_ceiling(ceiling, analysis.measured) is None
     _, reason = answers(analysis)["large ddp x2"]
     assert "of the ceiling, large task_parallel x2" in reason
-
-
-def test_samples_of_ranks_that_share_a_part_of_the_data_count_once(tmp_path: Path) -> None:
-    (config,) = analysed(tmp_path, DDP).measured
-    steps = config.runs[0].cell.steps
-    apart, together = measure_throughput(steps, 2), measure_throughput(steps, 2, (0, 0))
-    assert together.samples * 2 == apart.samples
-    assert together.global_samples_per_s * 2 == pytest.approx(apart.global_samples_per_s)
 
 
 def test_parts_of_one_replica_have_to_feed_the_same_samples() -> None:

@@ -27,7 +27,7 @@ from scalewise.analysis.comparability import (
     mixtures,
 )
 from scalewise.analysis.configuration import Configuration, configurations
-from scalewise.analysis.labels import bounds_nothing, confidence
+from scalewise.analysis.labels import bounds_nothing, confidence, listed
 from scalewise.analysis.model import CellRecords, Sweep
 from scalewise.analysis.statistics import (
     RatioEstimate,
@@ -159,18 +159,13 @@ def replaced_runs(sweep: Sweep) -> list[str]:
         if count:
             (new if cell.state == "done" else none).append(name)
     return [
-        f"{len(names)} {plural(len(names), 'run')} {what}: {_listed(names)}; {_WHERE}"
+        f"{len(names)} {plural(len(names), 'run')} {what}: {listed(names, _MOST_NAMED)}; {_WHERE}"
         for names, what in (
             (new, f"made again after a result {_WHY}"),
             (none, f"set aside {_WHY}, without a new result"),
         )
         if names
     ]
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - _MOST_NAMED
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 Side = Literal["A", "B"]

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from scalewise.analysis.labels import listed
 from scalewise.analysis.model import CellRecords, is_profiled
 from scalewise.host import plural
 from scalewise.records import WARMUP, DeviceSeries, RankSummary, StepSeries
@@ -362,13 +363,12 @@ def _stall_findings(cell: CellRecords) -> Iterator[Disturbance]:
     stalls = common_stalls(cell.steps, max(prepared, default=0))
     if not stalls:
         return
-    named = ", ".join(f"{one.length_ms:,.0f} ms at {one.begin_s:.2f} s" for one in stalls[:3])
-    more = f" and {len(stalls) - 3} more" if len(stalls) > 3 else ""
+    named = listed([f"{one.length_ms:,.0f} ms at {one.begin_s:.2f} s" for one in stalls], 3)
     yield Disturbance(
         "common_stall",
         "found",
         name,
-        f"{len(stalls)} {plural(len(stalls), 'stall')} of all ranks at once: {named}{more} after "
+        f"{len(stalls)} {plural(len(stalls), 'stall')} of all ranks at once: {named} after "
         f"the first step began; a median step takes {stalls[0].median_step_ms:,.3g} ms",
         {
             "count": len(stalls),

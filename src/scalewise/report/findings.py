@@ -12,6 +12,7 @@ from scalewise.analysis import (
     estimate,
     estimate_positive,
     is_monitored,
+    listed,
     number,
     ratio,
     timed_only,
@@ -144,13 +145,12 @@ def _fastest_of(rows: Sequence[Configuration]) -> str:
     ]
     if not rivals:
         return f"fastest: {ordered[0]} with {estimate(figures[ordered[0]])} samples/s"
-    return f"fastest: not decided between {_listed([ordered[0], *rivals])}"
+    return f"fastest: not decided between {_either([ordered[0], *rivals])}"
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - _MOST_NAMED
-    if more > 0:
-        return f"{', '.join(names[:_MOST_NAMED])} and {more} more"
+def _either(names: Sequence[str]) -> str:
+    if len(names) > _MOST_NAMED:
+        return listed(names, _MOST_NAMED)
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 

@@ -107,14 +107,6 @@ def test_an_interval_excludes_1_where_a_change_is_shown_and_only_there(tmp_path:
     assert {m.change for m in found.matches} == {"slower", "no difference shown"}
 
 
-def test_the_level_is_the_one_that_the_correction_left(tmp_path: Path) -> None:
-    one = compare(sweep(tmp_path / "a", 1.0, Spec()), sweep(tmp_path / "b", 1.0, Spec()), "code")
-    assert [m.ratio.interval.confidence for m in one.matches if m.ratio.interval] == [0.95]
-    two = code(tmp_path / "two", 1.0)
-    levels = [m.ratio.interval.confidence for m in two.matches if m.ratio.interval]
-    assert levels == pytest.approx([0.975, 0.975])
-
-
 def test_a_pass_names_what_it_does_not_exclude_the_worst_first(tmp_path: Path) -> None:
     models = [Spec(model=f"m{i}") for i in range(6)]
     for name, factors in (("a", [1.0, 1.02]), ("b", [1.0, 1.03])):

@@ -327,7 +327,7 @@ def _co_located(cells: Sequence[CellRecords]) -> list[SetAside]:
     A neighbour that comes and goes spoils the repeats it met, and no others.
     """
     shared = [cell for cell in cells if cell.result and cell.result.co_tenants]
-    alone = [cell for cell in cells if cell not in shared]
+    alone = [cell for cell in cells if cell.result and not cell.result.co_tenants]
     if not shared or not alone:
         return []
     odd = alone if len(alone) < ENOUGH_RUNS <= len(shared) else shared

@@ -104,6 +104,12 @@ from .series import SampledDevice as SampledDevice
 from .series import read_device_series as read_device_series
 from .series import read_latest_sample as read_latest_sample
 from .series import timeline_rows as timeline_rows
+from .state import UNFINISHED as UNFINISHED
+from .state import CellState as CellState
+from .state import State as State
+from .state import cell_state as cell_state
+from .state import is_done as is_done
+from .state import state_of as state_of
 from .steps import PHASES as PHASES
 from .steps import STEP_DTYPE as STEP_DTYPE
 from .steps import WARMUP as WARMUP

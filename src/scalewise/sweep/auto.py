@@ -18,11 +18,11 @@ from scalewise.records import (
     RecordError,
     StrategyDecision,
     SweepFolder,
+    is_done,
     load_batch_search,
     save_batch_search,
     save_decision,
 )
-from scalewise.sweep.cell_state import is_done
 from scalewise.sweep.plan import Cell, Request, check_samples, in_order, make_cell, plan
 from scalewise.sweep.resume import is_rerun, planned_repeats
 

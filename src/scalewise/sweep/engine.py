@@ -24,7 +24,7 @@ from typing import Literal
 from scalewise.config import ConfigError
 from scalewise.gpu import HostMismatch
 from scalewise.host import FileLock, become_subreaper
-from scalewise.records import CellFolder, RecordError, SweepFolder
+from scalewise.records import CellFolder, RecordError, SweepFolder, state_of
 from scalewise.supervisor import Outcome, Retries
 from scalewise.sweep.auto import (
     Stages,
@@ -36,7 +36,6 @@ from scalewise.sweep.auto import (
     reruns,
     split,
 )
-from scalewise.sweep.cell_state import state_of
 from scalewise.sweep.display import Display, Progress, Tally
 from scalewise.sweep.plan import Cell, Request, add_to_plan
 from scalewise.sweep.progress import Budget, Durations, Remaining, budget_of

@@ -23,6 +23,7 @@ from scalewise.records import (
     DataError,
     SweepFolder,
     build,
+    is_done,
     load_batch_search,
 )
 from scalewise.supervisor import CellFailed, Outcome

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 from scalewise.config import ConfigError
 from scalewise.host import plural
-from scalewise.records import CellResult, PlannedCell, SweepFolder
+from scalewise.records import CellResult, PlannedCell, SweepFolder, state_of
 from scalewise.supervisor import Outcome
-from scalewise.sweep.cell_state import state_of
 from scalewise.sweep.display import duration
 from scalewise.sweep.engine import SweepReport, remember
 from scalewise.sweep.plan import Cell

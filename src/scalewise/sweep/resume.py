@@ -17,16 +17,19 @@ from scalewise.config import CLOSE_IT, ConfigError, SweepConfig, untrusted_check
 from scalewise.host import changes, code_changes, data_identity, own_classes, plural, running_code
 from scalewise.records import (
     PROTOCOL,
+    UNFINISHED,
     CellFolder,
     NewerRecordError,
     PlannedCell,
     Provenance,
     RecordError,
+    State,
     SweepFolder,
     has_checkpoints,
+    is_done,
+    state_of,
     untrusted,
 )
-from scalewise.sweep.cell_state import UNFINISHED, State, is_done, state_of
 from scalewise.sweep.plan import Cell
 
 

@@ -10,17 +10,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scalewise.records import (
+    UNFINISHED,
     CellFolder,
     CellResult,
+    CellState,
     PlannedCell,
     QuarantinedDevice,
     RecordError,
+    State,
     SweepFolder,
+    cell_state,
     data_shards_of,
     load_quarantine,
     read_latest_sample,
 )
-from scalewise.sweep.cell_state import UNFINISHED, CellState, State, cell_state
 from scalewise.sweep.display import progress_of
 from scalewise.sweep.progress import Durations, Remaining
 

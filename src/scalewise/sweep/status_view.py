@@ -16,8 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scalewise.host import open_console, plural
-from scalewise.records import RecordError, to_plain
-from scalewise.sweep.cell_state import UNFINISHED
+from scalewise.records import UNFINISHED, RecordError, to_plain
 from scalewise.sweep.display import duration, left_words
 from scalewise.sweep.status import CellStatus, StatusReader, SweepStatus
 

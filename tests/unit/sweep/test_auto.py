@@ -13,8 +13,7 @@ from fakes.requests import asked
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 
-from recorded import DDP, Spec, write_cell
-
+from fakes.recorded import DDP, Spec, write_cell
 from scalewise.config import ConfigError
 from scalewise.records import StrategyDecision, SweepFolder, SweepPlan, load_decision, save_decision
 from scalewise.sweep import Cell

@@ -14,8 +14,7 @@ from fakes.sections import lines_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 
-from recorded import Spec, write_cell
-
+from fakes.recorded import Spec, write_cell
 from scalewise.analysis import analyse, configurations, load_sweep
 from scalewise.config import ConfigError
 from scalewise.records import (

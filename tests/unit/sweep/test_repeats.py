@@ -15,8 +15,7 @@ from fakes.requests import asked as request_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 
-from recorded import DDP, Spec, write_cell
-
+from fakes.recorded import DDP, Spec, write_cell
 from scalewise.cluster import ray_engine
 from scalewise.cluster.hosts import Demand, Order
 from scalewise.cluster.ray_engine import HostLink, RayConfig, RayEngine

@@ -9,7 +9,7 @@ from pathlib import Path
 from fakes.train_command import ROOT, Train
 
 LEAN = ("max_steps=40", "warmup_steps=10", "tracking=none", "monitor.devices=false",
-        "validation=never", "log_every_n_steps=5", "strategy=single")  # fmt: skip
+        "validation=never", "log_every_n_steps=5", "strategy=ddp")  # fmt: skip
 
 
 def codes(report: Path) -> dict[str, list[str]]:

@@ -172,7 +172,7 @@ def build_trainer(
     keep_answering(trainer)
     if isinstance(module, OperationModule):
         run_forward_only(trainer, recorder)
-    elif isinstance(module, ExperimentModule) and cell.strategy.LEAN_STEPS:
+    elif isinstance(module, ExperimentModule):
         trim(trainer, recorder)
     return trainer
 

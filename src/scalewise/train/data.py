@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
@@ -183,15 +184,13 @@ def on_device(dataset: Dataset[Any], device: torch.device) -> Dataset[Any]:
 
     Raises ValueError for a data set that does not consist of tensors.
     """
-    move = getattr(dataset, "to", None)
-    if not callable(move):
+    if not hasattr(dataset, "to"):
         raise ValueError(
             f"dataset.loader.device_resident: found true, but {type(dataset).__name__} has no "
             "method to(device); allowed: a data set of tensors, or "
             "dataset.loader.device_prefetch=2"
         )
-    moved = move(device)
-    assert isinstance(moved, Dataset)
+    moved: Dataset[Any] = dataset.to(device)
     return moved
 
 
@@ -211,9 +210,13 @@ class DevicePrefetchLoader(DataLoader[Any]):
         device = torch.device("cuda", torch.cuda.current_device())
         copying = torch.cuda.Stream(device)
         coming: deque[tuple[Any, torch.cuda.Event]] = deque()
+
+        def to_device(part: Tensor) -> Tensor:
+            return part.to(device, non_blocking=True)
+
         for batch in super().__iter__():
             with on_stream(copying):
-                moved = _moved(batch, device)
+                moved = apply_to_collection(batch, Tensor, to_device)
                 done = torch.cuda.Event()
                 done.record(copying)
             coming.append((moved, done))
@@ -223,30 +226,9 @@ class DevicePrefetchLoader(DataLoader[Any]):
             yield _ready(*coming.popleft())
 
 
-def _moved(batch: Any, device: torch.device) -> Any:
-    if isinstance(batch, Tensor):
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, dict):
-        return {name: _moved(part, device) for name, part in batch.items()}
-    if isinstance(batch, (tuple, list)):
-        return type(batch)(_moved(part, device) for part in batch)
-    return batch
-
-
 def _ready(batch: Any, done: torch.cuda.Event) -> Any:
     """``batch``, usable on the current stream: its memory is not reused before that is done."""
     stream = torch.cuda.current_stream()
     stream.wait_event(done)
-    _claim(batch, stream)
+    apply_to_collection(batch, Tensor, lambda part: part.record_stream(stream))
     return batch
-
-
-def _claim(batch: Any, stream: torch.cuda.Stream) -> None:
-    if isinstance(batch, Tensor):
-        batch.record_stream(stream)
-    elif isinstance(batch, dict):
-        for part in batch.values():
-            _claim(part, stream)
-    elif isinstance(batch, (tuple, list)):
-        for part in batch:
-            _claim(part, stream)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from datetime import timedelta
+from pickle import UnpicklingError
 from typing import Any
 
 import pytorch_lightning as pl
@@ -24,14 +25,14 @@ from scalewise.train.build import (
     data_share,
     sampled_from,
 )
-from scalewise.train.checkpoint import Restarts
+from scalewise.train.checkpoint import Restarts, refusal
 from scalewise.train.execution import (
     Execution,
     ExperimentModule,
+    ForwardSteps,
     NoProfiler,
     OperationModule,
     apply_precision,
-    run_forward_only,
     trim,
 )
 from scalewise.train.rank import RankContext, join, settle_device
@@ -77,6 +78,10 @@ def run(cell: CellConfig, folder: CellFolder, rank: RankContext) -> RankSummary:
             trainer.fit(module, **data, **restarts.fit_arguments())
     except (UnprunableError, EmptyEpochError) as error:
         raise ConfigError(str(error)) from error
+    except UnpicklingError as error:
+        if not restarts.loads_plain_values:
+            raise
+        raise refusal(error) from error
     if recorder.steps.steps == 0:
         raise ConfigError(nothing_trained(cell.dataset.name))
     if cell.validation == "end" and can_score(module, data):
@@ -171,7 +176,7 @@ def build_trainer(
     )
     keep_answering(trainer)
     if isinstance(module, OperationModule):
-        run_forward_only(trainer, recorder)
+        trim(trainer, recorder, ForwardSteps)
     elif isinstance(module, ExperimentModule):
         trim(trainer, recorder)
     return trainer

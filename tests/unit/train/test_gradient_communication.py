@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from pytorch_lightning.strategies import DDPStrategy
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -80,16 +79,6 @@ def test_where_nobody_brings_a_hook_the_last_gradient_tells(group: None) -> None
     watched = Watched(gradient_hook=None)
     watched.backward()
     assert watched.last is not None and watched.told > 0
-
-
-def test_the_hook_that_the_user_chose_is_wrapped_before_the_model_is(group: None) -> None:
-    traffic, told = GradientTraffic(), []
-    strategy = DDPStrategy(ddp_comm_hook=allreduce_hook)
-    BucketWatch(lambda: told.append(1), traffic).wrap_user_hook(strategy)
-    model = DistributedDataParallel(nn.Linear(4, 1))
-    model.register_comm_hook(None, strategy._ddp_comm_hook)
-    model(torch.ones(2, 4)).sum().backward()
-    assert told == [1] and traffic.bucket_bytes == 20
 
 
 class Opaque:

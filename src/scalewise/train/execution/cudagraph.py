@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from scalewise.config import first_line
 from scalewise.train.torch_internals import copy_all, stop_allocating_to
 
+
 def make_capturable(optimizer: torch.optim.Optimizer) -> str | None:
     """Let the optimizer count its steps on the device; to be called before its first step.
 

@@ -1,7 +1,7 @@
 """When the last bucket of gradients is ready, and how much of them is sent.
 
-DDP takes one communication hook. Where the user or the strategy brings one, it is wrapped; where
-nobody does, none is needed (see :class:`LastGradient`)."""
+DDP takes one communication hook. That of one of our strategies is wrapped; else none is needed,
+also where the user brings one (see :class:`LastGradient`)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.strategies import DDPStrategy, Strategy
+from pytorch_lightning.strategies import Strategy
 from torch import Tensor
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
@@ -31,10 +30,6 @@ class GradientHook:
     state: Any
     payload_bytes: Callable[[GradBucket], int]
     """Bytes that ``hook`` handed to the collective for this bucket; asked right after it."""
-
-
-PLAIN = GradientHook(allreduce_hook, None, lambda bucket: bucket.buffer().nbytes)
-"""DDP's own way without any hook: an all-reduce of the bucket as it is."""
 
 
 class GradientTraffic:
@@ -181,20 +176,8 @@ class BucketWatch:
         self._traffic = traffic
         self._watches = watches
 
-    def wrap_user_hook(self, strategy: Strategy) -> None:
-        """Before Lightning wraps the model, when it registers the hook that the user chose."""
-        if isinstance(strategy, DDPStrategy) and self._watches:
-            user_hook = strategy._ddp_comm_hook
-            if user_hook is not None:
-                own = GradientHook(user_hook, None, PLAIN.payload_bytes)
-                strategy._ddp_comm_hook = self._listening(own)
-
     def watch(self, model: DistributedDataParallel, strategy: Strategy) -> LastGradient | None:
         """Listen to a wrapped model; returns what is to be told of each backward, if anything."""
-        # Lightning hands a user's hook to DDP on GPUs only.
-        on_gpu = strategy.root_device.type == "cuda"
-        if getattr(strategy, "_ddp_comm_hook", None) is not None and on_gpu:
-            return None
         own: GradientHook | None = getattr(strategy, "gradient_hook", None)
         if own is not None:
             hook = self._listening(own) if self._watches else own.hook

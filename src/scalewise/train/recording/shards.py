@@ -138,25 +138,21 @@ class ShardRecorder:
         if "shard_audit" in self.missing:
             return
         try:
-            self._listen(loader)
+            source = _not_by_index(loader)
+            if source:
+                self.leave_out(
+                    f"the training data comes from {source}, "
+                    "so which samples a rank fed is not known by index"
+                )
+                return
+            assert isinstance(loader, DataLoader) and isinstance(loader.dataset, Sized)
+            self._dataset_size = len(loader.dataset)
+            self._listening = _Listening(loader.batch_sampler)
+            # DataLoader refuses a new sampler after construction; this one draws the same batches.
+            object.__setattr__(loader, "batch_sampler", self._listening)
         except Exception as error:  # a user's loader and dataset may raise anything
-            self._listening = None
             why = in_one_line(error, 200, with_class=True)
             self.leave_out(f"the training data could not be looked at: {why}")
-
-    def _listen(self, loader: object) -> None:
-        source = _not_by_index(loader)
-        if source:
-            self.leave_out(
-                f"the training data comes from {source}, "
-                "so which samples a rank fed is not known by index"
-            )
-            return
-        assert isinstance(loader, DataLoader) and isinstance(loader.dataset, Sized)
-        self._dataset_size = len(loader.dataset)
-        self._listening = _Listening(loader.batch_sampler)
-        # DataLoader refuses a new sampler after construction; this one draws the same batches.
-        object.__setattr__(loader, "batch_sampler", self._listening)
 
     def end_epoch(self) -> None:
         """The first one is what the record holds."""

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ import torch
 from scalewise.records import StepWriter
 from scalewise.train.recording.step_phases import (
     DEVICE_MARKS,
+    PHASES_FROM_TO,
     Mark,
     MarkedBatch,
     MarkedStep,
@@ -172,20 +173,8 @@ class StepClock:
         return event
 
 
-FOLLOWS: Final[Mapping[Mark, str | None]] = {
-    Mark.FETCH_BEGIN: "data_wait",
-    Mark.FETCH_END: "h2d",
-    Mark.TRANSFER_END: None,
-    Mark.FORWARD_BEGIN: "forward",
-    Mark.FORWARD_END: None,
-    Mark.BACKWARD_BEGIN: "backward",
-    Mark.LAST_BUCKET: "exposed_comm",
-    Mark.BACKWARD_END: None,
-    Mark.OPTIMIZER_BEGIN: "optimizer",
-    Mark.OPTIMIZER_END: None,
-    Mark.REPLAY_BEGIN: "replay",
-}
-"""The phase that begins with each mark; None for what counts as ``other``."""
+BEGINS = {begin: name for name, (begin, _) in PHASES_FROM_TO.items()}
+"""The phase that begins with each mark; what follows another mark counts as ``other``."""
 
 
 class NvtxClock(StepClock):
@@ -215,7 +204,7 @@ class NvtxClock(StepClock):
             return
         if self._phase is not None:
             self.close_range(self._phase)
-        name = FOLLOWS[mark]
+        name = BEGINS.get(mark)
         self._phase = None if name is None else self.open_range(name)
 
     def finish_step(self, number: int, epoch: int, samples: int, flags: int) -> None:

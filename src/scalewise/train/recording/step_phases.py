@@ -54,7 +54,7 @@ DEVICE_MARKS = tuple(_CLOSES)
 """Between the others the host only does bookkeeping, which keeps no device busy, and an event
 costs more than a clock reading."""
 
-_SPANS = {
+PHASES_FROM_TO = {
     "data_wait": (Mark.FETCH_BEGIN, Mark.FETCH_END),
     "h2d": (Mark.FETCH_END, Mark.TRANSFER_END),
     "forward": (Mark.FORWARD_BEGIN, Mark.FORWARD_END),
@@ -64,7 +64,7 @@ _SPANS = {
     "replay": (Mark.REPLAY_BEGIN, Mark.OPTIMIZER_END),
 }
 """From which mark to which each phase lasts on the host. What is exposed lies within backward."""
-_BEGINS, _ENDS = ([marks[end] for marks in _SPANS.values()] for end in (0, 1))
+_BEGINS, _ENDS = ([marks[end] for marks in PHASES_FROM_TO.values()] for end in (0, 1))
 _FETCHING = ("data_wait", "h2d")
 
 
@@ -88,18 +88,19 @@ def host_phases_ms(
 
     begins, ends = marks_ns[:, :, _BEGINS], marks_ns[:, :, _ENDS]
     both = (begins != 0) & (ends != 0)
-    spans_ms = dict(zip(_SPANS, np.where(both, ends - begins, 0).sum(axis=1).T / 1e6, strict=True))
-    known = dict(zip(_SPANS, both.any(axis=1).T, strict=True))
+    all_ms = np.where(both, ends - begins, 0).sum(axis=1).T / 1e6
+    lasted_ms = dict(zip(PHASES_FROM_TO, all_ms, strict=True))
+    known = dict(zip(PHASES_FROM_TO, both.any(axis=1).T, strict=True))
     known["exposed_comm"] &= reduced
-    exposed_ms = np.where(known["exposed_comm"], spans_ms["exposed_comm"], 0.0)
-    covered_ms = sum(spans_ms.values()) - spans_ms["exposed_comm"]
+    exposed_ms = np.where(known["exposed_comm"], lasted_ms["exposed_comm"], 0.0)
+    covered_ms = sum(lasted_ms.values()) - lasted_ms["exposed_comm"]
     # Within backward it is counted already, unless nobody marked where that began.
     covered_ms += np.where(known["backward"], 0.0, exposed_ms)
-    spans_ms["backward"] = spans_ms["backward"] - exposed_ms
+    lasted_ms["backward"] = lasted_ms["backward"] - exposed_ms
     # Data of a replayed step came with an earlier one of its batch: no time went into fetching any.
     for name in _FETCHING:
         known[name] |= known["replay"]
-    phases = {n: np.where(known[n], ms, np.nan) for n, ms in spans_ms.items() if n != "replay"}
+    phases = {n: np.where(known[n], ms, np.nan) for n, ms in lasted_ms.items() if n != "replay"}
 
     ready_ns = np.where(reduced, last[:, Mark.LAST_BUCKET], last[:, Mark.BACKWARD_END])
     arrival_ms = np.where(ready_ns != 0, (ready_ns - start_ns) / 1e6, np.nan)

@@ -101,10 +101,6 @@ class StepTimer:
         if self._writer is not None:
             self._writer.close()
 
-    def setup(self, trainer: pl.Trainer) -> None:
-        """Before Lightning wraps the model."""
-        self._buckets.wrap_user_hook(trainer.strategy)
-
     def begin(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Training starts: the first step begins when this returns."""
         device = trainer.strategy.root_device
@@ -112,7 +108,6 @@ class StepTimer:
         clock = NvtxClock if self.profile.nvtx else StepClock
         timed = device if device.type == "cuda" else None
         self._clock = clock(self._writer, timed, self.profile.anatomy)
-        _guard_epoch(trainer.strategy)
         if self.profile.anatomy:
             self.missing.update(_mark_loop(trainer, self._clock))
         else:
@@ -272,24 +267,6 @@ def first_shape(batch: Any) -> tuple[int, ...] | None:
     elif isinstance(batch, Sequence) and not isinstance(batch, str):
         parts = batch
     return next((shape for part in parts if (shape := first_shape(part)) is not None), None)
-
-
-def _guard_epoch(strategy: Any) -> None:
-    """Let a step that raises StopIteration fail: Lightning would take it for the epoch's end.
-
-    ``next()`` on an iterator of the user's own raises it when that runs dry.
-    """
-    inner = strategy.training_step
-
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return inner(*args, **kwargs)
-        except StopIteration as error:
-            raise RuntimeError(
-                "training_step raised StopIteration, which would have ended its epoch unseen"
-            ) from error
-
-    strategy.training_step = guarded
 
 
 def _mark_loop(trainer: pl.Trainer, clock: StepClock) -> dict[str, str]:

@@ -24,50 +24,45 @@ from scalewise.train.recording import BatchSizes, on_stream
 
 
 class GlobalBatchSampler(Sampler[list[int]]):
-    """One rank's share of every global batch of a shuffled epoch.
+    """One shard's share of every global batch of a shuffled epoch.
 
     An incomplete last global batch is dropped, so that every step costs the same everywhere.
 
     Args:
         size: samples in the dataset.
-        per_rank: samples each rank takes from a global batch.
-        rank, world_size: whose share.
+        sizes: samples each shard takes from a global batch, read anew in every epoch.
+        shard: whose share.
         seed: of the permutation; the epoch is added to it.
         steps_per_batch: global batches handed over at once, one after the other in one list; the
             last list of an epoch may hold fewer.
+
+    Raises ValueError for a global batch larger than the dataset.
     """
 
     def __init__(
-        self,
-        size: int,
-        per_rank: int,
-        rank: int,
-        world_size: int,
-        seed: int,
-        steps_per_batch: int = 1,
+        self, size: int, sizes: BatchSizes, shard: int, seed: int, steps_per_batch: int = 1
     ) -> None:
-        if per_rank * world_size > size:
+        if sizes.total > size:
             raise ValueError(
-                f"batch_size: found {per_rank * world_size} samples a step, but the training set "
+                f"batch_size: found {sizes.total} samples a step, but the training set "
                 f"has {size}; allowed: at most {size}"
             )
         self.size = size
-        self.per_rank = per_rank
-        self.rank = rank
-        self.world_size = world_size
+        self.sizes = sizes
+        self.shard = shard
         self.seed = seed
         self.steps_per_batch = steps_per_batch
         self.epoch = 0
 
     @property
-    def samples_of_rank(self) -> int:
-        """Samples of a step that are this rank's."""
-        return self.per_rank
+    def samples_per_step(self) -> int:
+        """Samples of a step that are this shard's."""
+        return self.sizes[self.shard]
 
     @property
     def steps(self) -> int:
         """Optimizer steps an epoch has data for."""
-        return self.size // (self.per_rank * self.world_size)
+        return self.size // self.sizes.total
 
     @property
     def sampler(self) -> GlobalBatchSampler:
@@ -83,33 +78,11 @@ class GlobalBatchSampler(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         order = torch.randperm(self.size, generator=generator)
-        used = order[: self.steps * self.world_size * self.per_rank]
-        own = used.view(self.steps, self.world_size, self.per_rank)[:, self.rank]
-        for begin in range(0, self.steps, self.steps_per_batch):
-            yield own[begin : begin + self.steps_per_batch].flatten().tolist()
-
-
-class UnevenBatchSampler(GlobalBatchSampler):
-    """The same global batches, shared among the ranks as ``sizes`` says when an epoch begins.
-
-    Raises ValueError for a batch larger than the dataset.
-    """
-
-    def __init__(self, size: int, sizes: BatchSizes, rank: int, seed: int) -> None:
-        # A global batch is what one rank alone would take.
-        super().__init__(size, sizes.total, rank=0, world_size=1, seed=seed)
-        self._sizes = sizes
-        self._shard = rank
-
-    @property
-    def samples_of_rank(self) -> int:
-        return self._sizes[self._shard]
-
-    def __iter__(self) -> Iterator[list[int]]:
-        begin = self._sizes.before(self._shard)
-        end = begin + self._sizes[self._shard]
-        for batch in super().__iter__():
-            yield batch[begin:end]
+        batches = order[: self.steps * self.sizes.total].view(self.steps, self.sizes.total)
+        begin = self.sizes.before(self.shard)
+        own = batches[:, begin : begin + self.samples_per_step]
+        for first in range(0, self.steps, self.steps_per_batch):
+            yield own[first : first + self.steps_per_batch].flatten().tolist()
 
 
 class ShardBatchSampler(Sampler[list[int]]):

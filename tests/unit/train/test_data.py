@@ -8,6 +8,7 @@ from torch.utils.data import TensorDataset
 
 from scalewise.config import LoaderConfig
 from scalewise.train.data import GlobalBatchSampler, ShardBatchSampler, make_loader
+from scalewise.train.recording import BatchSizes
 
 SIZE, BATCH = 103, 12
 
@@ -16,7 +17,7 @@ def batches(world: int, epoch: int = 0, seed: int = 7) -> list[list[list[int]]]:
     """For each rank, its batches of an epoch."""
     ranks = []
     for rank in range(world):
-        sampler = GlobalBatchSampler(SIZE, BATCH // world, rank, world, seed)
+        sampler = GlobalBatchSampler(SIZE, BatchSizes.equal(BATCH // world, world), rank, seed)
         sampler.sampler.set_epoch(epoch)
         ranks.append(list(sampler))
         assert len(ranks[-1]) == len(sampler)
@@ -46,7 +47,7 @@ def test_epochs_and_seeds_shuffle_differently_and_repeat_themselves() -> None:
 
 def test_a_batch_larger_than_the_data_is_refused() -> None:
     with pytest.raises(ValueError, match="batch_size: found 104 samples a step, but the training"):
-        GlobalBatchSampler(SIZE, 52, 0, 2, 0)
+        GlobalBatchSampler(SIZE, BatchSizes.equal(52, 2), 0, 0)
 
 
 @pytest.mark.parametrize("size", [1, 10, 101])
@@ -84,7 +85,9 @@ def test_workers_feed_the_same_batches_as_none() -> None:
 
     def fed(workers: int) -> list[list[int]]:
         config = LoaderConfig(num_workers=workers)
-        loader = make_loader(data, GlobalBatchSampler(40, 5, 1, 2, 3), config, "cpu")
+        loader = make_loader(
+            data, GlobalBatchSampler(40, BatchSizes.equal(5, 2), 1, 3), config, "cpu"
+        )
         return [batch.tolist() for (batch,) in loader]
 
     assert fed(0) == fed(1)

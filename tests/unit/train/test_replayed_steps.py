@@ -27,7 +27,7 @@ from scalewise.train.data import GlobalBatchSampler, make_loader
 from scalewise.train.execution import ExperimentModule, trim
 from scalewise.train.execution.cudagraph import CaptureError, Graph, Marker
 from scalewise.train.execution.replay import ReplayedSteps
-from scalewise.train.recording import CellRecorder, planned_steps
+from scalewise.train.recording import BatchSizes, CellRecorder, planned_steps
 
 SIZE, BATCH, EAGER = 103, 8, 3
 STEPS_AN_EPOCH = SIZE // BATCH
@@ -113,7 +113,7 @@ class Run:
             self.steps = ReplayedSteps(self.trainer, self.recorder, steps_per_batch, EAGER, device)
             loop: Any = self.trainer.fit_loop.epoch_loop
             loop.automatic_optimization, loop.advance = self.steps, self.steps.advance
-        sampler = GlobalBatchSampler(SIZE, BATCH, 0, 1, 7, steps_per_batch)
+        sampler = GlobalBatchSampler(SIZE, BatchSizes([BATCH]), 0, 7, steps_per_batch)
         loader = make_loader(data, sampler, LoaderConfig(), "cpu")
         self.trainer.fit(self.module, loader)
         self.planned = planned_steps(self.trainer)

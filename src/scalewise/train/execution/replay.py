@@ -112,7 +112,7 @@ class ReplayedSteps(LeanSteps):
         self._samples_per_step = len(batch[0])
         if self.steps_per_batch > 1:
             loader = self.trainer.train_dataloader
-            self._samples_per_step = loader.batch_sampler.per_rank  # type: ignore[union-attr]
+            self._samples_per_step = loader.batch_sampler.samples_per_step  # type: ignore[union-attr]
         self._agree(make_capturable(self.trainer.optimizers[0]))
 
     def _divide(self, batch: Batch) -> list[tuple[Tensor, ...]]:

@@ -106,8 +106,8 @@ def loader_batch_size(trainer: pl.Trainer) -> int | None:
     """
     loader = trainer.train_dataloader
     sampler: Any = getattr(loader, "batch_sampler", None)
-    own = hasattr(sampler, "samples_of_rank")
-    told = sampler.samples_of_rank * sampler.steps_per_batch if own else None
+    own = hasattr(sampler, "samples_per_step")
+    told = sampler.samples_per_step * sampler.steps_per_batch if own else None
     told = getattr(loader, "batch_size", None) if told is None else told
     return told if isinstance(told, int) and trainer.num_training_batches > 1 else None
 

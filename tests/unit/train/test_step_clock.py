@@ -215,12 +215,10 @@ def test_rows_of_several_batches_of_replays_are_made_together_as_one_by_one(
             replays = clock.begin_replays()
             for _ in range(count):
                 replays.tick()
-            replays.first_step, replays.epoch, replays.samples = first, first // 3, 8 + first
-            replays.untimed = max(0, 4 - first)
-            clock.finish_replays(replays)
+            clock.finish_replays(replays, first, first // 3, 8 + first, max(0, 4 - first))
         replayed = [one for one in clock._finished if isinstance(one, Replays)]
-        together = replay_rows(replayed, anatomy)
-        one_by_one = np.concatenate([replay_rows([one], anatomy) for one in replayed])
+        together = replay_rows(replayed, True, anatomy)
+        one_by_one = np.concatenate([replay_rows([one], True, anatomy) for one in replayed])
         assert together.tobytes() == one_by_one.tobytes()
         assert list(together["step"]) == list(range(9))
         assert list(together["flags"]) == [WARMUP] * 4 + [0] * 5

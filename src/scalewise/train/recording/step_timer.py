@@ -185,12 +185,11 @@ class StepTimer:
         """They are launched; each fed ``samples``."""
         assert self._clock is not None
         count = len(replays.ends_ns)
-        replays.first_step, replays.epoch, replays.samples = self.steps, epoch, samples
-        replays.untimed = min(count, max(0, self.warmup_steps - self.own_steps))
-        self._clock.finish_replays(replays)
+        untimed = min(count, max(0, self.warmup_steps - self.own_steps))
+        self._clock.finish_replays(replays, self.steps, epoch, samples, untimed)
         if 0 <= self.warmup_steps - self.own_steps <= count:
             self.traffic.begin()
-        self.traffic.repeat(count - replays.untimed)
+        self.traffic.repeat(count - untimed)
         self.steps += count
         self.samples += count * samples
         self.samples_per_step = samples

@@ -25,7 +25,6 @@ from scalewise.train.execution.cudagraph import (
 from scalewise.train.execution.fast_loop import LeanSteps
 from scalewise.train.rank import gathered
 from scalewise.train.recording import CellRecorder
-from scalewise.train.torch_internals import bucket_bytes
 
 NOT_SEEN_INSIDE = (
     "a replayed step is one launch, so the moments inside it are not seen: forward, backward, "
@@ -224,10 +223,9 @@ class ReplayedSteps(LeanSteps):
 
     def _count_gradients(self) -> None:
         """Bytes and buckets that DDP reduces: no hook of ours listens inside a graph."""
-        model, steps = self.trainer.strategy.model, self._recorder.steps
-        buckets = bucket_bytes(model) if isinstance(model, DistributedDataParallel) else []
-        if buckets:
-            steps.traffic.bucket_bytes, steps.traffic.buckets = sum(buckets), len(buckets)
+        model = self.trainer.strategy.model
+        if isinstance(model, DistributedDataParallel):
+            self._recorder.steps.gradients.size(model)
 
     def _wait_for_device(self) -> None:
         self._ahead.append(self._device.marker())

@@ -16,9 +16,8 @@ from scalewise.config import DEFAULT_PROFILE, ProfileConfig
 from scalewise.records import WARMUP, CellFolder, CommunicationRecord, StepWriter
 from scalewise.train.recording.background import GiveWay
 from scalewise.train.recording.gradient_communication import (
-    BucketWatch,
-    GradientTraffic,
-    LastGradient,
+    GradientHook,
+    GradientWatch,
     hidden_reductions,
 )
 from scalewise.train.recording.step_clock import NvtxClock, StepClock
@@ -47,7 +46,7 @@ class StepTimer:
         self.samples = 0
         self.first_step = 0
         """Steps that an earlier try had done when this one went on from its checkpoint."""
-        self.traffic = GradientTraffic()
+        self.gradients = GradientWatch(functools.partial(self.mark, Mark.LAST_BUCKET))
         self.missing: dict[str, str] = {}
         self.steps_without_loss: int | None = None
         """Steps of this try that left no gradient; None where a step owes nobody a loss."""
@@ -59,9 +58,6 @@ class StepTimer:
         """Samples of the step before, or of each that was replayed last."""
         self.listens = True
         """Whether DDP's gradients are watched from the start; :meth:`listen` does it later."""
-        ready = functools.partial(self.mark, Mark.LAST_BUCKET)
-        self._buckets = BucketWatch(ready, self.traffic, profile.anatomy)
-        self._last_gradient: LastGradient | None = None
         self._clock: StepClock | None = None
         self._writer: StepWriter | None = None
         self._step_samples = 0
@@ -122,10 +118,14 @@ class StepTimer:
     def listen(self, trainer: pl.Trainer) -> None:
         """Watch DDP's gradient buckets, or say why that is not possible."""
         model = trainer.strategy.model
-        if isinstance(model, DistributedDataParallel):
-            self._last_gradient = self._buckets.watch(model, trainer.strategy)
-        else:
+        if not isinstance(model, DistributedDataParallel):
             self.missing.update(hidden_reductions(trainer))
+            return
+        hook: GradientHook | None = getattr(trainer.strategy, "gradient_hook", None)
+        if self.profile.anatomy:
+            self.gradients.watch(model, hook)
+        elif hook is not None:
+            model.register_comm_hook(hook.state, hook.hook)
 
     def mark(self, mark: Mark) -> None:
         """Take this moment of the step, where its phases are timed."""
@@ -136,8 +136,7 @@ class StepTimer:
     def after_backward(self) -> None:
         """The gradients of a batch are there."""
         self.mark(Mark.BACKWARD_END)
-        if self._last_gradient is not None:
-            self._last_gradient.after_backward()
+        self.gradients.after_backward()
 
     def end_batch(self, trainer: pl.Trainer, outputs: Any, batch: Any, batch_idx: int) -> None:
         """A batch is done, and with it a step unless more are accumulated."""
@@ -164,7 +163,7 @@ class StepTimer:
             self.steps_without_loss += 1
         self._step_has_loss = False
         if self.own_steps == self.warmup_steps:
-            self.traffic.begin()
+            self.gradients.begin()
 
     def on_next_of_batch(self) -> None:
         """The next step's data came with the batch before: nothing is fetched for it."""
@@ -174,7 +173,7 @@ class StepTimer:
     def on_replay(self) -> None:
         """A captured step is launched as a whole: its end is all that will be seen of it."""
         self.mark(Mark.REPLAY_BEGIN)
-        self.traffic.repeat()
+        self.gradients.repeat()
 
     def begin_replays(self) -> Replays:
         """All steps of the batch that has just come are launched in a row from here on."""
@@ -188,8 +187,8 @@ class StepTimer:
         untimed = min(count, max(0, self.warmup_steps - self.own_steps))
         self._clock.finish_replays(replays, self.steps, epoch, samples, untimed)
         if 0 <= self.warmup_steps - self.own_steps <= count:
-            self.traffic.begin()
-        self.traffic.repeat(count - untimed)
+            self.gradients.begin()
+        self.gradients.repeat(count - untimed)
         self.steps += count
         self.samples += count * samples
         self.samples_per_step = samples
@@ -234,7 +233,7 @@ class StepTimer:
         if own is not None:
             record: CommunicationRecord | None = own(timed_steps)
             return record
-        return self.traffic.record(timed_steps)
+        return self.gradients.record(timed_steps)
 
 
 def loss_of(outputs: Any) -> Tensor | None:

@@ -82,20 +82,6 @@ def test_model_source_layers_settings_and_devices_tell_fits_apart() -> None:
     assert len(set(ids)) == len(ids)
 
 
-def test_data_and_optimizer_are_described_by_what_determines_a_result() -> None:
-    module = Small()
-    described: Any = _Fit(module)
-    config = describe_fit(described, module, 5, ())
-    assert config["dataset"] == {
-        "name": "TensorDataset",
-        "class": "torch.utils.data.dataset.TensorDataset",
-        "samples": 8,
-        "workers": 0,
-    }
-    assert (config["optimizer"]["name"], config["optimizer"]["lr"]) == ("SGD", 0.1)
-    assert config["model"]["parameters"] == 6
-
-
 @pytest.fixture
 def tf32_is_on() -> Iterator[None]:
     before = torch.get_float32_matmul_precision()

@@ -133,7 +133,7 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("steps_per_batch", [1, 4, 5, 64])
+@pytest.mark.parametrize("steps_per_batch", [1, 5, 64])
 def test_the_weights_and_losses_are_those_of_single_steps(
     tmp_path: Path, steps_per_batch: int
 ) -> None:
@@ -172,7 +172,7 @@ def test_each_step_has_its_row_and_what_is_inside_a_replay_is_missing(tmp_path: 
     assert len(shard.indices) == len(set(shard.indices)) == STEPS_AN_EPOCH * BATCH
 
 
-@pytest.mark.parametrize("max_steps", [1, 3, 6, 12, 17])
+@pytest.mark.parametrize("max_steps", [1, 6, 17])
 def test_max_steps_ends_amid_a_batch(tmp_path: Path, max_steps: int) -> None:
     run = Run(tmp_path, HostCapture(), max_steps=max_steps)
     assert run.trainer.global_step == run.summary.steps_completed == max_steps
@@ -205,10 +205,6 @@ def adafactor(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.Adafactor(parameters, lr=1e-2)
 
 
-def sgd(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=1e-2, momentum=0.9)
-
-
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -231,8 +227,3 @@ def test_what_cannot_be_captured_runs_eagerly_and_says_why(
     rows = read_steps(run.folder.steps_path(0), 0).rows
     assert not np.isnan(rows["host_forward_ms"]).any()
     assert (rows["host_data_wait_ms"] >= 0).all()
-
-
-def test_sgd_without_a_schedule_is_captured(tmp_path: Path) -> None:
-    run = Run(tmp_path, HostCapture(), optimizer=sgd, max_steps=6)
-    assert run.steps is not None and run.steps.captured is not None

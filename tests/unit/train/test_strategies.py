@@ -12,10 +12,8 @@ from scalewise.config import (
     KINDS,
     ConfigError,
     conf_dir,
-    strategy_config,
     whole_samples,
 )
-from scalewise.records import DataError
 from scalewise.train.data import GlobalBatchSampler
 from scalewise.train.recording import BatchSizes, DataShare
 from scalewise.train.strategies import BUILDERS, build
@@ -40,11 +38,6 @@ def test_every_kind_but_auto_has_a_builder() -> None:
     assert set(BUILDERS) == set(KINDS) - {"auto"}
     with pytest.raises(ValueError, match=r"strategy: found auto in a single cell; allowed: single"):
         build(composed_cell("strategy=auto").strategy, cast(Any, None))
-
-
-def test_an_unknown_kind_lists_those_there_are() -> None:
-    with pytest.raises(DataError, match=r"strategy\.kind: found None; allowed: single \| ddp"):
-        strategy_config({"name": "mine"})
 
 
 def test_shares_that_do_not_fit_the_host_are_refused_there() -> None:

@@ -8,6 +8,7 @@ between two epochs; the next step's end is as good.
 
 from __future__ import annotations
 
+import itertools
 import random
 import shutil
 import time
@@ -36,7 +37,7 @@ from omegaconf.base import ContainerMetadata, Metadata
 from scalewise.config import CLOSE_IT, CheckpointConfig, ConfigError, untrusted_checkpoint
 from scalewise.records import CellFolder, Checkpoint, last_checkpoint, part_path, seal, untrusted
 from scalewise.train.rank import RankContext, gathered
-from scalewise.train.recording import CellRecorder
+from scalewise.train.recording import BatchesInPlace, CellRecorder
 
 _PACE_STEPS = 10
 """Steps from which the pace is told, before the first checkpoint by time."""
@@ -110,8 +111,7 @@ class Restarts:
         def skipping(loader: object) -> object:
             processed = process(loader)
             if trainer.training and waiting and hasattr(processed, "batch_sampler"):
-                skipper = SkippingBatches(processed.batch_sampler, waiting.pop())
-                object.__setattr__(processed, "batch_sampler", skipper)
+                SkippingBatches(processed.batch_sampler, waiting.pop()).put_into(processed)
             return processed
 
         strategy.process_dataloader = skipping
@@ -178,24 +178,16 @@ class Restarts:
             )
 
 
-class SkippingBatches:
-    """A batch sampler whose first epoch begins after ``count`` batches."""
+class SkippingBatches(BatchesInPlace):
+    """Its first epoch begins after ``count`` batches."""
 
     def __init__(self, inner: Any, count: int) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.count = count
-
-    def __len__(self) -> int:
-        return len(self.inner)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
 
     def __iter__(self) -> Iterator[Any]:
         skip, self.count = self.count, 0
-        for number, batch in enumerate(self.inner):
-            if number >= skip:
-                yield batch
+        yield from itertools.islice(self.inner, skip, None)
 
 
 def _random_states() -> dict[str, Any]:

@@ -61,8 +61,6 @@ class FitRecords:
         self._planned: PlannedCell | None = None
         self._beats: BackgroundDrain | None = None
         self._tenant: Tenant | None = None
-        self._unknown: tuple[str, ...] = ()
-        """Why it is not known who shares the host, where that is so."""
 
     def begin(self, devices: Sequence[DeviceInfo]) -> None:
         """Plan the run, and give a sign of life every second from now on.
@@ -73,10 +71,7 @@ class FitRecords:
         planned = PlannedCell(name, name, name, (), 0, len(devices))
         self._put_into_plan(lambda _: planned)
         self._folder.save_running(RunningAttempt(1, self._started_at, tuple(devices)))
-        try:
-            self._tenant = Tenant(str(self._sweep.path), name)
-        except OSError as error:  # no reason to end a fit
-            self._unknown = (f"not known: {error.strerror}",)
+        self._tenant = Tenant(str(self._sweep.path), name)
         self._beats = BackgroundDrain([lambda *_: self._beat()], _BEAT_S)
 
     def _beat(self) -> None:
@@ -89,8 +84,7 @@ class FitRecords:
 
         Processes of others on its GPUs are in the device series.
         """
-        if self._tenant is None:
-            return self._unknown
+        assert self._tenant is not None
         self._tenant.look()
         return self._tenant.neighbours
 

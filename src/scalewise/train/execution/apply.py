@@ -80,20 +80,24 @@ class Execution:
 
     @contextlib.contextmanager
     def stream(self) -> Iterator[None]:
-        """Train in here: a capture needs a stream other than the default one."""
-        with _no_long_pauses(), self._stream():
-            yield
+        """Train in here: a capture needs a stream other than the default one.
 
-    @contextlib.contextmanager
-    def _stream(self) -> Iterator[None]:
-        if self._config.kind != "cudagraph" or self._rank.device.kind != "cuda":
-            yield
-            return
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with on_stream(stream):
-            yield
-        torch.cuda.current_stream().wait_stream(stream)
+        Python's garbage collector would walk through all that was imported and built, which takes
+        20 to 250 ms and comes at any step; what training itself leaves is still collected.
+        """
+        stream: torch.cuda.Stream | None = None
+        if self._config.kind == "cudagraph" and self._rank.device.kind == "cuda":
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+        gc.collect()
+        gc.freeze()
+        try:
+            with contextlib.nullcontext() if stream is None else on_stream(stream):
+                yield
+            if stream is not None:
+                torch.cuda.current_stream().wait_stream(stream)
+        finally:
+            gc.unfreeze()
 
     def record(self) -> ExecutionRecord:
         """How the steps were really executed; asked when training is over."""
@@ -140,18 +144,3 @@ class Execution:
             if part._forward_hooks or part._forward_pre_hooks or part._backward_hooks:
                 return f"{name or 'the module'} has hooks, which run in Python"
         return None
-
-
-@contextlib.contextmanager
-def _no_long_pauses() -> Iterator[None]:
-    """Keep Python's garbage collector from walking through all that was imported and built.
-
-    Such a walk takes 20 to 250 ms and comes at any step; what training itself leaves is still
-    collected.
-    """
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()

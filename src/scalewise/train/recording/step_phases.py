@@ -246,6 +246,12 @@ class Replays:
     def end(self) -> torch.cuda.Event | None:
         return self.ends[-1] if self.ends else None
 
+    def device_steps_ms(self) -> list[float]:
+        """How long each took on the device, from completed events."""
+        assert self.first.start_event is not None
+        edges = [self.first.start_event, *self.ends]
+        return [begin.elapsed_time(end) for begin, end in itertools.pairwise(edges)]
+
     def spent_events(self) -> list[torch.cuda.Event]:
         """As :meth:`MarkedStep.spent_events`."""
         return [*self.first.spent_events(), *self.ends[:-1]]
@@ -299,10 +305,7 @@ def replay_rows(
     rows["start_ns"] = [moment for edges in edges_ns for moment in edges[:-1]]
     rows["host_step_ms"] = np.concatenate([np.diff(edges) for edges in edges_ns]) / 1e6
     if on_device:
-        edges = [(replays.first.start_event, *replays.ends) for replays in replayed]
-        rows["device_step_ms"] = [
-            begin.elapsed_time(end) for line in edges for begin, end in itertools.pairwise(line)
-        ]
+        rows["device_step_ms"] = [ms for replays in replayed for ms in replays.device_steps_ms()]
     for line in ("host", "device") if on_device else ("host",):
         for phase in _UNDIVIDED:
             rows[f"{line}_{phase}_ms"][within > 0] = 0.0

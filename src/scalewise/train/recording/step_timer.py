@@ -62,7 +62,8 @@ class StepTimer:
         self._writer: StepWriter | None = None
         self._step_samples = 0
         self._step_has_loss = False
-        self._inside_step = False
+        self.inside_step = False
+        """Whether batches were fed for whose gradients no optimizer step was taken yet."""
 
     @property
     def rows(self) -> int:
@@ -82,11 +83,6 @@ class StepTimer:
         """Begin the next step now: the time since the last one belongs to none."""
         if self._clock is not None:
             self._clock.begin()
-
-    @property
-    def inside_step(self) -> bool:
-        """Whether batches were fed for whose gradients no optimizer step was taken yet."""
-        return self._inside_step
 
     def drain(self, wait: bool, give_way: GiveWay | None = None) -> None:
         """Write the steps that are ready. Called from the recording thread."""
@@ -148,8 +144,8 @@ class StepTimer:
         self._step_samples += self.batch_samples
         self._step_has_loss |= loss_of(outputs) is not None
         accumulate = trainer.accumulate_grad_batches
-        self._inside_step = (batch_idx + 1) % accumulate != 0 and not trainer.is_last_batch
-        if self._inside_step:
+        self.inside_step = (batch_idx + 1) % accumulate != 0 and not trainer.is_last_batch
+        if self.inside_step:
             self._clock.continue_step()
             return
         excluded = self.own_steps < self.warmup_steps or self.profile.profiles
@@ -221,7 +217,7 @@ class StepTimer:
         """Scoring is no part of a training step: the next one begins now, or goes on."""
         if self._clock is None:
             return
-        if self._inside_step:
+        if self.inside_step:
             self._clock.resume_step()
         else:
             self._clock.begin()

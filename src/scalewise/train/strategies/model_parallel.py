@@ -211,8 +211,7 @@ class Replicas:
         rank, world_size = distributed.get_rank(), distributed.get_world_size()
         blocks = [[*range(b, b + size)] for b in range(0, world_size, size)]
         alike = [[*range(place, world_size, size)] for place in range(size)]
-        inside, _ = distributed.new_subgroups_by_enumeration(blocks)
-        across, _ = distributed.new_subgroups_by_enumeration(alike)
+        inside, across = _own_group(blocks), _group_of_these(alike)
         assert inside is not None and across is not None
         return cls(blocks[rank // size], rank % size, len(blocks), inside, across)
 
@@ -224,8 +223,7 @@ class Replicas:
         size = len(self.ranks)
         starts = range(0, size * self.count, size)
         members = [[start + place for place in places] for start in starts]
-        group, _ = distributed.new_subgroups_by_enumeration(members)
-        return group
+        return _own_group(members)
 
     def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Replace every gradient by its mean over the replicas, all of one format at once."""
@@ -274,6 +272,13 @@ def _squares(parameters: Sequence[nn.Parameter]) -> Tensor:
     if not gradients:
         return torch.zeros((), device=parameters[0].device if parameters else None)
     return torch.stack(norms_of_all(gradients)).square().sum()
+
+
+def _own_group(ranks: list[list[int]]) -> distributed.ProcessGroup | None:
+    """The one this rank is in; every rank makes every group, in one order, as torch requires."""
+    mine: distributed.ProcessGroup | None
+    mine, _ = distributed.new_subgroups_by_enumeration(ranks)  # type: ignore[no-untyped-call]
+    return mine
 
 
 class TensorSteps(LeanSteps):

@@ -211,7 +211,7 @@ class Replicas:
         rank, world_size = distributed.get_rank(), distributed.get_world_size()
         blocks = [[*range(b, b + size)] for b in range(0, world_size, size)]
         alike = [[*range(place, world_size, size)] for place in range(size)]
-        inside, across = _own_group(blocks), _group_of_these(alike)
+        inside, across = _own_group(blocks), _own_group(alike)
         assert inside is not None and across is not None
         return cls(blocks[rank // size], rank % size, len(blocks), inside, across)
 

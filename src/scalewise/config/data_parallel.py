@@ -35,9 +35,6 @@ class StrategyConfig:
     FEWEST_DEVICES: ClassVar[int] = 2
     ONE_MODEL: ClassVar[bool] = True
     """False where the ranks train models of their own: a throughput ceiling, no training job."""
-    LEAN_STEPS: ClassVar[bool] = True
-    """Whether a step is forward, ``loss.backward()`` and ``optimizer.step()`` and nothing more,
-    so that ``train.execution`` may leave Lightning's layers out."""
     UNEVEN: ClassVar[bool] = False
     """Whether the parts of a batch may differ in size."""
     SCORES_TOGETHER: ClassVar[bool] = False

@@ -23,7 +23,6 @@ from scalewise.records import (
     DataError,
     SweepFolder,
     build,
-    is_done,
     load_batch_search,
 )
 from scalewise.supervisor import CellFailed, Outcome

@@ -11,7 +11,6 @@ import hashlib
 import inspect
 import json
 import math
-import re
 import sys
 import time
 import traceback
@@ -44,8 +43,6 @@ from scalewise.train.recording import BackgroundDrain
 
 _BEAT_S = 1.0
 _LAST_LINES = 20
-_PEER_IS_GONE = re.compile(r"Connection (reset|closed) by peer|remote process exited")
-"""How gloo and NCCL say it; a rank that raised would have recorded it before its sockets closed."""
 
 
 class FitRecords:
@@ -206,10 +203,7 @@ def _judge(error: BaseException) -> tuple[Literal["failed", "interrupted"], Caus
     if isinstance(error, SystemExit):
         status = 0 if error.code is None else error.code
         return "failed", "exit", f"the script left with exit status {status} amid the fit"
-    line = failure_line(error)
-    if _PEER_IS_GONE.search(line):
-        line = f"another rank is gone and left no reason (SIGKILL, os._exit): {line}"
-    return "failed", failure_kind(error), line
+    return "failed", failure_kind(error), failure_line(error)
 
 
 _STRATEGIES: Mapping[type, str] = {

@@ -11,7 +11,7 @@ import torch
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 from faults import FaultConfig
-from faults.plant import SkewedBatchSampler, planted
+from faults.plant import planted, skewed
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
@@ -20,6 +20,7 @@ from scalewise.records import DataError, DeviceInfo, build
 from scalewise.train import RankContext
 from scalewise.train.data import GlobalBatchSampler, make_loader
 from scalewise.train.execution import ExperimentModule
+from scalewise.train.recording import BatchSizes
 
 
 def rank(number: int, world: int = 2) -> RankContext:
@@ -37,20 +38,20 @@ def module() -> ExperimentModule:
 
 def loader(number: int, world: int = 2) -> Any:
     data = TensorDataset(torch.arange(100.0))
-    sampler = GlobalBatchSampler(100, 8, number, world, 0)
+    sampler = GlobalBatchSampler(100, BatchSizes.equal(8, world), number, 0)
     return make_loader(data, sampler, LoaderConfig(), "cpu")
 
 
 @pytest.mark.parametrize("excess", [0.1, 0.5, 5.0])
 def test_skewed_shards_are_disjoint_and_complete(excess: float) -> None:
-    fair = [GlobalBatchSampler(100, 8, r, 3, seed=1) for r in range(3)]
-    skewed = [list(SkewedBatchSampler(f, heavy=1, excess=excess)) for f in fair]
+    fair = [GlobalBatchSampler(100, BatchSizes.equal(8, 3), r, seed=1) for r in range(3)]
+    uneven = [list(skewed(f, heavy=1, excess=excess)) for f in fair]
     even = [list(f) for f in fair]
     for step in range(4):
-        mine = [i for r in range(3) for i in skewed[r][step]]
+        mine = [i for r in range(3) for i in uneven[r][step]]
         assert sorted(mine) == sorted(i for r in range(3) for i in even[r][step])
-        assert len(skewed[1][step]) == min(22, round(8 * (1 + excess)))
-        assert min(len(skewed[r][step]) for r in range(3)) >= 1
+        assert len(uneven[1][step]) == min(22, round(8 * (1 + excess)))
+        assert min(len(uneven[r][step]) for r in range(3)) >= 1
 
 
 def test_without_a_sampler_every_rank_draws_the_same() -> None:

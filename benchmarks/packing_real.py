@@ -22,8 +22,7 @@ from hydra import compose, initialize_config_dir
 from scalewise.config import conf_dir, resolve
 from scalewise.gpu import discover
 from scalewise.records import SweepFolder
-from scalewise.sweep import Cell, make_display
-from scalewise.sweep.local_engine import LocalEngine
+from scalewise.sweep import Cell, local_engine, make_display
 from scalewise.sweep.plan import plan, request
 
 TARGET = 1.10
@@ -67,8 +66,8 @@ def lower_bound(ran: list[Ran], devices: int) -> float:
 def measure(folder: Path, todo: list[Cell]) -> list[Ran]:
     """Run the first repeats to learn what cells take, then the others, packed."""
     known = [cell for cell in todo if cell.planned.repeat == 0]
-    LocalEngine(folder, "packed", make_display()).run(known)
-    report = LocalEngine(folder, "packed", make_display()).run(todo)
+    local_engine(folder, "packed", make_display()).run(known)
+    report = local_engine(folder, "packed", make_display()).run(todo)
     failed = [o.message for o in report.outcomes.values() if o.state != "done"]
     if failed:
         raise SystemExit(f"a cell was not done: {failed[0]}")

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import signal
-import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,8 +14,8 @@ from scalewise.config import CellConfig, ConfigError, build_cell
 from scalewise.gpu import Host, HostMismatch, Lease, Leases, discover
 from scalewise.host import free_port, plural
 from scalewise.records import Attempt, CellFolder, PlannedCell
-from scalewise.supervisor import Job, Nodes, Origin, Outcome, announce, meet, supervisor_command
-from scalewise.sweep import attempt_until_now, settings_of
+from scalewise.supervisor import Job, Nodes, Origin, Outcome, announce, meet
+from scalewise.sweep import HeldSupervisor, attempt_until_now, job_of, spawn_supervisor
 
 _LEASE_S = 60.0
 """How long a device may stay locked by an earlier job that is just ending."""
@@ -142,20 +138,9 @@ def train_here(
     cell = build_cell(folder.load_config())
     host = granted(cell, order.wanted)
     with leased(host, order.wanted.devices_per_node, go_on) as lease:
-        job = Job(
-            folder=order.folder,
-            cell=order.cell,
-            settings=settings_of(cell, order.wanted.width),
-            slots=lease.slots,
-            cwd=order.origin.cwd,
-            python_path=order.origin.python_path,
-            command=order.origin.command,
-            driver=host.driver,
-            topology=host.topology,
-            co_tenants=order.co_tenants,
-            nodes=_meet_others(folder, order, go_on),
-            samples_devices=True,
-        )
+        job = job_of(cell, folder, order.cell, order.wanted.width, host, lease.slots, order.origin)
+        nodes = _meet_others(folder, order, go_on)
+        job = replace(job, co_tenants=order.co_tenants, nodes=nodes, samples_devices=True)
         return supervise(job, lease.descriptors)
 
 
@@ -215,62 +200,11 @@ def _meet_others(folder: CellFolder, order: Order, go_on: Callable[[], bool]) ->
     return announce(folder, order.key, count, order.address, free_port("0.0.0.0"))
 
 
-class HeldSupervisor:
-    """A supervisor as a child of this process, which holds its liveness pipe.
-
-    The supervisor ends its cell when that closes: by :meth:`stop`, or because this process is gone.
-
-    Args:
-        job: what it supervises.
-        locks: descriptors that it and its ranks inherit.
-        options: of ``subprocess.Popen``.
-    """
-
-    def __init__(self, job: Job, locks: tuple[int, ...], **options: Any) -> None:
-        number = job.nodes.index if job.nodes is not None and job.nodes.index > 0 else ""
-        self._errors = Path(job.folder) / f"supervisor{number}.err"
-        self._lock = threading.Lock()
-        with self._errors.open("wb") as stderr:
-            self.process: subprocess.Popen[bytes] = subprocess.Popen(
-                supervisor_command(locks),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                pass_fds=locks,
-                **options,
-            )
-        self.tell(job.to_line())
-
-    def tell(self, line: bytes) -> None:
-        """Write a line to its standard input, unless it has ended or was told to."""
-        assert self.process.stdin is not None
-        with self._lock, contextlib.suppress(BrokenPipeError, ValueError):
-            self.process.stdin.write(line)
-            self.process.stdin.flush()
-
-    def stop(self) -> None:
-        """Have it end and record its part."""
-        assert self.process.stdin is not None
-        with self._lock, contextlib.suppress(BrokenPipeError):
-            self.process.stdin.close()
-
-    def outcome(self) -> Outcome:
-        """Wait for its answer. Where it died without one, nothing ``is_recorded``."""
-        assert self.process.stdout is not None
-        answer = self.process.stdout.read()
-        status = self.process.wait()
-        self.process.stdout.close()
-        self.stop()
-        if answer.endswith(b"\n"):
-            return Outcome.from_line(answer)
-        how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"exited {status}"
-        message = f"the supervisor {how}; see {self._errors.name}"
-        return Outcome("failed", message, cause="supervisor", is_recorded=False)
-
-
-def result_of(folder: CellFolder) -> tuple[Outcome, float]:
-    """How a cell that is done ended, and the seconds it took."""
-    return Outcome("done"), folder.load_result().took_s
+def start_supervisor(job: Job, locks: tuple[int, ...], **options: Any) -> HeldSupervisor:
+    """Start the supervisor of a job; its locks and options are those of ``spawn_supervisor``."""
+    number = job.nodes.index if job.nodes is not None and job.nodes.index > 0 else ""
+    errors = Path(job.folder) / f"supervisor{number}.err"
+    return HeldSupervisor(job, spawn_supervisor(errors, locks, **options), errors)
 
 
 def attempt_since(folder: CellFolder, first: int) -> Attempt | None:

@@ -8,17 +8,18 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalewise.cluster.hosts import Demand, HeldSupervisor, Order, record, train_here
+from scalewise.cluster.hosts import Demand, Order, record, start_supervisor, train_here
 from scalewise.config import ConfigError, in_one_line
 from scalewise.gpu import HostMismatch
 from scalewise.host import usable_cores
 from scalewise.records import CellFolder, RecordError
 from scalewise.supervisor import Job, NodesApart, Outcome
-from scalewise.sweep import Display
+from scalewise.sweep import HeldSupervisor
 
 if TYPE_CHECKING:
     from ray.util.placement_group import PlacementGroup
@@ -90,7 +91,7 @@ class HostActor:
     def _supervise(self, job: Job, locks: tuple[int, ...], order: Order) -> Outcome:
         path = os.pathsep.join((*order.origin.python_path, *(p for p in sys.path if p)))
         kept = {k: v for k, v in os.environ.items() if not k.startswith(_NOT_INHERITED)}
-        self._supervisor = HeldSupervisor(
+        self._supervisor = start_supervisor(
             job, locks, env={**kept, "PYTHONPATH": path}, start_new_session=True
         )
         # Told before there was a supervisor; it forgets what it hears twice.
@@ -154,7 +155,7 @@ class Reservation:
 class RayCluster:
     """A connection to a cluster, for as long as the sweep lasts."""
 
-    def __init__(self, address: str, display: Display) -> None:
+    def __init__(self, address: str, note: Callable[[str], None]) -> None:
         require_ray()
         # Ray reports usage to its makers unless told not to; a sweep has not been asked.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -169,7 +170,7 @@ class RayCluster:
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
         try:
             if address == "local" or not self._connected(address, quiet):
-                display.note("ray: started on this host alone, until the sweep ends")
+                note("ray: started on this host alone, until the sweep ends")
                 cores = len(usable_cores())
                 ray.init(
                     address="local", num_cpus=cores, include_dashboard=False,

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
+from scalewise.cluster.ray_engine import HostLink, Lost, RayConfig, RayEngine
+from scalewise.cluster.slurm_engine import SlurmEngine
 
 from scalewise.cluster import ray_engine, slurm_engine
 from scalewise.cluster.hosts import Demand, Order
-from scalewise.cluster.ray_engine import HostLink, Lost, RayConfig, RayEngine
 from scalewise.cluster.slurm import JobState, SlurmConfig
-from scalewise.cluster.slurm_engine import SlurmEngine
 from scalewise.config import conf_dir, resolve
 from scalewise.records import Attempt, CellFolder
 from scalewise.supervisor import Outcome

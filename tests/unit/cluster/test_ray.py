@@ -14,11 +14,11 @@ from typing import Any, cast
 
 import pytest
 from hydra import compose, initialize_config_dir
+from scalewise.cluster.ray_engine import HostLink, Lost, RayEngine, RemoteCell, ray_config
 
 from scalewise.cluster import ray_engine
 from scalewise.cluster.hosts import Demand, Order, granted, leased
 from scalewise.cluster.ray_cluster import HostActor, Node, RayCluster, require_ray
-from scalewise.cluster.ray_engine import HostLink, Lost, RayEngine, RemoteCell, ray_config
 from scalewise.config import ConfigError, HardwareConfig, conf_dir, resolve
 from scalewise.gpu import HostMismatch
 from scalewise.records import Attempt, CellFolder, PlannedCell

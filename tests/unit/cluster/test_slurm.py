@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from scalewise.cluster.slurm_engine import Sent, Submission
 
 from scalewise.cluster import slurm_job
 from scalewise.cluster.hosts import Demand, Order, demand, granted
@@ -22,7 +23,6 @@ from scalewise.cluster.slurm import (
     slurm_config,
     states,
 )
-from scalewise.cluster.slurm_engine import Sent, Submission
 from scalewise.cluster.slurm_job import CellJob, refuse_other_tasks
 from scalewise.config import (
     CellConfig,

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from scalewise.cluster.slurm_engine import Sent, Submission, interrupt
 
 from scalewise.cluster import slurm_engine
 from scalewise.cluster.hosts import Demand
 from scalewise.cluster.slurm import JobState, QueueUnreachable
-from scalewise.cluster.slurm_engine import Sent, Submission, interrupt
 from scalewise.records import CellFolder
 
 

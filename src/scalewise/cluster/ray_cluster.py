@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalewise.cluster.hosts import Demand, Order, record, start_supervisor, train_here
@@ -32,9 +31,6 @@ _NOT_INHERITED = ("RAY_", "OMP_NUM_THREADS", "PYTHONBREAKPOINT")
 """What Ray sets for its workers and a cell is not to see."""
 _CALLS_AT_ONCE = 4
 """Of an actor: one runs the cell, the others talk to it."""
-_SEEING_S = 60.0
-"""How long a node may take to say whether it sees the sweep's folder."""
-NEEDS_SHARED_FOLDER = "allowed: a hydra.sweep.dir on a file system that all hosts share"
 
 
 class HostActor:
@@ -69,8 +65,8 @@ class HostActor:
             record(CellFolder(order.folder), str(mismatch))
             return Outcome("failed", str(mismatch))
         except RecordError as error:
-            message = f"this host does not see the cell's folder ({error}); {NEEDS_SHARED_FOLDER}"
-            return Outcome("failed", message)
+            why = "allowed: a hydra.sweep.dir on a file system that all hosts share"
+            return Outcome("failed", f"this host does not see the cell's folder ({error}); {why}")
         finally:
             self._stopped = True
 
@@ -207,27 +203,6 @@ class RayCluster:
             if node["Alive"]
         ]
 
-    def nodes_without(self, path: Path) -> list[Node]:
-        """Nodes on which a file is not what it is here; who cannot be asked counts as having it."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        nodes = self.nodes()
-        if len(nodes) < 2:
-            return []  # this host alone, or one that says so when it gets its first cell
-        read = self._ray.remote(read_or_none)
-        asked = []
-        for node in nodes:
-            there = NodeAffinitySchedulingStrategy(node.node_id, soft=False)
-            asked.append(read.options(num_cpus=0, scheduling_strategy=there).remote(str(path)))
-        here, found = path.read_bytes(), []
-        for node, reference in zip(nodes, asked, strict=True):
-            try:
-                if self.get(reference, _SEEING_S) != here:
-                    found.append(node)
-            except self.errors:
-                continue  # it is being lost, or has no room for another process
-        return found
-
     def reserve(self, wanted: Demand, whole_nodes: bool) -> Reservation:
         """Ask for a bundle a node. ``whole_nodes`` leaves no room on them for anyone else."""
         from ray.util import placement_group
@@ -266,11 +241,3 @@ class RayCluster:
 
     def end(self, actor: Any) -> None:
         self._ray.kill(actor)
-
-
-def read_or_none(path: str) -> bytes | None:
-    """The content of a file; None where it cannot be read."""
-    try:
-        return Path(path).read_bytes()
-    except OSError:
-        return None

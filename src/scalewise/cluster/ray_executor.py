@@ -18,7 +18,6 @@ from pydantic import NonNegativeFloat, PositiveInt
 
 from scalewise.cluster.hosts import Demand, Order, attempt_since, demand, per_device
 from scalewise.cluster.ray_cluster import (
-    NEEDS_SHARED_FOLDER,
     SILENCE_S,
     Node,
     RayCluster,
@@ -269,14 +268,7 @@ class RayExecutor(Executor[RayCell]):
     def open(
         self, folder: SweepFolder, locks: tuple[int, ...], note: Callable[[str], None]
     ) -> None:
-        """As :meth:`Executor.open`. Raises :class:`ConfigError` where a node lacks the folder."""
         self._cluster = RayCluster(self._config.address, note)
-        blind = self.cluster.nodes_without(folder.lock_path)
-        if blind:
-            raise ConfigError(
-                f"hydra.sweep.dir: found {folder.path}, which Ray's nodes "
-                f"{', '.join(node.address for node in blind)} do not see; {NEEDS_SHARED_FOLDER}"
-            )
 
     def close(self) -> None:
         if self._cluster is not None:

@@ -7,7 +7,6 @@ processes.
 
 from __future__ import annotations
 
-import errno
 import signal
 import time
 from collections.abc import Iterable, Sequence
@@ -19,7 +18,7 @@ from typing import Any
 from scalewise.config import ConfigError
 from scalewise.gpu import HostMismatch
 from scalewise.host import FileLock, become_subreaper
-from scalewise.records import RecordError, SweepFolder
+from scalewise.records import SweepFolder
 from scalewise.supervisor import Outcome, Retries
 from scalewise.sweep.auto import (
     Stages,
@@ -144,11 +143,8 @@ class Engine:
             self._repeat_until_decided()
             if mirror is not None:
                 mirror.finish()
-            self._check_folder()
-        except BaseException as error:
+        except BaseException:
             self._break_off(mirror)
-            if isinstance(error, (OSError, RecordError)):
-                self._check_folder()
             raise
 
     def _begin(self, cells: Sequence[Cell]) -> Sequence[Cell]:
@@ -412,24 +408,12 @@ class Engine:
         self._count(cell, outcome, None)
 
     def _record_failure(self, cell: Cell, outcome: Outcome, seconds: float | None) -> Outcome:
-        """Write down what ended a cell, now that its ranks are gone; as it is where that fails.
-
-        The disk may have room by then, and a cell's folder that was deleted is made anew. Raises
-        FileNotFoundError where the sweep's own is gone.
-        """
-        self._check_folder()
+        """Write down what ended a cell, now that its ranks are gone; as it is on a full disk."""
         folder = self.folder.cell(cell.planned.name)
         began_at = time.time() - (seconds or 0.0)
         attempt = attempt_until_now(folder, "failed", "supervisor", outcome.message, (), began_at)
         try:
-            folder.save_config(cell.request.plain)
             folder.save_attempt(attempt)
         except OSError:
             return outcome  # the last lines of the command say what no record does
         return replace(outcome, is_recorded=True)
-
-    def _check_folder(self) -> None:
-        """Raises FileNotFoundError where the sweep's folder, which held its lock, is gone."""
-        if not self.folder.lock_path.exists():
-            what = "the sweep's folder is gone: deleted or moved while the sweep ran"
-            raise FileNotFoundError(errno.ENOENT, what, str(self.folder.path))

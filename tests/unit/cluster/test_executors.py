@@ -74,9 +74,6 @@ class Rooms:
     def _free(self) -> None:
         self.taken -= 1
 
-    def nodes_without(self, path: Path) -> list[Any]:
-        return []
-
     def close(self) -> None:
         assert self.taken == 0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import io
 import os
 import subprocess
 import sys
@@ -15,7 +14,6 @@ from typing import Any, cast
 import pytest
 
 from fakes.requests import asked as request_of
-from scalewise.cluster import ray_executor
 from scalewise.cluster.hosts import Demand, Order, granted, leased
 from scalewise.cluster.ray_cluster import HostActor, Node, RayCluster, require_ray
 from scalewise.cluster.ray_executor import HostLink, Lost, RayCell, RayExecutor, ray_config
@@ -23,7 +21,7 @@ from scalewise.config import ConfigError, HardwareConfig
 from scalewise.gpu import HostMismatch
 from scalewise.records import Attempt, CellFolder, PlannedCell
 from scalewise.supervisor import Origin, Outcome
-from scalewise.sweep import Cell, Engine, make_display
+from scalewise.sweep import Cell
 from scalewise.sweep.plan import plan
 
 PLANNED = PlannedCell("0" * 12, "1" * 12, "net-data-single-r0", ("a=1",), 0, 1)
@@ -151,29 +149,13 @@ def test_a_cell_has_ended_when_all_of_its_hosts_have_answered(tmp_path: Path) ->
     assert remote(folder, Host("a", Outcome("done"))).ended
 
 
-class Cluster:
-    """Nodes, without Ray behind them."""
-
-    def __init__(self, *nodes: Node, blind: int = 0) -> None:
-        self._nodes, self._blind = list(nodes), blind
-
-    def nodes(self) -> list[Node]:
-        return self._nodes
-
-    def nodes_without(self, path: Path) -> list[Node]:
-        assert path.exists(), "there is something to be seen"
-        return self._nodes[: self._blind]
-
-    def close(self) -> None: ...
-
-
 NODES = (Node("a", "10.0.0.1", 32, 8), Node("b", "10.0.0.2", 32, 8))
 
 
 @pytest.fixture
 def on_ray() -> RayExecutor:
     executor = RayExecutor(ray_config({"cpus_per_device": 4}))
-    executor._cluster = cast(RayCluster, Cluster(*NODES))
+    executor._cluster = cast(RayCluster, SimpleNamespace(nodes=lambda: NODES))
     return executor
 
 
@@ -195,16 +177,6 @@ def test_what_no_node_of_the_cluster_holds_is_refused(on_ray: RayExecutor) -> No
     assert "of 2 nodes of the Ray cluster 2 hold that (the largest: 8 GPUs and 32 CPUs)" in str(
         caught.value
     )
-
-
-def test_a_folder_that_a_node_does_not_see_is_refused_before_anything_starts(
-    on_ray: RayExecutor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(ray_executor, "RayCluster", lambda *_: Cluster(*NODES, blind=1))
-    engine = Engine(tmp_path, on_ray, make_display(io.StringIO()))
-    with pytest.raises(ConfigError, match=r"hydra\.sweep\.dir: .*nodes 10\.0\.0\.1 do not see"):
-        engine.run([asked("hardware=h200", "tracking=none")])
-    assert not engine.folder.plan_path.exists()
 
 
 class Actor:

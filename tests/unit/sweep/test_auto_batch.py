@@ -30,7 +30,7 @@ from scalewise.records import (
 from scalewise.supervisor import Outcome
 from scalewise.sweep import Cell, Engine, attempt_until_now
 from scalewise.sweep.auto import describe_later, is_search, left_open, search_for
-from scalewise.sweep.display import LineDisplay
+from scalewise.sweep.display import Display
 from scalewise.sweep.launcher import plan_in, select_in
 from scalewise.sweep.plan import Request
 
@@ -54,7 +54,7 @@ class Pretended(Engine):
         self.fails = fails
         executor = PlayedExecutor(self.play)
         self.ran = executor.started
-        super().__init__(folder, executor, LineDisplay(Console(quiet=True)))
+        super().__init__(folder, executor, Display(Console(quiet=True)))
         self._stages._note = self.said.append
 
     def play(self, cell: Cell, folder: CellFolder) -> Outcome:

@@ -19,7 +19,7 @@ from scalewise.gpu import Host, Lease, Occupancy
 from scalewise.records import CellFolder, DeviceInfo
 from scalewise.supervisor import Outcome
 from scalewise.sweep import HeldSupervisor, Turn, local_engine
-from scalewise.sweep.display import LineDisplay
+from scalewise.sweep.display import Display
 from scalewise.sweep.plan import Request, plan
 from scalewise.sweep.schedule import LocalDemand, Queue, queues
 
@@ -72,7 +72,7 @@ def test_each_kind_of_gpu_has_its_own_task_at_the_same_time(
         [asked("hardware=h100", "strategy=ddp"), asked("hardware=a10g", "strategy=ddp")], 0
     )
     with (tmp_path / "said").open("w") as file:
-        display = LineDisplay(Console(file=file, width=200))
+        display = Display(Console(file=file, width=200))
         engine = local_engine(tmp_path / "sweep", "packed", display, Occupancy(read=dict))
         supervisors = TogetherOnly(tmp_path, count=2)
         monkeypatch.setattr(engine.executor, "supervisor", supervisors.start)

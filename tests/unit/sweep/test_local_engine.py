@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +14,6 @@ from rich.console import Console
 
 from fakes.requests import asked
 from scalewise.cli import hydra_main
-from scalewise.cli.exits import explain
 from scalewise.gpu import Host, Lease, Leases, Occupancy
 from scalewise.records import (
     Alert,
@@ -38,7 +35,7 @@ from scalewise.sweep import (
     Turn,
     local_engine,
 )
-from scalewise.sweep.display import LineDisplay
+from scalewise.sweep.display import Display
 from scalewise.sweep.plan import plan
 from scalewise.sweep.status import StatusReader
 from scalewise.sweep.status_view import estimate_line
@@ -56,8 +53,6 @@ class Supervisors:
     bad: str | None = None
     """The GPU that reports an XID while it is used."""
     started: list[tuple[str, tuple[str | None, ...]]] = field(default_factory=list)
-    meanwhile: Callable[[CellFolder], object] = lambda folder: None
-    """What happens while a cell runs."""
 
     def start(self, turn: Turn, folder: CellFolder, lease: Lease) -> HeldSupervisor:
         uuids = tuple(slot.uuid for slot in lease.slots)
@@ -76,7 +71,6 @@ class Supervisors:
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        self.meanwhile(folder)
         job: Any = SimpleNamespace(to_line=bytes)
         return HeldSupervisor(job, process, folder.path / "supervisor.err")
 
@@ -91,7 +85,7 @@ class Supervisors:
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
     monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
     monkeypatch.setattr("scalewise.gpu.leases.discover", lambda hardware: Host(GPUS, None, {}))
-    display = LineDisplay(Console(file=(tmp_path / "said").open("w"), width=200))
+    display = Display(Console(file=(tmp_path / "said").open("w"), width=200))
     return local_engine(tmp_path / "sweep", "exclusive", display, Occupancy(read=dict))
 
 
@@ -208,20 +202,6 @@ def test_a_process_that_vanishes_holds_a_cell_up_for_a_moment_only(
 UNRECORDED = Outcome("failed", "[Errno 28] No space left on device", is_recorded=False)
 
 
-def test_the_end_of_a_cell_whose_folder_was_deleted_is_recorded(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    supervisors = Supervisors(
-        [UNRECORDED], meanwhile=lambda folder: shutil.rmtree(folder.path)
-    )  # fmt: skip
-    report = run(engine, monkeypatch, supervisors)
-    (cell,) = report.cells
-    folder = engine.folder.cell(cell.planned.name)
-    assert [(a.outcome, a.message) for a in folder.attempts()] == [("failed", UNRECORDED.message)]
-    assert folder.load_config() == cell.request.plain
-    assert [o.is_recorded for o in report.outcomes.values()] == [True]
-
-
 def test_what_a_full_disk_takes_no_record_of_is_said_at_the_end(
     engine: Engine,
     monkeypatch: pytest.MonkeyPatch,
@@ -238,18 +218,6 @@ def test_what_a_full_disk_takes_no_record_of_is_said_at_the_end(
     assert (
         f"failed: {cell.planned.name}: {UNRECORDED.message} (of which nothing could be written)"
     ) in capsys.readouterr().err.splitlines()
-
-
-@pytest.mark.parametrize("answer", [UNRECORDED, DONE])
-def test_a_sweep_whose_folder_is_deleted_says_so(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, answer: Outcome
-) -> None:
-    deleted = Supervisors([answer, DONE], meanwhile=lambda _: shutil.rmtree(engine.folder.path))
-    with pytest.raises(FileNotFoundError, match=r"the sweep's folder is gone: .*/sweep'") as raised:
-        run(engine, monkeypatch, deleted)
-    assert explain(raised.value) == (
-        f"{engine.folder.path}: the sweep's folder is gone: deleted or moved while the sweep ran"
-    )
 
 
 def test_a_cell_that_has_ended_counts_although_nobody_can_be_told(

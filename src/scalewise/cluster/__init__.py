@@ -28,14 +28,16 @@ def launch_on_cluster(
 
 def engine_maker(cluster: str, options: Mapping[str, Any]) -> Callable[[Path], Engine]:
     """Imports one cluster's files alone. Raises :class:`ConfigError` for wrong options."""
+    from scalewise.cluster.hosts import launcher_config
+
     if cluster == "slurm":
-        from scalewise.cluster.slurm import slurm_config
+        from scalewise.cluster.slurm import SlurmConfig
         from scalewise.cluster.slurm_executor import PrintedSweep, SlurmExecutor
 
-        slurm = slurm_config(options)
+        slurm = launcher_config(SlurmConfig, options)
         kind = PrintedSweep if slurm.print_only else Engine
         return lambda folder: kind(folder, SlurmExecutor(slurm), make_display(folder=folder))
-    from scalewise.cluster.ray_executor import RayExecutor, ray_config
+    from scalewise.cluster.ray_executor import RayConfig, RayExecutor
 
-    ray = ray_config(options)
+    ray = launcher_config(RayConfig, options)
     return lambda folder: Engine(folder, RayExecutor(ray), make_display(folder=folder))

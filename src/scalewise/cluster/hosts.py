@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, TypeVar
+
+from pydantic import PositiveInt
 
 from scalewise.config import CellConfig, ConfigError, build_cell
 from scalewise.gpu import Host, HostMismatch, Lease, Leases, discover
 from scalewise.host import free_port, plural
-from scalewise.records import Attempt, CellFolder, PlannedCell
+from scalewise.records import Attempt, CellFolder, DataError, PlannedCell, build
 from scalewise.supervisor import Job, Nodes, Origin, Outcome, announce, meet
 from scalewise.sweep import HeldSupervisor, attempt_until_now, job_of, spawn_supervisor
 
@@ -22,20 +24,31 @@ _LEASE_S = 60.0
 _LOOK_S = 0.5
 
 
-class Capacity(Protocol):
-    """The keys of ``hydra.launcher`` that say what one host holds."""
+@dataclass(frozen=True)
+class ClusterConfig:
+    """The keys of ``hydra.launcher`` that SLURM and Ray have in common."""
 
-    @property
-    def gpus_per_device(self) -> int | Literal["auto"]:
-        """1, or 0 for hosts without GPUs; ``auto`` is 0 with a CPU profile and 1 with others."""
+    policy: Literal["exclusive", "packed"] = "exclusive"
+    """``exclusive``: each cell has its nodes to itself; ``packed``: cells share them."""
+    wrap: str | None = None
+    """Command around each rank's own: ``nsys profile -o {folder}/rank{rank}``."""
+    gpus_per_device: Literal[0, 1, "auto"] = "auto"
+    """1, or 0 for nodes without GPUs; ``auto`` is 0 with a CPU profile and 1 with any other."""
+    cpus_per_device: PositiveInt = 1
+    """CPU cores of one rank; on CPU nodes this is the device, unless the profile says otherwise."""
+    devices_per_node: PositiveInt | None = None
+    """What ``strategy.devices=auto`` means, and the widest cell that one node can run."""
 
-    @property
-    def cpus_per_device(self) -> int:
-        """CPU cores of one rank."""
 
-    @property
-    def devices_per_node(self) -> int | None:
-        """What ``strategy.devices=auto`` means, and the widest cell that one host can run."""
+T = TypeVar("T", bound=ClusterConfig)
+
+
+def launcher_config(kind: type[T], options: Mapping[str, Any]) -> T:
+    """The typed ``hydra.launcher``. Raises :class:`ConfigError`."""
+    try:
+        return build(kind, dict(options))
+    except (DataError, ValueError) as error:
+        raise ConfigError(f"hydra.launcher.{error}") from None
 
 
 @dataclass(frozen=True)
@@ -62,7 +75,7 @@ class Demand:
         return f"{self.width} {plural(self.width, kind)}{where}"
 
 
-def demand(cell: CellConfig, capacity: Capacity) -> Demand:
+def demand(cell: CellConfig, capacity: ClusterConfig) -> Demand:
     """Raises :class:`HostMismatch` where the cell's width or node count cannot be told."""
     width = cell.strategy.devices
     if width == "auto":
@@ -92,7 +105,7 @@ def demand(cell: CellConfig, capacity: Capacity) -> Demand:
     return Demand(width, nodes, width // nodes * gpus, cores)
 
 
-def per_device(cell: CellConfig, capacity: Capacity) -> tuple[int, int]:
+def per_device(cell: CellConfig, capacity: ClusterConfig) -> tuple[int, int]:
     """GPUs and CPU cores of one rank."""
     on_cpu = cell.hardware.kind == "cpu"
     gpus = capacity.gpus_per_device

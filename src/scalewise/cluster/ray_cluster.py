@@ -66,7 +66,8 @@ class HostActor:
             return Outcome("failed", str(mismatch))
         except RecordError as error:
             why = "allowed: a hydra.sweep.dir on a file system that all hosts share"
-            return Outcome("failed", f"this host does not see the cell's folder ({error}); {why}")
+            message = f"this host does not see the cell's folder ({error}); {why}"
+            return Outcome("failed", message, is_recorded=False)
         finally:
             self._stopped = True
 

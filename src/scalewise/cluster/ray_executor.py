@@ -12,20 +12,20 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import NonNegativeFloat, PositiveInt
+from pydantic import NonNegativeFloat
 
-from scalewise.cluster.hosts import Demand, Order, attempt_since, demand, per_device
+from scalewise.cluster.hosts import ClusterConfig, Demand, Order, attempt_since, demand, per_device
 from scalewise.cluster.ray_cluster import (
     SILENCE_S,
     Node,
     RayCluster,
     Reservation,
 )
-from scalewise.config import ConfigError, in_one_line, require
+from scalewise.config import in_one_line, require
 from scalewise.gpu import HostMismatch
-from scalewise.records import Cause, CellFolder, DataError, SweepFolder, build
+from scalewise.records import Cause, CellFolder, SweepFolder
 from scalewise.supervisor import Origin, Outcome, misses_a_peer
 from scalewise.sweep import Cell, Ending, Executor, RunningCell, Turn, attempt_until_now
 
@@ -45,22 +45,16 @@ _FORWARDED = ("NCCL_", "GLOO_", "TORCH_")
 
 
 @dataclass(frozen=True)
-class RayConfig:
-    """The config group ``hydra/launcher``, option ``ray``."""
+class RayConfig(ClusterConfig):
+    """The config group ``hydra/launcher``, option ``ray``.
+
+    ``cpus_per_device`` are CPUs as Ray counts them; ``devices_per_node`` is, where it is null, what
+    the largest node has.
+    """
 
     address: str = "auto"
     """``host:port`` of a cluster's head; ``auto``: $RAY_ADDRESS, else a cluster that runs on this
     host, else ``local``; ``local``: one of this host alone, which ends with the sweep."""
-    policy: Literal["exclusive", "packed"] = "exclusive"
-    """``exclusive``: each cell has its nodes to itself; ``packed``: cells share them."""
-    wrap: str | None = None
-    """Command around each rank's own: ``nsys profile -o {folder}/rank{rank}``."""
-    gpus_per_device: Literal[0, 1, "auto"] = "auto"
-    """1, or 0 for nodes without GPUs; ``auto`` is 0 with a CPU profile and 1 with any other."""
-    cpus_per_device: PositiveInt = 1
-    """CPUs, as Ray counts them, of one rank; also its cores with ``hardware=cpu``."""
-    devices_per_node: PositiveInt | None = None
-    """The widest cell that one node is to run; null: what the largest node has."""
     wait_for_nodes_s: NonNegativeFloat = 0.0
     """How long a cell waits for nodes that the cluster does not have yet, but may get."""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -70,14 +64,6 @@ class RayConfig:
         client = self.address.startswith("ray://")
         allowed = "auto | local | host:port; Ray's client (ray://) would run the sweep elsewhere"
         require("address", self.address, bool(self.address) and not client, allowed)
-
-
-def ray_config(options: Mapping[str, Any]) -> RayConfig:
-    """The typed ``hydra.launcher``. Raises :class:`ConfigError`."""
-    try:
-        return build(RayConfig, dict(options))
-    except (DataError, ValueError) as error:
-        raise ConfigError(f"hydra.launcher.{error}") from None
 
 
 @dataclass(frozen=True)

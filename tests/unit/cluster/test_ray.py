@@ -14,9 +14,9 @@ from typing import Any, cast
 import pytest
 
 from fakes.requests import asked as request_of
-from scalewise.cluster.hosts import Demand, Order, granted, leased
+from scalewise.cluster.hosts import Demand, Order, granted, launcher_config, leased
 from scalewise.cluster.ray_cluster import HostActor, Node, RayCluster, require_ray
-from scalewise.cluster.ray_executor import HostLink, Lost, RayCell, RayExecutor, ray_config
+from scalewise.cluster.ray_executor import HostLink, Lost, RayCell, RayConfig, RayExecutor
 from scalewise.config import ConfigError, HardwareConfig
 from scalewise.gpu import HostMismatch
 from scalewise.records import Attempt, CellFolder, PlannedCell
@@ -42,7 +42,7 @@ def asked(*overrides: str) -> Cell:
 )
 def test_a_wrong_key_of_the_ray_launcher_is_named(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        ray_config(options)
+        launcher_config(RayConfig, options)
     assert words in str(caught.value)
 
 
@@ -154,7 +154,7 @@ NODES = (Node("a", "10.0.0.1", 32, 8), Node("b", "10.0.0.2", 32, 8))
 
 @pytest.fixture
 def on_ray() -> RayExecutor:
-    executor = RayExecutor(ray_config({"cpus_per_device": 4}))
+    executor = RayExecutor(RayConfig(cpus_per_device=4))
     executor._cluster = cast(RayCluster, SimpleNamespace(nodes=lambda: NODES))
     return executor
 

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from scalewise.cluster import slurm_job
-from scalewise.cluster.hosts import Demand, Order, demand, granted
+from scalewise.cluster.hosts import Demand, Order, demand, granted, launcher_config
 from scalewise.cluster.slurm import (
     GONE,
     JobState,
     QueueUnreachable,
+    SlurmConfig,
     in_arrays,
     make_executor,
     preempted,
     script,
-    slurm_config,
     states,
 )
 from scalewise.cluster.slurm_executor import SlurmCell, Submission
@@ -80,7 +80,7 @@ def program(folder: Path, name: str, body: str) -> None:
 )
 def test_wrong_options_are_refused_in_one_line(options: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        slurm_config(options)
+        launcher_config(SlurmConfig, options)
     assert str(caught.value).startswith(complaint)
     assert "\n" not in str(caught.value)
 
@@ -98,7 +98,7 @@ def test_wrong_options_are_refused_in_one_line(options: dict[str, Any], complain
 def test_the_width_of_a_cell_decides_what_it_asks_for(
     make_cell: Any, devices: int | str, options: dict[str, Any], wanted: Demand
 ) -> None:
-    assert demand(make_cell(devices), slurm_config(options)) == wanted
+    assert demand(make_cell(devices), launcher_config(SlurmConfig, options)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_width_that_cannot_be_asked_for_is_said(
     make_cell: Any, devices: int | str, options: dict[str, Any], complaint: str
 ) -> None:
     with pytest.raises(HostMismatch, match=complaint):
-        demand(make_cell(devices), slurm_config(options))
+        demand(make_cell(devices), launcher_config(SlurmConfig, options))
 
 
 @pytest.fixture
@@ -132,8 +132,8 @@ def make_cell() -> Any:
 
 
 def test_the_script_has_one_task_a_node_and_all_cores_of_its_ranks(tmp_path: Path) -> None:
-    config = slurm_config(
-        {"partition": "gpu", "extra": {"constraint": "h200"}, "mem_gb_per_device": 1.5}
+    config = launcher_config(
+        SlurmConfig, {"partition": "gpu", "extra": {"constraint": "h200"}, "mem_gb_per_device": 1.5}
     )
     executor = make_executor(tmp_path, config, Demand(4, 2, 2, 3))
     text = script(executor, 3)

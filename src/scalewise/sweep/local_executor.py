@@ -248,6 +248,6 @@ class LocalExecutor(Executor[LocalCell]):
 
     def _refusal(self, turn: Turn) -> str | None:
         """Why too few devices are left for a cell; None where enough are."""
-        if not turn.cell.request.cell.sweep.quarantine:
+        if not (turn.cell.request.cell.sweep.quarantine and self._quarantine.quarantine.devices):
             return None
         return self._quarantine.refusal(turn.width, turn.demand.host.slots)

@@ -37,7 +37,7 @@ class ClusterConfig:
     cpus_per_device: PositiveInt = 1
     """CPU cores of one rank; on CPU nodes this is the device, unless the profile says otherwise."""
     devices_per_node: PositiveInt | None = None
-    """What ``strategy.devices=auto`` means, and the widest cell that one node can run."""
+    """The meaning of ``strategy.devices=auto``, and the widest cell that one node can run."""
 
 
 T = TypeVar("T", bound=ClusterConfig)
@@ -53,7 +53,7 @@ def launcher_config(kind: type[T], options: Mapping[str, Any]) -> T:
 
 @dataclass(frozen=True)
 class Demand:
-    """What one cell asks for."""
+    """The demand of a cell on a cluster."""
 
     width: int
     """Devices of the whole cell."""
@@ -124,9 +124,9 @@ class Order:
     wanted: Demand
     origin: Origin
     key: str = ""
-    """Of this try: by it the hosts of a cell find each other, and no others."""
+    """Names this try: by it the hosts of a cell find each other, and no others."""
     index: int = 0
-    """Of this host among those of the cell."""
+    """Index of this host among those of the cell."""
     address: str = ""
     """Where the other hosts reach this one; needed of the first of several."""
     co_tenants: tuple[str, ...] = ()

@@ -28,9 +28,9 @@ SILENCE_S = 30.0
 """The sweep says something at least every few seconds. A connection that was cut may never close:
 without this limit, a cell would go on there while the sweep starts it anew elsewhere."""
 _NOT_INHERITED = ("RAY_", "OMP_NUM_THREADS", "PYTHONBREAKPOINT")
-"""What Ray sets for its workers and a cell is not to see."""
+"""Variables that Ray sets for its workers and a cell is not to see."""
 _CALLS_AT_ONCE = 4
-"""Of an actor: one runs the cell, the others talk to it."""
+"""Calls of one actor: one runs the cell, the others talk to it."""
 
 
 class HostActor:
@@ -161,7 +161,7 @@ class RayCluster:
 
         self._ray = ray
         self.errors: tuple[type[Exception], ...] = (ray.exceptions.RayError,)
-        """What Ray raises for an actor that is gone, and for an answer that is late."""
+        """Raised by Ray for an actor that is gone, and for an answer that is late."""
         # Ray installs a handler of its own that ends the process without a word.
         handler = signal.getsignal(signal.SIGTERM)
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}

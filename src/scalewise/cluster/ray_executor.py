@@ -209,7 +209,7 @@ class RayCell(RunningCell):
             return self._record("host" if lost.is_host else "supervisor", lost.reason)
         answers = [a for a in self.answers.values() if isinstance(a, Outcome)]
         failed = [a for a in answers if a.state == "failed"]
-        # Who was merely told to stop knows nothing.
+        # A host that was merely told to stop knows nothing.
         return self._record("host", failed[0].message) if self.stopped and failed else answers[0]
 
     def _record(self, cause: Cause, message: str) -> Outcome:

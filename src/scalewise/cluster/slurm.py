@@ -273,7 +273,7 @@ def _controller(job_ids: Collection[str]) -> dict[str, JobState]:
 
 
 def _accounting(job_ids: Collection[str]) -> dict[str, JobState]:
-    """What accounting says; nothing where it is switched off."""
+    """States by the word of accounting; none where it is switched off."""
     if shutil.which("sacct") is None:
         return {}
     try:

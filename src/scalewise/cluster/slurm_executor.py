@@ -80,7 +80,7 @@ class Submission:
     """Attempts from this number on are this job's; a requeued job has several."""
     wanted: Demand
     log: str
-    """What the job itself printed, before and after its ranks."""
+    """File of the lines that the job itself printed, before and after its ranks."""
 
 
 @dataclass(eq=False)
@@ -164,7 +164,7 @@ class SlurmCell(RunningCell):
         return never_ran or waited > settle_s
 
     def last_attempt(self) -> Attempt | None:
-        """What the job's last run has recorded; None if that died without a word."""
+        """The record of the job's last run; None if that died without a word."""
         running = self.folder.load_running()
         first = self.sent.first_attempt
         return attempt_since(self.folder, max(first, running.number if running else first))

@@ -1,4 +1,4 @@
-"""What a SLURM job does: one cell, under the same supervisor as on a local host.
+"""One cell as a SLURM job, under the same supervisor as on a local host.
 
 submitit loads a :class:`CellJob` in the job's only task of a node and calls it. The supervisor ends
 its cell when its standard input closes. On a local host the sweep holds the other end; here it is

@@ -48,7 +48,7 @@ def held(folder: SweepFolder, lock: FileLock | None = None) -> Iterator[None]:
 def _sign(lock: FileLock) -> None:
     """Write into the lock who took it last: into the very file that is locked, never by its name,
     which somebody else may by now have given to another file."""
-    with suppress(OSError):  # a full disk: whoever waits is told less, and nothing else
+    with suppress(OSError):  # a full disk: a sweep that waits is told less
         for descriptor in lock.descriptors:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)

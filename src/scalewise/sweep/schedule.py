@@ -62,7 +62,7 @@ def _in_order(waiting: Sequence[Waiting]) -> list[Waiting]:
 
 @dataclass(frozen=True)
 class LocalDemand:
-    """What a cell demands of this host."""
+    """The demand of a cell on this host."""
 
     width: int
     """Number of devices."""

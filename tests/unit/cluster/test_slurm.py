@@ -1,4 +1,4 @@
-"""What a cell asks of SLURM, and how SLURM's answers are read."""
+"""The demands of a cell on SLURM, and how SLURM's answers are read."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_whoever_asks_whether_a_sweep_runs_keeps_none_from_starting(tmp_path: Pa
 
 @pytest.fixture
 def left(tmp_path: Path) -> Iterator[int]:
-    """What a sweep that was killed has left: a process that holds its lock."""
+    """The process id of a rank that a killed sweep has left, and that holds its lock."""
     script = (
         "import os, signal, subprocess, sys; from pathlib import Path;"
         "from scalewise.host import FileLock;"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fakes.requests import asked
 from scalewise.cluster import slurm_job
 from scalewise.cluster.hosts import Demand, Order, demand, granted, launcher_config
 from scalewise.cluster.slurm import (
@@ -22,7 +24,12 @@ from scalewise.cluster.slurm import (
     script,
     states,
 )
-from scalewise.cluster.slurm_executor import SlurmCell, Submission
+from scalewise.cluster.slurm_executor import (
+    PrintedSweep,
+    SlurmCell,
+    SlurmExecutor,
+    Submission,
+)
 from scalewise.cluster.slurm_job import CellJob, refuse_other_tasks
 from scalewise.config import (
     CellConfig,
@@ -34,8 +41,9 @@ from scalewise.config import (
 from scalewise.gpu import HostMismatch
 from scalewise.records import Attempt, CellFolder, PlannedCell, RunningAttempt
 from scalewise.supervisor import Origin
-from scalewise.sweep import memory_advice
+from scalewise.sweep import make_display, memory_advice
 from scalewise.sweep.compose import compose_cell
+from scalewise.sweep.plan import plan
 
 
 @pytest.fixture
@@ -154,6 +162,19 @@ def test_the_script_has_one_task_a_node_and_all_cores_of_its_ranks(tmp_path: Pat
     (start,) = [line for line in text.splitlines() if line.startswith("srun")]
     assert "--kill-on-bad-exit=1 --cpus-per-task=6" in start
     assert "--array" not in script(executor, 1)
+
+
+def test_print_only_prints_a_script_for_each_demand_and_runs_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    executor = SlurmExecutor(SlurmConfig(print_only=True))
+    sweep = PrintedSweep(tmp_path / "sweep", executor, make_display(io.StringIO()))
+    typed = (["strategy=single"], ["strategy=ddp", "strategy.devices=2"])
+    report = sweep.run(plan([asked(*one) for one in typed], 0))
+    printed = capsys.readouterr().out
+    assert [printed.count(f"--job-name=scalewise-x{devices}") for devices in (1, 2)] == [1, 1]
+    assert report.outcomes == {}
+    assert not (tmp_path / "sweep").exists()
 
 
 def test_many_cells_are_several_arrays() -> None:

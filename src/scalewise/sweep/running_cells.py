@@ -72,8 +72,9 @@ class HeldSupervisor:
         self.stop()
         if answer.endswith(b"\n"):
             return Outcome.from_line(answer)
-        how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"exited {status}"
-        message = f"the supervisor {how}; see {self._errors.name}"
+        message = f"the supervisor exited with {status}; see {self._errors.name}"
+        if status < 0:
+            message = f"the supervisor was ended by {signal.Signals(-status).name}"
         return Outcome("failed", message, cause="supervisor", is_recorded=False)
 
     def last_lines(self) -> list[str]:

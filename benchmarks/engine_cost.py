@@ -23,9 +23,7 @@ from hydra import compose, initialize_config_dir
 
 from scalewise.config import conf_dir, resolve
 from scalewise.supervisor import Outcome
-from scalewise.sweep import Cell, make_display, running_cells
-from scalewise.sweep.display import LineDisplay
-from scalewise.sweep.local_engine import LocalEngine
+from scalewise.sweep import Cell, local_engine, make_display, running_cells
 from scalewise.sweep.plan import plan, request
 
 TARGET_MS = 50.0
@@ -57,8 +55,7 @@ def run(folder: Path, todo: list[Cell], seconds: float) -> tuple[float, float]:
         return real(["sh", "-c", script], **options)  # type: ignore[call-overload]
 
     display = make_display(Path(os.devnull).open("w"))  # noqa: SIM115 - open until the end
-    assert isinstance(display, LineDisplay)
-    engine = LocalEngine(folder, "exclusive", display)
+    engine = local_engine(folder, "exclusive", display)
     cpu, wall = cpu_s(), time.monotonic()
     with mock.patch.object(running_cells.subprocess, "Popen", stand_in):
         report = engine.run(todo)

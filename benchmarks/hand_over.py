@@ -26,8 +26,7 @@ from hydra import compose, initialize_config_dir
 from scalewise.config import conf_dir, resolve
 from scalewise.host import usable_cores
 from scalewise.records import CellFolder
-from scalewise.sweep import Cell, make_display
-from scalewise.sweep.local_engine import LocalEngine
+from scalewise.sweep import Cell, local_engine, make_display
 from scalewise.sweep.plan import plan, request
 
 TARGET_MS = 150.0
@@ -85,7 +84,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="scalewise-hand-over-") as scratch:
         os.environ["SCALEWISE_RUNTIME_DIR"] = f"{scratch}/runtime"
         todo = cells(arguments.cells, arguments.hardware.split())
-        engine = LocalEngine(Path(scratch) / "sweep", arguments.policy, make_display())
+        engine = local_engine(Path(scratch) / "sweep", arguments.policy, make_display())
         report = engine.run(todo)
         assert report.count("done") == len(todo), report.outcomes
         seen = hand_overs([engine.folder.cell(cell.planned.name) for cell in todo])

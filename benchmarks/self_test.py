@@ -43,8 +43,7 @@ from scalewise.analysis import configurations, load_sweep
 from scalewise.config import ConfigError, conf_dir, resolve
 from scalewise.gpu import Host, HostMismatch, Leases, discover
 from scalewise.records import SweepFolder
-from scalewise.sweep import Policy, make_display
-from scalewise.sweep.local_engine import LocalEngine
+from scalewise.sweep import Policy, local_engine, make_display
 from scalewise.sweep.plan import Request, plan, request
 
 PAIR = 2
@@ -132,7 +131,7 @@ def run(
     host = discover(requests[0].cell.hardware)
     with kept_free(host, options.jobs):
         policy: Policy = "exclusive" if options.jobs == 1 else "packed"
-        engine = LocalEngine(folder, policy, make_display(), warm=options.warm)
+        engine = local_engine(folder, policy, make_display(), warm=options.warm)
         engine.run(plan(requests, order_seed=1))
     for _, cell in SweepFolder(folder).cells():
         planted = cell.load_config().get("fault")

@@ -23,8 +23,7 @@ from hydra import compose, initialize_config_dir
 
 from scalewise.config import conf_dir, resolve
 from scalewise.records import CellFolder, read_heartbeat
-from scalewise.sweep import Cell, make_display
-from scalewise.sweep.local_engine import LocalEngine
+from scalewise.sweep import Cell, local_engine, make_display
 from scalewise.sweep.plan import plan, request
 
 TARGET_FRESH_S = 3.0
@@ -81,7 +80,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["SCALEWISE_RUNTIME_DIR"] = f"{folder}/runtime"
         todo = cells(arguments.cells, arguments.overrides)
-        engine = LocalEngine(
+        engine = local_engine(
             Path(folder) / "sweep", "exclusive", make_display(), warm=arguments.forked
         )
         cpu, began = used_s(), time.monotonic()

@@ -297,7 +297,7 @@ def test_a_preempted_cell_goes_on_from_its_last_checkpoint(
     err = ended(slurm, head, 0)
     check_it_went_on(folder, step)
     assert (job(folder) == first) == may_requeue
-    assert f"SLURM preempted job {first}" in err or may_requeue
+    assert f"SLURM preempted the job (SLURM job {first}" in err or may_requeue
 
 
 def test_a_suspended_cell_goes_on_and_its_pause_is_a_long_step(slurm: Train) -> None:

@@ -11,9 +11,8 @@ import pytest
 from scalewise.analysis import load_sweep
 from scalewise.analysis.comparability import identity
 from scalewise.host import descendants
-from scalewise.sweep import make_display
+from scalewise.sweep import local_engine, make_display
 from scalewise.sweep.compose import compose_cell
-from scalewise.sweep.local_engine import LocalEngine
 from scalewise.sweep.plan import plan, request
 
 TYPED = [
@@ -30,7 +29,7 @@ def test_forked_cells_train_fail_and_say_what_they_are(
     for more in ([], ["dataset.features=40"], ["seed=3"]):
         requests.append(request([*TYPED, *more], compose_cell([*TYPED, *more])))
     said = io.StringIO()
-    engine = LocalEngine(tmp_path / "sweep", "exclusive", make_display(said), warm=True)
+    engine = local_engine(tmp_path / "sweep", "exclusive", make_display(said), warm=True)
     report = engine.run(plan(requests, 0))
     outcomes = {c.request.overrides[-1]: report.outcomes[c.planned.cell_id] for c in report.cells}
     assert [outcomes[last].state for last in (TYPED[-1], "seed=3")] == ["done", "done"]

@@ -1,4 +1,4 @@
-"""Cells on other hosts: SLURM and Ray, each an engine like that of the own host."""
+"""Executors of cells on other hosts: SLURM and Ray."""
 
 from __future__ import annotations
 
@@ -28,19 +28,16 @@ def launch_on_cluster(
 
 def engine_maker(cluster: str, options: Mapping[str, Any]) -> Callable[[Path], Engine]:
     """Imports one cluster's files alone. Raises :class:`ConfigError` for wrong options."""
+    from scalewise.cluster.hosts import launcher_config
+
     if cluster == "slurm":
-        from scalewise.cluster.slurm import slurm_config
-        from scalewise.cluster.slurm_engine import SlurmEngine
+        from scalewise.cluster.slurm import SlurmConfig
+        from scalewise.cluster.slurm_executor import PrintedSweep, SlurmExecutor
 
-        slurm = slurm_config(options)
-        return lambda folder: SlurmEngine(folder, slurm, make_display(folder=folder))
-    from scalewise.cluster.ray_cluster import require_ray
-    from scalewise.cluster.ray_engine import RayEngine, ray_config
+        slurm = launcher_config(SlurmConfig, options)
+        kind = PrintedSweep if slurm.print_only else Engine
+        return lambda folder: kind(folder, SlurmExecutor(slurm), make_display(folder=folder))
+    from scalewise.cluster.ray_executor import RayConfig, RayExecutor
 
-    ray = ray_config(options)
-
-    def make_engine(folder: Path) -> Engine:
-        require_ray()
-        return RayEngine(folder, ray, make_display(folder=folder))
-
-    return make_engine
+    ray = launcher_config(RayConfig, options)
+    return lambda folder: Engine(folder, RayExecutor(ray), make_display(folder=folder))

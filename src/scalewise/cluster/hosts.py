@@ -2,49 +2,58 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import signal
-import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, TypeVar
+
+from pydantic import PositiveInt
 
 from scalewise.config import CellConfig, ConfigError, build_cell
 from scalewise.gpu import Host, HostMismatch, Lease, Leases, discover
 from scalewise.host import free_port, plural
-from scalewise.records import Attempt, CellFolder, PlannedCell
-from scalewise.supervisor import Job, Nodes, Origin, Outcome, announce, meet, supervisor_command
-from scalewise.sweep import attempt_until_now, settings_of
+from scalewise.records import Attempt, CellFolder, DataError, PlannedCell, build
+from scalewise.supervisor import Job, Nodes, Origin, Outcome, announce, meet
+from scalewise.sweep import HeldSupervisor, attempt_until_now, job_of, spawn_supervisor
 
 _LEASE_S = 60.0
 """How long a device may stay locked by an earlier job that is just ending."""
 _LOOK_S = 0.5
 
 
-class Capacity(Protocol):
-    """The keys of ``hydra.launcher`` that say what one host holds."""
+@dataclass(frozen=True)
+class ClusterConfig:
+    """The keys of ``hydra.launcher`` that SLURM and Ray have in common."""
 
-    @property
-    def gpus_per_device(self) -> int | Literal["auto"]:
-        """1, or 0 for hosts without GPUs; ``auto`` is 0 with a CPU profile and 1 with others."""
+    policy: Literal["exclusive", "packed"] = "exclusive"
+    """``exclusive``: each cell has its nodes to itself; ``packed``: cells share them."""
+    wrap: str | None = None
+    """Command around each rank's own: ``nsys profile -o {folder}/rank{rank}``."""
+    gpus_per_device: Literal[0, 1, "auto"] = "auto"
+    """1, or 0 for nodes without GPUs; ``auto`` is 0 with a CPU profile and 1 with any other."""
+    cpus_per_device: PositiveInt = 1
+    """CPU cores of one rank; on CPU nodes this is the device, unless the profile says otherwise."""
+    devices_per_node: PositiveInt | None = None
+    """The meaning of ``strategy.devices=auto``, and the widest cell that one node can run."""
 
-    @property
-    def cpus_per_device(self) -> int:
-        """CPU cores of one rank."""
 
-    @property
-    def devices_per_node(self) -> int | None:
-        """What ``strategy.devices=auto`` means, and the widest cell that one host can run."""
+T = TypeVar("T", bound=ClusterConfig)
+
+
+def launcher_config(kind: type[T], options: Mapping[str, Any]) -> T:
+    """The typed ``hydra.launcher``. Raises :class:`ConfigError`."""
+    try:
+        return build(kind, dict(options))
+    except (DataError, ValueError) as error:
+        raise ConfigError(f"hydra.launcher.{error}") from None
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What one cell asks for."""
+    """The demand of a cell on a cluster."""
 
     width: int
     """Devices of the whole cell."""
@@ -66,7 +75,7 @@ class Demand:
         return f"{self.width} {plural(self.width, kind)}{where}"
 
 
-def demand(cell: CellConfig, capacity: Capacity) -> Demand:
+def demand(cell: CellConfig, capacity: ClusterConfig) -> Demand:
     """Raises :class:`HostMismatch` where the cell's width or node count cannot be told."""
     width = cell.strategy.devices
     if width == "auto":
@@ -96,7 +105,7 @@ def demand(cell: CellConfig, capacity: Capacity) -> Demand:
     return Demand(width, nodes, width // nodes * gpus, cores)
 
 
-def per_device(cell: CellConfig, capacity: Capacity) -> tuple[int, int]:
+def per_device(cell: CellConfig, capacity: ClusterConfig) -> tuple[int, int]:
     """GPUs and CPU cores of one rank."""
     on_cpu = cell.hardware.kind == "cpu"
     gpus = capacity.gpus_per_device
@@ -115,9 +124,9 @@ class Order:
     wanted: Demand
     origin: Origin
     key: str = ""
-    """Of this try: by it the hosts of a cell find each other, and no others."""
+    """Names this try: by it the hosts of a cell find each other, and no others."""
     index: int = 0
-    """Of this host among those of the cell."""
+    """Index of this host among those of the cell."""
     address: str = ""
     """Where the other hosts reach this one; needed of the first of several."""
     co_tenants: tuple[str, ...] = ()
@@ -142,19 +151,9 @@ def train_here(
     cell = build_cell(folder.load_config())
     host = granted(cell, order.wanted)
     with leased(host, order.wanted.devices_per_node, go_on) as lease:
-        job = Job(
-            folder=order.folder,
-            cell=order.cell,
-            settings=settings_of(cell, order.wanted.width),
-            slots=lease.slots,
-            cwd=order.origin.cwd,
-            python_path=order.origin.python_path,
-            command=order.origin.command,
-            driver=host.driver,
-            topology=host.topology,
-            co_tenants=order.co_tenants,
-            nodes=_meet_others(folder, order, go_on),
-        )
+        job = job_of(cell, folder, order.cell, order.wanted.width, host, lease.slots, order.origin)
+        nodes = _meet_others(folder, order, go_on)
+        job = replace(job, co_tenants=order.co_tenants, nodes=nodes)
         return supervise(job, lease.descriptors)
 
 
@@ -214,62 +213,11 @@ def _meet_others(folder: CellFolder, order: Order, go_on: Callable[[], bool]) ->
     return announce(folder, order.key, count, order.address, free_port("0.0.0.0"))
 
 
-class HeldSupervisor:
-    """A supervisor as a child of this process, which holds its liveness pipe.
-
-    The supervisor ends its cell when that closes: by :meth:`stop`, or because this process is gone.
-
-    Args:
-        job: what it supervises.
-        locks: descriptors that it and its ranks inherit.
-        options: of ``subprocess.Popen``.
-    """
-
-    def __init__(self, job: Job, locks: tuple[int, ...], **options: Any) -> None:
-        number = job.nodes.index if job.nodes is not None and job.nodes.index > 0 else ""
-        self._errors = Path(job.folder) / f"supervisor{number}.err"
-        self._lock = threading.Lock()
-        with self._errors.open("wb") as stderr:
-            self.process: subprocess.Popen[bytes] = subprocess.Popen(
-                supervisor_command(locks),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                pass_fds=locks,
-                **options,
-            )
-        self.tell(job.to_line())
-
-    def tell(self, line: bytes) -> None:
-        """Write a line to its standard input, unless it has ended or was told to."""
-        assert self.process.stdin is not None
-        with self._lock, contextlib.suppress(BrokenPipeError, ValueError):
-            self.process.stdin.write(line)
-            self.process.stdin.flush()
-
-    def stop(self) -> None:
-        """Have it end and record its part."""
-        assert self.process.stdin is not None
-        with self._lock, contextlib.suppress(BrokenPipeError):
-            self.process.stdin.close()
-
-    def outcome(self) -> Outcome:
-        """Wait for its answer. Where it died without one, nothing ``is_recorded``."""
-        assert self.process.stdout is not None
-        answer = self.process.stdout.read()
-        status = self.process.wait()
-        self.process.stdout.close()
-        self.stop()
-        if answer.endswith(b"\n"):
-            return Outcome.from_line(answer)
-        how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"exited {status}"
-        message = f"the supervisor {how}; see {self._errors.name}"
-        return Outcome("failed", message, cause="supervisor", is_recorded=False)
-
-
-def result_of(folder: CellFolder) -> tuple[Outcome, float]:
-    """How a cell that is done ended, and the seconds it took."""
-    return Outcome("done"), folder.load_result().took_s
+def start_supervisor(job: Job, locks: tuple[int, ...], **options: Any) -> HeldSupervisor:
+    """Start the supervisor of a job; its locks and options are those of ``spawn_supervisor``."""
+    number = job.nodes.index if job.nodes is not None and job.nodes.index > 0 else ""
+    errors = Path(job.folder) / f"supervisor{number}.err"
+    return HeldSupervisor(job, spawn_supervisor(errors, locks, **options), errors)
 
 
 def attempt_since(folder: CellFolder, first: int) -> Attempt | None:

@@ -8,17 +8,17 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalewise.cluster.hosts import Demand, HeldSupervisor, Order, record, train_here
+from scalewise.cluster.hosts import Demand, Order, record, start_supervisor, train_here
 from scalewise.config import ConfigError, in_one_line
 from scalewise.gpu import HostMismatch
 from scalewise.host import usable_cores
 from scalewise.records import CellFolder, RecordError
 from scalewise.supervisor import Job, NodesApart, Outcome
-from scalewise.sweep import Display
+from scalewise.sweep import HeldSupervisor
 
 if TYPE_CHECKING:
     from ray.util.placement_group import PlacementGroup
@@ -28,12 +28,9 @@ SILENCE_S = 30.0
 """The sweep says something at least every few seconds. A connection that was cut may never close:
 without this limit, a cell would go on there while the sweep starts it anew elsewhere."""
 _NOT_INHERITED = ("RAY_", "OMP_NUM_THREADS", "PYTHONBREAKPOINT")
-"""What Ray sets for its workers and a cell is not to see."""
+"""Variables that Ray sets for its workers and a cell is not to see."""
 _CALLS_AT_ONCE = 4
-"""Of an actor: one runs the cell, the others talk to it."""
-_SEEING_S = 60.0
-"""How long a node may take to say whether it sees the sweep's folder."""
-NEEDS_SHARED_FOLDER = "allowed: a hydra.sweep.dir on a file system that all hosts share"
+"""Calls of one actor: one runs the cell, the others talk to it."""
 
 
 class HostActor:
@@ -68,8 +65,9 @@ class HostActor:
             record(CellFolder(order.folder), str(mismatch))
             return Outcome("failed", str(mismatch))
         except RecordError as error:
-            message = f"this host does not see the cell's folder ({error}); {NEEDS_SHARED_FOLDER}"
-            return Outcome("failed", message)
+            why = "allowed: a hydra.sweep.dir on a file system that all hosts share"
+            message = f"this host does not see the cell's folder ({error}); {why}"
+            return Outcome("failed", message, is_recorded=False)
         finally:
             self._stopped = True
 
@@ -90,7 +88,7 @@ class HostActor:
     def _supervise(self, job: Job, locks: tuple[int, ...], order: Order) -> Outcome:
         path = os.pathsep.join((*order.origin.python_path, *(p for p in sys.path if p)))
         kept = {k: v for k, v in os.environ.items() if not k.startswith(_NOT_INHERITED)}
-        self._supervisor = HeldSupervisor(
+        self._supervisor = start_supervisor(
             job, locks, env={**kept, "PYTHONPATH": path}, start_new_session=True
         )
         # Told before there was a supervisor; it forgets what it hears twice.
@@ -154,7 +152,7 @@ class Reservation:
 class RayCluster:
     """A connection to a cluster, for as long as the sweep lasts."""
 
-    def __init__(self, address: str, display: Display) -> None:
+    def __init__(self, address: str, note: Callable[[str], None]) -> None:
         require_ray()
         # Ray reports usage to its makers unless told not to; a sweep has not been asked.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -163,13 +161,13 @@ class RayCluster:
 
         self._ray = ray
         self.errors: tuple[type[Exception], ...] = (ray.exceptions.RayError,)
-        """What Ray raises for an actor that is gone, and for an answer that is late."""
+        """Raised by Ray for an actor that is gone, and for an answer that is late."""
         # Ray installs a handler of its own that ends the process without a word.
         handler = signal.getsignal(signal.SIGTERM)
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
         try:
             if address == "local" or not self._connected(address, quiet):
-                display.note("ray: started on this host alone, until the sweep ends")
+                note("ray: started on this host alone, until the sweep ends")
                 cores = len(usable_cores())
                 ray.init(
                     address="local", num_cpus=cores, include_dashboard=False,
@@ -205,27 +203,6 @@ class RayCluster:
             for node in self._ray.nodes()
             if node["Alive"]
         ]
-
-    def nodes_without(self, path: Path) -> list[Node]:
-        """Nodes on which a file is not what it is here; who cannot be asked counts as having it."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        nodes = self.nodes()
-        if len(nodes) < 2:
-            return []  # this host alone, or one that says so when it gets its first cell
-        read = self._ray.remote(read_or_none)
-        asked = []
-        for node in nodes:
-            there = NodeAffinitySchedulingStrategy(node.node_id, soft=False)
-            asked.append(read.options(num_cpus=0, scheduling_strategy=there).remote(str(path)))
-        here, found = path.read_bytes(), []
-        for node, reference in zip(nodes, asked, strict=True):
-            try:
-                if self.get(reference, _SEEING_S) != here:
-                    found.append(node)
-            except self.errors:
-                continue  # it is being lost, or has no room for another process
-        return found
 
     def reserve(self, wanted: Demand, whole_nodes: bool) -> Reservation:
         """Ask for a bundle a node. ``whole_nodes`` leaves no room on them for anyone else."""
@@ -265,11 +242,3 @@ class RayCluster:
 
     def end(self, actor: Any) -> None:
         self._ray.kill(actor)
-
-
-def read_or_none(path: str) -> bytes | None:
-    """The content of a file; None where it cannot be read."""
-    try:
-        return Path(path).read_bytes()
-    except OSError:
-        return None

@@ -13,14 +13,13 @@ import subprocess
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from scalewise.cluster.hosts import Demand
+from scalewise.cluster.hosts import ClusterConfig, Demand
 from scalewise.config import ConfigError
 from scalewise.gpu import HostMismatch
-from scalewise.records import DataError, build
 
 if TYPE_CHECKING:
     from submitit import SlurmExecutor, SlurmJob
@@ -43,24 +42,15 @@ _OURS = frozenset(
 
 
 @dataclass(frozen=True)
-class SlurmConfig:
+class SlurmConfig(ClusterConfig):
     """The config group ``hydra/launcher``, option ``slurm``."""
 
-    policy: Literal["exclusive", "packed"] = "exclusive"
-    """``exclusive``: each cell has its nodes to itself; ``packed``: cells share them."""
-    wrap: str | None = None
-    """Command around each rank's own: ``nsys profile -o {folder}/rank{rank}``."""
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
     time_min: PositiveInt = 60
     """Time limit of one cell, in minutes."""
-    gpus_per_device: Literal[0, 1, "auto"] = "auto"
-    """1, or 0 for nodes without GPUs; ``auto`` is 0 with a CPU profile and 1 with any other."""
     cpus_per_device: PositiveInt = 4
-    """CPU cores of one rank; on CPU nodes this is the device, unless the profile says otherwise."""
-    devices_per_node: PositiveInt | None = None
-    """What ``strategy.devices=auto`` means, and the widest cell that one node can run."""
     mem_gb_per_device: PositiveFloat | None = None
     max_parallel: PositiveInt = 256
     """Jobs of one array that run at once."""
@@ -89,14 +79,6 @@ class SlurmConfig:
                 "starts all its ranks) or from another key of hydra.launcher; allowed: any other "
                 "option of sbatch"
             )
-
-
-def slurm_config(options: Mapping[str, Any]) -> SlurmConfig:
-    """The typed ``hydra.launcher``. Raises :class:`ConfigError`."""
-    try:
-        return build(SlurmConfig, dict(options))
-    except (DataError, ValueError) as error:
-        raise ConfigError(f"hydra.launcher.{error}") from None
 
 
 def make_executor(folder: Path, config: SlurmConfig, wanted: Demand) -> SlurmExecutor:
@@ -291,7 +273,7 @@ def _controller(job_ids: Collection[str]) -> dict[str, JobState]:
 
 
 def _accounting(job_ids: Collection[str]) -> dict[str, JobState]:
-    """What accounting says; nothing where it is switched off."""
+    """States by the word of accounting; none where it is switched off."""
     if shutil.which("sacct") is None:
         return {}
     try:

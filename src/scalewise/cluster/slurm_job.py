@@ -1,4 +1,4 @@
-"""What a SLURM job does: one cell, under the same supervisor as on a local host.
+"""One cell as a SLURM job, under the same supervisor as on a local host.
 
 submitit loads a :class:`CellJob` in the job's only task of a node and calls it. The supervisor ends
 its cell when its standard input closes. On a local host the sweep holds the other end; here it is
@@ -12,18 +12,18 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from scalewise.cluster.hosts import HeldSupervisor, Order, record, train_here
+from scalewise.cluster.hosts import Order, record, start_supervisor, train_here
 from scalewise.cluster.slurm import QueueUnreachable, neighbours, preempted, requeue
 from scalewise.gpu import HostMismatch
 from scalewise.records import CellFolder
 from scalewise.supervisor import CellFailed, Job, NodesApart, Outcome
+from scalewise.sweep import HeldSupervisor
 
 if TYPE_CHECKING:
     from submitit.core.utils import DelayedSubmission
@@ -33,7 +33,7 @@ _STOP_S = 20.0
 _PREEMPTED = "SLURM preempted the job"
 _EARLY_S = 60.0
 """SLURM may send its warning so much before the asked-for time."""
-_supervisors: list[subprocess.Popen[bytes]] = []
+_supervisors: list[HeldSupervisor] = []
 """The one that runs in this process, for the signal handler; empty before and after."""
 _began = time.monotonic()
 
@@ -74,9 +74,9 @@ class CellJob:
 
         folder = CellFolder(self.order.folder)
         number = folder.next_attempt_number()
-        for process in _supervisors:
-            process.terminate()
-            process.wait(_STOP_S)
+        for supervisor in _supervisors:
+            supervisor.process.terminate()
+            supervisor.process.wait(_STOP_S)
         is_done = folder.result_of(self.order.cell.cell_id) is not None
         if number == folder.next_attempt_number() and not is_done:
             # It was told before it could listen, and has recorded nothing.
@@ -129,12 +129,12 @@ def _on_this_node(order: Order) -> Order:
 def _supervise(job: Job, locks: tuple[int, ...]) -> Outcome:
     """Run the supervisor to its end, and record the end of one that could not."""
     with _warning_blocked():
-        supervisor = HeldSupervisor(job, locks)
-        _supervisors.append(supervisor.process)
+        supervisor = start_supervisor(job, locks)
+        _supervisors.append(supervisor)
     try:
         outcome = supervisor.outcome()
     finally:
-        _supervisors.remove(supervisor.process)
+        _supervisors.remove(supervisor)
     if outcome.cause == "supervisor" and not outcome.is_recorded:
         record(CellFolder(job.folder), outcome.message, "supervisor")
     return outcome

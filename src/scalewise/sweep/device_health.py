@@ -3,10 +3,10 @@
 * errors: the driver reported an XID that harms the GPU, uncorrected memory errors, or its loss;
 * throttling: heat, a power brake or a hardware slowdown in a tenth of the samples. A power cap is
   how a busy GPU lives, and clocks that somebody chose are no fault;
-* slow: its clock stays 15 % below its twins' in the same cell, read in the same moments, all under
-  load and all or none at their power cap (who works harder than its twins, as in a pipeline or
+* slow: its clock stays 15 % below its peers' in the same cell, read in the same moments, all under
+  load and all or none at their power cap (one that works harder than its peers, as in a pipeline or
   while the doctor measures them in turn, is capped alone); or twice in single-GPU cells it makes
-  less than three quarters of what at least two twins make of the same configuration. GPUs of one
+  less than three quarters of what at least two peers make of the same configuration. GPUs of one
   kind differ by 8 % on average and up to 22 %, so less is no evidence.
 
 A rank that is slow by what it has to do (its data, its code) is no evidence against its GPU.
@@ -94,22 +94,22 @@ def _reasons(series: DeviceSeries, device: str) -> list[tuple[str, ...]]:
 def _low_clocks(series: DeviceSeries) -> Iterator[FaultyGpu]:
     pairs: dict[str, list[tuple[float, float]]] = {}
     for sample in series.samples:
-        for uuid, own, twins in _comparable_clocks(series, sample):
-            pairs.setdefault(uuid, []).append((own, statistics.median(twins)))
+        for uuid, own, peers in _comparable_clocks(series, sample):
+            pairs.setdefault(uuid, []).append((own, statistics.median(peers)))
     for uuid, read in pairs.items():
         if len(read) < FEWEST_SAMPLES:
             continue
-        if statistics.median(own / twins for own, twins in read) < CLOCK_RATIO:
-            own, twins = (statistics.median(column) for column in zip(*read, strict=True))
+        if statistics.median(own / peers for own, peers in read) < CLOCK_RATIO:
+            own, peers = (statistics.median(column) for column in zip(*read, strict=True))
             yield FaultyGpu(
-                uuid, "slow", f"ran at {own:.0f} MHz under load, its twins at {twins:.0f} MHz"
+                uuid, "slow", f"ran at {own:.0f} MHz under load, its peers at {peers:.0f} MHz"
             )
 
 
 def _comparable_clocks(
     series: DeviceSeries, sample: Mapping[str, DeviceSample]
 ) -> Iterator[tuple[str, float, list[float]]]:
-    """In one moment: each GPU, its clock in MHz, and those of its twins in the same state."""
+    """In one moment: each GPU, its clock in MHz, and those of its peers in the same state."""
     alike: dict[tuple[str, bool], dict[str, float]] = {}
     for device in series.devices:
         row = sample.get(device.id)
@@ -120,9 +120,9 @@ def _comparable_clocks(
             alike.setdefault((device.name, capped), {})[device.id] = row.sm_clock_mhz
     for clocks in alike.values():
         for uuid, own in clocks.items():
-            twins = [clock for other, clock in clocks.items() if other != uuid]
-            if twins:
-                yield uuid, own, twins
+            peers = [clock for other, clock in clocks.items() if other != uuid]
+            if peers:
+                yield uuid, own, peers
 
 
 @dataclass(frozen=True)
@@ -135,18 +135,18 @@ class SingleRun:
 
 
 def find_slow_gpus(runs: Sequence[SingleRun]) -> Iterator[FaultyGpu]:
-    """GPUs that fall behind their twins in single-GPU runs of the same configurations."""
+    """GPUs that fall behind their peers in single-GPU runs of the same configurations."""
     slow: dict[str, list[float]] = {}
     usual: dict[str, int] = {}
     for run in runs:
-        twins: dict[str, list[float]] = {}
+        peers: dict[str, list[float]] = {}
         for other in runs:
             if other.config_id == run.config_id and other.uuid != run.uuid:
-                twins.setdefault(other.uuid, []).append(other.samples_per_s)
-        if len(twins) < 2:
+                peers.setdefault(other.uuid, []).append(other.samples_per_s)
+        if len(peers) < 2:
             continue
         ratio = run.samples_per_s / statistics.median(
-            statistics.median(rates) for rates in twins.values()
+            statistics.median(rates) for rates in peers.values()
         )
         if ratio < RATE_RATIO:
             slow.setdefault(run.uuid, []).append(ratio)
@@ -155,14 +155,14 @@ def find_slow_gpus(runs: Sequence[SingleRun]) -> Iterator[FaultyGpu]:
     for uuid, ratios in slow.items():
         if len(ratios) >= SLOW_RUNS and len(ratios) > usual.get(uuid, 0):
             made = ", ".join(f"{100 * ratio:.0f} %" for ratio in ratios)
-            yield FaultyGpu(uuid, "slow", f"made {made} of its twins' samples/s in the same cells")
+            yield FaultyGpu(uuid, "slow", f"made {made} of its peers' samples/s in the same cells")
 
 
 class DeviceQuarantine:
     """The devices that one sweep leases no more.
 
     Args:
-        sweep: the sweep's folder. What an earlier process of the sweep put aside stays so.
+        sweep: the sweep's folder. Devices that an earlier process of it put aside stay so.
     """
 
     def __init__(self, sweep: Path) -> None:

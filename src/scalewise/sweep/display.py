@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -84,31 +84,61 @@ def progress_of(name: str, folder: CellFolder, width: int) -> Progress:
     return Progress(name, width, slowest.step, total, rate, left)
 
 
-class Display(Protocol):
-    """Where a sweep says how it is going."""
-
-    def started(self, cell: Cell, width: int) -> None: ...
-    def ended(self, cell: Cell, outcome: Outcome, seconds: float | None) -> None: ...
-    def tick(self, tally: Tally, running: Sequence[Progress], seconds_left: float | None) -> None:
-        """Called about twice a second."""
-
-    def note(self, text: str) -> None: ...
-    def close(self) -> None: ...
-
-
-class Names:
-    """The name of a cell and, where names alone do not tell, what was swept.
+class Display:
+    """Says how a sweep is going: a table redrawn in place on a terminal, elsewhere plain lines.
 
     Args:
-        folder: of the sweep, whose plan is read when a cell is first named; None for names alone.
+        console: takes it.
+        folder: of the sweep, whose plan tells what was swept; None to show names alone.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, console: Console, folder: Path | None = None) -> None:
+        self._console = console
         self._folder = folder
         self._swept: dict[str, str] = {}
+        self._last_tick = time.monotonic()
+        self._live: Live | None = None
+        if console.is_terminal:
+            self._live = Live(console=console, refresh_per_second=4, transient=True)
+            self._live.start()
 
-    def of(self, cell: Cell) -> str:
-        """``mlp-tabular-ddp-r0-1f463a41 (lr=0.1)``."""
+    def started(self, cell: Cell, width: int) -> None:
+        """A cell has started on ``width`` devices; the next tick of a table shows it."""
+        if self._live is None:
+            self._say(f"start    {self._name(cell)} on {_devices(width)}")
+
+    def ended(self, cell: Cell, outcome: Outcome, seconds: float | None) -> None:
+        """A cell has ended for good."""
+        style = {"done": "green", "failed": "red"}.get(outcome.state, "yellow")
+        self._say(ended_line(self._name(cell), outcome, seconds), style)
+
+    def tick(self, tally: Tally, running: Sequence[Progress], seconds_left: float | None) -> None:
+        """Called about twice a second; a line is written every ten seconds."""
+        left = "" if seconds_left is None else f", {left_words(seconds_left)}"
+        if self._live is not None:
+            table = Table.grid(padding=(0, 2))
+            for one in running:
+                total = one.total_steps or 1
+                bar = ProgressBar(total=total, completed=one.step, width=24, pulse=False)
+                table.add_row(one.name, _devices(one.width), bar, _step(one), _rate(one).strip())
+            self._live.update(Group(table, Text(f"{tally}{left}", style="bold")))
+        elif time.monotonic() - self._last_tick >= _LINE_EVERY_S:
+            self._last_tick = time.monotonic()
+            cells = "; ".join(f"{p.name} {_step(p)}{_rate(p)}" for p in running)
+            self._say(f"         {tally}{left}{': ' + cells if cells else ''}")
+
+    def note(self, text: str) -> None:
+        self._say(text, "yellow")
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def _say(self, text: str, style: str = "") -> None:
+        self._console.print(Text(text, style=style), soft_wrap=True)
+
+    def _name(self, cell: Cell) -> str:
+        """``mlp-tabular-ddp-r0-1f463a41 (lr=0.1)``: with what was swept, once the plan tells."""
         from scalewise.analysis import swept_words
 
         planned = cell.planned
@@ -116,89 +146,15 @@ class Names:
             try:
                 cells = SweepFolder(self._folder).load_plan().cells
             except RecordError:
-                cells = ()  # a sweep that has not written its plan yet: the name has to do
+                cells = ()
             self._swept = {planned.cell_id: "", **swept_words(cells)}
         words = self._swept.get(planned.cell_id)
         return f"{planned.name} ({words})" if words else planned.name
 
 
 def make_display(stream: TextIO | None = None, folder: Path | None = None) -> Display:
-    """A live table on a terminal, plain lines anywhere else, for the sweep in ``folder``."""
-    console = open_console(stream or sys.stderr)
-    names = Names(folder)
-    return LiveDisplay(console, names) if console.is_terminal else LineDisplay(console, names)
-
-
-class LineDisplay:
-    """One line an event, and one every ten seconds."""
-
-    def __init__(self, console: Console, names: Names | None = None) -> None:
-        self._console = console
-        self._names = names or Names()
-        self._last_tick = time.monotonic()
-
-    def started(self, cell: Cell, width: int) -> None:
-        self._say(f"start    {self._names.of(cell)} on {_devices(width)}")
-
-    def ended(self, cell: Cell, outcome: Outcome, seconds: float | None) -> None:
-        self._say(ended_line(self._names.of(cell), outcome, seconds))
-
-    def tick(self, tally: Tally, running: Sequence[Progress], seconds_left: float | None) -> None:
-        if time.monotonic() - self._last_tick < _LINE_EVERY_S:
-            return
-        self._last_tick = time.monotonic()
-        left = "" if seconds_left is None else f", {left_words(seconds_left)}"
-        cells = "; ".join(f"{p.name} {_step(p)}{_rate(p)}" for p in running)
-        self._say(f"         {tally}{left}{': ' + cells if cells else ''}")
-
-    def note(self, text: str) -> None:
-        self._say(text)
-
-    def close(self) -> None:
-        """Nothing is held open."""
-
-    def _say(self, text: str) -> None:
-        self._console.print(text, markup=False, soft_wrap=True)
-
-
-class LiveDisplay:
-    """A table that is redrawn in place; what has ended scrolls by above it."""
-
-    def __init__(self, console: Console, names: Names | None = None) -> None:
-        self._console = console
-        self._names = names or Names()
-        self._live = Live(console=console, refresh_per_second=4, transient=True)
-        self._live.start()
-
-    def started(self, cell: Cell, width: int) -> None:
-        """The next tick shows it."""
-
-    def ended(self, cell: Cell, outcome: Outcome, seconds: float | None) -> None:
-        colours = {"done": "green", "failed": "red", "skipped": "yellow"}
-        style = colours.get(outcome.state, "yellow")
-        self._console.print(Text(ended_line(self._names.of(cell), outcome, seconds), style=style))
-
-    def tick(self, tally: Tally, running: Sequence[Progress], seconds_left: float | None) -> None:
-        table = Table.grid(padding=(0, 2))
-        for progress in running:
-            bar = ProgressBar(
-                total=progress.total_steps or 1, completed=progress.step, width=24, pulse=False
-            )
-            table.add_row(
-                progress.name,
-                _devices(progress.width),
-                bar,
-                _step(progress),
-                _rate(progress).strip(),
-            )
-        left = "" if seconds_left is None else f"; {left_words(seconds_left)}"
-        self._live.update(Group(table, Text(f"{tally}{left}", style="bold")))
-
-    def note(self, text: str) -> None:
-        self._console.print(Text(text, style="yellow"))
-
-    def close(self) -> None:
-        self._live.stop()
+    """The display of the sweep in ``folder``, on standard error by default."""
+    return Display(open_console(stream or sys.stderr), folder)
 
 
 def ended_line(name: str, outcome: Outcome, seconds: float | None) -> str:

@@ -1,30 +1,24 @@
-"""Runs a sweep, wherever its cells run: folder lock, mirror, plan, stages, retries, records.
+"""Runs a sweep, wherever its cells run: one queue, one loop, stages, retries, budget, records.
 
-Where cells wait, how they start and how they are watched is the business of each engine:
-``local_engine`` for this host, ``slurm_engine`` and its like for others. The process of an engine
-never touches a GPU and never trains: whatever happens to a cell happens to other processes.
+Where cells run is the business of an executor: of this host, of SLURM, or of Ray. The process of
+the engine never touches a GPU and never trains: whatever happens to a cell happens to other
+processes.
 """
 
 from __future__ import annotations
 
-import errno
-import os
 import signal
-import subprocess
-import sys
-import threading
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 from scalewise.config import ConfigError
 from scalewise.gpu import HostMismatch
 from scalewise.host import FileLock, become_subreaper
-from scalewise.records import CellFolder, RecordError, SweepFolder, state_of
+from scalewise.records import SweepFolder, state_of
 from scalewise.supervisor import Outcome, Retries
 from scalewise.sweep.auto import (
     Stages,
@@ -36,7 +30,10 @@ from scalewise.sweep.auto import (
     reruns,
     split,
 )
-from scalewise.sweep.display import Display, Progress, Tally
+from scalewise.sweep.display import Display, Tally, progress_of
+from scalewise.sweep.executor import Ending, Executor, RunningCell, Turn
+from scalewise.sweep.folder_lock import held
+from scalewise.sweep.mirror import Mirror
 from scalewise.sweep.plan import Cell, Request, add_to_plan
 from scalewise.sweep.progress import Budget, Durations, Remaining, budget_of
 from scalewise.sweep.resume import refuse_newer, set_unreadable_aside
@@ -82,22 +79,21 @@ def remember(report: SweepReport) -> None:
         earlier.cells += report.cells
 
 
-Policy = Literal["exclusive", "packed"]
 _END_S = 9.0
 
 
-class Engine(ABC):
+class Engine:
     """One sweep.
 
     Args:
         folder: the sweep's folder.
-        policy: ``exclusive`` runs one cell at a time on a host, ``packed`` fills it.
-        display: where progress is said.
+        executor: runs its cells.
+        display: takes its progress.
     """
 
-    def __init__(self, folder: Path, policy: Policy, display: Display) -> None:
+    def __init__(self, folder: Path, executor: Executor[Any], display: Display) -> None:
         self.folder = SweepFolder(folder)
-        self.policy: Policy = policy
+        self.executor = executor
         self.display = display
         self.report = SweepReport(folder)
         """Outcomes so far; they stay when :meth:`run` is interrupted."""
@@ -109,8 +105,10 @@ class Engine(ABC):
         """Requests for ``strategy=auto`` or ``batch_size=auto``, whose short runs or searches are
         among the cells to run."""
         self.budget = Budget(None)
-        self.lock = FileLock(self.folder.lock_path)
-        """Held while :meth:`run` does."""
+        self._waiting: list[Turn] = []
+        self._running: list[RunningCell] = []
+        self._announced: set[str] = set()
+        """Ids of running cells whose start was said."""
         self._stages = Stages(self.folder, display.note)
         self._tally = Tally(total=0)
         self._durations = Durations()
@@ -118,13 +116,16 @@ class Engine(ABC):
 
     def run(self, cells: Sequence[Cell]) -> SweepReport:
         """Run every cell that is not done. Raises KeyboardInterrupt after ending all of them."""
-        with held(self.folder, self.lock):
+        lock = FileLock(self.folder.lock_path)
+        with held(self.folder, lock):
             for line in self.remarks:
                 self.display.note(line)
             become_subreaper()
             try:
+                self.executor.open(self.folder, lock.descriptors, self.display.note)
                 self._run_mirrored(cells)
             finally:
+                self.executor.close()
                 self.display.close()
         return self.report
 
@@ -132,20 +133,17 @@ class Engine(ABC):
         """Run all stages, beside a mirror if a tracker is to hear of them."""
         mirror = None
         try:
-            waiting = self._begin(cells)
-            if self._has_trackers(cells, waiting):
+            later = self._begin(cells)
+            if self._has_trackers(cells, later):
                 mirror = Mirror(self.folder.path, self.display.note)
-            self._loop(self.report)
-            self._second_stage(filter(is_open, self.left_open), waiting)
+            self._loop()
+            self._second_stage(filter(is_open, self.left_open), later)
             self._second_stage((one for one in self.left_open if not is_open(one)), ())
             self._repeat_until_decided()
             if mirror is not None:
                 mirror.finish()
-            self._check_folder()
-        except BaseException as error:
+        except BaseException:
             self._break_off(mirror)
-            if isinstance(error, (OSError, RecordError)):
-                self._check_folder()
             raise
 
     def _begin(self, cells: Sequence[Cell]) -> Sequence[Cell]:
@@ -153,18 +151,25 @@ class Engine(ABC):
         self._tally.total = len(cells)
         self.report.cells += cells
         self.budget = budget_of(self.folder, [c.request.cell.sweep for c in cells])
-        first, waiting = split(cells)
+        first, later = split(cells)
         self._admit_all(first, alone=len(cells) == 1)
-        # After they were admitted: only then does an engine know its host's slots.
-        add_to_plan(self.folder, cells, self.policy, self._slots())
-        return waiting
+        # After they were admitted: only then does an executor know its host's slots.
+        self._add_to_plan(cells)
+        return later
 
-    def _has_trackers(self, cells: Sequence[Cell], waiting: Sequence[Cell]) -> bool:
+    def _add_to_plan(self, cells: Sequence[Cell]) -> None:
+        add_to_plan(self.folder, cells, self.executor.policy, self.executor.slots())
+
+    def _has_trackers(self, cells: Sequence[Cell], later: Sequence[Cell]) -> bool:
         """Whether anything of what is still to run is handed to a tracker."""
-        pending = [*self._to_run(), *waiting]
+        pending = [*self._pending(), *later]
         pending += [c for c in cells if c.request.cell.repeats == "auto"]
-        later = [c.request for c in pending] + list(self.left_open)
-        return any(one.cell.tracking.trackers for one in later)
+        requests = [c.request for c in pending] + list(self.left_open)
+        return any(one.cell.tracking.trackers for one in requests)
+
+    def _pending(self) -> list[Cell]:
+        """The cells that run or wait."""
+        return [one.cell for one in self._running] + [turn.cell for turn in self._waiting]
 
     def _break_off(self, mirror: Mirror | None) -> None:
         """End whatever runs, within :data:`_END_S` s: an interrupt, or an error of our own."""
@@ -174,40 +179,15 @@ class Engine(ABC):
         # A second Ctrl-C must not leave processes behind.
         previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
-            self._end_all(self.report, deadline)
+            self.executor.cancel(self._running, deadline)
         finally:
             signal.signal(signal.SIGINT, previous)
+        for cell in self._pending():
+            cell_id = cell.planned.cell_id
+            is_done = self.folder.cell(cell.planned.name).result_of(cell_id) is not None
+            self.report.outcomes[cell_id] = Outcome("done" if is_done else "interrupted")
         if mirror is not None:
             mirror.abandon(deadline)
-
-    # What each engine does in its own way
-
-    @abstractmethod
-    def _ask_for(self, cell: Cell) -> None:
-        """Queue a cell. Raises :class:`HostMismatch` where it cannot be run."""
-
-    def _take_over(self, cell: Cell, folder: CellFolder) -> bool:
-        """Whether an earlier sweep process left the cell running: then it is watched."""
-        return False
-
-    @abstractmethod
-    def _to_run(self) -> list[Cell]:
-        """The cells that are queued or run."""
-
-    @abstractmethod
-    def _loop(self, report: SweepReport) -> None:
-        """Run what is queued to its end."""
-
-    @abstractmethod
-    def _end_all(self, report: SweepReport, deadline: float) -> None:
-        """End every running cell: they record themselves as interrupted.
-
-        They have until ``deadline`` of ``time.monotonic``; SIGINT is ignored meanwhile.
-        """
-
-    def _slots(self) -> int | None:
-        """Devices of the host that runs the cells; None where that is not one host."""
-        return None
 
     # The plan
 
@@ -233,24 +213,33 @@ class Engine(ABC):
         if result is not None:
             self._tally.already_done += 1
             self._durations.add(cell.planned.config_id, result.took_s)
-            self._end(self.report, cell, Outcome("done"), None)
+            self._count(cell, self._worth(cell, Outcome("done"), None), None)
+            return
+        running = self.executor.find_running(cell, folder)
+        if running is not None:
+            self._running.append(running)
             return
         try:
-            if self._take_over(cell, folder):
-                return
-            self._ask_for(cell)
+            self._queue(cell)
         except HostMismatch as mismatch:
             if alone:
                 raise ConfigError(str(mismatch)) from None
             folder.save_config(cell.request.plain)
-            self._skip([cell], self.report, str(mismatch))
+            self._refuse(cell, Outcome("skipped", str(mismatch)))
             return
         folder.save_config(cell.request.plain)
 
+    def _queue(self, cell: Cell) -> None:
+        """Last in the queue: whatever disturbed an earlier try may have passed by then.
+
+        Raises :class:`HostMismatch` where the cell can never run.
+        """
+        self._waiting.append(Turn(cell, self.executor.demand(cell)))
+
     # Later stages
 
-    def _second_stage(self, asked: Iterable[Request], waiting: Sequence[Cell]) -> None:
-        """Run what is decided for ``asked``, its repeats interleaved with those of ``waiting``."""
+    def _second_stage(self, asked: Iterable[Request], later: Sequence[Cell]) -> None:
+        """Run what is decided for ``asked``, its repeats interleaved with those of ``later``."""
         requests = self._stages.decide(asked)
         self.report.chosen.update(self._stages.chosen)
         known = {cell.planned.config_id for cell in self.report.cells}
@@ -258,9 +247,9 @@ class Engine(ABC):
         self.again |= reruns(self.folder, new)
         if new:
             self._join(new)
-        if new or waiting:
-            self._admit_all(interleaved([*waiting, *new]))
-            self._loop(self.report)
+        if new or later:
+            self._admit_all(interleaved([*later, *new]))
+            self._loop()
 
     def _repeat_until_decided(self) -> None:
         """Stage two of ``repeats=auto``: rounds are added as long as the records are undecided."""
@@ -273,7 +262,7 @@ class Engine(ABC):
                 return
             self._join(cells)
             self._admit_all(cells)
-            self._loop(self.report)
+            self._loop()
 
     def _join(self, cells: Sequence[Cell]) -> None:
         """Count cells of a later stage among the sweep's.
@@ -282,236 +271,148 @@ class Engine(ABC):
         """
         self.report.cells += cells
         self._tally.total += len(cells)
-        add_to_plan(self.folder, cells, self.policy, self._slots())
+        self._add_to_plan(cells)
 
-    # What may start
+    # While cells run
+
+    def _loop(self) -> None:
+        while self._waiting or self._running:
+            # A cell that left the queue without a try makes room at once.
+            if not self._start_cells():
+                for running, ending in self.executor.poll(self._running):
+                    self._finish(running, ending)
+            self._show()
+
+    def _start_cells(self) -> bool:
+        """Start the cells that have room; True if one left the queue without a try."""
+        has_left = False
+        for turn in self.executor.order(tuple(self._waiting), self._running, self._expected_s):
+            started: RunningCell | Outcome | None
+            if not self._affords(turn):
+                if self._running:
+                    break  # what runs may take less than expected; none overtakes this one
+                self._waiting.remove(turn)
+                # It keeps its place in the plan for a larger budget.
+                self._count(turn.cell, Outcome("unstarted", str(self.budget)), None)
+                has_left = True
+                continue
+            try:
+                started = self.executor.start(turn, self.folder.cell(turn.cell.planned.name))
+            except HostMismatch as mismatch:
+                started = Outcome("skipped", str(mismatch))
+            if started is None:
+                continue
+            self._waiting.remove(turn)
+            if isinstance(started, Outcome):
+                self._refuse(turn.cell, started)
+                has_left = True
+                continue
+            for other in self._running:
+                if other.hosts & started.hosts:
+                    other.tell(started)
+                    started.tell(other)
+            self._running.append(started)
+            self._announce(started)
+        return has_left
 
     def _expected_s(self, cell: Cell) -> float | None:
         """How long a cell will take, by those that have ended; None while nothing tells."""
         return self._durations.of(cell.planned.config_id)
 
-    def _affords(self, cell: Cell, width: int, beside: Iterable[tuple[Cell, int, float]]) -> bool:
-        """Whether ``sweep.max_gpu_hours`` lets a cell start now on ``width`` devices.
+    def _affords(self, turn: Turn) -> bool:
+        """Whether ``sweep.max_gpu_hours`` lets a cell start beside those that run or are queued.
 
-        ``beside``: each running cell, its devices, and for how many seconds it has run.
+        A cell of which nothing is known counts with the time limit of the executor, if it has one.
         """
         if self.budget.limit_hours is None:
             return True
-        running = [(w, max(age_s, self._expected_s(c) or 0.0)) for c, w, age_s in beside]
-        return self.budget.allows(width, self._expected_s(cell), running)
+        limit_s = self.executor.limit_s
+        ahead = [
+            (one.width, max(one.age_s or 0.0, self._expected_s(one.cell) or limit_s or 0.0))
+            for one in self._running
+        ]
+        expected_s = self._expected_s(turn.cell)
+        if expected_s is None and ahead:
+            expected_s = limit_s
+        return self.budget.allows(turn.width, expected_s, ahead)
 
-    def _leave_out(self, cell: Cell, report: SweepReport) -> None:
-        """``sweep.max_gpu_hours`` has no room for a cell: it keeps its place for a larger one."""
-        self._end(report, cell, Outcome("unstarted", str(self.budget)), None)
+    def _announce(self, running: RunningCell) -> None:
+        """Say that a cell has started, once for each of its starts."""
+        cell_id = running.cell.planned.cell_id
+        if running.age_s is None:
+            self._announced.discard(cell_id)
+        elif cell_id not in self._announced:
+            self._announced.add(cell_id)
+            self.display.started(running.cell, running.width)
+
+    def _show(self) -> None:
+        """Say how far the sweep is."""
+        remaining = [Remaining(t.cell.planned.config_id, t.width) for t in self._waiting]
+        shown = []
+        for one in self._running:
+            self._announce(one)
+            planned, left_s = one.cell.planned, None
+            if one.age_s is not None:
+                shown.append(progress_of(planned.name, one.folder, one.width))
+                left_s = shown[-1].seconds_left
+            remaining.append(Remaining(planned.config_id, one.width, one.age_s, left_s))
+        packed = self.executor.policy == "packed"
+        left_s = self._durations.seconds_left(remaining, self.executor.slots(), packed)
+        self.display.tick(self._tally, shown, left_s)
 
     # How cells end
 
-    def _end(
-        self,
-        report: SweepReport,
-        cell: Cell,
-        outcome: Outcome,
-        seconds: float | None,
-        final: bool = False,
-    ) -> None:
-        """A try has ended: for good if it is ``final`` or no other may end better."""
-        folder = self.folder.cell(cell.planned.name)
-        if outcome.state == "done":
-            objective = cell.request.cell.sweep.objective
-            outcome = done(folder, cell.planned.cell_id, objective, told_before=seconds is None)
-        if outcome.state == "failed" and not final:
-            retry = self._retries.grant(folder, cell.request.cell.sweep.retries)
-            if retry is not None:
-                with suppress(HostMismatch):  # it cannot be run any longer
-                    self._ask_for(cell)
-                    self.display.note(f"again    {cell.planned.name}: {outcome.message} ({retry})")
-                    return
+    def _finish(self, running: RunningCell, ending: Ending) -> None:
+        """A try has ended: for good, unless the cell is to run again."""
+        cell, seconds = running.cell, ending.seconds
+        self._running.remove(running)
+        self._announced.discard(cell.planned.cell_id)
+        self.budget.spend(running.width, (seconds or 0.0) + ending.lost_s)
+        outcome = self._worth(cell, ending.outcome, seconds)
+        self.executor.examine(running, outcome)
+        why: str | None = None
+        if ending.is_preempted:
+            why = "no retry is counted"
+        elif outcome.state == "failed":
+            why = self._retries.grant(running.folder, cell.request.cell.sweep.retries)
+        if why is not None:
+            with suppress(HostMismatch):  # it cannot be run any longer
+                self._queue(cell)
+                self.display.note(f"again    {cell.planned.name}: {outcome.message} ({why})")
+                return
         if outcome.state == "done" and seconds is not None:
             self._durations.add(cell.planned.config_id, seconds)
         if not outcome.is_recorded:
             outcome = self._record_failure(cell, outcome, seconds)
+        self._count(cell, outcome, seconds)
+
+    def _worth(self, cell: Cell, outcome: Outcome, seconds: float | None) -> Outcome:
+        """The outcome of a cell, with what its records tell of one that is done."""
+        if outcome.state != "done":
+            return outcome
+        folder, objective = self.folder.cell(cell.planned.name), cell.request.cell.sweep.objective
+        return done(folder, cell.planned.cell_id, objective, told_before=seconds is None)
+
+    def _count(self, cell: Cell, outcome: Outcome, seconds: float | None) -> None:
+        """A cell has ended for good."""
         self._tally.count(outcome)
-        report.outcomes[cell.planned.cell_id] = outcome
+        self.report.outcomes[cell.planned.cell_id] = outcome
         self.display.ended(cell, outcome, seconds)
 
-    def _record_failure(self, cell: Cell, outcome: Outcome, seconds: float | None) -> Outcome:
-        """Write down what ended a cell, now that its ranks are gone; as it is where that fails.
+    def _refuse(self, cell: Cell, outcome: Outcome) -> None:
+        """A cell has ended, failed or skipped, without a try."""
+        assert outcome.state in ("failed", "skipped")
+        folder = self.folder.cell(cell.planned.name)
+        folder.save_attempt(attempt_until_now(folder, outcome.state, "host", outcome.message))
+        self._count(cell, outcome, None)
 
-        The disk may have room by then, and a cell's folder that was deleted is made anew. Raises
-        FileNotFoundError where the sweep's own is gone.
-        """
-        self._check_folder()
+    def _record_failure(self, cell: Cell, outcome: Outcome, seconds: float | None) -> Outcome:
+        """Write down what ended a cell, now that its ranks are gone; as it is on a full disk."""
         folder = self.folder.cell(cell.planned.name)
         began_at = time.time() - (seconds or 0.0)
         attempt = attempt_until_now(folder, "failed", "supervisor", outcome.message, (), began_at)
         try:
-            folder.save_config(cell.request.plain)
             folder.save_attempt(attempt)
         except OSError:
             return outcome  # the last lines of the command say what no record does
         return replace(outcome, is_recorded=True)
-
-    def _check_folder(self) -> None:
-        """Raises FileNotFoundError where the sweep's folder, which held its lock, is gone."""
-        if not self.folder.lock_path.exists():
-            what = "the sweep's folder is gone: deleted or moved while the sweep ran"
-            raise FileNotFoundError(errno.ENOENT, what, str(self.folder.path))
-
-    def _skip(self, cells: Sequence[Cell], report: SweepReport, why: str) -> None:
-        for cell in cells:
-            folder = self.folder.cell(cell.planned.name)
-            folder.save_attempt(attempt_until_now(folder, "skipped", "host", why))
-            self._end(report, cell, Outcome("skipped", why), None)
-
-    def _tick(self, progress: Sequence[Progress], remaining: Sequence[Remaining]) -> None:
-        """Say how far the sweep is; ``remaining`` is what runs and what waits."""
-        packed = self.policy == "packed"
-        left_s = self._durations.seconds_left(remaining, self._slots(), packed)
-        self.display.tick(self._tally, progress, left_s)
-
-
-_FINISH_S = 90.0
-
-
-class Mirror:
-    """Runs ``scalewise.tracking.mirror`` beside a sweep.
-
-    It takes idle processor time only, ends with this process whatever happens to it, and every
-    line it says about a problem is passed on.
-    """
-
-    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
-        self._say = say
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "scalewise.tracking.mirror", str(folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        self._reader = threading.Thread(target=self._pass_on, name="mirror-stderr", daemon=True)
-        self._reader.start()
-
-    def finish(self) -> None:
-        """Let it hand over what is left; says so if it cannot within :data:`_FINISH_S`."""
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it is gone already; its exit status says how
-            self._process.stdin.write(b"finish\n")
-            self._process.stdin.close()
-        why = f"tracking: not everything was mirrored within {_FINISH_S:g} s"
-        if self._ends_within(_FINISH_S):
-            why = f"tracking: the mirror was ended by signal {-self._process.returncode}"
-        if self._process.returncode < 0:
-            self._say(f"{why}; scalewise mirror FOLDER finishes it")
-
-    def let_go(self) -> None:
-        """The sweep was interrupted: it hands over what it can within seconds, and ends."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-
-    def abandon(self, deadline: float) -> None:
-        """Wait for its end until ``deadline`` of ``time.monotonic``, then end it."""
-        self._ends_within(max(0.5, deadline - time.monotonic()))
-
-    def _ends_within(self, timeout_s: float) -> bool:
-        """Whether it ends in time; otherwise it is killed."""
-        try:
-            self._process.wait(timeout_s)
-            return True
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-            return False
-        finally:
-            self._reader.join(timeout=2)
-
-    def _pass_on(self) -> None:
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
-            text = line.decode(errors="replace").rstrip()
-            if text:
-                self._say(text)
-
-
-_ASK_S = 0.2
-"""``scalewise status`` has the lock of a sweep for far less than this."""
-_RANKS_END_S = 15.0
-"""Ranks of a sweep that was killed are ended within ``sweep.grace_s``, which is at most 8."""
-_LOOK_S = 0.05
-
-
-class SweepBusy(ConfigError):  # noqa: N818 - it says what is wrong
-    """Another process is running a sweep in this folder, or what it left has not ended."""
-
-
-@contextmanager
-def held(folder: SweepFolder, lock: FileLock | None = None) -> Iterator[None]:
-    """Make the folder, and keep every other sweep out of it by its ``lock``.
-
-    Processes that a killed sweep has left are waited for. Raises :class:`SweepBusy` where a sweep
-    runs in it already or something is left for too long, :class:`ConfigError` where it cannot be
-    made.
-    """
-    lock = lock or FileLock(folder.lock_path)
-    try:
-        folder.path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"hydra.sweep.dir: {folder.path} cannot be made: {error}") from error
-    if not lock.try_acquire():
-        _wait_for(lock, folder.path)
-    try:
-        _sign(lock)
-        yield
-    finally:
-        lock.release()
-
-
-def _sign(lock: FileLock) -> None:
-    """Write into the lock who took it last: into the very file that is locked, never by its name,
-    which somebody else may by now have given to another file."""
-    with suppress(OSError):  # a full disk: whoever waits is told less, and nothing else
-        for descriptor in lock.descriptors:
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-
-
-def _wait_for(lock: FileLock, folder: Path) -> None:
-    """Take a lock that others have, once they have ended. Raises :class:`SweepBusy`."""
-    begun = time.monotonic()
-    while True:
-        # Looked up before the lock is tried: none of these can have let go unnoticed.
-        pids = _processes_with(lock.path)
-        if lock.try_acquire():
-            return
-        waited_s = time.monotonic() - begun
-        # Where nobody is seen, the sweep runs on another host or for another user.
-        runs = not pids or _last_holder(lock.path) in pids
-        if runs and waited_s > _ASK_S:
-            raise SweepBusy(
-                f"sweep.resume: another process is running a sweep in {folder}; "
-                "wait for it or choose another folder"
-            )
-        if waited_s > _RANKS_END_S:
-            raise SweepBusy(
-                f"sweep.resume: the sweep in {folder} was killed, and what it left still runs "
-                f"(process ids: {', '.join(map(str, pids))}); end it first"
-            )
-        time.sleep(_LOOK_S)
-
-
-def _last_holder(path: Path) -> int | None:
-    """The process that took the lock last, dead or alive."""
-    text = path.read_text(encoding="ascii", errors="replace").strip()
-    return int(text) if text.isdecimal() else None
-
-
-def _processes_with(path: Path) -> list[int]:
-    """The processes of this host, as far as we may look, that have a file open."""
-    import psutil  # only a folder that somebody has asks
-
-    wanted, pids = str(path.resolve()), []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):  # another user's, or it has just ended
-            if any(file.path == wanted for file in process.open_files()):
-                pids.append(process.pid)
-    return sorted(pids)

@@ -1,6 +1,6 @@
 """A process that has imported what ranks train with, and becomes supervisors of cells by forking.
 
-    python -m scalewise.sweep.warm <process id of the sweep> < socket
+    python -m scalewise.sweep.fork_server <process id of the sweep> < socket
 
 The supervisor is a child of the sweep and the parent of its ranks, as with fresh processes; its
 ranks are forks of it. This process trains nothing: it never computes on a tensor nor asks for a
@@ -216,7 +216,7 @@ def _supervise(descriptors: list[int]) -> int:
     from scalewise.sweep import worker
 
     os.setsid()
-    # What ps shows, as the command line is the server's.
+    # For ps: the command line is the server's.
     Path("/proc/self/comm").write_text("supervisor")
     redirect(*descriptors[:3])
     return supervisor_main(functools.partial(fork, worker.main), descriptors[3:])

@@ -31,7 +31,7 @@ from scalewise.sweep.compose import Composer, compose_cell, sweep_folder, writte
 from scalewise.sweep.display import make_display
 from scalewise.sweep.engine import Engine, SweepReport, remember
 from scalewise.sweep.grid import is_basic
-from scalewise.sweep.local_engine import LocalEngine
+from scalewise.sweep.local_executor import local_engine
 from scalewise.sweep.plan import (
     Cell,
     Request,
@@ -68,7 +68,7 @@ def find_batch_size(overrides: Sequence[str]) -> str:
     check_own_code([asked])
     check_files([asked])
     cell = make_cell(search_for(asked), 0)
-    engine = LocalEngine(folder, "exclusive", make_display())
+    engine = local_engine(folder, "exclusive", make_display())
     outcome = engine.run([cell]).outcomes[cell.planned.cell_id]
     path = engine.folder.cell(cell.planned.name).path
     record = load_batch_search(path) if outcome.state == "done" else None
@@ -170,7 +170,7 @@ def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> 
         folder,
         [one],
         ThisHost(),
-        lambda f: LocalEngine(f, "exclusive", make_display(folder=f)),
+        lambda f: local_engine(f, "exclusive", make_display(folder=f)),
     )
     return None if report is None else objective_over(report.outcomes_of(one.config_id))
 
@@ -188,7 +188,7 @@ def launch(
         context,
         job_overrides,
         initial_job_idx,
-        lambda f: LocalEngine(f, local.policy, make_display(folder=f), warm=local.warm),
+        lambda f: local_engine(f, local.policy, make_display(folder=f), warm=local.warm),
     )
 
 

@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from scalewise.config import SweepConfig
 from scalewise.records import CellFolder, CellResult, RecordError, SweepFolder, load_json
-
-
-@dataclass(frozen=True)
-class Afforded:
-    """Places of cells in a list, by what a budget says of them."""
-
-    now: Sequence[int]
-    later: Sequence[int]
-    """To be asked about again when something has ended."""
-    never: Sequence[int]
-    """Nothing is left that could end cheaper than expected, and there is no room."""
 
 
 class Budget:
@@ -53,38 +41,6 @@ class Budget:
         if expected_s is None:
             return taken < limit_s
         return taken + width * expected_s <= limit_s
-
-    def share_out(
-        self,
-        width: int,
-        expected_s: Sequence[float | None],
-        at_most_s: float,
-        ahead: Sequence[tuple[int, float]],
-    ) -> Afforded:
-        """Which of several cells of one width may join a queue, where nobody knows when they start.
-
-        A cell of which nothing is known counts with ``at_most_s``. One without room is judged
-        again when those ahead of it have ended, by what they really took; none overtakes it.
-
-        Args:
-            width: devices of each cell.
-            expected_s: of each cell; None where nothing is known.
-            at_most_s: the time limit of a cell.
-            ahead: width and seconds of each cell that is queued or runs.
-        """
-        now: list[int] = []
-        never: list[int] = []
-        before = list(ahead)
-        for index, expected in enumerate(expected_s):
-            longest = at_most_s if expected is None else expected
-            if self.allows(width, longest if before else expected, before):
-                now.append(index)
-                before.append((width, longest))
-            elif before:
-                return Afforded(now, range(index, len(expected_s)), never)
-            else:
-                never.append(index)
-        return Afforded(now, (), never)
 
     def __str__(self) -> str:
         return (

@@ -1,24 +1,25 @@
-"""A cell that runs on this host: how it starts, what its supervisor is told, how it ends."""
+"""A cell under its supervisor: how it starts, what it is told, how its ending is recorded."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from scalewise.config import CellConfig, ConfigError
-from scalewise.gpu import DeviceSampler, Host, Lease
-from scalewise.host import end_orphans, find_below, worker_command
+from scalewise.gpu import DeviceSampler, Host
+from scalewise.host import find_below, worker_command
 from scalewise.records import (
     Attempt,
     Cause,
     CellFolder,
     DeviceInfo,
+    PlannedCell,
     RankSummary,
     RecordError,
     data_shards_of,
@@ -26,129 +27,103 @@ from scalewise.records import (
     read_steps,
 )
 from scalewise.supervisor import Job, Origin, Outcome, Settings, supervisor_command
-from scalewise.sweep.fork_server import ForkedSupervisor, WarmServer
-from scalewise.sweep.plan import Cell
+from scalewise.sweep.fork_server import ForkedSupervisor
 
 
-@dataclass
-class RunningCell:
-    """One try at a cell, from the start of its supervisor to its answer."""
+class HeldSupervisor:
+    """A supervisor whose standard input this process holds.
 
-    cell: Cell
-    folder: CellFolder
-    lease: Lease
-    process: subprocess.Popen[bytes] | ForkedSupervisor
-    sampler: DeviceSampler | None = None
-    started: float = field(default_factory=time.monotonic)
+    It ends its cell when that closes: by :meth:`stop`, or because this process is gone.
 
-    @property
-    def name(self) -> str:
-        return self.cell.planned.name
+    Args:
+        job: what it supervises.
+        process: one that has not been told its job.
+        errors: takes its standard error.
+    """
 
-    @property
-    def width(self) -> int:
-        return len(self.lease.slots)
+    def __init__(
+        self, job: Job, process: subprocess.Popen[bytes] | ForkedSupervisor, errors: Path
+    ) -> None:
+        self.process = process
+        self._errors = errors
+        self._lock = threading.Lock()
+        # It may die at birth: its empty answer is handled like any other death.
+        self.tell(job.to_line())
 
-    @property
-    def age_s(self) -> float:
-        return time.monotonic() - self.started
-
-    def tell(self, neighbour: str) -> None:
-        """Let the cell know who shares the host with it from now on."""
+    def tell(self, line: bytes) -> None:
+        """Write a line to its standard input, unless it has ended or was told to."""
         assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it is ending: nobody disturbs it any more
-            self.process.stdin.write(f"{neighbour}\n".encode())
+        with self._lock, contextlib.suppress(BrokenPipeError, ValueError):
+            self.process.stdin.write(line)
             self.process.stdin.flush()
 
-    def take_answer(self) -> Outcome | None:
-        """How it ended, once its supervisor has; None if that died without an answer.
-
-        Processes that are left of the cell are killed.
-        """
-        assert self.process.stdout is not None and self.process.stdin is not None
-        answer = self.process.stdout.read()
-        self.process.wait()
-        self.process.stdout.close()
-        with contextlib.suppress(BrokenPipeError):  # a job line that was never read
+    def stop(self) -> None:
+        """Have it end and record its part."""
+        assert self.process.stdin is not None
+        with self._lock, contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
-        self._clean_up()
-        return Outcome.from_line(answer) if answer.endswith(b"\n") else None
 
-    def how_it_died(self) -> tuple[str, list[str]]:
-        """One line on a supervisor without an answer, and the last lines it wrote."""
-        code = self.process.wait()
-        how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
-        message = f"the supervisor was {how}" if code < 0 else f"the supervisor {how}"
-        if code >= 0:
-            message += "; see supervisor.err"
-        errors = (self.folder.path / "supervisor.err").read_text(errors="replace")
-        return message, errors.splitlines()[-20:]
+    def outcome(self) -> Outcome:
+        """Wait for its answer. Where it died without one, nothing ``is_recorded``."""
+        assert self.process.stdout is not None
+        answer = self.process.stdout.read()
+        status = self.process.wait()
+        self.process.stdout.close()
+        self.stop()
+        if answer.endswith(b"\n"):
+            return Outcome.from_line(answer)
+        message = f"the supervisor exited with {status}; see {self._errors.name}"
+        if status < 0:
+            message = f"the supervisor was ended by {signal.Signals(-status).name}"
+        return Outcome("failed", message, cause="supervisor", is_recorded=False)
 
-    def end(self, deadline: float) -> None:
-        """Wait until ``deadline`` for a supervisor that was told to stop, then kill."""
-        try:
-            self.process.wait(max(0.1, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self._clean_up()
-
-    def _clean_up(self) -> None:
-        # Its session is its own: whoever is still in it is an orphan of this cell.
-        end_orphans(self.process.pid)
-        if self.sampler is not None:
-            self.sampler.stop()
+    def last_lines(self) -> list[str]:
+        """The last lines that it wrote."""
+        return self._errors.read_text(errors="replace").splitlines()[-20:]
 
 
-def start(
-    cell: Cell,
-    folder: CellFolder,
-    lease: Lease,
-    host: Host,
-    neighbours: tuple[str, ...],
-    locks: tuple[int, ...],
-    warm: WarmServer | None = None,
-) -> RunningCell:
-    """Start a cell's supervisor, which starts its ranks.
+def spawn_supervisor(
+    errors: Path, locks: tuple[int, ...], **options: Any
+) -> subprocess.Popen[bytes]:
+    """Start a supervisor that waits for its job.
 
-    With ``warm`` both are forks of it. Raises NotWarmError where that cannot fork. ``locks`` are
-    descriptors that supervisor and ranks inherit, beside those of the lease.
+    Args:
+        errors: takes its standard error.
+        locks: descriptors that it and its ranks inherit.
+        options: of ``subprocess.Popen``.
     """
-    locks = (*lease.descriptors, *locks)
-    origin = Origin.of_this_process()
-    job = Job(
-        folder=str(folder.path.resolve()),
-        cell=cell.planned,
-        # The sweep's own process samples the devices of its host.
-        settings=replace(settings_of(cell.request.cell, len(lease.slots)), sample_every_s=None),
-        slots=lease.slots,
-        cwd=origin.cwd,
-        python_path=origin.python_path,
-        command=origin.command,
-        driver=host.driver,
-        topology=host.topology,
-        co_tenants=neighbours,
-    )
-    errors = folder.path / "supervisor.err"
-    process = _spawned(errors, locks) if warm is None else warm.supervisor(errors, locks)
-    assert process.stdin is not None
-    # It may die at birth: its empty answer is handled like any other death.
-    with contextlib.suppress(BrokenPipeError):
-        process.stdin.write(job.to_line())
-        process.stdin.flush()
-    return RunningCell(cell, folder, lease, process)
-
-
-def _spawned(errors: Path, locks: tuple[int, ...]) -> subprocess.Popen[bytes]:
     with errors.open("wb") as file:
         return subprocess.Popen(
             supervisor_command(locks),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=file,
-            start_new_session=True,
             pass_fds=locks,
+            **options,
         )
+
+
+def job_of(
+    cell: CellConfig,
+    folder: CellFolder,
+    planned: PlannedCell,
+    world_size: int,
+    host: Host,
+    slots: tuple[DeviceInfo, ...],
+    origin: Origin,
+) -> Job:
+    """The job of the supervisor that runs a cell, or its share of one, on ``slots`` of ``host``."""
+    return Job(
+        folder=str(folder.path.resolve()),
+        cell=planned,
+        settings=settings_of(cell, world_size),
+        slots=slots,
+        cwd=origin.cwd,
+        python_path=origin.python_path,
+        command=origin.command,
+        driver=host.driver,
+        topology=host.topology,
+    )
 
 
 def start_sampler(

@@ -15,10 +15,8 @@ from dataclasses import dataclass
 from scalewise.gpu import Host, Leases, units
 from scalewise.records import DeviceInfo
 from scalewise.supervisor import Outcome
-from scalewise.sweep.display import Progress
+from scalewise.sweep.executor import Turn
 from scalewise.sweep.plan import Cell
-from scalewise.sweep.progress import Durations, Remaining
-from scalewise.sweep.running_cells import RunningCell
 
 _SHORTEST_S = 1e-3
 
@@ -63,11 +61,11 @@ def _in_order(waiting: Sequence[Waiting]) -> list[Waiting]:
 
 
 @dataclass(frozen=True)
-class Turn:
-    """A cell that waits."""
+class LocalDemand:
+    """The demand of a cell on this host."""
 
-    cell: Cell
     width: int
+    """Number of devices."""
     host: Host
 
 
@@ -106,56 +104,31 @@ def queues(turns: Sequence[Turn], usable: Callable[[Turn], Sequence[DeviceInfo]]
     return found
 
 
-class Line:
-    """Waiting cells in the order of the plan.
+def fill(
+    waiting: Sequence[Turn],
+    leased: Sequence[Sequence[DeviceInfo]],
+    usable: Callable[[Turn], Sequence[DeviceInfo]],
+    expected_s: Callable[[Cell], float | None],
+) -> list[Turn]:
+    """The cells to start now beside those that run.
 
     Args:
-        packed: start what fills the host best; otherwise one cell at a time, in order.
-        durations: of the sweep's ended cells, that others add to.
+        waiting: in the order of the plan.
+        leased: devices of each cell that runs.
+        usable: the devices that a cell may have, of which it takes as many as it demands.
+        expected_s: how long a cell will take; None where nobody knows.
     """
-
-    def __init__(self, packed: bool, durations: Durations) -> None:
-        self.packed = packed
-        self.waiting: list[Turn] = []
-        self._durations = durations
-        self._chosen: list[list[str]] | None = None
-
-    def forget_choice(self) -> None:
-        """Something has ended, or devices have gone: what is to start next is decided anew."""
-        self._chosen = None
-
-    def next_up(
-        self, running: Sequence[RunningCell], usable: Callable[[Turn], Sequence[DeviceInfo]]
-    ) -> list[list[Turn]]:
-        """The cells of each queue that are to start now, as soon as their devices can be leased.
-
-        ``usable``: the devices that a cell may have, of which it takes as many as it is wide.
-        """
-        if not self.packed:
-            return [] if running else [self.waiting[:1]]
-        if self._chosen is None:
-            found = queues(self.waiting, usable)
-            self._chosen = [self._choose(queue, running) for queue in found]
-        turns = {turn.cell.planned.cell_id: turn for turn in self.waiting}
-        return [[turns[key] for key in keys if key in turns] for keys in self._chosen]
-
-    def _choose(self, queue: Queue, running: Sequence[RunningCell]) -> list[str]:
-        waiting = [
-            Waiting(one.cell_id, turn.width, self._durations.of(one.config_id))
+    by_id = {turn.cell.planned.cell_id: turn for turn in waiting}
+    chosen: list[Turn] = []
+    for queue in queues(waiting, usable):
+        cells = [
+            Waiting(turn.cell.planned.cell_id, turn.width, expected_s(turn.cell))
             for turn in queue.turns
-            if (one := turn.cell.planned)
         ]
-        ahead = [r for r in running if any(queue.units & {*units(slot)} for slot in r.lease.slots)]
-        taken = sum(r.width for r in ahead)
-        return starts_now(waiting, taken, max(queue.slots, taken))
-
-
-def remaining_of(
-    cell: Cell, width: int, age_s: float | None = None, progress: Progress | None = None
-) -> Remaining:
-    """A cell that has run for ``age_s`` and made ``progress``, or has not started."""
-    left_s = None if progress is None else progress.seconds_left
-    return Remaining(cell.planned.config_id, width, age_s, left_s)
+        ahead = [own for own in leased if any(queue.units & {*units(slot)} for slot in own)]
+        taken = sum(map(len, ahead))
+        chosen += [by_id[key] for key in starts_now(cells, taken, max(queue.slots, taken))]
+    return chosen
 
 
 class DeviceWait:
@@ -178,8 +151,8 @@ class DeviceWait:
         """Something could be leased."""
         self._since, self._said = None, False
 
-    def with_(self, cell: Cell, leases: Leases, others_run: bool) -> bool | Outcome:
-        """True to wait, False to let others go first, or how the cell ends without a try.
+    def outcome(self, cell: Cell, leases: Leases, others_run: bool) -> Outcome | None:
+        """How the cell ends without a try; None while it waits.
 
         ``others_run`` tells whether cells of this sweep hold devices that they will give back.
         """
@@ -187,9 +160,9 @@ class DeviceWait:
         if not who:
             if not others_run:
                 self._say("waiting: another sweep holds this host's devices")
-            return True
+            return None
         if leases.foreign_settles:
-            return True
+            return None
         sweep = cell.request.cell.sweep
         if sweep.foreign_processes != "wait":
             why = f"{who} (sweep.foreign_processes={sweep.foreign_processes})"
@@ -198,13 +171,10 @@ class DeviceWait:
         self._since = now if self._since is None else self._since
         if now - self._since > sweep.foreign_wait_s:
             self.end()
-            return Outcome(
-                "skipped",
-                f"{who}, for longer than sweep.foreign_wait_s={sweep.foreign_wait_s:g}",
-            )
+            why = f"{who}, for longer than sweep.foreign_wait_s={sweep.foreign_wait_s:g}"
+            return Outcome("skipped", why)
         self._say(f"waiting: {who}; sweep.foreign_processes=skip or fail would not wait")
-        # Narrower cells may use what others leave.
-        return False
+        return None
 
     def _say(self, text: str) -> None:
         if not self._said:

@@ -18,7 +18,7 @@ from scalewise.cli.exits import Exit, explain
 from scalewise.config import ConfigError, options_of
 from scalewise.records import SweepFolder, SweepPlan
 from scalewise.sweep import SweepReport, compose, engine
-from scalewise.sweep.engine import held
+from scalewise.sweep.folder_lock import held
 
 Train = Callable[..., tuple[int, str]]
 

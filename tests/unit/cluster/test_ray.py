@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import io
 import os
 import subprocess
 import sys
@@ -13,27 +12,24 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from hydra import compose, initialize_config_dir
 
-from scalewise.cluster import ray_engine
-from scalewise.cluster.hosts import Demand, Order, granted, leased
+from fakes.requests import asked as request_of
+from scalewise.cluster.hosts import Demand, Order, granted, launcher_config, leased
 from scalewise.cluster.ray_cluster import HostActor, Node, RayCluster, require_ray
-from scalewise.cluster.ray_engine import HostLink, Lost, RayEngine, RemoteCell, ray_config
-from scalewise.config import ConfigError, HardwareConfig, conf_dir, resolve
+from scalewise.cluster.ray_executor import HostLink, Lost, RayCell, RayConfig, RayExecutor
+from scalewise.config import ConfigError, HardwareConfig
 from scalewise.gpu import HostMismatch
 from scalewise.records import Attempt, CellFolder, PlannedCell
 from scalewise.supervisor import Origin, Outcome
-from scalewise.sweep import Cell, make_display
-from scalewise.sweep.plan import plan, request
+from scalewise.sweep import Cell
+from scalewise.sweep.plan import plan
 
 PLANNED = PlannedCell("0" * 12, "1" * 12, "net-data-single-r0", ("a=1",), 0, 1)
 ON_CPU = HardwareConfig("cpu", kind="cpu", cores_per_device=1)
 
 
 def asked(*overrides: str) -> Cell:
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        plain = resolve(compose(config_name="config", overrides=list(overrides)))
-    return plan([request(overrides, plain)], 0)[0]
+    return plan([request_of(*overrides)], 0)[0]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +42,7 @@ def asked(*overrides: str) -> Cell:
 )
 def test_a_wrong_key_of_the_ray_launcher_is_named(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        ray_config(options)
+        launcher_config(RayConfig, options)
     assert words in str(caught.value)
 
 
@@ -56,7 +52,7 @@ def test_without_ray_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatc
         require_ray()
 
 
-@pytest.mark.parametrize("module", ["sweep.launcher", "cluster.ray_engine", "cluster.hosts"])
+@pytest.mark.parametrize("module", ["sweep.launcher", "cluster.ray_executor"])
 def test_nothing_loads_ray_before_a_cluster_is_asked_for(module: str) -> None:
     code = f"import sys, scalewise.{module}; print('ray' in sys.modules)"
     said = subprocess.check_output([sys.executable, "-c", code], text=True)
@@ -104,9 +100,10 @@ class Host:
         self.answer = lambda: answer
 
 
-def remote(folder: CellFolder, *hosts: Any) -> RemoteCell:
+def remote(folder: CellFolder, *hosts: Any) -> RayCell:
     cell: Any = SimpleNamespace(planned=PLANNED)
-    running = RemoteCell(cell, folder, Demand(len(hosts), len(hosts), 0, 1), hosts, 1, 100.0)
+    wanted, room = Demand(len(hosts), len(hosts), 0, 1), cast(Any, None)
+    running = RayCell(cell, folder, wanted, hosts, room, 1, 100.0)
     running.take_answers()
     return running
 
@@ -115,7 +112,7 @@ def test_what_a_lost_host_could_not_record_is_recorded_for_it(tmp_path: Path) ->
     folder = CellFolder(tmp_path)
     running = remote(folder, Host("a", Outcome("interrupted")), Host("b", Lost("b is gone")))
     assert running.losses == [Lost("b is gone")]
-    assert running.outcome_without_result() == Outcome("failed", "b is gone")
+    assert running.ending().outcome == Outcome("failed", "b is gone")
     (attempt,) = folder.attempts()
     assert (attempt.outcome, attempt.cause, attempt.message) == ("failed", "host", "b is gone")
 
@@ -139,7 +136,7 @@ def test_a_supervisor_that_saw_only_what_came_of_a_loss_is_corrected(
     recorded = Attempt(1, *known, None, (), 1.0, 2.0)
     folder.save_attempt(recorded)
     running = remote(folder, Host("b", Lost("b is gone")))
-    assert running.outcome_without_result() == Outcome("failed", told)
+    assert running.ending().outcome == Outcome("failed", told)
     lost = replace(recorded, outcome="failed", cause="host", message="b is gone", rank=None)
     assert list(folder.attempts()) == [recorded if recorded.message == told else lost]
 
@@ -152,38 +149,21 @@ def test_a_cell_has_ended_when_all_of_its_hosts_have_answered(tmp_path: Path) ->
     assert remote(folder, Host("a", Outcome("done"))).ended
 
 
-class Cluster:
-    """Nodes, without Ray behind them."""
-
-    def __init__(self, *nodes: Node, blind: int = 0) -> None:
-        self._nodes, self._blind = list(nodes), blind
-
-    def nodes(self) -> list[Node]:
-        return self._nodes
-
-    def nodes_without(self, path: Path) -> list[Node]:
-        assert path.exists(), "there is something to be seen"
-        return self._nodes[: self._blind]
-
-    def close(self) -> None: ...
-
-
 NODES = (Node("a", "10.0.0.1", 32, 8), Node("b", "10.0.0.2", 32, 8))
 
 
 @pytest.fixture
-def on_ray(tmp_path: Path) -> RayEngine:
-    config = ray_config({"cpus_per_device": 4})
-    engine = RayEngine(tmp_path, config, make_display(io.StringIO()))
-    engine._cluster = cast(RayCluster, Cluster(*NODES))
-    return engine
+def on_ray() -> RayExecutor:
+    executor = RayExecutor(RayConfig(cpus_per_device=4))
+    executor._cluster = cast(RayCluster, SimpleNamespace(nodes=lambda: NODES))
+    return executor
 
 
-def test_a_cell_wider_than_a_node_takes_several(on_ray: RayEngine) -> None:
-    on_ray._ask_for(asked("strategy=ddp", "strategy.devices=16", "hardware=h200"))
-    on_ray._ask_for(asked("strategy=ddp", "strategy.devices=4", "hardware=h200"))
-    on_ray._ask_for(asked("strategy=ddp", "hardware=h200"))
-    wanted = [wanted for _, wanted in on_ray._queue]
+def test_a_cell_wider_than_a_node_takes_several(on_ray: RayExecutor) -> None:
+    wanted = [
+        on_ray.demand(asked("strategy=ddp", f"strategy.devices={devices}", "hardware=h200"))
+        for devices in (16, 4, "auto")
+    ]
     assert [(one.nodes, one.gpus_per_node, one.cpus_per_node) for one in wanted] == [
         (2, 8, 32),
         (1, 4, 16),
@@ -191,21 +171,12 @@ def test_a_cell_wider_than_a_node_takes_several(on_ray: RayEngine) -> None:
     ]
 
 
-def test_what_no_node_of_the_cluster_holds_is_refused(on_ray: RayEngine) -> None:
+def test_what_no_node_of_the_cluster_holds_is_refused(on_ray: RayExecutor) -> None:
     with pytest.raises(HostMismatch) as caught:
-        on_ray._ask_for(asked("strategy=ddp", "strategy.devices=32", "hardware=h200"))
+        on_ray.demand(asked("strategy=ddp", "strategy.devices=32", "hardware=h200"))
     assert "of 2 nodes of the Ray cluster 2 hold that (the largest: 8 GPUs and 32 CPUs)" in str(
         caught.value
     )
-
-
-def test_a_folder_that_a_node_does_not_see_is_refused_before_anything_starts(
-    on_ray: RayEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ray_engine, "RayCluster", lambda *_: Cluster(*NODES, blind=1))
-    with pytest.raises(ConfigError, match=r"hydra\.sweep\.dir: .*nodes 10\.0\.0\.1 do not see"):
-        on_ray.run([asked("hardware=h200", "tracking=none")])
-    assert not on_ray.folder.plan_path.exists()
 
 
 class Actor:
@@ -239,4 +210,4 @@ def test_a_link_says_what_was_lost(answer: Any, expected: Outcome | Lost | None)
         is_ready=lambda run: True, get=get, errors=(RuntimeError,), nodes=lambda: alive
     )
     order = Order("cell", PLANNED, Demand(1, 1, 0, 1), Origin("/", (), ()))
-    assert HostLink(cluster, NODES[0], Actor(), order, None).answer() == expected
+    assert HostLink(cluster, NODES[0], Actor(), order).answer() == expected

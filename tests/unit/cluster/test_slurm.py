@@ -1,7 +1,8 @@
-"""What a cell asks of SLURM, and how SLURM's answers are read."""
+"""The demands of a cell on SLURM, and how SLURM's answers are read."""
 
 from __future__ import annotations
 
+import io
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,20 +10,26 @@ from typing import Any
 
 import pytest
 
+from fakes.requests import asked
 from scalewise.cluster import slurm_job
-from scalewise.cluster.hosts import Demand, Order, demand, granted
+from scalewise.cluster.hosts import Demand, Order, demand, granted, launcher_config
 from scalewise.cluster.slurm import (
     GONE,
     JobState,
     QueueUnreachable,
+    SlurmConfig,
     in_arrays,
     make_executor,
     preempted,
     script,
-    slurm_config,
     states,
 )
-from scalewise.cluster.slurm_engine import Sent, Submission
+from scalewise.cluster.slurm_executor import (
+    PrintedSweep,
+    SlurmCell,
+    SlurmExecutor,
+    Submission,
+)
 from scalewise.cluster.slurm_job import CellJob, refuse_other_tasks
 from scalewise.config import (
     CellConfig,
@@ -34,8 +41,9 @@ from scalewise.config import (
 from scalewise.gpu import HostMismatch
 from scalewise.records import Attempt, CellFolder, PlannedCell, RunningAttempt
 from scalewise.supervisor import Origin
-from scalewise.sweep import memory_advice
+from scalewise.sweep import make_display, memory_advice
 from scalewise.sweep.compose import compose_cell
+from scalewise.sweep.plan import plan
 
 
 @pytest.fixture
@@ -47,9 +55,18 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+PLANNED = PlannedCell("id", "config", "cell", (), 0, 1)
+
+
 def order_of(folder: CellFolder) -> Order:
-    planned = PlannedCell("id", "config", "cell", (), 0, 1)
-    return Order(str(folder.path), planned, Demand(1, 1, 1, 1), Origin(".", (), ()))
+    return Order(str(folder.path), PLANNED, Demand(1, 1, 1, 1), Origin(".", (), ()))
+
+
+def sent_of(folder: CellFolder, cell: Any, state: str) -> SlurmCell:
+    """A cell of one device, sent as job 5."""
+    wanted = Demand(1, 1, 0, 1)
+    submission = Submission("5", 0.0, 1, wanted, str(folder.path / "log"))
+    return SlurmCell(cell, folder, wanted, submission, JobState(state))
 
 
 def program(folder: Path, name: str, body: str) -> None:
@@ -71,7 +88,7 @@ def program(folder: Path, name: str, body: str) -> None:
 )
 def test_wrong_options_are_refused_in_one_line(options: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        slurm_config(options)
+        launcher_config(SlurmConfig, options)
     assert str(caught.value).startswith(complaint)
     assert "\n" not in str(caught.value)
 
@@ -89,7 +106,7 @@ def test_wrong_options_are_refused_in_one_line(options: dict[str, Any], complain
 def test_the_width_of_a_cell_decides_what_it_asks_for(
     make_cell: Any, devices: int | str, options: dict[str, Any], wanted: Demand
 ) -> None:
-    assert demand(make_cell(devices), slurm_config(options)) == wanted
+    assert demand(make_cell(devices), launcher_config(SlurmConfig, options)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -104,7 +121,7 @@ def test_a_width_that_cannot_be_asked_for_is_said(
     make_cell: Any, devices: int | str, options: dict[str, Any], complaint: str
 ) -> None:
     with pytest.raises(HostMismatch, match=complaint):
-        demand(make_cell(devices), slurm_config(options))
+        demand(make_cell(devices), launcher_config(SlurmConfig, options))
 
 
 @pytest.fixture
@@ -123,8 +140,8 @@ def make_cell() -> Any:
 
 
 def test_the_script_has_one_task_a_node_and_all_cores_of_its_ranks(tmp_path: Path) -> None:
-    config = slurm_config(
-        {"partition": "gpu", "extra": {"constraint": "h200"}, "mem_gb_per_device": 1.5}
+    config = launcher_config(
+        SlurmConfig, {"partition": "gpu", "extra": {"constraint": "h200"}, "mem_gb_per_device": 1.5}
     )
     executor = make_executor(tmp_path, config, Demand(4, 2, 2, 3))
     text = script(executor, 3)
@@ -145,6 +162,19 @@ def test_the_script_has_one_task_a_node_and_all_cores_of_its_ranks(tmp_path: Pat
     (start,) = [line for line in text.splitlines() if line.startswith("srun")]
     assert "--kill-on-bad-exit=1 --cpus-per-task=6" in start
     assert "--array" not in script(executor, 1)
+
+
+def test_print_only_prints_a_script_for_each_demand_and_runs_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    executor = SlurmExecutor(SlurmConfig(print_only=True))
+    sweep = PrintedSweep(tmp_path / "sweep", executor, make_display(io.StringIO()))
+    typed = (["strategy=single"], ["strategy=ddp", "strategy.devices=2"])
+    report = sweep.run(plan([asked(*one) for one in typed], 0))
+    printed = capsys.readouterr().out
+    assert [printed.count(f"--job-name=scalewise-x{devices}") for devices in (1, 2)] == [1, 1]
+    assert report.outcomes == {}
+    assert not (tmp_path / "sweep").exists()
 
 
 def test_many_cells_are_several_arrays() -> None:
@@ -171,7 +201,7 @@ def test_a_warning_while_the_supervisor_starts_is_recorded(
     folder.path.mkdir()
     job = CellJob(order_of(folder), time_min, 45)
     with subprocess.Popen(["sleep", "60"]) as deaf:
-        monkeypatch.setattr(slurm_job, "_supervisors", [deaf])
+        monkeypatch.setattr(slurm_job, "_supervisors", [SimpleNamespace(process=deaf)])
         job.checkpoint()
     (attempt,) = folder.attempts()
     assert (attempt.cause, words in attempt.message) == (cause, True)
@@ -235,13 +265,13 @@ def test_a_run_that_died_without_a_word_is_not_blamed_on_the_one_before(tmp_path
     folder = CellFolder(tmp_path)
     message = "SLURM preempted the job"
     folder.save_attempt(Attempt(1, "interrupted", "preempted", message, None, None, (), 0.0, 1.0))
-    submission = Submission("5", 0.0, 1, Demand(1, 1, 0, 1), str(tmp_path / "log"))
-    cell: Any = None
-    sent = Sent(cell, folder, submission, JobState("NODE_FAIL"))
-    assert sent.preempted()
+    planned: Any = SimpleNamespace(planned=PLANNED)
+    sent = sent_of(folder, planned, "NODE_FAIL")
+    sent.ended = 0.0
     folder.save_running(RunningAttempt(2, 2.0, ()))
-    assert not sent.preempted()
-    assert sent.record_end().state == "failed"
+    ending = sent.ending(settle_s=0.0)
+    assert ending is not None
+    assert (ending.outcome.state, ending.is_preempted) == ("failed", False)
     assert [attempt.cause for attempt in folder.attempts()] == ["preempted", "host"]
 
 
@@ -250,11 +280,10 @@ def medium() -> CellConfig:
     return build_cell(without_absent_groups(compose_cell(["model=medium"])))
 
 
-def ended_for_memory(path: Path, cell: CellConfig) -> Sent:
+def ended_for_memory(path: Path, cell: CellConfig) -> SlurmCell:
     """A job of one device that SLURM ended because the host's memory ran out."""
     asked: Any = SimpleNamespace(request=SimpleNamespace(cell=cell))
-    submission = Submission("5", 0.0, 1, Demand(1, 1, 0, 1), str(path / "log"))
-    return Sent(asked, CellFolder(path), submission, JobState("OUT_OF_MEMORY"))
+    return sent_of(CellFolder(path), asked, "OUT_OF_MEMORY")
 
 
 def test_who_ran_out_of_a_hosts_memory_reads_what_to_ask_for_and_what_needs_less(
@@ -290,31 +319,37 @@ def test_what_its_supervisor_has_advised_is_not_said_twice(
     assert told.endswith("a larger hydra.launcher.mem_gb_per_device")
 
 
-@pytest.fixture
-def sent(tmp_path: Path) -> Sent:
-    """A cell whose job started at 100 s of its sweep's clock."""
-    cell: Any = SimpleNamespace(planned=SimpleNamespace(name="cell"))
-    submission = Submission("7", 0.0, 1, Demand(1, 1, 1, 1), "log")
-    return Sent(cell, CellFolder(tmp_path), submission, JobState("RUNNING"), started=100.0)
-
-
-def test_a_job_has_run_since_its_start_and_until_its_end(sent: Sent) -> None:
-    assert sent.ran_s(180) == pytest.approx(80)
-    sent.ended = 220
-    assert sent.ran_s(300) == pytest.approx(120)
-    sent.started = None
-    assert sent.ran_s(160) is None
-
-
 @pytest.mark.parametrize(
-    ("started", "elapsed_s", "spent_s"),
-    [(100.0, 70.0, 70.0), (100.0, None, 300.0), (None, 70.0, None)],
+    ("ran", "elapsed_s", "spent_s"), [(True, 70.0, 70.0), (True, None, 300.0), (False, 70.0, None)]
 )
 def test_a_failed_job_costs_what_its_record_says_as_one_with_a_result_does(
-    sent: Sent, started: float | None, elapsed_s: float | None, spent_s: float | None
+    tmp_path: Path, ran: bool, elapsed_s: float | None, spent_s: float | None
 ) -> None:
     """One that has not started since SLURM requeued it left a record of the run before."""
-    sent.started, sent.ended = started, 400.0
-    own = Attempt(1, "failed", "exception", "x", 0, 1, (), 0.0, 1.0, elapsed_s)
-    sent.folder.save_attempt(own)
-    assert sent.cost_s() == spent_s
+    planned: Any = SimpleNamespace(planned=PLANNED)
+    sent = sent_of(CellFolder(tmp_path), planned, "FAILED")
+    sent.started, sent.ended = 100.0 if ran else None, 400.0
+    sent.folder.save_attempt(Attempt(1, "failed", "exception", "x", 0, 1, (), 0.0, 1.0, elapsed_s))
+    ending = sent.ending(settle_s=0.0)
+    assert ending is not None
+    assert ending.seconds == spent_s
+
+
+def test_a_requeued_job_is_seen_and_its_first_run_is_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("scalewise.cluster.slurm_executor.time.monotonic", lambda: now)
+    planned: Any = SimpleNamespace(planned=PLANNED)
+    sent = sent_of(CellFolder(tmp_path), planned, "PENDING")
+    assert not sent.follow(JobState("PENDING"))
+    assert not sent.follow(JobState("RUNNING"))
+    now = 180.0
+    assert sent.age_s == 80.0
+    assert sent.follow(JobState("PENDING"))
+    assert (sent.age_s, sent.lost_s) == (None, 80.0)
+    assert not sent.follow(JobState("RUNNING"))
+    now = 200.0
+    sent.follow(JobState("FAILED"))
+    now = 300.0
+    assert sent.age_s == 20.0, "until its end"

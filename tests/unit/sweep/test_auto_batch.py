@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from fakes.executor import PlayedExecutor
 from fakes.requests import asked as request_of
 from fakes.sections import lines_of
 
@@ -20,14 +21,15 @@ from scalewise.config import ConfigError
 from scalewise.records import (
     BatchSearchRecord,
     BatchTrial,
+    CellFolder,
     SweepFolder,
     load_batch_search,
     save_batch_search,
 )
 from scalewise.supervisor import Outcome
-from scalewise.sweep import Cell, Engine, SweepReport, attempt_until_now
+from scalewise.sweep import Cell, Engine, attempt_until_now
 from scalewise.sweep.auto import describe_later, is_search, left_open, search_for
-from scalewise.sweep.display import LineDisplay
+from scalewise.sweep.display import Display
 from scalewise.sweep.launcher import plan_in
 from scalewise.sweep.plan import Request
 from scalewise.sweep.resume import select
@@ -49,50 +51,31 @@ class Pretended(Engine):
 
     def __init__(self, folder: Path, fails: bool = False) -> None:
         self.said: list[str] = []
-        self.ran: list[Cell] = []
-        self._queue: list[Cell] = []
-        self._fails = fails
-        super().__init__(folder, "exclusive", LineDisplay(Console(quiet=True)))
+        self.fails = fails
+        executor = PlayedExecutor(self.play)
+        self.ran = executor.started
+        super().__init__(folder, executor, Display(Console(quiet=True)))
         self._stages._note = self.said.append
 
-    def _admit(self, cell: Cell, alone: bool) -> None:
-        if self.folder.cell(cell.planned.name).is_done():
-            self._end(self.report, cell, Outcome("done"), None)
-        else:
-            self._ask_for(cell)
-
-    def _ask_for(self, cell: Cell) -> None:
-        self._queue.append(cell)
-
-    def _to_run(self) -> list[Cell]:
-        return list(self._queue)
-
-    def _loop(self, report: SweepReport) -> None:
-        while self._queue:
-            cell = self._queue.pop(0)
-            self.ran.append(cell)
-            folder, world = self.folder.cell(cell.planned.name), cell.planned.devices or 1
-            if is_search(cell) and self._fails:
-                failed = attempt_until_now(folder, "failed", "host", "no memory at all")
-                folder.save_attempt(failed)
-                self._end(report, cell, Outcome("failed", "no memory at all"), 1.0, final=True)
-                continue
-            if is_search(cell):
-                save_batch_search(folder.path, found(world=world))
-            asked_for = cell.request.cell
-            spec = Spec(
-                devices=world,
-                repeat=cell.planned.repeat,
-                strategy=asked_for.strategy.name,
-                scaling=asked_for.scaling,
-                batch_size=world if asked_for.batch_size == "auto" else asked_for.batch_size,
-            )
-            write_cell(folder, cell.planned, spec)
-            folder.save_config(cell.request.plain)
-            self._end(report, cell, Outcome("done"), 1.0)
-
-    def _end_all(self, report: SweepReport, deadline: float) -> None:
-        raise AssertionError("nothing interrupts it")
+    def play(self, cell: Cell, folder: CellFolder) -> Outcome:
+        if is_search(cell) and self.fails:
+            failed = attempt_until_now(folder, "failed", "config", "no memory at all")
+            folder.save_attempt(failed)
+            return Outcome("failed", "no memory at all")
+        world = cell.planned.devices or 1
+        if is_search(cell):
+            save_batch_search(folder.path, found(world=world))
+        asked_for = cell.request.cell
+        spec = Spec(
+            devices=world,
+            repeat=cell.planned.repeat,
+            strategy=asked_for.strategy.name,
+            scaling=asked_for.scaling,
+            batch_size=world if asked_for.batch_size == "auto" else asked_for.batch_size,
+        )
+        write_cell(folder, cell.planned, spec)
+        folder.save_config(cell.request.plain)
+        return Outcome("done")
 
 
 def sweep(folder: Path, requests: Sequence[Request], fails: bool = False) -> Pretended:

@@ -1,4 +1,4 @@
-"""What a person reads while a sweep runs."""
+"""The lines that a person reads while a sweep runs."""
 
 from __future__ import annotations
 

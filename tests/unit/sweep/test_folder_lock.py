@@ -18,7 +18,7 @@ from scalewise.cli.exits import explain
 from scalewise.config import ConfigError
 from scalewise.host import FileLock
 from scalewise.records import SweepFolder
-from scalewise.sweep.engine import SweepBusy, held
+from scalewise.sweep.folder_lock import SweepBusy, held
 
 
 def test_a_second_sweep_is_refused_while_the_first_one_runs(tmp_path: Path) -> None:
@@ -46,11 +46,11 @@ def test_whoever_asks_whether_a_sweep_runs_keeps_none_from_starting(tmp_path: Pa
 
 @pytest.fixture
 def left(tmp_path: Path) -> Iterator[int]:
-    """What a sweep that was killed has left: a process that holds its lock."""
+    """The process id of a rank that a killed sweep has left, and that holds its lock."""
     script = (
         "import os, signal, subprocess, sys; from pathlib import Path;"
         "from scalewise.host import FileLock;"
-        "from scalewise.records import SweepFolder; from scalewise.sweep.engine import held;"
+        "from scalewise.records import SweepFolder; from scalewise.sweep.folder_lock import held;"
         "folder = SweepFolder(Path(sys.argv[1])); lock = FileLock(folder.lock_path);"
         "context = held(folder, lock); context.__enter__();"
         "child = subprocess.Popen(['sleep', '60'], stdout=-3, pass_fds=lock.descriptors);"
@@ -74,7 +74,7 @@ def test_what_a_killed_sweep_has_left_is_waited_for(tmp_path: Path, left: int) -
 def test_what_does_not_end_is_named(
     tmp_path: Path, left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scalewise.sweep.engine._RANKS_END_S", 0.5)
+    monkeypatch.setattr("scalewise.sweep.folder_lock._RANKS_END_S", 0.5)
     with pytest.raises(SweepBusy, match=rf"^sweep\.resume: .*\(process ids: {left}\)"):
         held(SweepFolder(tmp_path)).__enter__()
 

@@ -57,16 +57,16 @@ class Gpus:
         self.samples = {"GPU-0": BUSY, "GPU-1": FREE}
         self.leases = Leases(Occupancy(lambda: dict(self.samples), self.clock))
         self.said: list[str] = []
-        self.patience = DeviceWait(self.said.append, self.clock)
+        self.wait = DeviceWait(self.said.append, self.clock)
 
     def lease(self, count: int) -> Any:
         self.clock.now += 2
         return self.leases.try_lease(GPUS, count)
 
-    def verdict(self, **sweep: Any) -> bool | Outcome:
+    def outcome(self, **sweep: Any) -> Outcome | None:
         cell = SimpleNamespace(request=SimpleNamespace(cell=SimpleNamespace()))
         cell.request.cell.sweep = SweepConfig(**sweep)
-        return self.patience.with_(cast(Any, cell), self.leases, others_run=False)
+        return self.wait.outcome(cast(Any, cell), self.leases, others_run=False)
 
 
 @pytest.fixture
@@ -141,17 +141,14 @@ def test_in_a_container_memory_is_the_only_sign_of_others() -> None:
 
 @pytest.mark.parametrize(("policy", "state"), [("skip", "skipped"), ("fail", "failed")])
 def test_skip_and_fail_decide_once_the_processes_are_there_to_stay(
-    gpus: Gpus, policy: Any, state: str
+    gpus: Gpus, policy: Any, state: Any
 ) -> None:
     gpus.lease(2)
-    assert gpus.verdict(foreign_processes=policy) is True, "the last cell's may just be going"
+    assert gpus.outcome(foreign_processes=policy) is None, "the last cell's may just be going"
     for _ in range(3):
         gpus.lease(2)
-    verdict = gpus.verdict(foreign_processes=policy)
-    assert isinstance(verdict, Outcome)
-    assert verdict.state == state
-    assert verdict.message == (
-        f"GPU 0 has process 4711 of others (sweep.foreign_processes={policy})"
+    assert gpus.outcome(foreign_processes=policy) == Outcome(
+        state, f"GPU 0 has process 4711 of others (sweep.foreign_processes={policy})"
     )
 
 
@@ -159,22 +156,22 @@ def test_waiting_is_said_once_and_has_an_end(gpus: Gpus) -> None:
     for _ in range(4):
         gpus.lease(2)
     for _ in range(3):
-        assert gpus.verdict(foreign_wait_s=60) is False, "others may go first"
+        assert gpus.outcome(foreign_wait_s=60) is None
     assert len(gpus.said) == 1
     assert "process 4711" in gpus.said[0]
     gpus.clock.now += 61
     gpus.lease(2)
-    verdict = gpus.verdict(foreign_wait_s=60)
-    assert isinstance(verdict, Outcome)
-    assert verdict.state == "skipped"
-    assert verdict.message.endswith("for longer than sweep.foreign_wait_s=60")
+    ended = gpus.outcome(foreign_wait_s=60)
+    assert ended is not None
+    assert ended.state == "skipped"
+    assert ended.message.endswith("for longer than sweep.foreign_wait_s=60")
 
 
 def test_another_sweep_is_waited_for_without_end(gpus: Gpus) -> None:
     other = Leases().try_lease(GPUS, 2)
     assert other is not None
     assert gpus.lease(1) is None
-    assert gpus.verdict(foreign_processes="fail") is True
+    assert gpus.outcome(foreign_processes="fail") is None
     assert gpus.said == ["waiting: another sweep holds this host's devices"]
 
 

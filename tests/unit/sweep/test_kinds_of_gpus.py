@@ -6,6 +6,8 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -16,11 +18,10 @@ from fakes.requests import asked as request_of
 from scalewise.gpu import Host, Lease, Occupancy
 from scalewise.records import CellFolder, DeviceInfo
 from scalewise.supervisor import Outcome
-from scalewise.sweep.display import LineDisplay
-from scalewise.sweep.local_engine import LocalEngine
+from scalewise.sweep import HeldSupervisor, Turn, local_engine
+from scalewise.sweep.display import Display
 from scalewise.sweep.plan import Request, plan
-from scalewise.sweep.running_cells import RunningCell
-from scalewise.sweep.schedule import Queue, Turn, queues
+from scalewise.sweep.schedule import LocalDemand, Queue, queues
 
 H100, A10G = "NVIDIA H100 80GB HBM3", "NVIDIA A10G"
 
@@ -46,15 +47,8 @@ class TogetherOnly:
     had: dict[str, tuple[str | None, ...]] = field(default_factory=dict)
     """Which GPUs each hardware profile was given."""
 
-    def start(
-        self,
-        cell: object,
-        folder: CellFolder,
-        lease: Lease,
-        host: Host,
-        others: Sequence[str],
-    ) -> RunningCell:
-        self.had[cell.request.cell.hardware.name] = tuple(s.uuid for s in lease.slots)  # type: ignore[attr-defined]
+    def start(self, turn: Turn, folder: CellFolder, lease: Lease) -> HeldSupervisor:
+        self.had[turn.cell.request.cell.hardware.name] = tuple(s.uuid for s in lease.slots)
         (self.folder / f"{len(self.had)}").touch()
         waits = 'for i in $(seq 200); do [ -e "$1" ] && printf "%s" "$2" && exit; sleep 0.1; done'
         done = Outcome("done").to_line()
@@ -64,7 +58,8 @@ class TogetherOnly:
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        return RunningCell(cell, folder, lease, process)  # type: ignore[arg-type]
+        job: Any = SimpleNamespace(to_line=bytes)
+        return HeldSupervisor(job, process, folder.path / "supervisor.err")
 
 
 def test_each_kind_of_gpu_has_its_own_task_at_the_same_time(
@@ -77,10 +72,10 @@ def test_each_kind_of_gpu_has_its_own_task_at_the_same_time(
         [asked("hardware=h100", "strategy=ddp"), asked("hardware=a10g", "strategy=ddp")], 0
     )
     with (tmp_path / "said").open("w") as file:
-        display = LineDisplay(Console(file=file, width=200))
-        engine = LocalEngine(tmp_path / "sweep", "packed", display, Occupancy(read=dict))
+        display = Display(Console(file=file, width=200))
+        engine = local_engine(tmp_path / "sweep", "packed", display, Occupancy(read=dict))
         supervisors = TogetherOnly(tmp_path, count=2)
-        monkeypatch.setattr(engine, "start_cell", supervisors.start)
+        monkeypatch.setattr(engine.executor, "supervisor", supervisors.start)
         report = engine.run(cells)
     assert [outcome.state for outcome in report.outcomes.values()] == ["done", "done"]
     assert supervisors.had == {
@@ -93,20 +88,25 @@ def test_each_kind_of_gpu_has_its_own_task_at_the_same_time(
 
 def turn(width: int, *devices: DeviceInfo) -> Turn:
     (cell,) = plan([asked()], 0)
-    return Turn(cell, width, Host(devices, None, {}))
+    return Turn(cell, LocalDemand(width, Host(devices, None, {})))
+
+
+def slots_of(one: Turn) -> Sequence[DeviceInfo]:
+    slots: Sequence[DeviceInfo] = one.demand.host.slots
+    return slots
 
 
 def test_cells_that_could_want_the_same_device_stand_in_one_queue() -> None:
     a, b, c, d = (DeviceInfo("cuda", "a GPU", gpu_uuid(i), i) for i in range(4))
     apart = [turn(1, a), turn(1, c, d), turn(2, a, b)]
-    found = queues(apart, lambda one: one.host.slots)
+    found = queues(apart, slots_of)
     assert [(queue.turns, queue.slots) for queue in found] == [
         ((apart[1],), 2),
         ((apart[0], apart[2]), 2),
     ]
     # What takes any GPU joins them, in the order of the plan.
     joined = [turn(1, a, b), turn(1, c, d), turn(4, a, b, c, d)]
-    (everything,) = queues(joined, lambda one: one.host.slots)
+    (everything,) = queues(joined, slots_of)
     assert everything.turns == tuple(joined)
     assert everything.slots == 4
 
@@ -114,6 +114,6 @@ def test_cells_that_could_want_the_same_device_stand_in_one_queue() -> None:
 def test_devices_of_a_cpu_are_counted_as_the_largest_profile_counts_them() -> None:
     halves = [DeviceInfo("cpu", "a CPU", cores=cores) for cores in ((0, 1), (2, 3))]
     quarters = [DeviceInfo("cpu", "a CPU", cores=(core,)) for core in range(4)]
-    found = queues([turn(1, *halves), turn(1, *quarters)], lambda one: one.host.slots)
+    found = queues([turn(1, *halves), turn(1, *quarters)], slots_of)
     assert [type(queue) for queue in found] == [Queue]
     assert found[0].slots == 4

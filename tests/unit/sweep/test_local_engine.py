@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from fakes.requests import asked
 from scalewise.cli import hydra_main
-from scalewise.cli.exits import explain
 from scalewise.gpu import Host, Lease, Leases, Occupancy
 from scalewise.records import (
     Alert,
@@ -28,11 +27,16 @@ from scalewise.records import (
     SampledDevice,
 )
 from scalewise.supervisor import Outcome
-from scalewise.sweep import Cell, SweepReport
-from scalewise.sweep.display import LineDisplay
-from scalewise.sweep.local_engine import LocalEngine
+from scalewise.sweep import (
+    Cell,
+    Engine,
+    HeldSupervisor,
+    SweepReport,
+    Turn,
+    local_engine,
+)
+from scalewise.sweep.display import Display
 from scalewise.sweep.plan import plan
-from scalewise.sweep.running_cells import RunningCell
 from scalewise.sweep.status import StatusReader
 from scalewise.sweep.status_view import estimate_line
 
@@ -49,19 +53,10 @@ class Supervisors:
     bad: str | None = None
     """The GPU that reports an XID while it is used."""
     started: list[tuple[str, tuple[str | None, ...]]] = field(default_factory=list)
-    meanwhile: Callable[[CellFolder], object] = lambda folder: None
-    """What happens while a cell runs."""
 
-    def start(
-        self,
-        cell: Cell,
-        folder: CellFolder,
-        lease: Lease,
-        host: Host,
-        others: Sequence[str],
-    ) -> RunningCell:
+    def start(self, turn: Turn, folder: CellFolder, lease: Lease) -> HeldSupervisor:
         uuids = tuple(slot.uuid for slot in lease.slots)
-        self.started.append((cell.planned.name, uuids))
+        self.started.append((turn.cell.planned.name, uuids))
         answer = self.answers.pop(0)
         if not isinstance(answer, Outcome):
             number = folder.next_attempt_number()
@@ -76,8 +71,8 @@ class Supervisors:
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        self.meanwhile(folder)
-        return RunningCell(cell, folder, lease, process)
+        job: Any = SimpleNamespace(to_line=bytes)
+        return HeldSupervisor(job, process, folder.path / "supervisor.err")
 
     def _report_xid(self, folder: CellFolder, uuid: str) -> None:
         device = SampledDevice(uuid, 1, "NVIDIA H200")
@@ -87,15 +82,15 @@ class Supervisors:
 
 
 @pytest.fixture
-def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalEngine:
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
     monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
     monkeypatch.setattr("scalewise.gpu.leases.discover", lambda hardware: Host(GPUS, None, {}))
-    display = LineDisplay(Console(file=(tmp_path / "said").open("w"), width=200))
-    return LocalEngine(tmp_path / "sweep", "exclusive", display, Occupancy(read=dict))
+    display = Display(Console(file=(tmp_path / "said").open("w"), width=200))
+    return local_engine(tmp_path / "sweep", "exclusive", display, Occupancy(read=dict))
 
 
 def run(
-    engine: LocalEngine,
+    engine: Engine,
     monkeypatch: pytest.MonkeyPatch,
     supervisors: Supervisors,
     *overrides: str,
@@ -103,14 +98,14 @@ def run(
 ) -> SweepReport:
     typed = ["tracking=none", f"repeats={repeats}", *overrides]
     cells = plan([asked(*typed)], 0)
-    monkeypatch.setattr(engine, "start_cell", supervisors.start)
+    monkeypatch.setattr(engine.executor, "supervisor", supervisors.start)
     try:
         return engine.run(cells)
     finally:
         engine.display._console.file.close()  # type: ignore[attr-defined]
 
 
-def said(engine: LocalEngine) -> str:
+def said(engine: Engine) -> str:
     return (engine.folder.path.parent / "said").read_text()
 
 
@@ -118,7 +113,7 @@ DONE = Outcome("done", objective=1.0)
 
 
 def test_a_cell_that_was_killed_runs_again_after_the_others(
-    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     supervisors = Supervisors(["signal", DONE, DONE])
     report = run(engine, monkeypatch, supervisors, repeats=2)
@@ -130,7 +125,7 @@ def test_a_cell_that_was_killed_runs_again_after_the_others(
 
 
 def test_fp8_in_eager_steps_is_told_what_it_costs(
-    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scalewise.sweep.preflight.find_spec", lambda name: name)
     run(engine, monkeypatch, Supervisors([DONE, DONE]), "precision=fp8", repeats=2)
@@ -142,7 +137,7 @@ def test_fp8_in_eager_steps_is_told_what_it_costs(
     [(["signal", "signal"], 1), (["signal"], 0), (["exception"], 3), (["oom"], 3)],
 )
 def test_it_fails_for_good_after_its_retries_or_if_none_can_mend_it(
-    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch, answers: list[Cause], retries: int
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, answers: list[Cause], retries: int
 ) -> None:
     supervisors = Supervisors(list(answers))
     report = run(engine, monkeypatch, supervisors, f"sweep.retries={retries}")
@@ -150,7 +145,7 @@ def test_it_fails_for_good_after_its_retries_or_if_none_can_mend_it(
 
 
 def test_a_gpu_that_errs_gets_no_more_cells(
-    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     supervisors = Supervisors([DONE], bad="GPU-1")
     report = run(engine, monkeypatch, supervisors, "strategy=ddp", "batch_size=128", repeats=2)
@@ -165,15 +160,29 @@ def test_a_gpu_that_errs_gets_no_more_cells(
 
 @pytest.mark.parametrize(("quarantine", "second"), [("true", "GPU-1"), ("false", "GPU-0")])
 def test_narrow_cells_go_on_with_what_is_left_unless_quarantine_is_off(
-    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch, quarantine: str, second: str
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, quarantine: str, second: str
 ) -> None:
     supervisors = Supervisors([DONE, DONE], bad="GPU-0")
     run(engine, monkeypatch, supervisors, f"sweep.quarantine={quarantine}", repeats=2)
     assert [uuids for _, uuids in supervisors.started] == [("GPU-0",), (second,)]
 
 
+def test_the_rates_of_cells_reach_the_search_for_slow_gpus(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A supervisor tells none: they are read from the records of a cell that is done."""
+    rates: list[float | None] = []
+    measured = Outcome("done", "", None, 100.0)
+    monkeypatch.setattr("scalewise.sweep.engine.done", lambda *_, **__: measured)
+    monkeypatch.setattr(
+        engine.executor, "examine", lambda cell, outcome: rates.append(outcome.global_samples_per_s)
+    )
+    run(engine, monkeypatch, Supervisors([DONE]))
+    assert rates == [100.0]
+
+
 def test_a_budget_ends_the_sweep_before_the_cell_that_would_exceed_it(
-    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hours = 0.7 / 3600  # two cells of 0.3 s, and not a third
     supervisors = Supervisors([DONE, DONE, DONE, DONE], seconds=0.3)
@@ -188,7 +197,7 @@ def test_a_budget_ends_the_sweep_before_the_cell_that_would_exceed_it(
 
 
 def test_a_process_that_vanishes_holds_a_cell_up_for_a_moment_only(
-    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver still lists a process of the last cell when the next one's turn comes."""
     looked: list[float] = []
@@ -198,7 +207,7 @@ def test_a_process_that_vanishes_holds_a_cell_up_for_a_moment_only(
         left = (DeviceProcess(4711, 900.0),) if len(looked) == 1 else ()
         return {str(gpu.uuid): DeviceSample(str(gpu.uuid), processes=left) for gpu in GPUS}
 
-    monkeypatch.setattr(engine, "_leases", Leases(Occupancy(read)))
+    monkeypatch.setattr(engine.executor, "_leases", Leases(Occupancy(read)))
     report = run(engine, monkeypatch, Supervisors([DONE]))
     assert report.count("done") == 1
     assert 0.1 <= looked[1] - looked[0] < 0.45
@@ -207,22 +216,8 @@ def test_a_process_that_vanishes_holds_a_cell_up_for_a_moment_only(
 UNRECORDED = Outcome("failed", "[Errno 28] No space left on device", is_recorded=False)
 
 
-def test_the_end_of_a_cell_whose_folder_was_deleted_is_recorded(
-    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    supervisors = Supervisors(
-        [UNRECORDED], meanwhile=lambda folder: shutil.rmtree(folder.path)
-    )  # fmt: skip
-    report = run(engine, monkeypatch, supervisors)
-    (cell,) = report.cells
-    folder = engine.folder.cell(cell.planned.name)
-    assert [(a.outcome, a.message) for a in folder.attempts()] == [("failed", UNRECORDED.message)]
-    assert folder.load_config() == cell.request.plain
-    assert [o.is_recorded for o in report.outcomes.values()] == [True]
-
-
 def test_what_a_full_disk_takes_no_record_of_is_said_at_the_end(
-    engine: LocalEngine,
+    engine: Engine,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -239,20 +234,8 @@ def test_what_a_full_disk_takes_no_record_of_is_said_at_the_end(
     ) in capsys.readouterr().err.splitlines()
 
 
-@pytest.mark.parametrize("answer", [UNRECORDED, DONE])
-def test_a_sweep_whose_folder_is_deleted_says_so(
-    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch, answer: Outcome
-) -> None:
-    deleted = Supervisors([answer, DONE], meanwhile=lambda _: shutil.rmtree(engine.folder.path))
-    with pytest.raises(FileNotFoundError, match=r"the sweep's folder is gone: .*/sweep'") as raised:
-        run(engine, monkeypatch, deleted)
-    assert explain(raised.value) == (
-        f"{engine.folder.path}: the sweep's folder is gone: deleted or moved while the sweep ran"
-    )
-
-
 def test_a_cell_that_has_ended_counts_although_nobody_can_be_told(
-    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unread(cell: Cell, outcome: Outcome, seconds: float | None) -> None:
         raise BrokenPipeError

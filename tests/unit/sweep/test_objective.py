@@ -1,4 +1,4 @@
-"""What a sweeper is told of a cell that several ranks trained."""
+"""The answer to a sweeper for a cell that several ranks trained."""
 
 from __future__ import annotations
 

@@ -78,8 +78,3 @@ def test_what_a_cell_and_those_beside_it_will_use_is_counted_for_every_device(
 ) -> None:
     running = [(beside, HOUR_S)] if beside else []
     assert Budget(2.0).allows(devices, HOUR_S, running) is fits
-
-
-def test_cells_of_a_queue_are_let_in_by_their_devices() -> None:
-    found = Budget(4.0).share_out(2, [HOUR_S] * 3, at_most_s=HOUR_S, ahead=())
-    assert (list(found.now), list(found.later)) == ([0, 1], [2])

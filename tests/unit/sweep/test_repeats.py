@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import io
-import sys
-from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from fakes.requests import asked as request_of
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
-
+from fakes.executor import PlayedExecutor
 from fakes.recorded import DDP, Spec, write_cell
-from scalewise.cluster import ray_engine
-from scalewise.cluster.hosts import Demand, Order
-from scalewise.cluster.ray_engine import HostLink, RayConfig, RayEngine
+from fakes.requests import asked as request_of
 from scalewise.config import ConfigError
 from scalewise.records import CellFolder, SweepFolder, SweepPlan
 from scalewise.supervisor import Outcome
-from scalewise.sweep import Cell, make_display
+from scalewise.sweep import Cell, Engine, make_display
 from scalewise.sweep.auto import adaptive_requests, next_rounds
 from scalewise.sweep.plan import Request, plan
 from scalewise.sweep.resume import planned_repeats
@@ -89,79 +82,47 @@ def test_the_limits_are_checked_before_anything_runs() -> None:
         asked("repeats=often")
 
 
-class RecordingEngine(RayEngine):
-    """Every cell ends at once with a recorded run, whose time follows its repeat alone."""
+def recording(folder: Path, stop_after: int | None = None) -> tuple[Engine, list[Cell]]:
+    """An engine whose cells end at once, with a time that follows their repeat; what it starts."""
 
-    def __init__(self, folder: Path, stop_after: int | None = None) -> None:
-        super().__init__(folder, RayConfig(), make_display(io.StringIO()))
-        self.stop_after = stop_after
-        self.started: list[str] = []
-
-    def _ask_for(self, cell: Cell) -> None:
-        width = cell.planned.devices or 1
-        self._queue.append((cell, Demand(width, 1, 0, 1)))
-
-    def _links(self, order: Order) -> Sequence[HostLink]:
-        if len(self.started) == self.stop_after:
+    def play(cell: Cell, own: CellFolder) -> Outcome:
+        if len(executor.started) - 1 == stop_after:
+            executor.started.pop()
             raise KeyboardInterrupt
-        planned, wanted = order.cell, order.wanted
-        self.started.append(planned.cell_id)
-        factor = FACTORS[planned.repeat % len(FACTORS)] ** (-1 if wanted.width > 1 else 1)
+        planned, is_wide = cell.planned, cell.planned.devices == 2
         run = replace(
-            DDP if wanted.width > 1 else Spec(),
+            DDP if is_wide else Spec(),
             repeat=planned.repeat,
-            run_factor=factor,
+            run_factor=FACTORS[planned.repeat % len(FACTORS)] ** (-1 if is_wide else 1),
             config={"repeats": "auto", "max_repeats": 8},
         )
-        write_cell(CellFolder(Path(order.folder)), planned, run)
-        return [Ended()]
-
-
-class Ended(HostLink):
-    """A host whose part is over."""
-
-    host = "node1"
-
-    def __init__(self) -> None: ...
-
-    def answer(self) -> Outcome:
+        write_cell(own, planned, run)
         return Outcome("done")
 
-    def tell(self, line: str) -> None: ...
-
-    def stop(self) -> None: ...
-
-    def drop(self) -> None: ...
+    executor = PlayedExecutor(play)
+    return Engine(folder, executor, make_display(io.StringIO())), executor.started
 
 
 FACTORS = (1.0, 1.4, 0.8, 1.2, 0.9)
 
 
-def test_a_sweep_stopped_between_its_looks_goes_on_where_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_stopped_between_its_looks_goes_on_where_it_was(tmp_path: Path) -> None:
     """Resumed, it runs what an uninterrupted sweep runs, and nothing of that twice."""
-    connected = SimpleNamespace(nodes_without=lambda path: [], close=lambda: None)
-    monkeypatch.setattr(ray_engine, "RayCluster", lambda *_: connected)
-    monkeypatch.setattr(ray_engine, "_LOOK_S", 0.001)
     requests = [
         asked("max_repeats=8", "tracking=none", "strategy=single"),
         asked("max_repeats=8", "tracking=none", "strategy=ddp", "strategy.devices=2"),
     ]
-    whole = RecordingEngine(tmp_path / "whole")
-    whole.run(plan(requests, 0))
-    assert len(whole.started) > 6, "there is a second stage"
+    engine, whole = recording(tmp_path / "whole")
+    engine.run(plan(requests, 0))
+    assert len(whole) > 6, "there is a second stage"
 
     folder = SweepFolder(tmp_path / "stopped")
     started: list[str] = []
     for stop_after in (7, 2, None):
-        engine = RecordingEngine(folder.path, stop_after)
+        engine, ran = recording(folder.path, stop_after)
         again = plan(requests, 0, planned_repeats(folder))
-        if stop_after is None:
+        with pytest.raises(KeyboardInterrupt) if stop_after else nullcontext():
             engine.run(again)
-        else:
-            with pytest.raises(KeyboardInterrupt):
-                engine.run(again)
-        started += engine.started
+        started += [cell.planned.cell_id for cell in ran]
     assert len(started) == len(set(started)), "no run is made twice"
-    assert set(started) == set(whole.started)
+    assert set(started) == {cell.planned.cell_id for cell in whole}

@@ -1,4 +1,4 @@
-"""What speaks against a GPU, and what does not."""
+"""Evidence against a GPU, and what is none."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_errors_of_the_driver_are_and_its_warnings_are_not(condition: Any) -> No
     assert found(series(healthy, alerts=(replace(error, level="warn"),))) == []
 
 
-def test_gpus_that_the_doctor_measured_in_turn_are_no_twins_of_another_moment() -> None:
+def test_gpus_that_the_doctor_measured_in_turn_are_no_peers_of_another_moment() -> None:
     """Recorded on two healthy H200s: one was busy mostly at its power cap, one mostly below."""
     recorded = read_device_series(DATA / "h200x2_doctor" / "gpu.jsonl")
     assert len(recorded.samples) == 18
@@ -97,7 +97,7 @@ def test_who_alone_is_at_its_power_cap_works_harder() -> None:
 
 
 @pytest.mark.parametrize(("mhz", "expected"), [(1500.0, [(A, "slow")]), (1750.0, [])])
-def test_a_clock_below_its_twins_under_load(mhz: float, expected: list[tuple[str, str]]) -> None:
+def test_a_clock_below_its_peers_under_load(mhz: float, expected: list[tuple[str, str]]) -> None:
     def sample(uuid: str, i: int) -> DeviceSample:
         return replace(healthy(uuid, i), sm_clock_mhz=mhz if uuid == A else 1980.0)
 
@@ -109,19 +109,19 @@ def test_a_clock_below_its_twins_under_load(mhz: float, expected: list[tuple[str
     assert found(series(sample, count=4)) == [], "too few samples"
 
 
-def test_falling_behind_in_single_gpu_cells_takes_two_of_them_and_two_twins() -> None:
+def test_falling_behind_in_single_gpu_cells_takes_two_of_them_and_two_peers() -> None:
     first = [SingleRun("x", A, 60.0), SingleRun("x", B, 100.0), SingleRun("x", C, 104.0)]
     second = [SingleRun("y", A, 7.0), SingleRun("y", B, 10.0), SingleRun("y", C, 10.0)]
     assert list(find_slow_gpus(first)) == []
     (one,) = find_slow_gpus([*first, *second])
     assert (one.uuid, one.reason) == (A, "slow")
-    assert one.evidence == "made 59 %, 70 % of its twins' samples/s in the same cells"
+    assert one.evidence == "made 59 %, 70 % of its peers' samples/s in the same cells"
     assert list(find_slow_gpus([*first[:2], *second[:2]])) == [], "of two, who is the slow one?"
     usual = [replace(run, samples_per_s=80.0) if run.uuid == A else run for run in first]
     assert list(find_slow_gpus([*usual, *second])) == []
 
 
-def test_a_ward_keeps_what_it_put_aside_and_says_who_cannot_run(tmp_path: Path) -> None:
+def test_a_quarantine_keeps_what_it_put_aside_and_says_who_cannot_run(tmp_path: Path) -> None:
     folder = CellFolder(tmp_path / "cell")
     writer = DeviceSeriesWriter(folder.device_series_path("h"), "h", "nvml", 1.0, DEVICES, {})
     writer.alert(Alert(1.0, "error", "xid", B, "GPU 1: XID 79", "XID 79, fallen off the bus"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import select
 import signal
@@ -23,11 +22,12 @@ from scalewise.analysis.comparability import differences
 from scalewise.config import build_cell
 from scalewise.gpu import Host, Lease
 from scalewise.host import FileLock, become_subreaper
-from scalewise.records import CellFolder
-from scalewise.sweep import fork_server, local_engine, make_display
+from scalewise.records import CellFolder, SweepFolder
+from scalewise.sweep import Turn, fork_server, local_executor
 from scalewise.sweep.compose import compose_cell
 from scalewise.sweep.fork_server import ForkedSupervisor, NotWarmError, WarmServer, may_fork
-from scalewise.sweep.local_engine import LocalEngine
+from scalewise.sweep.local_executor import LocalExecutor
+from scalewise.sweep.schedule import LocalDemand
 
 
 def child(code: int | None) -> ForkedSupervisor:
@@ -140,23 +140,20 @@ def test_more_locks_than_one_message_holds_are_refused(tmp_path: Path) -> None:
 def test_a_sweep_goes_on_without_a_server_that_was_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started: list[str] = []
-
-    def start(*cell: Any) -> Any:
-        started.append("forked" if isinstance(cell[-1], WarmServer) else "fresh")
-        if started[-1] == "forked":
-            raise NotWarmError("it ended")
-
-    monkeypatch.setattr(local_engine, "start", start)
-    monkeypatch.setattr(local_engine, "may_fork", lambda plain, cell: True)
+    monkeypatch.setattr(local_executor, "may_fork", lambda plain, cell: True)
+    monkeypatch.setattr(local_executor, "job_of", lambda *_: SimpleNamespace(to_line=bytes))
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    said = io.StringIO()
-    engine = LocalEngine(tmp_path, "exclusive", make_display(said), warm=True)
-    cell: Any = SimpleNamespace(request=SimpleNamespace(plain={}, cell=None))
+    said: list[str] = []
+    executor = LocalExecutor("exclusive", warm=True)
+    executor.open(SweepFolder(tmp_path), (), said.append)
+    cell: Any = SimpleNamespace(planned=None, request=SimpleNamespace(plain={}, cell=None))
+    turn = Turn(cell, LocalDemand(1, Host((), None, {})))
     for _ in range(2):
-        engine.start_cell(cell, CellFolder(tmp_path), Lease((), ()), Host((), None, {}), ())
-    assert started == ["forked", "fresh", "fresh"]
-    assert said.getvalue().count("it ended") == 1
+        held = executor.supervisor(turn, CellFolder(tmp_path), Lease((), ()))
+        assert isinstance(held.process, subprocess.Popen), "it is started freshly"
+        assert held.outcome().cause == "supervisor", "as the stand-in for Python fails"
+    executor.close()
+    assert [line.split(";")[0].split()[0] for line in said] == ["warm"]
 
 
 def test_a_process_with_threads_is_not_forked() -> None:

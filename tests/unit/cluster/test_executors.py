@@ -9,26 +9,22 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
 
-from scalewise.cluster import ray_engine, slurm_engine
+from fakes.requests import asked
+from scalewise.cluster import ray_executor, slurm_executor
 from scalewise.cluster.hosts import Demand, Order
-from scalewise.cluster.ray_engine import HostLink, Lost, RayConfig, RayEngine
+from scalewise.cluster.ray_executor import HostLink, Lost, RayConfig, RayExecutor
 from scalewise.cluster.slurm import JobState, SlurmConfig
-from scalewise.cluster.slurm_engine import SlurmEngine
-from scalewise.config import conf_dir, resolve
+from scalewise.cluster.slurm_executor import SlurmExecutor
 from scalewise.records import Attempt, CellFolder
 from scalewise.supervisor import Outcome
-from scalewise.sweep import Cell, SweepReport, make_display
-from scalewise.sweep.plan import plan, request
-from scalewise.sweep.progress import Budget
+from scalewise.sweep import Cell, Engine, SweepReport, make_display
+from scalewise.sweep.plan import plan
 
 
 def cells(*overrides: str, repeats: int) -> list[Cell]:
-    typed = ["tracking=none", "hardware=cpu", f"repeats={repeats}", *overrides]
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        plain = resolve(compose(config_name="config", overrides=typed))
-    return plan([request(typed, plain)], 0)
+    typed = ("tracking=none", "hardware=cpu", f"repeats={repeats}", *overrides)
+    return plan([asked(*typed)], 0)
 
 
 class AnsweringLink(HostLink):
@@ -49,29 +45,50 @@ class AnsweringLink(HostLink):
     def drop(self) -> None: ...
 
 
-class AnsweringEngine(RayEngine):
+class Answering(RayExecutor):
     """Each try ends at once with the next of ``answers``."""
 
-    def __init__(self, folder: Path, answers: list[Outcome | Lost]) -> None:
-        super().__init__(folder, RayConfig(), make_display(io.StringIO()))
+    def __init__(self, answers: list[Outcome | Lost], policy: Any = "exclusive") -> None:
+        super().__init__(RayConfig(policy=policy))
         self.answers = answers
-        self.tries = 0
+        self.tries: list[str] = []
 
-    def _ask_for(self, cell: Cell) -> None:
-        self._queue.append((cell, Demand(1, 1, 0, 1)))
+    def demand(self, cell: Cell) -> Demand:
+        return Demand(cell.planned.devices or 1, 1, 0, 1)
 
-    def _links(self, order: Order) -> Sequence[HostLink]:
-        self.tries += 1
+    def links(self, reservation: object, order: Order) -> Sequence[HostLink]:
+        self.tries.append(order.cell.name)
         return [AnsweringLink(self.answers.pop(0))]
+
+
+class Rooms:
+    """A cluster with room for everybody, which counts what was reserved and not given back."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    def reserve(self, wanted: Demand, whole_nodes: bool) -> Any:
+        self.taken += 1
+        return SimpleNamespace(is_ready=lambda: True, free=self._free)
+
+    def _free(self) -> None:
+        self.taken -= 1
+
+    def close(self) -> None:
+        assert self.taken == 0
 
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    connected = SimpleNamespace(nodes_without=lambda path: [], close=lambda: None)
-    monkeypatch.setattr(ray_engine, "RayCluster", lambda *_: connected)
-    monkeypatch.setattr(ray_engine, "_LOOK_S", 0.01)
-    monkeypatch.setattr(ray_engine, "_LOST_S", 0.0)
-    monkeypatch.setattr(slurm_engine, "_LOOK_S", 0.01)
+    monkeypatch.setattr(ray_executor, "RayCluster", lambda *_: Rooms())
+    monkeypatch.setattr(ray_executor, "_LOOK_S", 0.01)
+    monkeypatch.setattr(ray_executor, "_LOST_S", 0.0)
+    monkeypatch.setattr(slurm_executor, "_LOOK_S", 0.01)
+
+
+def on_ray(folder: Path, executor: Answering, wanted: list[Cell]) -> tuple[Engine, SweepReport]:
+    engine = Engine(folder, executor, make_display(io.StringIO()))
+    return engine, engine.run(wanted)
 
 
 @pytest.mark.usefixtures("at_once")
@@ -79,9 +96,9 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_cell_that_keeps_losing_its_host_is_tried_as_often_as_asked(
     tmp_path: Path, retries: int, tries: int
 ) -> None:
-    engine = AnsweringEngine(tmp_path, [Lost("node1 was lost")] * 4)
-    report = engine.run(cells(f"sweep.retries={retries}", repeats=1))
-    assert (engine.tries, report.count("failed")) == (tries, 1)
+    executor = Answering([Lost("node1 was lost")] * 4)
+    engine, report = on_ray(tmp_path, executor, cells(f"sweep.retries={retries}", repeats=1))
+    assert (len(executor.tries), report.count("failed")) == (tries, 1)
     (_, folder), *_ = engine.folder.cells()
     assert [attempt.cause for attempt in folder.attempts()] == ["host"] * tries
 
@@ -91,9 +108,9 @@ def test_a_lost_host_gets_the_time_to_end_its_part_before_the_next_try(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may still write to the cell's folder: two tries at once would mix their records."""
-    monkeypatch.setattr(ray_engine, "_LOST_S", 0.5)
-    engine = AnsweringEngine(tmp_path, [Lost("node1 was lost")] * 2)
-    engine.run(cells("sweep.retries=1", repeats=1))
+    monkeypatch.setattr(ray_executor, "_LOST_S", 0.5)
+    executor = Answering([Lost("node1 was lost")] * 2)
+    engine, _ = on_ray(tmp_path, executor, cells("sweep.retries=1", repeats=1))
     (_, folder), *_ = engine.folder.cells()
     first, second = folder.attempts()
     assert second.started_at - first.finished_at > 0.4
@@ -103,18 +120,28 @@ def test_a_lost_host_gets_the_time_to_end_its_part_before_the_next_try(
 def test_where_only_the_supervisor_was_lost_nobody_waits_for_its_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_engine, "_LOST_S", 3600.0)
+    monkeypatch.setattr(ray_executor, "_LOST_S", 3600.0)
     killed = Lost("the supervisor on node1 was ended by SIGKILL", is_host=False)
-    engine = AnsweringEngine(tmp_path, [killed] * 2)
-    engine.run(cells("sweep.retries=1", repeats=1))
-    assert engine.tries == 2
+    executor = Answering([killed] * 2)
+    on_ray(tmp_path, executor, cells("sweep.retries=1", repeats=1))
+    assert len(executor.tries) == 2
+
+
+@pytest.mark.usefixtures("at_once")
+def test_packed_cells_start_widest_first(tmp_path: Path) -> None:
+    executor = Answering([Lost("lost")] * 9, policy="packed")
+    wide = plan([asked("tracking=none", "strategy=ddp", "strategy.devices=2")], 0)
+    on_ray(tmp_path, executor, [*cells("sweep.retries=0", repeats=2), *wide])
+    assert executor.tries[0] == wide[0].planned.name
 
 
 @pytest.mark.usefixtures("at_once")
 def test_what_hosts_have_used_ends_a_sweep_with_a_budget(tmp_path: Path) -> None:
-    engine = AnsweringEngine(tmp_path, [Lost("node1 was lost")] * 4)
-    report = engine.run(cells("sweep.retries=0", "sweep.max_gpu_hours=1e-9", repeats=3))
-    assert (engine.tries, report.count("failed"), report.count("unstarted")) == (1, 1, 2)
+    executor = Answering([Lost("node1 was lost")] * 4)
+    wanted = cells("sweep.retries=0", "sweep.max_gpu_hours=1e-9", repeats=3)
+    _, report = on_ray(tmp_path, executor, wanted)
+    assert report.count("failed") == len(executor.tries) <= 3
+    assert report.count("failed") + report.count("unstarted") == 3
 
 
 class Slurm:
@@ -141,12 +168,14 @@ def on_slurm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, causes: list[str], wanted: list[Cell]
 ) -> tuple[Slurm, SweepReport]:
     cluster = Slurm(tmp_path, causes)
-    monkeypatch.setattr(slurm_engine, "require_slurm", lambda: None)
-    monkeypatch.setattr(slurm_engine, "make_executor", lambda *_: None)
-    monkeypatch.setattr(slurm_engine, "submit", cluster.submit)
-    monkeypatch.setattr(slurm_engine, "states", lambda ids: dict.fromkeys(ids, JobState("FAILED")))
+    monkeypatch.setattr(slurm_executor, "require_slurm", lambda: None)
+    monkeypatch.setattr(slurm_executor, "make_executor", lambda *_: None)
+    monkeypatch.setattr(slurm_executor, "submit", cluster.submit)
+    monkeypatch.setattr(
+        slurm_executor, "states", lambda ids: dict.fromkeys(ids, JobState("FAILED"))
+    )
     config = SlurmConfig(poll_s=0.1, settle_s=0, time_min=60)
-    engine = SlurmEngine(tmp_path / "sweep", config, make_display(io.StringIO()))
+    engine = Engine(tmp_path / "sweep", SlurmExecutor(config), make_display(io.StringIO()))
     return cluster, engine.run(wanted)
 
 
@@ -177,24 +206,3 @@ def test_slurm_gets_no_more_jobs_at_once_than_the_budget_covers(
     wanted = cells("sweep.max_gpu_hours=2.5", repeats=5)
     cluster, report = on_slurm(tmp_path, monkeypatch, ["exception"] * 5, wanted)
     assert (cluster.batches, report.count("failed")) == ([2, 2, 1], 5), "they took no time"
-
-
-@pytest.mark.parametrize(
-    ("used_s", "expected", "ahead", "places"),
-    [
-        (0.0, [None, None, None], [], ([0], [1, 2], [])),
-        (0.0, [1000.0, 1000.0, None], [], ([0, 1], [2], [])),
-        (0.0, [1000.0], [(1, 3000.0)], ([], [0], [])),
-        (3000.0, [1000.0, 500.0], [], ([1], [], [0])),
-        (3600.0, [None], [], ([], [], [0])),
-    ],
-)
-def test_what_a_queue_may_be_given(
-    used_s: float,
-    expected: list[float | None],
-    ahead: list[tuple[int, float]],
-    places: tuple[list[int], list[int], list[int]],
-) -> None:
-    """An hour of one device, and a time limit of an hour."""
-    found = Budget(1.0, used_s).share_out(1, expected, 3600.0, ahead)
-    assert (list(found.now), list(found.later), list(found.never)) == places

@@ -1,0 +1,399 @@
+"""Runs the cells of a sweep on a Ray cluster: a placement group a cell, an actor for each host.
+
+Each host of a cell is reached through a link that dies with the sweep. Where a host or a supervisor
+was lost, the sweep puts its own word into the attempt that the cell itself recorded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pydantic import NonNegativeFloat
+
+from scalewise.cluster.hosts import ClusterConfig, Demand, Order, attempt_since, demand, per_device
+from scalewise.cluster.ray_cluster import (
+    SILENCE_S,
+    Node,
+    RayCluster,
+    Reservation,
+)
+from scalewise.config import in_one_line, require
+from scalewise.gpu import HostMismatch
+from scalewise.records import Cause, CellFolder, SweepFolder
+from scalewise.supervisor import Origin, Outcome, misses_a_peer
+from scalewise.sweep import Cell, Ending, Executor, RunningCell, Turn, attempt_until_now
+
+_LOOK_S = 0.5
+_ALIVE_EVERY_S = 5.0
+_OTHERS_S = 15.0
+"""How long the other hosts of a cell may take to end once one of them has failed."""
+_LOST_S = SILENCE_S + 10.0
+"""After so long, a host that cannot be reached has ended its part of a cell. A second try that
+started earlier would share the cell's folder with the first."""
+_DEAD_S = 20.0
+"""How long Ray may take to notice that a node is gone whose actor is."""
+_ADDRESS_S = 20.0
+"""Less than the hosts of other cells may hear nothing from the sweep."""
+_FORWARDED = ("NCCL_", "GLOO_", "TORCH_")
+"""Variables of the sweep's environment that mean the same on every host."""
+
+
+@dataclass(frozen=True)
+class RayConfig(ClusterConfig):
+    """The config group ``hydra/launcher``, option ``ray``.
+
+    ``cpus_per_device`` are CPUs as Ray counts them; ``devices_per_node`` is, where it is null, what
+    the largest node has.
+    """
+
+    address: str = "auto"
+    """``host:port`` of a cluster's head; ``auto``: $RAY_ADDRESS, else a cluster that runs on this
+    host, else ``local``; ``local``: one of this host alone, which ends with the sweep."""
+    wait_for_nodes_s: NonNegativeFloat = 0.0
+    """How long a cell waits for nodes that the cluster does not have yet, but may get."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables for every node, beside NCCL_*, GLOO_* and TORCH_*, which go along by themselves."""
+
+    def __post_init__(self) -> None:
+        client = self.address.startswith("ray://")
+        allowed = "auto | local | host:port; Ray's client (ray://) would run the sweep elsewhere"
+        require("address", self.address, bool(self.address) and not client, allowed)
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A link broke before its host had answered."""
+
+    reason: str
+    """One line."""
+    is_host: bool = True
+    """False where the host lives and only the processes of the cell are gone."""
+
+
+class HostLink:
+    """One host's part of one running cell: gives an order to its actor and waits for the answer."""
+
+    def __init__(self, cluster: RayCluster, node: Node, actor: Any, order: Order) -> None:
+        self.host = node.node_id
+        self._cluster, self._node, self._actor = cluster, node, actor
+        self._broken: tuple[float, str] | None = None
+        self._run = actor.run.remote(order)
+
+    def answer(self) -> Outcome | Lost | None:
+        """How it ended; None while it runs. Does not wait."""
+        if self._broken is None:
+            try:
+                if not self._cluster.is_ready(self._run):
+                    return None
+                outcome: Outcome = self._cluster.get(self._run, 0)
+            except self._cluster.errors as error:
+                self._broken = (time.monotonic(), in_one_line(error, 300))
+            else:
+                if outcome.cause == "supervisor" and not outcome.is_recorded:
+                    return Lost(f"{outcome.message} (on {self._node.address})", is_host=False)
+                return outcome
+        return self._loss(*self._broken)
+
+    def _loss(self, since: float, said: str) -> Lost | None:
+        """None while it is not clear yet whether the node went with the actor."""
+        if all(node.node_id != self._node.node_id for node in self._cluster.nodes()):
+            return Lost(f"Ray lost node {self._node.address} ({self._node.node_id[:8]})")
+        if time.monotonic() - since < _DEAD_S:
+            return None
+        where = self._node.address
+        return Lost(f"the supervisor was lost with its Ray actor on {where}: {said}", is_host=False)
+
+    def tell(self, line: str) -> None:
+        """Say that the sweep is there, and who shares the host from now on (if not empty)."""
+        self._actor.tell.remote(line)
+
+    def stop(self) -> None:
+        """Have the host end and record its part."""
+        self._actor.stop.remote()
+
+    def drop(self) -> None:
+        """Break the link."""
+        self._cluster.end(self._actor)
+
+
+@dataclass(eq=False)
+class RayCell(RunningCell):
+    """A cell that runs: a link to each of its hosts, and what they have answered."""
+
+    cell: Cell
+    folder: CellFolder
+    wanted: Demand
+    links: Sequence[HostLink]
+    reservation: Reservation
+    first_attempt: int
+    """Attempts from this number on are of this try."""
+    began_at: float
+    """Unix time."""
+    started: float = field(default_factory=time.monotonic)
+    answers: dict[int, Outcome | Lost] = field(default_factory=dict)
+    """By the index of the host."""
+    failed_at: float | None = None
+    stopped: bool = False
+
+    @property
+    def width(self) -> int:
+        return self.wanted.width
+
+    @property
+    def age_s(self) -> float:
+        return time.monotonic() - self.started
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        return frozenset(link.host for link in self.links)
+
+    def tell(self, neighbour: RunningCell) -> None:
+        for link in self.links:
+            if link.host in neighbour.hosts:
+                link.tell(neighbour.cell.planned.name)
+
+    @property
+    def ended(self) -> bool:
+        return len(self.answers) == len(self.links)
+
+    @property
+    def losses(self) -> list[Lost]:
+        return [answer for answer in self.answers.values() if isinstance(answer, Lost)]
+
+    def take_answers(self) -> None:
+        for index, link in enumerate(self.links):
+            answer = None if index in self.answers else link.answer()
+            if answer is not None:
+                self.answers[index] = answer
+                if isinstance(answer, Lost) or answer.state != "done":
+                    self.failed_at = self.failed_at or time.monotonic()
+
+    def end_others(self) -> None:
+        """Where a host has failed, give the others some time, then stop them, then give them up."""
+        if self.failed_at is None:
+            return
+        waited = time.monotonic() - self.failed_at
+        if (self.losses or waited > _OTHERS_S) and not self.stopped:
+            self.stop()
+        if waited > 2 * _OTHERS_S:
+            for index, link in enumerate(self.links):
+                self.answers.setdefault(index, Lost(f"{link.host} did not end its ranks"))
+
+    def stop(self) -> None:
+        self.stopped = True
+        for link in self.links:
+            link.stop()
+
+    def drop(self) -> None:
+        """Break its links, and free its room."""
+        for link in self.links:
+            link.drop()
+        self.reservation.free()
+
+    def ending(self) -> Ending:
+        """How it ended, once all of its hosts have answered."""
+        if self.folder.result_of(self.cell.planned.cell_id) is not None:
+            return Ending(Outcome("done"), self.folder.load_result().took_s)
+        return Ending(self._outcome_without_result(), self.age_s)
+
+    def _outcome_without_result(self) -> Outcome:
+        """Record why there is no result, where the hosts themselves could not."""
+        if self.losses:
+            lost = self.losses[0]
+            return self._record("host" if lost.is_host else "supervisor", lost.reason)
+        answers = [a for a in self.answers.values() if isinstance(a, Outcome)]
+        failed = [a for a in answers if a.state == "failed"]
+        # A host that was merely told to stop knows nothing.
+        return self._record("host", failed[0].message) if self.stopped and failed else answers[0]
+
+    def _record(self, cause: Cause, message: str) -> Outcome:
+        """Put the cause into the attempt of this try, or make one, and return it as the outcome.
+
+        A supervisor that lived saw only that the sweep or a peer was gone: its word is replaced.
+        """
+        recorded = attempt_since(self.folder, self.first_attempt)
+        if recorded is None:
+            recorded = attempt_until_now(self.folder, "failed", cause, message, (), self.began_at)
+        elif recorded.cause == "interrupted" or misses_a_peer(recorded):
+            recorded = replace(recorded, outcome="failed", cause=cause, message=message, rank=None)
+        self.folder.save_attempt(recorded)
+        self.folder.clear_running()
+        return Outcome("failed", recorded.message)
+
+
+class RayExecutor(Executor[RayCell]):
+    """A Ray cluster.
+
+    ``exclusive`` gives a cell its hosts to itself, in the plan's order; ``packed`` fills them,
+    widest cells first. In neither does a cell overtake one that waits for room.
+    """
+
+    _cluster: RayCluster | None = None
+
+    def __init__(self, config: RayConfig) -> None:
+        self.policy = config.policy
+        self._config = config
+        self._told = time.monotonic()
+        self._not_before: dict[str, float] = {}
+        """By cell id: when one that was lost with its host may start again (monotonic time)."""
+        self._reserved: tuple[Turn, Reservation, float] | None = None
+        """The cell whose turn it is, its room, and when that was asked for (monotonic time)."""
+
+    @property
+    def cluster(self) -> RayCluster:
+        """The connection, which is open."""
+        assert self._cluster is not None
+        return self._cluster
+
+    def open(
+        self, folder: SweepFolder, locks: tuple[int, ...], note: Callable[[str], None]
+    ) -> None:
+        self._cluster = RayCluster(self._config.address, note)
+
+    def close(self) -> None:
+        if self._cluster is not None:
+            self._cluster.close()
+
+    # Before anything starts
+
+    def demand(self, cell: Cell) -> Demand:
+        nodes = self.cluster.nodes()
+        wide = self._config.devices_per_node or self._widest(cell, nodes)
+        wanted = demand(cell.request.cell, replace(self._config, devices_per_node=wide))
+        if self._config.wait_for_nodes_s == 0:
+            _require_room(wanted, nodes)
+        return wanted
+
+    def _widest(self, cell: Cell, nodes: Sequence[Node]) -> int | None:
+        """Devices of the largest node for such a cell; None where there are none."""
+        gpus, cores = per_device(cell.request.cell, self._config)
+        fitting = [node.cpus // cores if not gpus else node.gpus // gpus for node in nodes]
+        return max(fitting, default=0) or None
+
+    # While cells run
+
+    def order(
+        self,
+        waiting: Sequence[Turn],
+        running: Sequence[RayCell],
+        expected_s: Callable[[Cell], float | None],
+    ) -> Sequence[Turn]:
+        if self._reserved is not None and all(turn is not self._reserved[0] for turn in waiting):
+            self._give_back()  # the budget had no room for it
+        now = time.monotonic()
+        ready = [t for t in waiting if self._not_before.get(t.cell.planned.cell_id, 0.0) <= now]
+        if self.policy == "packed":
+            # Narrow cells fit into what wide ones leave; among equals, the longest first.
+            ready.sort(key=lambda turn: (-turn.width, -(expected_s(turn.cell) or 0.0)))
+        return ready
+
+    def start(self, turn: Turn, folder: CellFolder) -> RayCell | None:
+        """Start a cell on as many nodes as it demands, once they are reserved for it."""
+        wanted: Demand = turn.demand
+        if self._reserved is None:
+            room = self.cluster.reserve(wanted, whole_nodes=self.policy == "exclusive")
+            self._reserved = (turn, room, time.monotonic())
+        whose, reservation, since = self._reserved
+        if whose is not turn:
+            return None
+        if not reservation.is_ready():
+            if time.monotonic() - since > self._config.wait_for_nodes_s:
+                # A cluster that has lost nodes may have no place left: no reason to wait for ever.
+                try:
+                    _require_room(wanted, self.cluster.nodes())
+                except HostMismatch:
+                    self._give_back()
+                    raise
+            return None
+        self._reserved = None
+        first, now = folder.next_attempt_number(), time.time()
+        forwarded = {k: v for k, v in os.environ.items() if k.startswith(_FORWARDED)}
+        order = Order(
+            folder=str(folder.path.resolve()),
+            cell=turn.cell.planned,
+            wanted=wanted,
+            origin=Origin.of_this_process(),
+            key=uuid.uuid4().hex,
+            environment={**forwarded, **self._config.env},
+        )
+        links = self.links(reservation, order)
+        if links is None:
+            return None
+        return RayCell(turn.cell, folder, wanted, links, reservation, first, now)
+
+    def _give_back(self) -> None:
+        if self._reserved is not None:
+            self._reserved[1].free()
+            self._reserved = None
+
+    def links(self, reservation: Reservation, order: Order) -> Sequence[HostLink] | None:
+        """A link to each host of a cell; None where a node went just after it was given to us."""
+        count, cluster = order.wanted.nodes, self.cluster
+        known = {node.node_id: node for node in cluster.nodes()}
+        placed = reservation.nodes()
+        actors = [cluster.actor(reservation, i, order.wanted) for i in range(count)]
+        gone: tuple[type[Exception], ...] = (KeyError, *cluster.errors)
+        try:
+            nodes = [known[node_id] for node_id in placed]
+            address = ""
+            if count > 1:
+                address = cluster.get(actors[0].address.remote(), _ADDRESS_S)
+        except gone:
+            for actor in actors:
+                cluster.end(actor)
+            reservation.free()
+            return None
+        return [
+            HostLink(cluster, node, actor, replace(order, index=index, address=address))
+            for index, (node, actor) in enumerate(zip(nodes, actors, strict=True))
+        ]
+
+    def poll(self, running: Sequence[RayCell]) -> list[tuple[RayCell, Ending]]:
+        time.sleep(_LOOK_S)
+        now = time.monotonic()
+        if now - self._told > _ALIVE_EVERY_S:
+            self._told = now
+            for cell in running:
+                for link in cell.links:
+                    link.tell("")
+        ended = []
+        for cell in running:
+            cell.take_answers()
+            cell.end_others()
+            if cell.ended:
+                cell.drop()
+                if any(lost.is_host for lost in cell.losses):
+                    self._not_before[cell.cell.planned.cell_id] = time.monotonic() + _LOST_S
+                ended.append((cell, cell.ending()))
+        return ended
+
+    def cancel(self, running: Sequence[RayCell], deadline: float) -> None:
+        self._give_back()
+        for cell in running:
+            cell.stop()
+        while time.monotonic() < deadline and not all(cell.ended for cell in running):
+            for cell in running:
+                cell.take_answers()
+            time.sleep(0.1)
+        for cell in running:
+            with contextlib.suppress(OSError):
+                cell.drop()
+
+
+def _require_room(wanted: Demand, nodes: Sequence[Node]) -> None:
+    """Raises :class:`HostMismatch` where the cluster has too few nodes that are large enough."""
+    fitting = sum(node.holds(wanted) for node in nodes)
+    if fitting < wanted.nodes:
+        largest = max(nodes, key=lambda n: (n.gpus, n.cpus), default=None)
+        has = "no node" if largest is None else f"{largest.gpus} GPUs and {largest.cpus} CPUs"
+        raise HostMismatch(
+            f"{wanted} with {wanted.cpus_per_device} CPUs each were asked for; of {len(nodes)} "
+            f"nodes of the Ray cluster {fitting} hold that (the largest: {has}); allowed: fewer "
+            "devices, or hydra.launcher.wait_for_nodes_s for a cluster that grows"
+        )

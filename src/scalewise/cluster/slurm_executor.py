@@ -1,0 +1,365 @@
+"""Runs the cells of a sweep as SLURM jobs: submits, watches queue and records, takes the answers.
+
+It runs where jobs are submitted, and needs nothing from that host but SLURM's commands and the
+shared file system. Should it be killed, its jobs go on; the same command with ``sweep.resume=``
+finds them again and submits none of them twice.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from scalewise.cluster.hosts import Demand, Order, attempt_since, demand
+from scalewise.cluster.slurm import (
+    JobState,
+    QueueUnreachable,
+    SlurmConfig,
+    cancel,
+    in_arrays,
+    make_executor,
+    require_slurm,
+    script,
+    states,
+    submit,
+)
+from scalewise.cluster.slurm_job import CellJob
+from scalewise.config import ConfigError
+from scalewise.gpu import HostMismatch
+from scalewise.records import (
+    Attempt,
+    Cause,
+    CellFolder,
+    RecordError,
+    SweepFolder,
+    load_json,
+    save_json,
+)
+from scalewise.supervisor import Origin, Outcome
+from scalewise.sweep import (
+    MORE_FOR_THE_JOB,
+    Cell,
+    Ending,
+    Engine,
+    Executor,
+    RunningCell,
+    SweepReport,
+    Turn,
+    attempt_until_now,
+    memory_advice,
+)
+
+_LAST_LINES = 20
+_ASK_EVERY_S = 0.5
+_LOOK_S = 0.5
+
+_ENDS: Mapping[str, tuple[Literal["failed", "interrupted"], Cause]] = {
+    "PREEMPTED": ("interrupted", "preempted"),
+    "CANCELLED": ("interrupted", "interrupted"),
+    "TIMEOUT": ("failed", "timeout"),
+    "DEADLINE": ("failed", "timeout"),
+    "OUT_OF_MEMORY": ("failed", "oom"),
+    "NODE_FAIL": ("failed", "host"),
+    "BOOT_FAIL": ("failed", "host"),
+}
+"""States that say more of a job's end than its supervisor can."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """``slurm.json`` in a cell's folder: the job that runs it."""
+
+    job_id: str
+    submitted_at: float
+    """Unix time."""
+    first_attempt: int
+    """Attempts from this number on are this job's; a requeued job has several."""
+    wanted: Demand
+    log: str
+    """File of the lines that the job itself printed, before and after its ranks."""
+
+
+@dataclass(eq=False)
+class SlurmCell(RunningCell):
+    """A cell that is a job, or a task of a job array."""
+
+    cell: Cell
+    folder: CellFolder
+    wanted: Demand
+    submission: Submission | None = None
+    """None until it is submitted."""
+    state: JobState = field(default_factory=lambda: JobState("PENDING"))
+    started: float | None = None
+    """``time.monotonic`` of its start, as this process saw it."""
+    ended: float | None = None
+    """Since when SLURM says that it has ended, by the same clock."""
+    lost_s: float = 0.0
+    """Seconds of its runs before SLURM requeued it."""
+
+    @property
+    def width(self) -> int:
+        return self.wanted.width
+
+    @property
+    def age_s(self) -> float | None:
+        if self.started is None:
+            return None
+        return (time.monotonic() if self.ended is None else self.ended) - self.started
+
+    @property
+    def sent(self) -> Submission:
+        """Its submission, which has been made."""
+        assert self.submission is not None
+        return self.submission
+
+    def follow(self, state: JobState) -> bool:
+        """Take note of SLURM's word; returns whether the job was requeued."""
+        now, self.state = time.monotonic(), state
+        if state.state == "RUNNING" and self.started is None:
+            self.started = now
+        if state.ended and self.ended is None:
+            self.ended = now
+        if state.state != "PENDING" or self.started is None:
+            return False
+        self.lost_s += now - self.started
+        self.started = None
+        return True
+
+    def ending(self, settle_s: float) -> Ending | None:
+        """Its result, or the end of a job that left none; None while either may come."""
+        if self.folder.result_of(self.cell.planned.cell_id) is not None:
+            return Ending(Outcome("done"), self.folder.load_result().took_s, self.lost_s)
+        if self.ended is None:
+            return None
+        # The job's last file may reach this host later than SLURM's word of its end.
+        if self.last_attempt() is None and not self.is_late(settle_s):
+            return None
+        seconds, outcome = self.cost_s(), self.record_end()
+        attempt = self.last_attempt()
+        is_preempted = attempt is not None and attempt.cause == "preempted"
+        return Ending(outcome, seconds, self.lost_s, is_preempted)
+
+    def cost_s(self) -> float | None:
+        """Seconds of a job that ended without a result: as its record has them, like a result's.
+
+        By SLURM's word where its supervisor left none: of a job that an earlier sweep process sent,
+        that is only the time since this one found it. None where it came and went between two looks
+        at the queue; its last record may be of a run before SLURM requeued it, spent by now.
+        """
+        if self.started is None:
+            return None
+        attempt = self.last_attempt()
+        if attempt is None or attempt.elapsed_s is None:
+            return self.age_s
+        return attempt.elapsed_s
+
+    def is_late(self, settle_s: float) -> bool:
+        """Whether nothing more is to be expected of a job that has ended."""
+        never_ran = self.started is None and self.state.state in ("CANCELLED", "DEADLINE")
+        waited = time.monotonic() - (self.ended or 0.0)
+        return never_ran or waited > settle_s
+
+    def last_attempt(self) -> Attempt | None:
+        """The record of the job's last run; None if that died without a word."""
+        running = self.folder.load_running()
+        first = self.sent.first_attempt
+        return attempt_since(self.folder, max(first, running.number if running else first))
+
+    def record_end(self) -> Outcome:
+        """Write SLURM's word into the job's attempt, and make one where it left none."""
+        state, job = self.state.state, self.sent.job_id
+        attempt = self.last_attempt()
+        # A supervisor that saw the kill, and lived, has said already what needs less.
+        advised = attempt is not None and attempt.cause == "oom"
+        if attempt is None:
+            attempt = self._attempt_without()
+        else:
+            attempt = replace(attempt, message=f"{attempt.message} (SLURM job {job}: {state})")
+        if state in _ENDS:
+            outcome, cause = _ENDS[state]
+            attempt = replace(attempt, outcome=outcome, cause=cause)
+        if state == "OUT_OF_MEMORY":
+            attempt = replace(attempt, message=f"{attempt.message}; {self._memory_advice(advised)}")
+        self.folder.save_attempt(attempt)
+        return Outcome(attempt.outcome, attempt.message)
+
+    def _memory_advice(self, advised: bool) -> str:
+        """SLURM's word is of the host's memory, of which another job may be given more."""
+        less = memory_advice(self.cell.request.cell, self.wanted.width)
+        return MORE_FOR_THE_JOB if advised or not less else f"{MORE_FOR_THE_JOB}; {less}"
+
+    def _attempt_without(self) -> Attempt:
+        """The attempt of a job that recorded none: all that is known is SLURM's word."""
+        told, log = self.sent, Path(self.sent.log)
+        try:
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            lines = []  # a job that never started has none
+        message = f"SLURM job {told.job_id} ended as {self.state.state} without a result; see {log}"
+        return attempt_until_now(
+            self.folder, "failed", "supervisor", message, lines[-_LAST_LINES:], told.submitted_at
+        )
+
+
+class SlurmExecutor(Executor[SlurmCell]):
+    """A SLURM cluster. Every cell is submitted at once, as far as the budget goes."""
+
+    def __init__(self, config: SlurmConfig) -> None:
+        self.policy = config.policy
+        self.limit_s = 60.0 * config.time_min
+        self.config = config
+        self._asked = 0.0
+        self._is_reachable = True
+
+    def open(
+        self, folder: SweepFolder, locks: tuple[int, ...], note: Callable[[str], None]
+    ) -> None:
+        require_slurm()
+        self._folder, self._note = folder, note
+
+    def demand(self, cell: Cell) -> Demand:
+        return demand(cell.request.cell, self.config)
+
+    def find_running(self, cell: Cell, folder: CellFolder) -> SlurmCell | None:
+        try:
+            submission = load_json(folder.path / "slurm.json", Submission)
+        except RecordError:
+            return None
+        name, job_id = cell.planned.name, submission.job_id
+        try:
+            state = states([job_id])[job_id]
+        except QueueUnreachable as error:
+            raise ConfigError(
+                f"sweep.resume: {name} may still be SLURM job {job_id}, and SLURM does not answer "
+                f"({error}); try again when it does"
+            ) from None
+        if state.ended:
+            return None
+        self._note(f"         {name} still is SLURM job {job_id}")
+        return SlurmCell(cell, folder, submission.wanted, submission, state)
+
+    def start(self, turn: Turn, folder: CellFolder) -> SlurmCell:
+        """Its job is submitted at the next look, in one array with others of the same demand."""
+        return SlurmCell(turn.cell, folder, turn.demand)
+
+    def poll(self, running: Sequence[SlurmCell]) -> list[tuple[SlurmCell, Ending]]:
+        ended = self._submit([cell for cell in running if cell.submission is None])
+        time.sleep(_LOOK_S)
+        ended |= self._ask_queue([cell for cell in running if cell.submission is not None])
+        for cell in running:
+            ending = None if cell in ended else cell.ending(self.config.settle_s)
+            if ending is not None:
+                ended[cell] = ending
+        return list(ended.items())
+
+    def _submit(self, cells: Sequence[SlurmCell]) -> dict[SlurmCell, Ending]:
+        """Submit arrays of cells; returns the endings of those that SLURM refuses."""
+        refused: dict[SlurmCell, Ending] = {}
+        for wanted in dict.fromkeys(cell.wanted for cell in cells):
+            group = [cell for cell in cells if cell.wanted == wanted]
+            for part in in_arrays(len(group)):
+                array = [group[i] for i in part]
+                try:
+                    self._send(array, wanted)
+                except HostMismatch as mismatch:
+                    refused |= {cell: _skipped(cell, str(mismatch)) for cell in array}
+        return refused
+
+    def _send(self, cells: Sequence[SlurmCell], wanted: Demand) -> None:
+        """Submit one array, its tasks in the order of the plan. Raises :class:`HostMismatch`."""
+        executor = make_executor(self._folder.path.resolve(), self.config, wanted)
+        origin, jobs = Origin.of_this_process(), []
+        first = [cell.folder.next_attempt_number() for cell in cells]
+        for cell in cells:
+            order = Order(str(cell.folder.path.resolve()), cell.cell.planned, wanted, origin)
+            jobs.append(CellJob(order, self.config.time_min, self.config.signal_delay_s))
+        for cell, number, job in zip(cells, first, submit(executor, jobs), strict=True):
+            log = str(job.paths.stdout)
+            cell.submission = Submission(job.job_id, time.time(), number, wanted, log)
+            save_json(cell.folder.path / "slurm.json", cell.submission)
+
+    def _ask_queue(self, cells: Sequence[SlurmCell]) -> dict[SlurmCell, Ending]:
+        """Take note of SLURM's word; returns the endings of jobs that would wait for ever."""
+        now = time.monotonic()
+        if not cells or now - self._asked < self.config.poll_s:
+            return {}
+        self._asked = now
+        hopeless = {}
+        try:
+            answer = states([cell.sent.job_id for cell in cells])
+            for cell in cells:
+                state = answer[cell.sent.job_id]
+                if state.hopeless:
+                    cancel([cell.sent.job_id])
+                    hopeless[cell] = _skipped(
+                        cell,
+                        f"SLURM has no place for {cell.wanted} for {self.config.time_min} min "
+                        f"({state.reason}); change hydra.launcher (partition, devices_per_node, "
+                        "time_min)",
+                    )
+                elif cell.follow(state):
+                    name, job_id = cell.cell.planned.name, cell.sent.job_id
+                    self._note(f"requeued {name} by SLURM (job {job_id})")
+            self._is_reachable = True
+        except QueueUnreachable as error:
+            if self._is_reachable:
+                self._note(f"SLURM does not answer, its jobs go on: {error}")
+            self._is_reachable = False
+        return hopeless
+
+    def cancel(self, running: Sequence[SlurmCell], deadline: float) -> None:
+        """Cancel every job. It may need longer than until ``deadline`` to follow the order."""
+        jobs = {cell.sent.job_id: cell for cell in running if cell.submission is not None}
+        try:
+            cancel(jobs)
+            while time.monotonic() < deadline:
+                answer = states(jobs)
+                for job_id, cell in jobs.items():
+                    state = answer[job_id]
+                    cell.state = state if state.ended else JobState("CANCELLED")
+                if all(state.ended for state in answer.values()):
+                    break
+                time.sleep(_ASK_EVERY_S)
+        except QueueUnreachable as error:
+            self._note(
+                f"the jobs may go on, SLURM does not answer ({error}): scancel {' '.join(jobs)}"
+            )
+            return
+        for cell in jobs.values():
+            if cell.folder.result_of(cell.cell.planned.cell_id) is None:
+                cell.record_end()
+
+
+def _skipped(cell: SlurmCell, why: str) -> Ending:
+    """Record that a cell was never run."""
+    cell.folder.save_attempt(attempt_until_now(cell.folder, "skipped", "host", why))
+    return Ending(Outcome("skipped", why), None)
+
+
+class PrintedSweep(Engine):
+    """``hydra.launcher.print_only``: prints the job scripts of a sweep, and runs nothing."""
+
+    executor: SlurmExecutor
+
+    def run(self, cells: Sequence[Cell]) -> SweepReport:
+        """Write to standard output what would be submitted, one script an array."""
+        demands: dict[Demand, list[Cell]] = {}
+        try:
+            for cell in cells:
+                demands.setdefault(self.executor.demand(cell), []).append(cell)
+        except HostMismatch as mismatch:
+            raise ConfigError(str(mismatch)) from None
+        for wanted, group in demands.items():
+            executor = make_executor(self.folder.path.resolve(), self.executor.config, wanted)
+            for part in in_arrays(len(group)):
+                names = "".join(f"#   {i}: {group[j].planned.name}\n" for i, j in enumerate(part))
+                text = script(executor, len(part))
+                sys.stdout.write(f"# {wanted} each, by array task:\n{names}{text}\n")
+        if self.left_open:
+            sys.stdout.write("# and later what these decide (batch_size=auto, strategy=auto)\n")
+        self.display.close()
+        return self.report

@@ -1,0 +1,255 @@
+"""Runs the cells of a sweep on this host: leases devices, starts supervisors, takes answers."""
+
+from __future__ import annotations
+
+import selectors
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from scalewise.gpu import DeviceSampler, HostMismatch, Hosts, Lease, Leases, Occupancy
+from scalewise.host import end_orphans
+from scalewise.records import CellFolder, DeviceInfo, SweepFolder
+from scalewise.supervisor import Origin, Outcome
+from scalewise.sweep.device_health import DeviceQuarantine
+from scalewise.sweep.display import Display
+from scalewise.sweep.engine import Engine
+from scalewise.sweep.executor import Ending, Executor, Policy, RunningCell, Turn
+from scalewise.sweep.fork_server import NotWarmError, WarmServer, may_fork
+from scalewise.sweep.plan import Cell
+from scalewise.sweep.preflight import devices_for, differs_here
+from scalewise.sweep.running_cells import (
+    HeldSupervisor,
+    attempt_until_now,
+    job_of,
+    spawn_supervisor,
+    start_sampler,
+)
+from scalewise.sweep.schedule import DeviceWait, LocalDemand, fill
+
+_POLL_S = 0.5
+_SETTLING_POLL_S = 0.1
+_THIS_HOST = frozenset({"this host"})
+
+
+def local_engine(
+    folder: Path,
+    policy: Policy,
+    display: Display,
+    occupancy: Occupancy | None = None,
+    warm: bool = False,
+) -> Engine:
+    """A sweep on this host; the other arguments are those of :class:`LocalExecutor`."""
+    return Engine(folder, LocalExecutor(policy, occupancy, warm), display)
+
+
+@dataclass(eq=False)
+class LocalCell(RunningCell):
+    """One try at a cell on this host."""
+
+    cell: Cell
+    folder: CellFolder
+    lease: Lease
+    supervisor: HeldSupervisor
+    sampler: DeviceSampler | None = None
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def width(self) -> int:
+        return len(self.lease.slots)
+
+    @property
+    def age_s(self) -> float:
+        return time.monotonic() - self.started
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        return _THIS_HOST
+
+    def tell(self, neighbour: RunningCell) -> None:
+        self.supervisor.tell(f"{neighbour.cell.planned.name}\n".encode())
+
+    def take_outcome(self) -> Outcome:
+        """How it ended, once its supervisor has answered or died."""
+        outcome = self.supervisor.outcome()
+        self.clean_up()
+        if outcome.cause == "supervisor" and not outcome.is_recorded:
+            lines, began_at = self.supervisor.last_lines(), time.time() - self.age_s
+            tried = attempt_until_now(
+                self.folder, "failed", "supervisor", outcome.message, lines, began_at
+            )
+            self.folder.save_attempt(tried)
+            self.folder.clear_running()
+            return Outcome("failed", outcome.message)
+        return outcome
+
+    def end(self, deadline: float) -> None:
+        """Wait until ``deadline`` for a supervisor that was told to stop, then kill."""
+        process = self.supervisor.process
+        try:
+            process.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        self.clean_up()
+
+    def clean_up(self) -> None:
+        """Kill processes that are left of the cell: its session is its own."""
+        end_orphans(self.supervisor.process.pid)
+        if self.sampler is not None:
+            self.sampler.stop()
+
+
+class LocalExecutor(Executor[LocalCell]):
+    """This host.
+
+    Args:
+        policy: see :class:`Executor`.
+        occupancy: tells who else uses the GPUs.
+        warm: fork the ranks of cells that may be, from one process that has imported everything.
+    """
+
+    def __init__(
+        self, policy: Policy, occupancy: Occupancy | None = None, warm: bool = False
+    ) -> None:
+        self.policy = policy
+        self._leases = Leases(occupancy or Occupancy())
+        self._warm = warm
+        self._server: WarmServer | None = None
+        self._selector = selectors.DefaultSelector()
+        self._settling = False
+        """Whether a cell waits for devices only until a process has vanished from there."""
+        self._said: set[str] = set()
+
+    def open(
+        self, folder: SweepFolder, locks: tuple[int, ...], note: Callable[[str], None]
+    ) -> None:
+        self._folder, self._locks, self._note = folder.path, locks, note
+        self._hosts = Hosts(note)
+        self._device_wait = DeviceWait(note)
+        self._quarantine = DeviceQuarantine(folder.path)
+
+    def close(self) -> None:
+        self._selector.close()
+        self._end_server()
+
+    def slots(self) -> int | None:
+        return self._hosts.slots()
+
+    def demand(self, cell: Cell) -> LocalDemand:
+        host = self._hosts.of(cell.request.cell.hardware)
+        demand = LocalDemand(devices_for(cell.request.cell, host), host)
+        for line in differs_here(cell.request.cell, demand.width, host):
+            if line not in self._said:
+                self._said.add(line)
+                self._note(line)
+        refusal = self._refusal(Turn(cell, demand))
+        if refusal is not None:
+            raise HostMismatch(refusal)
+        return demand
+
+    # While cells run
+
+    def order(
+        self,
+        waiting: Sequence[Turn],
+        running: Sequence[LocalCell],
+        expected_s: Callable[[Cell], float | None],
+    ) -> Sequence[Turn]:
+        self._settling = False
+        refused = [turn for turn in waiting if self._refusal(turn) is not None]
+        if refused:
+            return refused
+        if self.policy == "exclusive":
+            return [] if running else waiting[:1]
+        leased = [cell.lease.slots for cell in running]
+        return fill(waiting, leased, self._usable, expected_s)
+
+    def start(self, turn: Turn, folder: CellFolder) -> LocalCell | Outcome | None:
+        refusal = self._refusal(turn)
+        if refusal is not None:
+            return Outcome("skipped", refusal)
+        lease = self._leases.try_lease(self._usable(turn), turn.width)
+        if lease is None:
+            others_run = bool(self._selector.get_map())
+            outcome = self._device_wait.outcome(turn.cell, self._leases, others_run)
+            self._settling |= outcome is None and self._leases.foreign_settles
+            return outcome
+        self._device_wait.end()
+        # Before the supervisor: it tells this try's ranks from an earlier one's.
+        sampler = start_sampler(turn.cell.request.cell, folder, lease.slots)
+        running = LocalCell(turn.cell, folder, lease, self.supervisor(turn, folder, lease), sampler)
+        assert running.supervisor.process.stdout is not None
+        self._selector.register(running.supervisor.process.stdout, selectors.EVENT_READ, running)
+        return running
+
+    def supervisor(self, turn: Turn, folder: CellFolder, lease: Lease) -> HeldSupervisor:
+        """Start a cell's supervisor, which starts its ranks on the leased devices."""
+        cell, errors = turn.cell, folder.path / "supervisor.err"
+        locks = (*lease.descriptors, *self._locks)
+        job = job_of(
+            cell.request.cell,
+            folder,
+            cell.planned,
+            turn.width,
+            turn.demand.host,
+            lease.slots,
+            Origin.of_this_process(),
+        )
+        # This process samples the devices of its host.
+        job = replace(job, settings=replace(job.settings, sample_every_s=None))
+        if self._warm and may_fork(cell.request.plain, cell.request.cell):
+            self._server = self._server or WarmServer(self._folder)
+            try:
+                return HeldSupervisor(job, self._server.supervisor(errors, locks), errors)
+            except NotWarmError as error:
+                self._note(f"warm     {error}; from here on, cells start without it")
+                self._end_server()
+                self._warm = False
+        process = spawn_supervisor(errors, locks, start_new_session=True)
+        return HeldSupervisor(job, process, errors)
+
+    def _end_server(self) -> None:
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+
+    def poll(self, running: Sequence[LocalCell]) -> list[tuple[LocalCell, Ending]]:
+        ended = []
+        for key, _ in self._selector.select(_SETTLING_POLL_S if self._settling else _POLL_S):
+            cell: LocalCell = key.data
+            self._selector.unregister(key.fileobj)
+            outcome = cell.take_outcome()
+            self._leases.release(cell.lease)
+            ended.append((cell, Ending(outcome, cell.age_s)))
+        return ended
+
+    def cancel(self, running: Sequence[LocalCell], deadline: float) -> None:
+        for cell in running:
+            cell.supervisor.process.terminate()
+        for cell in running:
+            cell.end(deadline)
+            self._leases.release(cell.lease)
+
+    # Bad devices
+
+    def examine(self, running: LocalCell, outcome: Outcome) -> None:
+        """Put aside the devices that the cell's records speak against."""
+        if running.cell.request.cell.sweep.quarantine:
+            config_id = running.cell.planned.config_id
+            for device in self._quarantine.examine(
+                running.folder, config_id, running.lease.slots, outcome
+            ):
+                self._note(f"quarantine {device}; it gets no more cells of this sweep")
+
+    def _usable(self, turn: Turn) -> Sequence[DeviceInfo]:
+        slots, quarantines = turn.demand.host.slots, turn.cell.request.cell.sweep.quarantine
+        return self._quarantine.usable(slots) if quarantines else tuple(slots)
+
+    def _refusal(self, turn: Turn) -> str | None:
+        """Why too few devices are left for a cell; None where enough are."""
+        if not (turn.cell.request.cell.sweep.quarantine and self._quarantine.quarantine.devices):
+            return None
+        return self._quarantine.refusal(turn.width, turn.demand.host.slots)

@@ -1,0 +1,64 @@
+"""An executor whose cells end at once, as a test says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+from scalewise.records import CellFolder
+from scalewise.supervisor import Outcome
+from scalewise.sweep import Cell, Ending, Executor, RunningCell, Turn
+
+
+@dataclass(eq=False)
+class PlayedCell(RunningCell):
+    """A cell that ends at the next look."""
+
+    cell: Cell
+    folder: CellFolder
+    devices: int
+    ending: Ending
+
+    @property
+    def width(self) -> int:
+        return self.devices
+
+    @property
+    def age_s(self) -> float:
+        return 0.0
+
+
+class PlayedExecutor(Executor[PlayedCell]):
+    """Starts every cell at once.
+
+    Args:
+        play: makes the records of a try, and says how it ends.
+        limit_s: the time limit of a cell.
+    """
+
+    policy = "exclusive"
+
+    def __init__(
+        self, play: Callable[[Cell, CellFolder], Outcome | Ending], limit_s: float | None = None
+    ) -> None:
+        self.play = play
+        self.limit_s = limit_s
+        self.started: list[Cell] = []
+        self.rounds: list[int] = []
+        """How many cells ran at each look."""
+
+    def demand(self, cell: Cell) -> SimpleNamespace:
+        return SimpleNamespace(width=cell.planned.devices or 1)
+
+    def start(self, turn: Turn, folder: CellFolder) -> PlayedCell:
+        self.started.append(turn.cell)
+        end = self.play(turn.cell, folder)
+        ending = end if isinstance(end, Ending) else Ending(end, 1.0)
+        return PlayedCell(turn.cell, folder, turn.width, ending)
+
+    def poll(self, running: Sequence[PlayedCell]) -> list[tuple[PlayedCell, Ending]]:
+        self.rounds.append(len(running))
+        return [(cell, cell.ending) for cell in running]
+
+    def cancel(self, running: Sequence[PlayedCell], deadline: float) -> None: ...

@@ -6,7 +6,7 @@ import selectors
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from scalewise.gpu import DeviceSampler, HostMismatch, Hosts, Lease, Leases, Occupancy

@@ -90,7 +90,7 @@ def test_what_may_be_a_secret_is_neither_recorded_nor_handed_to_a_tracker(
     folder.save_provenance(dataclasses.replace(found, devices=tuple(recorded.devices)))
     planned = PlannedCell("id", "config", "cell", (), 0, 2)
     attempt = CurrentAttempt(1, 0, None, None)
-    told = run_info(folder, folder.load_config(), attempt, planned, None)
+    told = run_info(folder, folder.load_config(), attempt, planned, tmp_path)
     assert told.config["provenance"]["environment"] == dict(found.environment)
     written = (folder.path / "provenance.json").read_text()
     assert "hunter2" not in written + str(told) + str(host_facts())

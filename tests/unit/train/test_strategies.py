@@ -42,7 +42,7 @@ def test_every_kind_but_auto_has_a_builder() -> None:
 
 def test_shares_that_do_not_fit_the_host_are_refused_there() -> None:
     config = composed_cell("strategy=heterogeneous", "strategy.shares=[0.6,0.4]")
-    with pytest.raises(ConfigError, match=r"strategy\.shares: found 2 on 4 devices"):
+    with pytest.raises(ConfigError, match=r"strategy\.shares: found 2 with devices=4"):
         config.per_device_batch_size(4)
 
 

@@ -6,7 +6,7 @@ import selectors
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from scalewise.gpu import DeviceSampler, HostMismatch, Hosts, Lease, Leases, Occupancy
@@ -197,9 +197,8 @@ class LocalExecutor(Executor[LocalCell]):
             turn.demand.host,
             lease.slots,
             Origin.of_this_process(),
+            samples_devices=False,  # this process does
         )
-        # This process samples the devices of its host.
-        job = replace(job, settings=replace(job.settings, sample_every_s=None))
         if self._warm and may_fork(cell.request.plain, cell.request.cell):
             self._server = self._server or WarmServer(self._folder)
             try:

@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -111,12 +112,14 @@ def job_of(
     host: Host,
     slots: tuple[DeviceInfo, ...],
     origin: Origin,
+    samples_devices: bool = True,
 ) -> Job:
     """The job of the supervisor that runs a cell, or its share of one, on ``slots`` of ``host``."""
+    settings = settings_of(cell, world_size)
     return Job(
         folder=str(folder.path.resolve()),
         cell=planned,
-        settings=settings_of(cell, world_size),
+        settings=settings if samples_devices else replace(settings, sample_every_s=None),
         slots=slots,
         cwd=origin.cwd,
         python_path=origin.python_path,

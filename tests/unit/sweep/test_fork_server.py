@@ -141,7 +141,7 @@ def test_a_sweep_goes_on_without_a_server_that_was_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_executor, "may_fork", lambda plain, cell: True)
-    monkeypatch.setattr(local_executor, "job_of", lambda *_: SimpleNamespace(to_line=bytes))
+    monkeypatch.setattr(local_executor, "job_of", lambda *_, **__: SimpleNamespace(to_line=bytes))
     monkeypatch.setattr(sys, "executable", "/bin/false")
     said: list[str] = []
     executor = LocalExecutor("exclusive", warm=True)

@@ -191,7 +191,7 @@ def _explained(
     ideal: Mapping[Part, float],
 ) -> Loss:
     parts = [one for _, one in measured]
-    whole = mean(dict[str, float](one.ms).get(cause, 0.0) for one in parts)
+    whole = _means(measured).get(_part(cause), 0.0)
     rank = _late_rank(parts) if cause == "waiting" else None
     evidence = {
         "device_work": f"forward and backward take {whole:.3g} ms"
@@ -212,6 +212,10 @@ def _explained(
         "unexplained": "no measurement names it",
     }[cause]
     return Loss(cause, ms, 0.0, evidence, rank)
+
+
+def _part(cause: Cause) -> Part:
+    return "untimed" if cause == "clocks" or cause == "unexplained" else cause
 
 
 def _late_rank(parts: Sequence[StepParts]) -> int | None:

@@ -34,7 +34,7 @@ no_folder = echo "FOLDER: found none; allowed: make $@ FOLDER=multirun/<sweep>" 
 needs_folder = $(if $(FOLDER),,@$(no_folder))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-fast cluster-test slurm-test gpu-test check lint types test-matrix test_matrix trackio-view trackio-web \
+.PHONY: help setup train test test-fast test-oldest test-lightning cluster-test slurm-test gpu-test check lint types test-matrix test_matrix trackio-view trackio-web \
   wandb-sync report estimate soak overhead self-test wheelhouse install-offline clean
 
 help: ## List the targets, and the saved default configuration
@@ -59,6 +59,24 @@ test: $(STAMP) ## Run every test
 
 test-fast: $(STAMP) ## Run the unit tests
 	$(BIN)/python -m pytest tests/unit -n 2
+
+OLDEST := .venv-oldest
+OLDEST_TESTS := tests/unit/config tests/unit/records tests/unit/train
+test-oldest: ## Test with the oldest of every library that is allowed (3 GB, in .venv-oldest)
+	@test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt \
+	  -e . datasets hypothesis pytest pytest-timeout pytest-xdist
+	$(OLDEST)/bin/python -m pytest $(OLDEST_TESTS) -n 2
+
+# With the present torch: seconds to install, none of its CUDA libraries.
+LIGHTNING := .venv-lightning
+LIGHTNING_TESTS := $(patsubst %,tests/unit/train/test_%.py,batches checkpoint_trust execution fit_records monitor \
+  recorded_steps refusals strategies)
+OLDEST_PINS = $(shell grep -E '^(pytorch-lightning|torchmetrics|hydra-core|omegaconf)==' constraints-oldest.txt)
+test-lightning: $(STAMP) ## Test with the oldest Lightning, torchmetrics and Hydra, beside the present torch
+	@rm -rf $(LIGHTNING)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(LIGHTNING) $(OLDEST_PINS)
+	PYTHONPATH=$(CURDIR)/$(LIGHTNING) $(BIN)/python -m pytest $(LIGHTNING_TESTS) -n 2
 
 cluster-test: $(STAMP) ## Test against a Ray cluster that is made on this host
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,ray]'

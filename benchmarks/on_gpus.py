@@ -64,11 +64,6 @@ PARTS: dict[str, Part] = {
     ),
     "anatomy": Part(2, 200, f"{TRAIN} {ANATOMY} repeats=2"),
     "anatomy_p2p_off": Part(2, 200, f"{TRAIN} {ANATOMY} repeats=2", P2P_OFF),
-    "packing": Part(4, 420, "benchmarks/packing.py --real --out {out}/packing.json"),
-    "packing_2": Part(
-        2, 300,
-        "benchmarks/packing.py --real --widths 1,1,1,2 --repeats 2 --out {out}/packing.json",
-    ),
     "sampler_mlp": Part(
         2, 120, "benchmarks/sampler_cost.py --parts windows --pairs 60 --out {out}/cost.json"
     ),

@@ -132,8 +132,8 @@ def sample_in_windows(pairs: int, window_s: float, seed: int) -> dict[str, Any]:
             SampledDevice(g.uuid, g.index, g.name, None, g.memory_total_mib, g.power_limit_w)
             for g in reader.devices.values()
         ]
-        recorder.begin("nvml", gpus, {})
-        reader.read(reader.devices, 1 / HZ, all_lanes=True)
+        recorder.begin("nvml", gpus)
+        reader.read(reader.devices, 1 / HZ, all_groups=True)
         rss = psutil.Process().memory_info().rss
         sampled_first = [True, False] * ((pairs + 1) // 2)
         order.shuffle(sampled_first)

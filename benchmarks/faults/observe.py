@@ -95,7 +95,8 @@ def observe(
     """Diagnose one run beside its single-device twin, where it has one."""
     named, findings = in_order(diagnose_run(run, single)), disturbances(run.cell)
     if fault is None:
-        return Observation(HEALTHY, NOTHING, "", 0, named, run.step_time_ms, findings, True)
+        took_ms = run.value("step_time_ms")
+        return Observation(HEALTHY, NOTHING, "", 0, named, took_ms, findings, True)
     words = fault.magnitudes[strength].words
     return Observation(
         fault.name,
@@ -103,7 +104,7 @@ def observe(
         words,
         strength,
         named,
-        run.step_time_ms,
+        run.value("step_time_ms"),
         findings,
         fault.is_healthy,
     )

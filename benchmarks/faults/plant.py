@@ -26,6 +26,7 @@ from scalewise.config import ConfigError
 from scalewise.records import DeviceInfo
 from scalewise.train import RankContext
 from scalewise.train.data import GlobalBatchSampler
+from scalewise.train.recording import BatchSizes
 
 _BUSY = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): sum(range(100_000))"
 """Ends by itself when its rank is gone."""
@@ -60,7 +61,7 @@ class PlantedFault(pl.Callback):
         self._planted.close()
 
 
-class SkewedBatchSampler(GlobalBatchSampler):
+def skewed(fair: GlobalBatchSampler, heavy: int, excess: float) -> GlobalBatchSampler:
     """Global batches of the same samples, of which one rank takes more than its share.
 
     Args:
@@ -68,24 +69,13 @@ class SkewedBatchSampler(GlobalBatchSampler):
         heavy: the rank that takes more.
         excess: how much more, as a share of a fair part; the others take what is left.
     """
-
-    def __init__(self, fair: GlobalBatchSampler, heavy: int, excess: float) -> None:
-        super().__init__(fair.size, fair.per_rank, fair.rank, fair.world_size, fair.seed)
-        total = fair.per_rank * fair.world_size
-        others = [r for r in range(fair.world_size) if r != heavy]
-        most = min(total - len(others), round(fair.per_rank * (1 + excess)))
-        shares = [most] * fair.world_size
-        for i, rank in enumerate(others):
-            shares[rank] = (total - most + i) // len(others)
-        self._begin = sum(shares[: fair.rank])
-        self._end = self._begin + shares[fair.rank]
-
-    def __iter__(self) -> Iterator[list[int]]:
-        generator = torch.Generator().manual_seed(self.seed + self.epoch)
-        order = torch.randperm(self.size, generator=generator)
-        total = self.per_rank * self.world_size
-        for step in range(len(self)):
-            yield order[step * total + self._begin : step * total + self._end].tolist()
+    total, ranks = fair.sizes.total, len(fair.sizes)
+    others = [r for r in range(ranks) if r != heavy]
+    most = min(total - len(others), round(fair.samples_per_step * (1 + excess)))
+    shares = [most] * ranks
+    for i, rank in enumerate(others):
+        shares[rank] = (total - most + i) // len(others)
+    return GlobalBatchSampler(fair.size, BatchSizes(shares), fair.shard, fair.seed)
 
 
 @contextlib.contextmanager
@@ -192,9 +182,11 @@ def _spoil_loader(fault: FaultConfig, rank: RankContext, loader: object) -> None
             loader.collate_fn = _slowed(loader.collate_fn, fault.ms)
         return
     if fault.kind == "no_sampler":
-        spoiled = GlobalBatchSampler(sampler.size, sampler.per_rank, 0, 1, sampler.seed)
+        spoiled = GlobalBatchSampler(
+            sampler.size, BatchSizes([sampler.samples_per_step]), 0, sampler.seed
+        )
     elif rank.world_size > 1:
-        spoiled = SkewedBatchSampler(sampler, max(fault.rank, 0), fault.excess)
+        spoiled = skewed(sampler, max(fault.rank, 0), fault.excess)
     else:
         return
     # DataLoader refuses a new sampler after construction.

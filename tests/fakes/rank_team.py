@@ -17,7 +17,7 @@ from pathlib import Path
 
 from scalewise.host import die_with_parent, free_port
 
-_TIMEOUT_S = 150
+_TIMEOUT_S = 300
 
 
 def run_ranks(module: str, folder: Path, count: int) -> None:

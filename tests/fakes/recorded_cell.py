@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fakes.recorded import provenance, rank_summary
 from fakes.step_files import append_step
 from scalewise.records import (
-    PROTOCOL,
     Alert,
     Attempt,
     CellFolder,
@@ -21,7 +21,6 @@ from scalewise.records import (
     MetricRow,
     MetricsWriter,
     PlannedCell,
-    Provenance,
     RankSummary,
     SampledDevice,
     StepWriter,
@@ -68,6 +67,7 @@ class RecordedCell:
         self.arrival_ms = arrival_ms
         self.started_at = time.time()
         self.steps = 0
+        folder.clear_attempt()
         folder.save_config(
             {
                 "model": {"name": "medium", "_target_": "scalewise.models.mlp.MLP"},
@@ -85,24 +85,7 @@ class RecordedCell:
             DeviceInfo("cuda", kind, f"GPU-{r}", r) if gpus else DeviceInfo("cpu", kind)
             for r in range(ranks)
         ]
-        folder.save_provenance(
-            Provenance(
-                command=("train.py",),
-                host="0123456789ab",
-                platform="Linux",
-                python="3.11",
-                packages={"torch": "2.13.0"},
-                code={"commit": "abc", "dirty": False},
-                devices=tuple(self.devices),
-                driver=None,
-                cuda=None,
-                nccl=None,
-                environment={},
-                usable_cores=2,
-                memory_limit_mib=None,
-                protocol=PROTOCOL,
-            )
-        )
+        folder.save_provenance(provenance(self.devices))
         self._metrics = [MetricsWriter(folder.metrics_path(r)) for r in range(ranks)]
         self._steps = [StepWriter(folder.steps_path(r)) for r in range(ranks)]
         self._series = DeviceSeriesWriter(
@@ -227,24 +210,15 @@ class RecordedCell:
         )
 
     def _rank_summary(self, rank: int) -> RankSummary:
-        return RankSummary(
-            rank=rank,
-            local_rank=rank,
-            pid=1000 + rank,
-            device=self.devices[rank],
+        return rank_summary(
+            rank,
+            self.devices[rank],
+            self.steps,
+            BATCH,
             parameters_total=54403,
             parameters_trainable=54403,
-            steps_completed=self.steps,
-            samples_fed=self.steps * BATCH,
-            epochs_completed=0,
-            gradient_bytes=217612,
-            gradient_buckets=1,
-            flops_per_sample=None,
             peak_allocated_mib=100.0 + rank,
-            peak_reserved_mib=120.0,
-            allocation_retries=0,
             peak_rss_mib=500.0,
             metrics={"val_accuracy": 0.9, "train_loss": None},
-            step_rows=self.steps,
             metric_rows=self.steps // 10,
         )

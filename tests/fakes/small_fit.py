@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytorch_lightning as pl
-from hydra import compose, initialize_config_dir
 
-from scalewise.config import CellConfig, build_cell, conf_dir, resolve, without_absent_groups
+from fakes.requests import composer
+from scalewise.config import CellConfig, build_cell, without_absent_groups
 
 
 def composed_cell(*overrides: str) -> CellConfig:
     """The cell of ``train.py`` with these overrides. Raises ConfigError."""
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        plain = resolve(compose(config_name="config", overrides=list(overrides)))
-    return build_cell(without_absent_groups(plain))
+    return build_cell(without_absent_groups(composer().plain(overrides, 0)))
 
 
 def small_trainer(**options: Any) -> pl.Trainer:

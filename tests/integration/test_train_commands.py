@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.resources
-import json
 import os
 import shutil
 from pathlib import Path
@@ -14,7 +13,7 @@ import yaml
 from fakes.train_command import LEAN, ROOT, SMALL, Finished, Train
 from scalewise.analysis.balance import audit_shards
 from scalewise.config import conf_dir
-from scalewise.records import CellFolder, read_metrics, read_shard, read_steps
+from scalewise.records import CellFolder, SweepFolder, read_metrics, read_shard, read_steps
 
 
 @pytest.fixture(scope="module")
@@ -75,31 +74,22 @@ def test_a_cell_says_what_it_depends_on(sweep: Finished) -> None:
     assert "val_loss" in rows[-1].values
 
 
-def test_two_sweeps_in_one_second_share_nothing_but_the_host(train: Train) -> None:
-    """A user's ``queue.py`` and ``token.py``, beside which they start, are none of our business."""
+def test_two_sweeps_in_one_second_share_nothing_and_odd_values_arrive_unharmed(
+    train: Train, own_code: Path
+) -> None:
+    """``--config-dir``, ``--config-name``, quotes, spaces, commas and ``=``, in one command.
+
+    Beside it lie a user's ``queue.py``, ``token.py`` and ``scalewise.py``: none of our business.
+    """
     for name in ("queue", "token", "scalewise"):
-        (train.cwd / f"{name}.py").write_text("raise RuntimeError('shadowed')\n")
-    both = [train.start(*SMALL, "max_steps=6", "validation=never") for _ in range(2)]
-    for process in both:
-        _, err = process.communicate(timeout=120)
-        assert process.returncode == 0, err
-    folders = train.sweeps()
-    assert len(folders) == 2
-    results = [json.loads(next(f.glob("*/result.json")).read_text()) for f in folders]
-    spans = sorted((r["started_at"], r["finished_at"]) for r in results)
-    devices = [tuple(r["ranks"][0]["device"]["cores"]) for r in results]
-    assert devices[0] != devices[1] or spans[0][1] <= spans[1][0]
-
-
-def test_odd_values_own_configs_and_names_arrive_unharmed(train: Train, own_code: Path) -> None:
-    """``--config-dir``, ``--config-name``, quotes, spaces, commas and ``=``, in one command."""
+        (own_code / f"{name}.py").write_text("raise RuntimeError('shadowed')\n")
     odd = 'it\'s a "b", c=d; $HOME {x} [y] ü'
     mine = own_code / "my conf"
     (mine / "experiment").mkdir(parents=True)
     (mine / "main.yaml").write_text("defaults:\n  - config\n  - _self_\nseed: 7\n")
     (mine / "experiment" / "odd.yaml").write_text("# @package _global_\nbatch_size: 20\n")
     quoted = odd.replace("'", "\\'")
-    run = train(
+    command = (
         *LEAN,
         "--config-dir",
         str(mine),
@@ -108,12 +98,20 @@ def test_odd_values_own_configs_and_names_arrive_unharmed(train: Train, own_code
         "model._target_=mine.Net",
         f"++model.note='{quoted}'",
         "dataset._target_=mine.Data",
-        cwd=own_code,
     )
-    assert run.status == 0, run.err
-    config = run.only_cell().load_config()
-    assert config["model"]["note"] == odd
-    assert (config["seed"], config["batch_size"]) == (7, 20)
+    for process in [train.start(*command, cwd=own_code) for _ in range(2)]:
+        _, err = process.communicate(timeout=train.patience_s)
+        assert process.returncode == 0, err
+    folders = train.sweeps(own_code)
+    assert len(folders) == 2
+    cells = [folder for sweep in folders for _, folder in SweepFolder(sweep).cells()]
+    first, second = sorted((cell.load_result() for cell in cells), key=lambda r: r.started_at)
+    shared = set(first.ranks[0].device.cores) & set(second.ranks[0].device.cores)
+    assert not shared or first.finished_at <= second.started_at
+    for cell in cells:
+        config = cell.load_config()
+        assert config["model"]["note"] == odd
+        assert (config["seed"], config["batch_size"]) == (7, 20)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +167,7 @@ def test_torchrun_around_it_changes_nothing(train: Train) -> None:
         "--master-port=0",
         train.script[1],
     )
-    run = train(*SMALL, "strategy=ddp")
+    run = train(*SMALL, "strategy=ddp", "max_steps=4", "validation=never")
     assert run.status == 0, run.err
     assert run.only_cell().load_result().world_size == 2
     assert "process 1 of torchrun's 2 stands down" in run.err

@@ -15,11 +15,12 @@ from typing import Any
 
 import psutil
 import pytest
+import yaml
 
 from fakes.nvml import scenario as nvml
 from fakes.train_command import LEAN, SMALL, Finished, Train, copy_own_code, wait_for
 from scalewise.analysis import load_sweep
-from scalewise.datasets.labelled import HEAD_BYTES
+from scalewise.datasets.labelled import HEAD_ROWS
 from scalewise.records import (
     Attempt,
     CellFolder,
@@ -31,16 +32,23 @@ from scalewise.records import (
 )
 from scalewise.supervisor import Job, Outcome
 
-FAULTY = (*LEAN, "model._target_=mine.Faulty", "dataset._target_=mine.Data", "batch_size=16")
-FAULTS = ("exception", "sigkill", "hang", "none")
+OWN = (*LEAN, "dataset._target_=mine.Data", "batch_size=16")
+FAULTY = (*OWN, "model._target_=mine.Faulty")
 COLLECTIVE_S = 8
+HANG_S, TIMEOUT_S = 6, 4
+FAULTS: dict[str, dict[str, dict[str, object]]] = {
+    "exception": {"model": {"fault": "exception"}},
+    "sigkill": {"model": {"fault": "sigkill"}},
+    "absent": {"model": {"fault": "hang"}, "sweep": {"collective_timeout_s": COLLECTIVE_S}},
+    "hang": {
+        "model": {"fault": "hang", "at": 4},
+        "sweep": {"hang_timeout_s": HANG_S, "grace_s": 1},
+    },
+    "slow": {"model": {"step_ms": 1000}, "sweep": {"timeout_s": TIMEOUT_S}},
+    "none": {"model": {"fault": "none"}},
+}
+"""Experiment to what it changes: almost every one fails in its own way."""
 RAISED = "RuntimeError: a fault of my own, = 'quoted'"
-
-
-def config_of(folder: CellFolder) -> dict[str, object]:
-    model = folder.load_config()["model"]
-    assert isinstance(model, dict)
-    return model
 
 
 def only_attempt(folder: CellFolder) -> Attempt:
@@ -50,12 +58,18 @@ def only_attempt(folder: CellFolder) -> Attempt:
 
 @pytest.fixture(scope="module")
 def faults(shared_train: Train, tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """One sweep in which almost every cell fails in its own way."""
+    """One sweep with a cell for each of ``FAULTS``."""
     mine = copy_own_code(tmp_path_factory.mktemp("user") / "elsewhere")
-    faults = ",".join(FAULTS)
+    (mine / "conf" / "experiment").mkdir(parents=True)
+    for name, changes in FAULTS.items():
+        path = mine / "conf" / "experiment" / f"{name}.yaml"
+        whole = {**changes, "model": {"_target_": "mine.Faulty", **changes["model"]}}
+        path.write_text(f"# @package _global_\n{yaml.safe_dump(whole)}")
     return shared_train(
-        *(*FAULTY, "strategy=ddp", f"+model.fault={faults}", "sweep.retries=0", "-m"),
-        f"sweep.collective_timeout_s={COLLECTIVE_S}",
+        *(*OWN, "strategy=ddp", "-m"),
+        *("sweep.retries=0", "sweep.grace_s=1"),
+        f"experiment={','.join(FAULTS)}",
+        *("--config-dir", str(mine / "conf")),
         cwd=mine,
     )
 
@@ -63,8 +77,8 @@ def faults(shared_train: Train, tmp_path_factory: pytest.TempPathFactory) -> Fin
 @pytest.fixture
 def fault(faults: Finished, request: pytest.FixtureRequest) -> CellFolder:
     """The cell with the fault that the test is parametrised with."""
-    folders = {config_of(folder)["fault"]: folder for _, folder in faults.cells().values()}
-    return folders[request.param]
+    chosen = f"experiment={request.param}"
+    return next(folder for cell, folder in faults.cells().values() if chosen in cell.overrides)
 
 
 @pytest.mark.parametrize(
@@ -92,11 +106,11 @@ def test_the_sweep_goes_on_around_failed_cells(faults: Finished, fault: CellFold
     assert fault.is_done()
     assert faults.status == 1
     assert "sweep.resume=" in faults.err
-    assert faults.err.count("failed   ") == len(FAULTS) - 1
+    assert faults.err.count("failed   ") == len(FAULTS) - 1, faults.err
     assert "Traceback" not in faults.err
 
 
-@pytest.mark.parametrize("fault", ["hang"], indirect=True)
+@pytest.mark.parametrize("fault", ["absent"], indirect=True)
 def test_a_rank_that_never_enters_a_collective_is_named_by_those_that_wait(
     fault: CellFolder,
 ) -> None:
@@ -119,29 +133,19 @@ def test_no_cell_left_a_process_behind(faults: Finished, shared_train: Train) ->
     assert shared_train.processes() == {}
 
 
-def test_a_time_out_ends_a_cell(train: Train, own_code: Path) -> None:
-    run = train(*FAULTY, "+model.step_ms=1000", "sweep.timeout_s=4", cwd=own_code)
-    assert run.status == 1
-    attempt = only_attempt(run.only_cell())
+@pytest.mark.parametrize("fault", ["slow"], indirect=True)
+def test_a_time_out_ends_a_cell(fault: CellFolder) -> None:
+    attempt = only_attempt(fault)
     assert (attempt.cause, attempt.message) == ("timeout", "not done after sweep.timeout_s=4")
-    assert attempt.finished_at - attempt.started_at < 4 + 10
+    assert attempt.finished_at - attempt.started_at < TIMEOUT_S + 10
 
 
-def test_a_hang_is_seen_and_every_ranks_stack_is_kept(train: Train, own_code: Path) -> None:
-    run = train(
-        *FAULTY,
-        "strategy=ddp",
-        "+model.fault=hang",
-        "sweep.hang_timeout_s=6",
-        "sweep.grace_s=1",
-        cwd=own_code,
-    )
-    assert run.status == 1
-    folder = run.only_cell()
-    attempt = only_attempt(folder)
+@pytest.mark.parametrize("fault", ["hang"], indirect=True)
+def test_a_hang_is_seen_and_every_ranks_stack_is_kept(fault: CellFolder) -> None:
+    attempt = only_attempt(fault)
     assert attempt.cause == "hang"
     assert "no rank made a step for " in attempt.message
-    stacks = [folder.log_path(rank, "err").read_text() for rank in (0, 1)]
+    stacks = [fault.log_path(rank, "err").read_text() for rank in (0, 1)]
     assert "in fail" in stacks[1]
     assert all("most recent call first" in text for text in stacks)
 
@@ -150,7 +154,7 @@ def test_killing_the_supervisor_or_the_sweep_leaves_nothing(train: Train, own_co
     sweep = train.start(
         *FAULTY,
         "tracking=trackio",
-        "strategy=ddp",
+        "strategy=single",
         "+model.step_ms=400",
         "max_steps=400",
         "seed=1,2",
@@ -207,7 +211,7 @@ def running_cell(sweep: SweepFolder, known: set[str]) -> CellFolder:
 
 
 def test_ctrl_c_keeps_what_is_done_and_resume_runs_the_rest(train: Train, own_code: Path) -> None:
-    command = (*FAULTY, "+model.step_ms=100", "repeats=3", "max_steps=8")
+    command = (*FAULTY, "+model.step_ms=100", "repeats=2", "max_steps=8")
     sweep = train.start(*command, "-m", cwd=own_code)
     folder = SweepFolder(wait_for(lambda: train.sweeps(own_code), "the sweep's folder").pop())
     wait_for(lambda: list(folder.path.glob("*/result.json")), "the first result")
@@ -246,7 +250,7 @@ def test_ctrl_c_keeps_what_is_done_and_resume_runs_the_rest(train: Train, own_co
 
 def test_a_file_that_cannot_be_read_says_where_and_asks_for_no_resumption(train: Train) -> None:
     row = '1,"a title","a text"\n'
-    sound = HEAD_BYTES // len(row) + 1  # past what the plan looks at
+    sound = HEAD_ROWS + 1  # past what the plan looks at
     (train.cwd / "bad.csv").write_text(row * sound + "1,only two\n")
     run = train(*LEAN, "model=text_small", "dataset=ag_news", "dataset.path=bad.csv")
     attempt = only_attempt(run.only_cell())
@@ -283,7 +287,6 @@ def supervise(
         str(train.cwd),
         tuple(filter(None, sys.path)),
         ("train.py",),
-        samples_devices=True,
     )
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "scalewise.supervisor.supervisor"],
@@ -348,7 +351,7 @@ def test_a_disk_that_fills_up_in_training_fails_the_cell(
         "+model.fault=fill",
         "+model.rank=0",
         "+model.step_ms=50",
-        "max_steps=100",
+        "max_steps=30",
         f"hydra.run.dir={small_disk}/sweep",
         cwd=own_code,
         FILL=str(small_disk / "ballast"),

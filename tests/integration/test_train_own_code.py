@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from fakes.train_command import LEAN, Finished, Train, copy_own_code
 from scalewise.analysis import CellRecords, load_sweep
@@ -26,7 +27,6 @@ def own(shared_train: Train, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     run = shared_train(
         *LEAN,
         "-m",
-        "hydra.launcher.warm=true",
         "strategy=single,ddp",
         "model._target_=mine.Net",
         "+model.width=12",
@@ -89,54 +89,70 @@ def test_metrics_of_two_ranks_are_those_of_one(own: dict[str, CellFolder]) -> No
     assert alone["val_accuracy"] == pytest.approx(expected, rel=1e-6)
 
 
-def test_a_datamodule_of_ones_own_decides_on_its_batches(train: Train, own_code: Path) -> None:
-    run = train(
-        *LEAN,
-        "strategy=ddp",
-        "model._target_=mine.SlowModule",
-        "dataset._target_=mine.Module",
-        "+dataset.batch_size=10",
-        "batch_size=16",
-        cwd=own_code,
-    )
-    assert run.status == 0, run.err
-    result = run.only_cell().load_result()
-    assert [rank.own_optimizer for rank in result.ranks] == ["SlowSgd"] * 2
-    assert "optimizer=the module's own (SlowSgd)" in (run.folder / "report/report.md").read_text()
-    assert (result.per_device_batch_size, result.global_batch_size) == (10, 20)
-    shards = [read_shard(run.only_cell().shard_path(rank), rank) for rank in range(2)]
-    assert audit_shards(shards, 2, 20).verdict == "sharded"
-
-
 DRY = """
 from mine import Module
 
 class Dry(Module):
-    def __init__(self, batch_size):
-        super().__init__(10)
-
     def train_dataloader(self):
         return (batch for batch in super().train_dataloader())
 """
+MODULES = {
+    "decides": {"strategy": "ddp", "_target_": "mine.Module", "batch_size": 10},
+    "too_large": {"strategy": "single", "_target_": "mine.Module", "batch_size": 1000},
+    "read_once": {"strategy": "single", "_target_": "dry.Dry", "batch_size": 10},
+}
+"""Experiment to its strategy and to the settings of its data module."""
 
 
-def test_a_datamodule_that_gives_no_batch_fails_and_says_in_which_epoch(
-    train: Train, own_code: Path
-) -> None:
-    """No whole batch at all, and a loader that can be read once."""
-    (own_code / "dry.py").write_text(DRY)
-    own = ("model._target_=mine.SlowModule", "dataset._target_=mine.Module,dry.Dry")
-    more = ("+dataset.batch_size=1000", "max_steps=1000", "sweep.hang_timeout_s=20")
-    run = train(*LEAN, *own, *more, "-m", "hydra.launcher.warm=true", cwd=own_code)
-    assert run.status == 1
-    messages = {}
-    for _, folder in run.cells().values():
-        (attempt,) = folder.attempts()
-        assert attempt.cause == "config"
-        messages[folder.load_config()["dataset"]["_target_"]] = attempt.message
-    assert "no batch came from Module, so nothing was trained" in messages["mine.Module"]
-    assert "no batch came from Dry in epoch 2, after " in messages["dry.Dry"]
+@pytest.fixture(scope="module")
+def modules(shared_train: Train, tmp_path_factory: pytest.TempPathFactory) -> dict[str, CellFolder]:
+    """Cells whose data modules do something of their own, by experiment."""
+    mine = copy_own_code(tmp_path_factory.mktemp("modules") / "elsewhere")
+    (mine / "dry.py").write_text(DRY)
+    (mine / "conf" / "experiment").mkdir(parents=True)
+    for name, settings in MODULES.items():
+        strategy = settings["strategy"]
+        dataset = {key: value for key, value in settings.items() if key != "strategy"}
+        whole = {"defaults": [{"override /strategy": strategy}], "dataset": dataset}
+        path = mine / "conf" / "experiment" / f"{name}.yaml"
+        path.write_text(f"# @package _global_\n{yaml.safe_dump(whole, sort_keys=False)}")
+    own = ("model._target_=mine.SlowModule", "batch_size=16", "--config-dir", str(mine / "conf"))
+    chosen = (f"experiment={','.join(MODULES)}", "max_steps=30")
+    run = shared_train(*LEAN, *own, *chosen, "-m", cwd=mine)
+    assert run.status == 1, run.err
     assert "sweep.resume=" not in run.err, "the same command would fail in the same way"
+    return {
+        name: folder
+        for planned, folder in run.cells().values()
+        for name in MODULES
+        if f"experiment={name}" in planned.overrides
+    }
+
+
+def test_a_datamodule_of_ones_own_decides_on_its_batches(modules: dict[str, CellFolder]) -> None:
+    folder = modules["decides"]
+    result = folder.load_result()
+    assert [rank.own_optimizer for rank in result.ranks] == ["SlowSgd"] * 2
+    report = folder.path.parent / "report" / "report.md"
+    assert "optimizer=the module's own (SlowSgd)" in report.read_text()
+    assert (result.per_device_batch_size, result.global_batch_size) == (10, 20)
+    shards = [read_shard(folder.shard_path(rank), rank) for rank in range(2)]
+    assert audit_shards(shards, 2, 20).verdict == "sharded"
+
+
+@pytest.mark.parametrize(
+    ("experiment", "message"),
+    [
+        ("too_large", "no batch came from Module, so nothing was trained"),
+        ("read_once", "no batch came from Dry in epoch 2, after "),
+    ],
+)
+def test_a_datamodule_that_gives_no_batch_fails_and_says_in_which_epoch(
+    modules: dict[str, CellFolder], experiment: str, message: str
+) -> None:
+    (attempt,) = modules[experiment].attempts()
+    assert attempt.cause == "config"
+    assert message in attempt.message
 
 
 SCRIPT = """

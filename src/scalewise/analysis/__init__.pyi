@@ -16,7 +16,6 @@ from .comparison import Match as Match
 from .comparison import compare as compare
 from .comparison import replaced_runs as replaced_runs
 from .configuration import Configuration as Configuration
-from .configuration import Metric as Metric
 from .configuration import configurations as configurations
 from .configuration import pruning_shortfall as pruning_shortfall
 from .configuration import pruning_word as pruning_word
@@ -41,6 +40,7 @@ from .labels import estimate as estimate
 from .labels import factor as factor
 from .labels import figure_as_plain as figure_as_plain
 from .labels import interval_words as interval_words
+from .labels import listed as listed
 from .labels import number as number
 from .labels import ratio as ratio
 from .labels import swept_words as swept_words
@@ -52,7 +52,9 @@ from .load import sweep_folder as sweep_folder
 from .model import CellRecords as CellRecords
 from .model import is_monitored as is_monitored
 from .model import is_timed as is_timed
+from .run import Metric as Metric
 from .run import Run as Run
+from .run import measure_run as measure_run
 from .scaling import Pair as Pair
 from .scaling import detectable_speedup as detectable_speedup
 from .scaling import is_ceiling as is_ceiling
@@ -84,10 +86,9 @@ from .validity import invalid_ranks as invalid_ranks
 from .validity import untrained_steps as untrained_steps
 from .verdict import MIN_EFFICIENCY as MIN_EFFICIENCY
 from .verdict import estimate_without_outliers as estimate_without_outliers
-from .verdict import for_more_runs as for_more_runs
-from .verdict import for_several_devices as for_several_devices
 from .verdict import outliers as outliers
 from .verdict import stability_warning as stability_warning
+from .verdict import way_to_get as way_to_get
 from .verdicts import Repeats as Repeats
 from .verdicts import hiccup_lines as hiccup_lines
 from .verdicts import reach_verdicts as reach_verdicts

@@ -1,11 +1,11 @@
 """Numbers of devices side by side: what each gains over the next smaller one, not over one alone.
 
 A speedup over one device may still rise while the devices that were added last bring next to
-nothing. Widths stand in one ladder where all of them have the same single-device twin, which makes
-them comparable to it, the same strategy, and no field of identity in which they differ from each
-other but the devices (:mod:`scalewise.analysis.comparability`).
+nothing. Numbers of devices stand in one ladder where all of them have the same single-device
+baseline, which makes them comparable to it, the same strategy, and no field of identity in which
+they differ from each other but the devices (:mod:`scalewise.analysis.comparability`).
 
-With samples/s ``r(n)`` of n devices and ``r(m)`` of the next smaller width, the gain is
+With samples/s ``r(n)`` of n devices and ``r(m)`` of the next smaller number, the gain is
 ``r(n) / r(m)``, and each added device brings, of what one of the m does,
 
     (r(n) / r(m) - 1) * m / (n - m)
@@ -23,9 +23,8 @@ from typing import Literal
 from scalewise.analysis.comparability import differences
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.labels import bounds_nothing, factor, interval_words
-from scalewise.analysis.scaling import Pair, is_ceiling
+from scalewise.analysis.scaling import Pair, is_ceiling, rate_ratio
 from scalewise.analysis.statistics import Interval, RatioEstimate, estimate_ratio
-from scalewise.analysis.verdict import adaptive, estimate_at
 from scalewise.records import CandidateEvidence, StrategyDecision, ThresholdRule
 
 SMALL_PARAMETERS = 1_000_000
@@ -86,19 +85,18 @@ def _host(config: Configuration) -> str | None:
 
 def threshold_rule(parameters: int, batch_size: int) -> ThresholdRule:
     """What the published PCIe study's rule says of so many parameters at that global batch."""
+    told = f"{parameters:,} parameters"
     if parameters < SMALL_PARAMETERS:
-        return ThresholdRule("single", f"{parameters:,} parameters, under {SMALL_PARAMETERS:,}")
-    if parameters < MEDIUM_PARAMETERS:
-        if batch_size < BATCH_FOR_MEDIUM:
-            why = f"batch {batch_size}, under {BATCH_FOR_MEDIUM}, for {parameters:,} parameters"
-            return ThresholdRule("single", why)
-        return ThresholdRule("undecided", f"{parameters:,} parameters: evaluate")
-    if parameters < LARGE_PARAMETERS:
-        return ThresholdRule("undecided", f"{parameters:,} parameters: benchmark")
-    if batch_size < BATCH_FOR_LARGE:
-        why = f"batch {batch_size}, under {BATCH_FOR_LARGE}, for {parameters:,} parameters"
-        return ThresholdRule("single", why)
-    return ThresholdRule("ddp", f"{parameters:,} parameters at batch {batch_size}")
+        return ThresholdRule("single", f"{told}, under {SMALL_PARAMETERS:,}")
+    if MEDIUM_PARAMETERS <= parameters < LARGE_PARAMETERS:
+        return ThresholdRule("undecided", f"{told}: benchmark")
+    medium = parameters < MEDIUM_PARAMETERS
+    least = BATCH_FOR_MEDIUM if medium else BATCH_FOR_LARGE
+    if batch_size < least:
+        return ThresholdRule("single", f"batch {batch_size}, under {least}, for {told}")
+    if medium:
+        return ThresholdRule("undecided", f"{told}: evaluate")
+    return ThresholdRule("ddp", f"{told} at batch {batch_size}")
 
 
 def _evidence(name: str, config: Configuration) -> CandidateEvidence:
@@ -151,18 +149,18 @@ Step = Literal["faster", "slower", "not shown"]
 
 @dataclass(frozen=True)
 class Gain:
-    """A width beside the next smaller one."""
+    """A number of devices beside the next smaller one."""
 
     smaller: int
     """Devices of that one."""
     ratio: RatioEstimate
-    """Samples/s over those of the smaller width."""
+    """Samples/s over those of the smaller number."""
     added: RatioEstimate
-    """What each added device brings, of what one of the smaller width's does; may be negative."""
+    """What each added device brings, of what one of the smaller number does; may be negative."""
 
     @property
     def step(self) -> Step:
-        """What the whole interval says of the larger width; without an interval nothing."""
+        """What the whole interval says of the larger number; without an interval nothing."""
         interval = self.ratio.interval
         if interval is None or interval.low <= 1 <= interval.high:
             return "not shown"
@@ -170,7 +168,7 @@ class Gain:
 
 
 @dataclass(frozen=True)
-class Width:
+class Rung:
     """One number of devices in a ladder."""
 
     config: Configuration
@@ -178,12 +176,12 @@ class Width:
     pair: Pair | None
     """None of the single device."""
     gain: Gain | None
-    """None of the single device, and where the next smaller width is not comparable."""
+    """None of the single device, and where the next smaller number is not comparable."""
 
 
 Fields = tuple[tuple[str, str], ...]
 
-Ladder = tuple[Width, ...]
+Ladder = tuple[Rung, ...]
 """One workload and strategy from one device up; more devices below fewer."""
 
 
@@ -209,49 +207,39 @@ def _same(config: Configuration) -> Fields:
 
 
 def _ladder(pairs: Sequence[Pair]) -> Ladder:
-    found = [Width(pairs[0].single, 1, None, None)]
+    found = [Rung(pairs[0].single, 1, None, None)]
     for pair in sorted(pairs, key=lambda p: p.devices):
-        smaller = [width for width in found if width.devices < pair.devices]
+        smaller = [rung for rung in found if rung.devices < pair.devices]
         found.append(
-            Width(pair.multi, pair.devices, pair, _gain(pair, fastest_of_each(smaller)[-1]))
+            Rung(pair.multi, pair.devices, pair, _gain(pair, fastest_of_each(smaller)[-1]))
         )
     return tuple(found)
 
 
-def fastest_of_each(widths: Sequence[Width]) -> tuple[Width, ...]:
+def fastest_of_each(rungs: Sequence[Rung]) -> tuple[Rung, ...]:
     """One of each number of devices, in their order.
 
     Of two with as many (other GPUs of the host) neither is the other's next, and nobody who adds
     devices would begin with the slower one.
     """
-    best: dict[int, Width] = {}
-    for width in widths:
-        other = best.get(width.devices)
-        if other is None or _rate(width) > _rate(other):
-            best[width.devices] = width
+    best: dict[int, Rung] = {}
+    for rung in rungs:
+        other = best.get(rung.devices)
+        if other is None or _rate(rung) > _rate(other):
+            best[rung.devices] = rung
     return tuple(best.values())
 
 
-def _rate(width: Width) -> float:
-    found = width.config.estimate("samples_per_s")
+def _rate(rung: Rung) -> float:
+    found = rung.config.estimate("samples_per_s")
     return found.value if found is not None else 0.0
 
 
-def _gain(pair: Pair, below: Width) -> Gain | None:
-    if below.pair is None:
-        ratio = pair.speedup
-    elif differences(below.config.identity, pair.multi.identity):
+def _gain(pair: Pair, below: Rung) -> Gain | None:
+    if below.pair is not None and differences(below.config.identity, pair.multi.identity):
         return None
-    else:
-        ratio = _ratio(pair.multi, below.config)
+    ratio = pair.speedup if below.pair is None else rate_ratio(pair.multi, below.config)
     return Gain(below.devices, ratio, _of_each_added(ratio, below.devices, pair.devices))
-
-
-def _ratio(multi: Configuration, below: Configuration) -> RatioEstimate:
-    """As a speedup is taken: runs that were added on looking at them carry the price of it."""
-    rates = multi.values("samples_per_s"), below.values("samples_per_s")
-    asked = adaptive(multi.cells[0].config)
-    return estimate_ratio(*rates) if asked is None else estimate_at(*rates, cap=asked.cap)
 
 
 def _of_each_added(ratio: RatioEstimate, smaller: int, devices: int) -> RatioEstimate:

@@ -20,7 +20,7 @@ from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.labels import bounds_nothing, factor
 from scalewise.analysis.model import is_monitored, is_profiled, is_timed
 from scalewise.analysis.scaling import Pair
-from scalewise.analysis.steps import ExposedCommunication
+from scalewise.analysis.steps import ExposedCommunication, mean_of_known
 from scalewise.analysis.time_budget import mean_anatomy
 from scalewise.records import (
     Backend,
@@ -91,7 +91,7 @@ class Window:
 
 
 def windows(configs: Sequence[Configuration]) -> dict[str, Window]:
-    """``config_id`` of a timed configuration to the window over its profiled twin."""
+    """``config_id`` of a timed configuration to the window over its profiled counterpart."""
     profiled = [c for c in configs if is_profiled(c.cells[0].config) and c.runs]
     found = {}
     for config in timed_only(configs):
@@ -188,11 +188,8 @@ class AllReduceCurve:
             return least_ms
         if size_bytes >= most:
             return most_ms * size_bytes / most
-        for (low, low_ms), (high, high_ms) in zip(self.points, self.points[1:], strict=False):
-            if size_bytes <= high:
-                share = math.log(size_bytes / low) / math.log(high / low)
-                return math.exp(math.log(low_ms) * (1 - share) + math.log(high_ms) * share)
-        raise AssertionError("unreachable: the size lies between the ends")
+        sizes, times_ms = np.log(self.points).T
+        return float(np.exp(np.interp(np.log(size_bytes), sizes, times_ms)))
 
     def bus_gb_s(self, size_bytes: float) -> float:
         """10^9 bytes a second on each link."""
@@ -345,11 +342,10 @@ def measured_serial_fraction(pair: Pair) -> SerialFraction | str:
 
 
 def _payload(ranks: Sequence[RankSummary]) -> float | None:
-    counted = [r.communication for r in ranks if r.communication is not None]
+    counted = [r.communication.payload_bytes_per_step for r in ranks if r.communication is not None]
     if counted and len(counted) == len(ranks):
-        return sum(c.payload_bytes_per_step for c in counted) / len(counted)
-    known = [r.gradient_bytes for r in ranks if r.gradient_bytes is not None]
-    return sum(known) / len(known) if known else None
+        return _mean(counted)
+    return mean_of_known([r.gradient_bytes for r in ranks])
 
 
 def _why_no_bytes(ranks: Sequence[RankSummary]) -> str:
@@ -397,9 +393,7 @@ def _achieved(window: Window | None, payload: float | None, ranks: int) -> float
 
 def _compute_ms(config: Configuration) -> float | None:
     anatomy = mean_anatomy(config)
-    if anatomy is None:
-        return None
-    parts = [anatomy[0].get(name) for name in ("forward", "backward", "optimizer")]
+    parts = [anatomy[0].get(p) if anatomy else None for p in ("forward", "backward", "optimizer")]
     known = [ms for ms in parts if ms is not None]
     return sum(known) if len(known) == len(parts) else None
 
@@ -417,7 +411,7 @@ def _communication_ms(
 
 @dataclass(frozen=True)
 class SeedRow:
-    """One row of that table."""
+    """One row of the communication table of the published TensorFlow study."""
 
     name: str
     ms: float | None
@@ -425,7 +419,7 @@ class SeedRow:
     exists: bool
     """Whether anything in DDP corresponds to it."""
     meaning: str
-    """What it is here, or why it is absent."""
+    """The counterpart in DDP, or why there is none."""
 
 
 def seed_rows(found: Communication) -> tuple[SeedRow, ...]:
@@ -435,44 +429,31 @@ def seed_rows(found: Communication) -> tuple[SeedRow, ...]:
     three of them: gradients never go to one place and back, and buffers are not made in every step.
     """
     waited_ms = found.exposed.wait_ms if found.exposed else None
-    waiting = "waiting for the slowest rank at the end of backward, mean over ranks"
+    reduced_ms, reduced = _all_reduce(found)
     return (
-        _absent(
-            "gradient collection",
-            "each gradient is written into its bucket by backward itself "
-            "(gradient_as_bucket_view), and is in its time",
-        ),
-        SeedRow("all-reduce operation", _all_reduce(found)[0], True, _all_reduce(found)[1]),
-        _absent(
-            "gradient broadcast",
-            "an all-reduce leaves the mean on every rank; parameters are broadcast once, before "
-            "the first step",
-        ),
-        SeedRow("synchronization", waited_ms, True, waiting),
-        _absent(
-            "buffer management",
-            "buckets and the collectives' buffers are made once and kept; batch statistics, where "
-            "a model has them, are sent within forward",
-        ),
-    )
-
-
-def _absent(name: str, why: str) -> SeedRow:
-    return SeedRow(name, None, False, f"absent: {why}")
+        SeedRow("gradient collection", None, False,
+                "absent: each gradient is written into its bucket by backward itself "
+                "(gradient_as_bucket_view), and is in its time"),
+        SeedRow("all-reduce operation", reduced_ms, True, reduced),
+        SeedRow("gradient broadcast", None, False,
+                "absent: an all-reduce leaves the mean on every rank; parameters are broadcast "
+                "once, before the first step"),
+        SeedRow("synchronization", waited_ms, True,
+                "waiting for the slowest rank at the end of backward, mean over ranks"),
+        SeedRow("buffer management", None, False,
+                "absent: buckets and the collectives' buffers are made once and kept; batch "
+                "statistics, where a model has them, are sent within forward"),
+    )  # fmt: skip
 
 
 def _all_reduce(found: Communication) -> tuple[float | None, str]:
     """Ms a step, and which part of all collectives that is."""
     window, exposed = found.window, found.exposed
+    all_of_it = "all collectives of a step, from the profiler window, "
     if window is not None and window.total_ms is not None:
-        return (
-            window.total_ms,
-            "all collectives of a step, from the profiler window, waiting inside them included",
-        )
+        return window.total_ms, f"{all_of_it}waiting inside them included"
     if window is not None and window.transfer_ms is not None:
-        return window.transfer_ms, "all collectives of a step, from the profiler window, no waiting"
+        return window.transfer_ms, f"{all_of_it}no waiting"
     rest = ": the rest needs profile.window=true" if window is None else ""
-    return (
-        exposed.transfer_ms if exposed else None,
-        f"the exposed part only, without waiting{rest}",
-    )
+    transfer_ms = exposed.transfer_ms if exposed else None
+    return transfer_ms, f"the exposed part only, without waiting{rest}"

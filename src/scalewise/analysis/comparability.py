@@ -9,7 +9,7 @@ of them a run got is part of the spread over runs.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,7 +169,7 @@ def is_factor(name: str) -> bool:
 def _identity(cell: CellRecords) -> dict[str, str]:
     fields = _from_config(cell.config)
     fields |= _from_result(cell)
-    # A cell without a result has no provenance to compare: its configuration finds its twin.
+    # A cell without a result has no provenance to compare: its configuration finds its baseline.
     if cell.result is not None:
         fields |= _from_provenance(cell)
     return fields
@@ -261,124 +261,88 @@ ENOUGH_RUNS = 2
 
 
 @dataclass(frozen=True)
-class Aside:
-    """Why one repeat is not compared with the others of its configuration."""
+class SetAside:
+    """A finished repeat that is not compared with the others of its configuration."""
 
+    cell: CellRecords
     reason: str
     """What it did, as ``shared the host with pid 4711 (python)``."""
     remedy: str
     """How to run it again so that it counts, as ``on a quiet host``."""
 
 
-def part_repeats(
-    groups: Mapping[str, Sequence[CellRecords]],
-) -> tuple[dict[str, list[CellRecords]], dict[str, Aside]]:
-    """The finished repeats of each configuration, by its id, that may have a common mean.
+def part_repeats(cells: Sequence[CellRecords]) -> tuple[list[CellRecords], list[SetAside]]:
+    """The finished repeats of a configuration that may have a common mean, and the others.
 
-    Beside them why each other one is set aside, by the name of its cell. Repeats of an older
-    protocol go first, then those of older code or data, then those with other neighbours.
+    Repeats of an older protocol go first, then those of older code or data, then those with other
+    neighbours.
     """
-    kept = {key: [c for c in cells if c.result is not None] for key, cells in groups.items()}
-    aside: dict[str, Aside] = {}
-    for judge in (_older_protocol, _older_state, _other_neighbours):
-        aside |= judge(kept)
-        kept = {
-            key: [c for c in cells if c.planned.name not in aside] for key, cells in kept.items()
-        }
+    kept = [cell for cell in cells if cell.result is not None]
+    aside: list[SetAside] = []
+    for judge in (_older_protocol, _older_state, _co_located):
+        found = judge(kept)
+        names = {one.cell.planned.name for one in found}
+        kept = [cell for cell in kept if cell.planned.name not in names]
+        aside += found
     return kept, aside
 
 
-def _older_protocol(groups: Mapping[str, Sequence[CellRecords]]) -> dict[str, Aside]:
+def _older_protocol(cells: Sequence[CellRecords]) -> list[SetAside]:
     """Times taken in two ways have no common mean: not even ``sweep.allow_mixed`` makes one.
 
     A protocol that nobody recorded is kept: its unknown provenance equals nothing.
     """
-    aside: dict[str, Aside] = {}
-    for cells in groups.values():
-        known = {c.planned.name: c.provenance.protocol for c in cells if c.provenance is not None}
-        newest = max(known.values(), default=0)
-        aside |= {
-            name: Aside(f"was timed by protocol {protocol}, not {newest}", "with sweep.rerun=all")
-            for name, protocol in known.items()
-            if protocol != newest
-        }
-    return aside
+    known = [(cell, cell.provenance.protocol) for cell in cells if cell.provenance is not None]
+    newest = max((protocol for _, protocol in known), default=0)
+    return [
+        SetAside(cell, f"was timed by protocol {protocol}, not {newest}", "with sweep.rerun=all")
+        for cell, protocol in known
+        if protocol != newest
+    ]
 
 
-def _older_state(groups: Mapping[str, Sequence[CellRecords]]) -> dict[str, Aside]:
+def _older_state(cells: Sequence[CellRecords]) -> list[SetAside]:
     """Repeats of other code or data than the latest; none with ``sweep.allow_mixed``.
 
-    An id stays the same whatever is written in a class's or a data set's file later. What nobody
-    recorded is no other state.
+    An id stays the same when a class's or a data set's file is edited. Facts that nobody recorded
+    are no other state.
     """
-    aside = {}
-    for cells in groups.values():
-        state: dict[str, str] = {}
-        latest = sorted(cells, key=lambda c: c.result.finished_at if c.result else 0, reverse=True)
-        for cell in () if mixing_allowed(cells) else latest:
-            own = code_and_data(cell)
-            other = [Difference(n, v, state[n]) for n, v in own.items() if state.get(n, v) != v]
-            if other:
-                words = "; ".join(map(str, other))
-                why = f"ran other code or data than the latest repeat: {words}"
-                aside[cell.planned.name] = Aside(why, "with code and data left as they are")
-            else:
-                state |= own
+    aside = []
+    state: dict[str, str] = {}
+    latest = sorted(cells, key=lambda c: c.result.finished_at if c.result else 0, reverse=True)
+    for cell in () if mixing_allowed(cells) else latest:
+        own = code_and_data(cell)
+        other = [Difference(n, v, state[n]) for n, v in own.items() if state.get(n, v) != v]
+        if other:
+            why = f"ran other code or data than the latest repeat: {'; '.join(map(str, other))}"
+            aside.append(SetAside(cell, why, "with code and data left as they are"))
+        else:
+            state |= own
     return aside
+
+
+def _co_located(cells: Sequence[CellRecords]) -> list[SetAside]:
+    """Repeats that shared the host while enough others had it alone; else those that had it alone.
+
+    A neighbour that comes and goes spoils the repeats it met, and no others.
+    """
+    shared = [cell for cell in cells if cell.result and cell.result.co_tenants]
+    alone = [cell for cell in cells if cell.result and not cell.result.co_tenants]
+    if not shared or not alone:
+        return []
+    odd = alone if len(alone) < ENOUGH_RUNS <= len(shared) else shared
+    return [SetAside(cell, _neighbours(cell), "on a quiet host") for cell in odd]
+
+
+def _neighbours(cell: CellRecords) -> str:
+    neighbours = cell.result.co_tenants if cell.result else ()
+    if not neighbours:
+        return "had the host alone, unlike the repeats that are compared"
+    more = f" and {len(neighbours) - 2} more" if len(neighbours) > 2 else ""
+    return f"shared the host with {', '.join(neighbours[:2])}{more}"
 
 
 def mixing_allowed(cells: Iterable[CellRecords]) -> bool:
     """Whether any of these cells was started with ``sweep.allow_mixed``."""
     sweeps = [(cell.config or {}).get("sweep") for cell in cells]
     return any(isinstance(s, Mapping) and s.get("allow_mixed") is True for s in sweeps)
-
-
-_OF_ONE_SIDE = ("devices", "strategy", "co_tenancy", "host")
-"""Fields in which the sides of a comparison may differ, the one that is judged here, and the one
-that repeats of a side may differ in."""
-
-
-def _other_neighbours(groups: Mapping[str, Sequence[CellRecords]]) -> dict[str, Aside]:
-    """Repeats that shared the host while others had it alone, or the other way round.
-
-    A neighbour that comes and goes spoils the repeats it met, and no others. Configurations that
-    would be compared with one another keep repeats of one kind: those that had the host alone,
-    unless more of the configurations have enough that shared it.
-    """
-    mixed = {key for key, cells in groups.items() if len({_shared(c) for c in cells}) > 1}
-    aside: dict[str, Aside] = {}
-    for keys in _compared(groups) if mixed else ():
-        votes = {kind: _votes([groups[key] for key in keys], kind) for kind in (True, False)}
-        for key in mixed.intersection(keys):
-            odd = [c for c in groups[key] if _shared(c) is not (votes[True] > votes[False])]
-            aside |= {c.planned.name: Aside(_neighbours(c), "on a quiet host") for c in odd}
-    return aside
-
-
-def _compared(done: Mapping[str, Sequence[CellRecords]]) -> Iterable[list[str]]:
-    """Ids of configurations that differ in nothing but devices, strategy and co-tenancy."""
-    groups: dict[Hashable, list[str]] = {}
-    for key, cells in done.items():
-        if cells:
-            fields = identity(cells[:1]).items()
-            own = frozenset((n, v) for n, v in fields if n.partition(".")[0] not in _OF_ONE_SIDE)
-            groups.setdefault(own, []).append(key)
-    return groups.values()
-
-
-def _votes(groups: Iterable[Sequence[CellRecords]], shared: bool) -> int:
-    """Configurations that have enough repeats of this kind."""
-    each = [(sum(_shared(c) is shared for c in cells), len(cells)) for cells in groups]
-    return sum(of_kind >= min(ENOUGH_RUNS, runs) for of_kind, runs in each)
-
-
-def _neighbours(cell: CellRecords) -> str:
-    tenants = cell.result.co_tenants if cell.result else ()
-    if not tenants:
-        return "had the host alone, unlike the repeats that are compared"
-    more = f" and {len(tenants) - 2} more" if len(tenants) > 2 else ""
-    return f"shared the host with {', '.join(tenants[:2])}{more}"
-
-
-def _shared(cell: CellRecords) -> bool:
-    return bool(cell.result and cell.result.co_tenants)

@@ -27,7 +27,7 @@ from scalewise.analysis.comparability import (
     mixtures,
 )
 from scalewise.analysis.configuration import Configuration, configurations
-from scalewise.analysis.labels import bounds_nothing, confidence
+from scalewise.analysis.labels import bounds_nothing, confidence, listed
 from scalewise.analysis.model import CellRecords, Sweep
 from scalewise.analysis.statistics import (
     RatioEstimate,
@@ -36,6 +36,7 @@ from scalewise.analysis.statistics import (
     holm,
     holm_levels,
 )
+from scalewise.host import plural
 from scalewise.records import CellFolder
 
 Change = Literal["faster", "slower", "no difference shown"]
@@ -157,29 +158,14 @@ def replaced_runs(sweep: Sweep) -> list[str]:
         name = cell.planned.name if count == 1 else f"{cell.planned.name} ({count} times)"
         if count:
             (new if cell.state == "done" else none).append(name)
-    n = len(none)
-    words = (
-        (
-            new,
-            f"{len(new)} runs replaced finished ones {_WHY}",
-            f"1 run replaced a finished one {_WHY}",
-        ),
-        (
-            none,
-            f"{n} finished runs were set aside {_WHY} and have no new result",
-            f"1 finished run was set aside {_WHY} and has no new result",
-        ),
-    )
     return [
-        f"{one if len(names) == 1 else several}: {_listed(names)}; {_WHERE}"
-        for names, several, one in words
+        f"{len(names)} {plural(len(names), 'run')} {what}: {listed(names, _MOST_NAMED)}; {_WHERE}"
+        for names, what in (
+            (new, f"made again after a result {_WHY}"),
+            (none, f"set aside {_WHY}, without a new result"),
+        )
         if names
     ]
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - _MOST_NAMED
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 Side = Literal["A", "B"]
@@ -254,7 +240,7 @@ def _sound(config: Configuration) -> Configuration:
 
 
 def _left_out(side: Side, sweep: Sweep, configs: Sequence[Configuration]) -> list[LeftOut]:
-    aside = {one.run.cell.planned.name: f"it {one.reason}" for c in configs for one in c.aside}
+    aside = {one.cell.planned.name: f"it {one.reason}" for c in configs for one in c.aside}
     found = [(c.planned.name, _fault(c) or aside.get(c.planned.name)) for c in sweep.cells]
     return [LeftOut(side, name, why) for name, why in found if why]
 

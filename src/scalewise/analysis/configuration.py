@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
-from scalewise.analysis.comparability import Aside, Identity, differences, identity, part_repeats
+from scalewise.analysis.comparability import (
+    Identity,
+    SetAside,
+    differences,
+    identity,
+    part_repeats,
+)
 from scalewise.analysis.labels import configuration_labels, named, swept_order
 from scalewise.analysis.model import CellRecords, Sweep, is_monitored
-from scalewise.analysis.run import Run, measure_run
+from scalewise.analysis.run import FIGURES, Metric, Run, Scale, measure_run
 from scalewise.analysis.statistics import (
     Estimate,
     estimate_mean,
@@ -19,45 +25,11 @@ from scalewise.analysis.statistics import (
 from scalewise.analysis.validity import Invalid
 from scalewise.records import RankSummary
 
-Metric = Literal[
-    "samples_per_s",
-    "step_time_ms",
-    "final_loss",
-    "peak_memory_mib",
-    "memory_used_mib",
-    "utilization_percent",
-    "arrival_cv_percent",
-    "memory_cv_percent",
-    "utilization_cv_percent",
-    "power_cv_percent",
-    "sm_activity_cv_percent",
-    "joules_per_step",
-    "energy_j",
-    "joules_per_million_samples",
-    "optimizer_memory_mib",
-    "pruned_share",
-]
-"""Properties of :class:`Run` that can be estimated over repeats; device figures are means over
-the devices of a run."""
-
-_POSITIVE = frozenset(
-    {
-        "samples_per_s", "step_time_ms", "peak_memory_mib", "memory_used_mib", "joules_per_step",
-        "energy_j", "joules_per_million_samples",
-    }
-)  # fmt: skip
-_OF_ANY_SIGN = frozenset({"final_loss"})
-
-
-@dataclass(frozen=True)
-class SetAside:
-    """A finished run that is not compared, and why."""
-
-    run: Run
-    reason: str
-    """What it did, as ``shared the host with pid 4711 (python)``."""
-    remedy: str
-    """How to run it again so that it counts, as ``on a quiet host``."""
+_ESTIMATES: Mapping[Scale, Callable[[Sequence[float]], Estimate]] = {
+    "positive": estimate_positive,
+    "not negative": estimate_not_negative,
+    "any sign": estimate_mean,
+}
 
 
 @dataclass(frozen=True)
@@ -72,7 +44,7 @@ class Configuration:
     """The finished ones, but for those in ``aside``."""
     identity: Identity
     aside: tuple[SetAside, ...] = ()
-    """Finished ones whose figures are not mixed with the others'."""
+    """Finished cells whose figures are not mixed with the others'."""
 
     @property
     def devices(self) -> int | None:
@@ -91,25 +63,26 @@ class Configuration:
 
     def values(self, metric: Metric) -> list[float]:
         """``metric`` of every run that has it."""
-        return [v for v in (getattr(run, metric) for run in self.runs) if v is not None]
+        return [v for run in self.runs if (v := run.value(metric)) is not None]
 
     def estimate(self, metric: Metric) -> Estimate | None:
         """``metric`` over runs with its interval; None if no run has it.
 
-        What is positive by its nature is estimated on a logarithmic scale (an energy counter may
-        not have moved, and then cannot be), shares and CVs have an interval that ends at 0.
+        Positive figures are estimated on a logarithmic scale (an energy counter may not have
+        moved, and then cannot be), shares and CVs have an interval that ends at 0.
         """
         values = self.values(metric)
         if not values:
             return None
-        if metric in _POSITIVE and min(values) > 0:
-            return estimate_positive(values)
-        return estimate_mean(values) if metric in _OF_ANY_SIGN else estimate_not_negative(values)
+        scale = FIGURES[metric][1]
+        if scale == "positive" and min(values) <= 0:
+            scale = "not negative"
+        return _ESTIMATES[scale](values)
 
     @property
     def rank_summaries(self) -> list[RankSummary]:
         """Of every rank of every run."""
-        return [r for run in self.runs if run.cell.result for r in run.cell.result.ranks]
+        return [rank for run in self.runs for rank in run.ranks]
 
     @property
     def invalid(self) -> tuple[Invalid, ...]:
@@ -122,15 +95,14 @@ class Configuration:
 
     @property
     def is_cpu(self) -> bool:
-        results = [run.cell.result for run in self.runs]
-        return any(d.device.kind == "cpu" for r in results if r for d in r.ranks)
+        return any(rank.device.kind == "cpu" for rank in self.rank_summaries)
 
 
 def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
     """The cells of a sweep grouped by ``config_id``.
 
     Workloads in the order of the plan, within them swept values, numbers from small to large, and
-    within those single device first, so that twins stand below one another.
+    within those single device first, so that it stands above what is compared with it.
     """
     groups: dict[str, list[CellRecords]] = {}
     for cell in sweep.cells:
@@ -138,10 +110,7 @@ def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
     for cells in groups.values():
         cells.sort(key=lambda c: c.planned.repeat)
     labels = configuration_labels({key: cells[0] for key, cells in groups.items()})
-    kept, aside = part_repeats(groups)
-    found = [
-        _configuration(key, labels[key], cells, kept[key], aside) for key, cells in groups.items()
-    ]
+    found = [_configuration(key, labels[key], cells) for key, cells in groups.items()]
     ordered: list[Configuration] = []
     for workload in dict.fromkeys(map(_workload, found)):
         rows = [c for c in found if _workload(c) == workload]
@@ -151,24 +120,11 @@ def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
     return tuple(ordered)
 
 
-def _configuration(
-    config_id: str,
-    label: str,
-    cells: Sequence[CellRecords],
-    kept: Sequence[CellRecords],
-    aside: Mapping[str, Aside],
-) -> Configuration:
+def _configuration(config_id: str, label: str, cells: Sequence[CellRecords]) -> Configuration:
+    kept, aside = part_repeats(cells)
+    runs = tuple(map(measure_run, kept))
     return Configuration(
-        config_id,
-        label,
-        tuple(cells),
-        tuple(map(measure_run, kept)),
-        identity(kept or cells),
-        tuple(
-            SetAside(measure_run(cell), why.reason, why.remedy)
-            for cell in cells
-            if (why := aside.get(cell.planned.name)) is not None
-        ),
+        config_id, label, tuple(cells), runs, identity(kept or cells), tuple(aside)
     )
 
 
@@ -224,7 +180,7 @@ def _as_strong(config: Configuration) -> Configuration:
         cells=tuple(map(_strong, config.cells)),
         runs=runs,
         identity=identity([run.cell for run in runs]),
-        aside=tuple(replace(a, run=replace(a.run, cell=_strong(a.run.cell))) for a in config.aside),
+        aside=tuple(replace(one, cell=_strong(one.cell)) for one in config.aside),
     )
 
 
@@ -261,8 +217,7 @@ def pruning_shortfall(config: Configuration) -> str | None:
     if reached.value >= sparsity - _NEAR_ENOUGH:
         return None
     text = f"pruned to {reached.value:.0%} of {sparsity:.0%} configured".replace("%", " %")
-    steps = max(r.steps_completed for run in config.runs if run.cell.result
-                for r in run.cell.result.ranks)  # fmt: skip
+    steps = max(rank.steps_completed for rank in config.rank_summaries)
     end = asked.get("end_step")
     if end is not None and steps < int(end):
         text += f": pruning.end_step={end} lies beyond the run's {steps:,} steps"

@@ -25,7 +25,6 @@ from scalewise.config import HardwareConfig, Price, profile_of
 from scalewise.records import DataError, build
 
 SECONDS_PER_HOUR = 3600.0
-_PRICE, _SOURCE = "hardware.price.usd_per_hour", "hardware.price.source"
 MILLION = 1e6
 
 
@@ -130,23 +129,15 @@ def _recorded(config: Mapping[str, Any] | None, profiles: Sequence[HardwareConfi
 def _by_whom(price: Price, config: Configuration, profiles: Sequence[HardwareConfig]) -> Price:
     """A recorded price, said to be the user's own where it is a number in place of a list's.
 
-    Who sets ``hardware.price.usd_per_hour`` alone leaves the list's name and date beside it. It
-    shows in what was typed, and in a number that stands in no list of that name and date.
+    Who sets ``hardware.price.usd_per_hour`` alone leaves the list's name and date beside it.
     """
     listed = [p.price for p in profiles if p.price is not None]
-    same_list = [p for p in listed if (p.source, p.date) == (price.source, price.date)]
-    if not (_typed_alone(config) or same_list) or price in same_list:
+    same_list = any((p.source, p.date) == (price.source, price.date) for p in listed)
+    if price in listed or not same_list:
         return price
     began = min(run.cell.result.started_at for run in config.runs if run.cell.result)
     day = datetime.fromtimestamp(began, UTC).date().isoformat()
     return Price(price.usd_per_hour, "given by the user as hardware.price.usd_per_hour", day)
-
-
-def _typed_alone(config: Configuration) -> bool:
-    """The number was typed, and no name for it."""
-    typed = config.cells[0].planned.overrides
-    keys = {word.partition("=")[0].lstrip("+") for word in typed}
-    return _PRICE in keys and not keys.intersection((_SOURCE, "hardware.price"))
 
 
 def _of_profile(config: Configuration, profiles: Sequence[HardwareConfig]) -> Price | str:

@@ -209,11 +209,6 @@ class Usage:
         return cv_percent(values)
 
     @property
-    def utilization_readings(self) -> int:
-        """Of all devices together."""
-        return sum(d.utilization_readings for d in self.devices)
-
-    @property
     def activity_readings(self) -> int:
         """Of all devices together."""
         return sum(d.activity_readings for d in self.devices)
@@ -262,11 +257,6 @@ def measure_usage(series: Sequence[DeviceSeries], steps: Sequence[StepSeries]) -
         f"no device sample fell inside the {everything[1] - everything[0]:.1f} s of training "
         f"(one every {series[0].interval_s:g} s)"
     )
-
-
-def joules_per_million_samples(usage: Usage, global_samples_per_s: float) -> float | None:
-    """Energy of all devices for a million samples, in J; None where power is unknown."""
-    return None if usage.power_w is None else usage.power_w / global_samples_per_s * 1e6
 
 
 def _window(steps: Sequence[StepSeries]) -> tuple[float, float]:

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from scalewise.analysis.labels import listed
 from scalewise.analysis.model import CellRecords, is_profiled
 from scalewise.host import plural
 from scalewise.records import WARMUP, DeviceSeries, RankSummary, StepSeries
@@ -156,6 +157,10 @@ class _Sight:
     times: tuple[float, ...]
     memory_mib: float | None
 
+    @property
+    def figures(self) -> dict[str, Any]:
+        return {"memory_mib": self.memory_mib, "samples": len(self.times)}
+
 
 def _device_findings(cell: CellRecords) -> Iterator[Disturbance]:
     assert cell.result is not None
@@ -223,17 +228,19 @@ def _host_findings(
 
 
 def _sights(series: DeviceSeries) -> list[_Sight]:
-    times: dict[tuple[str, int], list[float]] = {}
-    memory: dict[tuple[str, int], list[float]] = {}
+    seen: dict[tuple[str, int], list[tuple[float, float | None]]] = {}
     for when, row in zip(series.times, series.samples, strict=True):
         for gpu, sample in row.items():
             for process in sample.processes or ():
-                times.setdefault((gpu, process.pid), []).append(when)
-                if process.memory_mib is not None:
-                    memory.setdefault((gpu, process.pid), []).append(process.memory_mib)
+                seen.setdefault((gpu, process.pid), []).append((when, process.memory_mib))
     return [
-        _Sight(gpu, pid, tuple(at), max(memory.get((gpu, pid), []), default=None))
-        for (gpu, pid), at in times.items()
+        _Sight(
+            gpu,
+            pid,
+            tuple(when for when, _ in found),
+            max((mib for _, mib in found if mib is not None), default=None),
+        )
+        for (gpu, pid), found in seen.items()
     ]
 
 
@@ -274,37 +281,25 @@ def _rank_on_other_gpu(
     contexts = [
         {
             "rank": rank.rank,
-            "pid": rank.pid,
+            "pid": sight.pid,
             "own_gpu": index[rank.device.uuid or ""],
             "other_gpu": index[sight.gpu],
-            "memory_mib": sight.memory_mib,
-            "samples": len(sight.times),
+            **sight.figures,
         }
         for rank, sight in elsewhere
     ]
-    others = sorted({index[sight.gpu] for _, sight in elsewhere})
-    held = [sight.memory_mib for _, sight in elsewhere if sight.memory_mib is not None]
-    sizes = f", {max(held):,.0f} MiB each at most" if held else ""
-    text = (
-        f"{_ranks(sorted({rank.rank for rank, _ in elsewhere}))} also on GPU "
-        f"{', '.join(map(str, others))}{sizes}"
-    )
+    others = ", ".join(map(str, sorted({one["other_gpu"] for one in contexts})))
+    held_mib = [sight.memory_mib for _, sight in elsewhere if sight.memory_mib is not None]
+    sizes = f", {max(held_mib):,.0f} MiB each at most" if held_mib else ""
+    text = f"{_ranks(sorted({rank.rank for rank, _ in elsewhere}))} also on GPU {others}{sizes}"
     return Disturbance("rank_on_other_gpu", "found", name, text, {"contexts": contexts})
 
 
 def _foreign_process(name: str, series: DeviceSeries, strangers: Sequence[_Sight]) -> Disturbance:
     index = {device.id: device.index for device in series.devices}
-    figures = [
-        {
-            "pid": sight.pid,
-            "gpu": index[sight.gpu],
-            "memory_mib": sight.memory_mib,
-            "samples": len(sight.times),
-        }
-        for sight in strangers
-    ]
-    each = [f"pid {one['pid']} on GPU {one['gpu']}" for one in figures]
-    text = f"{', '.join(each)} is none of the cell's ranks"
+    figures = [{"pid": sight.pid, "gpu": index[sight.gpu], **sight.figures} for sight in strangers]
+    each = ", ".join(f"pid {sight.pid} on GPU {index[sight.gpu]}" for sight in strangers)
+    text = f"{each} is none of the cell's ranks"
     return Disturbance("foreign_process", "found", name, text, {"processes": figures})
 
 
@@ -368,13 +363,12 @@ def _stall_findings(cell: CellRecords) -> Iterator[Disturbance]:
     stalls = common_stalls(cell.steps, max(prepared, default=0))
     if not stalls:
         return
-    named = ", ".join(f"{one.length_ms:,.0f} ms at {one.begin_s:.2f} s" for one in stalls[:3])
-    more = f" and {len(stalls) - 3} more" if len(stalls) > 3 else ""
+    named = listed([f"{one.length_ms:,.0f} ms at {one.begin_s:.2f} s" for one in stalls], 3)
     yield Disturbance(
         "common_stall",
         "found",
         name,
-        f"{len(stalls)} {plural(len(stalls), 'stall')} of all ranks at once: {named}{more} after "
+        f"{len(stalls)} {plural(len(stalls), 'stall')} of all ranks at once: {named} after "
         f"the first step began; a median step takes {stalls[0].median_step_ms:,.3g} ms",
         {
             "count": len(stalls),

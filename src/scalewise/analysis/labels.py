@@ -143,6 +143,12 @@ def no_bound(*runs: int) -> str:
     return f"no useful bound from {' and '.join(map(str, dict.fromkeys(runs)))} runs"
 
 
+def listed(names: Sequence[str], most: int) -> str:
+    """``a, b and 3 more``: the first ``most`` names, and how many others there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
 Fields = Mapping[str, Any]
 """Dotted key to value."""
 

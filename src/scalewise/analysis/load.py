@@ -7,7 +7,7 @@ never fails because one cell is damaged: the rest of the sweep still has to be r
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
@@ -26,6 +26,7 @@ from scalewise.records import (
     ShardIndices,
     StepSeries,
     SweepFolder,
+    cell_state,
     load_batch_search,
     load_decision,
     load_imported,
@@ -90,6 +91,11 @@ RowCount = Literal["step_rows", "metric_rows"]
 
 _IN_EVERY_CONFIG = ("model", "dataset", "strategy", "precision", "tracking")
 """Groups that every recorded configuration has, in their order: half a file is valid YAML too."""
+
+_STATES: Mapping[str, CellState] = {
+    "done": "done", "failed": "failed", "skipped": "skipped", "interrupted": "interrupted",
+}  # fmt: skip
+_UNTOLD = "no record of its end: still running, not started, or nothing could be written"
 
 
 def attempt(
@@ -180,32 +186,16 @@ def read_rank_metrics(
         if one is not None:
             rows[rank] = tuple(one)
             problems += _row_faults(path, len(one), result, rank, "metric_rows")
-    problems += _absent_metrics(folder, result, lambda rank: rank == 0)
     return rows
 
 
-def other_ranks_metrics_absent(folder: CellFolder, result: CellResult | None) -> list[str]:
-    """A line for every file of a rank but the first that is gone.
-
-    It leaves no figure in doubt: a loss that rank 0 alone tells of is called so.
-    """
-    return _absent_metrics(folder, result, lambda rank: rank != 0)
-
-
-def _absent_metrics(
-    folder: CellFolder, result: CellResult | None, of_rank: Callable[[int], bool]
-) -> list[str]:
-    paths = {
-        one.rank: folder.metrics_path(one.rank)
-        for one in (result.ranks if result else ())
-        if of_rank(one.rank)
-    }
-    return [
-        line
-        for rank, path in paths.items()
-        if not path.exists()
-        for line in _row_faults(path, 0, result, rank, "metric_rows")
-    ]
+def absent_metrics(folder: CellFolder, result: CellResult | None) -> Iterator[tuple[int, str]]:
+    """Each rank whose file is gone, and a line that says so."""
+    for one in result.ranks if result else ():
+        path = folder.metrics_path(one.rank)
+        if not path.exists():
+            for line in _row_faults(path, 0, result, one.rank, "metric_rows"):
+                yield one.rank, line
 
 
 def read_rank_shards(folder: CellFolder, problems: list[str]) -> tuple[ShardIndices, ...]:
@@ -275,18 +265,26 @@ def load_sweep(path: Path | str) -> Sweep:
 def load_cell(folder: CellFolder, planned: PlannedCell | None) -> CellRecords:
     """Read one cell; ``planned`` is None where no plan tells what was asked for."""
     problems: list[str] = []
-    of_result: list[str] = []
     of_steps: list[str] = []
     of_metrics: list[str] = []
-    attempts = read_attempts(folder, problems)
-    result = _read_result(folder, planned, of_result)
-    state, under_way = _state(folder, result, attempts, problems)
+    found = cell_state(folder, planned.cell_id if planned else None, time.time())
+    attempts, result = read_attempts(folder, problems), found.result
+    of_result = [found.result_fault] if found.result_fault else []
+    problems += [found.problem] if found.problem else []
+    failure = found.message or _UNTOLD
+    if found.state == "running":
+        failure = f"still running, or gone for less than {ALIVE_S:g} s"
+    if found.running is not None:
+        heartbeat = attempt(problems, read_heartbeat, folder.heartbeat_path(0))
+        failure += "" if heartbeat is None else f"; last seen after {heartbeat.step} steps"
     started = (folder.path / "provenance.json").exists() or result is not None
     config = attempt(problems, read_config, folder)
     tracking = attempt(problems, folder.load_tracking)
     steps = read_rank_steps(folder, result, of_steps)
     metrics = read_rank_metrics(folder, result, of_metrics)
-    problems += other_ranks_metrics_absent(folder, result)
+    for rank, line in absent_metrics(folder, result):
+        # Without the other ranks no figure is in doubt: a loss of rank 0 alone is called so.
+        (problems if rank else of_metrics).append(line)
 
     def told(found: Sequence[str]) -> tuple[str, ...]:
         # By the cell's own paths: a report may travel, the machine's folders stay here.
@@ -295,7 +293,7 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> CellRecords:
     return CellRecords(
         planned=planned or _as_planned(folder, result),
         path=folder.path,
-        state=state,
+        state=_STATES.get(found.state, "unfinished"),
         config=config,
         result=result,
         provenance=attempt(problems, folder.load_provenance) if started else None,
@@ -304,49 +302,17 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> CellRecords:
         metrics=metrics,
         shards=read_rank_shards(folder, problems),
         attempts=attempts,
-        under_way=under_way,
+        failure="" if result is not None else failure,
         tracking=tracking,
         imported=attempt(problems, load_imported, folder.path),
         decision=attempt(problems, load_decision, folder.path),
         batch_search=attempt(problems, load_batch_search, folder.path),
         profiles=attempt(problems, load_profiles, folder) or (),
         problems=told([*of_result, *problems, *of_steps, *of_metrics]),
-        result_fault="".join(told(of_result)),
+        result_fault=found.result_fault,
         step_faults=told(of_steps),
         metric_faults=told(of_metrics),
     )
-
-
-def _read_result(
-    folder: CellFolder, planned: PlannedCell | None, problems: list[str]
-) -> CellResult | None:
-    """The cell's own result: one that another cell left is nothing of this one's."""
-    if not folder.has_result_file():
-        return None
-    if planned is None:
-        return attempt(problems, folder.load_result)
-    return attempt(problems, folder.load_result_of, planned.cell_id)
-
-
-def _state(
-    folder: CellFolder,
-    result: CellResult | None,
-    attempts: Sequence[Attempt],
-    problems: list[str],
-) -> tuple[CellState, str]:
-    """The state, and of a try whose end nobody recorded what can be said of it now."""
-    if result is not None:
-        return "done", ""
-    running, beat = attempt(problems, folder.read_running), folder.last_beat()
-    last = attempts[-1] if attempts else None
-    if running is None or beat is None or (last is not None and last.number >= running.number):
-        return (last.outcome if last is not None else "unfinished"), ""
-    heartbeat = attempt(problems, read_heartbeat, folder.heartbeat_path(0))
-    steps = "" if heartbeat is None else f"; last seen after {heartbeat.step} steps"
-    if time.time() - beat < ALIVE_S:
-        return "unfinished", f"still running, or gone for less than {ALIVE_S:g} s{steps}"
-    gone = "its processes are gone and left no reason (SIGKILL, os._exit, a host that went down)"
-    return "interrupted", f"{gone}{steps}"
 
 
 def _single_cell(folder: CellFolder) -> Sweep:

@@ -49,9 +49,8 @@ class CellRecords:
     shards: tuple[ShardIndices, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     """Tries without a result, oldest first."""
-    under_way: str = ""
-    """Of a try that has neither result nor record of its end: whether it lives, and how far it is.
-    Empty where there is none."""
+    failure: str = ""
+    """Why there is no result, in one line; empty for a cell that is done."""
     tracking: TrackingRecord | None = None
     imported: ImportedResult | None = None
     """A published line for the same configuration; None where there is none."""
@@ -69,19 +68,6 @@ class CellRecords:
     """Those of ``problems`` that leave its times in doubt."""
     metric_faults: tuple[str, ...] = ()
     """Those of ``problems`` that leave its metrics in doubt."""
-
-    @property
-    def failure(self) -> str:
-        """Why there is no result, in one line; empty for a cell that is done."""
-        if self.state == "done":
-            return ""
-        if self.result_fault:
-            return f"its result cannot be used: {self.result_fault}"
-        if self.under_way:
-            return self.under_way
-        if self.attempts:
-            return self.attempts[-1].message
-        return "no record of its end: still running, not started, or nothing could be written"
 
 
 @dataclass(frozen=True)

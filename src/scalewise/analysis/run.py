@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ParamSpec, TypeVar
+from typing import Literal, ParamSpec, TypeVar
 
 from scalewise.analysis.balance import LoadBalance, ShardAudit, audit_shards, measure_balance
-from scalewise.analysis.devices import Usage, joules_per_million_samples, measure_usage
+from scalewise.analysis.devices import Usage, measure_usage
 from scalewise.analysis.losses import (
     LossCurve,
     RunLosses,
@@ -20,11 +20,12 @@ from scalewise.analysis.steps import (
     Anatomy,
     NotMeasuredError,
     Throughput,
+    mean_of_known,
     measure_anatomy,
     measure_throughput,
 )
 from scalewise.analysis.validity import Invalid, invalid_run
-from scalewise.records import data_shards_of
+from scalewise.records import RankSummary, data_shards_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -49,99 +50,108 @@ class Run:
     """Why its figures mean nothing; empty for a sound run."""
     missing: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def samples_per_s(self) -> float | None:
-        return self.throughput.global_samples_per_s if self.throughput else None
+    def value(self, metric: Metric) -> float | None:
+        """A figure of :data:`FIGURES`; None where it was not measured."""
+        return FIGURES[metric][0](self)
 
     @property
-    def step_time_ms(self) -> float | None:
-        return self.throughput.step_time_ms.mean if self.throughput else None
+    def samples_per_s(self) -> float | None:
+        return self.value("samples_per_s")
 
     @property
     def final_loss(self) -> float | None:
-        return self.loss.final if self.loss else None
-
-    @property
-    def arrival_cv_percent(self) -> float | None:
-        return self.balance.cv_percent if self.balance else None
-
-    @property
-    def memory_used_mib(self) -> float | None:
-        return self.usage.mean("memory_used_mib") if self.usage else None
-
-    @property
-    def utilization_percent(self) -> float | None:
-        return self.usage.mean("utilization_percent") if self.usage else None
+        return self.value("final_loss")
 
     @property
     def utilization_readings(self) -> int:
         """Of all devices, of which ``utilization_percent`` is the mean; 0 where it is None."""
-        return self.usage.utilization_readings if self.usage else 0
+        return sum(d.utilization_readings for d in self.usage.devices) if self.usage else 0
 
     @property
-    def memory_cv_percent(self) -> float | None:
-        return self.usage.cv("memory_used_mib") if self.usage else None
+    def ranks(self) -> Sequence[RankSummary]:
+        return self.cell.result.ranks if self.cell.result else ()
 
-    @property
-    def utilization_cv_percent(self) -> float | None:
-        return self.usage.cv("utilization_percent") if self.usage else None
 
-    @property
-    def power_cv_percent(self) -> float | None:
-        return self.usage.cv("power_w") if self.usage else None
+def _energy_j(run: Run) -> float | None:
+    """All devices, from first to last reading of the energy counter."""
+    devices = run.usage.devices if run.usage else ()
+    known = [d.energy.run_j for d in devices if d.energy and d.energy.run_j is not None]
+    return sum(known) if known and len(known) == len(devices) else None
 
-    @property
-    def sm_activity_cv_percent(self) -> float | None:
-        """GPM's measure of load; None before Hopper."""
-        return self.usage.cv("sm_activity_percent") if self.usage else None
 
-    @property
-    def energy_j(self) -> float | None:
-        """All devices, from first to last reading of the energy counter."""
-        devices = self.usage.devices if self.usage else ()
-        known = [d.energy.run_j for d in devices if d.energy and d.energy.run_j is not None]
-        return sum(known) if known and len(known) == len(devices) else None
+def _joules_per_step(run: Run) -> float | None:
+    """All devices, over the timed steps."""
+    joules = run.usage.timed_energy_j if run.usage else None
+    return None if joules is None or run.throughput is None else joules / run.throughput.steps
 
-    @property
-    def joules_per_step(self) -> float | None:
-        """All devices, over the timed steps."""
-        if self.usage is None or self.throughput is None or self.usage.timed_energy_j is None:
-            return None
-        return self.usage.timed_energy_j / self.throughput.steps
 
-    @property
-    def joules_per_million_samples(self) -> float | None:
-        if self.usage is None or self.throughput is None or self.usage.source != "nvml":
-            return None
-        if self.usage.timed_energy_j is not None:
-            return self.usage.timed_energy_j / self.throughput.samples * 1e6
-        return joules_per_million_samples(self.usage, self.throughput.global_samples_per_s)
+def _joules_per_million_samples(run: Run) -> float | None:
+    """All devices, by their energy over the timed steps, else by the mean of their power."""
+    if run.usage is None or run.throughput is None or run.usage.source != "nvml":
+        return None
+    if run.usage.timed_energy_j is not None:
+        return run.usage.timed_energy_j / run.throughput.samples * 1e6
+    power_w = run.usage.power_w
+    return None if power_w is None else power_w / run.throughput.global_samples_per_s * 1e6
 
-    @property
-    def optimizer_memory_mib(self) -> float | None:
-        """Optimizer state, pruning masks and scores of the rank that keeps most."""
-        ranks = self.cell.result.ranks if self.cell.result else ()
-        known = [
-            r.optimizer_state_bytes + (r.pruning_state_bytes or 0)
-            for r in ranks
-            if r.optimizer_state_bytes is not None
-        ]
-        return max(known) / 2**20 if known else None
 
-    @property
-    def pruned_share(self) -> float | None:
-        """Share of the prunable weights that are 0 at the end, mean over ranks, 0 to 1."""
-        ranks = self.cell.result.ranks if self.cell.result else ()
-        known = [r.pruned_share for r in ranks if r.pruned_share is not None]
-        return sum(known) / len(known) if known else None
+def _peak_memory_mib(run: Run) -> float | None:
+    """Largest over ranks: the allocator's peak on GPUs, the resident set on a CPU host."""
+    peaks = [r.peak_allocated_mib if r.device.kind == "cuda" else r.peak_rss_mib for r in run.ranks]
+    known = [peak for peak in peaks if peak is not None]
+    return max(known) if known and len(known) == len(peaks) else None
 
-    @property
-    def peak_memory_mib(self) -> float | None:
-        """Largest over ranks: the allocator's peak on GPUs, the resident set on a CPU host."""
-        ranks = self.cell.result.ranks if self.cell.result else ()
-        peaks = [r.peak_allocated_mib if r.device.kind == "cuda" else r.peak_rss_mib for r in ranks]
-        known = [p for p in peaks if p is not None]
-        return max(known) if known and len(known) == len(peaks) else None
+
+def _optimizer_memory_mib(run: Run) -> float | None:
+    """Optimizer state, pruning masks and scores of the rank that keeps most."""
+    known = [
+        r.optimizer_state_bytes + (r.pruning_state_bytes or 0)
+        for r in run.ranks
+        if r.optimizer_state_bytes is not None
+    ]
+    return max(known) / 2**20 if known else None
+
+
+def _mean_of_devices(metric: str) -> Read:
+    return lambda run: run.usage.mean(metric) if run.usage else None
+
+
+def _cv_of_devices(metric: str) -> Read:
+    return lambda run: run.usage.cv(metric) if run.usage else None
+
+
+Metric = str
+"""A name in :data:`FIGURES`."""
+Read = Callable[[Run], float | None]
+Scale = Literal["positive", "not negative", "any sign"]
+
+FIGURES: Mapping[Metric, tuple[Read, Scale]] = {
+    "samples_per_s": (
+        lambda r: r.throughput.global_samples_per_s if r.throughput else None,
+        "positive",
+    ),
+    "step_time_ms": (
+        lambda r: r.throughput.step_time_ms.mean if r.throughput else None,
+        "positive",
+    ),
+    "final_loss": (lambda r: r.loss.final if r.loss else None, "any sign"),
+    "peak_memory_mib": (_peak_memory_mib, "positive"),
+    "memory_used_mib": (_mean_of_devices("memory_used_mib"), "positive"),
+    "utilization_percent": (_mean_of_devices("utilization_percent"), "not negative"),
+    "arrival_cv_percent": (lambda r: r.balance.cv_percent if r.balance else None, "not negative"),
+    "memory_cv_percent": (_cv_of_devices("memory_used_mib"), "not negative"),
+    "utilization_cv_percent": (_cv_of_devices("utilization_percent"), "not negative"),
+    "power_cv_percent": (_cv_of_devices("power_w"), "not negative"),
+    "sm_activity_cv_percent": (_cv_of_devices("sm_activity_percent"), "not negative"),
+    "joules_per_step": (_joules_per_step, "positive"),
+    "energy_j": (_energy_j, "positive"),
+    "joules_per_million_samples": (_joules_per_million_samples, "positive"),
+    "optimizer_memory_mib": (_optimizer_memory_mib, "not negative"),
+    "pruned_share": (lambda r: mean_of_known([k.pruned_share for k in r.ranks]), "not negative"),
+}
+"""Numbers of a run that can be estimated over repeats, each with the scale of its interval.
+
+Figures of devices are means, or the CV, over the devices of a run."""
 
 
 def measure_run(cell: CellRecords) -> Run:

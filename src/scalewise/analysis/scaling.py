@@ -1,4 +1,4 @@
-"""Do more devices pay? Speedup and efficiency against the single-device twin, and a verdict.
+"""Do more devices pay? Speedup and efficiency against the single-device baseline, and a verdict.
 
 A multi-device configuration is compared with the one single-device configuration of the same
 sweep that equals it in every field of identity but devices and strategy; else the comparison is
@@ -32,22 +32,13 @@ from scalewise.analysis.verdict import (
     SeedLabel,
     adaptive,
     estimate_at,
-    for_one_device,
     judge,
     judge_at,
     last_look,
     nominal_level,
     seed_label,
+    way_to_get,
 )
-
-
-@dataclass(frozen=True)
-class UnderCeiling:
-    """A configuration beside the ceiling of its devices."""
-
-    ceiling: Configuration
-    share: RatioEstimate
-    """Its samples/s over those of the ceiling."""
 
 
 def is_ceiling(config: Configuration) -> bool:
@@ -56,20 +47,31 @@ def is_ceiling(config: Configuration) -> bool:
     return any(result is not None and result.models > 1 for result in results)
 
 
-def under_ceiling(config: Configuration, configs: Sequence[Configuration]) -> UnderCeiling | None:
-    """``config`` beside the independent replicas that differ from it in the strategy alone."""
-    if is_ceiling(config) or (config.devices or 1) < 2 or config.invalid:
-        return None
+def under_ceiling(
+    config: Configuration, configs: Sequence[Configuration]
+) -> tuple[Configuration, RatioEstimate] | None:
+    """The independent replicas that differ from ``config`` in the strategy alone, and its
+    samples/s over theirs."""
     own = config.values("samples_per_s")
+    if is_ceiling(config) or (config.devices or 1) < 2 or config.invalid or not own:
+        return None
     for other in configs:
-        if not is_ceiling(other) or other.invalid:
-            continue
-        if differences(config.identity, other.identity, "strategy"):
-            continue
         most = other.values("samples_per_s")
-        if own and most:
-            return UnderCeiling(other, estimate_ratio(own, most))
+        if not most or not is_ceiling(other) or other.invalid:
+            continue
+        if not differences(config.identity, other.identity, "strategy"):
+            return other, estimate_ratio(own, most)
     return None
+
+
+def rate_ratio(above: Configuration, below: Configuration) -> RatioEstimate:
+    """Samples/s of ``above`` over those of ``below``.
+
+    Runs that ``repeats=auto`` added until a verdict was reached carry the price of having looked.
+    """
+    rates = above.values("samples_per_s"), below.values("samples_per_s")
+    asked = adaptive(above.cells[0].config)
+    return estimate_ratio(*rates) if asked is None else estimate_at(*rates, cap=asked.cap)
 
 
 LEARNS_LESS_FROM = 0.01
@@ -98,7 +100,7 @@ class LossAtEqualSamples:
 
 @dataclass(frozen=True)
 class Pair:
-    """A multi-device configuration beside its single-device twin."""
+    """A multi-device configuration beside its single-device baseline."""
 
     multi: Configuration
     single: Configuration
@@ -131,7 +133,7 @@ class Refused:
 def pair_all(
     configs: Sequence[Configuration], min_efficiency: float = MIN_EFFICIENCY
 ) -> tuple[tuple[Pair, ...], tuple[Refused, ...]]:
-    """Pair every multi-device configuration that has a run with its single-device twin."""
+    """Pair every multi-device configuration that has a run with its single-device baseline."""
     singles = [c for c in configs if c.devices == 1]
     pairs: list[Pair] = []
     refused: list[Refused] = []
@@ -154,15 +156,16 @@ def _pair(
     multi: Configuration, singles: Sequence[Configuration], min_efficiency: float
 ) -> Pair | Refused:
     if not singles:
-        return Refused(multi, for_one_device(is_monitored(multi.cells[0].config)))
+        monitored = is_monitored(multi.cells[0].config)
+        return Refused(multi, way_to_get("one device", monitored=monitored))
     ran = [s for s in singles if s.runs]
     single = min(ran or singles, key=lambda s: len(_differing(s, multi)))
     differing = _differing(single, multi)
     if differing:
-        twin = next((s for s in singles if not s.runs and _same_request(s, multi)), None)
-        if twin is not None:
-            why = twin.cells[-1].failure
-            return Refused(multi, f"its single-device twin {twin.label} has no run: {why}")
+        baseline = next((s for s in singles if not s.runs and _same_request(s, multi)), None)
+        if baseline is not None:
+            why = baseline.cells[-1].failure
+            return Refused(multi, f"its single-device baseline {baseline.label} has no run: {why}")
         words = "; ".join(_in_words(d, single, multi) for d in differing[:4])
         more = f" and {len(differing) - 4} more" if len(differing) > 4 else ""
         way_out = _way_out(differing, single, multi)
@@ -170,21 +173,17 @@ def _pair(
     for side in (multi, single):
         if side.aside and len(side.runs) < ENOUGH_RUNS:
             return Refused(multi, too_few(side))
-    above, below = multi.values("samples_per_s"), single.values("samples_per_s")
-    if not above or not below:
-        lacking = multi if not above else single
-        why = lacking.runs[0].missing.get("throughput", "not measured")
-        return Refused(multi, f"{lacking.label} has no throughput: {why}")
-    asked, devices = adaptive(multi.cells[0].config), multi.runs[0].world_size
-    if asked is None:
-        speedup = estimate_ratio(above, below)
-        monitored = is_monitored(multi.cells[0].config)
+    for side in (multi, single):
+        if not side.values("samples_per_s"):
+            why = side.runs[0].missing.get("throughput", "not measured")
+            return Refused(multi, f"{side.label} has no throughput: {why}")
+    speedup, devices, config = rate_ratio(multi, single), multi.runs[0].world_size, multi.cells[0]
+    if adaptive(config.config) is None:
+        monitored = is_monitored(config.config)
         judgement = judge(speedup, devices, min_efficiency, monitored=monitored)
-        return _measured_pair(multi, single, speedup, judgement)
-    # Runs that were added until a verdict was reached carry the price of having looked, and are
-    # judged on what was looked at.
-    speedup = estimate_at(above, below, cap=asked.cap)
-    return _measured_pair(multi, single, speedup, judge_at(speedup, devices, min_efficiency))
+    else:
+        judgement = judge_at(speedup, devices, min_efficiency)
+    return _measured_pair(multi, single, speedup, judgement)
 
 
 def _invalid(multi: Configuration, single: Configuration) -> Found:
@@ -223,7 +222,7 @@ def _way_out(differing: Sequence[Difference], single: Configuration, multi: Conf
 
 def too_few(config: Configuration) -> str:
     """Why a configuration has too few repeats left, once those unlike them are set aside."""
-    reasons = dict.fromkeys(f"{a.run.cell.planned.name} {a.reason}" for a in config.aside)
+    reasons = dict.fromkeys(f"{a.cell.planned.name} {a.reason}" for a in config.aside)
     left, all_ = len(config.runs), len(config.runs) + len(config.aside)
     remedies = " and ".join(dict.fromkeys(a.remedy for a in config.aside))
     more = "Run it again" if is_monitored(config.cells[0].config) else "Add repeats"

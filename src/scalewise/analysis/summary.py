@@ -16,6 +16,7 @@ from scalewise.analysis.communication import (
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.cost import Cost, measure_cost
 from scalewise.analysis.disturbances import Disturbance, disturbances
+from scalewise.analysis.labels import listed
 from scalewise.analysis.mfu import MfuResult, find_doctor, measure_mfu
 from scalewise.analysis.model import CellRecords, Sweep, is_profiled
 from scalewise.analysis.scaling import Pair, Refused
@@ -104,9 +105,8 @@ def fate_lines(fates: Sequence[Fate]) -> Iterator[str]:
     for fate in fates:
         alike.setdefault((fate.state, fate.reason), []).append(fate)
     for (state, reason), cells in alike.items():
-        more = len(cells) - _MOST_NAMED
-        names = ", ".join(cell.name for cell in cells[:_MOST_NAMED])
-        yield f"{state}: {names}{f' and {more} more' if more > 0 else ''}: {reason}"
+        names = listed([cell.name for cell in cells], _MOST_NAMED)
+        yield f"{state}: {names}: {reason}"
         first = cells[0].blame
         if first.at is not None:
             yield f"  raised at {_from_here(first.at)}"

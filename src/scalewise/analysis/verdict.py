@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -25,41 +24,37 @@ WANTED_RUNS = 5
 """Runs that mostly settle a difference of 10 %, where runs vary by 5 %."""
 
 
-def for_more_runs(monitored: bool, runs: int) -> str:
-    """How a figure of so many ``runs`` gets more of them.
+Lack = Literal["runs", "runs of both", "one device", "several devices"]
+
+
+def way_to_get(lack: Lack, *, monitored: bool, runs: int = 0) -> str:
+    """How a user gets what a figure or a comparison of so many ``runs`` lacks.
 
     A script under the Monitor callback has neither ``repeats`` nor ``strategy`` to set. Its runs
     add up in one folder, so it is run again.
     """
-    if not monitored:
-        return f"repeat it (repeats={WANTED_RUNS})"
-    return f"run the script {_times(runs)} into the same folder"
-
-
-def for_more_runs_of_both(monitored: bool, runs: int) -> str:
-    """How a comparison with so many ``runs`` on its lesser side gets more of them."""
-    if not monitored:
-        return f"add repeats (repeats={WANTED_RUNS})" if runs < 2 else "add repeats"
-    return f"run the script {_times(runs)} on each number of devices, into the same folder"
-
-
-def for_one_device(monitored: bool) -> str:
-    """How to get what several devices are compared with."""
-    if not monitored:
-        return "no single-device cell in this sweep: add strategy=single"
-    return "no run on one device in this folder: run the script on one too"
-
-
-def for_several_devices(monitored: bool) -> str:
-    """How to get a verdict where all ran on one device."""
-    if not monitored:
-        return "add `strategy=single,ddp` for a verdict"
-    return "run the script on several too, into the same folder, for a verdict"
-
-
-def _times(runs: int) -> str:
     missing = WANTED_RUNS - runs
-    return f"{missing} more time{'s' if missing > 1 else ''}" if missing > 0 else "again"
+    times = f"{missing} more time{'s' if missing > 1 else ''}" if missing > 0 else "again"
+    repeats = f" (repeats={WANTED_RUNS})" if runs < 2 else ""
+    in_sweep, in_script = {
+        "runs": (
+            f"repeat it (repeats={WANTED_RUNS})",
+            f"run the script {times} into the same folder",
+        ),
+        "runs of both": (
+            f"add repeats{repeats}",
+            f"run the script {times} on each number of devices, into the same folder",
+        ),
+        "one device": (
+            "no single-device cell in this sweep: add strategy=single",
+            "no run on one device in this folder: run the script on one too",
+        ),
+        "several devices": (
+            "add strategy=single,ddp for a verdict",
+            "run the script on several too, into the same folder, for a verdict",
+        ),
+    }[lack]
+    return in_script if monitored else in_sweep
 
 
 Verdict = Literal["invalid", "beneficial", "marginal", "prefer single", "inconclusive", "ceiling"]
@@ -92,7 +87,7 @@ def judge(
     """
     wanted = max(BENEFICIAL_FROM, min_efficiency * devices)
     figure = f"speedup {factor(speedup.value)} on {devices} devices"
-    more = for_more_runs_of_both(monitored, min(speedup.n))
+    more = way_to_get("runs of both", monitored=monitored, runs=min(speedup.n))
     if speedup.interval is None:
         n = " and ".join(str(n) for n in speedup.n)
         return Judgement("inconclusive", f"{figure}, from {n} runs: no interval; {more}")
@@ -155,20 +150,17 @@ def adaptive(config: Mapping[str, Any] | None) -> Adaptive | None:
     return Adaptive(PRECISION if percent is None else percent / 100, CAP if cap is None else cap)
 
 
-@dataclass(frozen=True)
-class Continue:
-    """Undecided: more runs are needed."""
-
-    runs_each: int
-    """Runs to have on each side before asking again."""
-    reason: str
+Because = Literal["verdict", "precision", "cap", "failures"]
 
 
 @dataclass(frozen=True)
-class Decided:
-    """No more runs: what was found, and why it ends here."""
+class Look:
+    """What the data say about more runs."""
 
-    because: Literal["verdict", "precision", "cap"]
+    because: Because | None
+    """Why no more are needed; None while they are."""
+    wanted: int | None
+    """Runs to have on each side before the next look; None once it is decided."""
     reason: str
 
 
@@ -188,13 +180,13 @@ def judge_at(
 
 def stop_or_go_on(
     judgement: Judgement,
-    speedup: RatioEstimate,
+    interval: Interval | None,
     runs: int,
     *,
     precision: float = PRECISION,
     cap: int = CAP,
-) -> Continue | Decided:
-    """Whether more repeats are needed beside the verdict ``judgement`` on ``speedup``.
+) -> Look:
+    """Whether more repeats are needed beside the verdict ``judgement`` on this ``interval``.
 
     Looking at the data again and again at 95 % would be wrong far more often than 5 %: each look is
     another chance to be fooled. So the rule looks only at fixed numbers of runs, and each look
@@ -212,51 +204,36 @@ def stop_or_go_on(
     The verdict is the one of the last look, which is also what is reported: it stops nowhere for
     a verdict that nobody is told. ``runs`` are those of the side that has fewest by now.
     ``precision`` is the width of the whole interval, relative, at which more runs would change
-    nothing worth knowing. Ask again only when ``Continue.runs_each`` runs a side are there.
-    Raises ValueError for ``cap`` below the first look.
+    nothing worth knowing. Raises ValueError for ``cap`` below the first look.
     """
     looks = schedule(cap)
     if runs >= looks[0]:
+        because: Because | None = None
         if judgement.verdict != "inconclusive":
-            return Decided("verdict", judgement.reason)
-        ends = speedup.interval
-        if ends is not None and math.expm1(math.log(ends.high / ends.low)) <= precision:
-            return Decided("precision", judgement.reason)
-        if runs >= cap:
-            return Decided("cap", judgement.reason)
+            because = "verdict"
+        elif interval is not None and interval.high / interval.low - 1 <= precision:
+            because = "precision"
+        elif runs >= cap:
+            because = "cap"
+        if because is not None:
+            return Look(because, None, judgement.reason)
     following = next(look for look in looks if look > runs)
     if runs in looks:
-        return Continue(following, judgement.reason)
-    return Continue(following, f"{runs} runs a side; the next look is at {following}")
+        return Look(None, following, judgement.reason)
+    return Look(None, following, f"{runs} runs a side; the next look is at {following}")
 
 
-def decide_alone(
-    values: Sequence[float],
-    *,
-    confidence: float = 0.95,
-    precision: float = PRECISION,
-    cap: int = CAP,
-) -> Continue | Decided:
+def decide_alone(values: Sequence[float], *, precision: float = PRECISION, cap: int = CAP) -> Look:
     """Whether a configuration without a partner needs more repeats: until its own mean is known.
 
-    ``precision`` is the width of the whole interval over the mean. Raises ValueError as
-    :func:`stop_or_go_on` does.
+    Raises ValueError as :func:`stop_or_go_on` does.
     """
-    looks, runs = schedule(cap), len(values)
-    if runs not in looks and runs < cap:
-        following = next(look for look in looks if look > runs)
-        return Continue(following, f"{runs} runs; the next look is at {following}")
-    nominal = estimate_positive(values, 1 - nominal_level(runs, confidence, cap))
-    interval = nominal.interval
-    assert interval is not None  # every look has three runs or more
-    figure = replace(nominal, interval=replace(interval, confidence=confidence))
-    width = (interval.high - interval.low) / figure.value
-    if width <= precision:
-        return Decided("precision", f"{estimate(figure)} samples/s")
-    if runs >= cap:
-        return Decided("cap", f"{estimate(figure)} samples/s")
-    following = next(look for look in looks if look > runs)
-    return Continue(following, f"the interval is {width:.1%} wide; {precision:.1%} is wanted")
+    seen = last_look(len(values), cap)
+    figure = estimate_positive(values[:seen], 1 - nominal_level(seen, cap=cap))
+    if figure.interval is not None:
+        figure = replace(figure, interval=replace(figure.interval, confidence=0.95))
+    said = Judgement("inconclusive", f"{estimate(figure)} samples/s")
+    return stop_or_go_on(said, figure.interval, len(values), precision=precision, cap=cap)
 
 
 def schedule(cap: int = CAP) -> tuple[int, ...]:
@@ -288,10 +265,8 @@ def estimate_at(
     runs = last_look(min(len(single), len(multi)), cap)
     nominal = 1 - nominal_level(runs, confidence, cap)
     ratio = estimate_ratio(multi[:runs], single[:runs], nominal)
-    if ratio.interval is None:
-        return ratio
-    interval = Interval(ratio.interval.low, ratio.interval.high, confidence)
-    return RatioEstimate(ratio.value, ratio.n, interval, ratio.p_value)
+    interval = ratio.interval and replace(ratio.interval, confidence=confidence)
+    return replace(ratio, interval=interval)
 
 
 UNSTABLE_CV = 0.05
@@ -341,7 +316,7 @@ def stability_warning(figure: Estimate, monitored: bool = False) -> str | None:
     ``monitored`` if a script of the user's own took it, which has no ``repeats``.
     """
     if figure.n < 2:
-        more = for_more_runs(monitored, figure.n)
+        more = way_to_get("runs", monitored=monitored, runs=figure.n)
         return f"one run does not tell how far others would lie from it: {more}"
     if figure.cv is not None and figure.cv > UNSTABLE_CV:
         return f"unstable: runs vary by {figure.cv:.0%} (CV of {figure.n} runs)"

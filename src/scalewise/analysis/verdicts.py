@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
-from typing import Literal
 
 from scalewise.analysis.communication import timed_only
 from scalewise.analysis.comparability import mixtures
@@ -21,11 +20,12 @@ from scalewise.analysis.scaling import Pair, Refused, is_ceiling, pair_all
 from scalewise.analysis.time_budget import hiccup_clause, hiccup_line, long_step_clause, wait_clause
 from scalewise.analysis.validity import Found, Invalid, untrained_steps
 from scalewise.analysis.verdict import (
+    LOOKS,
     MIN_EFFICIENCY,
     Adaptive,
-    Continue,
-    Decided,
+    Because,
     Judgement,
+    Look,
     adaptive,
     decide_alone,
     stop_or_go_on,
@@ -137,15 +137,13 @@ def _side(config: Configuration) -> str:
 MOST_FAILURES = 2
 """Runs of a configuration that may fail before no more are added: it would fail for ever."""
 
-Because = Literal["verdict", "precision", "cap", "failures"]
-
 
 @dataclass(frozen=True)
 class Repeats:
     """Where configurations that are repeated together stand."""
 
     members: tuple[Configuration, ...]
-    """A multi-device configuration and its single-device twin, or one without a partner."""
+    """A multi-device configuration and its single-device baseline, or one without a partner."""
     runs: int
     """Finished, of the member that has fewest."""
     wanted: int | None
@@ -195,29 +193,28 @@ def _pair(pair: Pair, asked: Adaptive) -> Repeats:
     # What is no verdict about a training job, a ceiling, is measured until its interval would be.
     judgement = pair.statistical if pair.judgement.verdict == "ceiling" else pair.judgement
     short = replace(judgement, reason="; ".join([pair.statistical.reason, *pair.doubts]))
-    found = stop_or_go_on(short, pair.speedup, runs, precision=asked.precision, cap=asked.cap)
+    ends = pair.speedup.interval
+    found = stop_or_go_on(short, ends, runs, precision=asked.precision, cap=asked.cap)
     return _repeats(members, runs, found, asked.cap)
 
 
 def _alone(config: Configuration, asked: Adaptive) -> Repeats:
     values = config.values("samples_per_s")
-    found = decide_alone(values, precision=asked.precision, cap=asked.cap)
+    if not values:
+        found = Look(None, LOOKS[0], f"0 runs a side; the next look is at {LOOKS[0]}")
+    else:
+        found = decide_alone(values, precision=asked.precision, cap=asked.cap)
     return _repeats((config,), len(values), found, asked.cap)
 
 
-def _repeats(
-    members: tuple[Configuration, ...], runs: int, found: Continue | Decided, cap: int
-) -> Repeats:
+def _repeats(members: tuple[Configuration, ...], runs: int, found: Look, cap: int) -> Repeats:
     """What the rule answered, unless runs fail or are set aside again and again."""
-    failed = _failure(members)
+    failed, spent = _failure(members), _all_spent(members, cap)
     if failed is not None:
-        return Repeats(members, runs, None, "failures", failed)
-    if isinstance(found, Decided):
-        return Repeats(members, runs, None, found.because, found.reason)
-    spent = _all_spent(members, cap)
-    if spent is not None:
-        return Repeats(members, runs, None, "cap", f"{spent}; {found.reason}")
-    return Repeats(members, runs, found.runs_each, None, found.reason)
+        found = Look("failures", None, failed)
+    elif found.because is None and spent is not None:
+        found = Look("cap", None, f"{spent}; {found.reason}")
+    return Repeats(members, runs, found.wanted, found.because, found.reason)
 
 
 def _all_spent(members: Sequence[Configuration], cap: int) -> str | None:
@@ -266,8 +263,8 @@ def reach_verdicts(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Verd
     configs = read_scaling(configurations(sweep))
     timed = timed_only(configs)
     pairs, refused = pair_all(timed, min_efficiency)
-    twins = {pair.multi.config_id: pair.single for pair in pairs}
-    diagnoses = {c.config_id: diagnose(c, twins.get(c.config_id)) for c in configs}
+    baselines = {pair.multi.config_id: pair.single for pair in pairs}
+    diagnoses = {c.config_id: diagnose(c, baselines.get(c.config_id)) for c in configs}
     judged = tuple(doubted(pair, diagnoses) for pair in pairs)
     own = {c.config_id: found for c in timed if (found := c.invalid)}
     invalid = {p.multi.config_id: p.invalid for p in judged if p.invalid}

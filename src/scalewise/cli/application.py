@@ -50,6 +50,9 @@ def main(words: Sequence[str] | None = None) -> int:
             # `| head -1` has read enough: as quiet, and with the status, as of other programs.
             silence_unread()
             return Exit.UNREAD
+        if isinstance(error, OSError) and error.filename:
+            say(f"{name}: {escaped(str(error.filename))}: {error.strerror}; allowed: another place")
+            return Exit.WRONG_INPUT
         if isinstance(error, SystemExit) or error.errno != errno.ENOSPC:
             raise
         discard(1)
@@ -88,19 +91,7 @@ class HandedOn(click.Command):
         return []
 
 
-class Seconds(click.FloatRange):
-    """A finite number of seconds, at most a day."""
-
-    def __init__(self, least: float = 0.0) -> None:
-        super().__init__(least, 86_400.0)
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        seconds: float = super().convert(value, param, ctx)
-        if seconds != seconds:
-            self.fail(f"found {value}; allowed: {self.min} to {self.max}", param, ctx)
-        return seconds
+DAY_S = 86_400.0
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -147,7 +138,6 @@ def report(
     is there. No record is changed. Exit status: 0, or 4 if a verdict is invalid.
     """
     from scalewise.analysis import SamplesError, analyse, load_sweep, read_samples
-    from scalewise.records import SweepFolder
     from scalewise.report import ReportFolderError, build, build_study, print_console
 
     try:
@@ -156,9 +146,6 @@ def report(
         files = build(analysis, out, target)
     except (ReportFolderError, SamplesError) as error:
         raise click.UsageError(str(error)) from error
-    except OSError as error:
-        problem = f"cannot write into {out or SweepFolder(folder).report_path}: {error.strerror}"
-        raise click.UsageError(f"{problem}; give another folder: --out FOLDER") from error
     print_console(analysis, open_console(), target)
     done = "written over the earlier one" if files.replaced else "written"
     sys.stdout.write(f"report: {files.markdown}, {done} with {len(files.plots)} plots beside it\n")
@@ -179,7 +166,9 @@ def report(
 @application.command()
 @click.argument("folder", type=FOLDER, required=False)
 @click.option("--watch", is_flag=True, help="Again every --every seconds.")
-@click.option("--every", type=Seconds(), default=2.0, show_default=True, metavar="S")
+@click.option(
+    "--every", type=click.FloatRange(0.0, DAY_S), default=2.0, show_default=True, metavar="S"
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a reading.")
 def status(folder: Path | None, watch: bool, every: float, as_json: bool) -> None:
     """Where a sweep stands, and when it will have ended.
@@ -228,7 +217,11 @@ def compare(a: Path, b: Path, factor: str, fail_if: str | None) -> int:
 
 @application.command()
 @click.option(
-    "--interval", type=Seconds(0.1), default=1.0, metavar="S", help="Seconds between readings."
+    "--interval",
+    type=click.FloatRange(0.1, DAY_S),
+    default=1.0,
+    metavar="S",
+    help="Seconds between readings.",
 )
 @click.option("--once", is_flag=True, help="Print one reading and end.")
 @click.option("--json", "as_json", is_flag=True, help="With --once: print it as JSON.")
@@ -271,7 +264,7 @@ def _gpus(
 @click.option("--quick", is_flag=True, help="Fewer sizes and repetitions.")
 @click.option(
     "--soak",
-    type=Seconds(),
+    type=click.FloatRange(0.0, DAY_S),
     default=0.0,
     metavar="S",
     help="Then multiply for S seconds and watch clocks and temperature.",
@@ -332,13 +325,7 @@ def doctor(
 @click.option("--most", metavar="N", help="The same as batch_search.max=N.")
 @click.option("--margin", metavar="N", help="The same as batch_search.margin=N.")
 @click.option("--timeout-s", metavar="N", help="The same as sweep.timeout_s=N.")
-def find_batch(
-    overrides: tuple[str, ...],
-    first: str | None,
-    most: str | None,
-    margin: str | None,
-    timeout_s: str | None,
-) -> None:
+def find_batch(overrides: tuple[str, ...], **given: str | None) -> None:
     """The largest batch that fits, the same on every device.
 
     Takes the overrides that train.py takes, e.g. model=gpt2 dataset=stdlib strategy=ddp, and
@@ -347,13 +334,13 @@ def find_batch(
     """
     from scalewise.sweep import SearchFailed, find_batch_size
 
-    given = {
-        "batch_search.first": first,
-        "batch_search.max": most,
-        "batch_search.margin": margin,
-        "sweep.timeout_s": timeout_s,
+    keys = {
+        "first": "batch_search.first",
+        "most": "batch_search.max",
+        "margin": "batch_search.margin",
+        "timeout_s": "sweep.timeout_s",
     }
-    options = [f"{key}={value}" for key, value in given.items() if value is not None]
+    options = [f"{keys[name]}={value}" for name, value in given.items() if value is not None]
     try:
         sys.stdout.write(find_batch_size([*overrides, *options]))
     except SearchFailed as error:
@@ -390,7 +377,9 @@ def _token_count(
 @click.option("--files", is_flag=True, help="SOURCES are .parquet, .jsonl, .json or .txt files.")
 @click.option("--column", default="text", help="The column of --files that holds text.")
 @click.option("--out", type=FOLDER, required=True, help="The folder of the shards.")
-@click.option("--tokenizer", default="gpt2", help="bytes, gpt2 or a tokenizer.json.")
+@click.option(
+    "--tokenizer", "tokenizer_name", default="gpt2", help="bytes, gpt2 or a tokenizer.json."
+)
 @click.option("--tokens", callback=_token_count, help="Training tokens, e.g. 100M; default: all.")
 @click.option("--shard-tokens", callback=_token_count, default="100M", show_default=True)
 @click.option(
@@ -402,20 +391,11 @@ def _token_count(
 )
 @click.option(
     "--skip-bad-documents",
+    "skip_bad",
     is_flag=True,
     help="Pass over and count lines that are no UTF-8, no JSON or without text.",
 )
-def tokenize(
-    sources: tuple[str, ...],
-    files: bool,
-    column: str,
-    out: Path,
-    tokenizer: str,
-    tokens: int | None,
-    shard_tokens: int,
-    validation_every: int,
-    skip_bad_documents: bool,
-) -> int:
+def tokenize(sources: tuple[str, ...], files: bool, out: Path, **settings: Any) -> int:
     """Text of the Hugging Face hub or of files to token shards.
 
     SOURCES is a corpus of the hub (fineweb_edu, openwebtext or tinystories) or, with --files,
@@ -427,16 +407,8 @@ def tokenize(
         raise click.UsageError("give a corpus or --files, one of them")
     go_on = "whole shards are kept: the same command goes on after the last one"
     try:
-        tokenize_text(
-            [Path(source) for source in sources] if files else sources[0],
-            out,
-            column=column,
-            tokenizer_name=tokenizer,
-            tokens=tokens,
-            shard_tokens=shard_tokens,
-            validation_every=validation_every,
-            skip_bad=skip_bad_documents,
-        )
+        text = [Path(source) for source in sources] if files else sources[0]
+        tokenize_text(text, out, **settings)
     except BrokenPipeError:
         raise  # whoever reads has seen enough
     except OSError as error:
@@ -505,8 +477,6 @@ def import_log(file: Path, cell: Path) -> None:
 
     try:
         path = import_seed_file(file, CellFolder(cell))
-    except OSError as error:
-        raise _refused_folder("cell", cell, error) from error
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     sys.stdout.write(f"{path}\n")
@@ -522,20 +492,8 @@ def export(folder: Path, out: Path | None) -> int:
     """
     from scalewise.gpu import export_folder
 
-    try:
-        exported = export_folder(folder, out)
-    except OSError as error:
-        raise _refused_folder("--out", out or folder, error) from error
+    exported = export_folder(folder, out)
     sys.stdout.writelines(f"{path}\n" for path in exported.written)
     for problem in exported.problems:
         say(f"scalewise export: left out: {problem}")
     return Exit.FAILED if exported.problems else Exit.DONE
-
-
-def _refused_folder(argument: str, folder: Path, error: OSError) -> click.UsageError:
-    """That ``folder``, given as ``argument``, cannot be written into, and what may be given."""
-    found = f"{argument}: found {folder}, which "
-    if folder.exists() and not folder.is_dir():
-        return click.UsageError(f"{found}is no folder; allowed: a folder, there or new")
-    why = error.strerror or error
-    return click.UsageError(f"{found}cannot be written into: {why}; give another folder")

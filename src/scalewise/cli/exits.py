@@ -1,4 +1,4 @@
-"""What a command comes to: its exit status, and one line for an error."""
+"""The exit status of a command, and one line for an error."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ def _say_what_is_unrecorded() -> None:
 
 
 def _left_behind(sweep: SweepReport) -> tuple[str, ...]:
-    """What a resumed folder still has to finish although this command did not ask for it."""
+    """Lines on cells of a resumed folder that have no result and that this command did not name."""
     asked = {*sweep.outcomes, *(cell.planned.cell_id for cell in sweep.cells)}
     return unfinished(SweepFolder(sweep.folder), asked)
 

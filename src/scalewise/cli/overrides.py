@@ -113,8 +113,7 @@ def _refuse(message: str) -> NoReturn:
 def _check_override(override: str) -> None:
     """Raises ConfigError for what Hydra would misread.
 
-    It lays the options of a list one over the other, takes a launcher's name for its settings,
-    and an empty folder for the current one.
+    It lays the options of a list one over the other, and takes a launcher's name for its settings.
     """
     key, _, value = override.partition("=")
     key = key.strip().lstrip("+~")
@@ -123,5 +122,3 @@ def _check_override(override: str) -> None:
     if options and (value.startswith("[") or group != key):
         allowed = ", ".join(options)
         raise ConfigError(f"{key}: found {value!r}; allowed: {group}=NAME, one of {allowed}")
-    if key in ("hydra.run.dir", "hydra.sweep.dir") and not value.strip("'\""):
-        raise ConfigError(f"{key}: found {value!r}; allowed: a folder")

@@ -154,7 +154,6 @@ def train_here(
             topology=host.topology,
             co_tenants=order.co_tenants,
             nodes=_meet_others(folder, order, go_on),
-            samples_devices=True,
         )
         return supervise(job, lease.descriptors)
 

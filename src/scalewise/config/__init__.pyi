@@ -32,6 +32,7 @@ from .errors import check_not_empty as check_not_empty
 from .errors import first_line as first_line
 from .errors import in_one_line as in_one_line
 from .errors import require as require
+from .errors import require_at_least as require_at_least
 from .execution import BLOCK_STEPS as BLOCK_STEPS
 from .execution import BLOCKS as BLOCKS
 from .execution import CLOSE_IT as CLOSE_IT
@@ -42,6 +43,7 @@ from .execution import CompileMode as CompileMode
 from .execution import ExecutionConfig as ExecutionConfig
 from .execution import PrecisionConfig as PrecisionConfig
 from .execution import ProfileConfig as ProfileConfig
+from .execution import find_compiler as find_compiler
 from .execution import untrusted_checkpoint as untrusted_checkpoint
 from .hardware import HardwareConfig as HardwareConfig
 from .hardware import Price as Price

@@ -5,7 +5,6 @@ Building one raises ValueError for what types alone cannot refuse.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
@@ -23,7 +22,6 @@ from scalewise.config.execution import (
     ExecutionConfig,
     PrecisionConfig,
     ProfileConfig,
-    check_search,
 )
 from scalewise.config.hardware import HardwareConfig
 from scalewise.host import wrap_command
@@ -52,11 +50,8 @@ class LoaderConfig:
     """Keep the whole data set in the GPU's memory and pick batches there: for sets of tensors."""
 
     def __post_init__(self) -> None:
-        if self.device_resident and self.num_workers:
-            raise ValueError(
-                f"num_workers: found {self.num_workers} with device_resident=true; allowed: 0, for "
-                "worker processes cannot reach data on the GPU"
-            )
+        reach = not (self.device_resident and self.num_workers)  # workers reach no data on a GPU
+        require("num_workers", self.num_workers, reach, "0", "device_resident=true")
 
 
 _WITH_SECOND_MOMENT = (
@@ -102,18 +97,8 @@ class PruningConfig:
             f"at least begin_step, {self.begin_step}",
         )
 
-    def check(self, optimizer: str, name: str) -> None:
-        """Raises ValueError where the score needs what ``optimizer`` does not keep.
-
-        ``optimizer`` is the class or function that builds it. Of a user's own only a rank can
-        tell.
-        """
-        ours = optimizer.startswith("scalewise.")
-        if self.kind == "adamw_state" and ours and optimizer not in _WITH_SECOND_MOMENT:
-            raise ValueError(no_second_moment(name))
-
     def sparsity_at(self, step: int) -> float:
-        """What is to be 0 after ``step`` steps: a cubic climb (Zhu and Gupta, 2017)."""
+        """The share that is 0 after ``step`` steps: a cubic climb (Zhu and Gupta, 2017)."""
         if step < self.begin_step:
             return 0.0
         if step >= self.end_step:
@@ -185,13 +170,13 @@ class SweepConfig:
     max_gpu_hours: PositiveFloat | None = None
     """Device-hours of the whole sweep, earlier runs of it included; None for no limit."""
     foreign_processes: Literal["wait", "skip", "fail"] = "wait"
-    """What becomes of a cell while other people's processes hold the GPUs it needs."""
+    """The fate of a cell while other people's processes hold the GPUs it needs."""
     foreign_wait_s: NonNegativeFloat = 3600.0
     """With ``wait``: how long, before the cell is skipped."""
     expected_devices: PositiveInt | None = None
     """Devices the configuration was made for: another number is used all the same, and said."""
     quarantine: bool = True
-    """Lease no more to this sweep's cells what errs, throttles, or falls behind its twins."""
+    """Lease no device again that errs, throttles, or is slower than others at the same cell."""
     doctor: bool = False
     """Examine the devices in a cell of its own before the others; the report compares with it."""
     wrap: str | None = None
@@ -214,18 +199,17 @@ class SweepConfig:
 
 
 TrackerName: TypeAlias = Literal["trackio", "wandb"]
-_PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 @dataclass(frozen=True)
 class TrackingConfig:
-    """What the mirror process hands to Trackio and WandB."""
+    """The config group ``tracking``: which trackers get the records, and how."""
 
     name: str = "both"
     """The option of the group: ``both``, ``trackio``, ``wandb`` or ``none``."""
     trackers: tuple[TrackerName, ...] = ("trackio", "wandb")
     """The mirrors; none of them is ever the source of a number."""
-    project: str = "scalewise"
+    project: Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")] = "scalewise"
     """The project in both trackers."""
     wandb_mode: Literal["auto", "offline", "online"] = "auto"
     """``auto`` is online if the user is logged in, else offline; ``WANDB_MODE`` goes before it."""
@@ -237,13 +221,8 @@ class TrackingConfig:
     """Device samples closer together than this are thinned out for the trackers."""
 
     def __post_init__(self) -> None:
-        if len(set(self.trackers)) != len(self.trackers):
-            raise ValueError(f"trackers: found {list(self.trackers)}; each may be named once")
-        if not _PROJECT.fullmatch(self.project):
-            raise ValueError(
-                f"project: found {self.project!r}; allowed: letters, digits, '.', '_' and '-', "
-                "at most 128, a letter or digit first"
-            )
+        distinct = len(set(self.trackers)) == len(self.trackers)
+        require("trackers", list(self.trackers), distinct, "each once")
 
 
 FEWEST_ADAPTIVE_REPEATS = 3
@@ -295,27 +274,55 @@ class CellConfig:
     """A Lightning callback that spoils the run on purpose (``benchmarks/faults``)."""
 
     def __post_init__(self) -> None:
-        if self.batch_size == "auto":
-            check_search(self.strategy.name, self.strategy.kind)
-        elif self.workload == "find_batch":
-            raise ValueError(
-                f"batch_size: found {self.batch_size} with workload=find_batch; allowed: auto"
-            )
-        if self.max_steps is None and self.max_epochs is None:
-            raise ValueError("max_steps: found null, and max_epochs is null too; give one of them")
-        if self.max_steps is not None and self.max_steps <= self.warmup_steps:
-            raise ValueError(
-                f"max_steps: found {self.max_steps} with warmup_steps={self.warmup_steps}; "
-                f"allowed: {self.warmup_steps + 1} or more, so that a step is left to time"
-            )
+        self._check_steps()
+        self._check_combinations()
         self.strategy.check(self)
-        self.checkpoint.check(self.strategy.kind, self.execution.kind)
-        self.execution.check(self)
-        self.precision.check(self)
-        if self.model.target.startswith("scalewise."):  # a LightningModule has its own optimizer
-            self.pruning.check(self.optimizer.target, self.optimizer.name)
         if self.strategy.devices != "auto":
             self.per_device_batch_size(self.strategy.devices)
+
+    def _check_steps(self) -> None:
+        """Steps must end some time, and one must be left to time."""
+        given = self.max_steps is not None or self.max_epochs is not None
+        require("max_steps", self.max_steps, given, "one of the two", "max_epochs=null")
+        preparing = self.execution.preparing_steps(1 if self.strategy.kind == "single" else 2)
+        for untimed, beside in (
+            (self.warmup_steps, f"warmup_steps={self.warmup_steps}"),
+            (preparing, f"execution={self.execution.name}"),
+        ):
+            left = self.max_steps is None or self.max_steps > untimed
+            require("max_steps", self.max_steps, left, f"{untimed + 1} or more", beside)
+
+    def _check_combinations(self) -> None:
+        """Settings of different groups that do not go together; strategies have their own."""
+        kind, captures = self.strategy.kind, self.execution.kind == "cudagraph"
+        whole = kind in ("single", "ddp")  # every rank holds the same whole model
+        searched, saves, fp8 = self.batch_size == "auto", self.checkpoint.on, self.precision.fp8
+        tries = self.execution.cudnn_benchmark
+        strategy, execution = f"strategy={self.strategy.name}", f"execution={self.execution.name}"
+        for key, found, holds, allowed, beside in (
+            ("batch_size", self.batch_size, whole or not searched,
+             "a number, or strategy=single or ddp", strategy),
+            ("batch_size", self.batch_size, searched or self.workload != "find_batch",
+             "auto", "workload=find_batch"),
+            ("checkpoint", "an interval", whole or not saves, "strategy=single or ddp", strategy),
+            # Captured steps cannot start in the middle.
+            ("checkpoint", "an interval", not (saves and captures),
+             "execution=eager or compile", execution),
+            # torchao says nothing of strategies that cut layers or weight ranks, nor of captures.
+            ("precision", self.precision.name, not fp8 or kind in ("single", "ddp", "fsdp", "auto"),
+             "strategy=single, ddp or fsdp, or precision=bf16-mixed", strategy),
+            ("precision", self.precision.name, not (fp8 and captures),
+             "execution=eager or compile, or precision=bf16-mixed", execution),
+            # cuDNN takes whichever algorithm is the fastest that day.
+            ("execution.cudnn_benchmark", tries, not (tries and self.deterministic),
+             "one of them", "deterministic=true"),
+        ):  # fmt: skip
+            require(key, found, holds, allowed, beside)
+        optimizer = self.optimizer.target
+        # A LightningModule has its own optimizer, and of a user's own only a rank can tell.
+        known = self.model.target.startswith("scalewise.") and optimizer.startswith("scalewise.")
+        if known and self.pruning.kind == "adamw_state" and optimizer not in _WITH_SECOND_MOMENT:
+            raise ValueError(no_second_moment(self.optimizer.name))
 
     @property
     def is_timed(self) -> bool:

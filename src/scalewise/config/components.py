@@ -35,7 +35,7 @@ class Component:
 
 
 _NOT_ARGUMENTS = ("_target_", "name", "takes", "gives")
-"""What stands beside a component's arguments: its class, its name, and what batches it knows."""
+"""Keys beside a component's arguments: its class, its name, and the batches that it knows."""
 
 
 def component_of(key: str, group: Mapping[str, Any]) -> Component:
@@ -165,7 +165,7 @@ def _hints(init: Any) -> dict[str, Any]:
 
 
 OPTIMIZER_GIVEN = ("params", "device_kind")
-"""What an optimizer is built with beside its arguments; the second only if it takes that."""
+"""An optimizer is built with these beside its arguments; the second only if it takes that."""
 
 
 def check_optimizer(component: Component, target: Any) -> None:

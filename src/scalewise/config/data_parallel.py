@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
 from scalewise.config.components import MOST_IN_NAME
+from scalewise.config.errors import require
 
 if TYPE_CHECKING:
     from scalewise.config.cell import CellConfig
@@ -34,17 +35,14 @@ class StrategyConfig:
     FEWEST_DEVICES: ClassVar[int] = 2
     ONE_MODEL: ClassVar[bool] = True
     """False where the ranks train models of their own: a throughput ceiling, no training job."""
-    LEAN_STEPS: ClassVar[bool] = True
-    """Whether a step is forward, ``loss.backward()`` and ``optimizer.step()`` and nothing more,
-    so that ``train.execution`` may leave Lightning's layers out."""
     UNEVEN: ClassVar[bool] = False
     """Whether the parts of a batch may differ in size."""
     SCORES_TOGETHER: ClassVar[bool] = False
     """Whether ranks communicate in every batch they score, so that all need as many of them."""
-    EXECUTIONS: ClassVar[tuple[str, ...] | None] = None
-    """Kinds of ``execution`` it works with; None for all."""
-    PRECISIONS: ClassVar[tuple[str, ...] | None] = None
-    """Lightning's names of the precisions it works with; None for all."""
+    ALLOWED: ClassVar[Mapping[str, tuple[object, ...]]] = {}
+    """Settings of a cell, as :func:`_settings` names them, and the values that work with it."""
+    REFUSED: ClassVar[Mapping[str, tuple[object, ...]]] = {}
+    """Settings of a cell and the values that do not work with it."""
 
     name: Annotated[str, Field(max_length=MOST_IN_NAME)]
     kind: str
@@ -52,35 +50,27 @@ class StrategyConfig:
     """Processes, one a device; ``auto`` is all of the host."""
 
     def __post_init__(self) -> None:
-        if self.devices != "auto" and self.devices < self.FEWEST_DEVICES:
-            raise ValueError(
-                f"devices: found {self.devices} with strategy={self.name}; allowed: "
-                f"{self.FEWEST_DEVICES} or more, or auto (strategy=single for one)"
-            )
+        enough = self.devices == "auto" or self.devices >= self.FEWEST_DEVICES
+        allowed = f"{self.FEWEST_DEVICES} or more, or auto (strategy=single for one)"
+        require("devices", self.devices, enough, allowed, f"strategy={self.name}")
 
     def check(self, cell: CellConfig) -> None:
         """Refuse a cell that this strategy cannot run.
 
-        Raises ValueError: one line that begins with the full key, and says what was found, what
-        is allowed and what to do.
+        Raises ValueError: one line that begins with the full key, and says what was found and what
+        is allowed.
         """
-        for key, found, name, allowed in (
-            ("execution", cell.execution.kind, cell.execution.name, self.EXECUTIONS),
-            ("precision", cell.precision.lightning, cell.precision.name, self.PRECISIONS),
-        ):
-            if allowed is not None and found not in allowed:
-                options = ", ".join(_OPTIONS.get(one, one) for one in allowed)
-                raise ValueError(
-                    f"{key}: found {name} with strategy={self.name}; allowed: {options}"
-                )
+        for key, (found, name) in _settings(cell).items():
+            allowed, refused = self.ALLOWED.get(key), self.REFUSED.get(key, ())
+            words = ", ".join(_OPTIONS.get(str(one), str(one)) for one in allowed or refused)
+            holds = (allowed is None or found in allowed) and found not in refused
+            options = words if allowed else f"all but {words}"
+            require(key, name, holds, options, f"strategy={self.name}")
 
     def check_world(self, world_size: int) -> None:
         """Refuse a number of devices. Raises ValueError, as :meth:`check` does."""
-        if world_size < self.FEWEST_DEVICES:
-            raise ValueError(
-                f"strategy.devices: found {world_size} with strategy={self.name}; allowed: "
-                f"{self.FEWEST_DEVICES} or more"
-            )
+        enough, allowed = world_size >= self.FEWEST_DEVICES, f"{self.FEWEST_DEVICES} or more"
+        require("strategy.devices", world_size, enough, allowed, f"strategy={self.name}")
 
     def data_shards(self, world_size: int) -> int:
         """Into how many disjoint parts a global batch is cut.
@@ -109,6 +99,27 @@ class StrategyConfig:
         return (batch_size // shards,) * shards
 
 
+_OWN_MODELS = "scalewise.models."
+
+
+def _settings(cell: CellConfig) -> dict[str, tuple[object, str]]:
+    """Settings that a strategy may refuse: each with its value, and its name in a message.
+
+    A model of the user's is asked where it is built.
+    """
+    model = cell.model.target.rpartition(".")[2]
+    ours = cell.model.target.startswith(_OWN_MODELS)
+    batches = cell.accumulate_grad_batches
+    return {
+        "execution": (cell.execution.kind, cell.execution.name),
+        "precision": (cell.precision.lightning, cell.precision.name),
+        "optimizer": (cell.optimizer.target.rpartition(".")[2].lower(), cell.optimizer.name),
+        "pruning": (cell.pruning.kind, cell.pruning.name),
+        "accumulate_grad_batches": (batches, str(batches)),
+        **({"model": (model, model)} if ours else {}),
+    }
+
+
 @dataclass(frozen=True)
 class SingleConfig(StrategyConfig):
     """``strategy=single``: one device, with which every other strategy is compared."""
@@ -119,11 +130,8 @@ class SingleConfig(StrategyConfig):
     devices: int | Literal["auto"] = 1
 
     def __post_init__(self) -> None:
-        if self.devices != 1:
-            raise ValueError(
-                f"devices: found {self.devices} with strategy=single; allowed: 1, "
-                "or strategy=ddp for more"
-            )
+        allowed = "1, or strategy=ddp for more"
+        require("devices", self.devices, self.devices == 1, allowed, "strategy=single")
 
 
 @dataclass(frozen=True)
@@ -171,19 +179,18 @@ class DdpConfig(ProcessGroupConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.static_graph and self.find_unused_parameters:
-            raise ValueError(
-                "find_unused_parameters: found true with static_graph=true, which finds them once "
-                "for all steps; allowed: false"
-            )
+        searches = self.find_unused_parameters
+        once = not (self.static_graph and searches)  # a static graph finds them once for all steps
+        require("find_unused_parameters", searches, once, "false", "static_graph=true")
 
     def check(self, cell: CellConfig) -> None:
         super().check(cell)
-        if self.compression != "none" and cell.execution.kind == "cudagraph":
-            raise ValueError(
-                f"strategy.compression: found {self.compression} with execution="
-                f"{cell.execution.name}; allowed: none (or execution=eager)"
-            )
+        holds = self.compression == "none" or cell.execution.kind != "cudagraph"
+        beside = f"execution={cell.execution.name}"
+        require("strategy.compression", self.compression, holds, "none", beside)
+
+
+_EACH = "one for each device, or auto"
 
 
 @dataclass(frozen=True)
@@ -196,38 +203,27 @@ class HeterogeneousConfig(DdpConfig):
 
     KIND: ClassVar[str] = "heterogeneous"
     UNEVEN: ClassVar[bool] = True
-    EXECUTIONS: ClassVar[tuple[str, ...] | None] = ("eager", "compile")
+    ALLOWED: ClassVar[Mapping[str, tuple[object, ...]]] = {"execution": ("eager", "compile")}
 
     shares: Literal["auto"] | tuple[float, ...] = "auto"
     """Share of each batch, one a rank, adding up to 1; ``auto``: measured before training."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.compression != "none":
-            raise ValueError(
-                f"compression: found {self.compression} with strategy={self.name}, which sends "
-                "weighted gradients; allowed: none"
-            )
+        whole = self.compression == "none"  # the gradients it sends are weighted
+        require("compression", self.compression, whole, "none", f"strategy={self.name}")
         if self.shares == "auto":
             return
-        if min(self.shares, default=0.0) <= 0 or abs(sum(self.shares) - 1) > 1e-3:
-            raise ValueError(
-                f"shares: found {list(self.shares)}; allowed: one above 0 for each device, "
-                "adding up to 1, or auto"
-            )
-        if self.devices not in ("auto", len(self.shares)):
-            raise ValueError(
-                f"shares: found {len(self.shares)} with devices={self.devices}; allowed: one for "
-                "each device, or auto"
-            )
+        sound = min(self.shares, default=0.0) > 0 and abs(sum(self.shares) - 1) <= 1e-3
+        allowed = "one above 0 for each device, adding up to 1, or auto"
+        require("shares", list(self.shares), sound, allowed)
+        fits = self.devices in ("auto", len(self.shares))
+        require("shares", len(self.shares), fits, _EACH, f"devices={self.devices}")
 
     def check_world(self, world_size: int) -> None:
         super().check_world(world_size)
-        if self.shares != "auto" and len(self.shares) != world_size:
-            raise ValueError(
-                f"strategy.shares: found {len(self.shares)} on {world_size} devices; allowed: one "
-                "for each device, or auto"
-            )
+        fits = self.shares == "auto" or len(self.shares) == world_size
+        require("strategy.shares", len(self.shares), fits, _EACH, f"devices={world_size}")
 
     def share_out(self, batch_size: int, world_size: int) -> tuple[int, ...]:
         """Equal shares where they are still to be measured."""
@@ -265,10 +261,12 @@ class LocalSgdConfig(ProcessGroupConfig):
     """
 
     KIND: ClassVar[str] = "local_sgd"
-    EXECUTIONS: ClassVar[tuple[str, ...] | None] = ("eager", "compile")
-    PRECISIONS: ClassVar[tuple[str, ...] | None] = ("32-true", "bf16-mixed")
-    """Not fp16: its loss scaling skips steps on one rank and not on another, and the two would
-    wait for each other in different averagings."""
+    ALLOWED: ClassVar[Mapping[str, tuple[object, ...]]] = {
+        "execution": ("eager", "compile"),
+        # Not fp16: its loss scaling skips steps on one rank and not on another, and the two would
+        # wait for each other in different averagings.
+        "precision": ("32-true", "bf16-mixed"),
+    }
 
     period: PositiveInt = 8
     """Optimizer steps from one averaging to the next."""

@@ -51,11 +51,21 @@ def _called(error: BaseException, said: str, with_class: bool) -> str:
     return f"{name}: {said}" if with_class else said
 
 
-def require(argument: str, found: object, holds: bool, allowed: str) -> None:
+def require(argument: str, found: object, holds: bool, allowed: str, beside: str = "") -> None:
     """Raise ``ValueError("<argument>: found X; allowed: Y")`` unless ``holds``.
 
-    Constructors of models, data sets and optimizers check their arguments with it.
+    Constructors of models, data sets and optimizers check their arguments with it, settings their
+    combinations: ``beside`` is the setting that does not go with what was found.
     """
-    if not holds:
-        shown = "null" if found is None else repr(found)
-        raise ValueError(f"{argument}: found {shown}; allowed: {allowed}")
+    if holds:
+        return
+    text = str(found) if beside else repr(found)
+    if found is None or isinstance(found, bool):
+        text = "null" if found is None else str(found).lower()
+    raise ValueError(f"{argument}: found {text}{beside and f' with {beside}'}; allowed: {allowed}")
+
+
+def require_at_least(least: int, **arguments: float) -> None:
+    """Raise ``ValueError`` for the first argument below ``least``."""
+    for argument, found in arguments.items():
+        require(argument, found, found >= least, f"at least {least}")

@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from scalewise.config.errors import require
-
-if TYPE_CHECKING:
-    from scalewise.config.cell import CellConfig
-
-
-_WHOLE_MODELS = ("single", "ddp")
-"""Strategies whose ranks all hold the same whole model: each can try a batch size by itself, and
-one checkpoint holds the state of all."""
 
 
 @dataclass(frozen=True)
@@ -39,20 +30,6 @@ class BatchSearchConfig:
 DEFAULT_SEARCH = BatchSearchConfig()
 
 
-def check_search(strategy: str, kind: str) -> None:
-    """Raises ValueError for a strategy whose batch size cannot be searched."""
-    if kind == "auto":
-        raise ValueError(
-            "batch_size: found auto with strategy=auto, whose candidates are compared at one batch "
-            "size; allowed: a number, or strategy=single or ddp"
-        )
-    if kind not in _WHOLE_MODELS:
-        raise ValueError(
-            f"batch_size: found auto with strategy={strategy}; allowed: a number, or "
-            "strategy=single or ddp, whose replicas are whole models"
-        )
-
-
 @dataclass(frozen=True)
 class CheckpointConfig:
     """The key ``checkpoint``. Off unless an interval is given: saving disturbs what is timed."""
@@ -67,34 +44,21 @@ class CheckpointConfig:
     """Go on from a checkpoint that others could have written, whatever classes it holds."""
 
     def __post_init__(self) -> None:
-        if self.every_n_steps is not None and self.every_s is not None:
-            raise ValueError("every_s: found beside every_n_steps; allowed: one of them")
+        one = self.every_n_steps is None or self.every_s is None
+        require("every_s", self.every_s, one, "one of them", f"every_n_steps={self.every_n_steps}")
 
     @property
     def on(self) -> bool:
         return self.every_n_steps is not None or self.every_s is not None
 
-    def check(self, strategy: str, execution: str) -> None:
-        """Raises ValueError for a cell whose state is more than one checkpoint holds."""
-        if self.on and strategy not in _WHOLE_MODELS:
-            raise ValueError(
-                f"checkpoint: found an interval with strategy kind {strategy}, whose ranks hold "
-                f"states of their own; allowed: {', '.join(_WHOLE_MODELS)}"
-            )
-        if self.on and execution == "cudagraph":
-            raise ValueError(
-                f"checkpoint: found an interval with execution kind {execution}, whose captured "
-                f"steps cannot start in the middle; allowed: eager, compile"
-            )
-
 
 NO_CHECKPOINTS = CheckpointConfig()
 CLOSE_IT = "chmod go-w on it, a new sweep"
-"""What helps where others could have written a checkpoint."""
+"""The way out where others could have written a checkpoint."""
 
 
 def untrusted_checkpoint(why: str, instead: str) -> str:
-    """What a user reads where a checkpoint is not loaded, and what he may do ``instead``."""
+    """The line that refuses a checkpoint; ``instead`` is a way out."""
     return (
         f"checkpoint.trust: found false, and {why}; to load such a checkpoint can be to run code "
         f"that somebody put there; allowed: {instead}, or checkpoint.trust=true"
@@ -135,22 +99,14 @@ class ExecutionConfig:
     """Prove before training that each GPU computes what the CPU computes."""
 
     def __post_init__(self) -> None:
-        steps = self.steps_per_batch
-        if steps > 1 and self.kind != "cudagraph":
-            raise ValueError(
-                f"steps_per_batch: found {steps} with execution={self.name}; allowed: 1, or "
-                "execution=cudagraph"
-            )
-        if self.compiled and self.kind != "cudagraph":
-            raise ValueError(
-                f"compiled: found true with execution={self.name}; allowed: "
-                "execution=cudagraph_compiled, or execution=compile"
-            )
-        if self.compiled and self.compile_mode in ("reduce-overhead", "max-autotune"):
-            raise ValueError(
-                f"compile_mode: found {self.compile_mode} with execution={self.name}, and it makes "
-                "graphs of its own; allowed: default, max-autotune-no-cudagraphs"
-            )
+        captures, beside = self.kind == "cudagraph", f"execution={self.name}"
+        steps, mode = self.steps_per_batch, self.compile_mode
+        allowed = "1, or execution=cudagraph"
+        require("steps_per_batch", steps, steps == 1 or captures, allowed, beside)
+        allowed = "execution=cudagraph_compiled, or execution=compile"
+        require("compiled", self.compiled, not self.compiled or captures, allowed, beside)
+        own = not self.compiled or mode not in ("reduce-overhead", "max-autotune")  # own graphs
+        require("compile_mode", mode, own, "default, max-autotune-no-cudagraphs", beside)
 
     @property
     def compiles(self) -> bool:
@@ -167,37 +123,6 @@ class ExecutionConfig:
         """Steps before the capture."""
         return EAGER_STEPS_SINGLE if devices == 1 else EAGER_STEPS_DDP
 
-    def check(self, cell: CellConfig) -> None:
-        """Refuse what contradicts the rest of the cell. Raises ValueError, one line."""
-        if self.cudnn_benchmark and cell.deterministic:
-            raise ValueError(
-                "execution.cudnn_benchmark: found true with deterministic=true; allowed: one of "
-                "them, for cuDNN then takes whichever algorithm was fastest that day"
-            )
-        devices = 1 if cell.strategy.kind == "single" else 2
-        preparing = self.preparing_steps(devices)
-        if cell.max_steps is not None and cell.max_steps <= preparing:
-            raise ValueError(
-                f"max_steps: found {cell.max_steps} with execution={self.name}, whose first "
-                f"{preparing} steps prepare it and are not timed; allowed: {preparing + 1} or more"
-            )
-
-    def check_host(
-        self, device_kind: Literal["cuda", "cpu"], environment: Mapping[str, str] = os.environ
-    ) -> None:
-        """Refuse what devices of that kind, or this host, cannot do. Raises ValueError."""
-        if self.kind == "cudagraph" and device_kind == "cpu":
-            raise ValueError(
-                f"execution: found {self.name} on a CPU host, and CUDA graphs need a GPU; "
-                "allowed: eager or compile"
-            )
-        if self.compiles and find_compiler(environment) is None:
-            raise ValueError(
-                f"execution: found {self.name}, but this host has no C++ compiler, which "
-                "torch.compile needs; install g++ or clang++ (or point CXX at one), or use "
-                "execution=eager"
-            )
-
     def rank_environment(self, devices: int) -> dict[str, str]:
         """Environment variables its ranks need, known before they start."""
         if self.kind != "cudagraph" or devices == 1:
@@ -207,21 +132,14 @@ class ExecutionConfig:
         return {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}
 
 
-def find_compiler(environment: Mapping[str, str] = os.environ) -> str | None:
+def find_compiler() -> str | None:
     """Path of the C++ compiler that ``torch.compile`` would call; None where there is none."""
-    path = environment.get("PATH")
-    for name in (environment.get("CXX"), "g++", "clang++", "c++"):
-        found = shutil.which(name, path=path) if name else None
-        if found:
-            return found
-    return None
+    names = (os.environ.get("CXX"), "g++", "clang++", "c++")
+    return next(filter(None, (shutil.which(name) for name in names if name)), None)
 
 
 FP8_CAPABILITY = (8, 9)
 """Compute capability of the first GPUs whose tensor cores multiply fp8 (Ada; then Hopper)."""
-_FP8_STRATEGIES = ("single", "ddp", "fsdp")
-"""Those whose ranks call whole layers. torchao composes with tensor parallelism by parallel styles
-of its own, which ours are not, and says nothing of pipelines and weighted replicas."""
 
 
 @dataclass(frozen=True)
@@ -237,27 +155,9 @@ class PrecisionConfig:
     """Let linear layers multiply in fp8, scaled a tensor, where their shape allows (torchao)."""
 
     def __post_init__(self) -> None:
-        if self.fp8 and self.lightning != "bf16-mixed":
-            raise ValueError(
-                f"lightning: found {self.lightning} with fp8=true; allowed: bf16-mixed, in which "
-                "everything but the linear layers runs"
-            )
-
-    def check(self, cell: CellConfig) -> None:
-        """Refuse what contradicts the rest of the cell. Raises ValueError, one line."""
-        if not self.fp8:
-            return
-        if cell.strategy.kind not in (*_FP8_STRATEGIES, "auto"):
-            raise ValueError(
-                f"precision: found {self.name} with strategy={cell.strategy.name}; allowed: "
-                f"strategy={', '.join(_FP8_STRATEGIES)}, or precision=bf16-mixed"
-            )
-        if cell.execution.kind == "cudagraph":
-            raise ValueError(
-                f"precision: found {self.name} with execution={cell.execution.name}; allowed: "
-                "execution=eager or compile, or precision=bf16-mixed: torchao makes no promise "
-                "for captured steps"
-            )
+        # All but the linear layers runs in bf16.
+        fits = not self.fp8 or self.lightning == "bf16-mixed"
+        require("lightning", self.lightning, fits, "bf16-mixed", "fp8=true")
 
 
 BLOCKS, BLOCK_STEPS = 10, 6
@@ -281,11 +181,8 @@ class ProfileConfig:
     """Steps of the window, which opens after ``warmup_steps``."""
 
     def __post_init__(self) -> None:
-        if self.nvtx and not self.anatomy:
-            raise ValueError(
-                "nvtx: found true with profile.anatomy=false, which marks no phases; allowed: "
-                "profile.anatomy=true"
-            )
+        marks = self.anatomy or not self.nvtx
+        require("nvtx", self.nvtx, marks, "profile.anatomy=true", "profile.anatomy=false")
 
     @property
     def profiles(self) -> bool:

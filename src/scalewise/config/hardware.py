@@ -39,7 +39,7 @@ class PeakRates:
 
 @dataclass(frozen=True)
 class Link:
-    """What joins the GPUs of a host."""
+    """The connection between the GPUs of a host."""
 
     kind: Literal["nvlink", "pcie"]
     bidirectional_gb_s: PositiveFloat | None = None
@@ -48,7 +48,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Price:
-    """What one GPU costs for an hour, its share of the machine around it included."""
+    """The price of one GPU for an hour, its share of the machine around it included."""
 
     usd_per_hour: NonNegativeFloat
     source: str
@@ -57,7 +57,7 @@ class Price:
 
 @dataclass(frozen=True)
 class HardwareConfig:
-    """A profile. What is null is not known, and nothing is computed from it."""
+    """A profile. A null is not known, and nothing is computed from it."""
 
     name: str
     kind: Literal["auto", "cpu", "cuda"] = "auto"
@@ -74,7 +74,7 @@ class HardwareConfig:
     """CPU only: cores of one device; null is half the usable cores, at least one."""
     peak: PeakRates | None = None
     memory_gib: float | None = None
-    """Of one GPU, as the maker names it."""
+    """Memory of one GPU, as the maker names it."""
     memory_bandwidth_gb_s: float | None = None
     """10^9 bytes a second between one GPU and its memory."""
     memory_source: str | None = None
@@ -89,17 +89,16 @@ class HardwareConfig:
     """Most memory a rank may allocate on its GPU; null for no limit."""
 
     def __post_init__(self) -> None:
-        if self.gpus != "all":
-            distinct = len(set(self.gpus)) == len(self.gpus)
-            require("gpus", list(self.gpus), distinct, "each GPU once")
+        distinct = self.gpus == "all" or len(set(self.gpus)) == len(self.gpus)
+        require("gpus", list(self.gpus), distinct, "each GPU once")
         check_nccl(self.nccl)
 
     def nccl_environment(self) -> dict[str, str]:
-        """What to add to a rank's environment."""
+        """Variables to add to a rank's environment."""
         return {name: str(value) for name, value in self.nccl.items()}
 
     def warnings(self) -> list[str]:
-        """What is legal in this profile and still deserves a word, one line each."""
+        """Settings that are legal and can still do harm, and those left out, one line each."""
         left_out = [f"{setting} is left out: {why}" for setting, why in self.nccl_left_out.items()]
         return nccl_warnings(self.nccl) + left_out
 
@@ -141,7 +140,7 @@ def data_sheet(
 
 
 def device_kind(config: HardwareConfig, present: Sequence[DeviceInfo]) -> Literal["cpu", "cuda"]:
-    """What the run will compute on, where ``present`` are the host's GPUs.
+    """The kind of device the run will compute on, where ``present`` are the host's GPUs.
 
     Raises ValueError where the profile needs a GPU and there is none.
     """
@@ -170,15 +169,10 @@ def choose_gpus(
     if described and config.gpus == "all" and not config.allow_mismatch:
         return described, config
     if config.allow_mismatch:
-        return chosen, replace(
-            config,
-            peak=None,
-            memory_gib=None,
-            memory_bandwidth_gb_s=None,
-            memory_source=None,
-            link=None,
-            price=None,
+        figures = dict.fromkeys(
+            ("peak", "memory_gib", "memory_bandwidth_gb_s", "memory_source", "link", "price")
         )
+        return chosen, replace(config, **figures)  # type: ignore[arg-type]
     without = f" without {', '.join(config.match_not)}" if config.match_not else ""
     raise ValueError(
         f"hardware={config.name}: found {', '.join(strangers)}; allowed: GPUs named "
@@ -193,15 +187,12 @@ def _named_gpus(config: HardwareConfig, present: Sequence[DeviceInfo]) -> tuple[
     chosen = []
     for wanted in config.gpus:
         found = [gpu for gpu in present if wanted in (gpu.index, gpu.uuid)]
-        if not found:
-            indices = ", ".join(str(gpu.index) for gpu in present)
-            raise ValueError(
-                f"hardware.gpus: found {wanted}; allowed: {indices}, or a UUID of one of them "
-                "(nvidia-smi -L lists them)"
-            )
+        indices = ", ".join(str(gpu.index) for gpu in present)
+        allowed = f"{indices}, or a UUID of one of them (nvidia-smi -L lists them)"
+        require("hardware.gpus", wanted, bool(found), allowed)
         chosen += found
-    if len({gpu.uuid for gpu in chosen}) < len(chosen):
-        raise ValueError(f"hardware.gpus: found {list(config.gpus)}; allowed: each GPU once")
+    distinct = len({gpu.uuid for gpu in chosen}) == len(chosen)
+    require("hardware.gpus", list(config.gpus), distinct, "each GPU once")
     return tuple(chosen)
 
 
@@ -212,72 +203,48 @@ def cpu_devices(config: HardwareConfig, usable_cores: Sequence[int]) -> list[tup
     Raises ValueError where not even one device has its cores.
     """
     share = config.cores_per_device or max(1, len(usable_cores) // 2)
-    if share > len(usable_cores):
-        raise ValueError(
-            f"hardware.cores_per_device: found {share}; allowed: 1 to {len(usable_cores)}, the "
-            "cores this process may use"
-        )
+    allowed = f"1 to {len(usable_cores)}, the cores this process may use"
+    require("hardware.cores_per_device", share, share <= len(usable_cores), allowed)
     count = len(usable_cores) // share
     return [tuple(usable_cores[i * share : (i + 1) * share]) for i in range(count)]
 
 
 _IMAGE_LABELS: Final = ("NCCL_VERSION",)
-"""What NVIDIA's container images put into the environment beside settings: NCCL reads none."""
-_SWITCH: Final = ("0", "1")
-_DISTANCE: Final = ("LOC", "NVL", "PIX", "PXB", "PHB", "SYS", "0", "1", "2", "3", "4", "5")
-_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
-    "NCCL_NTHREADS": ("64", "128", "256", "512"),
+"""Names that NVIDIA's images put into the environment beside settings: NCCL reads none."""
+_SWITCH: Final = "0 | 1"
+_DISTANCE: Final = "LOC | NVL | PIX | PXB | PHB | SYS | 0 | 1 | 2 | 3 | 4 | 5"
+_LEGAL: Final[Mapping[str, str]] = {
+    "NCCL_NTHREADS": "64 | 128 | 256 | 512",
     "NCCL_P2P_DISABLE": _SWITCH,
     "NCCL_SHM_DISABLE": _SWITCH,
     "NCCL_IB_DISABLE": _SWITCH,
     "NCCL_CUMEM_ENABLE": _SWITCH,
-    "NCCL_NVLS_ENABLE": ("0", "1", "2"),
+    "NCCL_NVLS_ENABLE": "0 | 1 | 2",
     "NCCL_P2P_LEVEL": _DISTANCE,
     "NCCL_NET_GDR_LEVEL": _DISTANCE,
-    "NCCL_DEBUG": ("VERSION", "WARN", "INFO", "TRACE"),
+    "NCCL_DEBUG": "VERSION | WARN | INFO | TRACE",
+    "NCCL_ALGO": "Tree | Ring | CollNet | CollNetDirect | CollNetChain | NVLS | NVLSTree | PAT",
+    "NCCL_PROTO": "LL | LL128 | Simple",
 }
-_LISTS: Final[Mapping[str, tuple[str, ...]]] = {
-    "NCCL_ALGO": (
-        "Tree",
-        "Ring",
-        "CollNet",
-        "CollNetDirect",
-        "CollNetChain",
-        "NVLS",
-        "NVLSTree",
-        "PAT",
-    ),
-    "NCCL_PROTO": ("LL", "LL128", "Simple"),
-}
-_COUNTS: Final = ("NCCL_BUFFSIZE", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS")
+"""Legal values by NVIDIA's NCCL user guide, "Environment Variables", in whatever case."""
+_LISTS: Final = ("NCCL_ALGO", "NCCL_PROTO")
+"""Take ``a,b`` or ``^a``, for all collectives or as ``allreduce:a;broadcast:b``."""
 
 
 def check_nccl(settings: Mapping[str, str | int]) -> None:
     """Raise ValueError for the first setting NCCL would not take as it stands.
 
-    NCCL replaces an illegal value by some other, silently unless NCCL_DEBUG asks for it. Legal are
-    those of NVIDIA's NCCL user guide, "Environment Variables"; other variables are not checked.
+    NCCL replaces an illegal value by some other, silently unless NCCL_DEBUG asks for it. Variables
+    that :data:`_LEGAL` does not hold are not checked.
     """
-    known = (*_CHOICES, *_LISTS, *_COUNTS)
     for name, value in settings.items():
-        text = str(value)
-        require(
-            "nccl",
-            name,
-            name.startswith("NCCL_"),
-            f"names of NCCL_* environment variables{closest(name, known)}",
-        )
-        if name in _CHOICES:
-            choices = _CHOICES[name]
-            require(f"nccl.{name}", value, text.upper() in choices, " | ".join(choices))
-        elif name in _LISTS:
-            _check_list(name, text)
-        elif name in _COUNTS:
-            require(f"nccl.{name}", value, text.isdecimal() and int(text) >= 1, "at least 1")
-    low, high = settings.get("NCCL_MIN_NCHANNELS"), settings.get("NCCL_MAX_NCHANNELS")
-    if low is not None and high is not None:
-        allowed = f"at most NCCL_MAX_NCHANNELS ({high})"
-        require("nccl.NCCL_MIN_NCHANNELS", low, int(low) <= int(high), allowed)
+        ours = f"names of NCCL_* environment variables{closest(name, list(_LEGAL))}"
+        require("nccl", name, name.startswith("NCCL_"), ours)
+        parts = str(value).split(";") if name in _LISTS else [str(value)]
+        words = [word for part in parts for word in part.rpartition(":")[2].split(",")]
+        legal = _LEGAL.get(name, "").lower().split(" | ")
+        known = name not in _LEGAL or all(w.strip().lstrip("^").lower() in legal for w in words)
+        require(f"nccl.{name}", value, known, _LEGAL.get(name, ""))
 
 
 def set_in(environment: Mapping[str, str]) -> dict[str, str]:
@@ -305,13 +272,3 @@ def nccl_warnings(settings: Mapping[str, str | int]) -> list[str]:
             "another directly; such a run is marked emulated"
         )
     return warnings
-
-
-def _check_list(name: str, text: str) -> None:
-    """``a,b`` or ``^a``, for all collectives or ``allreduce:a;broadcast:b``."""
-    allowed = {choice.lower() for choice in _LISTS[name]}
-    for part in text.split(";"):
-        values = part.rpartition(":")[2].removeprefix("^")
-        for value in values.split(","):
-            shown = " | ".join(_LISTS[name]) + ", in a list with commas"
-            require(f"nccl.{name}", text, value.strip().lower() in allowed, shown)

@@ -1,7 +1,7 @@
 """From Hydra's ``DictConfig`` to a typed cell and its ids.
 
 Wrong input ends here, before any process starts, as one line that names the key, what was found
-and what is allowed. What depends on the host (its GPUs) is checked by ``gpu.leases``.
+and what is allowed. The host (its GPUs) is checked by ``gpu.leases``.
 """
 
 from __future__ import annotations
@@ -57,7 +57,6 @@ def build_cell(plain: Mapping[str, Any]) -> CellConfig:
             data[key] = component_of(key, group)
         if "fault" in data:
             data["fault"] = component_of("fault", _group(data, "fault"))
-        _check_mixed_up(plain)
         data["strategy"] = strategy_config(_group(data, "strategy"))
         return build(CellConfig, data)
     except ConfigError:
@@ -66,23 +65,6 @@ def build_cell(plain: Mapping[str, Any]) -> CellConfig:
         # The loader is typed under `dataset.loader`, where it stands in the YAML.
         text = str(error)
         raise ConfigError(f"dataset.{text}" if text.startswith("loader") else text) from error
-
-
-def _check_mixed_up(plain: Mapping[str, Any]) -> None:
-    """Refuse what belongs into another key, and name that key. Raises :class:`DataError`."""
-    strategy, sweep = plain.get("strategy"), plain.get("sweep")
-    devices = strategy.get("devices") if isinstance(strategy, Mapping) else None
-    if isinstance(devices, list):
-        raise DataError(
-            f"strategy.devices: found {devices}; allowed: how many devices, or auto; "
-            f"hardware.gpus={str(devices).replace(' ', '')} says which"
-        )
-    extend = sweep.get("extend") if isinstance(sweep, Mapping) else None
-    if isinstance(extend, str):
-        raise DataError(
-            f"sweep.extend: found {extend!r}; allowed: the number of repeats to add: "
-            "sweep.resume=FOLDER sweep.extend=N, with the overrides of that sweep"
-        )
 
 
 def _group(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -97,7 +79,7 @@ def most_cells(composed: DictConfig) -> int:
     sweep = composed.get("sweep")
     given = sweep.get("max_cells") if isinstance(sweep, Mapping) else None
     try:
-        # What else is wrong with the node is refused with the first cell.
+        # All else that is wrong with the node is refused with the first cell.
         return build(SweepConfig, {} if given is None else {"max_cells": given}, "sweep").max_cells
     except DataError as error:
         raise ConfigError(str(error)) from error

@@ -17,6 +17,7 @@ from scalewise.config.data_parallel import (
     StrategyConfig,
     TaskParallelConfig,
 )
+from scalewise.config.errors import require
 from scalewise.records import DataError, build, closest
 
 if TYPE_CHECKING:
@@ -40,18 +41,13 @@ class AutoConfig(StrategyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.candidates) < 2:
-            raise ValueError(
-                f"candidates: found {len(self.candidates)}; allowed: two strategies or more"
-            )
-        if self.probe_warmup_steps >= self.probe_steps:
-            raise ValueError(
-                f"probe_warmup_steps: found {self.probe_warmup_steps} with probe_steps="
-                f"{self.probe_steps}; allowed: 0 to {self.probe_steps - 1}"
-            )
-        for one in self.built().values():
-            if isinstance(one, AutoConfig):
-                raise ValueError("candidates: found auto among them; allowed: any other strategy")
+        number = len(self.candidates)
+        require("candidates", number, number > 1, "two strategies or more")
+        warmup, steps = self.probe_warmup_steps, self.probe_steps
+        beside = f"probe_steps={steps}"
+        require("probe_warmup_steps", warmup, warmup < steps, f"0 to {steps - 1}", beside)
+        others = not any(isinstance(one, AutoConfig) for one in self.built().values())
+        require("candidates", "auto", others, "any other strategy")
 
     def plain(self) -> dict[str, dict[str, Any]]:
         """Each candidate's settings as plain data, on as many devices as were asked for."""
@@ -76,51 +72,19 @@ class AutoConfig(StrategyConfig):
             one.check(cell)
 
 
-_OWN_MODELS = "scalewise.models."
-
-
 @dataclass(frozen=True)
 class DividedConfig(ProcessGroupConfig):
     """A strategy under which no rank holds the whole model.
 
     Loss scaling is left out (``precision=fp16-mixed``): a rank that finds an overflow in its part
-    would skip a step that the others take.
+    would skip a step that the others take. Pruning is, too: it ranks the weights of a whole matrix.
     """
 
-    EXECUTIONS: ClassVar[tuple[str, ...] | None] = ("eager",)
-    PRECISIONS: ClassVar[tuple[str, ...] | None] = ("32-true", "bf16-mixed")
-    OWN_MODELS: ClassVar[tuple[str, ...] | None] = None
-    """Our models that can be divided so, as ``module.Class``; None for all."""
-    UNFIT_OPTIMIZERS: ClassVar[Mapping[str, str]] = {}
-    """Last part of an optimizer's ``_target_``, and why it cannot work on parts of a matrix."""
-
-    def check(self, cell: CellConfig) -> None:
-        """See :meth:`StrategyConfig.check`."""
-        super().check(cell)
-        optimizer = cell.optimizer.target.rpartition(".")[2].lower()
-        if optimizer in self.UNFIT_OPTIMIZERS:
-            raise ValueError(
-                f"optimizer: found {cell.optimizer.name} with strategy={self.name}; allowed: adam, "
-                f"adamw, sgd and their like: {self.UNFIT_OPTIMIZERS[optimizer]}"
-            )
-        if cell.pruning.kind != "none":
-            raise ValueError(
-                f"pruning: found {cell.pruning.name} with strategy={self.name}; allowed: none, "
-                "because weights are ranked over a whole matrix and no rank has one"
-            )
-        self._check_model(cell.model.target)
-
-    def _check_model(self, target: str) -> None:
-        """Refuse a model of ours that is known not to fit; a user's is asked where it is built."""
-        if self.OWN_MODELS is None or not target.startswith(_OWN_MODELS):
-            return
-        name = target.removeprefix(_OWN_MODELS)
-        if name not in self.OWN_MODELS:
-            known = ", ".join(one.rpartition(".")[2] for one in self.OWN_MODELS)
-            raise ValueError(
-                f"model: found {name.rpartition('.')[2]} with strategy={self.name}; allowed: "
-                f"{known}, or strategy=fsdp for any other"
-            )
+    ALLOWED: ClassVar[Mapping[str, tuple[object, ...]]] = {
+        "execution": ("eager",),
+        "precision": ("32-true", "bf16-mixed"),
+        "pruning": ("none",),
+    }
 
 
 @dataclass(frozen=True)
@@ -130,44 +94,31 @@ class ReplicaConfig(DividedConfig):
     More devices than that make several replicas, whose gradients are averaged.
     """
 
-    INSTEAD_OF_ACCUMULATING: ClassVar[str] = ""
-    """What does the same."""
-
+    ALLOWED: ClassVar[Mapping[str, tuple[object, ...]]] = {
+        **DividedConfig.ALLOWED,
+        "accumulate_grad_batches": (1,),
+    }
     DEGREE: ClassVar[str]
     """The setting that says how many."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         degree = getattr(self, self.DEGREE)
-        if degree != "auto" and degree < 2:
-            raise ValueError(
-                f"{self.DEGREE}: found {degree}; allowed: 2 or more, or auto for all devices"
-            )
+        enough = degree == "auto" or degree >= 2
+        require(self.DEGREE, degree, enough, "2 or more, or auto for all devices")
 
     def ranks_a_replica(self, world_size: int) -> int:
         """Ranks that hold one model; they are neighbours, and so on one host where they fit."""
         degree: int | Literal["auto"] = getattr(self, self.DEGREE)
         return world_size if degree == "auto" else degree
 
-    def check(self, cell: CellConfig) -> None:
-        """See :meth:`StrategyConfig.check`."""
-        super().check(cell)
-        if cell.accumulate_grad_batches != 1:
-            n = cell.accumulate_grad_batches
-            raise ValueError(
-                f"accumulate_grad_batches: found {n} with strategy={self.name}; allowed: 1"
-                f"{self.INSTEAD_OF_ACCUMULATING}"
-            )
-
     def check_world(self, world_size: int) -> None:
         """The replicas must come out even."""
         super().check_world(world_size)
         each = self.ranks_a_replica(world_size)
-        if world_size % each:
-            raise ValueError(
-                f"strategy.devices: found {world_size} with {each} devices a replica "
-                f"(strategy={self.name}); allowed: a multiple of {each}"
-            )
+        beside = f"{each} devices a replica (strategy={self.name})"
+        even = world_size % each == 0
+        require("strategy.devices", world_size, even, f"a multiple of {each}", beside)
 
     def data_shards(self, world_size: int) -> int:
         """One part of the data for each replica."""
@@ -183,8 +134,9 @@ class FsdpConfig(DividedConfig):
 
     KIND: ClassVar[str] = "fsdp"
     SCORES_TOGETHER: ClassVar[bool] = True
-    UNFIT_OPTIMIZERS: ClassVar[Mapping[str, str]] = {
-        "adafactor": "its row and column means are taken over a matrix that is spread over ranks",
+    REFUSED: ClassVar[Mapping[str, tuple[object, ...]]] = {
+        "optimizer": ("adafactor",),  # it takes means over the rows and columns of a whole matrix
+        "model": ("Recurrent",),  # the fused kernels of an LSTM or GRU keep the unsharded weights
     }
 
     sharding: Literal["full", "grad_op", "hybrid"] = "full"
@@ -195,7 +147,7 @@ class FsdpConfig(DividedConfig):
     shard_size: Annotated[int, Field(ge=2)] | None = None
     """Devices of one group; needed by ``hybrid``, and by nothing else."""
     units: Literal["layers", "whole"] = "layers"
-    """What is gathered at a time: each element of the model's module lists, or all at once."""
+    """The part gathered at a time: each element of the model's module lists, or all at once."""
     gather_dtype: Literal["auto", "fp32", "bf16"] = "auto"
     """Number format in which parameters travel and forward and backward see them. ``auto``: bf16
     with precision=bf16-mixed, fp32 else. The optimizer always works on fp32 parts."""
@@ -206,39 +158,25 @@ class FsdpConfig(DividedConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.sharding == "hybrid") != (self.shard_size is not None):
-            needed = "2 or more devices a group" if self.sharding == "hybrid" else "null"
-            raise ValueError(
-                f"shard_size: found {'null' if self.shard_size is None else self.shard_size} with "
-                f"sharding={self.sharding}; allowed: {needed}"
-            )
+        hybrid = self.sharding == "hybrid"
+        needed = "2 or more devices a group" if hybrid else "null"
+        fits = hybrid == (self.shard_size is not None)
+        require("shard_size", self.shard_size, fits, needed, f"sharding={self.sharding}")
 
     def check(self, cell: CellConfig) -> None:
         """See :meth:`StrategyConfig.check`."""
         super().check(cell)
-        if self.gather_dtype == "bf16" and cell.precision.lightning != "bf16-mixed":
-            raise ValueError(
-                f"strategy.gather_dtype: found bf16 with precision={cell.precision.name}; "
-                "allowed: auto or fp32, or precision=bf16-mixed"
-            )
+        holds = self.gather_dtype != "bf16" or cell.precision.lightning == "bf16-mixed"
+        allowed = "auto or fp32, or precision=bf16-mixed"
+        require("strategy.gather_dtype", "bf16", holds, allowed, f"precision={cell.precision.name}")
 
     def check_world(self, world_size: int) -> None:
         """Groups must come out even, and there must be two of them to be called hybrid."""
         super().check_world(world_size)
-        if self.shard_size is not None and (
-            world_size % self.shard_size or world_size == self.shard_size
-        ):
-            raise ValueError(
-                f"strategy.shard_size: found {self.shard_size} on {world_size} devices; allowed: "
-                "a divisor of the number of devices below it (sharding=full for one group)"
-            )
-
-    def _check_model(self, target: str) -> None:
-        if target.startswith("scalewise.models.recurrent."):
-            raise ValueError(
-                f"model: found {target.rpartition('.')[2]} with strategy={self.name}; allowed: a "
-                "model without torch's LSTM or GRU, whose fused kernels keep the unsharded weights"
-            )
+        size = self.shard_size
+        fits = size is None or (world_size % size == 0 and world_size > size)
+        allowed = "a divisor of the number of devices below it (sharding=full for one group)"
+        require("strategy.shard_size", size, fits, allowed, f"devices={world_size}")
 
 
 @dataclass(frozen=True)
@@ -247,16 +185,10 @@ class PipelineConfig(ReplicaConfig):
 
     KIND: ClassVar[str] = "pipeline"
     DEGREE: ClassVar[str] = "stages"
-    OWN_MODELS: ClassVar[tuple[str, ...] | None] = (
-        "gpt2.Gpt2",
-        "text_classifier.TextClassifier",
-        "mlp.Mlp",
-        "sized.SizedMlp",
-    )
-
-    INSTEAD_OF_ACCUMULATING: ClassVar[str] = (
-        ", and a batch_size and strategy.microbatches as many times as large"
-    )
+    ALLOWED: ClassVar[Mapping[str, tuple[object, ...]]] = {
+        **ReplicaConfig.ALLOWED,
+        "model": ("Gpt2", "TextClassifier", "Mlp", "SizedMlp"),
+    }
 
     schedule: Literal["1f1b", "gpipe"] = "1f1b"
     """``gpipe``: all forwards, then all backwards (Huang et al., 2019). ``1f1b``: a backward as
@@ -271,20 +203,15 @@ class PipelineConfig(ReplicaConfig):
         """A 1F1B schedule needs a microbatch for every stage."""
         super().check_world(world_size)
         stages = self.ranks_a_replica(world_size)
-        if self.schedule == "1f1b" and self.microbatches < stages:
-            raise ValueError(
-                f"strategy.microbatches: found {self.microbatches} with {stages} stages and "
-                f"schedule=1f1b; allowed: {stages} or more, or schedule=gpipe"
-            )
+        enough = self.schedule == "gpipe" or self.microbatches >= stages
+        allowed, beside = f"{stages} or more, or schedule=gpipe", f"{stages} stages"
+        require("strategy.microbatches", self.microbatches, enough, allowed, beside)
 
     def share_out(self, batch_size: int, world_size: int) -> tuple[int, ...]:
         """See :meth:`StrategyConfig.share_out`: microbatches must be of one size."""
         shares = super().share_out(batch_size, world_size)
-        if shares[0] % self.microbatches:
-            raise ValueError(
-                f"strategy.microbatches: found {self.microbatches} for a replica's batch of "
-                f"{shares[0]}; allowed: a divisor of it"
-            )
+        even, beside = shares[0] % self.microbatches == 0, f"{shares[0]} samples of a replica"
+        require("strategy.microbatches", self.microbatches, even, "a divisor of them", beside)
         return shares
 
 
@@ -294,13 +221,13 @@ class TensorConfig(ReplicaConfig):
 
     KIND: ClassVar[str] = "tensor"
     DEGREE: ClassVar[str] = "degree"
-    OWN_MODELS: ClassVar[tuple[str, ...] | None] = (
-        "gpt2.Gpt2",
-        "text_classifier.TextClassifier",
-    )
-    UNFIT_OPTIMIZERS: ClassVar[Mapping[str, str]] = {
-        "adafactor": "its row and column means are taken over a matrix that is spread over ranks",
-        "muon": "it makes a whole matrix orthogonal, and no rank has one",
+    ALLOWED: ClassVar[Mapping[str, tuple[object, ...]]] = {
+        **ReplicaConfig.ALLOWED,
+        "model": ("Gpt2", "TextClassifier"),
+    }
+    REFUSED: ClassVar[Mapping[str, tuple[object, ...]]] = {
+        # One takes means over the rows and columns of a matrix, one makes a whole one orthogonal.
+        "optimizer": ("adafactor", "muon"),
     }
 
     degree: int | Literal["auto"] = "auto"

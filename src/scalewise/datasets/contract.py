@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from scalewise.config import require
+from scalewise.config import require, require_at_least
 
 Batch: TypeAlias = tuple[Tensor, Tensor]
 """``(x, target)``: of one sample, or of many stacked along a first dimension."""
@@ -23,8 +23,8 @@ class TrainingData(Protocol):
 
     Building one only checks its arguments. The data are read or made when ``train`` or
     ``validation`` is first asked for, and are the same for the same arguments on every rank.
-    One of ours whose arguments alone tell its size says it as ``train_samples``: a batch that is
-    too large is refused before anything starts.
+    One of ours with an argument ``train_samples`` or ``samples`` has at most so many: a batch that
+    is larger is refused before anything starts.
     """
 
     @property
@@ -163,7 +163,7 @@ def _widened(values: Tensor) -> Tensor:
 
 def check_windows(sequence_length: int, max_validation_samples: int | None) -> None:
     """Refuse lengths and limits below one."""
-    require("sequence_length", sequence_length, sequence_length >= 1, "at least 1")
+    require_at_least(1, sequence_length=sequence_length)
     fits = max_validation_samples is None or max_validation_samples >= 1
     allowed = "at least 1, or null for no limit"
     require("max_validation_samples", max_validation_samples, fits, allowed)

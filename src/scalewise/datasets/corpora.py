@@ -6,15 +6,12 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from scalewise.config import DatasetError, in_one_line
 
-# Files with a document a line, read so that a bad line is told by its file and number.
-
-
-MEND = "mend it and give a new --out"
 _BOM = b"\xef\xbb\xbf"
 Parse = Callable[[bytes], str | None]
 """The document of a line; None for a line that holds none. Raises ValueError."""
@@ -28,14 +25,23 @@ class Skipped:
         self.count = 0
         self.first: str | None = None
 
-    def note(self, problem: str, remedy: str) -> None:
-        """Count it, or raise :class:`DatasetError` with what to do."""
-        if not self.allowed:
-            raise DatasetError(
-                f"{problem}; {remedy}, or pass over such documents with --skip-bad-documents"
-            )
-        self.count += 1
-        self.first = self.first or problem
+    def read(self, where: str, parse: Callable[[], str | None]) -> str | None:
+        """What ``parse`` returns; None for a document to pass over, which is counted.
+
+        Raises :class:`DatasetError` with ``where`` for one that may not be passed over.
+        """
+        try:
+            return parse()
+        except ValueError as error:
+            problem = f"{where}: {error}"
+            if not self.allowed:
+                raise DatasetError(
+                    f"{problem}; mend it and give a new --out, or pass over such documents with "
+                    "--skip-bad-documents"
+                ) from None
+            self.count += 1
+            self.first = self.first or problem
+            return None
 
 
 class LineStream:
@@ -64,12 +70,14 @@ class LineStream:
     def resume(self, state: Mapping[str, Any]) -> None:
         """Go on after the line at which ``state`` was taken. Raises DatasetError."""
         try:
-            place = [state[key] for key in ("file", "line", "byte")]
-        except KeyError as error:
-            raise _other_state(error) from None
-        if not all(type(n) is int and n >= 0 for n in place) or place[0] >= len(self._files):
-            raise _other_state(f"found {place}")
-        self._file, self._line, self._byte = place
+            self._file, self._line, self._byte = (
+                int(state[key]) for key in ("file", "line", "byte")
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise DatasetError(
+                f"--out: the place at which to go on cannot be read from its index ({error}); "
+                "give a new folder"
+            ) from None
 
     def __iter__(self) -> Iterator[str]:
         while self._file < len(self._files):
@@ -92,11 +100,8 @@ class LineStream:
     def _read(self, path: Path, line: bytes) -> str | None:
         if self._line == 1:
             line = line.removeprefix(_BOM)
-        try:
-            return self._parse(line.rstrip(b"\r\n"))
-        except ValueError as error:
-            self.skipped.note(f"{_shown(path)}:{self._line}: {error}", MEND)
-            return None
+        parse = partial(self._parse, line.rstrip(b"\r\n"))
+        return self.skipped.read(f"{path}:{self._line}", parse)
 
 
 def plain_line(line: bytes) -> str:
@@ -118,12 +123,8 @@ def json_line(column: str) -> Parse:
             return None
         try:
             row = json.loads(text)
-        except RecursionError:
-            raise ValueError("found JSON nested too deeply; allowed: one JSON object") from None
-        except json.JSONDecodeError as error:
-            raise ValueError(
-                f"found no JSON ({error.msg}, column {error.colno}); allowed: one JSON object"
-            ) from None
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise ValueError(f"found no JSON ({error}); allowed: one JSON object") from None
         if not isinstance(row, dict):
             raise ValueError(f"found a JSON {type(row).__name__}; allowed: one JSON object")
         return checked_text(row, column)
@@ -147,18 +148,6 @@ def checked_text(row: Mapping[str, Any], column: str) -> str:
     return text
 
 
-def _shown(path: Path) -> str:
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
-
-
-def _other_state(problem: object) -> DatasetError:
-    return DatasetError(
-        f"--out: the place at which to go on cannot be read from its index ({problem}): another "
-        "version wrote it, or it is damaged; give a new folder"
-    )
-
-
 @dataclass(frozen=True)
 class Corpus:
     """A data set of the hub."""
@@ -176,24 +165,6 @@ CORPORA = {
 }
 _KINDS = (".parquet", ".jsonl", ".json", ".txt")
 _LOADERS = {".parquet": "parquet", ".json": "json"}
-
-
-class TextStream(Protocol):
-    """Documents, one after the other, from where it was told to go on."""
-
-    source: str
-    """What the documents are, for the records."""
-    skipped: Skipped
-
-    def state(self) -> dict[str, Any]:
-        """Where it stands: what :meth:`resume` takes."""
-        ...
-
-    def resume(self, state: Any) -> None:
-        """Go on after the document at which ``state`` was taken."""
-        ...
-
-    def __iter__(self) -> Iterator[str]: ...
 
 
 class HubStream:
@@ -235,12 +206,14 @@ class HubStream:
             if row is None:
                 return
             number += 1
-            try:
-                text = checked_text(row, self._column)
-            except ValueError as error:
-                self.skipped.note(f"{self.source}, document {number}: {error}", MEND)
-                continue
-            yield text
+            where = f"{self.source}, document {number}"
+            text = self.skipped.read(where, partial(checked_text, row, self._column))
+            if text is not None:
+                yield text
+
+
+TextStream = LineStream | HubStream
+"""Documents, one after the other, from where it was told to go on."""
 
 
 def open_corpus(name: str, skip_bad: bool = False) -> TextStream:

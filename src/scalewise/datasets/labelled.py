@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import csv
 import importlib.util
-import io
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import TextIO
 
 import numpy as np
 import numpy.typing as npt
@@ -44,8 +43,8 @@ IMDB = CsvLayout(
 )
 _ENCODING = "utf-8-sig"
 """UTF-8 with or without the byte-order mark that Excel writes."""
-HEAD_BYTES = 1 << 20
-"""What :func:`look_at_csv` reads at most: some milliseconds' worth."""
+HEAD_ROWS = 2000
+"""Rows that :func:`look_at_csv` reads at most: some milliseconds' worth."""
 
 
 @dataclass(frozen=True)
@@ -56,95 +55,58 @@ class LabelledTexts:
     labels: tuple[int, ...]
 
 
-def read_labelled_csv(path: Path, layout: CsvLayout) -> LabelledTexts:
-    """Read a whole file.
+def read_labelled_csv(path: Path, layout: CsvLayout, most_rows: int | None = None) -> LabelledTexts:
+    """Read a whole file, or its first rows.
 
     Raises :class:`DatasetError` with the number of the row, counted from 1, for the first row that
     is not as ``layout`` says, and for a file that is missing, empty or not UTF-8.
     """
-    texts: list[str] = []
-    labels: list[int] = []
     label_at = layout.columns.index(layout.label)
     try:
-        with path.open(encoding=_ENCODING, newline="") as file:
-            for row in _rows(path, file, layout):
-                labels.append(layout.classes[row[label_at].strip()])
-                texts.append(" ".join(cell for i, cell in enumerate(row) if i != label_at))
+        rows = list(islice(_rows(path, layout), most_rows))
     except OSError as error:
-        raise _unreadable(path, error) from error
-    if not texts:
-        raise _empty(path, layout)
+        raise DatasetError(
+            f"dataset.path: {path} cannot be read: {error.strerror}; give a CSV file"
+        ) from error
+    if not rows:
+        columns = ", ".join(layout.columns)
+        raise DatasetError(f"{path}: found no rows; allowed: a CSV file of {columns}")
+    texts = (" ".join(cell for i, cell in enumerate(row) if i != label_at) for row in rows)
+    labels = (layout.classes[row[label_at].strip()] for row in rows)
     return LabelledTexts(tuple(texts), tuple(labels))
 
 
-def look_at_csv(path: Path, layout: CsvLayout, most_bytes: int = HEAD_BYTES) -> int | None:
-    """Check the rows that begin in the first ``most_bytes``, as :func:`read_labelled_csv` would.
+def look_at_csv(path: Path, layout: CsvLayout, most_rows: int = HEAD_ROWS) -> int | None:
+    """Check the first rows, as :func:`read_labelled_csv` would. Raises :class:`DatasetError`.
 
-    Returns the number of rows of a file that is no longer than that. Of a longer one, None: its
-    later rows, and a row that ends after so many bytes, are left to whoever reads all of it.
-    Raises :class:`DatasetError`.
+    Returns the number of rows of a file with fewer, and None for a longer one.
     """
-    try:
-        with path.open("rb") as file:
-            head = file.read(most_bytes + 1)
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    is_whole = len(head) <= most_bytes
-    if not is_whole:
-        head = head[: head.rfind(b"\n") + 1]  # no line, and no character, is torn
-    lines = io.TextIOWrapper(io.BytesIO(head), encoding=_ENCODING, newline="")
-    rows = sum(1 for _ in _rows(path, lines, layout, is_whole))
-    if not is_whole:
-        return None
-    if not rows:
-        raise _empty(path, layout)
-    return rows
+    found = len(read_labelled_csv(path, layout, most_rows).texts)
+    return found if found < most_rows else None
 
 
-def _rows(
-    path: Path, lines: TextIO, layout: CsvLayout, is_whole: bool = True
-) -> Iterator[list[str]]:
-    """The rows but for a header, each as ``layout`` says. Raises :class:`DatasetError`.
-
-    Where ``lines`` are not the whole file, a row without an end is passed over.
-    """
+def _rows(path: Path, layout: CsvLayout) -> Iterator[list[str]]:
+    """The rows but for a header, each as ``layout`` says. Raises :class:`DatasetError`, OSError."""
     csv.field_size_limit(sys.maxsize)
     label_at = layout.columns.index(layout.label)
     number = 0
-    reader = csv.reader(lines, strict=True)
-    try:
-        for row in reader:
-            number += 1
-            if number == 1 and _is_header(row, label_at, layout):
-                continue
-            _check_row(path, number, row, label_at, layout)
-            yield row
-    except UnicodeDecodeError as error:
-        raise DatasetError(
-            f"{path}, after row {number}: found a byte that is not UTF-8 ({error.reason}); "
-            "allowed: UTF-8 text"
-        ) from error
-    except csv.Error as error:
-        if not is_whole and str(error) == _NO_END:
-            return
-        raise DatasetError(
-            f"{path}, row {number + 1}: found malformed CSV ({error}); allowed: comma-separated "
-            "cells, quoted with double quotes"
-        ) from error
-
-
-_NO_END = "unexpected end of data"
-"""What :mod:`csv` says of a quoted cell that the end of the text cuts off."""
-
-
-def _unreadable(path: Path, error: OSError) -> DatasetError:
-    return DatasetError(f"dataset.path: {path} cannot be read: {error.strerror}; give a CSV file")
-
-
-def _empty(path: Path, layout: CsvLayout) -> DatasetError:
-    return DatasetError(
-        f"{path}: found no rows; allowed: a CSV file of {', '.join(layout.columns)}"
-    )
+    with path.open(encoding=_ENCODING, newline="") as file:
+        try:
+            for number, row in enumerate(csv.reader(file, strict=True), start=1):
+                if number == 1 and _is_header(row, label_at, layout):
+                    continue
+                _check_row(path, number, row, label_at, layout)
+                yield row
+        except UnicodeDecodeError as error:
+            raise DatasetError(
+                f"{path}, after row {number}: found a byte that is not UTF-8 ({error.reason}); "
+                "allowed: UTF-8 text"
+            ) from error
+        except csv.Error as error:
+            raise DatasetError(
+                f"{path}, row {number + 1}: found malformed CSV ({error}); allowed: "
+                "comma-separated cells, quoted with double quotes"
+            ) from error
 
 
 def _is_header(row: list[str], label_at: int, layout: CsvLayout) -> bool:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from scalewise.config import require
+from scalewise.config import require, require_at_least
 from scalewise.datasets.contract import Batch, BatchedDataset, TensorPairs, TokenWindows
 
 _FLOATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -82,8 +82,7 @@ class SensorStreams(_Generated):
             f"as many numbers of at least 1 as there are widths, {len(widths)}",
         )
         require("widths", widths, min(widths) >= 1, "numbers of at least 1")
-        require("targets", targets, targets >= 1, "at least 1")
-        require("samples", samples, samples >= 1, "at least 1")
+        require_at_least(1, targets=targets, samples=samples)
         require("dtype", dtype, dtype in _FLOATS, ", ".join(_FLOATS))
         super().__init__(samples, 0, seed)
         self.lengths, self.widths, self.targets, self.dtype = lengths, widths, targets, dtype
@@ -125,10 +124,9 @@ class PointClouds(_Generated):
         samples: int = 16,
         seed: int = 42,
     ) -> None:
-        require("points", points, points >= 1, "at least 1")
-        require("features", features, features >= 1, "at least 1")
+        require_at_least(1, points=points, features=features)
         require("spread", spread, spread > 0, "above 0")
-        require("samples", samples, samples >= 1, "at least 1")
+        require_at_least(1, samples=samples)
         super().__init__(samples, 0, seed)
         self.points, self.features, self.spread = points, features, spread
         self.validation = None
@@ -158,8 +156,8 @@ class _Synthetic(_Generated):
     """Parts that are drawn apart; a subclass draws one."""
 
     def __init__(self, train_samples: int, validation_samples: int, seed: int) -> None:
-        require("train_samples", train_samples, train_samples >= 1, "at least 1")
-        require("validation_samples", validation_samples, validation_samples >= 0, "at least 0")
+        require_at_least(1, train_samples=train_samples)
+        require_at_least(0, validation_samples=validation_samples)
         super().__init__(train_samples, validation_samples, seed)
 
     def _part(self, samples: int, part: int) -> BatchedDataset:
@@ -190,8 +188,8 @@ class SyntheticTokens(_Synthetic):
         seed: int = 42,
     ) -> None:
         super().__init__(train_samples, validation_samples, seed)
-        require("vocabulary_size", vocabulary_size, vocabulary_size >= 4, "at least 4")
-        require("sequence_length", sequence_length, sequence_length >= 1, "at least 1")
+        require_at_least(4, vocabulary_size=vocabulary_size)
+        require_at_least(1, sequence_length=sequence_length)
         self.vocabulary_size = vocabulary_size
         self.sequence_length = sequence_length
 
@@ -219,10 +217,10 @@ class SyntheticText(_Synthetic):
         seed: int = 42,
     ) -> None:
         super().__init__(train_samples, validation_samples, seed)
-        require("classes", classes, classes >= 2, "at least 2")
+        require_at_least(2, classes=classes)
         enough = vocabulary_size >= 2 + classes
         require("vocabulary_size", vocabulary_size, enough, f"at least {2 + classes}")
-        require("max_tokens", max_tokens, max_tokens >= 1, "at least 1")
+        require_at_least(1, max_tokens=max_tokens)
         self.vocabulary_size = vocabulary_size
         self.max_tokens = max_tokens
         self.classes = classes
@@ -259,7 +257,7 @@ class SyntheticImages(_Synthetic):
     ) -> None:
         super().__init__(train_samples, validation_samples, seed)
         require("image_size", image_size, image_size >= 8, "at least 8 pixels")
-        require("classes", classes, classes >= 2, "at least 2")
+        require_at_least(2, classes=classes)
         self.image_size = image_size
         self.classes = classes
 

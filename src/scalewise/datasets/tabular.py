@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from scalewise.config import require
+from scalewise.config import require, require_at_least
 from scalewise.datasets.contract import DividedData, TensorPairs
 from scalewise.datasets.labelled import check_split, held_out_of, split_indices
 
@@ -44,9 +44,8 @@ class _Table(DividedData):
     synthetic = True
 
     def __init__(self, samples: int, features: int, targets: int, signal: float, seed: int) -> None:
-        require("samples", samples, samples >= 2, "an integer of at least 2")
-        require("features", features, features >= 1, "an integer of at least 1")
-        require("targets", targets, targets >= 1, "an integer of at least 1")
+        require_at_least(2, samples=samples)
+        require_at_least(1, features=features, targets=targets)
         require("signal", signal, 0 <= signal <= 1, "0 <= signal <= 1")
         self.samples = samples
         self.features = features

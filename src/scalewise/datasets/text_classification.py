@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from scalewise.config import require
+from scalewise.config import require, require_at_least
 from scalewise.datasets.contract import DividedData, TensorPairs
 from scalewise.datasets.labelled import (
     AG_NEWS,
@@ -88,8 +88,8 @@ class TextClassification(DividedData):
     ) -> None:
         columns = ", ".join(self.layout.columns)
         require("path", path, path != "", f"the path of a CSV of {columns}, or null for the hub")
-        require("vocabulary_size", vocabulary_size, vocabulary_size >= 3, "at least 3")
-        require("max_tokens", max_tokens, max_tokens >= 1, "at least 1")
+        require_at_least(3, vocabulary_size=vocabulary_size)
+        require_at_least(1, max_tokens=max_tokens)
         check_split(validation_fraction)
         if path is None:
             check_hub(self.hub)

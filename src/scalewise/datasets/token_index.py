@@ -73,9 +73,6 @@ class TokenIndex:
         """Tokens of the shards of one part."""
         return sum(shard.tokens for shard in self.shards if shard.part == part)
 
-    def with_shard(self, *shards: Shard, **changes: Any) -> TokenIndex:
-        return replace(self, shards=(*self.shards, *shards), **changes)
-
 
 def save_index(folder: Path, index: TokenIndex) -> None:
     """Write the index at once: whoever reads sees the old one or the new one."""
@@ -180,8 +177,9 @@ class ShardWriter:
     def flush(self, stream: TextStream, complete: bool) -> None:
         """Write what was collected, each part as a shard, then the index."""
         shards = [self._write(part) for part in self._buffers if self._sizes[part]]
-        self.index = self.index.with_shard(
-            *shards,
+        self.index = replace(
+            self.index,
+            shards=(*self.index.shards, *shards),
             documents=self._documents,
             skipped_documents=self._skipped_before + stream.skipped.count,
             stream_state=stream.state(),
@@ -207,16 +205,15 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DatasetError(f"--out: {folder} cannot be made: {error.strerror}") from error
-    ours = (INDEX, _LOCK)
     others = [
         path.name
         for path in folder.iterdir()
-        if path.suffix != ".bin" and not path.name.startswith(f".{INDEX}.")
+        if path.suffix != ".bin" and not path.name.startswith((_LOCK, f".{INDEX}."))
     ]
-    if INDEX not in others and set(others) - set(ours):
+    if others and INDEX not in others:
         raise DatasetError(
-            f"--out: found {min(set(others) - set(ours))!r} in {folder}; allowed: a new or empty "
-            "folder, or one that an earlier run began"
+            f"--out: found {min(others)!r} in {folder}; allowed: a new or empty folder, or one "
+            "that an earlier run began"
         )
 
 

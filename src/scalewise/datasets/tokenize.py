@@ -142,10 +142,9 @@ def tokenize(
             if enough:
                 return
         if not writer.tokens:
-            skipped = stream.skipped
-            bad = f" but {skipped.count} bad ones, the first: {skipped.first}"
-            found = f"found no document{bad if skipped.count else ''}"
-            raise DatasetError(f"{stream.source}: {found}; allowed: at least one")
+            first = stream.skipped.first
+            bad = f" but {stream.skipped.count} bad ones, the first: {first}" if first else ""
+            raise DatasetError(f"{stream.source}: found no document{bad}; allowed: at least one")
         writer.flush(stream, complete=True)
         yield writer.index
 

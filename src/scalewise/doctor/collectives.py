@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from scalewise.config import first_line
-from scalewise.doctor.compute import Stopwatch, repetitions, stopwatch, to_timing
+from scalewise.doctor.compute import LEAST_REPETITIONS, Stopwatch, repetitions, stopwatch, to_timing
 from scalewise.records import Backend, Collective, CollectiveRate
 from scalewise.train import Team
 
@@ -27,7 +27,6 @@ COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 _FLOAT_BYTES = 4
 _NAN = float("nan")
 _MOST_ITERATIONS = 100
-_LEAST_REPETITIONS = 3
 
 _LARGEST_VALUE = 1e30
 """Well inside fp32's range."""
@@ -57,8 +56,8 @@ class CollectiveSeries:
 
     rates: list[CollectiveRate]
     missing: dict[str, str]
-    broken: str | None = None
-    """Why it ended early: the ranks may stand at different calls now and must not go on."""
+    broken: bool = False
+    """It ended early: the ranks may stand at different calls now and must not go on."""
 
 
 def measure_all(ranks: Ranks, sizes: tuple[int, ...], budget_s: float) -> CollectiveSeries:
@@ -89,7 +88,7 @@ def measure_all(ranks: Ranks, sizes: tuple[int, ...], budget_s: float) -> Collec
                 series.missing[f"{backend} {collective} from {size} bytes"] = str(error)
                 break
             except RuntimeError as error:
-                series.broken = f"{collective} of {size} bytes: {first_line(error)}"
+                series.broken = True
                 series.missing[f"{backend} from {collective} of {size} bytes"] = first_line(error)
                 return series
             series.rates.append(done[-1])
@@ -140,7 +139,7 @@ def measure_collective(
     begin = time.perf_counter()
     for done in range(count):
         (elapsed_s,) = team.largest([time.perf_counter() - begin])
-        if done >= _LEAST_REPETITIONS and elapsed_s > 2 * budget_s:
+        if done >= LEAST_REPETITIONS and elapsed_s > 2 * budget_s:
             break  # the trial was luckier than what followed
         task.fill()
         team.barrier()
@@ -173,7 +172,7 @@ def _plan_repetitions(
         task.fill()
         team.barrier()
         (once_s,) = team.largest([watch(task.run, iterations) / iterations])
-        count, iterations = repetitions(once_s, budget_s, least=_LEAST_REPETITIONS)
+        count, iterations = repetitions(once_s, budget_s)
         iterations = min(iterations, longest)
     return count, iterations
 

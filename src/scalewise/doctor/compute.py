@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
@@ -26,6 +25,7 @@ Reading = Callable[[], DeviceSample | None]
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
 
+LEAST_REPETITIONS, _MOST_REPETITIONS = 3, 7
 _MAX_ITERATIONS = 1000
 _LEAST_S = 1e-9
 
@@ -75,26 +75,23 @@ def stream_stopwatch(lead: torch.cuda.Stream, other: torch.cuda.Stream | None = 
     return seconds
 
 
-def device_stopwatch(device: torch.device) -> Stopwatch:
-    """CUDA events in the current stream of ``device``, which must be the current device."""
+def stopwatch(device: torch.device) -> Stopwatch:
+    """The one for work on that device, which must be the current device where it is a GPU."""
+    if device.type == "cpu":
+        return host_stopwatch
     return stream_stopwatch(torch.cuda.current_stream(device))
 
 
-def stopwatch(device: torch.device) -> Stopwatch:
-    """The one for work on that device."""
-    return device_stopwatch(device) if device.type == "cuda" else host_stopwatch
-
-
-def repetitions(once_s: float, budget_s: float, most: int = 7, least: int = 3) -> tuple[int, int]:
+def repetitions(once_s: float, budget_s: float) -> tuple[int, int]:
     """(repetitions, iterations in each) that fit ``budget_s`` where one operation takes ``once_s``.
 
-    At least ``least`` repetitions of one, whatever they take; at most 1,000 iterations.
+    At least three repetitions of one, whatever they take; at most seven of 1,000 iterations.
     """
     once_s = max(once_s, _LEAST_S)
-    iterations = int(budget_s / most / once_s)
+    iterations = int(budget_s / _MOST_REPETITIONS / once_s)
     if iterations >= 1:
-        return most, min(iterations, _MAX_ITERATIONS)
-    return max(least, min(most, int(budget_s / once_s))), 1
+        return _MOST_REPETITIONS, min(iterations, _MAX_ITERATIONS)
+    return max(LEAST_REPETITIONS, min(_MOST_REPETITIONS, int(budget_s / once_s))), 1
 
 
 def measure(watch: Stopwatch, work: Work, budget_s: float) -> Timing:
@@ -206,75 +203,30 @@ def _gemm_size(device: torch.device, precision: Precision, watch: Stopwatch) -> 
 def soak(device: torch.device, seconds: float, read: Reading) -> Soak:
     """Multiply for ``seconds`` in windows of 0.25 to 1 s; ``read`` is called once in each.
 
-    On a GPU the stream never runs dry: a window is enqueued before the last one ends, and the
-    events between them, which cut the time line, are waited for two windows late.
+    On a GPU a window is enqueued within milliseconds: ``read`` looks at a device that is busy.
     """
-    window_s = min(1.0, max(0.25, seconds / 40))
-    if device.type == "cuda":
-        return _soak_gpu(device, seconds, window_s, read)
-    return _soak_cpu(device, seconds, window_s, read)
-
-
-def _soak_gpu(device: torch.device, seconds: float, window_s: float, read: Reading) -> Soak:
-    precision: Literal["fp32", "bf16"] = (
-        "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "fp32"
-    )
-    work = gemm(device, precision, _GPU_GEMM_SIZE)
-    watch = device_stopwatch(device)
+    precision: Literal["fp32", "bf16"] = "fp32"
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0):
+        precision = "bf16"
+    size = _GPU_GEMM_SIZE if device.type == "cuda" else _CPU_SOAK_SIZE
+    work, watch = gemm(device, precision, size), stopwatch(device)
     watch(work, 3)
+    window_s = min(1.0, max(0.25, seconds / 40))
     count = max(1, math.ceil(window_s * 10 / watch(work, 10)))
-    stream = torch.cuda.current_stream(device)
+    sample: DeviceSample | None = None
 
-    def mark() -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(stream)
-        return event
-
-    windows: list[SoakWindow] = []
-    under_way: deque[tuple[torch.cuda.Event, DeviceSample | None]] = deque()
-    first = last = mark()
-
-    def finish_oldest() -> None:
-        nonlocal last
-        end, sample = under_way.popleft()
-        end.synchronize()
-        taken_s = last.elapsed_time(end) / 1e3
-        tflops = gemm_tflops(_GPU_GEMM_SIZE, taken_s / count)
-        windows.append(_window(first.elapsed_time(end) / 1e3, tflops, sample))
-        last = end
-
-    begin = time.perf_counter()
-    while time.perf_counter() - begin < seconds:
+    def window() -> None:
+        nonlocal sample
         for _ in range(count):
             work()
-        end = mark()
-        # The window before this one is running now, or this one itself.
-        under_way.append((end, read()))
-        if len(under_way) > 2:
-            finish_oldest()
-    while under_way:
-        finish_oldest()
-    return Soak(precision, _GPU_GEMM_SIZE, tuple(windows))
+        sample = read()
 
-
-def _soak_cpu(device: torch.device, seconds: float, window_s: float, read: Reading) -> Soak:
-    work = gemm(device, "fp32", _CPU_SOAK_SIZE)
-    work()
     windows: list[SoakWindow] = []
-    begin = last = time.perf_counter()
-    while last - begin < seconds:
-        count = 0
-        while True:
-            work()
-            count += 1
-            now = time.perf_counter()
-            if now - last >= window_s:
-                break
-        windows.append(
-            _window(now - begin, gemm_tflops(_CPU_SOAK_SIZE, (now - last) / count), read())
-        )
-        last = time.perf_counter()
-    return Soak("fp32", _CPU_SOAK_SIZE, tuple(windows))
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < seconds:
+        tflops = gemm_tflops(size, watch(window, 1) / count)
+        windows.append(_window(time.perf_counter() - begin, tflops, sample))
+    return Soak(precision, size, tuple(windows))
 
 
 def _window(at_s: float, tflops: float, sample: DeviceSample | None) -> SoakWindow:
@@ -302,14 +254,19 @@ def launch_costs(device: torch.device, budget_s: float) -> tuple[LaunchCost, ...
     share = budget_s / 5
     if device.type == "cpu":
         return (LaunchCost("enqueue", measure(host_stopwatch, add, share)),)
-    events = device_stopwatch(device)
+    events = stopwatch(device)
 
     def add_and_wait() -> None:
         add()
         torch.cuda.synchronize(device)
 
+    def enqueue_s() -> float:
+        # Fewer calls than the driver's queue holds, so that none waits for the GPU.
+        torch.cuda.synchronize(device)
+        return host_stopwatch(add, _CHAIN) / _CHAIN
+
     measured = [
-        LaunchCost("enqueue", to_timing(_enqueue_s(device, add), _CHAIN)),
+        LaunchCost("enqueue", to_timing([enqueue_s() for _ in range(7)], _CHAIN)),
         LaunchCost("stream", measure(events, add, share)),
         LaunchCost("round_trip", measure(host_stopwatch, add_and_wait, share)),
     ]
@@ -319,20 +276,6 @@ def launch_costs(device: torch.device, budget_s: float) -> tuple[LaunchCost, ...
     measured.append(LaunchCost("graph_kernel", to_timing(kernels, chain.iterations * _CHAIN)))
     measured.append(LaunchCost("graph_replay", measure(events, one.replay, share)))
     return tuple(measured)
-
-
-def _enqueue_s(device: torch.device, work: Work, repeats: int = 7) -> list[float]:
-    """Seconds of the host for one call. Fewer calls than the driver's queue holds, so that none
-    waits for the GPU."""
-    samples = []
-    for _ in range(repeats):
-        torch.cuda.synchronize(device)
-        begin = time.perf_counter()
-        for _ in range(_CHAIN):
-            work()
-        samples.append((time.perf_counter() - begin) / _CHAIN)
-    torch.cuda.synchronize(device)
-    return samples
 
 
 def _graph(device: torch.device, work: Work, count: int) -> torch.cuda.CUDAGraph:

@@ -19,7 +19,6 @@ import torch.distributed as dist
 
 from scalewise.doctor.compute import (
     Work,
-    device_stopwatch,
     gb_per_s,
     measure,
     repetitions,
@@ -30,7 +29,7 @@ from scalewise.doctor.compute import (
 from scalewise.doctor.host_facts import pcie_link
 from scalewise.doctor.plan import Budget, RankRecord
 from scalewise.gpu import open_nvml
-from scalewise.records import CopyRate, DeviceInfo, PairRate, Timing
+from scalewise.records import CopyRate, PairRate, Timing
 from scalewise.train import Team
 
 Staging = Literal["h2d_pinned", "d2h_pinned", "h2d_pageable", "d2h_pageable"]
@@ -75,19 +74,22 @@ class HostStaging:
         self._pageable = _pattern(byte_count, torch.device("cpu"))
         self._pinned = torch.empty_like(self._pageable, pin_memory=True)
 
-    def prepare(self, kind: Staging) -> None:
-        """Fill the source, and the target with something else. Takes the host longer than the
-        copies, so ranks that copy together meet after it."""
+    def prepare(self, kind: Staging) -> bool:
+        """Fill the source, and the target with something else, and return true.
+
+        It takes the host longer than the copies, so ranks that copy together meet after it.
+        """
         source, target = self._ends(kind)
         torch.arange(source.numel(), out=source)
         target.fill_(-1)
         torch.cuda.synchronize(self._device)
+        return True
 
     def measure(self, kind: Staging, budget_s: float, *, together: bool) -> CopyRate:
         """Time copies of that kind, prepared before, and compare what arrived."""
         source, target = self._ends(kind)
         work: Work = lambda: target.copy_(source, non_blocking=True)  # noqa: E731
-        timing = measure(device_stopwatch(self._device), work, budget_s)
+        timing = measure(stopwatch(self._device), work, budget_s)
         # The stopwatch has waited for the last copy.
         correct = torch.equal(target, _pattern(self._bytes, target.device))
         rate = gb_per_s(self._bytes, timing)
@@ -100,7 +102,7 @@ class HostStaging:
     def while_copying(self, look: Callable[[], object], seconds: float) -> None:
         """Call ``look`` while pinned copies of about that many seconds are under way."""
         work: Work = lambda: self._on_device.copy_(self._pinned, non_blocking=True)  # noqa: E731
-        watch = device_stopwatch(self._device)
+        watch = stopwatch(self._device)
         watch(work, 1)
         once_s = watch(work, 1)
         for _ in range(max(1, min(500, int(seconds / once_s)))):
@@ -116,78 +118,48 @@ def _pattern(byte_count: int, device: torch.device) -> torch.Tensor:
     return torch.arange(byte_count // 4, dtype=torch.int32, device=device)
 
 
-class HostCopies:
+def host_copies(
+    record: RankRecord, team: Team, budget: Budget, uuid: str | None, device: torch.device
+) -> None:
     """Copies between the host and every GPU: a stage that every rank has to run.
 
-    Args:
-        record: where rates and failures go.
-        team: the ranks that take turns.
-        budget: how long and how much.
-        info: this rank's GPU, for NVML.
-        device: the same, for torch.
+    Every kind is measured in turns; then, where there are several ranks, the pinned ones at once.
+    A rank whose buffers failed comes to the barriers all the same. ``uuid`` is NVML's name of
+    ``device``, whose PCIe link is read.
     """
+    staging = record.attempt("host staging", lambda: HostStaging(device, budget.staging_bytes))
 
-    def __init__(
-        self, record: RankRecord, team: Team, budget: Budget, info: DeviceInfo, device: torch.device
-    ) -> None:
-        self._record = record
-        self._team = team
-        self._budget = budget
-        self._uuid = info.uuid
-        self._device = device
+    def add(kind: Staging, together: bool) -> None:
+        """Prepare, and copy once all are ready."""
+        prepare = partial(staging.prepare, kind) if staging else lambda: False
+        ready = record.attempt(kind, prepare)
+        if together:
+            team.barrier()
+        if ready and staging is not None:
+            name = f"{kind} {'together' if together else 'alone'}"
+            work = partial(staging.measure, kind, budget.staging_s, together=together)
+            record.add("copies", name, work)
 
-    def run(self) -> None:
-        """Every kind in turns; then, where there are several ranks, the pinned ones at once."""
-        staging = self._record.attempt(
-            "host staging", lambda: HostStaging(self._device, self._budget.staging_bytes)
-        )
-        for turn in range(self._team.size):
-            if turn == self._team.rank and staging is not None:
-                self._alone(staging)
-            self._team.barrier()
-        if self._team.size > 1:
-            self._together(staging)
+    for turn in range(team.size):
+        if turn == team.rank and staging is not None:
+            for kind in STAGING:
+                add(kind, together=False)
+            if uuid is not None:
+                record.attempt("PCIe link", partial(_read_pcie, record, staging, uuid))
+        team.barrier()
+    for kind in STAGING[:2] if team.size > 1 else ():  # pinned
+        add(kind, together=True)
 
-    def _alone(self, staging: HostStaging) -> None:
-        for kind in STAGING:
-            if self._prepare(staging, kind):
-                self._measure(staging, kind, together=False)
-        self._record.attempt("PCIe link", partial(self._read_pcie, staging))
 
-    def _together(self, staging: HostStaging | None) -> None:
-        """A rank whose buffers failed comes to the barriers all the same."""
-        for kind in STAGING[:2]:  # pinned
-            ready = staging is not None and self._prepare(staging, kind)
-            self._team.barrier()
-            if ready and staging is not None:
-                self._measure(staging, kind, together=True)
-
-    def _prepare(self, staging: HostStaging, kind: Staging) -> bool:
-        def prepared() -> bool:
-            staging.prepare(kind)
-            return True
-
-        return self._record.attempt(kind, prepared) is True
-
-    def _measure(self, staging: HostStaging, kind: Staging, *, together: bool) -> None:
-        self._record.add(
-            "copies",
-            f"{kind} {'together' if together else 'alone'}",
-            lambda: staging.measure(kind, self._budget.staging_s, together=together),
-        )
-
-    def _read_pcie(self, staging: HostStaging) -> None:
-        uuid = self._uuid
-        if uuid is None:
-            return
-        with open_nvml() as nvml:  # takes longer than the copies, so it comes first
-            staging.while_copying(lambda: self._record.note(pcie=pcie_link(nvml, uuid)), _PCIE_S)
+def _read_pcie(record: RankRecord, staging: HostStaging, uuid: str) -> None:
+    with open_nvml() as nvml:  # takes longer than the copies, so it comes first
+        staging.while_copying(lambda: record.note(pcie=pcie_link(nvml, uuid)), _PCIE_S)
 
 
 def cuda_pair(first: int, second: int, byte_count: int, budget_s: float) -> PairRate:
     """Copies between two GPUs that this process sees, by their index."""
-    there = _Lane(first, second, byte_count)
-    back = _Lane(second, first, byte_count)
+    there = _OneWay(first, second, byte_count)
+    back = _OneWay(second, first, byte_count)
     one_way, other_way = there.source_stream, back.source_stream
     forward = measure(stream_stopwatch(one_way), there.copy, budget_s)
     backward = measure(stream_stopwatch(other_way), back.copy, budget_s)
@@ -214,22 +186,18 @@ def _pair_rate(
     latency_us: float | None = None,
 ) -> PairRate:
     """``timings`` are those of one way, of the other, and of both at once."""
-    forward, backward, both = timings
-    return PairRate(
-        transport,
-        *pair,
-        byte_count,
-        direct,
-        *timings,
-        gb_per_s(byte_count, forward),
-        gb_per_s(byte_count, backward),
-        gb_per_s(2 * byte_count, both),
-        correct,
-        latency_us,
+    one_way, other_way, both = (
+        gb_per_s(size, timing)
+        for size, timing in zip((byte_count, byte_count, 2 * byte_count), timings, strict=True)
     )
+    first, second = pair
+    return PairRate(
+        transport, first, second, byte_count, direct, *timings,
+        one_way, other_way, both, correct, latency_us,
+    )  # fmt: skip
 
 
-class _Lane:
+class _OneWay:
     """Copies in one direction, with streams of its own on both GPUs.
 
     PyTorch copies in the source's current stream, and makes that and the target's current stream
@@ -278,26 +246,28 @@ class _GlooPair:
         self._bytes = byte_count
         self._sent = torch.arange(byte_count // 4, dtype=torch.int32)
         self._received = torch.empty_like(self._sent)
+        self._correct = True
+        """Whether all messages arrived as they were sent, on every rank."""
 
     def rate(self, budget_s: float) -> PairRate:
         there, back = (self._first, self._second), (self._second, self._first)
-        forward, came = self._timed([there], budget_s)
-        backward, came_back = self._timed([back], budget_s)
-        both, crossed = self._timed([there, back], budget_s)
+        forward, backward, both = (
+            self._timed(directions, budget_s) for directions in ([there], [back], [there, back])
+        )
         timings = (forward, backward, both)
-        correct = came and came_back and crossed
         latency_us = self._latency_us()
-        return _pair_rate("gloo", there, self._bytes, timings, None, correct, latency_us)
+        return _pair_rate("gloo", there, self._bytes, timings, None, self._correct, latency_us)
 
-    def _timed(self, directions: list[_Direction], budget_s: float) -> tuple[Timing, bool]:
-        """The time of one message (one each way), and whether all arrived as they were sent."""
+    def _timed(self, directions: list[_Direction], budget_s: float) -> Timing:
+        """The time of one message (one each way)."""
         self._seconds(directions, 1)
         (once_s,) = self._team.largest([self._seconds(directions, 1)])
         count, iterations = repetitions(once_s, budget_s)
         samples = [self._seconds(directions, iterations) / iterations for _ in range(count)]
         receives = self._team.rank in [target for _, target in directions]
         right = not receives or torch.equal(self._received, self._sent)
-        return to_timing(self._team.largest(samples), iterations), self._team.all_agree(right)
+        self._correct = self._team.all_agree(right) and self._correct
+        return to_timing(self._team.largest(samples), iterations)
 
     def _seconds(self, directions: list[_Direction], count: int) -> float:
         self._received.fill_(-1)

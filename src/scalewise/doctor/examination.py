@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from scalewise.config import HardwareConfig
@@ -27,7 +28,6 @@ from scalewise.host import (
     listen,
     on_loopback,
     rendezvous,
-    scratch_folder,
     scrubbed,
     usable_cores,
 )
@@ -71,8 +71,8 @@ def examine(
     begun = time.time()
     host = host_facts()
     devices, links = describe_devices(slots)
-    with scratch_folder("doctor") as folder:
-        ranks, missing = run_ranks(plan, slots, folder, locks)
+    with TemporaryDirectory(prefix="scalewise-doctor-", ignore_cleanup_errors=True) as folder:
+        ranks, missing = run_ranks(plan, slots, Path(folder), locks)
     taken_s = time.time() - begun
     report = DoctorReport(
         begun, taken_s, plan.quick, host, driver, devices, links, ranks, (), missing
@@ -120,7 +120,6 @@ def examine_cell(
     rank: RankContext,
     slots: Sequence[DeviceInfo],
     driver: str | None,
-    plan: Plan | None = None,
 ) -> RankSummary:
     """This rank's part of the examination of ``slots`` as a cell, and the summary it leaves.
 
@@ -141,7 +140,7 @@ def examine_cell(
         cores = {core for slot in slots for core in slot.cores}
         if cores:
             os.sched_setaffinity(0, cores)
-        report = examine(plan or Plan(), slots, driver)
+        report = examine(Plan(), slots, driver)
         save_doctor(folder.path, report)
         severities = Counter(finding.severity for finding in report.findings)
         found = {
@@ -163,7 +162,8 @@ def run_ranks(
     Returns what each rank recorded, and for a rank that did not end well the reason.
     """
     save_json(folder / "plan.json", plan)
-    ranks: list[_Rank] = []
+    ranks: list[subprocess.Popen[bytes]] = []
+    codes: list[int | None] = []
     try:
         with listen() as listener:
             for number, slot in enumerate(slots):
@@ -172,26 +172,64 @@ def run_ranks(
                 if number == 0:  # it accepts the others there
                     environment[ENV_LISTENER] = str(listener.fileno())
                     inherited += (listener.fileno(),)
-                ranks.append(_Rank(folder, number, environment, inherited))
+                ranks.append(_start(folder, number, environment, inherited))
         _wait(ranks, plan.limit_s(len(slots)))
     finally:
         for rank in ranks:
-            rank.end()
-    problems = {f"rank {r.number}": problem for r in ranks if (problem := r.problem()) is not None}
-    return tuple(rank.measured() for rank in ranks), problems
+            codes.append(rank.poll())
+            rank.kill()
+            rank.wait()
+    measured = tuple(_measured(folder, number) for number in range(len(ranks)))
+    problems = {
+        f"rank {one.rank}": _problem(folder, one, code)
+        for one, code in zip(measured, codes, strict=True)
+        if code != 0
+    }
+    return measured, problems
 
 
-def _wait(ranks: Sequence[_Rank], limit_s: float) -> None:
+def _start(
+    folder: Path, number: int, environment: dict[str, str], inherited: tuple[int, ...]
+) -> subprocess.Popen[bytes]:
+    with (folder / f"rank{number}.log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "scalewise.doctor.worker", str(folder)],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            pass_fds=inherited,
+        )
+
+
+def _wait(ranks: Sequence[subprocess.Popen[bytes]], limit_s: float) -> None:
     deadline = time.monotonic() + limit_s
     failed = False
     while time.monotonic() < deadline:
-        codes = [rank.process.poll() for rank in ranks]
+        codes = [rank.poll() for rank in ranks]
         if None not in codes:
             return
         if not failed and any(codes):
             failed = True
             deadline = min(deadline, time.monotonic() + _GRACE_S)
         time.sleep(_POLL_S)
+
+
+def _measured(folder: Path, number: int) -> RankMeasurements:
+    """The record of a rank, up to where it came."""
+    try:
+        return load_json(folder / f"rank{number}.json", RankMeasurements)
+    except RecordError as error:
+        return RankMeasurements(number, "start", missing={"record": str(error)})
+
+
+def _problem(folder: Path, measured: RankMeasurements, code: int | None) -> str:
+    """Why a rank did not end well, in one line; ``code`` is None for one that was ended."""
+    if code is None:
+        return f"was ended while at {measured.stage!r}: it hung, or another rank had failed"
+    text = (folder / f"rank{measured.rank}.log").read_text(encoding="utf-8", errors="replace")
+    last = " | ".join(line.strip() for line in text.strip().splitlines()[-_LAST_LINES:])
+    return f"ended with status {code} while at {measured.stage!r}: {last or 'it said nothing'}"
 
 
 def _environment(
@@ -210,50 +248,3 @@ def _environment(
         ENV_PARENT: str(os.getpid()),
         ENV_DEVICE: json.dumps(to_plain(slot)),
     }
-
-
-class _Rank:
-    """The process of one rank."""
-
-    def __init__(
-        self, folder: Path, number: int, environment: dict[str, str], inherited: tuple[int, ...]
-    ) -> None:
-        """Start it. Raises OSError."""
-        self.number = number
-        self._folder = folder
-        self._log = folder / f"rank{number}.log"
-        self._ended_by_us = False
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "scalewise.doctor.worker", str(folder)],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                pass_fds=inherited,
-            )
-
-    def end(self) -> None:
-        if self.process.poll() is None:
-            self._ended_by_us = True
-            self.process.kill()
-            self.process.wait()
-
-    def measured(self) -> RankMeasurements:
-        """The record of the rank, up to where it came."""
-        try:
-            return load_json(self._folder / f"rank{self.number}.json", RankMeasurements)
-        except RecordError as error:
-            return RankMeasurements(self.number, "start", missing={"record": str(error)})
-
-    def problem(self) -> str | None:
-        """Why it did not end well, in one line; None if it did."""
-        code = self.process.poll()
-        stage = self.measured().stage
-        if self._ended_by_us:
-            return f"was ended while at {stage!r}: it hung, or another rank had failed"
-        if code == 0:
-            return None
-        text = self._log.read_text(encoding="utf-8", errors="replace")
-        last = " | ".join(line.strip() for line in text.strip().splitlines()[-_LAST_LINES:])
-        return f"ended with status {code} while at {stage!r}: {last or 'it said nothing'}"

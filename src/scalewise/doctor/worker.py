@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 
 from scalewise.doctor.plan import ENV_DEVICE, ENV_PARENT, Plan, RankRecord
 from scalewise.host import die_with_parent
-from scalewise.records import Backend, DeviceInfo, DeviceSample, build, load_json
+from scalewise.records import DeviceInfo, DeviceSample, build, load_json
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 
 def main() -> int:
@@ -99,7 +99,7 @@ class Examination:
         self.record.note(launch=launch or ())
 
     def _copies(self) -> None:
-        from scalewise.doctor.copies import HostCopies, memory_copy
+        from scalewise.doctor.copies import host_copies, memory_copy
 
         on_gpu, budget = self.device.type == "cuda", self.budget
         size = budget.gpu_memory_bytes if on_gpu else budget.cpu_memory_bytes
@@ -109,7 +109,7 @@ class Examination:
         )
         if on_gpu:
             self.record.release()
-            HostCopies(self.record, self.team, budget, self.info, self.device).run()
+            host_copies(self.record, self.team, budget, self.info.uuid, self.device)
 
     def _pairs(self) -> None:
         from scalewise.doctor.copies import cuda_pair, gloo_pairs
@@ -130,29 +130,28 @@ class Examination:
         """Whether the ranks are still together afterwards."""
         import torch
 
-        cpu = torch.device("cpu")
+        from scalewise.doctor.collectives import Ranks, measure_all
+
+        team, budget = self.team, self.budget
         for backend in self.plan.backends(self.device.type):
             together = False  # and stays so where the stage fails
             with self.record.stage(backend):
-                together = self._series(backend, cpu if backend == "gloo" else self.device)
+                if backend == "gloo":
+                    ranks = Ranks(team, backend, torch.device("cpu"), team.gloo)
+                    series = measure_all(ranks, self.plan.sizes(backend), budget.gloo_s)
+                else:
+                    ranks = Ranks(team, backend, self.device, team.nccl())
+                    series = measure_all(ranks, self.plan.sizes(backend), budget.nccl_s)
+                if team.rank == 0:
+                    rates = (*self.record.found.collectives, *series.rates)
+                    self.record.note(collectives=rates)
+                if team.rank == 0 or series.broken:
+                    for key, reason in series.missing.items():
+                        self.record.miss(key, reason)
+                together = not series.broken
             if not together:
                 return False
         return True
-
-    def _series(self, backend: Backend, device: torch.device) -> bool:
-        from scalewise.doctor.collectives import Ranks, measure_all
-
-        team = self.team
-        group = team.gloo if backend == "gloo" else team.nccl()
-        budget_s = self.budget.gloo_s if backend == "gloo" else self.budget.nccl_s
-        ranks = Ranks(team, backend, device, group)
-        series = measure_all(ranks, self.plan.sizes(backend), budget_s)
-        if team.rank == 0:
-            self.record.note(collectives=(*self.record.found.collectives, *series.rates))
-        if team.rank == 0 or series.broken:
-            for key, reason in series.missing.items():
-                self.record.miss(key, reason)
-        return series.broken is None
 
     def _soak(self, *, alone: bool) -> None:
         from scalewise.doctor.compute import soak

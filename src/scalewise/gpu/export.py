@@ -12,10 +12,10 @@ import csv
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from scalewise.records import (
     TIMELINE_COLUMNS,
@@ -37,8 +37,7 @@ _EMPTY = b"[\n]\n"
 _END = b"\n]\n"
 
 
-@dataclass(frozen=True)
-class Exported:
+class Exported(NamedTuple):
     """The files written, and the cells left out, when a folder is exported."""
 
     written: tuple[Path, ...]
@@ -53,28 +52,27 @@ def export_folder(path: Path, target: Path | None) -> Exported:
     a sweep get a folder each. Cells without GPUs are passed over. Raises
     :class:`~scalewise.records.RecordError` where no GPU was sampled at all.
     """
+    if (path / "config.yaml").exists():
+        cells = {path: target or path}
+    else:
+        found = sorted(p.parent for p in path.glob("*/config.yaml"))
+        cells = {cell: target / cell.name if target else cell for cell in found}
+    if not cells:
+        raise RecordError(
+            f"{path}: found no cell and no sweep; give the folder of either, e.g. multirun/<sweep>"
+        )
     written: list[Path] = []
     problems: list[str] = []
-    cells = [path]
-    if (path / "config.yaml").exists():
-        written = export_cell(CellFolder(path), target or path)
-    else:
-        cells = sorted(p.parent for p in path.glob("*/config.yaml"))
-        if not cells:
-            raise RecordError(
-                f"{path}: found no cell and no sweep; give the folder of either, "
-                "e.g. multirun/<sweep>"
-            )
-        for cell in cells:
-            try:
-                written += export_cell(CellFolder(cell), target / cell.name if target else cell)
-            except RecordError as error:
-                problems.append(str(error))
+    for cell, own_target in cells.items():
+        try:
+            written += export_cell(CellFolder(cell), own_target)
+        except RecordError as error:
+            problems.append(str(error))
     if not written and not problems:
-        why = "no device was sampled there: the cells never trained, or monitor.devices was false"
-        if any(CellFolder(cell).device_series_paths() for cell in cells):
-            why = "no GPU was sampled there: the cells ran on a CPU"
-        raise RecordError(f"{path}: {why}; nothing was written")
+        raise RecordError(
+            f"{path}: no GPU was sampled there: the cells ran on a CPU or never trained, or "
+            "monitor.devices was false; nothing was written"
+        )
     return Exported(tuple(written), tuple(problems))
 
 
@@ -183,12 +181,7 @@ def import_seed_file(path: Path, folder: CellFolder) -> Path:
 def _load(path: Path) -> list[Any]:
     try:
         text = read_record(path).decode()
-    except OSError as error:
-        raise RecordError(
-            f"{path}: cannot be read: {error.strerror or error}; allowed: a file in either "
-            "gpu_stats format"
-        ) from error
-    except UnicodeDecodeError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise RecordError(f"{path}: cannot be read: {error}") from error
     try:
         plain = parse_json(text)

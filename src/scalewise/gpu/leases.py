@@ -149,31 +149,29 @@ class Leases:
     """Leases the slots of this host to jobs, each slot to one at a time."""
 
     def __init__(self, occupancy: Occupancy | None = None) -> None:
-        self._held: set[str] = set()
+        self._in_use: set[str] = set()
         """Units of the slots in use."""
         self._occupancy = occupancy
         self.foreign: dict[str, str] = {}
         """Users by UUID of the devices that the last try found in use by other people."""
-        self.foreign_lasts = False
-        """Whether all of them have been there longer than a process takes to vanish."""
-
-    @property
-    def foreign_settles(self) -> bool:
-        """Whether those devices may be free in a moment."""
-        return bool(self.foreign) and not self.foreign_lasts
+        self.foreign_settles = False
+        """Whether some of those devices may be free in a moment: a process may be vanishing."""
 
     def try_lease(self, slots: Sequence[DeviceInfo], count: int) -> Lease | None:
         """``count`` slots that nobody else uses, or None while there are not as many."""
         taken: list[DeviceInfo] = []
         locks: list[FileLock] = []
-        self.foreign, self.foreign_lasts = {}, True
+        self.foreign, self.foreign_settles = {}, False
         for slot in slots:
             if len(taken) == count:
                 break
             own = self._try_lock(units(slot))
             if own is None:
                 continue
-            if self._is_foreign(slot):
+            who = None if self._occupancy is None else self._occupancy.by(slot)
+            if who is not None and self._occupancy is not None:
+                self.foreign[str(slot.uuid)] = who
+                self.foreign_settles |= not self._occupancy.lasts(slot)
                 for lock in own:
                     lock.release()
                 continue
@@ -183,27 +181,18 @@ class Leases:
         if len(taken) < count:
             lease.release()
             return None
-        self._held |= {unit for slot in taken for unit in units(slot)}
+        self._in_use |= {unit for slot in taken for unit in units(slot)}
         return lease
 
     def release(self, lease: Lease) -> None:
         lease.release()
-        self._held -= {unit for slot in lease.slots for unit in units(slot)}
+        self._in_use -= {unit for slot in lease.slots for unit in units(slot)}
         if self._occupancy is not None:
             self._occupancy.forget()
 
-    def _is_foreign(self, slot: DeviceInfo) -> bool:
-        """Whether somebody computes on a device that we have just locked."""
-        who = None if self._occupancy is None else self._occupancy.by(slot)
-        if who is None or self._occupancy is None:
-            return False
-        self.foreign[str(slot.uuid)] = who
-        self.foreign_lasts = self.foreign_lasts and self._occupancy.lasts(slot)
-        return True
-
     def _try_lock(self, wanted: Sequence[str]) -> list[FileLock] | None:
         """Locks on all of ``wanted``, or None where any is in use."""
-        if not self._held.isdisjoint(wanted):
+        if not self._in_use.isdisjoint(wanted):
             return None
         locks = [FileLock(runtime_folder() / f"{unit}.lock") for unit in wanted]
         if all(lock.try_acquire() for lock in locks):
@@ -225,7 +214,7 @@ def units(slot: DeviceInfo) -> tuple[str, ...]:
 def read_gpus() -> Mapping[str, DeviceSample]:
     """Memory and processes of every GPU, by UUID; empty where there is no driver.
 
-    Nothing else: devices lie idle meanwhile, and the slow lane takes milliseconds a GPU.
+    Nothing else: devices lie idle meanwhile, and the slow group takes milliseconds a GPU.
     """
     try:
         with open_nvml() as nvml:
@@ -291,11 +280,10 @@ class Occupancy:
 def visible_devices(nvml: Nvml, env: Mapping[str, str]) -> tuple[GpuDevice, ...]:
     """The GPUs that CUDA would show, in CUDA's order: NVML ignores ``CUDA_VISIBLE_DEVICES``.
 
-    Entries may be indices, UUIDs or unique beginnings of one, or MIG ids (``MIG-<uuid>`` or
-    ``MIG-GPU-<uuid>/<gpu instance>/<compute instance>``). The first entry that names nothing hides
-    itself and all after it; a device named twice hides all of them. A GPU in MIG mode stands for
-    its first instance. Indices are NVML's, in PCI bus order: on a host with unlike GPUs, set
-    ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` to make CUDA count the same way.
+    Entries may be indices, or UUIDs (``GPU-...``, ``MIG-...``) or unique beginnings of one. The
+    first entry that names nothing hides itself and all after it; a device named twice hides all of
+    them. A GPU in MIG mode stands for its first instance. Indices are NVML's, in PCI bus order: on
+    a host with unlike GPUs, set ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` to make CUDA count the same way.
     """
     everything = nvml.all_devices()
     wanted = env.get("CUDA_VISIBLE_DEVICES")
@@ -311,21 +299,14 @@ def visible_devices(nvml: Nvml, env: Mapping[str, str]) -> tuple[GpuDevice, ...]
 
 
 def _find_device(devices: Sequence[GpuDevice], name: str) -> GpuDevice | None:
-    """The device that an index, a UUID (or its unique beginning) or a MIG id names."""
+    """The device that an index or a UUID (or its unique beginning) names."""
     if name.isdecimal():
         matches = [d for d in devices if d.index == int(name) and d.parent_uuid is None]
-    elif name.startswith("MIG-GPU-") and name.count("/") == 2:
-        matches = [d for d in devices if d.mig_ids and name == _old_mig_name(d)]
     elif name.startswith(("GPU-", "MIG-")):
         matches = [d for d in devices if d.uuid.lower().startswith(name.lower())]
     else:
         matches = []
     return matches[0] if len(matches) == 1 else None
-
-
-def _old_mig_name(device: GpuDevice) -> str:
-    """``MIG-GPU-<uuid>/<gpu instance>/<compute instance>``."""
-    return "/".join((f"MIG-{device.parent_uuid}", *map(str, device.mig_ids or ())))
 
 
 def _usable(device: GpuDevice, everything: Sequence[GpuDevice]) -> GpuDevice:

@@ -1,6 +1,6 @@
-"""Metrics of a GPU and how each is read, in lanes by cost.
+"""Metrics of a GPU and how each is read, in groups by cost.
 
-Measured on an H200: the core lane takes 17.5 us a GPU; the energy counter alone 3.5 ms; a GPM
+Measured on an H200: the core group takes 17.5 us a GPU; the energy counter alone 3.5 ms; a GPM
 sample 50 us and its metrics 1.2 ms. ``nvmlDeviceGetPcieThroughput`` takes 21 ms and is never
 called. A successor is preferred to a call that goes away in CUDA 14; older drivers fall back.
 """
@@ -53,38 +53,31 @@ def throttle_words(mask: int) -> tuple[str, ...]:
     return tuple(_REASONS.get(b, f"reason {b:#x}") for b in bits if mask & b and b != _IDLE)
 
 
-class FirstKnown:
+def first_known(api: Any, *calls: Read) -> Read:
     """The first of several calls that driver and device know, the preferred one first."""
+    unknown = (api.NVML_ERROR_FUNCTION_NOT_FOUND, api.NVML_ERROR_NOT_SUPPORTED)
 
-    def __init__(self, api: Any, *calls: Read) -> None:
-        self._api = api
-        self._calls = list(calls)
-
-    def __call__(self, handle: Any) -> Any:
-        api, position = self._api, 0
-        while True:
+    def read(handle: Any) -> Any:
+        for call in calls[:-1]:
             try:
-                return self._calls[position](handle)
+                return call(handle)
             except api.NVMLError as error:
-                last = position + 1 == len(self._calls)
-                if error.value == api.NVML_ERROR_FUNCTION_NOT_FOUND and not last:
-                    # The driver lacks it: true of every device, so it is not asked again.
-                    del self._calls[position]
-                elif error.value == api.NVML_ERROR_NOT_SUPPORTED and not last:
-                    position += 1
-                else:
+                if error.value not in unknown:
                     raise
+        return calls[-1](handle)
+
+    return read
 
 
-def core_lane(api: Any) -> dict[str, Read]:
+def core_group(api: Any) -> dict[str, Read]:
     """Metrics cheap enough for 10 Hz."""
     sensor = api.NVML_TEMPERATURE_GPU
-    reasons = FirstKnown(
+    reasons = first_known(
         api,
         api.nvmlDeviceGetCurrentClocksEventReasons,
         api.nvmlDeviceGetCurrentClocksThrottleReasons,
     )
-    memory = FirstKnown(
+    memory = first_known(
         api,
         # Version 2 leaves out what the driver reserves for itself, as nvidia-smi does.
         lambda h: api.nvmlDeviceGetMemoryInfo(h, version=api.nvmlMemory_v2).used,
@@ -94,7 +87,7 @@ def core_lane(api: Any) -> dict[str, Read]:
         "utilization_percent": lambda h: float(api.nvmlDeviceGetUtilizationRates(h).gpu),
         "memory_used_mib": lambda h: memory(h) / 2**20,
         "power_w": lambda h: api.nvmlDeviceGetPowerUsage(h) / 1000,
-        "temperature_c": FirstKnown(
+        "temperature_c": first_known(
             api,
             lambda h: float(api.nvmlDeviceGetTemperatureV(h, sensor)),
             lambda h: float(api.nvmlDeviceGetTemperature(h, sensor)),
@@ -105,7 +98,7 @@ def core_lane(api: Any) -> dict[str, Read]:
     }
 
 
-def slow_lane(api: Any) -> dict[str, Read]:
+def slow_group(api: Any) -> dict[str, Read]:
     """Counters, some of which take milliseconds."""
 
     def ecc(kind: int) -> Read:
@@ -116,7 +109,7 @@ def slow_lane(api: Any) -> dict[str, Read]:
 
     def nvlink(throughput_kib: int, count_bytes: int) -> Read:
         # Both sum over all links; which one a driver answers differs by generation.
-        return FirstKnown(
+        return first_known(
             api,
             field(throughput_kib, 1 / 2**10, _ALL_LINKS),
             field(count_bytes, 1 / 2**20, _ALL_LINKS),
@@ -157,7 +150,7 @@ def _field(api: Any, handle: Any, number: int, scope: int) -> float:
     return float(getattr(value.value, members[value.valueType]))
 
 
-class GpmLane:
+class GpmGroup:
     """Hopper's activity counters of one device: the mean between two samples."""
 
     def __init__(self, api: Any, handle: Any, gpu_instance: int | None) -> None:

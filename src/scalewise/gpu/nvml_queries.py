@@ -256,25 +256,19 @@ def link_kind(calls: NvmlCalls, a: GpuDevice, b: GpuDevice) -> str:
 
 def peer_access(calls: NvmlCalls, a: GpuDevice, b: GpuDevice) -> str:
     """``ok`` where ``a`` reads ``b``'s memory directly, else why not. Raises NVML's errors."""
-    status = calls.api.nvmlDeviceGetP2PStatus(
-        calls.handles[a.uuid], calls.handles[b.uuid], _P2P_READ
-    )
-    return _PEER_STATUS.get(status, "unknown")
+    handles = calls.handles[a.uuid], calls.handles[b.uuid]
+    return _PEER_STATUS.get(calls.api.nvmlDeviceGetP2PStatus(*handles, _P2P_READ), "unknown")
 
 
 def _nvlinks(calls: NvmlCalls, a: Any, b: Any) -> int:
     """NVLinks that join two device handles, directly or through NVSwitches."""
     api = calls.api
-    try:
-        if api.nvmlDeviceGetP2PStatus(a, b, _P2P_NVLINK) != 0:
-            return 0
-        target = api.nvmlDeviceGetPciInfo(b).busId
-    except api.NVMLError as error:
-        if error.value in calls.not_there:
-            return 0
-        raise
+    if _known(calls, api.nvmlDeviceGetP2PStatus, a, b, _P2P_NVLINK) != 0:
+        return 0
+    target = _known(calls, api.nvmlDeviceGetPciInfo, b)
     active = _active_links(calls, a)
-    direct = sum(_remote_bus(calls, a, link) == target for link in active)
+    ends = [_known(calls, api.nvmlDeviceGetNvLinkRemotePciInfo, a, link) for link in active]
+    direct = sum(end is not None and end.busId == target.busId for end in ends) if target else 0
     # Behind NVSwitches the remote end is the switch: every link of both leads there.
     return direct or min(len(active), len(_active_links(calls, b)))
 
@@ -282,21 +276,19 @@ def _nvlinks(calls: NvmlCalls, a: Any, b: Any) -> int:
 def _active_links(calls: NvmlCalls, handle: Any) -> list[int]:
     active = []
     for link in range(calls.api.NVML_NVLINK_MAX_LINKS):
-        try:
-            if calls.api.nvmlDeviceGetNvLinkState(handle, link):
-                active.append(link)
-        except calls.api.NVMLError as error:
-            # Link numbers end where the device's links do.
-            if error.value not in {*calls.not_there, calls.api.NVML_ERROR_INVALID_ARGUMENT}:
-                raise
+        state = _known(calls, calls.api.nvmlDeviceGetNvLinkState, handle, link)
+        if state is None:  # link numbers end where the device's links do
             break
+        if state:
+            active.append(link)
     return active
 
 
-def _remote_bus(calls: NvmlCalls, handle: Any, link: int) -> str | None:
+def _known(calls: NvmlCalls, question: Callable[..., Any], *arguments: Any) -> Any:
+    """The answer; None where device or driver has no such thing. Raises NVML's other errors."""
     try:
-        return str(calls.api.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId)
+        return question(*arguments)
     except calls.api.NVMLError as error:
-        if error.value in {*calls.not_there, calls.api.NVML_ERROR_INVALID_ARGUMENT}:
-            return None
-        raise
+        if error.value not in {*calls.not_there, calls.api.NVML_ERROR_INVALID_ARGUMENT}:
+            raise
+        return None

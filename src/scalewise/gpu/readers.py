@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import psutil
 
-from scalewise.gpu.nvml import Nvml, open_nvml
-from scalewise.gpu.nvml_queries import GpuDevice, GpuLost, NvmlError
+from scalewise.gpu.nvml import Nvml
+from scalewise.gpu.nvml_queries import GpuLost
 from scalewise.gpu.xid import DeviceEvent, xid_words
 from scalewise.records import DeviceSample, SampledDevice
 
@@ -35,12 +35,12 @@ class Reading:
     """How long it took for all of them together."""
     samples: Mapping[str, DeviceSample]
     """By UUID; a device that is lost is absent."""
-    events: Mapping[str, tuple[DeviceEvent, ...]] = field(default_factory=dict)
+    events: Mapping[str, Sequence[DeviceEvent]] = field(default_factory=dict)
     """By UUID, what happened to a device."""
 
 
 class GpuReader:
-    """The readings of one host: each lane when it is due, whichever GPUs are lost meanwhile.
+    """The readings of one host: each group when it is due. A GPU that is lost is read no more.
 
     Not for use by two threads at once.
     """
@@ -49,49 +49,37 @@ class GpuReader:
         self.nvml = nvml
         self.devices = {d.uuid: d for d in nvml.all_devices()}
         self._xids = nvml.watch_xids(tuple(self.devices.values()))
-        self._lost: dict[str, GpuDevice] = {}
+        self._lost: set[str] = set()
         self._slow_at: dict[str, float] = {}
-        self._gpm_at = self._retried_at = -1e9
+        self._gpm_at = -1e9
 
-    def read(self, uuids: Iterable[str], interval_s: float, *, all_lanes: bool = False) -> Reading:
-        """One reading of the GPUs named; ``all_lanes`` reads the slow ones whether due or not."""
+    def read(self, uuids: Iterable[str], interval_s: float, *, all_groups: bool = False) -> Reading:
+        """One reading of the GPUs named; ``all_groups`` reads the slow ones whether due or not."""
         begun, wanted = time.perf_counter(), list(uuids)
-        now = time.monotonic()
+        now, when = time.monotonic(), time.time()
         # Half an interval early is nearer to the due time than half an interval late.
-        gpm = all_lanes or now - self._gpm_at > GPM_INTERVAL_S - interval_s / 2
+        gpm = all_groups or now - self._gpm_at > GPM_INTERVAL_S - interval_s / 2
         self._gpm_at = now if gpm else self._gpm_at
-        when = time.time()
-        happened: defaultdict[str, list[DeviceEvent]] = defaultdict(list)
-        if self._lost and now - self._retried_at >= SLOW_INTERVAL_S:
-            for device in self._find_again(now):
-                text = f"GPU {device.index} answers again"
-                happened[device.uuid].append(DeviceEvent("back", text))
-        if gpm:
-            for device, xid in self._xids.read():
-                if device.uuid in wanted:  # other GPUs are another cell's
-                    text = f"GPU {device.index}: the driver reported {xid_words(xid)}"
-                    happened[device.uuid].append(DeviceEvent("xid", text, xid))
+        events: defaultdict[str, list[DeviceEvent]] = defaultdict(list)
+        for device, xid in self._xids.read() if gpm else ():
+            if device.uuid in wanted:  # other GPUs are another cell's
+                text = f"GPU {device.index}: the driver reported {xid_words(xid)}"
+                events[device.uuid].append(DeviceEvent(text, xid))
         samples: dict[str, DeviceSample] = {}
         present = [u for u in wanted if u in self.devices and u not in self._lost]
-        slow = set(present) if all_lanes else self._slow_due(present, now, interval_s)
+        slow = set(present) if all_groups else self._slow_due(present, now, interval_s)
         for uuid in present:
             try:
                 samples[uuid] = self.nvml.sample(self.devices[uuid], slow=uuid in slow, gpm=gpm)
             except GpuLost as error:
-                gpu = self._lost[uuid] = self.devices[uuid]
-                self._retried_at = now
-                text = f"GPU {gpu.index} is lost: {error.reason}"
-                happened[uuid].append(DeviceEvent("lost", text))
+                self._lost.add(uuid)
+                text = f"GPU {self.devices[uuid].index} is lost: {error.reason}"
+                events[uuid].append(DeviceEvent(text))
         self._slow_at.update(dict.fromkeys(slow, now))
-        return Reading(
-            when,
-            1e3 * (time.perf_counter() - begun),
-            samples,
-            {uuid: tuple(each) for uuid, each in happened.items()},
-        )
+        return Reading(when, 1e3 * (time.perf_counter() - begun), samples, events)
 
     def _slow_due(self, uuids: list[str], now: float, interval_s: float) -> set[str]:
-        """GPUs whose slow lane is due, as few in one reading as keeps up with all of them.
+        """GPUs whose slow group is due, as few in one reading as keeps up with all of them.
 
         Eight energy counters together take 70 ms or more, and a beat at 10 Hz is 100 ms.
         """
@@ -103,34 +91,6 @@ class GpuReader:
     def close(self) -> None:
         self._xids.close()
         self.nvml.close()
-
-    def _find_again(self, now: float) -> list[GpuDevice]:
-        """Look for lost GPUs: after a driver reload NVML itself has to be opened anew."""
-        self._retried_at = now
-        known = {d.uuid for d in self.devices.values() if d.uuid not in self._lost}
-        try:
-            if not known:
-                self.close()
-                self.nvml = open_nvml()
-            everything = self.nvml.all_devices()
-        except NvmlError:
-            return []  # still gone, which was said when it went
-        back = [d for d in everything if d.uuid in self._lost and self._answers(d)]
-        for device in back:
-            del self._lost[device.uuid]
-            self.devices[device.uuid] = device
-        if back:
-            # The old subscription went with the handles.
-            self._xids.close()
-            self._xids = self.nvml.watch_xids(everything)
-        return back
-
-    def _answers(self, device: GpuDevice) -> bool:
-        try:
-            self.nvml.sample(device)
-        except GpuLost:
-            return False
-        return True
 
 
 def process_device(rank: int) -> SampledDevice:

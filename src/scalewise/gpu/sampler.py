@@ -7,10 +7,10 @@ a host without GPUs the ranks' processes are sampled.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -21,7 +21,7 @@ from scalewise.gpu.nvml_queries import NvmlUnavailable
 from scalewise.gpu.readers import GpuReader, ProcessReader, Reading, process_device
 from scalewise.gpu.xid import DeviceAlerts
 from scalewise.host import host_id, place_id
-from scalewise.records import Alert, CellFolder, DeviceSample, DeviceSeriesWriter, SampledDevice
+from scalewise.records import Alert, CellFolder, DeviceSeriesWriter, SampledDevice
 
 MIN_INTERVAL_S = 0.1
 
@@ -75,7 +75,7 @@ class DeviceSampler:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take a last sample of every lane and close the record. Returns within 10 s."""
+        """Take a last sample of every group and close the record. Returns within 10 s."""
         self._stop.set()
         if self._thread.ident is None:
             return
@@ -90,73 +90,59 @@ class DeviceSampler:
             while self._pids() is None:
                 if self._stop.wait(_START_POLL_S):
                     return
-            self._sample()
+            with contextlib.ExitStack() as opened:
+                self._sample(self._open(opened))
         except Exception as error:  # the border to the training, which must not end with it
             self._recorder.note(f"sampling ended early: {in_one_line(error, with_class=True)}")
         finally:
             self._recorder.close()
 
-    def _sample(self) -> None:
-        reader, reason = None, ""
+    def _open(self, opened: contextlib.ExitStack) -> Callable[[bool], None]:
+        """Begin the record, and return what adds a sample to it: of every group where true."""
         if self._gpus:
             try:
                 reader = GpuReader(open_nvml())
             except NvmlUnavailable as error:
-                reason = f"{error}; the ranks' processes are sampled instead"
-        if reader is not None:
-            with closing(reader):
-                self._sample_gpus(reader)
-            return
-        self._recorder.begin("process", (), {})
-        if reason:
-            self._recorder.note(reason)
-        self._sample_processes()
+                self._recorder.begin("process", ())
+                self._recorder.note(f"{error}; the ranks' processes are sampled instead")
+            else:
+                opened.callback(reader.close)
+                there = {uuid: gpu for uuid in self._gpus if (gpu := reader.devices.get(uuid))}
+                devices = [gpu.as_sampled(self._gpus[uuid]) for uuid, gpu in there.items()]
+                self._recorder.begin("nvml", devices)
+                for uuid in self._gpus.keys() - there.keys():
+                    self._recorder.note(f"GPU {uuid} is not there and is not sampled")
+                return partial(self._add_gpus, reader)
+        else:
+            self._recorder.begin("process", ())
+        return partial(self._add_processes, ProcessReader(), set())
 
-    def _sample_processes(self) -> None:
-        reader, ticks = ProcessReader(), Ticks(self._interval_s)
-        known: set[int] = set()
-        while True:
-            last = self._stop.is_set()
-            begun = time.perf_counter()
-            when, pids = time.time(), dict(self._pids() or {})
-            for rank in sorted(pids.keys() - known):
-                self._recorder.add_device(process_device(rank))
-                known.add(rank)
-            samples = reader.read(pids)
-            if samples:
-                self._recorder.append(when, samples, 1e3 * (time.perf_counter() - begun))
-            if last:
-                break
-            self._stop.wait(ticks.wait_s())
-        self._tell_missed(ticks)
-
-    def _sample_gpus(self, reader: GpuReader) -> None:
-        reading = reader.read(self._gpus, self._interval_s, all_lanes=True)
-        there = {uuid: gpu for uuid in self._gpus if (gpu := reader.devices.get(uuid))}
-        devices = [gpu.as_sampled(self._gpus[uuid]) for uuid, gpu in there.items()]
-        self._recorder.begin("nvml", devices, reader.nvml.unavailable)
-        for uuid in self._gpus.keys() - there.keys():
-            self._recorder.note(f"GPU {uuid} is not there and is not sampled")
-        self._accept(reading, reader)
+    def _sample(self, add: Callable[[bool], None]) -> None:
+        add(True)
         ticks = Ticks(self._interval_s)
         while not self._stop.wait(ticks.wait_s()):
-            self._accept(reader.read(self._gpus, self._interval_s), reader)
-        self._accept(reader.read(self._gpus, self._interval_s, all_lanes=True), reader)
-        self._tell_missed(ticks)
-
-    def _accept(self, reading: Reading, reader: GpuReader) -> None:
-        self._recorder.accept(reading)
-        self._recorder.unavailable(reader.nvml.unavailable)
-        for where, reason in reader.nvml.faults.items():
-            self._recorder.note(f"{where}: {reason}")
-        reader.nvml.faults.clear()
-
-    def _tell_missed(self, ticks: Ticks) -> None:
+            add(False)
+        add(True)
         if ticks.missed:
             self._recorder.note(
                 f"{ticks.missed} of {ticks.missed + ticks.kept} samples were missed: "
                 f"the host was too busy or the driver too slow"
             )
+
+    def _add_gpus(self, reader: GpuReader, all_groups: bool) -> None:
+        self._recorder.accept(reader.read(self._gpus, self._interval_s, all_groups=all_groups))
+        self._recorder.unavailable(reader.nvml.unavailable)
+        for where, reason in reader.nvml.faults.items():
+            self._recorder.note(f"{where}: {reason}")
+        reader.nvml.faults.clear()
+
+    def _add_processes(self, reader: ProcessReader, known: set[int], _: bool) -> None:
+        begun, when, pids = time.perf_counter(), time.time(), dict(self._pids() or {})
+        for rank in sorted(pids.keys() - known):
+            self._recorder.add_device(process_device(rank))
+            known.add(rank)
+        samples = reader.read(pids)
+        self._recorder.accept(Reading(when, 1e3 * (time.perf_counter() - begun), samples))
 
 
 class SeriesRecorder:
@@ -176,21 +162,19 @@ class SeriesRecorder:
         self,
         source: Literal["nvml", "process"],
         devices: Sequence[SampledDevice],
-        unavailable: Mapping[str, str],
     ) -> None:
         """Write the header."""
-        self._said.update(unavailable)
         # Conditions are those of GPUs: a process has neither clocks nor memory of its own.
         self._devices = {d.id: d for d in devices} if source == "nvml" else {}
         try:
             self._writer = DeviceSeriesWriter(
-                self._path, host_id(), source, self._interval_s, tuple(devices), unavailable
+                self._path, host_id(), source, self._interval_s, tuple(devices), {}
             )
         except OSError as error:
             self._give_up(error)
 
     def add_device(self, device: SampledDevice) -> None:
-        self._write(lambda writer: writer.add_device(device))
+        self._write(DeviceSeriesWriter.add_device, device)
 
     def accept(self, reading: Reading) -> None:
         """Record a reading and its events, with the alerts that they give rise to."""
@@ -200,43 +184,37 @@ class SeriesRecorder:
                 if uuid in self._devices:
                     self._alert(self._alerts.happened(reading.time, self._devices[uuid], event))
         if reading.samples:
-            self.append(reading.time, reading.samples, reading.cost_ms)
-
-    def append(self, when: float, samples: Mapping[str, DeviceSample], cost_ms: float) -> None:
-        self._write(lambda writer: writer.append(when, samples, cost_ms))
-        for uuid, sample in samples.items():
+            self._write(DeviceSeriesWriter.append, reading.time, reading.samples, reading.cost_ms)
+        for uuid, sample in reading.samples.items():
             if uuid in self._devices:
-                self._alert(self._alerts.check(when, self._devices[uuid], sample))
+                self._alert(self._alerts.check(reading.time, self._devices[uuid], sample))
 
     def note(self, problem: str) -> None:
-        """Record what happened, in words; the same words once only, until they change."""
-        if problem in self._said:
-            return
-        self._said.add(problem)
-        self._problems.append(problem)
-        self._write(lambda writer: writer.note(problem))
+        """Record a problem in words; the same words once."""
+        if problem not in self._said:
+            self._said.add(problem)
+            self._problems.append(problem)
+            self._write(DeviceSeriesWriter.note, problem)
 
     def unavailable(self, reasons: Mapping[str, str]) -> None:
         """Record metrics that turned out not to be there."""
         for metric in [metric for metric in reasons if metric not in self._said]:
             self._said.add(metric)
-            self._write(
-                partial(DeviceSeriesWriter.unavailable, metric=metric, reason=reasons[metric])
-            )
+            self._write(DeviceSeriesWriter.unavailable, metric, reasons[metric])
 
     def close(self) -> None:
-        self._write(lambda writer: writer.close())
+        self._write(DeviceSeriesWriter.close)
         self._writer = None
 
     def _alert(self, alerts: Iterable[Alert]) -> None:
         for alert in alerts:
-            self._write(partial(DeviceSeriesWriter.alert, alert=alert))
+            self._write(DeviceSeriesWriter.alert, alert)
 
-    def _write(self, write: Callable[[DeviceSeriesWriter], None]) -> None:
+    def _write(self, write: Callable[..., None], *arguments: object) -> None:
         """End the record at the first write that fails."""
         if self._writer is not None:
             try:
-                write(self._writer)
+                write(self._writer, *arguments)
             except OSError as error:
                 self._give_up(error)
 

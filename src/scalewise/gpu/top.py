@@ -14,8 +14,7 @@ import termios
 import time
 import tty
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,8 @@ from rich.live import Live
 
 from scalewise.config import ConfigError
 from scalewise.gpu.export import JsonArrayFile, multi_entry, multi_gpu_path, single_entry
-from scalewise.gpu.metrics import GPM_METRICS
 from scalewise.gpu.nvml import open_nvml
 from scalewise.gpu.readers import GpuReader
-from scalewise.gpu.sampler import Ticks
 from scalewise.gpu.top_view import Frame, Owner, TopState, balance_of, identify, render
 from scalewise.host import open_console
 from scalewise.records import DeviceProcess, DeviceSample, to_plain
@@ -48,19 +45,22 @@ def show_gpus(
     """
     with contextlib.ExitStack() as opened:
         source = opened.enter_context(contextlib.closing(LiveFrames(interval_s)))
-        try:
-            stats = None if log is None else StatsLog(log, gpu_index)
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"--log: {error}") from error
-        if stats is not None:
-            opened.callback(stats.close)
+        stats = None
+        if log is not None:
+            try:
+                stats = opened.enter_context(contextlib.closing(StatsLog(log, gpu_index)))
+            except (OSError, ValueError) as error:
+                raise ConfigError(f"--log: {error}") from error
         if once:
             _show_once(source, stats, as_json=as_json)
             return
-        state = TopState(source.title, interval_s)
-        interactive = sys.stdout.isatty() and sys.stdin.isatty()
-        with _ended_by_signals() as ended:
-            (_run_screen if interactive else _run_lines)(source, state, stats, ended)
+        # Both signals leave the blocks below, which put the terminal and the log in order.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        opened.enter_context(contextlib.suppress(KeyboardInterrupt))
+        if sys.stdout.isatty() and sys.stdin.isatty():
+            _run_screen(source, TopState(source.title, interval_s), stats)
+        else:
+            _run_lines(source, interval_s, stats)
 
 
 def _show_once(source: LiveFrames, log: StatsLog | None, *, as_json: bool) -> None:
@@ -97,42 +97,25 @@ def frame_json(frame: Frame, title: str) -> dict[str, Any]:
     return {"time": frame.time, "source": title, "devices": devices, "balance": balance}
 
 
-@contextmanager
-def _ended_by_signals() -> Iterator[list[int]]:
-    """The SIGTERM and SIGINT that came: loops end by them, and the terminal is put in order."""
-    ended: list[int] = []
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = {n: signal.signal(n, lambda number, _: ended.append(number)) for n in numbers}
-    try:
-        yield ended
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _run_lines(source: LiveFrames, state: TopState, log: StatsLog | None, ended: list[int]) -> None:
+def _run_lines(source: LiveFrames, interval_s: float, log: StatsLog | None) -> None:
     """Not a terminal: one line a reading, and nothing but the log where there is one."""
-    ticks = Ticks(state.interval_s)
-    while not ended:
+    due = time.monotonic()
+    while True:
         frame = source.next()
         if log is not None:
             log.write(frame)
         else:
             sys.stdout.write(json.dumps(frame_json(frame, source.title)) + "\n")
             sys.stdout.flush()
-        until = time.monotonic() + ticks.wait_s()
-        # In short naps: a handler that only notes a signal does not cut a sleep short.
-        while not ended and (left := until - time.monotonic()) > 0:
-            time.sleep(min(left, 0.1))
+        due = max(due + interval_s, time.monotonic())
+        time.sleep(max(0.0, due - time.monotonic()))
 
 
-def _run_screen(
-    source: LiveFrames, state: TopState, log: StatsLog | None, ended: list[int]
-) -> None:
+def _run_screen(source: LiveFrames, state: TopState, log: StatsLog | None) -> None:
     console = open_console()
-    with Keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
+    with _single_keys(), Live(console=console, screen=True, auto_refresh=False) as live:
         due = time.monotonic()
-        while not ended:
+        while True:
             if not state.paused and time.monotonic() >= due:
                 frame = source.next()
                 state.add(frame)
@@ -140,13 +123,12 @@ def _run_screen(
                     log.write(frame)
                 due = max(due + state.interval_s, time.monotonic())
             live.update(render(state, console.width, console.height), refresh=True)
-            wait = 3600.0 if state.paused else due - time.monotonic()
-            key = keys.read(max(0.0, min(wait, 0.5)))
+            wait_s = 0.5 if state.paused else min(0.5, due - time.monotonic())
+            key = _pressed_key(max(0.0, wait_s))
             if key == "q":
                 return
             if key == "p":
                 state.paused = not state.paused
-                due = time.monotonic()
             if key == "s":
                 state.next_sort()
 
@@ -160,44 +142,44 @@ class LiveFrames:
         self._interval_s = interval_s
         self._devices = tuple(d.as_sampled() for d in self._reader.devices.values())
         self.title = f"driver {self._reader.nvml.driver_version()}"
-        self._identified: dict[int, Owner] = {}
-        self._owners: dict[str, tuple[Owner, ...]] = {}
-        self._gpm: dict[str, dict[str, Any]] = {}
+        self._owners: dict[int, Owner] = {}
+        self._samples: dict[str, DeviceSample] = {}
 
     def once(self) -> Frame:
-        """A frame with every lane; GPM compares two readings, so this takes 0.15 s."""
-        self.next(all_lanes=True)
+        """A frame with every group; GPM compares two readings, so this takes 0.15 s."""
+        self.next(all_groups=True)
         time.sleep(0.15)
-        return self.next(all_lanes=True)
+        return self.next(all_groups=True)
 
-    def next(self, *, all_lanes: bool = False) -> Frame:
+    def next(self, *, all_groups: bool = False) -> Frame:
+        """A frame; what is read less often than at each reading is that of the last one."""
         reader = self._reader
-        reading = reader.read(reader.devices, self._interval_s, all_lanes=all_lanes)
+        reading = reader.read(reader.devices, self._interval_s, all_groups=all_groups)
         notes = [f"{where}: {reason}" for where, reason in reader.nvml.faults.items()]
         reader.nvml.faults.clear()
         notes += [event.text for event in itertools.chain(*reading.events.values())]
-        for uuid, sample in reading.samples.items():
-            if sample.processes is not None:
-                self._owners[uuid] = tuple(self._owner(p) for p in sample.processes)
-        samples = {uuid: self._with_gpm(s) for uuid, s in reading.samples.items()}
-        owners = {uuid: self._owners.get(uuid, ()) for uuid in samples}
-        return Frame(reading.time, self._devices, samples, owners, tuple(notes))
+        self._samples = {u: _filled(s, self._samples.get(u)) for u, s in reading.samples.items()}
+        owners = {
+            uuid: tuple(self._owner(process) for process in sample.processes or ())
+            for uuid, sample in self._samples.items()
+        }
+        return Frame(reading.time, self._devices, self._samples, owners, tuple(notes))
 
     def close(self) -> None:
         self._reader.close()
 
-    def _with_gpm(self, sample: DeviceSample) -> DeviceSample:
-        """GPM is read once a second: between two readings the last one is shown."""
-        if sample.sm_activity_percent is not None:
-            self._gpm[sample.id] = {name: getattr(sample, name) for name in GPM_METRICS}
-            return sample
-        return replace(sample, **self._gpm.get(sample.id, {}))
-
     def _owner(self, process: DeviceProcess) -> Owner:
-        known = self._identified.get(process.pid)
-        if known is None:
-            known = self._identified[process.pid] = identify(process.pid)
-        return replace(known, memory_mib=process.memory_mib)
+        if process.pid not in self._owners:
+            self._owners[process.pid] = identify(process.pid)
+        return replace(self._owners[process.pid], memory_mib=process.memory_mib)
+
+
+def _filled(sample: DeviceSample, last: DeviceSample | None) -> DeviceSample:
+    """``sample`` with the values of the last one where it has none."""
+    if last is None:
+        return sample
+    missing = [f.name for f in fields(sample) if getattr(sample, f.name) is None]
+    return replace(sample, **{name: getattr(last, name) for name in missing})
 
 
 class StatsLog:
@@ -210,10 +192,7 @@ class StatsLog:
 
     def write(self, frame: Frame) -> None:
         """Append a frame. Raises OSError."""
-        chosen = next(
-            (d for d in frame.devices if self._gpu_index in (None, d.index)),
-            None,
-        )
+        chosen = next((d for d in frame.devices if self._gpu_index in (None, d.index)), None)
         if chosen is not None and chosen.id in frame.samples:
             self._single.append(single_entry(frame.time, chosen, frame.samples[chosen.id]))
         self._multi.append(multi_entry(frame.time, frame.devices, frame.samples))
@@ -223,21 +202,19 @@ class StatsLog:
         self._multi.close()
 
 
-class Keys:
+@contextlib.contextmanager
+def _single_keys() -> Iterator[None]:
     """Single key presses, without echo and without Enter."""
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
-    def __enter__(self) -> Keys:
-        self._descriptor = sys.stdin.fileno()
-        self._before = termios.tcgetattr(self._descriptor)
-        tty.setcbreak(self._descriptor)
-        return self
 
-    def __exit__(self, *exc: object) -> None:
-        termios.tcsetattr(self._descriptor, termios.TCSADRAIN, self._before)
-
-    def read(self, timeout_s: float) -> str | None:
-        """A key pressed within ``timeout_s``; ``q`` when the terminal is gone."""
-        ready, _, _ = select.select([self._descriptor], [], [], timeout_s)
-        if not ready:
-            return None
-        return os.read(self._descriptor, 1).decode(errors="replace").lower() or "q"
+def _pressed_key(timeout_s: float) -> str | None:
+    """A key pressed within ``timeout_s``; ``q`` when the terminal is gone."""
+    if not select.select([sys.stdin], [], [], timeout_s)[0]:
+        return None
+    return os.read(sys.stdin.fileno(), 1).decode(errors="replace").lower() or "q"

@@ -16,14 +16,13 @@ from rich.text import Text
 from scalewise.records import DeviceSample, SampledDevice, cv_percent
 
 HISTORY = 120
-SORTS = ("index", "utilization", "memory", "power", "temperature")
-
 _SORT_METRIC = {
     "utilization": "utilization_percent",
     "memory": "memory_used_mib",
     "power": "power_w",
     "temperature": "temperature_c",
 }
+SORTS = ("index", *_SORT_METRIC)
 _BALANCE = {
     "sm_activity_percent": "SM",
     "utilization_percent": "util",
@@ -32,7 +31,6 @@ _BALANCE = {
 }
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _MIN_HISTORY = 8
-_WIDE = 100
 _WORKER_MODULE = "scalewise.sweep.worker"
 
 
@@ -95,13 +93,12 @@ def render(state: TopState, width: int, height: int) -> RenderableType:
     frame = state.frame
     if frame is None:
         return Text("waiting for the first reading", no_wrap=True)
-    above: list[RenderableType] = [_header(state, frame, width), _devices(state, frame, width)]
     notes = [_line(("note  ", "bold red"), note) for note in state.notes]
-    below = [*_totals(frame, width), *_throttled(frame), *notes]
-    used = 1 + 1 + len(frame.devices) + len(below)
-    keys = [] if width >= _WIDE or state.interval_s == 0 else [_line((_keys(state), "dim"))]
-    processes = _processes(frame, height - used - len(keys))
-    return Group(*above, *below, *processes, *keys)
+    below = [*_totals(frame), *_throttled(frame), *notes]
+    keys = [_line((f"s sort: {state.sort}  p pause  q quit", "dim"))] if state.interval_s else []
+    room = height - 2 - len(frame.devices) - len(below) - len(keys)
+    table = _devices(state, frame, width)
+    return Group(_header(state, frame, width), table, *below, *_processes(frame, room), *keys)
 
 
 def balance_of(samples: Sequence[DeviceSample]) -> Mapping[str, float]:
@@ -149,10 +146,6 @@ class Column:
     cell: Callable[[SampledDevice, DeviceSample], Text | str]
 
 
-def _short_name(name: str) -> str:
-    return name.removeprefix("NVIDIA ").removeprefix("process of ")
-
-
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.0f}"
 
@@ -190,7 +183,7 @@ def _pair(sample: DeviceSample, link: str) -> str:
 
 _COLUMNS = (
     Column("GPU", 3, 0, lambda d, s: str(d.index)),
-    Column("name", 10, 3, lambda d, s: _short_name(d.name)),
+    Column("name", 10, 3, lambda d, s: d.name.removeprefix("NVIDIA ")),
     Column("util%", 5, 0, lambda d, s: _number(s.utilization_percent)),
     Column("memory GiB", 12, 0, _memory),
     Column("mem%", 4, 5, lambda d, s: _number(_share(s.memory_used_mib, d.memory_total_mib))),
@@ -269,10 +262,6 @@ def _line(*parts: str | tuple[str, str]) -> Text:
     return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
 
 
-def _keys(state: TopState) -> str:
-    return f"s sort: {state.sort}  p pause  q quit"
-
-
 def _header(state: TopState, frame: Frame, width: int) -> Text:
     stamp = datetime.fromtimestamp(frame.time).strftime("%H:%M:%S")
     count = len(frame.devices)
@@ -280,13 +269,12 @@ def _header(state: TopState, frame: Frame, width: int) -> Text:
     if state.interval_s == 0:
         right = f"{stamp}  once"
     else:
-        pace = "PAUSED" if state.paused else f"every {state.interval_s:g} s"
-        right = f"{stamp}  {pace}" + (f"  {_keys(state)}" if width >= _WIDE else "")
+        right = f"{stamp}  " + ("PAUSED" if state.paused else f"every {state.interval_s:g} s")
     gap = max(2, width - len(left) - len(right))
     return _line((left, "bold"), " " * gap, (right, "bold red" if state.paused else "dim"))
 
 
-def _totals(frame: Frame, width: int) -> list[Text]:
+def _totals(frame: Frame) -> list[Text]:
     samples = [frame.samples[d.id] for d in frame.devices if d.id in frame.samples]
     if not samples:
         return [_line(("no device answers", "red"))]
@@ -304,19 +292,10 @@ def _totals(frame: Frame, width: int) -> list[Text]:
     if hot := known("temperature_c"):
         parts.append(f"hottest {max(hot):.0f} °C")
     lines = [_line(("all  ", "bold dim"), ", ".join(parts))]
-    balance = _balance(samples, width)
-    return [*lines, balance] if balance is not None else lines
-
-
-def _balance(samples: Sequence[DeviceSample], width: int) -> Text | None:
-    found = dict(balance_of(samples))
-    if width < _WIDE:
-        # Memory says least: replicas under DDP hold the same whoever waits for whom.
-        found.pop("memory_used_mib", None)
-    if not found:
-        return None
-    cvs = ", ".join(f"{_BALANCE[metric]} {cv:.1f} %" for metric, cv in found.items())
-    return _line(("CV   ", "bold dim"), cvs)
+    if found := balance_of(samples):
+        cvs = ", ".join(f"{_BALANCE[metric]} {cv:.1f} %" for metric, cv in found.items())
+        lines.append(_line(("CV   ", "bold dim"), cvs))
+    return lines
 
 
 def _throttled(frame: Frame) -> list[Text]:
@@ -327,20 +306,12 @@ def _throttled(frame: Frame) -> list[Text]:
         if sample is not None and sample.throttle_reasons:
             groups.setdefault(sample.throttle_reasons, []).append(device.index)
     return [
-        _line(("held back  ", "bold yellow"), f"GPU {_ranges(indices)}: {', '.join(reasons)}")
+        _line(
+            ("held back  ", "bold yellow"),
+            f"GPU {', '.join(map(str, indices))}: {', '.join(reasons)}",
+        )
         for reasons, indices in groups.items()
     ]
-
-
-def _ranges(indices: Sequence[int]) -> str:
-    """``0-3, 5`` for 0, 1, 2, 3, 5."""
-    runs: list[list[int]] = []
-    for index in sorted(indices):
-        if runs and index == runs[-1][1] + 1:
-            runs[-1][1] = index
-        else:
-            runs.append([index, index])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
 def _processes(frame: Frame, room: int) -> list[Text]:

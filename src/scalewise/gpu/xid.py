@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from scalewise.gpu.nvml_queries import GpuDevice, NvmlCalls
 from scalewise.records import Alert, DeviceSample, SampledDevice
@@ -46,26 +46,32 @@ _MOST_AT_ONCE = 64
 _NEARLY_FULL: Final = 0.95
 _CHOSEN: Final = frozenset({"application clocks", "display clock setting"})
 _COMMON: Final = frozenset({"power cap", "sync boost"})
-_COUNTERS: Final[Mapping[str, tuple[Literal["warn", "error"], str]]] = {
+Level = Literal["warn", "error"]
+
+_COUNTERS: Final[Mapping[str, tuple[Level, str]]] = {
     "ecc_corrected": ("warn", "corrected memory errors"),
     "ecc_uncorrected": ("error", "uncorrected memory errors"),
     "remapped_rows": ("warn", "memory rows remapped"),
 }
 
-_Found = tuple[
-    Literal["warn", "error"], Literal["throttling", "ecc", "memory", "lost", "xid"], str, str
-]
-"""Level, condition, what tells it from others of the device, text."""
+
+class _Condition(NamedTuple):
+    """A condition of a device that an alert may be about."""
+
+    level: Level
+    condition: Literal["throttling", "ecc", "memory", "lost", "xid"]
+    name: str
+    """Tells it from others of the device."""
+    text: str
 
 
 @dataclass(frozen=True)
 class DeviceEvent:
-    """Something that happened to a device beside its readings."""
+    """A device was lost, or the driver reported an error of it."""
 
-    kind: Literal["lost", "back", "xid"]
     text: str
     xid: int | None = None
-    """The driver's number of an error; None for the other kinds."""
+    """The driver's number of the error; None for a device that is lost."""
 
 
 def xid_words(xid: int) -> str:
@@ -175,75 +181,59 @@ class DeviceAlerts:
 
     def check(self, when: float, device: SampledDevice, sample: DeviceSample) -> Iterator[Alert]:
         """Alerts that this sample, taken at Unix time ``when``, gives rise to."""
-        found = (
-            *self._throttling(device, sample),
-            *self._memory_errors(device, sample),
-            *_nearly_full(device, sample),
-        )
-        yield from self._say(when, device, found)
+        yield from self._new(when, device, self._throttling(device, sample))
+        yield from self._new(when, device, self._memory(device, sample))
 
     def happened(self, when: float, device: SampledDevice, event: DeviceEvent) -> Iterator[Alert]:
         """Alerts that an event at Unix time ``when`` gives rise to."""
-        if event.kind == "lost":
-            yield from self._say(when, device, [("error", "lost", "lost", event.text)])
-        elif event.xid is not None:
+        found = _Condition("error", "lost", "lost", event.text)
+        if event.xid is not None:
             # An error that leaves the GPU as it was is a warning.
-            level: Literal["warn", "error"] = "warn" if event.xid in _NO_RESET_NEEDED else "error"
-            found: _Found = (level, "xid", xid_words(event.xid), event.text)
-            yield from self._say(when, device, [found])
+            level: Level = "warn" if event.xid in _NO_RESET_NEEDED else "error"
+            found = _Condition(level, "xid", xid_words(event.xid), event.text)
+        yield from self._new(when, device, [found])
 
-    def _say(self, when: float, device: SampledDevice, found: Iterable[_Found]) -> Iterator[Alert]:
-        for level, condition, key, text in found:
-            if (device.id, key) not in self._said:
-                self._said.add((device.id, key))
+    def _new(
+        self, when: float, device: SampledDevice, found: Iterable[_Condition]
+    ) -> Iterator[Alert]:
+        for level, condition, name, text in found:
+            if (device.id, name) not in self._said:
+                self._said.add((device.id, name))
                 # WandB takes titles of less than 64 characters.
-                title = f"GPU {device.index}: {key}"[:63]
+                title = f"GPU {device.index}: {name}"[:63]
                 yield Alert(when, level, condition, device.id, title, text)
 
-    def _throttling(self, device: SampledDevice, sample: DeviceSample) -> Iterator[_Found]:
-        if sample.throttle_reasons is None:
+    def _throttling(self, device: SampledDevice, sample: DeviceSample) -> Iterator[_Condition]:
+        reasons = sample.throttle_reasons
+        if reasons is None:
             return
-        present = set(sample.throttle_reasons)
         for reason in _COMMON:
             key = (device.id, reason)
-            self._in_a_row[key] = self._in_a_row.get(key, 0) + 1 if reason in present else 0
-        for reason in sample.throttle_reasons:
-            if reason in _CHOSEN:
-                continue
-            if reason in _COMMON and self._in_a_row[device.id, reason] < PATIENCE:
+            self._in_a_row[key] = self._in_a_row.get(key, 0) + 1 if reason in reasons else 0
+        for reason in reasons:
+            if reason in _CHOSEN or self._in_a_row.get((device.id, reason), PATIENCE) < PATIENCE:
                 continue
             clock = "" if sample.sm_clock_mhz is None else f" at {sample.sm_clock_mhz:.0f} MHz"
             heat = "" if sample.temperature_c is None else f", {sample.temperature_c:.0f} °C"
             power = "" if sample.power_w is None else f", {sample.power_w:.0f} W"
-            yield (
-                "warn",
-                "throttling",
-                f"held back by {reason}",
-                f"{device.name} {device.index} is held back by {reason}{clock}{heat}{power}",
-            )
+            name = f"held back by {reason}"
+            text = f"{device.name} {device.index} is {name}{clock}{heat}{power}"
+            yield _Condition("warn", "throttling", name, text)
 
-    def _memory_errors(self, device: SampledDevice, sample: DeviceSample) -> Iterator[_Found]:
+    def _memory(self, device: SampledDevice, sample: DeviceSample) -> Iterator[_Condition]:
+        gpu = f"{device.name} {device.index}"
         for metric, (level, words) in _COUNTERS.items():
             count = getattr(sample, metric)
             if count is None:
                 continue
             before = self._counted.setdefault((device.id, metric), count)
             if count > before:
-                yield (
-                    level,
-                    "ecc",
-                    words,
-                    f"{device.name} {device.index}: {count - before} {words} while this cell ran",
-                )
-
-
-def _nearly_full(device: SampledDevice, sample: DeviceSample) -> Iterator[_Found]:
-    used, total = sample.memory_used_mib, device.memory_total_mib
-    if used is not None and total and used > _NEARLY_FULL * total:
-        yield (
-            "warn",
-            "memory",
-            "memory nearly full",
-            f"{device.name} {device.index}: {used:,.0f} of {total:,.0f} MiB used "
-            f"({used / total:.1%}); a smaller batch_size leaves room",
-        )
+                text = f"{gpu}: {count - before} {words} while this cell ran"
+                yield _Condition(level, "ecc", words, text)
+        used, total = sample.memory_used_mib, device.memory_total_mib
+        if used is not None and total and used > _NEARLY_FULL * total:
+            text = (
+                f"{gpu}: {used:,.0f} of {total:,.0f} MiB used ({used / total:.1%}); "
+                "a smaller batch_size leaves room"
+            )
+            yield _Condition("warn", "memory", "memory nearly full", text)

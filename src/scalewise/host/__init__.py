@@ -1,4 +1,4 @@
-"""What this process may use of its host, who else runs there, and what it says to the terminal.
+"""The host of this process: its limits, its other processes and its terminal.
 
 ``limits`` has cores and memory, ``identity`` says which host, code and data a record is of,
 ``processes`` and ``locks`` are those of this host, and ``console`` writes what is safe to print.

@@ -26,10 +26,9 @@ from .limits import oom_kills as oom_kills
 from .limits import processor_name as processor_name
 from .limits import shared_memory_mib as shared_memory_mib
 from .limits import usable_cores as usable_cores
+from .locks import Colocation as Colocation
 from .locks import FileLock as FileLock
-from .locks import Tenant as Tenant
 from .locks import runtime_folder as runtime_folder
-from .locks import scratch_folder as scratch_folder
 from .processes import ENV_SUPERVISOR as ENV_SUPERVISOR
 from .processes import answer_requests as answer_requests
 from .processes import become_subreaper as become_subreaper
@@ -50,7 +49,6 @@ from .rank_environment import ENV_STARTED as ENV_STARTED
 from .rank_environment import ENV_WRAPPED as ENV_WRAPPED
 from .rank_environment import LOOPBACK as LOOPBACK
 from .rank_environment import STACKS_SIGNAL as STACKS_SIGNAL
-from .rank_environment import across_hosts as across_hosts
 from .rank_environment import foreign_launch as foreign_launch
 from .rank_environment import free_port as free_port
 from .rank_environment import interface_towards as interface_towards

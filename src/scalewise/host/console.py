@@ -65,7 +65,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 
 def _heed_no_more(_number: int, _frame: FrameType | None) -> None:
-    """What the first signal began goes on."""
+    """The second signal changes nothing."""
 
 
 def is_unread(error: BaseException) -> bool:
@@ -114,8 +114,8 @@ _NO_WIDTH = 10_000
 def open_console(stream: TextIO | None = None) -> Console:
     """A console as wide as the terminal behind ``stream`` (standard output), or without limit.
 
-    rich takes a pipe to be 80 columns wide and would break or cut what is longer. Whoever sets
-    ``COLUMNS`` has said how wide it is; 0, as some shells and containers say, is no width.
+    rich takes a pipe to be 80 columns wide and would break or cut what is longer. ``COLUMNS``
+    says how wide it is; 0, as some shells and containers say, is no width.
     """
     console = Console(file=stream or sys.stdout, highlight=False)
     if console.is_terminal:

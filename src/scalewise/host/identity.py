@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 _GIVEN_BY_ITS_MAKER = "0"
-"""What ``addr_assign_type`` says of an address that stands in the card."""
+"""``addr_assign_type`` of an address that stands in the card."""
 
 
 @functools.cache
@@ -49,11 +49,10 @@ def place_id() -> str:
 
 def identify(root: Path) -> str:
     """The identity of the host whose ``/proc`` and ``/sys`` lie in ``root``."""
-    for kind, read in _SOURCES:
-        told = read(root)
-        if told:
-            return f"{kind}-{_hash(told)}"
-    return f"name-{_hash([socket.gethostname()])}"
+    boot = _read(root / "proc/sys/kernel/random/boot_id")
+    known = {"mac": _network_cards(root), "gpu": _gpus(root), "boot": [boot] if boot else []}
+    kind, told = next(((k, t) for k, t in known.items() if t), ("name", [socket.gethostname()]))
+    return f"{kind}-{_hash(told)}"
 
 
 def _hash(told: list[str]) -> str:
@@ -89,14 +88,6 @@ def _gpus(root: Path) -> list[str]:
     return [] if any("?" in uuid for uuid in uuids) else sorted(uuids)
 
 
-def _boot(root: Path) -> list[str]:
-    number = _read(root / "proc/sys/kernel/random/boot_id")
-    return [number] if number else []
-
-
-_SOURCES = (("mac", _network_cards), ("gpu", _gpus), ("boot", _boot))
-
-
 def _read(path: Path) -> str:
     """The text of a file of the kernel; empty where it is not there, or not for this user."""
     try:
@@ -119,7 +110,7 @@ _RECORDED_OTHERWISE = ("scalewise.", "torch.")
 def running_code(
     working_directory: Path, classes: Iterable[str] = (), search: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """What is recorded as ``code``: :attr:`Provenance.code <scalewise.records.Provenance.code>`.
+    """The fingerprint in :attr:`Provenance.code <scalewise.records.Provenance.code>`.
 
     The repository around ``working_directory`` counts only where scalewise runs from none.
 
@@ -171,7 +162,7 @@ def _targets(plain: object) -> Iterator[str]:
 
 
 def _class_files(classes: Iterable[str], search: Sequence[str] | None) -> dict[str, str]:
-    """Each module's file, ``package/module.py``, to its SHA-256. What is not found is left out."""
+    """Each module's file, ``package/module.py``, to its SHA-256, without those not found."""
     found: dict[str, str] = {}
     for module in sorted({name.rpartition(".")[0] for name in classes}):
         file = _module_file(module, search)
@@ -249,11 +240,11 @@ def code_version(folder: Path, tracked: str | None = None) -> dict[str, object]:
 
 _PART_BYTES = 1 << 20
 _INDEX = "index.json"
-"""Of a folder of token shards: it holds the sum of each."""
+"""File of a folder of token shards: it holds the sum of each."""
 
 
 def data_identity(arguments: Mapping[str, Any], base: Path | None = None) -> dict[str, str]:
-    """What each file was that an argument of a data set names, by the argument's name.
+    """Fingerprints of the files that arguments of a data set name, by the argument's name.
 
     Args:
         arguments: of the data set, our own or a user's: texts that name a file, or a folder with
@@ -279,7 +270,7 @@ def data_identity(arguments: Mapping[str, Any], base: Path | None = None) -> dic
 
 
 def changes(was: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
-    """What became of each file that both know of and that is another by now, in words."""
+    """Files that both know and that have changed, each with its change in words."""
     return {
         name: f"{was[name]} there, {now[name]} here"
         for name in was

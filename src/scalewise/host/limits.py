@@ -1,4 +1,4 @@
-"""What this process may use of the machine it runs on.
+"""Cores and memory that this process may use.
 
 The host is what the process may use, not what the machine has: CPU affinity, cgroup limits
 (version 1 and 2) and memory limits all count.

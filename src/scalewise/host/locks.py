@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
-import shutil
 import stat
 import tempfile
 import uuid
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -73,7 +69,7 @@ class FileLock:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """What holds the lock: a process that inherits it holds the lock, too. None while free."""
+        """Descriptors of the lock: a process that inherits one holds it, too. None while free."""
         return () if self._descriptor is None else (self._descriptor,)
 
     def try_acquire(self) -> bool:
@@ -109,44 +105,7 @@ def _drop_inherited_locks() -> None:
 os.register_at_fork(after_in_child=_drop_inherited_locks)
 
 
-@contextmanager
-def scratch_folder(purpose: str) -> Iterator[Path]:
-    """An empty folder, removed at the end; those of dead processes are removed first.
-
-    Raises OSError where the runtime folder cannot be used.
-    """
-    root = runtime_folder() / purpose
-    root.mkdir(mode=0o700, exist_ok=True)
-    for path in root.glob("*.lock"):
-        abandoned = FileLock(path)
-        if abandoned.try_acquire():
-            _remove(abandoned)
-    lock = _claim(root, ".lock")
-    folder = lock.path.with_suffix("")
-    folder.mkdir(mode=0o700)
-    try:
-        yield folder
-    finally:
-        _remove(lock)
-
-
-def _claim(folder: Path, suffix: str = "") -> FileLock:
-    """The lock on a new file."""
-    while True:
-        lock = FileLock(folder / f"{uuid.uuid4().hex}{suffix}")
-        # Between creation and locking, somebody may have taken it for a dead one's.
-        if lock.try_acquire() and lock.path.exists():
-            return lock
-        lock.release()
-
-
-def _remove(lock: FileLock) -> None:
-    shutil.rmtree(lock.path.with_suffix(""), ignore_errors=True)
-    lock.path.unlink(missing_ok=True)
-    lock.release()
-
-
-class Tenant:
+class Colocation:
     """One cell's place among the cells of this host: a locked file for each, of any sweep.
 
     The lock dies with its holder, so a cell that was killed is no neighbour of anybody.
@@ -157,11 +116,16 @@ class Tenant:
     """
 
     def __init__(self, sweep: str, cell: str) -> None:
-        self._own = [sweep, cell]
+        self._sweep, self._cell = sweep, cell
         self._folder = runtime_folder() / "cells"
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        self._lock = _claim(self._folder)
-        self._lock.path.write_text(json.dumps(self._own), encoding="utf-8")
+        while True:
+            self._lock = FileLock(self._folder / uuid.uuid4().hex)
+            # Between creation and locking, somebody may have taken it for a dead one's.
+            if self._lock.try_acquire() and self._lock.path.exists():
+                break
+            self._lock.release()
+        self._lock.path.write_text(f"{sweep}\0{cell}", encoding="utf-8")
         self._seen: dict[str, None] = {}
         self.look()
 
@@ -180,14 +144,15 @@ class Tenant:
                 if probe.try_acquire():
                     path.unlink(missing_ok=True)
                     continue
-                sweep, cell = json.loads(path.read_text(encoding="utf-8"))
-            except (FileNotFoundError, ValueError):
-                continue  # just gone, or not yet written: the next look sees it
+                sweep, _, cell = path.read_text(encoding="utf-8").partition("\0")
+            except (FileNotFoundError, UnicodeDecodeError):
+                continue  # just gone
             finally:
                 probe.release()
-            # A cell on several hosts may have two supervisors here, as in a test.
-            if [sweep, cell] != self._own:
-                self._seen.setdefault(cell if sweep == self._own[0] else f"{sweep}/{cell}")
+            # Without a name it is not yet written: the next look sees it. A cell on several hosts
+            # may have two supervisors here, as in a test.
+            if cell and (sweep, cell) != (self._sweep, self._cell):
+                self._seen.setdefault(cell if sweep == self._sweep else f"{sweep}/{cell}")
 
     def leave(self) -> None:
         self._lock.path.unlink(missing_ok=True)

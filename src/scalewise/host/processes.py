@@ -56,7 +56,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def worker_command(folder: str) -> list[str]:
-    """What a rank of the cell in ``folder`` runs, without anything around it."""
+    """The command of a rank of the cell in ``folder``, without a profiler around it."""
     return [sys.executable, "-P", "-m", "scalewise.sweep.worker", folder]
 
 

@@ -1,4 +1,4 @@
-"""What the environment of a rank says, who sets it, and where ranks of one host meet.
+"""The environment of a rank, who sets it, and where ranks of one host meet.
 
 Torch's store asks nobody who he is and would listen on every interface. Whoever starts the ranks
 listens on the loopback interface instead and hands the socket to rank 0, which then needs no port
@@ -45,8 +45,9 @@ SCRUBBED_NAMES = (
     "SLURM_PROCID",
     "SLURM_LOCALID",
 )
-"""What another launcher may have left behind. Lightning believes any of these: a child that sees
-SLURM_NTASKS takes itself for a SLURM task, and one that sees a MASTER_PORT waits there."""
+"""Variables that another launcher may have left behind. Lightning believes any of these: a child
+that sees SLURM_NTASKS takes itself for a SLURM task, and one that sees a MASTER_PORT waits there.
+"""
 
 
 def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
@@ -68,11 +69,6 @@ def rendezvous(rank: int, local_rank: int, world_size: int, port: int) -> dict[s
         "LOCAL_RANK": str(local_rank),
         "WORLD_SIZE": str(world_size),
     }
-
-
-def across_hosts(node: int, address: str) -> dict[str, str]:
-    """What differs where the ranks are on several hosts: rank 0 listens at ``address``."""
-    return {"MASTER_ADDR": address, "NODE_RANK": str(node)}
 
 
 def foreign_launch(environment: Mapping[str, str] = os.environ) -> tuple[str, int, int] | None:

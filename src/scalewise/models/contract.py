@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
-from torchmetrics import MetricCollection
 
 from scalewise.config import require
 
@@ -17,9 +16,16 @@ from scalewise.config import require
 class TrainableModel(Protocol):
     """An ``nn.Module`` with a loss. A batch is a tuple ``(x, target)``.
 
-    A model may also have the methods of :class:`HasMetrics`, :class:`DeclaresFlops`,
-    :class:`ChecksData`, :class:`SplitsIntoStages` and :class:`SplitsMatrices`; each is looked for
-    on its own.
+    A model may also have these methods, and those of :class:`SplitsIntoStages` and
+    :class:`SplitsMatrices`; each is looked for on its own.
+
+    * ``metrics() -> MetricCollection``: fresh metrics, each updated with ``(output, target)`` as
+      ``loss`` gets them;
+    * ``flops_per_sample() -> float | None``: floating-point operations of one sample, forward and
+      backward, a multiply-add being two. Only what the mathematics needs is counted: nothing that
+      is computed twice, no element-wise work, no optimizer. None where no count is known;
+    * ``check_data(description)``: raise ``ValueError`` unless the model can train on data whose
+      ``describe()`` returned ``description``; what it does not say is not checked.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -28,41 +34,6 @@ class TrainableModel(Protocol):
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """A scalar: the mean over the samples of the batch."""
-        ...
-
-
-@runtime_checkable
-class HasMetrics(Protocol):
-    """A model that says how good its outputs are."""
-
-    def metrics(self) -> MetricCollection:
-        """Fresh metrics, each updated with ``(output, target)`` as ``loss`` gets them."""
-        ...
-
-
-@runtime_checkable
-class DeclaresFlops(Protocol):
-    """A model that knows what a sample costs."""
-
-    def flops_per_sample(self) -> float | None:
-        """Floating-point operations of one sample, forward and backward.
-
-        A multiply-add is two operations. Only what the mathematics needs is counted: nothing that
-        is computed twice, no element-wise work, no optimizer. None where no count is known.
-        """
-        ...
-
-
-@runtime_checkable
-class ChecksData(Protocol):
-    """A model that can tell whether a data set fits before the first step."""
-
-    def check_data(self, description: Mapping[str, Any]) -> None:
-        """Raise ``ValueError`` unless the model can train on data described so.
-
-        ``description`` is what the data set's ``describe()`` returned; what it does not say is not
-        checked.
-        """
         ...
 
 

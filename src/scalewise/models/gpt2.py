@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torchmetrics import MetricCollection
 
-from scalewise.config import require
+from scalewise.config import require_at_least
 from scalewise.models.contract import TensorCuts, Unit
 from scalewise.models.objectives import TokenAccuracy, check_at_least, linear_flops
 from scalewise.models.transformer import (
@@ -87,8 +87,8 @@ class Gpt2(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        require("vocabulary_size", vocabulary_size, vocabulary_size >= 2, "at least 2")
-        require("context_length", context_length, context_length >= 1, "at least 1")
+        require_at_least(2, vocabulary_size=vocabulary_size)
+        require_at_least(1, context_length=context_length)
         check_shape(width, heads, layers, dropout)
         self.vocabulary_size = vocabulary_size
         self.context_length = context_length

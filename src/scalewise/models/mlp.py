@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
 
 from torch import Tensor, nn
 
-from scalewise.config import require
+from scalewise.config import require, require_at_least
 from scalewise.models.contract import Unit
-from scalewise.models.objectives import Regression, check_equal, linear_flops
+from scalewise.models.objectives import Regression, linear_flops
 
 
 class Mlp(Regression):
@@ -25,8 +23,7 @@ class Mlp(Regression):
         self, features: int, hidden_widths: list[int], targets: int, dropout: float = 0.0
     ) -> None:
         super().__init__()
-        require("features", features, features >= 1, "an integer of at least 1")
-        require("targets", targets, targets >= 1, "an integer of at least 1")
+        require_at_least(1, features=features, targets=targets)
         fits = bool(hidden_widths) and min(hidden_widths) >= 1
         allowed = "a list of one or more integers of at least 1"
         require("hidden_widths", hidden_widths, fits, allowed)
@@ -59,10 +56,6 @@ class Mlp(Regression):
             flops = linear_flops(linear.in_features, linear.out_features, input_gradient=begin > 0)
             units.append(Unit(nn.Sequential(*layers[begin:end]), float(flops)))
         return units
-
-    def check_data(self, description: Mapping[str, Any]) -> None:
-        """The data set must have this model's features and targets."""
-        check_equal(self, description, "features", "targets")
 
 
 SMALLEST, LARGEST = 50_000, 2_000_000_000

@@ -7,7 +7,7 @@ A multiply-add is two floating-point operations; element-wise work and biases ar
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,9 @@ from scalewise.config import require
 class Regression(nn.Module):
     """Outputs and targets are ``[samples, targets]``."""
 
+    shared_sizes: ClassVar[tuple[str, ...]] = ("features", "targets")
+    """What model and data set must have in common."""
+
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Mean squared error."""
         return functional.mse_loss(output, target)
@@ -28,6 +31,10 @@ class Regression(nn.Module):
     def metrics(self) -> MetricCollection:
         """The mean absolute error over samples and targets."""
         return MetricCollection({"mae": MeanAbsoluteError()})
+
+    def check_data(self, description: Mapping[str, Any]) -> None:
+        """The data set must have this model's sizes."""
+        check_equal(self, description, *self.shared_sizes)
 
 
 class Classification(nn.Module):

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional
 
-from scalewise.config import require
+from scalewise.config import require, require_at_least
 from scalewise.models.objectives import Classification, check_at_least, check_equal, linear_flops
 
 _STAGES = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3)}
@@ -52,7 +52,7 @@ class ResNet(Classification):
     def __init__(self, depth: int, classes: int = 1000, image_size: int = 224) -> None:
         super().__init__()
         require("depth", depth, depth in _STAGES, " | ".join(map(str, _STAGES)))
-        require("classes", classes, classes >= 2, "at least 2")
+        require_at_least(2, classes=classes)
         require("image_size", image_size, image_size >= 32, "at least 32 pixels")
         self.classes = classes
         self.image_size = image_size

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
-from scalewise.config import require
-from scalewise.models.objectives import Regression, check_equal, linear_flops
+from scalewise.config import require, require_at_least
+from scalewise.models.objectives import Regression, linear_flops
 from scalewise.models.transformer import (
     EncoderLayer,
     block_flops,
@@ -17,11 +16,15 @@ from scalewise.models.transformer import (
 )
 
 _GATES = {"lstm": 4, "gru": 3}
-_SIZES = ("features", "window", "targets")
-"""What model and data set must have in common."""
 
 
-class SeriesTransformer(Regression):
+class SeriesRegression(Regression):
+    """Regression on windows of a series."""
+
+    shared_sizes: ClassVar[tuple[str, ...]] = ("features", "window", "targets")
+
+
+class SeriesTransformer(SeriesRegression):
     """A linear layer on each row, an encoder, a linear layer on the last row's state."""
 
     def __init__(
@@ -36,8 +39,8 @@ class SeriesTransformer(Regression):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        _check_sizes(features, window, targets)
-        require("feedforward_width", feedforward_width, feedforward_width >= 1, "at least 1")
+        require_at_least(1, features=features, window=window, targets=targets)
+        require_at_least(1, feedforward_width=feedforward_width)
         check_shape(width, heads, layers, dropout)
         self.features = features
         self.window = window
@@ -65,12 +68,8 @@ class SeriesTransformer(Regression):
         blocks = len(self.layers) * block_flops(self.window, self.width, self.feedforward_width)
         return float(self.window * embedding + blocks + linear_flops(self.width, self.targets))
 
-    def check_data(self, description: Mapping[str, Any]) -> None:
-        """The data set must have this model's features, window and targets."""
-        check_equal(self, description, *_SIZES)
 
-
-class Recurrent(Regression):
+class Recurrent(SeriesRegression):
     """LSTM or GRU layers over a window; a linear layer on the last row's state."""
 
     def __init__(
@@ -85,9 +84,8 @@ class Recurrent(Regression):
     ) -> None:
         super().__init__()
         require("kind", kind, kind in _GATES, "lstm | gru")
-        _check_sizes(features, window, targets)
-        require("width", width, width >= 1, "an integer of at least 1")
-        require("layers", layers, layers >= 1, "an integer of at least 1")
+        require_at_least(1, features=features, window=window, targets=targets)
+        require_at_least(1, width=width, layers=layers)
         require("dropout", dropout, 0 <= dropout < 1, "0 <= dropout < 1")
         self.kind = kind
         self.features = features
@@ -120,12 +118,3 @@ class Recurrent(Regression):
         initial_state_gradient = layers * 2 * self.width * outputs
         rows = self.window * (first + later + state) - initial_state_gradient
         return float(rows + linear_flops(self.width, self.targets))
-
-    def check_data(self, description: Mapping[str, Any]) -> None:
-        """The data set must have this model's features, window and targets."""
-        check_equal(self, description, *_SIZES)
-
-
-def _check_sizes(*sizes: int) -> None:
-    for name, value in zip(_SIZES, sizes, strict=True):
-        require(name, value, value >= 1, "an integer of at least 1")

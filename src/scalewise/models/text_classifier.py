@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from scalewise.config import require
+from scalewise.config import require_at_least
 from scalewise.models.contract import TensorCuts, Unit
 from scalewise.models.objectives import Classification, check_at_least, linear_flops
 from scalewise.models.transformer import (
@@ -22,6 +22,18 @@ from scalewise.models.transformer import (
 
 PADDING = 0
 """The token that fills a text up to the length of its batch."""
+
+
+def embed_words(x: Tensor, embedding: nn.Embedding, positions: Tensor) -> Tensor:
+    """Word numbers ``[samples, tokens]`` to ``[samples, tokens, width]``."""
+    words: Tensor = embedding(x) * math.sqrt(embedding.embedding_dim)
+    return words + positions[: x.shape[1]]
+
+
+def pool_words(hidden: Tensor, x: Tensor) -> Tensor:
+    """``[samples, tokens, width]`` to the mean over the words that are there."""
+    weights = (x != PADDING).unsqueeze(-1).to(hidden.dtype)
+    return (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
 
 
 class EmbeddedWords(nn.Module):
@@ -37,9 +49,8 @@ class EmbeddedWords(nn.Module):
         self.dropout = dropout
 
     def forward(self, x: Tensor) -> Tensor:
-        """Word numbers ``[samples, tokens]`` to ``[samples, tokens, width]``."""
-        scale = math.sqrt(self.embedding.embedding_dim)
-        output: Tensor = self.dropout(self.embedding(x) * scale + self.positions[: x.shape[1]])
+        """See :func:`embed_words`."""
+        output: Tensor = self.dropout(embed_words(x, self.embedding, self.positions))
         return output
 
 
@@ -65,9 +76,7 @@ class PooledHead(nn.Module):
 
     def forward(self, hidden: Tensor, x: Tensor) -> Tensor:
         """``[samples, tokens, width]`` and words to logits ``[samples, classes]``."""
-        weights = (x != PADDING).unsqueeze(-1).to(hidden.dtype)
-        pooled = (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
-        output: Tensor = self.head(pooled)
+        output: Tensor = self.head(pool_words(hidden, x))
         return output
 
 
@@ -92,10 +101,10 @@ class TextClassifier(Classification):
         positions: Literal["sinusoidal", "learned"] = "sinusoidal",
     ) -> None:
         super().__init__()
-        require("vocabulary_size", vocabulary_size, vocabulary_size >= 3, "at least 3")
-        require("max_tokens", max_tokens, max_tokens >= 1, "at least 1")
-        require("classes", classes, classes >= 2, "at least 2")
-        require("feedforward_width", feedforward_width, feedforward_width >= 1, "at least 1")
+        require_at_least(3, vocabulary_size=vocabulary_size)
+        require_at_least(1, max_tokens=max_tokens)
+        require_at_least(2, classes=classes)
+        require_at_least(1, feedforward_width=feedforward_width)
         check_shape(width, heads, layers, dropout)
         self.vocabulary_size = vocabulary_size
         self.max_tokens = max_tokens
@@ -119,15 +128,11 @@ class TextClassifier(Classification):
 
     def forward(self, x: Tensor) -> Tensor:
         """Word numbers ``[samples, tokens]``, 0 for padding, to logits ``[samples, classes]``."""
-        present = x != PADDING
-        mask = present[:, None, None, :]
-        hidden = self.embedding(x) * math.sqrt(self.width) + self.positions[: x.shape[1]]
-        hidden = self.dropout(hidden)
+        mask = (x != PADDING)[:, None, None, :]
+        hidden = self.dropout(embed_words(x, self.embedding, self.positions))
         for layer in self.layers:
             hidden = layer(hidden, mask)
-        weights = present.unsqueeze(-1).to(hidden.dtype)
-        pooled = (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
-        output: Tensor = self.head(pooled)
+        output: Tensor = self.head(pool_words(hidden, x))
         return output
 
     def flops_per_sample(self) -> float:

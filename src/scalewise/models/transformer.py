@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from scalewise.config import require
+from scalewise.config import require, require_at_least
 from scalewise.models.contract import TensorCuts
 from scalewise.models.objectives import attention_flops, linear_flops
 
@@ -109,8 +109,7 @@ def sinusoidal_positions(tokens: int, width: int) -> Tensor:
 
 def check_shape(width: int, heads: int, layers: int, dropout: float) -> None:
     """Refuse what no transformer can be built from."""
-    require("heads", heads, heads >= 1, "an integer of at least 1")
-    require("layers", layers, layers >= 1, "an integer of at least 1")
+    require_at_least(1, heads=heads, layers=layers)
     divides = width >= 1 and width % heads == 0
     require("width", width, divides, f"a multiple of heads ({heads})")
     require("dropout", dropout, 0 <= dropout < 1, "0 <= dropout < 1")

@@ -81,32 +81,24 @@ class Pruner:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from :meth:`state_dict`. Raises :class:`UnprunableError` for another model's."""
-        masks = self._fitted("masks", state["masks"])
-        movement = self._fitted("movement", state["movement"])
+        shapes = [parameter.shape for parameter in self.parameters]
+        masks: Sequence[Tensor] = state["masks"]
+        movement: Sequence[Tensor] = state["movement"]
+        for name, saved in (("masks", masks), ("movement", movement)):
+            if saved and [tensor.shape for tensor in saved] != shapes:
+                raise UnprunableError(
+                    f"pruning: found {name} of {len(saved)} weights in another order or of other "
+                    f"shapes than the model's {len(shapes)}; allowed: the model's own state"
+                )
         if len(movement) != len(self._movement):
             raise UnprunableError(
                 f"pruning: found a state of another score than {self.config.kind}; allowed: the "
                 "score that the run began with"
             )
         self._steps = int(state["steps"])
-        self._masks = masks
-        for own, saved in zip(self._movement, movement, strict=True):
-            own.copy_(saved)
-
-    def _fitted(self, name: str, saved: Sequence[Tensor]) -> list[Tensor]:
-        """``saved`` as tensors beside each parameter; none where none were saved."""
-        if not saved:
-            return []
-        shapes = [tuple(tensor.shape) for tensor in saved]
-        if shapes != [tuple(parameter.shape) for parameter in self.parameters]:
-            raise UnprunableError(
-                f"pruning: found {name} of {len(saved)} weights in another order or of other "
-                f"shapes than the model's {len(self.parameters)}; allowed: the model's own state"
-            )
-        return [
-            tensor.to(device=parameter.device, dtype=parameter.dtype)
-            for tensor, parameter in zip(saved, self.parameters, strict=True)
-        ]
+        self._masks = [mask.to(p) for mask, p in zip(masks, self.parameters, strict=False)]
+        for own, sum_so_far in zip(self._movement, movement, strict=True):
+            own.copy_(sum_so_far)
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """Score by this step's gradients: Lightning's are made by the closure it steps with."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from scalewise.config import require
+from scalewise.config import require, require_at_least
 from scalewise.optimizers.standard import check_rates, checked_betas
 
 
@@ -85,7 +85,7 @@ def spam(
     check_rates(lr, weight_decay)
     require("eps", eps, eps > 0, "above 0")
     require("spike_threshold", spike_threshold, spike_threshold > 1, "above 1")
-    require("reset_interval", reset_interval, reset_interval >= 2, "at least 2")
+    require_at_least(2, reset_interval=reset_interval)
     fits = 0 <= warmup_steps < reset_interval
     allowed = f"0 to {reset_interval - 1}, below reset_interval"
     require("warmup_steps", warmup_steps, fits, allowed)

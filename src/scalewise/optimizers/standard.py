@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import ParamsT
 
-from scalewise.config import require
+from scalewise.config import require, require_at_least
 
 _BETAS = [0.9, 0.999]
 
@@ -26,15 +26,8 @@ def adam(
     """Torch's Adam: weight decay is added to the gradient. Two buffers, three in AMSGrad."""
     check_rates(lr, weight_decay)
     require("eps", eps, eps > 0, "above 0")
-    return torch.optim.Adam(
-        params,
-        lr=lr,
-        betas=checked_betas(betas),
-        eps=eps,
-        weight_decay=weight_decay,
-        amsgrad=amsgrad,
-        fused=use_fused(fused, device_kind),
-    )
+    settings = (lr, checked_betas(betas), eps, weight_decay, amsgrad)
+    return torch.optim.Adam(params, *settings, fused=use_fused(fused, device_kind))
 
 
 def adamw(
@@ -50,15 +43,8 @@ def adamw(
     """Torch's AdamW: weight decay apart from the gradient. Two buffers, three in AMSGrad."""
     check_rates(lr, weight_decay)
     require("eps", eps, eps > 0, "above 0")
-    return torch.optim.AdamW(
-        params,
-        lr=lr,
-        betas=checked_betas(betas),
-        eps=eps,
-        weight_decay=weight_decay,
-        amsgrad=amsgrad,
-        fused=use_fused(fused, device_kind),
-    )
+    settings = (lr, checked_betas(betas), eps, weight_decay, amsgrad)
+    return torch.optim.AdamW(params, *settings, fused=use_fused(fused, device_kind))
 
 
 def sgd(
@@ -103,7 +89,7 @@ def adafactor(
 def check_rates(lr: float, weight_decay: float) -> None:
     """A learning rate above 0 and a weight decay of at least 0."""
     require("lr", lr, lr > 0, "above 0")
-    require("weight_decay", weight_decay, weight_decay >= 0, "at least 0")
+    require_at_least(0, weight_decay=weight_decay)
 
 
 def checked_betas(betas: list[float]) -> tuple[float, float]:

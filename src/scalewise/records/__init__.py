@@ -1,4 +1,4 @@
-"""What a run leaves on disk: the only code that reads or writes it.
+"""The records of a run on disk: no other code reads or writes them.
 
 Everything scalewise says is computed from these files, so they hold raw values, name their unit
 and scope, carry a schema version, and survive being cut off at any byte. ``folders`` lists the

@@ -40,10 +40,10 @@ from .files import SCHEMA_VERSION as SCHEMA_VERSION
 from .files import LineParser as LineParser
 from .files import NewerRecordError as NewerRecordError
 from .files import RecordError as RecordError
-from .files import ReplacedError as ReplacedError
 from .files import Tail as Tail
 from .files import finite_or_none as finite_or_none
 from .files import load_json as load_json
+from .files import load_or_none as load_or_none
 from .files import parse_json as parse_json
 from .files import read_record as read_record
 from .files import save_json as save_json
@@ -104,6 +104,12 @@ from .series import SampledDevice as SampledDevice
 from .series import read_device_series as read_device_series
 from .series import read_latest_sample as read_latest_sample
 from .series import timeline_rows as timeline_rows
+from .state import UNFINISHED as UNFINISHED
+from .state import CellState as CellState
+from .state import State as State
+from .state import cell_state as cell_state
+from .state import is_done as is_done
+from .state import state_of as state_of
 from .steps import PHASES as PHASES
 from .steps import STEP_DTYPE as STEP_DTYPE
 from .steps import WARMUP as WARMUP

@@ -1,4 +1,4 @@
-"""What was decided about a cell or its devices, with the evidence.
+"""Decisions about a cell or its devices, with the evidence.
 
 ``find_batch.json``: the largest batch that fits. ``decision.json``: the strategy that was fastest.
 ``imported.json``: a published result. ``quarantine.json``: devices that a sweep leases no more.
@@ -26,9 +26,9 @@ class BatchTrial:
     outcome: Literal["fits", "oom"]
     ranks_out_of_memory: tuple[int, ...]
     peak_allocated_mib: float | None
-    """Of the rank that needed most; None on a CPU host, and where it did not fit."""
+    """The rank that needed most; None on a CPU host, and where it did not fit."""
     step_time_ms: float | None
-    """Of the slowest rank, without communication; None where it did not fit."""
+    """The slowest rank's, without communication; None where it did not fit."""
     peak_rss_mib: float | None = None
     """Peak resident set of the process that needed most, on a CPU host; None on a GPU, where it
     did not fit, and where the kernel does not tell."""
@@ -36,16 +36,16 @@ class BatchTrial:
 
 @dataclass(frozen=True)
 class BatchSearchRecord:
-    """What was found, and every trial that led there."""
+    """The batch size found, and every trial that led there."""
 
     per_device_batch_size: int
     """The largest that fits, less the margin: what to use."""
     global_batch_size: int
-    """Of all devices in one batch, gradients not accumulated."""
+    """All devices together, gradients not accumulated."""
     largest_that_fits: int
     """Per device, before the margin."""
     limited_by: Literal["memory", "max_batch", "data"]
-    """What stopped the search."""
+    """The limit that stopped the search."""
     margin: float
     world_size: int
     device: str
@@ -62,13 +62,13 @@ class BatchSearchRecord:
 
     @property
     def peak_mib(self) -> float | None:
-        """What the largest that fits took of the rank that needed most."""
+        """Memory of the rank that needed most, at the largest batch that fits."""
         best = [t for t in self.trials if t.per_device_batch_size == self.largest_that_fits]
         peaks = [t.peak_allocated_mib or t.peak_rss_mib for t in best if t.outcome == "fits"]
         return peaks[-1] if peaks else None
 
     def line(self, scaling: str) -> str:
-        """What was found and why it was not more."""
+        """The batch size found and why it is not larger."""
         limit = {
             "memory": f"{self.largest_that_fits} still fit; {self.margin:.0%} of that is kept free",
             "max_batch": f"the largest tried, for batch_search.max={self.largest_that_fits}: more "
@@ -110,7 +110,7 @@ reports write theirs."""
 
 @dataclass(frozen=True)
 class CandidateEvidence:
-    """What the short runs of one strategy have shown."""
+    """The outcome of the short runs of one strategy."""
 
     name: str
     devices: int | None
@@ -141,7 +141,7 @@ class CandidateEvidence:
 
 @dataclass(frozen=True)
 class ThresholdRule:
-    """What the published PCIe study's rule of thumb chooses, from parameters and batch alone."""
+    """The choice of the published PCIe study's rule, from parameters and batch alone."""
 
     says: Literal["single", "ddp", "undecided"]
     reason: str
@@ -166,7 +166,7 @@ class StrategyDecision:
     """None where the parameters are not known."""
 
     def lines(self) -> tuple[str, str, str]:
-        """What was measured, what was chosen, and what the rule of thumb says, a line each."""
+        """The measurement, the choice and the rule of thumb, a line each."""
         return self._measured(), f"chosen: {self.chosen}; {self.reason}", self._baseline()
 
     def _measured(self) -> str:
@@ -216,7 +216,7 @@ def load_decision(cell: Path) -> StrategyDecision | None:
 
 @dataclass(frozen=True)
 class ImportedResult:
-    """One published line. What it does not say is None."""
+    """One published line. None is "not published"."""
 
     devices: WorldSize
     global_batch_size: PositiveInt

@@ -26,7 +26,7 @@ class NumaNode:
 
 @dataclass(frozen=True)
 class HostFacts:
-    """What the host grants, read before anything was measured."""
+    """Limits of the host, read before anything was measured."""
 
     host: str
     """As in :attr:`Provenance.host <scalewise.records.Provenance.host>`."""
@@ -133,7 +133,7 @@ class CollectiveRate:
     algorithm_gb_s: float
     """``bytes`` over the median time."""
     bus_gb_s: float
-    """What each link carried if it was used evenly: comparable over numbers of ranks."""
+    """Load of each link if it was used evenly: comparable over numbers of ranks."""
     correct: bool
     """Whether every rank received what it should."""
 
@@ -182,7 +182,7 @@ class CopyRate:
     together: bool
     """Whether all ranks copied at once; else this one had the host to itself."""
     bytes: int
-    """Of the buffer."""
+    """Size of the buffer."""
     timing: Timing
     gb_s: float
     correct: bool
@@ -190,7 +190,7 @@ class CopyRate:
 
 @dataclass(frozen=True)
 class LaunchCost:
-    """What one operation costs before it has done anything: an addition to one element."""
+    """Cost of one operation before it has done anything: an addition to one element."""
 
     kind: Literal["enqueue", "stream", "graph_kernel", "graph_replay", "round_trip"]
     """Per operation: ``enqueue`` on the host, ``stream`` in a stream fed by the host,
@@ -227,11 +227,11 @@ DOCTOR_FILE = "doctor.json"
 
 @dataclass(frozen=True)
 class RankMeasurements:
-    """What one rank measured of its own device; rank 0 also has what concerns several."""
+    """One rank's measurements of its device; rank 0 also has those of several."""
 
     rank: Rank
     stage: str
-    """What it was doing when this was written; ``done`` at the end."""
+    """Its stage when this was written; ``done`` at the end."""
     gemm: tuple[GemmRate, ...] = ()
     copies: tuple[CopyRate, ...] = ()
     launch: tuple[LaunchCost, ...] = ()
@@ -274,7 +274,7 @@ class DoctorReport:
     ranks: tuple[RankMeasurements, ...]
     findings: tuple[Finding, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
-    """What no rank could measure, and why."""
+    """Measurements that no rank could take, and why."""
 
     @property
     def collectives(self) -> tuple[CollectiveRate, ...]:

@@ -10,8 +10,9 @@ import errno
 import json
 import math
 import os
+import stat
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from io import BufferedReader
 from pathlib import Path
 from typing import Annotated, Any, Final, Generic, Protocol, TextIO, TypeVar
@@ -25,7 +26,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 SCHEMA_VERSION = 1
 MOST_BYTES = 2**28
-"""Of a record that is read whole: ten times what a plan of 100,000 cells takes."""
+"""Limit of a record that is read whole: ten times a plan of 100,000 cells."""
 Rank = Annotated[int, Field(ge=0, lt=2**16)]
 WorldSize = Annotated[int, Field(ge=1, le=2**16)]
 UnixTime = Annotated[float, Field(ge=0, le=10**11)]
@@ -40,6 +41,10 @@ class RecordError(Exception):
         return escaped(super().__str__())
 
 
+class AbsentRecordError(RecordError):
+    """A record that is not there, or no longer."""
+
+
 class NewerRecordError(RecordError):
     """A record that a newer scalewise wrote."""
 
@@ -49,9 +54,13 @@ def open_record(path: Path) -> BufferedReader:
 
     A pipe, to open which is to wait for a writer, could otherwise hold up whoever reads a folder.
     """
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise OSError(errno.EINVAL, "it is no regular file; remove it", str(path))
-    return path.open("rb")
+    file = open(  # noqa: SIM115 - whoever asked for it closes it
+        path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)
+    )
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise OSError(errno.EINVAL, "it is no regular file; remove it", str(path))
 
 
 def read_record(path: Path) -> bytes:
@@ -117,7 +126,7 @@ def load_json(path: Path, cls: type[T]) -> T:
     try:
         plain = parse_json(read_record(path).decode())
     except FileNotFoundError:
-        raise RecordError(f"{path}: no such record") from None
+        raise AbsentRecordError(f"{path}: no such record") from None
     except (OSError, ValueError) as error:
         raise RecordError(f"{path}: cannot be read as JSON: {error}") from error
     if not isinstance(plain, dict):
@@ -136,7 +145,18 @@ def load_json(path: Path, cls: type[T]) -> T:
 
 def load_optional(path: Path, cls: type[T]) -> T | None:
     """As :func:`load_json`; None where there is no such record."""
-    return load_json(path, cls) if path.exists() else None
+    try:
+        return load_json(path, cls)
+    except AbsentRecordError:
+        return None
+
+
+def load_or_none(load: Callable[..., T], *arguments: object) -> T | None:
+    """What ``load(*arguments)`` reads; None for a record that is absent or cannot be read."""
+    try:
+        return load(*arguments)
+    except RecordError:
+        return None
 
 
 def finite_or_none(value: float | None) -> float | None:
@@ -171,33 +191,37 @@ class Parser(Protocol[T_co]):
     """The end that is not whole yet."""
 
     def parse(self, data: bytes) -> T_co:
-        """What is whole by now and was not returned before.
+        """The units that are whole by now and were not returned before.
 
         Raises ValueError for bytes that no series holds; nothing can be parsed after it.
         """
 
 
-class LineParser:
-    """Parses JSON objects, one a line."""
+class LineParser(Generic[T]):
+    """Parses JSON objects, one a line, into what ``make`` returns of each."""
 
-    def __init__(self) -> None:
+    def __init__(self, make: Callable[[dict[str, Any]], T]) -> None:
+        self._make = make
         self.rest = b""
         self.count = 0
         """Lines parsed so far."""
 
-    def parse(self, data: bytes) -> list[dict[str, Any]]:
+    def parse(self, data: bytes) -> list[T]:
         *whole, self.rest = (self.rest + data).split(b"\n")
-        found = []
-        for line in whole:
-            self.count += 1
-            try:
-                plain = parse_json(line)
-            except ValueError as error:
-                raise ValueError(f"line {self.count}: not JSON: {error}") from error
-            if not isinstance(plain, dict):
-                raise ValueError(f"line {self.count}: found no JSON object")
-            found.append(plain)
-        return found
+        return [self._made(line) for line in whole]
+
+    def _made(self, line: bytes) -> T:
+        self.count += 1
+        try:
+            plain = parse_json(line)
+        except ValueError as error:
+            raise ValueError(f"line {self.count}: not JSON: {error}") from error
+        if not isinstance(plain, dict):
+            raise ValueError(f"line {self.count}: found no JSON object")
+        try:
+            return self._make(plain)
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            raise ValueError(f"line {self.count}: {error}") from error
 
 
 def parse_series(path: Path, parser: Parser[T]) -> T:
@@ -214,10 +238,6 @@ _CHUNK_BYTES: Final = 4 * 2**20
 _FINGERPRINT_BYTES: Final = 512
 
 
-class ReplacedError(Exception):
-    """The file was begun anew (a retry) before its earlier rows had all been read."""
-
-
 class Tail(Generic[T]):
     """Follows a series that grows."""
 
@@ -228,9 +248,9 @@ class Tail(Generic[T]):
         self._head = b""
 
     def read(self) -> T:
-        """What was added since the last call, up to a few MiB, in whole units.
+        """The units added since the last call, up to a few MiB.
 
-        Raises :class:`RecordError`, and :class:`ReplacedError` for a file that was begun anew.
+        Raises :class:`RecordError`, also for a file that was begun anew (a retry) or removed.
         """
         try:
             return self._parser.parse(self._new_bytes())
@@ -239,16 +259,16 @@ class Tail(Generic[T]):
 
     def _new_bytes(self) -> bytes:
         try:
-            with open_record(self.path) as file:
+            with self.path.open("rb") as file:
                 head = file.read(_FINGERPRINT_BYTES)
                 if not head.startswith(self._head):
-                    raise ReplacedError(f"{self.path.name} was begun anew while it was mirrored")
+                    raise RecordError(f"{self.path} was begun anew while it was read")
                 self._head = head
                 file.seek(self._position)
                 data = file.read(_CHUNK_BYTES)
         except FileNotFoundError:
             if self._position:
-                raise ReplacedError(f"{self.path.name} was removed while it was mirrored") from None
+                raise RecordError(f"{self.path} was removed while it was read") from None
             return b""
         except OSError as error:
             raise RecordError(f"{self.path}: cannot be read: {error}") from error

@@ -28,6 +28,7 @@ from scalewise.records.files import (
     WorldSize,
     load_json,
     load_optional,
+    load_or_none,
     open_record,
     read_record,
     save_json,
@@ -45,7 +46,7 @@ from scalewise.records.model import (
 from scalewise.records.validation import DEEPEST, DataError, build, to_plain
 
 ALIVE_S = 15.0
-"""Who runs a cell gives a sign of life every second: after this long without, it is gone."""
+"""A supervisor gives a sign of life every second: after this long without, it is gone."""
 _OF_A_TRY = ("steps", "metrics", "audit", "ranks", "gpu", "heartbeat", "profile")
 """Folders that each try fills anew."""
 
@@ -195,22 +196,15 @@ class CellFolder:
 
     def has_result_file(self) -> bool:
         """Whether a result was written, be it damaged since."""
-        return os.path.lexists(self.path / "result.json")  # a link that leads nowhere, too
+        return (self.path / "result.json").exists()
 
     def is_done(self) -> bool:
         """A cell is done if and only if its result can be read."""
-        try:
-            self.load_result()
-        except RecordError:
-            return False
-        return True
+        return load_or_none(self.load_result) is not None
 
     def result_of(self, cell_id: str) -> CellResult | None:
         """The result, if it is there, can be read and is that of this cell."""
-        try:
-            return self.load_result_of(cell_id)
-        except RecordError:
-            return None
+        return load_or_none(self.load_result_of, cell_id)
 
     def save_attempt(self, attempt: Attempt) -> None:
         save_json(self.path / "attempts" / f"{attempt.number}.json", attempt)
@@ -231,19 +225,11 @@ class CellFolder:
 
     def load_running(self) -> RunningAttempt | None:
         """The try under way, or the last one that nobody lived to record; None for none to read."""
-        try:
-            return self.read_running()
-        except RecordError:
-            return None
+        return load_or_none(self.read_running)
 
     def read_running(self) -> RunningAttempt | None:
         """As :meth:`load_running`, but raises :class:`RecordError` for one that is damaged."""
-        try:
-            return load_json(self._running_path, RunningAttempt)
-        except RecordError:
-            if not self._running_path.exists():
-                return None  # also where its try has ended in this moment
-            raise
+        return load_optional(self._running_path, RunningAttempt)
 
     def beat(self) -> None:
         """Say that the try under way is alive."""
@@ -351,9 +337,8 @@ def last_checkpoint(cell: Path) -> tuple[Path, Checkpoint] | None:
     for folder in sorted((cell / "checkpoints").glob("step-*"), reverse=True):
         if folder.suffix == ".part":
             continue
-        try:
-            found = load_json(folder / _META, Checkpoint)
-        except RecordError:
+        found = load_or_none(load_json, folder / _META, Checkpoint)
+        if found is None:
             continue
         if all(_sum(folder / name) == known for name, known in found.files.items()):
             return folder, found
@@ -361,7 +346,7 @@ def last_checkpoint(cell: Path) -> tuple[Path, Checkpoint] | None:
 
 
 def untrusted(cell: Path) -> str | None:
-    """Who but its user may have put something into a cell's checkpoints; None for nobody.
+    """The other user who may have written a cell's checkpoints; None for nobody.
 
     To load a checkpoint can be to run what it holds. As ssh does with its keys, the files and every
     folder up to the sweep's are looked at: who may write a folder may replace all below it.
@@ -403,14 +388,14 @@ def _sum(path: Path) -> str | None:
 
 @dataclass(frozen=True)
 class PlannedCell:
-    """A cell as it was asked for."""
+    """A cell as the user requested it."""
 
     cell_id: str
     config_id: str
     name: FileName
     """The name of its folder inside the sweep's."""
     overrides: tuple[str, ...]
-    """What the user typed for it, as Hydra understood it."""
+    """The words the user typed for it, as Hydra understood them."""
     repeat: NonNegativeInt
     devices: WorldSize | None
     """Devices it asks for; None for all of the host that runs it."""

@@ -19,7 +19,7 @@ _LAYOUT = struct.Struct("<qqqddqq")
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """What a rank said last."""
+    """The last sign of life of a rank."""
 
     step: int
     """Optimizer steps done."""

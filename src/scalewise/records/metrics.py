@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -14,13 +15,12 @@ from pydantic import NonNegativeInt
 from scalewise.records.files import (
     LineParser,
     LineWriter,
-    RecordError,
     UnixTime,
     finite_or_none,
     parse_series,
 )
 from scalewise.records.model import RankSummary
-from scalewise.records.validation import DataError, build, to_plain
+from scalewise.records.validation import build, to_plain
 
 Grade = Literal["excellent", "good", "fair", "poor"]
 
@@ -64,7 +64,7 @@ def cv_text(cv: float) -> str:
 
 
 def advice(graded: Grade, slowest_rank: int, *, on_cpu: bool) -> str:
-    """What to do about a grade, in one line."""
+    """Advice about a grade, in one line."""
     compare = "waiting for cores" if on_cpu else "clocks and throttle reasons"
     check = "what else its cores run" if on_cpu else "its device's clocks and throttling"
     return {
@@ -119,13 +119,7 @@ class MetricsWriter:
 
 def read_metrics(path: Path) -> list[MetricRow]:
     """All whole rows of a metrics file. Raises :class:`RecordError`."""
-    rows = []
-    for number, plain in enumerate(parse_series(path, LineParser()), start=1):
-        try:
-            rows.append(build(MetricRow, plain))
-        except DataError as error:
-            raise RecordError(f"{path}: line {number}: {error}") from error
-    return rows
+    return parse_series(path, LineParser(partial(build, MetricRow)))
 
 
 RowKey = tuple[int, int]
@@ -156,7 +150,7 @@ def keyed(rows: Iterable[MetricRow]) -> Iterator[tuple[RowKey, MetricRow]]:
 def weights_of(name: str, rows: Sequence[MetricRow]) -> tuple[float, ...] | None:
     """By how much the metric ``name`` of each of ``rows``, one a rank, counts in their mean.
 
-    By the samples of the step. What is of no one step (a validation score that a user's module
+    By the samples of the step. A metric of no one step (a validation score that a user's module
     does not reduce over the ranks) counts alike, as in Lightning's own ``sync_dist``. None where
     samples decide and the records, older ones, do not tell them.
     """

@@ -1,4 +1,4 @@
-"""What each rank of a cell did, where it ran, how the cell ended, and what trackers were given."""
+"""Records of ranks, of the place they ran at, of the end of a cell, and of its trackers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scalewise.records.files import Rank, UnixTime, WorldSize
 
 @dataclass(frozen=True)
 class CommunicationRecord:
-    """What one rank gave to collectives in its timed steps, on average for an optimizer step."""
+    """Payload and time of one rank's collectives, on average for a timed optimizer step."""
 
     what: Literal["gradients", "parameters"]
     """Gradients are averaged before an optimizer steps, parameters after it has."""
@@ -67,7 +67,7 @@ class PipelineRecord:
 
     schedule: Literal["1f1b", "gpipe"]
     stages: int
-    """Of the whole pipeline, one a device."""
+    """Stages of the whole pipeline, one a device."""
     stage: int
     """This rank's, from 0."""
     microbatches: int
@@ -93,7 +93,7 @@ class DeviceInfo:
     """The device one rank ran on."""
 
     kind: Literal["cuda", "cpu"]
-    """What computed."""
+    """The kind of processor that computed."""
     name: str
     """``NVIDIA H200``, or the processor's model name."""
     uuid: str | None = None
@@ -108,11 +108,11 @@ class DeviceInfo:
 
 @dataclass(frozen=True)
 class Provenance:
-    """What a result depends on beside its configuration."""
+    """Everything that a result depends on beside its configuration."""
 
     command: tuple[str, ...]
     host: str
-    """What tells the host apart without naming it: :func:`scalewise.host.host_id`. Twelve digits
+    """Identity of the host, which does not name it: :func:`scalewise.host.host_id`. Twelve digits
     without a kind before them are the hash of the host's name, from before there were kinds; beside
     one with a kind it may be the same host."""
     platform: str
@@ -130,15 +130,15 @@ class Provenance:
     cuda: str | None
     nccl: str | None
     environment: Mapping[str, str]
-    """Those of :data:`scalewise.recorded_environment.RECORDED`, as the ranks saw them."""
+    """Those of :func:`scalewise.host.recorded_in`, as the ranks saw them."""
     usable_cores: int
-    """Of the host, for all its cells; what a rank was bound to is in ``devices``."""
+    """Cores of the host, for all its cells; those of one rank are in ``devices``."""
     memory_limit_mib: float | None
     """The cgroup's memory limit; None where there is none."""
     shared_memory_mib: float | None = None
     """Size of /dev/shm; None where there is none."""
     emulated: tuple[str, ...] = ()
-    """What was made to look different from what it is, e.g. ``NCCL_P2P_DISABLE=1``."""
+    """Hardware that was made to look different, e.g. ``NCCL_P2P_DISABLE=1``."""
     topology: Mapping[str, str] = field(default_factory=dict)
     """Link kind for each pair of GPUs, ``"0-1": "NV18"``."""
     peak_tflops: Mapping[str, Annotated[float, Field(gt=0, le=10**9)]] = field(default_factory=dict)
@@ -158,7 +158,7 @@ class Provenance:
 
 @dataclass(frozen=True)
 class RankSummary:
-    """What one rank did, counted while it ran. None is "not known", never zero."""
+    """Counts of one rank, taken while it ran. None is "not known", never zero."""
 
     rank: Rank
     local_rank: Rank
@@ -199,7 +199,7 @@ class RankSummary:
     """Samples of a batch as this rank's loader says itself; None where it does not, and in older
     records."""
     batch_shape: tuple[int, ...] | None = None
-    """Of the first tensor of the first batch: its first dimension is counted as samples."""
+    """Shape of the first tensor of the first batch: its first dimension counts as samples."""
     parameters_changed: bool | None = None
     """Whether any trainable parameter is another than before the first step; None where nothing
     optimizes, where ranks hold parts of the model, and in older records."""
@@ -212,7 +212,7 @@ class RankSummary:
     """Forward and backward of its device alone, measured before training to share out batches; None
     where nobody asked."""
     communication: CommunicationRecord | None = None
-    """What it gave to collectives; None where it trained alone or nothing could count it."""
+    """Its collectives; None where it trained alone or nothing could count them."""
     run_queue_ms_per_step: float | None = None
     """Mean ms a timed step in which the training thread was ready to run and had no core."""
     other_threads_cpu_ms_per_step: float | None = None
@@ -238,7 +238,7 @@ class RankSummary:
 
 @dataclass(frozen=True)
 class RankError:
-    """What a rank died of, written by the rank itself before it goes."""
+    """The error that ended a rank, written by the rank itself before it goes."""
 
     rank: Rank
     time: UnixTime
@@ -260,7 +260,7 @@ class RunningAttempt:
     devices: tuple[DeviceInfo, ...]
     """One a rank."""
     pids: tuple[int, ...] = ()
-    """Of the ranks, once they have started; only where the sweep's own process samples them."""
+    """Process ids of the ranks, where the sweep's own process samples them."""
 
 
 Cause = Literal[
@@ -277,7 +277,7 @@ Cause = Literal[
     "interrupted",
     "preempted",
 ]
-"""What a try ended of."""
+"""The cause that ended a try."""
 
 
 @dataclass(frozen=True)
@@ -349,7 +349,7 @@ def _seconds(started_at: float, finished_at: float, elapsed_s: float | None) -> 
 
 @dataclass(frozen=True)
 class TrackerState:
-    """What one tracker was given, and what it gave back."""
+    """The rows that one tracker was given, and the rows it counts."""
 
     status: Literal["synced", "incomplete", "failed"]
     handed_over: int
@@ -359,7 +359,7 @@ class TrackerState:
     location: str
     """Project and run, folder or URL: where a person finds it."""
     problem: str | None = None
-    """What went wrong, in one line."""
+    """The fault, in one line."""
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,6 @@ from scalewise.records.files import (
     LineWriter,
     RecordError,
     UnixTime,
-    is_version,
-    open_record,
     parse_series,
 )
 from scalewise.records.validation import build, to_plain
@@ -26,7 +24,7 @@ from scalewise.records.validation import build, to_plain
 
 @dataclass(frozen=True)
 class SampledDevice:
-    """What does not change about a device (or, on a CPU host, a process) while it is sampled."""
+    """The constant facts of a device (on a CPU host: of a process) that is sampled."""
 
     id: str
     """The GPU's UUID, or ``rank<r>`` for a process."""
@@ -88,7 +86,7 @@ class DeviceSample:
     nvlink_tx_mib: float | None = None
     nvlink_rx_mib: float | None = None
     processes: tuple[DeviceProcess, ...] | None = None
-    """Who computed on the device."""
+    """The processes that computed on the device."""
 
 
 @dataclass(frozen=True)
@@ -188,54 +186,42 @@ class DeviceSeriesWriter:
 
 def read_device_series(path: Path) -> DeviceSeries:
     """A host's device series; a torn end is dropped and said in ``problems``."""
-    parser = LineParser()
-    lines = parse_series(path, parser)
+    parser = LineParser(dict)
+    return _device_series(path, parse_series(path, parser), len(parser.rest))
+
+
+def _device_series(path: Path, lines: list[dict[str, Any]], torn_bytes: int = 0) -> DeviceSeries:
+    """The series that the header and ``lines`` tell of. Raises :class:`RecordError`."""
     if not lines:
         raise RecordError(f"{path}: empty")
-    header = lines[0]
-    if not is_version(header.pop("schema_version", None), SCHEMA_VERSION):
+    header, *lines = lines
+    if header.pop("schema_version", None) != SCHEMA_VERSION:
         raise RecordError(f"{path}: not a device series of schema version {SCHEMA_VERSION}")
-    times: list[float] = []
-    samples: list[dict[str, DeviceSample]] = []
-    costs: list[float | None] = []
-    alerts: list[Any] = []
-    problems: list[str] = []
+    found: dict[str, list[Any]] = {name: [] for name in _IN_LINES}
     try:
-        unavailable = dict(header.pop("unavailable", {}))
-        devices = list(header.pop("devices", []))
-        for number, plain in enumerate(lines[1:], start=2):
-            if "problem" in plain:
-                problems.append(str(plain["problem"]))
-            elif "unavailable" in plain:
-                unavailable.update(plain["unavailable"])
-            elif "alert" in plain:
-                alerts.append(plain["alert"])
-            elif "device" in plain:
-                devices.append(plain["device"])
+        found["devices"] += header["devices"]
+        unavailable = dict(header.get("unavailable", {}))
+        for line in lines:
+            if "problem" in line:
+                found["problems"].append(str(line["problem"]))
+            elif "unavailable" in line:
+                unavailable.update(line["unavailable"])
+            elif "alert" in line:
+                found["alerts"].append(line["alert"])
+            elif "device" in line:
+                found["devices"].append(line["device"])
             else:
-                rows = [build(DeviceSample, d, f"line {number}") for d in plain["devices"]]
-                times.append(float(plain["time"]))
-                costs.append(plain.get("cost_ms"))
-                samples.append({row.id: row for row in rows})
-        if parser.rest:
-            problems.append(f"a torn end of {len(parser.rest)} bytes was dropped")
-        return build(
-            DeviceSeries,
-            {
-                **header,
-                "devices": devices,
-                "unavailable": unavailable,
-                "times": times,
-                "samples": samples,
-                "cost_ms": costs,
-                "problems": problems,
-                "alerts": alerts,
-            },
-        )
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+                found["times"].append(line["time"])
+                found["cost_ms"].append(line.get("cost_ms"))
+                found["samples"].append({one["id"]: one for one in line["devices"]})
+        if torn_bytes:
+            found["problems"].append(f"a torn end of {torn_bytes} bytes was dropped")
+        return build(DeviceSeries, {**header, **found, "unavailable": unavailable})
+    except (KeyError, TypeError, ValueError) as error:
         raise RecordError(f"{path}: not a device series: {error}") from error
 
 
+_IN_LINES = ("devices", "times", "samples", "cost_ms", "problems", "alerts")
 _METRICS = tuple(f.name for f in fields(DeviceSample) if f.name not in ("id", "processes"))
 TIMELINE_COLUMNS = ("timestamp", "unix_time", "gpu_index", "gpu_name", "gpu_uuid", *_METRICS)
 """``timestamp`` is local time in ISO 8601; metrics carry their unit in their name."""
@@ -270,7 +256,7 @@ _TAIL_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class LatestSample:
-    """What was last seen of the devices of one host."""
+    """The last sample of the devices of one host."""
 
     time: float
     """Unix time."""
@@ -287,7 +273,7 @@ def read_latest_sample(path: Path) -> LatestSample | None:
     Raises :class:`RecordError` for a file that is no device series.
     """
     try:
-        with open_record(path) as file:
+        with path.open("rb") as file:
             header = file.readline()
             begin, end = file.tell(), file.seek(0, 2)
             file.seek(max(begin, end - _TAIL_BYTES))
@@ -297,17 +283,16 @@ def read_latest_sample(path: Path) -> LatestSample | None:
     except OSError as error:
         raise RecordError(f"{path}: cannot be read: {error}") from error
     # The first line of the end may be cut, and then is not the start of an object.
-    whole = [line for line in lines if line.startswith(b'{"time"') and b'"devices"' in line]
+    whole = [line for line in lines if line.startswith(b'{"time"')]
     try:
-        if not whole:
-            return None
-        head, *rows = LineParser().parse(b"\n".join([header.rstrip(), *whole, b""]))
-        devices = {d.id: d for d in (build(SampledDevice, plain) for plain in head["devices"])}
-        memory: dict[str, float | None] = dict.fromkeys(devices)
-        for row in rows:
-            for sample in (build(DeviceSample, plain) for plain in row["devices"]):
-                if sample.memory_used_mib is not None or sample.id not in memory:
-                    memory[sample.id] = sample.memory_used_mib
-        return LatestSample(float(rows[-1]["time"]), devices, memory)
-    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        parsed = LineParser(dict).parse(b"\n".join([header.rstrip(), *whole, b""]))
+    except ValueError as error:
         raise RecordError(f"{path}: not a device series: {error}") from error
+    series = _device_series(path, parsed)
+    if not series.times:
+        return None
+    memory: dict[str, float | None] = {device.id: None for device in series.devices}
+    for row in series.samples:
+        known = {id: one.memory_used_mib for id, one in row.items()}
+        memory.update({id: mib for id, mib in known.items() if mib is not None})
+    return LatestSample(series.times[-1], {d.id: d for d in series.devices}, memory)

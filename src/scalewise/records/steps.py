@@ -1,4 +1,4 @@
-"""What a rank did step by step, what it was fed, and what a profiler saw of it.
+"""The steps of a rank, the samples it was fed, and the profile of its kernels.
 
 A step has one binary row of fixed width. Its file starts with one line of JSON (schema version, row
 layout, clock offset), then blocks of rows of ``STEP_DTYPE``. Before each block stand its number of
@@ -159,7 +159,7 @@ class StepParser:
         self.epoch_offset_ns: int | None = None
         """Add to ``start_ns`` for Unix time; None until the header was whole."""
         self.rest = b""
-        """What is not whole yet."""
+        """The end that is not whole yet."""
         self._version = STEP_SCHEMA_VERSION
         self._sum = 0
 
@@ -218,7 +218,7 @@ class StepParser:
 
 
 def _checksum(count: int, rows: bytes, before: int) -> int:
-    """Of a block, with that of all ``before``: no block can be lost from the middle either."""
+    """CRC of a block and of all ``before``: a block lost from the middle shows."""
     return zlib.crc32(rows, zlib.crc32(count.to_bytes(4, "little"), before))
 
 
@@ -239,7 +239,7 @@ def read_steps(path: Path, rank: int) -> StepSeries:
 
 
 def _fault(rows: npt.NDArray[np.void]) -> str:
-    """What cannot be true of the rows of a rank; empty for sound ones."""
+    """The fault of rows that no training writes; empty for sound ones."""
     if len(rows) and (np.diff(rows["step"]) != 1).any():
         return "the steps do not follow one another"
     if (rows["samples"] < 0).any():
@@ -255,7 +255,7 @@ _DAMAGED = (
     OSError, EOFError, KeyError, TypeError, ValueError, MemoryError, OverflowError, RuntimeError,
     zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
-"""What numpy, zipfile and zlib raise for an archive that was cut off or garbled."""
+"""Errors of numpy, zipfile and zlib for an archive that was cut off or garbled."""
 MOST_UNPACKED = 2**30
 """Bytes: 134 million samples of one rank."""
 

@@ -29,7 +29,7 @@ _BOUNDS: dict[str, dict[str, Any]] = {
     "tuple": {"fail_fast": True},
     "list": {"fail_fast": True},
 }
-"""What holds of every value, unless its annotation says something narrower."""
+"""Bounds of every value, unless its annotation says something narrower."""
 DEEPEST = 64
 """Levels of data that no annotation describes."""
 

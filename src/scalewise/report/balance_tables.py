@@ -107,7 +107,7 @@ def _runs_table(analysis: Analysis) -> Table:
         return f"{cv_text(worst.cv_percent)}, steps {worst.first_step} to {worst.last_step}"
 
     def activity(row: BalancedRun) -> str | None:
-        cv, usage = row[1].sm_activity_cv_percent, row[1].usage
+        cv, usage = row[1].value("sm_activity_cv_percent"), row[1].usage
         readings = usage.activity_readings if usage else 0
         return None if cv is None else f"{number(cv)} (n={readings})"
 

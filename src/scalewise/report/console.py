@@ -12,7 +12,6 @@ from rich.text import Text
 
 from scalewise.analysis import (
     Comparison,
-    Interval,
     Match,
     bounds_nothing,
     confidence,
@@ -164,21 +163,13 @@ def comparison_text(comparison: Comparison) -> str:
 
 def _match_line(match: Match) -> str:
     runs = " and ".join(map(str, reversed(match.ratio.n)))
-    level = _level(match.ratio.interval)
+    interval = match.ratio.interval
+    # 95 % for one configuration, more for several: the level that Holm's correction left.
+    bound = interval is not None and not bounds_nothing(interval)
+    level = f" ({confidence(interval)} interval)" if interval is not None and bound else ""
     p = "" if match.p_value_holm is None else f", p = {match.p_value_holm:.2g} (Holm)"
-    seen = _seen(match.detectable) if match.change == "no difference shown" else ""
+    seen = ""
+    if match.change == "no difference shown" and match.detectable is not None:
+        change = factor(match.detectable)
+        seen = f"; a change beyond {change} would be seen four times in five"
     return f"{match.label}: {match.change}: {ratio(match.ratio)}{level} from {runs} runs{p}{seen}"
-
-
-def _level(interval: Interval | None) -> str:
-    """95 % for one configuration, more for several: the level that Holm's correction left."""
-    if interval is None or bounds_nothing(interval):
-        return ""
-    return f" ({confidence(interval)} interval)"
-
-
-def _seen(detectable: float | None) -> str:
-    """What such runs would show; nothing where that is out of reach."""
-    if detectable is None:
-        return ""
-    return f"; a change beyond {factor(detectable)} would be seen four times in five"

@@ -19,6 +19,7 @@ from scalewise.analysis import (
     factor,
     hiccup_lines,
     is_monitored,
+    listed,
     long_step_line,
     outliers,
     pipeline_of,
@@ -212,7 +213,7 @@ def _set_aside(config: Configuration) -> Iterator[str]:
     finished = len(config.runs) + len(config.aside)
     for one in config.aside:
         yield (
-            f"{one.run.cell.planned.name} is set aside, {len(config.aside)} of "
+            f"{one.cell.planned.name} is set aside, {len(config.aside)} of "
             f"{finished} repeats: it {one.reason}"
         )
 
@@ -242,8 +243,7 @@ def _fp8_layers(config: Configuration) -> Iterator[str]:
     if fp8 is None:
         return
     others, count = fp8.other_layers, len(fp8.fp8_layers)
-    more = f" and {len(others) - _LAYERS_NAMED} more" if len(others) > _LAYERS_NAMED else ""
-    names = f": not {', '.join(others[:_LAYERS_NAMED])}{more}" if others else ""
+    names = f": not {listed(others, _LAYERS_NAMED)}" if others else ""
     yield f"{count} of {count + len(others)} linear layers ran in fp8{names}"
 
 

@@ -19,6 +19,7 @@ from scalewise.analysis import (
     cost_ratio,
     figure_as_plain,
     mean_anatomy,
+    measure_run,
     outliers,
     typical_speedup,
 )
@@ -34,6 +35,16 @@ from scalewise.report import (
 from scalewise.report.sections import printable
 
 FORMAT_VERSION = 1
+_FIGURES = {
+    "global_samples_per_s": "samples_per_s",
+    "step_time_ms": "step_time_ms",
+    "peak_memory_mib": "peak_memory_mib",
+    "loss": "final_loss",
+    "energy_j_per_million_samples": "joules_per_million_samples",
+    "energy_j_per_step": "joules_per_step",
+    "energy_j_per_run": "energy_j",
+}
+"""Key of a configuration in ``results.json`` to the figure that stands there."""
 _MOST_TIMES = 1000
 """Times of a cell in the timeline: a report stays small, ``scalewise export`` writes all."""
 
@@ -113,15 +124,7 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         "devices": config.devices,
         "cells": len(config.cells),
         "identity": dict(config.identity),
-        "global_samples_per_s": figure_as_plain(config.estimate("samples_per_s")),
-        "step_time_ms": figure_as_plain(config.estimate("step_time_ms")),
-        "peak_memory_mib": figure_as_plain(config.estimate("peak_memory_mib")),
-        "loss": figure_as_plain(config.estimate("final_loss")),
-        "energy_j_per_million_samples": figure_as_plain(
-            config.estimate("joules_per_million_samples")
-        ),
-        "energy_j_per_step": figure_as_plain(config.estimate("joules_per_step")),
-        "energy_j_per_run": figure_as_plain(config.estimate("energy_j")),
+        **{key: figure_as_plain(config.estimate(metric)) for key, metric in _FIGURES.items()},
         **cost_tables.cost_as_plain(analysis, config),
         "outlier_runs": to_plain(outliers(config.values("samples_per_s"))),
         "verdict": scaling_tables.verdict(analysis, config),
@@ -143,7 +146,9 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
             if run.cell.profiles
         ],
         "runs": [_run(run) for run in config.runs],
-        "set_aside": [{"reason": one.reason, **_run(one.run)} for one in config.aside],
+        "set_aside": [
+            {"reason": one.reason, **_run(measure_run(one.cell))} for one in config.aside
+        ],
     }
 
 
@@ -176,10 +181,10 @@ def _run(run: Run) -> dict[str, Any]:
         "anatomy": to_plain(run.anatomy),
         "balance": to_plain(run.balance),
         "usage": to_plain(run.usage),
-        "peak_memory_mib": run.peak_memory_mib,
-        "energy_j_per_million_samples": run.joules_per_million_samples,
-        "energy_j_per_step": run.joules_per_step,
-        "energy_j": run.energy_j,
+        "peak_memory_mib": run.value("peak_memory_mib"),
+        "energy_j_per_million_samples": run.value("joules_per_million_samples"),
+        "energy_j_per_step": run.value("joules_per_step"),
+        "energy_j": run.value("energy_j"),
         "loss": run.loss and {"name": run.loss.name, "final": run.loss.final},
         "sent_by_the_busiest_rank": to_plain(
             cell.result and communication_tables.busiest(cell.result.ranks)

@@ -11,14 +11,14 @@ from scalewise.analysis import (
     Configuration,
     estimate,
     estimate_positive,
-    for_more_runs,
-    for_several_devices,
     is_monitored,
+    listed,
     number,
     ratio,
     timed_only,
     told_apart,
     under_ceiling,
+    way_to_get,
 )
 from scalewise.host import plural
 from scalewise.report.cost_tables import cost_sentence
@@ -66,7 +66,7 @@ def answers(analysis: Analysis) -> list[tuple[str, str, str]]:
                 )
             near = under_ceiling(config, analysis.measured)
             if near:
-                reason += f"; {ratio(near.share)} of the ceiling, {near.ceiling.label}"
+                reason += f"; {ratio(near[1])} of the ceiling, {near[0].label}"
             costs = cost_sentence(analysis, pair)
             reason += f"; {costs}" if costs else ""
             found.append((config.label, pair.judgement.verdict, reason))
@@ -86,7 +86,7 @@ def _no_answer(analysis: Analysis) -> str:
         return "No cell finished, so nothing was measured: see the reasons below."
     if all(c.devices == 1 for c in analysis.measured):
         monitored = is_monitored(analysis.measured[0].cells[0].config)
-        todo = for_several_devices(monitored).replace("`", "")
+        todo = way_to_get("several devices", monitored=monitored)
         return f"Nothing ran on several devices, so there is nothing to compare: {todo}."
     return "No verdict."
 
@@ -132,7 +132,7 @@ def _fastest_of(rows: Sequence[Configuration]) -> str:
     ordered = sorted(figures, key=lambda label: -figures[label].value)
     first = figures[ordered[0]].interval
     if first is None:
-        more = for_more_runs(is_monitored(rows[0].cells[0].config), 1)
+        more = way_to_get("runs", monitored=is_monitored(rows[0].cells[0].config), runs=1)
         return (
             f"fastest: not decided: {ordered[0]} has the highest samples/s, of one run, which does "
             f"not tell how far others would lie from it: {more}"
@@ -145,13 +145,12 @@ def _fastest_of(rows: Sequence[Configuration]) -> str:
     ]
     if not rivals:
         return f"fastest: {ordered[0]} with {estimate(figures[ordered[0]])} samples/s"
-    return f"fastest: not decided between {_listed([ordered[0], *rivals])}"
+    return f"fastest: not decided between {_either([ordered[0], *rivals])}"
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - _MOST_NAMED
-    if more > 0:
-        return f"{', '.join(names[:_MOST_NAMED])} and {more} more"
+def _either(names: Sequence[str]) -> str:
+    if len(names) > _MOST_NAMED:
+        return listed(names, _MOST_NAMED)
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 

@@ -1,11 +1,10 @@
-"""What a supervisor writes down when its cell has ended: the result, or why there is none."""
+"""The record of a cell that has ended: the result, or why there is none."""
 
 from __future__ import annotations
 
 import shutil
 import time
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,12 +14,13 @@ from scalewise.records import (
     CellFolder,
     CellResult,
     Checkpoint,
-    Provenance,
     RecordError,
     batch_sizes_of,
+    drop_checkpoints,
     has_checkpoints,
     last_checkpoint,
     load_json,
+    load_or_none,
     save_json,
 )
 from scalewise.supervisor.failures import last_lines
@@ -52,7 +52,8 @@ def _unfit(checkpoint: Checkpoint, folder: CellFolder, job: Job) -> str | None:
         return f"its checkpoint is from {', '.join(checkpoint.devices)}, this is {models[0]}"
     if job.settings.allow_mixed:
         return None
-    provenance = _provenance(folder)
+    # A try that did not get so far as to record it has none.
+    provenance = load_or_none(folder.load_provenance)
     if provenance is not None:
         now = data_identity(job.settings.dataset_arguments, Path(job.cwd))
         for argument, words in changes(provenance.data, now).items():
@@ -62,14 +63,6 @@ def _unfit(checkpoint: Checkpoint, folder: CellFolder, job: Job) -> str | None:
     if differing is not None:
         return f"its checkpoint is of other {differing} (sweep.allow_mixed=true uses any)"
     return None
-
-
-def _provenance(folder: CellFolder) -> Provenance | None:
-    """Of the try that left the checkpoint; None where it did not get so far as to record it."""
-    try:
-        return folder.load_provenance()
-    except RecordError:
-        return None
 
 
 _MEET_S = 300.0
@@ -86,7 +79,7 @@ class NodesApart(TimeoutError):  # noqa: N818 - it says what is wrong
 @dataclass(frozen=True)
 class _Meeting:
     key: str
-    """Of this run of the job: an earlier one's file may still lie there."""
+    """Key of this run of the job: an earlier one's file may still lie there."""
     address: str
     port: int
 
@@ -119,10 +112,7 @@ def meet(
     """Wait for the first host. Raises :class:`NodesApart`, also when ``go_on`` says no."""
     deadline = time.monotonic() + _MEET_S
     while time.monotonic() < deadline and go_on():
-        try:
-            meeting = load_json(folder.path / "rendezvous.json", _Meeting)
-        except RecordError:
-            meeting = None
+        meeting = load_or_none(load_json, folder.path / "rendezvous.json", _Meeting)
         if meeting is not None and meeting.key == key:
             return Nodes(index, count, meeting.address, meeting.port)
         time.sleep(_LOOK_S)
@@ -147,8 +137,9 @@ def conclude(folder: CellFolder, nodes: Nodes, own: Verdict | None) -> Verdict |
         if time.monotonic() >= deadline:
             break
         for index in set(range(1, nodes.count)) - set(told):
-            with suppress(RecordError):  # not yet
-                told[index] = load_json(folder.path / "nodes" / f"{index}.json", _End).verdict
+            end = load_or_none(load_json, folder.path / "nodes" / f"{index}.json", _End)
+            if end is not None:
+                told[index] = end.verdict
         time.sleep(_LOOK_S)
     verdicts = [verdict for verdict in (own, *told.values()) if verdict is not None]
     if verdicts:
@@ -215,8 +206,6 @@ class Try:
             )
         )
         if not settings.keep_checkpoints and (self.folder.path / "checkpoints").exists():
-            from scalewise.records import drop_checkpoints
-
             drop_checkpoints(self.folder.path)
         return Outcome("done")
 
@@ -244,7 +233,7 @@ class Try:
 def foreign_processes(
     folder: CellFolder, own: Collection[int], sees_host: bool | None = None
 ) -> tuple[str, ...]:
-    """Who else computed on a cell's GPUs while it ran, by its device series.
+    """Processes of others on a cell's GPUs while it ran, by its device series.
 
     ``own`` are the ranks' pids; ``sees_host`` whether the driver's pids mean the same here (None:
     find out). Where they do not, all that can be told is that there were more than one.
@@ -255,11 +244,8 @@ def foreign_processes(
     pids: dict[int, str] = {}
     most: dict[str, int] = {}
     for path in folder.device_series_paths():
-        try:
-            series = read_device_series(path)
-        except RecordError:
-            continue  # the report names the file
-        for sample in series.samples:
+        series = load_or_none(read_device_series, path)
+        for sample in () if series is None else series.samples:  # the report names the file
             for uuid, row in sample.items():
                 running = [p.pid for p in row.processes or ()]
                 most[uuid] = max(most.get(uuid, 0), len(running))

@@ -9,8 +9,16 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from scalewise.host import is_stopped, memory_limit_mib, oom_kills
-from scalewise.records import Attempt, CellFolder, RankError, RecordError, read_heartbeat
+from scalewise.host import is_stopped, memory_limit_mib
+from scalewise.records import (
+    Attempt,
+    CellFolder,
+    RankError,
+    RankSummary,
+    RecordError,
+    load_or_none,
+    read_heartbeat,
+)
 from scalewise.supervisor.job import Verdict
 from scalewise.supervisor.ranks import RankProcess, Ranks
 
@@ -30,73 +38,50 @@ def blame(ranks: Ranks, folder: CellFolder) -> Verdict:
     """
     time.sleep(_SETTLE_S)
     ranks.collect()
-    errors = {p.rank: _error(folder, p.rank) for p in ranks.processes}
+    # A record that the fault itself has torn says nothing: the exit status and the log still speak.
+    errors = {p.rank: load_or_none(folder.load_rank_error, p.rank) for p in ranks.processes}
+    summaries = {p.rank: load_or_none(folder.load_rank, p.rank) for p in ranks.processes}
     candidates: list[tuple[bool, float, RankProcess]] = []
     for process in ranks.processes:
         error = errors[process.rank]
+        # Status 0 alone may be somebody's early os._exit(0).
+        has_finished = process.exit_code == 0 and summaries[process.rank] is not None
         if error is not None:
             candidates.append((True, error.time, process))
-        elif process.ended_at is not None and not _finished(process, folder):
+        elif process.ended_at is not None and not has_finished:
             candidates.append((not _was_killed(process), process.ended_at, process))
     _, at, first = min(candidates, key=lambda candidate: candidate[:2])
     error = errors[first.rank]
-    uneven = "" if error is None else _uneven_epochs(error, ranks, folder)
+    uneven = "" if error is None else _uneven_epochs(error, ranks, summaries, folder)
     verdict = _verdict(first, error)
     return replace(verdict, at=at, message=uneven or verdict.message)
 
 
-def _uneven_epochs(error: RankError, ranks: Ranks, folder: CellFolder) -> str:
+def _uneven_epochs(
+    error: RankError, ranks: Ranks, summaries: Mapping[int, RankSummary | None], folder: CellFolder
+) -> str:
     """That a rank missed a peer in a step which that peer did not have; empty for any other end."""
-    if transient(error.message) != NO_PEER or _IN_A_STEP not in error.traceback:
+    beat = load_or_none(read_heartbeat, folder.heartbeat_path(error.rank))
+    in_a_step = transient(error.message) == NO_PEER and _IN_A_STEP in error.traceback
+    if beat is None or not in_a_step:
         return ""
-    reached = _steps_reached(error.rank, folder)
     for process in ranks.processes:
-        steps = _steps_at_a_good_end(process, folder)
-        if steps is not None and reached is not None and steps <= reached:
+        summary = summaries[process.rank]
+        # A rank whose fit ended as it should may still be closing.
+        if summary is None or process.exit_code not in (None, 0):
+            continue
+        if summary.steps_completed <= beat.step:
             return (
-                f"rank {process.rank} had ended its epoch after {steps:,} steps while rank "
-                f"{error.rank} went on: {EPOCHS_DIFFER}; give every rank as many batches"
+                f"rank {process.rank} had ended its epoch after {summary.steps_completed:,} steps "
+                f"while rank {error.rank} went on: {EPOCHS_DIFFER}; give every rank as many batches"
             )
     return ""
-
-
-def _steps_reached(rank: int, folder: CellFolder) -> int | None:
-    try:
-        heartbeat = read_heartbeat(folder.heartbeat_path(rank))
-    except RecordError:
-        return None
-    return None if heartbeat is None else heartbeat.step
-
-
-def _steps_at_a_good_end(process: RankProcess, folder: CellFolder) -> int | None:
-    """Steps of a rank whose fit ended as it should, though its process may still be closing."""
-    if process.exit_code not in (None, 0):
-        return None
-    try:
-        return folder.load_rank(process.rank).steps_completed
-    except RecordError:
-        return None
-
-
-def _finished(process: RankProcess, folder: CellFolder) -> bool:
-    """Whether a rank did all it had to: status 0 alone may be somebody's early ``os._exit(0)``."""
-    try:
-        return process.exit_code == 0 and folder.load_rank(process.rank).rank == process.rank
-    except RecordError:
-        return False
 
 
 def _was_killed(process: RankProcess) -> bool:
     """Whether a signal ended it from outside. SIGABRT is a library giving up, on a peer perhaps."""
     code = process.exit_code
     return code is not None and code < 0 and -code != signal.SIGABRT
-
-
-def _error(folder: CellFolder, rank: int) -> RankError | None:
-    try:
-        return folder.load_rank_error(rank)
-    except RecordError:
-        return None  # torn by the fault itself: the exit status and the log still speak
 
 
 def _verdict(process: RankProcess, error: RankError | None) -> Verdict:
@@ -136,11 +121,6 @@ _GAVE_UP = re.compile(
 )
 
 
-def is_collective_timeout(text: str) -> bool:
-    """Whether this is how a rank ends that has waited in a collective for too long."""
-    return _GAVE_UP.search(text) is not None
-
-
 def name_absent(
     verdict: Verdict, ranks: Ranks, folder: CellFolder, limit_s: float, world_size: int
 ) -> Verdict:
@@ -157,8 +137,8 @@ def name_absent(
         limit_s: ``sweep.collective_timeout_s``.
         world_size: ranks of the cell on all of its hosts.
     """
-    if verdict.rank is None or not is_collective_timeout(
-        f"{verdict.message}\n{_log(folder, verdict.rank)}"
+    if verdict.rank is None or not any(
+        _GAVE_UP.search(text) for text in (verdict.message, _log(folder, verdict.rank))
     ):
         return verdict
     deadline = time.monotonic() + _OTHERS_GIVE_UP_S
@@ -194,26 +174,19 @@ def _log(folder: CellFolder, rank: int) -> str:
         return ""  # nothing was printed: the verdict's own words are all there is
 
 
-class MemoryKills:
-    """Tells the kernel's out-of-memory killer from other senders of SIGKILL.
+def name_memory_kill(verdict: Verdict, before: int | None, now: int | None) -> Verdict:
+    """``verdict``, with the cause ``oom`` where the kernel killed for memory meanwhile.
 
-    It notes how often this cgroup's processes had been killed for memory when a cell began.
+    ``before`` and ``now`` are :func:`~scalewise.host.oom_kills`, when the cell began and has ended:
+    other senders of SIGKILL count none.
     """
-
-    def __init__(self, count: Callable[[], int | None] = oom_kills) -> None:
-        self._count = count
-        self._before = count()
-
-    def name(self, verdict: Verdict) -> Verdict:
-        """``verdict``, with the cause ``oom`` where the kernel has counted another such kill."""
-        killed = verdict.cause == "signal" and verdict.exit_code == -signal.SIGKILL
-        now = self._count()
-        if not killed or now is None or self._before is None or now <= self._before:
-            return verdict
-        limit_mib = memory_limit_mib()
-        limit = "" if limit_mib is None else f" (cgroup limit {limit_mib:.0f} MiB)"
-        message = f"rank {verdict.rank} was ended by the kernel's out-of-memory killer{limit}"
-        return replace(verdict, cause="oom", message=message)
+    killed = verdict.cause == "signal" and verdict.exit_code == -signal.SIGKILL
+    if not killed or now is None or before is None or now <= before:
+        return verdict
+    limit_mib = memory_limit_mib()
+    limit = "" if limit_mib is None else f" (cgroup limit {limit_mib:.0f} MiB)"
+    message = f"rank {verdict.rank} was ended by the kernel's out-of-memory killer{limit}"
+    return replace(verdict, cause="oom", message=message)
 
 
 def name_stopped(verdict: Verdict, pids: Callable[[], Mapping[int, int]]) -> Verdict:
@@ -259,7 +232,7 @@ _TRANSIENT = {
         re.IGNORECASE,
     ),
 }
-"""What torch, NCCL and CUDA say of faults that are not the program's."""
+"""Words of torch, NCCL and CUDA for faults that are not the program's."""
 
 
 def mendable(attempt: Attempt) -> str | None:
@@ -285,7 +258,7 @@ def mendable(attempt: Attempt) -> str | None:
 
 
 def transient(text: str) -> str | None:
-    """What kind of passing fault an error message tells of; None for any other."""
+    """The kind of passing fault that an error message names; None for any other."""
     return next((kind for kind, words in _TRANSIENT.items() if words.search(text)), None)
 
 

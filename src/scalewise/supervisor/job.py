@@ -1,4 +1,4 @@
-"""What the sweep tells a supervisor, and what the supervisor answers."""
+"""The job that a sweep hands to a supervisor, and the answer."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from scalewise.records import Cause, DeviceInfo, PlannedCell, build, to_plain
+from scalewise.records import Cause, DeviceInfo, PlannedCell, build, parse_json, to_plain
 
 
 class CellFailed(RuntimeError):  # noqa: N818 - what Hydra's sweepers see of a cell without result
-    """A cell ended without a result, or without the objective that was asked for."""
+    """A cell ended without a result, or without the objective that was requested."""
 
 
 def supervisor_command(locks: Sequence[int]) -> list[str]:
-    """What starts a supervisor that inherits the descriptors ``locks``."""
+    """The command of a supervisor that inherits the descriptors ``locks``."""
     # -P: a queue.py where the user stands must not replace the library's.
     return [sys.executable, "-P", "-m", "scalewise.supervisor.supervisor", *map(str, locks)]
 
@@ -33,7 +33,7 @@ class Nodes:
     index: int
     count: int
     address: str
-    """Of the first host, where rank 0 listens."""
+    """Address of the first host, where rank 0 listens."""
     port: int
 
 
@@ -55,7 +55,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a supervisor reads of its cell's configuration, so that it builds none itself."""
+    """The part of a cell's configuration that its supervisor needs: it builds none itself."""
 
     workload: Literal["train", "doctor", "find_batch"]
     strategy: str
@@ -63,10 +63,10 @@ class Settings:
     one_model: bool
     """Whether all ranks train one model."""
     batch_sizes: tuple[int, int] | None
-    """Samples of a step that were asked for, of the largest rank and of all; None where the
+    """Samples of a step as requested, of the largest rank and of all; None where the
     strategy cannot share them among the devices, which the ranks say."""
     environment: Mapping[str, str]
-    """Of every rank, by hardware, execution and ``deterministic``."""
+    """Variables of every rank, by hardware, execution and ``deterministic``."""
     timeout_s: float | None
     hang_timeout_s: float
     start_timeout_s: float
@@ -74,14 +74,14 @@ class Settings:
     grace_s: float
     wrap: str | None
     sample_every_s: float | None
-    """Seconds between two samples of the devices; None for no sampling."""
+    """Seconds between two samples of the devices; None where the sweep's process takes them."""
     checkpoints: bool
     keep_checkpoints: bool
     allow_mixed: bool
     dataset_arguments: Mapping[str, str]
     """Those that are text and may name a file."""
     memory_advice: str
-    """What needs less memory, in words; empty for nothing."""
+    """Advice for less memory, in words; empty for none."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,6 @@ class Job:
     co_tenants: tuple[str, ...] = ()
     nodes: Nodes | None = None
     """None for a cell on one host."""
-    samples_devices: bool = False
-    """Whether the supervisor samples the devices: where the sweep's process is on another host."""
 
     @property
     def world_size(self) -> int:
@@ -113,7 +111,7 @@ class Job:
 
     @property
     def first_rank(self) -> int:
-        """Of this host."""
+        """The first rank of this host."""
         return 0 if self.nodes is None else self.nodes.index * len(self.slots)
 
     def to_line(self) -> bytes:
@@ -121,7 +119,7 @@ class Job:
 
     @classmethod
     def from_line(cls, line: bytes) -> Job:
-        return build(cls, json.loads(line))
+        return build(cls, parse_json(line))
 
 
 @dataclass(frozen=True)
@@ -147,9 +145,9 @@ class Outcome:
     """One line; of a cell that is done, why it has no objective."""
     objective: float | None = None
     global_samples_per_s: float | None = None
-    """Of a cell that is done: as its records tell, which the sweep reads and no supervisor."""
+    """Throughput of a cell that is done: the sweep reads it from the records."""
     cause: Cause | None = None
-    """Of a try that failed; None where nobody could tell."""
+    """Cause of a try that failed; None where nobody could tell."""
     is_recorded: bool = True
     """False where the cell's folder could not take how it ended."""
 
@@ -158,7 +156,7 @@ class Outcome:
 
     @classmethod
     def from_line(cls, line: bytes) -> Outcome:
-        return build(cls, json.loads(line))
+        return build(cls, parse_json(line))
 
 
 def read_line() -> tuple[bytes, bytes]:
@@ -195,7 +193,7 @@ class Wakeup:
         return tuple(name.decode() for name in self._told.split(b"\n")[:-1] if name)
 
     def tell(self, data: bytes) -> None:
-        """What came through standard input after the job: names of cells, one a line."""
+        """Take the bytes that follow the job: names of cells, one a line."""
         self._told += data
 
     def catch_up(self) -> None:

@@ -21,7 +21,6 @@ from scalewise.host import (
     ENV_SUPERVISOR,
     ENV_WRAPPED,
     STACKS_SIGNAL,
-    across_hosts,
     find_below,
     interface_towards,
     kill,
@@ -39,7 +38,7 @@ from scalewise.supervisor.job import Job
 
 @dataclass(frozen=True)
 class RankStart:
-    """What one rank process is to be."""
+    """Everything that starts one rank process."""
 
     command: Sequence[str]
     """As typed; its last word is the cell's folder."""
@@ -196,7 +195,7 @@ class Ranks:
 
     @property
     def _own(self) -> list[str]:
-        """What a rank runs, without anything around it."""
+        """The command of a rank, without a profiler around it."""
         return worker_command(self._job.folder)
 
     def trainers(self) -> dict[int, int]:
@@ -262,10 +261,10 @@ class Ranks:
 
 
 def _between_hosts(job: Job) -> Mapping[str, str]:
-    """What differs where the ranks are on several hosts; nothing where they are on one."""
+    """Variables of ranks on several hosts; nothing where they are on one."""
     if job.nodes is None:
         return {}
-    found = across_hosts(job.nodes.index, job.nodes.address)
+    found = {"MASTER_ADDR": job.nodes.address, "NODE_RANK": str(job.nodes.index)}
     interface = interface_towards(job.nodes.address)
     if interface is not None and "GLOO_SOCKET_IFNAME" not in os.environ:
         found["GLOO_SOCKET_IFNAME"] = interface

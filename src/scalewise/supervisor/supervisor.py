@@ -20,15 +20,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scalewise.host import (
-    Tenant,
+    Colocation,
     become_subreaper,
     descendants,
     end_descendants,
     keep_from_children,
+    oom_kills,
 )
 from scalewise.records import CellFolder, RunningAttempt, read_heartbeat
 from scalewise.supervisor.attempt import Try, conclude, foreign_processes, prepare
-from scalewise.supervisor.failures import MemoryKills, blame, name_absent, name_stopped
+from scalewise.supervisor.failures import blame, name_absent, name_memory_kill, name_stopped
 from scalewise.supervisor.job import Job, Outcome, Settings, Verdict, Wakeup, read_line
 from scalewise.supervisor.ranks import Ranks, Starter, spawn
 
@@ -69,8 +70,8 @@ class Supervisor:
         number = self.folder.next_attempt_number()
         self.this_try = Try(job, self.folder, number, time.time(), time.monotonic())
         self.liveness = Liveness(self.folder, job.settings)
-        self.memory = MemoryKills()
-        self.tenant = Tenant(str(self.folder.path.parent), job.cell.name)
+        self.memory_kills = oom_kills()
+        self.colocation = Colocation(str(self.folder.path.parent), job.cell.name)
         self.workers: set[int] = set()
         """Processes of the doctor's ranks, which are no strangers on its GPUs."""
 
@@ -95,11 +96,9 @@ class Supervisor:
         except OSError as error:
             # A full disk takes neither result nor attempt; the sweep still hears of it.
             end_descendants(0.0)
-            gone = "the cell's folder is gone: deleted or moved while it ran"
-            message = str(error) if self.folder.path.exists() else gone
-            return Outcome("failed", message, is_recorded=False)
+            return Outcome("failed", str(error), is_recorded=False)
         finally:
-            self.tenant.leave()
+            self.colocation.leave()
             if self.is_first and not self._superseded:
                 self.folder.clear_running()
 
@@ -151,8 +150,6 @@ class Supervisor:
         """Sample the devices, or tell the sweep's process of the ranks: then it does."""
         interval_s = self.job.settings.sample_every_s
         if interval_s is None:
-            return None
-        if not self.job.samples_devices:
             one, pids = self.this_try, tuple(process.pid for process in ranks.processes)
             running = RunningAttempt(one.number, one.started_at, self.job.slots, pids)
             self.folder.save_running(running)
@@ -173,7 +170,7 @@ class Supervisor:
             self.wakeup.wait(_POLL_S)
             passed_s = time.monotonic() - began_s
             self.folder.beat()
-            self.tenant.look()
+            self.colocation.look()
             if settings.workload == "doctor":  # a pass over /proc: not beside what is timed
                 self.workers.update(descendants(os.getpid()))
             ranks.collect()
@@ -195,9 +192,9 @@ class Supervisor:
                 return name_stopped(hang, ranks.trainers)
 
     def _blame(self, ranks: Ranks) -> Verdict:
-        """What of the failed ranks or of their surroundings ended the cell."""
+        """The failed rank, or the part of its surroundings, that ended the cell."""
         limit_s = self.job.settings.collective_timeout_s
-        verdict = self.memory.name(blame(ranks, self.folder))
+        verdict = name_memory_kill(blame(ranks, self.folder), self.memory_kills, oom_kills())
         verdict = name_absent(verdict, ranks, self.folder, limit_s, self.job.world_size)
         return name_stopped(verdict, ranks.trainers)
 
@@ -207,8 +204,8 @@ class Supervisor:
         ``ranks`` are the process ids of the cell's own.
         """
         self.wakeup.catch_up()
-        self.tenant.look()
-        told = (*self.job.co_tenants, *self.wakeup.neighbours, *self.tenant.neighbours)
+        self.colocation.look()
+        told = (*self.job.co_tenants, *self.wakeup.neighbours, *self.colocation.neighbours)
         on_gpu = any(slot.kind == "cuda" for slot in self.job.slots)
         others = foreign_processes(self.folder, self.workers.union(ranks)) if on_gpu else ()
         return tuple(dict.fromkeys((*told, *others)))

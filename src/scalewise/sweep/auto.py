@@ -18,12 +18,12 @@ from scalewise.records import (
     RecordError,
     StrategyDecision,
     SweepFolder,
+    is_done,
     load_batch_search,
     save_batch_search,
     save_decision,
 )
-from scalewise.sweep.cell_state import is_done
-from scalewise.sweep.plan import Cell, Request, check_samples, in_rounds, make_cell, plan
+from scalewise.sweep.plan import Cell, Request, check_samples, in_order, make_cell, plan
 from scalewise.sweep.resume import is_rerun, planned_repeats
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _probes(asked: Request) -> dict[str, Request]:
             "warmup_steps": strategy.probe_warmup_steps,
             "validation": "never",
             "repeats": strategy.probe_repeats,
-            # What a short run without validation can tell.
+            # A short run without validation can tell no loss.
             "sweep": {**asked.plain["sweep"], "objective": "global_samples_per_s"},
         }
         typed = (*asked.overrides, f"strategy={name}", f"max_steps={strategy.probe_steps}")
@@ -173,16 +173,6 @@ def resolve(folder: SweepFolder, asked: Request) -> Decided:
     return Decided((said, f"evidence: {cell.path / 'find_batch.json'}"), trained, record)
 
 
-def useless(requests: Iterable[Request], folder: SweepFolder) -> frozenset[str]:
-    """Ids of searches that are done and from which no batch size can be read any longer."""
-    searches = [(one, make_cell(search_for(one), 0).planned) for one in requests if is_open(one)]
-    return frozenset(
-        planned.cell_id
-        for one, planned in searches
-        if is_done(folder, planned) and resolve(folder, one).trained is None
-    )
-
-
 def is_search(cell: Cell) -> bool:
     return cell.request.cell.workload == "find_batch"
 
@@ -199,17 +189,8 @@ def _with_size(asked: Request, record: BatchSearchRecord) -> Request:
 def _name(asked: Request) -> str:
     cell = asked.cell
     devices = cell.strategy.devices
-    width = f" x{devices}" if devices != "auto" else ""
-    return f"{cell.model.name} {cell.dataset.name} {cell.strategy.name}{width} batch_size=auto"
-
-
-@dataclass(frozen=True)
-class NextRounds:
-    """Rounds that a look at the records asks for."""
-
-    cells: tuple[Cell, ...]
-    """In the order in which they are to run; empty once everything is decided."""
-    repeats: tuple[Repeats, ...]
+    number = f" x{devices}" if devices != "auto" else ""
+    return f"{cell.model.name} {cell.dataset.name} {cell.strategy.name}{number} batch_size=auto"
 
 
 def adaptive_requests(cells: Sequence[Cell]) -> dict[str, Request]:
@@ -223,8 +204,8 @@ def adaptive_requests(cells: Sequence[Cell]) -> dict[str, Request]:
 
 def next_rounds(
     folder: SweepFolder, requests: Mapping[str, Request], tried: Collection[str]
-) -> NextRounds:
-    """The cells that every undecided comparison still needs before its next look.
+) -> tuple[list[Cell], Sequence[Repeats]]:
+    """The cells, in order, that undecided comparisons still need, and what was looked at.
 
     ``tried`` are the ids of cells that this sweep has ended with, however they ended: none of
     them is run again, so that the rounds come to an end whatever fails.
@@ -232,22 +213,19 @@ def next_rounds(
     from scalewise.analysis import load_sweep, reach_verdicts
 
     found = reach_verdicts(load_sweep(folder.path)).repeats
-    rounds: dict[int, dict[str, Cell]] = {}
+    needed: dict[str, Cell] = {}
     undecided = [(m, r.wanted) for r in found if r.wanted is not None for m in r.members]
     for member, wanted in undecided:
         request = requests.get(member.config_id)
-        if request is None:
-            continue
-        for repeat in range(wanted + _lost(member)):
-            cell = make_cell(request, repeat)
-            if cell.planned.cell_id not in tried:
-                rounds.setdefault(repeat, {})[cell.planned.cell_id] = cell
-    if not rounds:
-        return NextRounds((), found)
+        repeats = range(0 if request is None else wanted + _lost(member))
+        cells = [make_cell(request, repeat) for repeat in repeats if request is not None]
+        needed |= {c.planned.cell_id: c for c in cells if c.planned.cell_id not in tried}
+    if not needed:
+        return [], found
     seed = next(iter(requests.values())).cell.sweep.order_seed
     # Rounds begin at different numbers: the same seed must not give each look the same order.
-    blocks = {repeat: tuple(cells.values()) for repeat, cells in rounds.items()}
-    return NextRounds(tuple(in_rounds(blocks, seed + min(blocks))), found)
+    seed += min(cell.planned.repeat for cell in needed.values())
+    return in_order(needed.values(), seed), found
 
 
 def _lost(member: Configuration) -> int:
@@ -331,10 +309,4 @@ def reruns(folder: SweepFolder, cells: Sequence[Cell]) -> frozenset[str]:
 
 def interleaved(cells: Sequence[Cell]) -> list[Cell]:
     """Round by round; an examination of the devices comes before all."""
-    rounds: dict[int, list[Cell]] = {}
-    for cell in cells:
-        if cell.request.cell.workload == "train":
-            rounds.setdefault(cell.planned.repeat, []).append(cell)
-    seed = cells[0].request.cell.sweep.order_seed if cells else 0
-    first = [cell for cell in cells if cell.request.cell.workload != "train"]
-    return first + in_rounds(rounds, seed)
+    return in_order(cells, cells[0].request.cell.sweep.order_seed if cells else 0)

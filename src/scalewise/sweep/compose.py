@@ -1,9 +1,9 @@
 """Composes the jobs of a sweep: Hydra once for each choice of groups, plain values merged on top.
 
-Hydra takes 90 ms to compose one configuration, mostly to find and merge the same files again.
-What differs between most jobs is a value (``seed=3``), and setting one is all that Hydra itself
-does with it. All that is not as plain as that (groups, deletions, interpolations, typed nodes,
-dictionaries) is left to Hydra, and so is every error.
+Hydra takes 90 ms to compose one configuration, mostly to find and merge the same files again. Most
+jobs differ in a value (``seed=3``), and setting one is all that Hydra itself does with it. All that
+is not as plain as that (groups, deletions, interpolations, dictionaries) is left to Hydra, and so
+is every error.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.types import HydraContext
-from omegaconf import AnyNode, Container, DictConfig, ListConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from scalewise.config import ConfigError, conf_dir, in_one_line, resolve
@@ -91,11 +91,11 @@ class Composer:
                 "experiment: found one with hydra.sweeper settings of its own among several, where "
                 "Hydra ignores them; run it alone: -m experiment=NAME"
             )
-        where = self._chooses_launcher(config)
-        if where or config.hydra.launcher != self._master.hydra.launcher:
+        chosen = self._chooses_launcher(config)
+        if chosen or config.hydra.launcher != self._master.hydra.launcher:
             raise ConfigError(
-                f"hydra/launcher: chosen inside {where or 'a swept config'}, where Hydra ignores "
-                "it; choose it on the command line: hydra/launcher=NAME"
+                f"hydra/launcher: found one inside {chosen or 'a swept config'}, where Hydra "
+                "ignores it; allowed: on the command line: hydra/launcher=NAME"
             )
         return config
 
@@ -136,26 +136,25 @@ class Composer:
         )
 
     def _base(self, choices: tuple[str, ...], number: int) -> dict[str, Any] | None:
-        """Plain data to set values in; None where setting them there could mean something else."""
+        """Plain data to set values in; None where a part of it refers to another."""
         config = self.compose(choices, number)
         self._written[choices] = written_keys(self._loader, config.hydra.runtime)
-        untyped = all(_is_untyped(node) for key in config if key != "hydra"
-                      for node in _nodes(config, str(key)))  # fmt: skip
-        return resolve(config) if untyped else None
+        base, raw = resolve(config), OmegaConf.to_container(config, resolve=False)
+        assert isinstance(raw, dict)
+        return base if base == {k: v for k, v in raw.items() if k != "hydra"} else None
 
     def _chooses_launcher(self, config: DictConfig) -> str | None:
         """``group=option`` of a chosen config whose defaults list names a launcher, if one does.
 
-        The primary config's own choice has gone before it, and left no trace of it in ``config``.
+        Hydra composes it without a trace of that choice.
         """
         for group, option in config.hydra.runtime.choices.items():
             path = f"{str(group).partition('@')[0]}/{option}"
-            if not self._loader.repository.config_exists(path):
-                continue
-            for default in self._loader.repository.load_config(path).defaults_list or ():
-                chosen = getattr(default, "group", None) or ""
-                if default.is_override() and chosen.lstrip("/") == "hydra/launcher":
-                    return f"{group}={option}"
+            exists = self._loader.repository.config_exists(path)
+            listed = self._loader.repository.load_config(path).defaults_list if exists else None
+            names = [getattr(one, "group", None) or "" for one in listed or () if one.is_override()]
+            if any(name.lstrip("/") == "hydra/launcher" for name in names):
+                return f"{group}={option}"
         return None
 
 
@@ -207,26 +206,6 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, str):
         return "${" not in value and value != "???"
     return value is None or isinstance(value, (bool, int, float))
-
-
-def _nodes(parent: Container, key: Any) -> Iterator[Any]:
-    node = parent._get_node(key)
-    yield node
-    if isinstance(node, DictConfig) and not node._is_none() and not node._is_interpolation():
-        for name in node:
-            yield from _nodes(node, name)
-    if isinstance(node, ListConfig) and not node._is_none() and not node._is_interpolation():
-        for index in range(len(node)):
-            yield from _nodes(node, index)
-
-
-def _is_untyped(node: Any) -> bool:
-    """Any value may be set there, it is stored as it is, and nothing else depends on it."""
-    if OmegaConf.is_readonly(node) or node._is_interpolation() or node._is_missing():
-        return False
-    if isinstance(node, (DictConfig, ListConfig)):
-        return node._metadata.object_type in (None, dict, list)
-    return isinstance(node, AnyNode)
 
 
 def _with_values(base: dict[str, Any], values: Sequence[Override]) -> dict[str, Any] | None:

@@ -24,7 +24,7 @@ from typing import Literal
 from scalewise.config import ConfigError
 from scalewise.gpu import HostMismatch
 from scalewise.host import FileLock, become_subreaper
-from scalewise.records import CellFolder, RecordError, SweepFolder
+from scalewise.records import CellFolder, RecordError, SweepFolder, state_of
 from scalewise.supervisor import Outcome, Retries
 from scalewise.sweep.auto import (
     Stages,
@@ -36,7 +36,6 @@ from scalewise.sweep.auto import (
     reruns,
     split,
 )
-from scalewise.sweep.cell_state import state_of
 from scalewise.sweep.display import Display, Progress, Tally
 from scalewise.sweep.plan import Cell, Request, add_to_plan
 from scalewise.sweep.progress import Budget, Durations, Remaining, budget_of
@@ -267,13 +266,13 @@ class Engine(ABC):
         """Stage two of ``repeats=auto``: rounds are added as long as the records are undecided."""
         requests = adaptive_requests(self.report.cells)
         while requests:
-            step = next_rounds(self.folder, requests, self.report.outcomes.keys())
-            for repeats in step.repeats:
+            cells, looked_at = next_rounds(self.folder, requests, self.report.outcomes.keys())
+            for repeats in looked_at:
                 self.display.note(f"repeats  {repeats}")
-            if not step.cells:
+            if not cells:
                 return
-            self._join(step.cells)
-            self._admit_all(step.cells)
+            self._join(cells)
+            self._admit_all(cells)
             self._loop(self.report)
 
     def _join(self, cells: Sequence[Cell]) -> None:

@@ -158,9 +158,9 @@ def main() -> int:
     """Fork supervisors until the sweep closes its end of the socket."""
     die_with_parent(int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the sweep's to handle
-    from scalewise.train import import_for_forks
+    from scalewise.train import import_training
 
-    import_for_forks()
+    import_training(None)
     for name in _ONE_THREAD:  # each rank gets its own
         del os.environ[name]
     with socket.socket(fileno=os.dup(0)) as channel:

@@ -8,19 +8,16 @@ multiplied out.
 from __future__ import annotations
 
 import fnmatch
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, RangeSweep
+from hydra.core.override_parser.types import Override
 from hydra.types import HydraContext
 from omegaconf import DictConfig
 
 from scalewise.config import MAX_CELLS, ConfigError, most_cells, too_many_cells
-from scalewise.host import say
 
 
 @dataclass(frozen=True)
@@ -154,8 +151,6 @@ def combinations(
         )
         for row in ([grid.split() for grid in grids] or [[]])
     ]
-    if rule == Rules():
-        _check_number(every, max_cells)
     known: dict[str, set[str]] = {}
     for options in every:
         for key, values in options.items():
@@ -178,20 +173,6 @@ def combinations(
     return [list(job) for job in jobs]
 
 
-def check_size(
-    params: Mapping[str, object], typed: Sequence[str], parser: OverridesParser, max_cells: int
-) -> int:
-    """How many combinations another sweeper makes of the same words, before it does.
-
-    ``params`` and ``typed`` are as for :func:`combinations`. Raises :class:`ConfigError` for more
-    than ``max_cells``.
-    """
-    words = [*(f"{k}={v}" for k, v in params.items()), *typed]
-    options = _options(parser.parse_overrides(words), max_cells)
-    _check_number([options], max_cells)
-    return _number(options)
-
-
 def _check_named(who: str, key: str, wanted: Sequence[str], known: Mapping[str, set[str]]) -> None:
     """Refuse a rule about what this sweep does not have: it would do nothing, and say nothing."""
     if key not in known:
@@ -207,33 +188,6 @@ def _check_named(who: str, key: str, wanted: Sequence[str], known: Mapping[str, 
             )
 
 
-def _check_number(every: Sequence[Options], max_cells: int) -> None:
-    """Refuse a grid that nothing is dropped from and that alone has too many combinations."""
-    for options in every:
-        found = _number(options)
-        if found > max_cells:
-            sizes = ", ".join(f"{len(v)} of {k}" for k, v in options.items() if len(v) > 1)
-            raise ConfigError(too_many_cells(f"{found:,}", max_cells, sizes))
-
-
-def _number(options: Options) -> int:
-    return math.prod(len(values) for values in options.values())
-
-
-def _check_range(key: str, values: RangeSweep, max_cells: int) -> None:
-    """Refuse a range without end, and one that is longer than the sweep may be."""
-    start, stop, step = values.start, values.stop, values.step
-    ends = all(one is not None and math.isfinite(one) for one in (start, stop, step))
-    if not ends or step == 0:
-        raise ConfigError(
-            f"{key}: found range({start},{stop},{step}); allowed: finite numbers, and a step that "
-            "is not 0"
-        )
-    # A long range is told by its first values: arithmetic on floats might be off by one.
-    if next(islice(values.range(), max_cells, None), None) is not None:
-        raise ConfigError(too_many_cells("more", max_cells, f"{key}=range({start},{stop},{step})"))
-
-
 def _options(overrides: Sequence[Override], max_cells: int) -> Options:
     options: dict[str, list[str]] = {}
     for override in overrides:
@@ -241,15 +195,12 @@ def _options(overrides: Sequence[Override], max_cells: int) -> Options:
         if not override.is_sweep_override():
             options[key] = [override.get_value_element_as_str()]
         elif override.is_discrete_sweep():
-            values = override.value()
-            if isinstance(values, RangeSweep):
-                # Rules may drop most of a short one.
-                _check_range(key, values, max(max_cells, MAX_CELLS))
-            options[key] = list(override.sweep_string_iterator())
-            if not options[key]:
-                raise ConfigError(
-                    f"{key}: found {override.input_line}, which has no value; allowed: one or more"
-                )
+            # Rules may drop most of a short range; a long one is not written down.
+            most = max(max_cells, MAX_CELLS)
+            options[key] = list(islice(override.sweep_string_iterator(), most + 1))
+            if not 1 <= len(options[key]) <= most:
+                found = f"{len(options[key])} values or more ({override.input_line})"
+                raise ConfigError(f"{key}: found {found}; allowed: 1 to {most:,}")
         else:
             raise ConfigError(
                 f"{key}: found a range to search in; allowed: values, choice(...) or range(...) "
@@ -274,52 +225,18 @@ def _kept(options: Options, rule: Rules) -> Iterator[dict[str, str]]:
     return extend({}, 0)
 
 
-_MANY = 300
-"""Configurations from which on the composing by Hydra's basic sweeper takes half a minute."""
-_DIRECTIONS = ("minimize", "maximize")
-
-
 def is_basic(master: DictConfig) -> bool:
     """Whether Hydra's own sweeper chooses the cells."""
     return str(master.hydra.sweeper._target_).endswith(".BasicSweeper")
 
 
 def check_sweeper(master: DictConfig, context: HydraContext) -> None:
-    """Refuse more cells than ``sweep.max_cells``, and settings that a sweeper would trip over.
+    """Refuse more cells than ``sweep.max_cells``, before Hydra's basic sweeper composes each.
 
-    Hydra's basic sweeper writes all combinations down and composes each before a launcher hears of
-    any, and Optuna's fails deep inside over a number that cannot be. Raises
-    :class:`ConfigError`.
-
-    Args:
-        master: what Hydra composed for the sweep itself.
+    ``master`` is what Hydra composed for the sweep itself. Raises :class:`ConfigError`.
     """
     if is_basic(master):
         params = master.hydra.sweeper.get("params") or {}
         typed = list(master.hydra.overrides.task)
         parser = OverridesParser.create(config_loader=context.config_loader)
-        cells = check_size(params, typed, parser, most_cells(master))
-        if cells >= _MANY:
-            say(
-                f"hydra/sweeper=basic composes each of the {cells:,} configurations before the "
-                "first starts, some ten a second; hydra/sweeper=matrix, the default, makes the "
-                "same cells in seconds"
-            )
-    if str(master.hydra.sweeper._target_).endswith(".OptunaSweeper"):
-        _check_optuna(master.hydra.sweeper)
-
-
-def _check_optuna(sweeper: Mapping[str, Any]) -> None:
-    for key in ("n_trials", "n_jobs"):
-        found = sweeper.get(key)
-        if not isinstance(found, int) or found < 1:
-            raise ConfigError(f"hydra.sweeper.{key}: found {found}; allowed: 1 or more")
-    direction = sweeper.get("direction")
-    given = list(direction) if isinstance(direction, Sequence) else [direction]
-    for one in [direction] if isinstance(direction, str) else given:
-        # Optuna's own are members of an enumeration of these names.
-        if getattr(one, "name", one) not in _DIRECTIONS:
-            raise ConfigError(
-                f"hydra.sweeper.direction: found {'null' if one is None else one}; allowed: "
-                f"{' or '.join(_DIRECTIONS)}"
-            )
+        combinations((), params, typed, Rules(), parser, most_cells(master))

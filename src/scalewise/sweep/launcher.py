@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,8 +26,7 @@ from scalewise.records import (
     load_batch_search,
 )
 from scalewise.supervisor import CellFailed, Outcome
-from scalewise.sweep.auto import describe_later, first_stage, left_open, search_for, useless
-from scalewise.sweep.cell_state import is_done
+from scalewise.sweep.auto import describe_later, first_stage, left_open, search_for
 from scalewise.sweep.compose import Composer, compose_cell, sweep_folder, written_keys
 from scalewise.sweep.display import make_display
 from scalewise.sweep.engine import Engine, SweepReport, remember
@@ -37,7 +36,6 @@ from scalewise.sweep.plan import (
     Cell,
     Request,
     folded,
-    given_twice,
     make_cell,
     plan,
     request,
@@ -46,11 +44,8 @@ from scalewise.sweep.plan import (
 from scalewise.sweep.preflight import Cluster, ThisHost, check_files, check_own_code
 from scalewise.sweep.preview import print_preview
 from scalewise.sweep.resume import (
-    Selection,
     check_options,
-    current_code,
     differences,
-    differing,
     planned_repeats,
     refuse_mixing,
     select,
@@ -138,23 +133,11 @@ def objective_over(outcomes: Sequence[Outcome]) -> float | None:
 
 
 def job_return(
-    overrides: list[str],
-    config: DictConfig | None,
-    folder: Path,
-    outcomes: Sequence[Outcome],
-    basic_sweeper: bool,
+    overrides: list[str], folder: Path, outcomes: Sequence[Outcome], basic_sweeper: bool
 ) -> JobReturn:
     """The answer to a sweeper for one of its jobs, whose cells came to ``outcomes``."""
-    task_config: Any = None
-    hydra_config = None
-    if config is not None:
-        keys = [str(key) for key in config if key != "hydra"]
-        task_config = OmegaConf.masked_copy(config, keys)
-        hydra_config = OmegaConf.masked_copy(config, ["hydra"])
     result = JobReturn(
         overrides=overrides,
-        cfg=task_config,
-        hydra_cfg=hydra_config,
         working_dir=str(folder),
         task_name="scalewise",
         status=JobStatus.COMPLETED,
@@ -188,7 +171,6 @@ def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> 
         [one],
         ThisHost(),
         lambda f: LocalEngine(f, "exclusive", make_display(folder=f)),
-        overrides,
     )
     return None if report is None else objective_over(report.outcomes_of(one.config_id))
 
@@ -243,20 +225,17 @@ def launch_with(
         requests,
         ThisHost() if local else Cluster(),
         make_engine,
-        [] if initial_job_idx else list(master.hydra.overrides.task),  # said once
         packed=launcher.get("policy") == "packed",
         # Optuna asks in batches, and so does a sweeper with max_batch_size.
         whole=basic and master.hydra.sweeper.get("max_batch_size") is None,
     )
     if report is None:
         return []
-    returns = []
-    for i, (overrides, one) in enumerate(zip(job_overrides, requests, strict=True)):
-        outcomes = report.outcomes_of(one.config_id)
-        # The basic sweeper looks at no configuration, and composing thousands takes minutes.
-        config = None if basic else composer.compose(overrides, initial_job_idx + i)
-        returns.append(job_return(list(overrides), config, folder, outcomes, basic))
-    return returns
+    answers = zip(job_overrides, requests, strict=True)
+    return [
+        job_return(list(overrides), folder, report.outcomes_of(one.config_id), basic)
+        for overrides, one in answers
+    ]
 
 
 def _folder_of(master: DictConfig) -> Path:
@@ -275,7 +254,6 @@ def _run(
     requests: Sequence[Request],
     host: ThisHost,
     make_engine: Callable[[Path], Engine],
-    typed: Sequence[str],
     packed: bool = False,
     whole: bool = True,
 ) -> SweepReport | None:
@@ -284,20 +262,20 @@ def _run(
     With ``sweep.dry_run``, print what would run instead, and return None.
 
     Args:
-        typed: the overrides of the command line, to remark on.
         packed: cells share the host.
         whole: the sweeper will ask for no further cells.
     """
     sweep, undecided = SweepFolder(folder), left_open(requests)
     cells = plan_in(folder, requests)
-    if not isinstance(host, Cluster):  # other hosts may have files that this one has not
+    is_here = not isinstance(host, Cluster)  # other hosts may have files that this one has not
+    if is_here:
         check_files(requests)
-    selection = select_in(cells, sweep, undecided)
+    selection = select(cells, sweep, cells[0].request.cell.sweep.rerun)
     for cell in selection.cells:
         host(cell)
     line = folded(requests)
-    remarks = [*given_twice(typed), *([] if line is None else [line])]
-    remarks += mixed(sweep, selection, host)
+    remarks = [] if line is None else [line]
+    remarks += refuse_mixing(sweep, selection.cells, selection.again, host.models(), is_here)
     if whole and cells[0].request.cell.sweep.resume is not None:
         remarks += differences(sweep, cells, bool(undecided))
     if any(one.cell.sweep.dry_run for one in requests):
@@ -322,34 +300,3 @@ def plan_in(folder: Path, requests: Sequence[Request]) -> list[Cell]:
     seed = requests[0].cell.sweep.order_seed if requests else 0
     sweep = SweepFolder(folder)
     return plan(tuple(first_stage(requests, sweep)), seed, planned_repeats(sweep))
-
-
-def select_in(cells: Sequence[Cell], sweep: SweepFolder, undecided: Sequence[Request]) -> Selection:
-    """The cells to look after; a search whose finding is lost is made again.
-
-    ``undecided``: of their requests, those that a first stage decides.
-    """
-    selection = select(cells, sweep, cells[0].request.cell.sweep.rerun)
-    return replace(selection, again=selection.again | useless(undecided, sweep))
-
-
-def mixed(sweep: SweepFolder, selection: Selection, host: ThisHost) -> list[str]:
-    """Lines on how results of the folder differ from those that would be added.
-
-    Where nothing is added, lines on how the code differs from that of cells that stay. Raises
-    :class:`ConfigError` for results that must not lie beside each other.
-    """
-    on_this_host = not isinstance(host, Cluster)  # files may be others where the cells would run
-    again = selection.again
-    found = refuse_mixing(sweep, selection.cells, again, host.models(), on_this_host)
-    if found:
-        return [f"mixed: {difference}" for difference in found]
-    stay = [
-        cell
-        for cell in selection.cells
-        if cell.planned.cell_id not in again and is_done(sweep, cell.planned)
-    ]
-    if not stay:
-        return []
-    found = differing(sweep, [cell.planned for cell in stay], current_code(stay), set())
-    return [f"not run again: {line}; sweep.rerun=all runs them anew" for line in found]

@@ -28,7 +28,6 @@ from scalewise.config import (
     too_many_cells,
     without_absent_groups,
 )
-from scalewise.host import escaped
 from scalewise.records import PlannedCell, SweepFolder, SweepPlan
 from scalewise.train import import_for_building
 
@@ -44,13 +43,16 @@ def check_components(cell: CellConfig) -> None:
     for key in ("model", "dataset", "optimizer"):
         component = getattr(cell, key)
         known = f"{key} {component!r}"
-        if known not in _sound:
-            if not is_shipped(key, component):
-                _check_component(key, component, known)
-            _sound.add(known)
+        if known not in _sound and not is_shipped(key, component):
+            _check_component(key, component)
+        _sound.add(known)
 
 
-def _check_component(key: str, component: Component, known: str) -> None:
+_sound: set[str] = set()
+"""Components that were checked once: thousands of cells share a few."""
+
+
+def _check_component(key: str, component: Component) -> None:
     if not component.target.startswith("scalewise."):
         check_module(key, component)
         return
@@ -62,60 +64,26 @@ def _check_component(key: str, component: Component, known: str) -> None:
         weight = torch.nn.Parameter(torch.zeros(2, 2))
         given = {"params": [("weight", weight)], "device_kind": "cpu"}
     with torch.device("meta" if key == "model" else "cpu"):
-        built = instantiate(key, component, **given)
-    samples = getattr(built, "train_samples", None) if key == "dataset" else None
-    if samples is not None:
-        _samples[known] = samples
-
-
-_sound: set[str] = set()
-"""Components that were built once: thousands of cells share a few."""
-_samples: dict[str, int] = {}
-"""Training samples of those datasets that know them without reading more than a size."""
-
-
-def samples_are(dataset: Component, samples: int) -> None:
-    """Remember how many training samples ``dataset`` has, for :func:`check_samples`."""
-    _samples[f"dataset {dataset!r}"] = samples
+        instantiate(key, component, **given)
 
 
 def check_samples(cell: CellConfig) -> None:
-    """Refuse a batch that is larger than the training set, where that is known before reading it.
+    """Refuse a batch that is larger than the data set, where an argument of ours says its size.
 
-    Raises :class:`ConfigError`. Any other data set is found wanting by the cell's ranks.
+    Raises :class:`ConfigError`. Ranks know what is held out of it, and every other data set.
     """
-    if cell.workload != "train":
+    dataset, devices = cell.dataset, cell.strategy.devices
+    arguments = dataset.arguments
+    samples = arguments.get("train_samples", arguments.get("samples"))
+    ours = dataset.target.startswith("scalewise.") and isinstance(samples, int)
+    if not ours or cell.workload != "train" or cell.batch_size == "auto":
         return
-    size = 1 if cell.batch_size == "auto" else cell.batch_size
-    devices = cell.strategy.devices
-    shares = 1 if devices == "auto" or cell.scaling == "strong" else devices
-    batches = cell.accumulate_grad_batches
-    found = size * shares * batches
-    known = f"dataset {cell.dataset!r}"
-    if known not in _samples and _may_be_short(cell.dataset, found):
-        _check_component("dataset", cell.dataset, known)
-    samples = _samples.get(known)
-    if samples is None:
-        return
+    found = cell.batch_of(1 if devices == "auto" else devices) * cell.accumulate_grad_batches
     if found > samples:
-        parts = [f"{size} on each of {shares} devices"] if shares > 1 else []
-        parts += [f"accumulate_grad_batches={batches}"] if batches > 1 else []
-        each = f" ({', '.join(parts)})" if parts else ""
         raise ConfigError(
-            f"batch_size: found {found} samples a step{each}, but the training "
-            f"set of dataset={cell.dataset.name} has {samples}; allowed: at most {samples}"
+            f"batch_size: found {found} samples a step, but dataset={dataset.name} has {samples}; "
+            f"allowed: at most {samples}"
         )
-
-
-def _may_be_short(dataset: Component, wanted: int) -> bool:
-    """Whether one of our own options, which nobody built, had better be asked for its size.
-
-    Half of what is asked for may be held out for validation; with less than that, torch need not
-    be imported to know that it is enough.
-    """
-    asked = dataset.arguments.get("train_samples", dataset.arguments.get("samples"))
-    ours = dataset.target.startswith("scalewise.")
-    return ours and isinstance(asked, int) and wanted > asked // 2
 
 
 def check_fit(plain: dict[str, Any]) -> None:
@@ -213,18 +181,12 @@ def plan(
     if sum(repeats.values()) > most:
         each = f"{len(repeats):,} configurations, up to {max(repeats.values()):,} repeats of each"
         raise ConfigError(too_many_cells(f"{sum(repeats.values()):,}", most, each))
-    rounds: dict[int, list[Cell]] = {}
-    for identity, one in distinct.items():
-        for repeat in range(repeats[identity]):
-            cell = make_cell(one, repeat)
-            (first if one.cell.workload == "find_batch" else rounds.setdefault(repeat, [])).append(
-                cell
-            )
-    return first + in_rounds(rounds, order_seed)
+    cells = [make_cell(one, repeat) for i, one in distinct.items() for repeat in range(repeats[i])]
+    return in_order([*first, *cells], order_seed)
 
 
 def examination(requests: Sequence[Request]) -> Request | None:
-    """The doctor's cell for a sweep with ``sweep.doctor``, as wide as its widest cell.
+    """The doctor's cell for a sweep with ``sweep.doctor``, on as many devices as any cell takes.
 
     None where nobody asked for it, or where a cell of the sweep is one already.
     """
@@ -232,16 +194,16 @@ def examination(requests: Sequence[Request]) -> Request | None:
     if not asked or any(one.cell.workload == "doctor" for one in requests):
         return None
 
-    def width(one: Request) -> float:
+    def devices_of(one: Request) -> float:
         devices = one.cell.strategy.devices
         return math.inf if devices == "auto" else devices
 
-    widest = max(asked, key=width)
-    plain = {**widest.plain, "workload": "doctor", "repeats": 1, "scaling": "weak"}
+    largest = max(asked, key=devices_of)
+    plain = {**largest.plain, "workload": "doctor", "repeats": 1, "scaling": "weak"}
     plain["tracking"] = {**plain["tracking"], "name": "none", "trackers": []}
     # It trains nothing, so it must not be a cell of its own for every model of the sweep.
     plain.pop("profile", None)
-    return request((*widest.overrides, "workload=doctor"), plain)
+    return request((*largest.overrides, "workload=doctor"), plain)
 
 
 def folded(requests: Sequence[Request]) -> str | None:
@@ -261,33 +223,19 @@ def folded(requests: Sequence[Request]) -> str | None:
     )
 
 
-def given_twice(typed: Sequence[str]) -> list[str]:
-    """A line for each key that was typed with several values apart (``seed=1,2 seed=3``).
-
-    Hydra takes the last of them, so that scripts can add to what they were given.
-    """
-    given: dict[str, list[str]] = {}
-    for override in typed:
-        if not override.startswith("~"):
-            given.setdefault(override.partition("=")[0].lstrip("+"), []).append(override)
-    lines = []
-    for key, words in given.items():
-        lost = [word for word in words if word != words[-1]]
-        if lost:
-            found = f"{key}: given {len(words)} times; {words[-1]} counts, not {' '.join(lost)}"
-            lines.append(escaped(found))
-    return lines
-
-
 def first_repeats(cell: CellConfig) -> int:
     """Repeats that run before anything is looked at."""
     return FEWEST_ADAPTIVE_REPEATS if cell.repeats == "auto" else cell.repeats
 
 
-def in_rounds(rounds: Mapping[int, Sequence[Cell]], order_seed: int) -> list[Cell]:
-    """Round by round, each in a random order of its own."""
-    shuffler = random.Random(order_seed)
+def in_order(cells: Iterable[Cell], order_seed: int) -> list[Cell]:
+    """Examinations and searches, then round by round, each in a random order of its own."""
     ordered: list[Cell] = []
+    rounds: dict[int, list[Cell]] = {}
+    for cell in cells:
+        trains = cell.request.cell.workload == "train"
+        (rounds.setdefault(cell.planned.repeat, []) if trains else ordered).append(cell)
+    shuffler = random.Random(order_seed)
     for repeat in sorted(rounds):
         # Sorted first, so that the order depends on the seed and not on how it was typed.
         block = sorted(rounds[repeat], key=lambda c: c.planned.cell_id)

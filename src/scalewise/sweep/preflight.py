@@ -1,8 +1,7 @@
 """Refuses what cannot run before anything starts: data files, a user's own classes, this host.
 
-Of data files, only what takes next to no time is read, and without torch. Left to the ranks: the
-rows of a CSV file past its first MiB, and so the number of rows of such a file; the sums of token
-shards; what lies in the files below a ``root``; and whatever the hub sends.
+Data files are looked at without torch: that they are there, the sizes of token shards, the first
+MiB of a CSV file. The rest is left to the ranks.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,81 +26,48 @@ from scalewise.config import (
     ConfigError,
     DatasetError,
     bind,
-    check_not_empty,
     check_optimizer,
+    find_compiler,
     in_one_line,
     load_target,
     require,
 )
-from scalewise.datasets import AG_NEWS, IMDB, CsvLayout, check_sizes, load_index, look_at_csv
+from scalewise.datasets import AG_NEWS, IMDB, check_sizes, load_index, look_at_csv
 from scalewise.gpu import Host, HostMismatch, Hosts
-from scalewise.host import plural
 from scalewise.records import to_plain
-from scalewise.sweep.plan import Cell, Request, check_samples, samples_are
+from scalewise.sweep.plan import Cell, Request
 
-_SHARDS = "scalewise.datasets.token_shards.TokenShards"
-_TEXT = "scalewise.datasets.text_file.TextFile"
 _CSV = {
     "scalewise.datasets.text_classification.AgNews": AG_NEWS,
     "scalewise.datasets.text_classification.Imdb": IMDB,
 }
-_GPT2 = "scalewise.models.gpt2.Gpt2"
 
 
 def check_files(requests: Iterable[Request]) -> None:
     """Raises :class:`ConfigError` for the first data file of ours that will not do."""
-    sound: set[str] = set()
-    for one in requests:
-        dataset: Component = one.cell.dataset
-        if not dataset.target.startswith("scalewise."):
-            continue
-        if repr(dataset) not in sound:
-            _check(dataset)
-            sound.add(repr(dataset))
-        _check_vocabulary(one.cell.model, dataset)
-        check_samples(one.cell)
-
-
-def _check_vocabulary(model: Component, dataset: Component) -> None:
-    """Refuse shards with tokens that a language model of ours does not know, as it would itself."""
-    found = model.arguments.get("vocabulary_size")
-    shards = dataset.arguments.get("path") if dataset.target == _SHARDS else None
-    if model.target != _GPT2 or shards is None or not isinstance(found, int):
-        return  # the class says what it takes
-    least = load_index(Path(shards)).vocabulary_size
-    try:
-        allowed = f"at least {least}, the data set's vocabulary_size"
-        require("model.vocabulary_size", found, found >= least, allowed)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+    datasets = {repr(one.cell.dataset): one.cell.dataset for one in requests}
+    for dataset in datasets.values():
+        if dataset.target.startswith("scalewise."):
+            try:
+                _check(dataset)
+            except DatasetError as error:
+                raise ConfigError(str(error)) from error
 
 
 def _check(dataset: Component) -> None:
-    shards = dataset.target == _SHARDS  # whose own refusal names what writes them
-    for key, what in (("path", "a file"), ("root", "a folder")):
-        path = dataset.arguments.get(key)
-        if not isinstance(path, str) or not path or shards:
-            continue
-        why = _unreachable(path)
+    path, root = dataset.arguments.get("path"), dataset.arguments.get("root")
+    if path and dataset.target == "scalewise.datasets.token_shards.TokenShards":
+        check_sizes(Path(path), load_index(Path(path)))
+        return
+    for key, place, what in (("path", path, "a file"), ("root", root, "a folder")):
+        why = _unreachable(place) if isinstance(place, str) and place else None
         if why is not None:
             raise ConfigError(
-                f"dataset.{key}: {path} cannot be read: {why}; allowed: "
+                f"dataset.{key}: {place} cannot be read: {why}; allowed: "
                 f"{what} that is there (from {Path.cwd()})"
             )
-    if not dataset.arguments.get("path"):
-        return
-    try:
-        samples = None  # where only reading all of the files would tell
-        if dataset.target == _SHARDS:
-            samples = _shard_windows(dataset.arguments)
-        elif dataset.target == _TEXT:
-            samples = _byte_windows(dataset.arguments)
-        elif dataset.target in _CSV:
-            samples = _csv_rows(dataset.arguments, _CSV[dataset.target])
-    except DatasetError as error:
-        raise ConfigError(str(error)) from error
-    if samples is not None:
-        samples_are(dataset, samples)
+    if path and dataset.target in _CSV:
+        look_at_csv(Path(path), _CSV[dataset.target])
 
 
 def _unreachable(path: str) -> str | None:
@@ -115,126 +81,45 @@ def _unreachable(path: str) -> str | None:
     return None if stat.S_ISREG(mode) or stat.S_ISDIR(mode) else "neither a file nor a folder"
 
 
-def _csv_rows(arguments: Mapping[str, Any], layout: CsvLayout) -> int | None:
-    """Training samples of a short CSV file; of a long one, only its first rows are looked at."""
-    from scalewise.datasets import held_out_of  # it imports NumPy
-
-    rows = look_at_csv(Path(arguments["path"]), layout)
-    if rows is None:
-        return None
-    return rows - held_out_of(rows, arguments.get("validation_fraction", 0.2))
-
-
-def _shard_windows(arguments: Mapping[str, Any]) -> int:
-    """Training samples of a folder of token shards whose files are all there."""
-    folder = Path(arguments["path"])
-    length: int = arguments.get("sequence_length", 1024)
-    index = load_index(folder)
-    check_sizes(folder, index)
-    found = sum(max(0, (s.tokens - 1) // length) for s in index.shards if s.part == "train")
-    if not found:
-        raise DatasetError(
-            f"dataset.sequence_length: found {length}, longer than any shard of {folder}; "
-            "allowed: less, or tokenize more text"
-        )
-    return found
-
-
-def _byte_windows(arguments: Mapping[str, Any]) -> int:
-    """Training samples of a text file, by its size."""
-    path = Path(arguments["path"])
-    length: int = arguments.get("sequence_length", 256)
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-    except OSError as error:
-        raise DatasetError(
-            f"dataset.path: {path} cannot be read: {error.strerror}; give a text file"
-        ) from error
-    check_not_empty(path, size)
-    held_out: int = round(size * arguments.get("validation_fraction", 0.1))
-    for part in (size - held_out, held_out):
-        if part <= length and (part or size == held_out):
-            raise DatasetError(
-                f"dataset.sequence_length: found {length}; allowed: below {part}, the bytes in a "
-                f"part of {path.name}"
-            )
-    return (size - held_out - 1) // length
-
-
-def check_precision(cell: CellConfig, host: Host) -> None:
-    """Refuse what Lightning would silently replace by another number format.
-
-    Raises :class:`HostMismatch`.
-    """
-    on_cpu = all(slot.kind == "cpu" for slot in host.slots)
-    if on_cpu and cell.precision.lightning == "16-mixed":
-        raise HostMismatch(
-            f"precision: found {cell.precision.name}, which needs a GPU; allowed here: "
-            "bf16-mixed or fp32"
-        )
-    if cell.precision.fp8:
-        _check_fp8(cell, host)
-
-
-def _check_fp8(cell: CellConfig, host: Host) -> None:
-    """Refuse fp8 on devices that have none, and without the library. Raises HostMismatch."""
-    name, lowest = cell.precision.name, ".".join(map(str, FP8_CAPABILITY))
-    for slot in host.slots:
-        capability = host.capabilities.get(slot.uuid or "")
-        if slot.kind == "cpu" or (capability is not None and capability < FP8_CAPABILITY):
-            have = f", and {slot.name} has {capability[0]}.{capability[1]}" if capability else ""
-            raise HostMismatch(
-                f"precision: found {name}, which needs a GPU of compute capability {lowest} or "
-                f"higher{have}; allowed here: bf16-mixed or fp32"
-            )
-    if find_spec("torchao") is None:
-        raise HostMismatch(
-            f"precision: found {name}, which needs torchao; run pip install 'scalewise[fp8]', or "
-            "use precision=bf16-mixed"
-        )
-
-
 def devices_for(cell: CellConfig, host: Host) -> int:
     """Number of devices that the cell takes of ``host``.
 
-    Raises :class:`HostMismatch` where the cell cannot run there.
+    Raises :class:`HostMismatch` where the cell cannot run there, and where Lightning would silently
+    replace its number format by another.
     """
-    check_precision(cell, host)
-    if cell.profile.nvtx and all(slot.kind == "cpu" for slot in host.slots):
-        raise HostMismatch(
-            "profile.nvtx: found true, which needs a GPU; allowed here: false (profile.trace=true "
-            "shows the operators of a CPU)"
-        )
-    try:
-        cell.execution.check_host(host.slots[0].kind)
-    except ValueError as error:
-        raise HostMismatch(str(error)) from None
-    return width(cell, len(host.slots))
-
-
-def width(cell: CellConfig, available: int) -> int:
-    """Devices the cell takes on a host with ``available`` of them.
-
-    Raises :class:`HostMismatch` where there are not enough, and ConfigError where the batch
-    cannot be shared by as many.
-    """
-    wanted = cell.strategy.devices
-    if wanted == "auto":
-        if available < 2:
+    on_gpus = not all(slot.kind == "cpu" for slot in host.slots)
+    capable = all(
+        host.capabilities.get(slot.uuid or "", FP8_CAPABILITY) >= FP8_CAPABILITY
+        for slot in host.slots
+    )
+    precision, execution = cell.precision, cell.execution
+    half = precision.lightning == "16-mixed"
+    fp8_gpu = f"a GPU of compute capability {'.'.join(map(str, FP8_CAPABILITY))}"
+    halves = "bf16-mixed or fp32"
+    for key, found, holds, needed, allowed in (
+        ("precision", precision.name, not precision.fp8 or (on_gpus and capable), fp8_gpu, halves),
+        ("precision", precision.name, not precision.fp8 or find_spec("torchao"),
+         "torchao (pip install 'scalewise[fp8]')", halves),
+        ("precision", precision.name, not half or on_gpus, "a GPU", halves),
+        ("profile.nvtx", "true", not cell.profile.nvtx or on_gpus, "a GPU",
+         "false (profile.trace=true shows the operators of a CPU)"),
+        ("execution", execution.name, execution.kind != "cudagraph" or on_gpus, "a GPU",
+         "eager or compile"),
+        ("execution", execution.name, not execution.compiles or find_compiler(),
+         "a C++ compiler (g++, clang++, or what CXX names)", "eager"),
+    ):  # fmt: skip
+        if not holds:
             raise HostMismatch(
-                f"strategy={cell.strategy.name} with devices=auto needs two devices or more, and "
-                f"this host has {available}; use strategy=single here"
+                f"{key}: found {found}, which needs {needed}; allowed here: {allowed}"
             )
-        wanted = available
-    if wanted > available:
-        raise HostMismatch(
-            f"strategy.devices: found {wanted}, but this host has {available} "
-            f"{plural(available, 'device')}; allowed: at most {available}"
-        )
+    available = len(host.slots)
+    devices, strategy = cell.strategy.devices, cell.strategy.name
+    wanted = max(2, available) if devices == "auto" else devices
     try:
+        allowed = f"at most {available}, the devices of this host (strategy=single uses one)"
+        require("strategy.devices", wanted, wanted <= available, allowed, f"strategy={strategy}")
         cell.per_device_batch_size(wanted)
-    except ConfigError as error:
+    except ValueError as error:
         raise HostMismatch(str(error)) from None
     return wanted
 
@@ -257,7 +142,7 @@ _Asked = tuple[str, Component, str]
 """Group, what it names, and what was typed of an optimizer beside a model."""
 _TIMEOUT_S = 120.0
 _sound: set[str] = set()
-"""Classes that took arguments of these names: a sweeper that asks in batches asks once."""
+"""Classes that will do: a sweeper that asks in batches asks once."""
 
 
 def check_own_code(requests: Iterable[Request]) -> None:
@@ -267,21 +152,19 @@ def check_own_code(requests: Iterable[Request]) -> None:
     :class:`ConfigError` for the first class or argument that will not do.
     """
     asked: dict[str, _Asked] = {}
+    new: set[str] = set()
     for one in requests:
         for key in ("model", "dataset", "optimizer"):
             component: Component = getattr(one.cell, key)
             typed = _typed_optimizer(one.overrides) if key == "model" else ""
-            new = (key, component, typed)
-            if not component.target.startswith("scalewise.") and _call(new) not in _sound:
-                asked.setdefault(f"{key} {component!r} {bool(typed)}", new)
+            # Values are not part of it: trials of a sweeper differ in little else.
+            names = f"{key} {component.target} {sorted(component.arguments)} {bool(typed)}"
+            if not component.target.startswith("scalewise.") and names not in _sound:
+                asked.setdefault(f"{names} {component!r}", (key, component, typed))
+                new.add(names)
     if asked:
         _ask(list(asked.values()))
-        _sound.update(map(_call, asked.values()))
-
-
-def _call(asked: _Asked) -> str:
-    key, component, typed = asked
-    return f"{key} {component.target} {sorted(component.arguments)} {bool(typed)}"
+        _sound.update(new)
 
 
 def _typed_optimizer(overrides: Iterable[str]) -> str:
@@ -358,17 +241,9 @@ def _look(key: str, component: Component, typed: str) -> None:
 
 def _check_lightning(component: Component, target: Any, typed: str) -> None:
     lightning = sys.modules.get("pytorch_lightning")  # no class of it was made without importing it
-    if lightning is None or not inspect.isclass(target):
+    if lightning is None or not typed or not inspect.isclass(target):
         return
-    if not issubclass(target, lightning.LightningModule):
-        return
-    for method in ("training_step", "configure_optimizers"):
-        if getattr(target, method) is getattr(lightning.LightningModule, method):
-            raise ConfigError(
-                f"model._target_: found {component.target}, a LightningModule without {method}; "
-                "allowed: one that has it, or an nn.Module with loss(output, target)"
-            )
-    if typed:
+    if issubclass(target, lightning.LightningModule):
         raise ConfigError(
             f"optimizer: found {typed} beside model._target_={component.target}, a LightningModule,"
             " which builds its own; allowed: nothing of optimizer; leave it out, or give the class "
@@ -380,8 +255,8 @@ def _check_lightning(component: Component, target: Any, typed: str) -> None:
 class Place:
     """Where a cell would run."""
 
-    width: int | None
-    """Devices; None where only the host that runs it will tell."""
+    devices: int | None
+    """None where only the host that runs it will tell."""
     refusal: str = ""
     """Why it cannot run here; empty if it can."""
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 
 from scalewise.config import ConfigError
 from scalewise.host import plural
-from scalewise.records import CellResult, PlannedCell, SweepFolder
+from scalewise.records import CellResult, PlannedCell, SweepFolder, state_of
 from scalewise.supervisor import Outcome
-from scalewise.sweep.cell_state import state_of
 from scalewise.sweep.display import duration
 from scalewise.sweep.engine import SweepReport, remember
 from scalewise.sweep.plan import Cell
@@ -31,25 +30,14 @@ def print_preview(
     Where this host can run nothing of what is left, the exit status is that of a sweep which has to
     skip it. Raises :class:`ConfigError` where that is a single cell.
     """
-    refused = refusals(sweep, selection, host)
+    lines, refused = preview(sweep, selection, host, packed, later)
     if refused and len(selection.cells) == 1:
         raise ConfigError(*refused.values())
-    lines = [*preview(sweep, selection, host, packed, later), *remarks]
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.write("".join(f"{line}\n" for line in [*lines, *remarks]))
     if refused:
         sys.stdout.flush()  # what nobody reads is no sweep that was interrupted
         skipped = {cell_id: Outcome("skipped", why) for cell_id, why in refused.items()}
         remember(SweepReport(sweep.path, skipped, list(selection.cells)))
-
-
-def refusals(folder: SweepFolder, selection: Selection, host: ThisHost) -> dict[str, str]:
-    """Why this host cannot run what is left, by the id of each cell; empty where it can run some
-    of it, or nothing is left."""
-    refused = {c.planned.cell_id: why for c in selection.cells if (why := host(c).refusal)}
-    if not refused:
-        return {}
-    left = [c.planned.cell_id for c in _to_run(selection, _results(folder, selection.cells))]
-    return {one: refused[one] for one in left} if refused.keys() >= set(left) else {}
 
 
 def preview(
@@ -58,14 +46,17 @@ def preview(
     host: ThisHost,
     packed: bool,
     later: Sequence[str] = (),
-) -> Iterator[str]:
-    """Lines: one a cell in the order of the plan, with what varies among them, then the sums.
+) -> tuple[list[str], dict[str, str]]:
+    """Lines, one a cell in the order of the plan with what varies among them, then the sums.
 
-    ``later`` is what these cells decide, in words.
+    And why this host cannot run what is left, by the id of each cell; empty where it can run some
+    of it. ``later`` is what these cells decide, in words.
     """
     results = _results(folder, selection.cells)
-    to_run = _to_run(selection, results)
+    done = results.keys() - selection.again
+    to_run = [cell for cell in selection.cells if cell.planned.cell_id not in done]
     places = {cell.planned.cell_id: host(cell) for cell in to_run}
+    refused = {cell_id: place.refusal for cell_id, place in places.items() if place.refusal}
     slots = host.slots()
     known = Durations()
     for result in results.values():
@@ -73,36 +64,25 @@ def preview(
     varying = varying_overrides([cell.planned for cell in selection.cells])
     width = max(map(len, varying.values()), default=0)
     width = max(width, len("varies")) if width else 0
-    yield _row("id", "devices", "expected", "state", "varies" if width else "", width, "cell")
+    lines = [_row("id", "devices", "expected", "state", "varies" if width else "", width, "cell")]
     for cell in selection.cells:
         where = places.get(cell.planned.cell_id)
-        yield _line(cell, where, known, varying[cell.planned.cell_id], width)
-    for one in later:
-        yield _row("", "?", "?", "later", "", width, one)
-    able = [cell for cell in to_run if not places[cell.planned.cell_id].refusal]
-    skipped = len(to_run) - len(able)
-    done = len(selection.cells) - len(to_run)
+        lines.append(_line(cell, where, known, varying[cell.planned.cell_id], width))
+    lines += [_row("", "?", "?", "later", "", width, one) for one in later]
+    able = [cell for cell in to_run if cell.planned.cell_id not in refused]
     total = len(selection.cells)
-    sums = f"{total} {plural(total, 'cell')}: {done} done, {len(able)} to run"
-    yield sums + (f", {skipped} this host cannot run" if skipped else "")
-    if able:
-        remaining = [
-            Remaining(cell.planned.config_id, places[cell.planned.cell_id].width or slots)
-            for cell in able
-        ]
-        left_s = known.seconds_left(remaining, slots, packed)
-        unknown = "unknown, as none of these cells is done yet"
-        yield f"expected time: {unknown if left_s is None else duration(left_s)}"
-    else:
-        yield (
-            "nothing can run: see above what this host lacks" if to_run else "nothing is left to do"
-        )
-
-
-def _to_run(selection: Selection, results: Collection[str]) -> list[Cell]:
-    """The cells without a result, and those that run again. ``results``: ids that have one."""
-    ids = ((cell, cell.planned.cell_id) for cell in selection.cells)
-    return [cell for cell, one in ids if one not in results or one in selection.again]
+    sums = f"{total} {plural(total, 'cell')}: {total - len(to_run)} done, {len(able)} to run"
+    lines.append(sums + (f", {len(refused)} this host cannot run" if refused else ""))
+    if not able:
+        why = "nothing can run: see above what this host lacks"
+        return [*lines, why if to_run else "nothing is left to do"], refused
+    remaining = [
+        Remaining(cell.planned.config_id, places[cell.planned.cell_id].devices or slots)
+        for cell in able
+    ]
+    left_s = known.seconds_left(remaining, slots, packed)
+    unknown = "unknown, as none of these cells is done yet"
+    return [*lines, f"expected time: {unknown if left_s is None else duration(left_s)}"], {}
 
 
 def _results(folder: SweepFolder, cells: Sequence[Cell]) -> dict[str, CellResult]:
@@ -138,6 +118,6 @@ def _line(cell: Cell, where: Place | None, known: Durations, varies: str, width:
     elif where is not None:
         expected = known.of(planned.config_id)
         state = "to run"
-        devices = "?" if where.width is None else str(where.width)
+        devices = "?" if where.devices is None else str(where.devices)
         takes = "?" if expected is None else duration(expected)
     return _row(planned.cell_id, devices, takes, state, varies, width, name)

@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from scalewise.config import CLOSE_IT, ConfigError, SweepConfig, untrusted_checkpoint
 from scalewise.host import changes, code_changes, data_identity, own_classes, plural, running_code
 from scalewise.records import (
     PROTOCOL,
+    UNFINISHED,
     CellFolder,
     NewerRecordError,
     PlannedCell,
     Provenance,
     RecordError,
+    State,
     SweepFolder,
     has_checkpoints,
-    load_batch_search,
-    load_decision,
+    is_done,
+    state_of,
     untrusted,
 )
-from scalewise.sweep.cell_state import UNFINISHED, State, is_done, state_of
 from scalewise.sweep.plan import Cell
 
 
@@ -152,7 +155,7 @@ def differing(
     kept: Iterable[PlannedCell],
     code: Mapping[str, object],
     gpus: set[str],
-    data: Mapping[str, Mapping[str, str]] | None = None,
+    data: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
 ) -> list[str]:
     """How this process differs from those that made the results of ``kept``, one line each.
 
@@ -161,7 +164,7 @@ def differing(
         kept: cells whose results stay.
         code: :func:`~scalewise.working_tree.running_code` of now; empty if unknown.
         gpus: models of the devices that cells would run on now; empty if unknown.
-        data: of each cell's id, the files it would learn from now; None if unknown.
+        data: of each cell's id, the files it would learn from now, as far as they are known.
     """
     found: dict[str, int] = {}
     for planned in kept:
@@ -169,8 +172,7 @@ def differing(
             provenance = folder.cell(planned.name).load_provenance()
         except RecordError:
             continue  # what nobody recorded cannot be compared
-        now = {} if data is None else data.get(planned.cell_id, {})
-        for line in _differences(provenance, code, gpus, now):
+        for line in _differences(provenance, code, gpus, data.get(planned.cell_id, {})):
             found[line] = found.get(line, 0) + 1
     return [f"{line} (in {count} {plural(count, 'cell')})" for line, count in found.items()]
 
@@ -205,11 +207,11 @@ def refuse_mixing(
     gpus: set[str],
     has_data: bool = True,
 ) -> list[str]:
-    """Differences between the results that stay and those that would be added.
+    """Lines on how results of the folder that stay differ from those that ``cells`` would add.
 
-    All done cells of the folder stay, but for those in ``again``: one report holds them and
-    ``cells``, whether or not this command names them. Empty where nothing stays or nothing is
-    added. ``has_data``: cells would read their files on this host.
+    All done cells of the folder stay, but for those in ``again``: one report holds them, whether or
+    not this command names them. Where nothing is added, only another code is told, as none of it
+    runs. ``has_data``: cells would read their files on this host.
 
     Raises :class:`ConfigError` for any difference unless ``sweep.allow_mixed`` is set; each result
     carries its own provenance either way. Where ``sweep.rerun`` names the cells, only repeats of
@@ -219,10 +221,12 @@ def refuse_mixing(
     kept = _kept(folder, cells, again)
     stay = {planned.cell_id for planned in kept}
     added = [cell for cell in cells if cell.planned.cell_id not in stay]
-    if not kept or not added:
+    if not kept:
         return []
-    data = _files_of(folder, kept, cells, added) if has_data else None
-    now = current_code(added), gpus, data
+    if not added:
+        lines = differing(folder, [cell.planned for cell in cells], current_code(cells), set())
+        return [f"not run again: {line}; sweep.rerun=all runs them anew" for line in lines]
+    now = current_code(added), gpus, _data_now(folder, kept, added) if has_data else {}
     sweep = cells[0].request.cell.sweep
     configs = {cell.planned.config_id for cell in added}
     mixed_with = kept
@@ -235,7 +239,7 @@ def refuse_mixing(
             "allowed: go back to that state, sweep.rerun=all with every repeat of what is to run "
             "again, a new sweep, or sweep.allow_mixed=true"
         )
-    return differing(folder, kept, *now)
+    return [f"mixed: {line}" for line in differing(folder, kept, *now)]
 
 
 def _kept(folder: SweepFolder, cells: Sequence[Cell], again: Collection[str]) -> list[PlannedCell]:
@@ -246,38 +250,27 @@ def _kept(folder: SweepFolder, cells: Sequence[Cell], again: Collection[str]) ->
     return [one for one in known.values() if one.cell_id not in again and is_done(folder, one)]
 
 
-def _files_of(
-    folder: SweepFolder,
-    kept: Sequence[PlannedCell],
-    cells: Sequence[Cell],
-    added: Sequence[Cell],
+def _data_now(
+    folder: SweepFolder, kept: Sequence[PlannedCell], added: Sequence[Cell]
 ) -> dict[str, dict[str, str]]:
     """By the id of each cell that stays: the files, as they are now, that added ones read too."""
-    asked = {c.planned.cell_id: c.request.cell.dataset.arguments for c in cells}
-    shared = {path for c in added for path in _paths(c.request.cell.dataset.arguments).values()}
-    known: dict[frozenset[tuple[str, str]], dict[str, str]] = {}
+    read = {path for cell in added for path in _paths(cell.request.plain["dataset"]).values()}
+    identify = functools.cache(lambda paths: data_identity(dict(paths)))
     found: dict[str, dict[str, str]] = {}
     for planned in kept:
-        arguments = asked.get(planned.cell_id)
-        if arguments is None:
-            with suppress(RecordError):  # what nobody recorded cannot be compared
-                dataset = folder.cell(planned.name).load_config().get("dataset")
-                arguments = dataset if isinstance(dataset, Mapping) else None
-        paths = _paths(arguments or {})
-        told = {name: path for name, path in paths.items() if path in shared}
-        key = frozenset(told.items())
-        if key not in known:
-            known[key] = data_identity(told)
-        found[planned.cell_id] = known[key]
+        with suppress(RecordError, KeyError):  # what nobody recorded cannot be compared
+            paths = _paths(folder.cell(planned.name).load_config()["dataset"])
+            shared = frozenset((name, path) for name, path in paths.items() if path in read)
+            found[planned.cell_id] = identify(shared)
     return found
 
 
-def _paths(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Each text among ``arguments`` as a real path, however it is spelt."""
+def _paths(dataset: Mapping[str, Any]) -> dict[str, str]:
+    """Each text of a data set's settings as a real path, however it is spelt."""
     return {
         name: os.path.realpath(value)
-        for name, value in arguments.items()
-        if isinstance(value, str) and value and "\0" not in value
+        for name, value in dataset.items()
+        if name not in ("_target_", "name") and isinstance(value, str) and value
     }
 
 
@@ -296,42 +289,25 @@ def left_behind(folder: SweepFolder, asked: Collection[str]) -> list[tuple[Plann
 def differences(folder: SweepFolder, cells: Sequence[Cell], staged: bool) -> Iterator[str]:
     """How ``cells`` differ from the plan of a folder that is resumed, a line each; none if not.
 
-    ``staged``: more cells follow from what these show (``strategy`` or ``batch_size=auto``); those
-    of an earlier run are then no cells that were left out.
+    ``staged``: more cells follow from what these show (``strategy`` or ``batch_size=auto``): which
+    were left out is not known yet.
     """
-    if not folder.plan_path.exists():
-        return
-    asked = {cell.planned.cell_id for cell in cells}
-    known = {planned.cell_id for planned in folder.load_plan().cells}
-    new = [cell.planned.name for cell in cells if cell.planned.cell_id not in known]
+    others = left_behind(folder, {cell.planned.cell_id for cell in cells})
+    known = {p.cell_id for p in folder.load_plan().cells} if folder.plan_path.exists() else None
+    new = [c.planned.name for c in cells if known is not None and c.planned.cell_id not in known]
     if new:
+        named = ", ".join(new[:_NAMED]) + (", ..." if len(new) > _NAMED else "")
         total = f"{len(cells)} {plural(len(cells), 'cell')}"
-        yield f"new to {folder.path.name}: {len(new)} of {total}: {_names(new)}"
-    others = left_behind(folder, asked)
-    if staged:
-        others = [(p, state) for p, state in others if not _follows(folder.cell(p.name))]
-    if others:
+        yield f"new to {folder.path.name}: {len(new)} of {total}: {named}"
+    if others and not staged:
         counts = Counter(_words(state) for _, state in others)
         found = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
         total = f"{len(others)} {plural(len(others), 'cell')}"
         yield f"not asked for: {total} of {folder.path.name} ({found})"
-    for state in ("interrupted", "failed"):
-        named = [planned.name for planned, found_in in others if found_in == state]
-        if named:
-            yield f"{state} and not asked for: {_names(named)}"
-
-
-def _follows(cell: CellFolder) -> bool:
-    return load_decision(cell.path) is not None or load_batch_search(cell.path) is not None
 
 
 def _words(state: State) -> str:
     return "never begun" if state == "waiting" else state
-
-
-def _names(names: Sequence[str]) -> str:
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def unfinished(folder: SweepFolder, asked: Collection[str]) -> tuple[str, ...]:

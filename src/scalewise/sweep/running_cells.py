@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -119,7 +119,8 @@ def start(
     job = Job(
         folder=str(folder.path.resolve()),
         cell=cell.planned,
-        settings=settings_of(cell.request.cell, len(lease.slots)),
+        # The sweep's own process samples the devices of its host.
+        settings=replace(settings_of(cell.request.cell, len(lease.slots)), sample_every_s=None),
         slots=lease.slots,
         cwd=origin.cwd,
         python_path=origin.python_path,

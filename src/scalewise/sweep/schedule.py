@@ -188,7 +188,7 @@ class DeviceWait:
             if not others_run:
                 self._say("waiting: another sweep holds this host's devices")
             return True
-        if not leases.foreign_lasts:
+        if leases.foreign_settles:
             return True
         sweep = cell.request.cell.sweep
         if sweep.foreign_processes != "wait":

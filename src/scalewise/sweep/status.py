@@ -10,17 +10,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scalewise.records import (
+    UNFINISHED,
     CellFolder,
     CellResult,
+    CellState,
     PlannedCell,
     QuarantinedDevice,
     RecordError,
+    State,
     SweepFolder,
+    cell_state,
     data_shards_of,
     load_quarantine,
     read_latest_sample,
 )
-from scalewise.sweep.cell_state import UNFINISHED, CellState, State, cell_state
 from scalewise.sweep.display import progress_of
 from scalewise.sweep.progress import Durations, Remaining
 
@@ -57,8 +60,7 @@ class CellStatus:
     message: str = ""
     """Why there is no result."""
     problem: str = ""
-    """What the step records of a done cell lack: its samples/s are in doubt, or not shown. Of a
-    cell that may run: why nobody can tell."""
+    """Why samples/s of a done cell are in doubt or missing, or nobody can tell whether it runs."""
     swept: str = ""
     """Overrides that tell it from cells of the same name but for the repeat, e.g. ``lr=0.1``."""
     raised_at: str | None = None
@@ -72,20 +74,26 @@ def read_cell(
 ) -> tuple[CellStatus, CellResult | None]:
     """The status of a cell at the Unix time ``now``, and its result where it is done."""
     found = cell_state(folder, planned.cell_id, now)
-    if found.result is not None:
-        return _with_result(planned, folder, found.result), found.result
-    return _without_result(planned, folder, found, now), None
-
-
-def _with_result(planned: PlannedCell, folder: CellFolder, result: CellResult) -> CellStatus:
-    rate, problem = _measured(folder, result)
-    steps = result.ranks[0].steps_completed if result.ranks else None
-    return CellStatus(
+    cell = CellStatus(
         planned.name,
         planned.cell_id,
         planned.config_id,
-        "done",
-        result.world_size,
+        found.state,
+        planned.devices,
+        message=found.message,
+        problem=found.problem,
+    )
+    if found.result is None:
+        return _without_result(cell, planned, folder, found, now), None
+    return _with_result(cell, folder, found.result), found.result
+
+
+def _with_result(cell: CellStatus, folder: CellFolder, result: CellResult) -> CellStatus:
+    rate, problem = _measured(folder, result)
+    steps = result.ranks[0].steps_completed if result.ranks else None
+    return replace(
+        cell,
+        devices=result.world_size,
         step=steps,
         total_steps=steps,
         global_samples_per_s=rate,
@@ -114,34 +122,27 @@ def _measured(folder: CellFolder, result: CellResult) -> tuple[float | None, str
 
 
 def _without_result(
-    planned: PlannedCell, folder: CellFolder, found: CellState, now: float
+    cell: CellStatus, planned: PlannedCell, folder: CellFolder, found: CellState, now: float
 ) -> CellStatus:
     from scalewise.analysis import blame_last
 
-    devices = planned.devices if found.running is None else len(found.running.devices)
-    has_run = found.state in ("running", "interrupted")
-    progress = progress_of(planned.name, folder, devices) if has_run and devices else None
-    going = progress if found.state == "running" else None
-    if progress is not None and going is None and progress.step == 0:
-        progress = None
-    started_at = found.running.started_at if found.running and going else None
     blame = blame_last(folder.path, found.attempts)
-    return CellStatus(
-        planned.name,
-        planned.cell_id,
-        planned.config_id,
-        found.state,
-        devices,
-        step=progress.step if progress else None,
-        total_steps=progress.total_steps if progress else None,
-        global_samples_per_s=going.global_samples_per_s if going else None,
-        elapsed_s=None if started_at is None else now - started_at,
-        seconds_left=going.seconds_left if going else None,
-        memory=_memory(folder) if has_run else (),
-        message=found.message,
-        problem=found.problem,
-        raised_at=blame.at,
-        log=None if blame.log is None else str(blame.log),
+    cell = replace(cell, raised_at=blame.at, log=None if blame.log is None else str(blame.log))
+    if found.state not in ("running", "interrupted"):
+        return cell
+    devices = planned.devices if found.running is None else len(found.running.devices)
+    cell = replace(cell, devices=devices, memory=_memory(folder))
+    progress = progress_of(planned.name, folder, devices) if devices else None
+    if progress is None or (found.state == "interrupted" and progress.step == 0):
+        return cell
+    cell = replace(cell, step=progress.step, total_steps=progress.total_steps)
+    if found.state == "interrupted" or found.running is None:
+        return cell
+    return replace(
+        cell,
+        global_samples_per_s=progress.global_samples_per_s,
+        elapsed_s=now - found.running.started_at,
+        seconds_left=progress.seconds_left,
     )
 
 
@@ -174,7 +175,7 @@ class SweepStatus:
     policy: str
     cells: tuple[CellStatus, ...]
     seconds_left: float | None
-    """Of the cells that run, wait, or were interrupted and run again when the sweep is resumed;
+    """Seconds for cells that run, wait, or run again when the sweep is resumed;
     None if nothing tells yet."""
     quarantined: tuple[QuarantinedDevice, ...] = ()
     """Devices that get no more cells of this sweep."""
@@ -219,9 +220,9 @@ class StatusReader:
         for cell in cells:
             if cell.state == "done":
                 durations.add(cell.config_id, self._done[cell.cell_id][1].took_s)
-        widest = plan.slots or max((c.devices or 1 for c in cells), default=1)
+        most = plan.slots or max((c.devices or 1 for c in cells), default=1)
         left = [
-            Remaining(c.config_id, c.devices or widest, c.elapsed_s, c.seconds_left)
+            Remaining(c.config_id, c.devices or most, c.elapsed_s, c.seconds_left)
             for c in cells
             if c.state in UNFINISHED
         ]

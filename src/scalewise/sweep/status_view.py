@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,8 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scalewise.host import open_console, plural
-from scalewise.records import RecordError, to_plain
-from scalewise.sweep.cell_state import UNFINISHED
+from scalewise.records import UNFINISHED, RecordError, to_plain
 from scalewise.sweep.display import duration, left_words
 from scalewise.sweep.status import CellStatus, StatusReader, SweepStatus
 
@@ -49,8 +48,30 @@ def show_status(folder: Path | None, every_s: float | None, *, as_json: bool) ->
     Raises :class:`RecordError` where there is no sweep to read.
     """
     reader = _reader(folder or newest_sweep(Path("multirun")))
-    with contextlib.suppress(KeyboardInterrupt):
-        (_print_json if as_json else _show)(reader, every_s)
+    console = open_console()
+    live: AbstractContextManager[Live | None] = nullcontext(None)
+    if every_s is not None and not as_json:
+        live = Live(console=console, auto_refresh=False)
+    with suppress(KeyboardInterrupt), live as table:
+        for status in _readings(reader, every_s):
+            if as_json:
+                sys.stdout.write(to_json(status) + "\n")
+                sys.stdout.flush()
+            elif table is None:
+                console.print(render(status, whole_lines=True), crop=False)
+            else:
+                table.update(render(status), refresh=True)
+
+
+def _readings(reader: StatusReader, every_s: float | None) -> Iterator[SweepStatus]:
+    """The sweep now; with ``every_s`` again as long as something runs or may yet start."""
+    while True:
+        status = reader.read()
+        yield status
+        left = any(cell.state in ("running", "waiting") for cell in status.cells)
+        if every_s is None or not left:
+            return
+        time.sleep(every_s)
 
 
 def _reader(folder: Path) -> StatusReader:
@@ -71,7 +92,7 @@ def newest_sweep(parent: Path) -> Path:
     return max(plans, key=lambda plan: plan.stat().st_mtime).parent
 
 
-def as_json(status: SweepStatus) -> str:
+def to_json(status: SweepStatus) -> str:
     """One line: every field of :class:`SweepStatus`, and the cells counted by state."""
     return json.dumps({**to_plain(status), "count": status.count()}, allow_nan=False)
 
@@ -189,31 +210,3 @@ def _memory(cell: CellStatus) -> str:
         f"{m.device}: {'-' if m.used_mib is None else format(m.used_mib, ',.0f')}"
         for m in cell.memory
     )
-
-
-def _print_json(reader: StatusReader, every_s: float | None) -> None:
-    while True:
-        status = reader.read()
-        sys.stdout.write(as_json(status) + "\n")
-        sys.stdout.flush()
-        if every_s is None or not _open_ended(status):
-            return
-        time.sleep(every_s)
-
-
-def _show(reader: StatusReader, every_s: float | None) -> None:
-    console = open_console()
-    status = reader.read()
-    if every_s is None:
-        console.print(render(status, whole_lines=True), crop=False)
-        return
-    with Live(render(status), console=console, auto_refresh=False) as live:
-        while _open_ended(status):
-            time.sleep(every_s)
-            status = reader.read()
-            live.update(render(status), refresh=True)
-
-
-def _open_ended(status: SweepStatus) -> bool:
-    """Something runs or may yet start: watching goes on, between two cells too."""
-    return any(cell.state in ("running", "waiting") for cell in status.cells)

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from scalewise.train import RankContext
 
 
-EXIT_FAILED = 1
-EXIT_CONFIG_ERROR = 2
 ENV_DEVICE = "SCALEWISE_DEVICE"
 """This rank's :class:`DeviceInfo` as JSON."""
 ENV_DRIVER = "SCALEWISE_DRIVER"
@@ -135,7 +133,7 @@ def _report(folder: CellFolder, rank: int, error: BaseException) -> int:
     # and then only the exit status speaks.
     with contextlib.suppress(OSError):
         os.write(2, text.encode(errors="replace"))
-    return EXIT_CONFIG_ERROR if kind == "config" else EXIT_FAILED
+    return 1
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from statistics import fmean, pstdev
 from typing import Any, Final
 
 import numpy as np
@@ -14,11 +13,11 @@ from scalewise.records import (
     PHASES,
     STEP_DTYPE,
     WARMUP,
-    DataError,
+    Alert,
     DeviceSample,
-    RecordError,
     SampledDevice,
     build,
+    cv_percent,
 )
 
 _METRICS: Final = tuple(
@@ -46,27 +45,27 @@ class DeviceRows:
         self._source = ""
         self._last_time: float | None = None
 
-    def rows(self, line: Mapping[str, Any]) -> Iterator[tuple[float, dict[str, float]]]:
-        """The row (Unix time, values) of a line: none for headers, notes and thinned samples.
+    def row(self, line: Mapping[str, Any]) -> Alert | tuple[float, dict[str, float]] | None:
+        """The alert or the row (Unix time, values) of a line.
 
-        Raises RecordError for a line that is not of a device series.
+        None for headers, notes and thinned samples. Raises ValueError, KeyError or TypeError for
+        a line that is not of a device series.
         """
-        try:
-            if "source" in line:
-                self._source = str(line["source"])
-                for plain in line["devices"]:
-                    self._add(plain)
-            elif "device" in line:
-                self._add(line["device"])
-            elif "devices" in line and self._is_due(float(line["time"])):
-                samples = [build(DeviceSample, plain) for plain in line["devices"]]
-                values = self._values([s for s in samples if s.id in self._devices])
-                if values:
-                    if line.get("cost_ms") is not None:
-                        values["sampler/cost_ms"] = float(line["cost_ms"])
-                    yield float(line["time"]), values
-        except (DataError, KeyError, TypeError) as error:
-            raise RecordError(f"not a line of a device series: {error}") from error
+        if "alert" in line:
+            return build(Alert, line["alert"])
+        if "source" in line:
+            self._source = str(line["source"])
+            for plain in line["devices"]:
+                self._add(plain)
+        elif "device" in line:
+            self._add(line["device"])
+        elif "devices" in line and self._is_due(float(line["time"])):
+            samples = [build(DeviceSample, plain) for plain in line["devices"]]
+            values = self._values([s for s in samples if s.id in self._devices])
+            if values and line.get("cost_ms") is not None:
+                values["sampler/cost_ms"] = float(line["cost_ms"])
+            return (float(line["time"]), values) if values else None
+        return None
 
     def _add(self, plain: object) -> None:
         device = build(SampledDevice, plain)
@@ -99,8 +98,7 @@ class DeviceRows:
     def _totals(self, samples: list[DeviceSample]) -> dict[str, float]:
         """Over the host's GPUs; absent unless every one of them was read.
 
-        Under the earlier GPU monitor's names too. CV = population standard deviation / mean: the
-        GPUs are all there are, not a sample.
+        Under the earlier GPU monitor's names too.
         """
         if len(samples) < len(self._devices):
             return {}
@@ -117,7 +115,7 @@ class DeviceRows:
                 totals[f"{seed_name}{suffix}"] = value
             if len(known) > 1 and total > 0:
                 name = metric.rpartition("_")[0]
-                totals[f"gpus{suffix}/{name}_cv_percent"] = 100 * pstdev(known) / fmean(known)
+                totals[f"gpus{suffix}/{name}_cv_percent"] = cv_percent(known)
         return totals
 
 
@@ -126,7 +124,7 @@ _MIN_WINDOW_NS: Final = 500_000_000
 
 @dataclass(frozen=True)
 class WindowRow:
-    """What the ranks did in one window of steps."""
+    """Figures of all ranks in one window of steps."""
 
     step: int
     """The last step of the window."""
@@ -220,19 +218,16 @@ def _summarise(end: int, ranks: dict[int, npt.NDArray[np.void]]) -> WindowRow:
 
 
 def _balance(arrival_ms: dict[int, float]) -> dict[str, float]:
-    """Time to the last gradient of each rank, and its CV across ranks in percent.
-
-    CV = population standard deviation / mean: the ranks are all there are, not a sample.
-    """
-    times = np.array(list(arrival_ms.values()), dtype=np.float64)
-    if len(times) < 2 or not np.isfinite(times).all() or times.mean() <= 0:
+    """Time to the last gradient of each rank, and its CV across ranks in percent."""
+    times = list(arrival_ms.values())
+    if len(times) < 2 or not np.isfinite(times).all() or sum(times) <= 0:
         return {}
-    cv_percent = float(times.std() / times.mean() * 100)
+    cv = cv_percent(times)
     by_rank = {f"balance/rank_{rank}_arrival_ms": ms for rank, ms in arrival_ms.items()}
     return {
-        "balance/arrival_cv_percent": cv_percent,
+        "balance/arrival_cv_percent": cv,
         # The name that dashboards made for the earlier GPU monitor look for; arrival, because
         # memory cannot show a straggler.
-        "gpu_load_balance_cv": cv_percent,
+        "gpu_load_balance_cv": cv,
         **by_rank,
     }

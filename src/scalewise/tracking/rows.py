@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -13,63 +13,57 @@ import numpy.typing as npt
 from scalewise.records import (
     Alert,
     CellFolder,
-    DataError,
     LineParser,
     MetricRow,
-    RecordError,
     RowKey,
     RowKeys,
     StepParser,
     Tail,
     build,
     grade,
+    load_or_none,
     mean_over_ranks,
     weights_of,
 )
 from scalewise.tracking.row_sources import DeviceRows, StepWindows, WindowRow
 from scalewise.tracking.tracker import Row, metric_name
 
+_LOG_EVERY_N_STEPS: Final = 50
+"""Where the configuration does not say: Lightning's own."""
 _PATIENCE: Final = 3
 """Windows in a row (half a second or more each): a checkpoint makes a rank late once."""
-LineTail = Tail[list[dict[str, Any]]]
-StepTail = Tail[npt.NDArray[np.void]]
 
 
 class CellRows:
     """Reads a cell's series from where it stopped reading them last."""
 
     def __init__(
-        self,
-        cell: CellFolder,
-        every_n_steps: int,
-        world_size: int,
-        system_interval_s: float,
-        since_ns: int = 0,
-        *,
-        one_model: bool = True,
+        self, cell: CellFolder, config: Mapping[str, Any], system_interval_s: float
     ) -> None:
-        """``since_ns``: files not written to since then belong to an earlier try.
-
-        Without ``one_model`` the ranks never meet, and nothing is their mean.
-        """
+        """``config`` is the cell's, resolved."""
         self._cell = cell
-        self._since_ns = since_ns
         self._system_interval_s = system_interval_s
-        self._ranks = world_size
-        self._means = RankMeans(world_size) if one_model and world_size > 1 else None
-        self._metrics: dict[int, LineTail] = {}
-        self._steps: dict[int, tuple[StepTail, StepParser]] = {}
-        self._devices: dict[str, tuple[LineTail, DeviceRows]] = {}
+        self._ranks = _world_size(cell)
+        strategy = config.get("strategy")
+        kind = strategy.get("kind") if isinstance(strategy, Mapping) else None
+        # Models that never meet have no mean.
+        one_model = kind != "task_parallel" and self._ranks > 1
+        self._means = RankMeans(self._ranks) if one_model else None
+        self._metrics: dict[int, Tail[list[MetricRow]]] = {}
+        self._steps: dict[int, tuple[Tail[npt.NDArray[np.void]], StepParser]] = {}
+        self._devices: dict[str, Tail[list[Alert | tuple[float, dict[str, float]] | None]]] = {}
         self._counts: dict[str, int] = {}
-        self.windows = StepWindows(every_n_steps, world_size)
+        every = config.get("log_every_n_steps")
+        if not isinstance(every, int) or every < 1:
+            every = _LOG_EVERY_N_STEPS
+        self.windows = StepWindows(every, self._ranks)
         self._imbalance = ImbalanceWatch()
         self._last_step = 0
 
     def read(self, *, final: bool = False) -> Iterator[Row]:
         """Rows added since the last call; with ``final`` all that is left, to the last step.
 
-        Raises RecordError for a file that is not what it should be, ReplacedError for one that a
-        retry has begun anew.
+        Raises RecordError for a file that is not what it should be, or that a retry began anew.
         """
         while True:
             found = False
@@ -83,9 +77,6 @@ class CellRows:
         if final:
             yield from self._window_rows(final=True)
 
-    def _is_current(self, path: Path) -> bool:
-        return path.stat().st_mtime_ns >= self._since_ns
-
     def _number(self, series: str) -> str:
         self._counts[series] = self._counts.get(series, 0) + 1
         return f"{series}:{self._counts[series]}"
@@ -93,10 +84,9 @@ class CellRows:
     def _read_metrics(self) -> Iterator[Row]:
         for rank in self._cell.ranks_with_metrics():
             path = self._cell.metrics_path(rank)
-            if rank not in self._metrics and self._is_current(path):
-                self._metrics[rank] = Tail(path, LineParser())
-            for line in self._metrics[rank].read() if rank in self._metrics else ():
-                row = _build(MetricRow, line, path)
+            if rank not in self._metrics:
+                self._metrics[rank] = Tail(path, LineParser(partial(build, MetricRow)))
+            for row in self._metrics[rank].read():
                 row = replace(row, values={metric_name(k): v for k, v in row.values.items()})
                 # Alone it speaks for the run; among several it has seen a part of each batch.
                 prefix = f"rank_{rank}/" if self._ranks > 1 or rank else ""
@@ -115,28 +105,22 @@ class CellRows:
         for path in paths:
             host = path.stem
             if host not in self._devices:
-                if not self._is_current(path):
-                    continue
                 label = "" if len(paths) == 1 else f"{host[:4]}-"
                 rows = DeviceRows(self._system_interval_s, label)
-                self._devices[host] = (Tail(path, LineParser()), rows)
-            tail, rows = self._devices[host]
-            for line in tail.read():
-                if "alert" in line:
-                    yield self._alert(_build(Alert, line["alert"], path))
-                    continue
-                for time, values in rows.rows(line):
+                self._devices[host] = Tail(path, LineParser(rows.row))
+            for found in self._devices[host].read():
+                if isinstance(found, Alert):
+                    yield self._alert(found)
+                elif found is not None:
+                    time, values = found
                     yield Row("system", self._number(f"devices/{host}"), time, 0, values)
 
     def _read_steps(self) -> bool:
         found = False
         for rank in self._cell.ranks_with_steps():
             if rank not in self._steps:
-                path = self._cell.steps_path(rank)
-                if not self._is_current(path):
-                    continue
                 parser = StepParser()
-                self._steps[rank] = (Tail(path, parser), parser)
+                self._steps[rank] = (Tail(self._cell.steps_path(rank), parser), parser)
             rows = self._steps[rank][0].read()
             if len(rows):
                 found = True
@@ -159,11 +143,10 @@ class CellRows:
         return Row("alert", name, alert.time, self._last_step, {}, alert)
 
 
-def _build(cls: type[Any], plain: object, path: Path) -> Any:
-    try:
-        return build(cls, plain)
-    except DataError as error:
-        raise RecordError(f"{path}: {error}") from error
+def _world_size(cell: CellFolder) -> int:
+    """Ranks of the cell as far as the records say so by now; at least 1."""
+    found = load_or_none(cell.load_provenance)
+    return 1 if found is None else max(1, len(found.devices))
 
 
 class RankMeans:

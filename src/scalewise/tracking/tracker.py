@@ -1,4 +1,4 @@
-"""What a tracker is, and a cell in its words: name, group, tags, configuration, summary."""
+"""The interface of a tracker, and a cell in its words: name, group, tags, summary."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from scalewise.records import (
     RecordError,
     build,
     last_metrics,
+    load_or_none,
     to_plain,
 )
-from scalewise.tracking.row_sources import StepWindows
 
 
 class TrackerError(Exception):
@@ -47,13 +47,13 @@ class Row:
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What identifies a run in every tracker."""
+    """Identity of a run in every tracker."""
 
     run_id: str
     """The same each time the same attempt at the same cell is mirrored."""
     name: str
-    group: str | None
-    """The sweep's folder name; None for a cell on its own."""
+    group: str
+    """The sweep's folder name."""
     tags: tuple[str, ...]
     folder: Path
     """Where a tracker that writes files may put its own folder."""
@@ -80,10 +80,6 @@ class TrackerRun(Protocol):
     def location(self) -> str:
         """Where a person finds the run."""
 
-    @property
-    def shortcoming(self) -> str | None:
-        """What keeps a run that lost no row from being where it was wanted; None as a rule."""
-
     def log(self, rows: Sequence[Row]) -> None:
         """Hand over rows, and let go of them."""
 
@@ -91,7 +87,10 @@ class TrackerRun(Protocol):
         """Log the summary and close the run. Counts as one row if it has values."""
 
     def read_back(self) -> int | None:
-        """Rows of the run as the tracker counts them, without alerts; None where it does not."""
+        """Rows of the run as the tracker counts them, without alerts; None where it does not.
+
+        Raises :class:`TrackerError` where a run that lost no row is not where it was wanted.
+        """
 
 
 class Tracker(Protocol):
@@ -110,37 +109,16 @@ def metric_name(name: str) -> str:
 
 
 _TAG_GROUPS = ("model", "dataset", "strategy", "precision", "execution", "optimizer", "experiment")
-_DEFAULT_LOG_EVERY_N_STEPS = 50
-
-
-def log_every_n_steps(config: Mapping[str, Any]) -> int:
-    value = config.get("log_every_n_steps")
-    return value if isinstance(value, int) and value > 0 else _DEFAULT_LOG_EVERY_N_STEPS
-
-
-def trains_one_model(config: Mapping[str, Any]) -> bool:
-    """Whether the ranks of a cell have one model together, and not one each."""
-    strategy = config.get("strategy")
-    kind = strategy.get("kind") if isinstance(strategy, Mapping) else None
-    return kind != "task_parallel"
-
-
-def world_size(cell: CellFolder) -> int:
-    """Ranks of the cell as far as the records say so by now; at least 1."""
-    try:
-        return max(1, len(cell.load_provenance().devices))
-    except RecordError:
-        return 1
 
 
 def run_info(
     cell: CellFolder,
     config: Mapping[str, Any],
     attempt: CurrentAttempt,
-    planned: PlannedCell | None,
-    sweep: Path | None,
+    planned: PlannedCell,
+    sweep: Path,
 ) -> RunInfo:
-    """What the trackers are told about a try at a cell before its first row.
+    """Facts about a try at a cell that trackers get before its first row.
 
     Raises RecordError for a choice of trackers that is not valid.
     """
@@ -151,25 +129,27 @@ def run_info(
     about = {
         "folder": str(cell.path.resolve()),
         "attempt": attempt.number,
-        **({} if planned is None else to_plain(planned)),
+        **to_plain(planned),
     }
     identity = f"{cell.path.resolve()}\n{attempt.number}\n{attempt.stamp}"
     return RunInfo(
         run_id=hashlib.sha256(identity.encode()).hexdigest()[:12],
         name=cell.name if attempt.number == 1 else f"{cell.name}-try{attempt.number}",
-        group=None if sweep is None else sweep.resolve().name,
+        group=sweep.resolve().name,
         tags=_tags(config, tracking),
-        folder=cell.path if sweep is None else sweep,
+        folder=sweep,
         config={**config, "cell": about, **_provenance(cell)},
         tracking=tracking,
     )
 
 
-def run_summary(cell: CellFolder, attempt: CurrentAttempt, windows: StepWindows) -> RunSummary:
-    """How the try ended, from its records."""
+def run_summary(
+    cell: CellFolder, attempt: CurrentAttempt, global_samples_per_s: float | None
+) -> RunSummary:
+    """How the try ended, from its records and the throughput of its timed steps."""
     values: dict[str, float] = {}
-    if (throughput := windows.global_samples_per_s()) is not None:
-        values["summary/global_samples_per_s"] = throughput
+    if global_samples_per_s is not None:
+        values["summary/global_samples_per_s"] = global_samples_per_s
     outcome: dict[str, Any] = {"state": "incomplete"}
     used: dict[str, Any] = {}
     if attempt.result is not None:
@@ -214,10 +194,8 @@ def _result_values(result: CellResult) -> dict[str, float]:
 
 
 def _provenance(cell: CellFolder) -> dict[str, Any]:
-    try:
-        return {"provenance": to_plain(cell.load_provenance())}
-    except RecordError:
-        return {}
+    found = load_or_none(cell.load_provenance)
+    return {} if found is None else {"provenance": to_plain(found)}
 
 
 def _tags(config: Mapping[str, Any], tracking: TrackingConfig) -> tuple[str, ...]:

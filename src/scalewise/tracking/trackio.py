@@ -54,10 +54,6 @@ class TrackioRun:
     def location(self) -> str:
         return f"{self._run['project']}/{self._run['run']} in {utils.TRACKIO_DIR}"
 
-    @property
-    def shortcoming(self) -> str | None:
-        return None
-
     def log(self, rows: Sequence[Row]) -> None:
         self._last_step = max([self._last_step, *(row.step for row in rows)])
         for first in range(0, len(rows), _MOST_ROWS):

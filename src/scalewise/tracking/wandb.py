@@ -36,10 +36,10 @@ def resolve_mode(config: TrackingConfig) -> Literal["offline", "online", "disabl
     environment = os.environ.get("WANDB_MODE", "").lower()
     if environment in ("disabled", "dryrun"):
         return "disabled" if environment == "disabled" else "offline"
-    asked = environment if environment in ("offline", "online") else config.wandb_mode
-    if asked == "auto":
+    mode = environment if environment in ("offline", "online") else config.wandb_mode
+    if mode == "auto":
         return "online" if logged_in() else "offline"
-    return "online" if asked == "online" else "offline"
+    return "online" if mode == "online" else "offline"
 
 
 def logged_in() -> bool:
@@ -151,12 +151,6 @@ class WandbRun:
         url = self._run.url if self._mode == "online" else None
         return url or str(self._log_file.parent)
 
-    @property
-    def shortcoming(self) -> str | None:
-        if not self._away:
-            return None
-        return "the server cannot be reached; written offline: upload it with make wandb-sync"
-
     def log(self, rows: Sequence[Row]) -> None:
         for row in rows:
             if row.alert is not None:
@@ -185,10 +179,14 @@ class WandbRun:
         self._run.finish(exit_code=0 if summary.state == "finished" else 1)
 
     def read_back(self) -> int | None:
-        """What the server says it has; None offline, where nobody counts before the upload.
+        """Rows that the server has; None offline, where nobody counts before the upload.
 
         The server may take some time after ``finish`` has returned.
         """
+        if self._away:
+            raise TrackerError(
+                "the server cannot be reached; written offline: upload it with make wandb-sync"
+            )
         if self._mode == "offline":
             return None
         deadline = now() + _SETTLE_S

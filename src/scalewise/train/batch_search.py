@@ -178,25 +178,14 @@ def search(attempt: Callable[[int], OwnTrial], team: Team, first: int, most: int
         trials.append(_together(size, attempt(size), team))
         return trials[-1].outcome == "fits"
 
-    low, high = 0, most + 1
-    size = min(first, most)
-    while low < size and size < high:
+    low, high, size = 0, most + 1, min(first, most)
+    # While nothing has failed, ``high`` is beyond what may be tried.
+    while low < most and (high > most or high - low > max(1, low // RESOLUTION)):
         if fits(size):
-            low, size = size, min(2 * size, most)
+            low = size
         else:
-            high, size = size, low
-    while low == 0 and high > 1:
-        # Not even the first size fitted: come down from there.
-        if fits(high // 2):
-            low = high // 2
-        else:
-            high //= 2
-    while high <= most and high - low > max(1, low // RESOLUTION):
-        middle = (low + high) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle
+            high = size
+        size = min(2 * low, most) if high > most else (low + high) // 2
     if low == 0:
         raise ValueError("batch_size: not even one sample fits in the memory of every device")
     return Found(low, high <= most, tuple(trials))

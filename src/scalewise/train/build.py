@@ -17,7 +17,6 @@ from scalewise.operations import Operation
 from scalewise.train.data import (
     GlobalBatchSampler,
     ShardBatchSampler,
-    UnevenBatchSampler,
     make_loader,
 )
 from scalewise.train.execution import ExperimentModule, OperationModule, multiply_in_fp8
@@ -135,10 +134,10 @@ def build_data(
     place = (strategy.data_shard(rank.rank, world), strategy.data_shards(world))
     data: dict[str, Any] = {}
     try:
-        sampler = GlobalBatchSampler(len(training), per_device, *place, cell.seed, steps_per_batch)
-        if strategy.UNEVEN:
-            assert share.sizes is not None
-            sampler = UnevenBatchSampler(len(training), share.sizes, place[0], cell.seed)
+        assert share.sizes is not None
+        sampler = GlobalBatchSampler(
+            len(training), share.sizes, place[0], cell.seed, steps_per_batch
+        )
         data["train_dataloaders"] = make_loader(training, sampler, cell.loader, rank.device.kind)
         if validation is not None and cell.validation != "never":
             scored = ShardBatchSampler(

@@ -8,6 +8,7 @@ between two epochs; the next step's end is as good.
 
 from __future__ import annotations
 
+import itertools
 import random
 import shutil
 import time
@@ -36,7 +37,7 @@ from omegaconf.base import ContainerMetadata, Metadata
 from scalewise.config import CLOSE_IT, CheckpointConfig, ConfigError, untrusted_checkpoint
 from scalewise.records import CellFolder, Checkpoint, last_checkpoint, part_path, seal, untrusted
 from scalewise.train.rank import RankContext, gathered
-from scalewise.train.recording import CellRecorder
+from scalewise.train.recording import BatchesInPlace, CellRecorder
 
 _PACE_STEPS = 10
 """Steps from which the pace is told, before the first checkpoint by time."""
@@ -65,12 +66,17 @@ class Restarts:
         self._recorder = recorder
         self._from = last_checkpoint(folder.path) if config.on else None
         if self._from is not None and not config.trust:
-            check_trust(folder.path, self._from[0], rank.rank)
+            check_trust(folder.path)
         first = 0 if self._from is None else self._from[1].step
         self._saved_at = first
         self._next = first + (config.every_n_steps or _PACE_STEPS)
         self._pace_from = (first, time.monotonic())
         self._paced = config.every_n_steps is not None
+
+    @property
+    def loads_plain_values(self) -> bool:
+        """Whether it goes on from a checkpoint of which it loads plain values and tensors alone."""
+        return self._from is not None and not self._config.trust
 
     def fit_arguments(self) -> dict[str, Any]:
         """Arguments with which ``Trainer.fit`` starts from the last checkpoint."""
@@ -105,8 +111,7 @@ class Restarts:
         def skipping(loader: object) -> object:
             processed = process(loader)
             if trainer.training and waiting and hasattr(processed, "batch_sampler"):
-                skipper = SkippingBatches(processed.batch_sampler, waiting.pop())
-                object.__setattr__(processed, "batch_sampler", skipper)
+                SkippingBatches(processed.batch_sampler, waiting.pop()).put_into(processed)
             return processed
 
         strategy.process_dataloader = skipping
@@ -173,24 +178,16 @@ class Restarts:
             )
 
 
-class SkippingBatches:
-    """A batch sampler whose first epoch begins after ``count`` batches."""
+class SkippingBatches(BatchesInPlace):
+    """Its first epoch begins after ``count`` batches."""
 
     def __init__(self, inner: Any, count: int) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.count = count
-
-    def __len__(self) -> int:
-        return len(self.inner)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
 
     def __iter__(self) -> Iterator[Any]:
         skip, self.count = self.count, 0
-        for number, batch in enumerate(self.inner):
-            if number >= skip:
-                yield batch
+        yield from itertools.islice(self.inner, skip, None)
 
 
 def _random_states() -> dict[str, Any]:
@@ -221,33 +218,20 @@ _PLAIN: list[Any] = [
 """Classes of hyper-parameters allowed beside torch's own: to load them runs no code."""
 
 
-def check_trust(cell: Path, checkpoint: Path, rank: int) -> None:
-    """Refuse to load what may run somebody else's code. Raises :class:`ConfigError`.
+def check_trust(cell: Path) -> None:
+    """Refuse to load what others could have written. Raises :class:`ConfigError`.
 
-    To unpickle a file is to run what it says. Both guards are needed: a file of plain values alone
-    runs no code, but torch's sharded checkpoints have no safe way to be read, and nobody is to
-    choose the weights either.
+    To unpickle a file is to run what it says, and nobody is to choose the weights either. What is
+    loaded then has to be plain values and tensors, which run no code: see :func:`refusal`.
     """
     why = untrusted(cell)
     if why is not None:
         raise ConfigError(untrusted_checkpoint(why, CLOSE_IT))
     torch.serialization.add_safe_globals(_PLAIN)
-    for name in ("trainer.ckpt", f"rank{rank}.pt"):
-        why = _unsafe(checkpoint / name)
-        if why is not None:
-            raise ConfigError(untrusted_checkpoint(why, "hyper-parameters of plain values"))
 
 
-def _unsafe(path: Path) -> str | None:
-    """Why a file is not made of plain values and tensors alone; its tensors are not read."""
-    try:
-        found = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path))
-        if found:
-            return f"{path} holds {', '.join(found)} beside plain values and tensors"
-        # What torch does not build is not known before: a defaultdict with something in it.
-        torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-    except (ValueError, RuntimeError, UnpicklingError) as error:
-        advice, _, reason = str(error).partition("WeightsUnpickler error:")
-        said = (reason or advice).strip().partition("\n")[0]
-        return f"{path} cannot be loaded safely: {said}"
-    return None
+def refusal(error: UnpicklingError) -> ConfigError:
+    """What a user reads where torch refuses the content of a checkpoint."""
+    lines = str(error).partition("Check the documentation")[0].strip().splitlines()
+    why = lines[-1].strip() if lines else "torch refuses to load it"
+    return ConfigError(untrusted_checkpoint(why, "hyper-parameters of plain values"))

@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
@@ -23,50 +24,45 @@ from scalewise.train.recording import BatchSizes, on_stream
 
 
 class GlobalBatchSampler(Sampler[list[int]]):
-    """One rank's share of every global batch of a shuffled epoch.
+    """One shard's share of every global batch of a shuffled epoch.
 
     An incomplete last global batch is dropped, so that every step costs the same everywhere.
 
     Args:
         size: samples in the dataset.
-        per_rank: samples each rank takes from a global batch.
-        rank, world_size: whose share.
+        sizes: samples each shard takes from a global batch, read anew in every epoch.
+        shard: whose share.
         seed: of the permutation; the epoch is added to it.
         steps_per_batch: global batches handed over at once, one after the other in one list; the
             last list of an epoch may hold fewer.
+
+    Raises ValueError for a global batch larger than the dataset.
     """
 
     def __init__(
-        self,
-        size: int,
-        per_rank: int,
-        rank: int,
-        world_size: int,
-        seed: int,
-        steps_per_batch: int = 1,
+        self, size: int, sizes: BatchSizes, shard: int, seed: int, steps_per_batch: int = 1
     ) -> None:
-        if per_rank * world_size > size:
+        if sizes.total > size:
             raise ValueError(
-                f"batch_size: found {per_rank * world_size} samples a step, but the training set "
+                f"batch_size: found {sizes.total} samples a step, but the training set "
                 f"has {size}; allowed: at most {size}"
             )
         self.size = size
-        self.per_rank = per_rank
-        self.rank = rank
-        self.world_size = world_size
+        self.sizes = sizes
+        self.shard = shard
         self.seed = seed
         self.steps_per_batch = steps_per_batch
         self.epoch = 0
 
     @property
-    def samples_of_rank(self) -> int:
-        """Samples of a step that are this rank's."""
-        return self.per_rank
+    def samples_per_step(self) -> int:
+        """Samples of a step that are this shard's."""
+        return self.sizes[self.shard]
 
     @property
     def steps(self) -> int:
         """Optimizer steps an epoch has data for."""
-        return self.size // (self.per_rank * self.world_size)
+        return self.size // self.sizes.total
 
     @property
     def sampler(self) -> GlobalBatchSampler:
@@ -82,33 +78,11 @@ class GlobalBatchSampler(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         order = torch.randperm(self.size, generator=generator)
-        used = order[: self.steps * self.world_size * self.per_rank]
-        own = used.view(self.steps, self.world_size, self.per_rank)[:, self.rank]
-        for begin in range(0, self.steps, self.steps_per_batch):
-            yield own[begin : begin + self.steps_per_batch].flatten().tolist()
-
-
-class UnevenBatchSampler(GlobalBatchSampler):
-    """The same global batches, shared among the ranks as ``sizes`` says when an epoch begins.
-
-    Raises ValueError for a batch larger than the dataset.
-    """
-
-    def __init__(self, size: int, sizes: BatchSizes, rank: int, seed: int) -> None:
-        # A global batch is what one rank alone would take.
-        super().__init__(size, sizes.total, rank=0, world_size=1, seed=seed)
-        self._sizes = sizes
-        self._shard = rank
-
-    @property
-    def samples_of_rank(self) -> int:
-        return self._sizes[self._shard]
-
-    def __iter__(self) -> Iterator[list[int]]:
-        begin = self._sizes.before(self._shard)
-        end = begin + self._sizes[self._shard]
-        for batch in super().__iter__():
-            yield batch[begin:end]
+        batches = order[: self.steps * self.sizes.total].view(self.steps, self.sizes.total)
+        begin = self.sizes.before(self.shard)
+        own = batches[:, begin : begin + self.samples_per_step]
+        for first in range(0, self.steps, self.steps_per_batch):
+            yield own[first : first + self.steps_per_batch].flatten().tolist()
 
 
 class ShardBatchSampler(Sampler[list[int]]):
@@ -183,15 +157,13 @@ def on_device(dataset: Dataset[Any], device: torch.device) -> Dataset[Any]:
 
     Raises ValueError for a data set that does not consist of tensors.
     """
-    move = getattr(dataset, "to", None)
-    if not callable(move):
+    if not hasattr(dataset, "to"):
         raise ValueError(
             f"dataset.loader.device_resident: found true, but {type(dataset).__name__} has no "
             "method to(device); allowed: a data set of tensors, or "
             "dataset.loader.device_prefetch=2"
         )
-    moved = move(device)
-    assert isinstance(moved, Dataset)
+    moved: Dataset[Any] = dataset.to(device)
     return moved
 
 
@@ -211,9 +183,13 @@ class DevicePrefetchLoader(DataLoader[Any]):
         device = torch.device("cuda", torch.cuda.current_device())
         copying = torch.cuda.Stream(device)
         coming: deque[tuple[Any, torch.cuda.Event]] = deque()
+
+        def to_device(part: Tensor) -> Tensor:
+            return part.to(device, non_blocking=True)
+
         for batch in super().__iter__():
             with on_stream(copying):
-                moved = _moved(batch, device)
+                moved = apply_to_collection(batch, Tensor, to_device)
                 done = torch.cuda.Event()
                 done.record(copying)
             coming.append((moved, done))
@@ -223,30 +199,9 @@ class DevicePrefetchLoader(DataLoader[Any]):
             yield _ready(*coming.popleft())
 
 
-def _moved(batch: Any, device: torch.device) -> Any:
-    if isinstance(batch, Tensor):
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, dict):
-        return {name: _moved(part, device) for name, part in batch.items()}
-    if isinstance(batch, (tuple, list)):
-        return type(batch)(_moved(part, device) for part in batch)
-    return batch
-
-
 def _ready(batch: Any, done: torch.cuda.Event) -> Any:
     """``batch``, usable on the current stream: its memory is not reused before that is done."""
     stream = torch.cuda.current_stream()
     stream.wait_event(done)
-    _claim(batch, stream)
+    apply_to_collection(batch, Tensor, lambda part: part.record_stream(stream))
     return batch
-
-
-def _claim(batch: Any, stream: torch.cuda.Stream) -> None:
-    if isinstance(batch, Tensor):
-        batch.record_stream(stream)
-    elif isinstance(batch, dict):
-        for part in batch.values():
-            _claim(part, stream)
-    elif isinstance(batch, (tuple, list)):
-        for part in batch:
-            _claim(part, stream)

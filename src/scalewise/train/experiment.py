@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from datetime import timedelta
+from pickle import UnpicklingError
 from typing import Any
 
 import pytorch_lightning as pl
@@ -24,14 +25,14 @@ from scalewise.train.build import (
     data_share,
     sampled_from,
 )
-from scalewise.train.checkpoint import Restarts
+from scalewise.train.checkpoint import Restarts, refusal
 from scalewise.train.execution import (
     Execution,
     ExperimentModule,
+    ForwardSteps,
     NoProfiler,
     OperationModule,
     apply_precision,
-    run_forward_only,
     trim,
 )
 from scalewise.train.rank import RankContext, join, settle_device
@@ -75,10 +76,17 @@ def run(cell: CellConfig, folder: CellFolder, rank: RankContext) -> RankSummary:
         with execution.stream():
             joined = _join(trainer.strategy, cell, rank)
             trainer.fit(module, **data, **restarts.fit_arguments())
-    except (UnprunableError, EmptyEpochError) as error:
+    except UnprunableError as error:
         raise ConfigError(str(error)) from error
+    except UnpicklingError as error:
+        if not restarts.loads_plain_values:
+            raise
+        raise refusal(error) from error
     if recorder.steps.steps == 0:
-        raise ConfigError(nothing_trained(cell.dataset.name))
+        raise ConfigError(
+            f"dataset: no batch came from {cell.dataset.name}, so nothing was trained; allowed: "
+            "one batch or more for every rank (has it fewer samples than one batch, and drop_last?)"
+        )
     if cell.validation == "end" and can_score(module, data):
         trainer.validate(
             module,
@@ -100,11 +108,10 @@ def _join(strategy: Strategy, cell: CellConfig, rank: RankContext) -> bool:
     """
     if not isinstance(strategy, DDPStrategy) or torch.distributed.is_initialized():
         return False
-    backend, device = strategy.process_group_backend, strategy.root_device
-    assert backend is not None, "every strategy of ours names it"
+    assert strategy.process_group_backend is not None, "every strategy of ours names it"
     timeout = timedelta(seconds=cell.sweep.collective_timeout_s)
-    on_gpu = device.type != "cpu"
-    join(rank.rank, rank.world_size, backend, timeout, device if on_gpu else None)
+    device = None if strategy.root_device.type == "cpu" else strategy.root_device
+    join(rank.rank, rank.world_size, strategy.process_group_backend, timeout, device)
     return True
 
 
@@ -171,14 +178,10 @@ def build_trainer(
     )
     keep_answering(trainer)
     if isinstance(module, OperationModule):
-        run_forward_only(trainer, recorder)
-    elif isinstance(module, ExperimentModule) and cell.strategy.LEAN_STEPS:
+        trim(trainer, recorder, ForwardSteps)
+    elif isinstance(module, ExperimentModule):
         trim(trainer, recorder)
     return trainer
-
-
-class EmptyEpochError(ValueError):
-    """One line: which epoch had no batch, and what to do about it."""
 
 
 class EmptyEpochGuard(pl.Callback):
@@ -195,24 +198,14 @@ class EmptyEpochGuard(pl.Callback):
         self._data_name = data_name
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Raises :class:`EmptyEpochError`."""
+        """Raises ConfigError."""
         if trainer.fit_loop.epoch_loop.batch_progress.current.ready:
             return
-        if trainer.global_step == 0:
-            raise EmptyEpochError(nothing_trained(self._data_name))
-        raise EmptyEpochError(
+        raise ConfigError(
             f"dataset: no batch came from {self._data_name} in epoch {trainer.current_epoch + 1}, "
             f"after {trainer.global_step} steps; allowed: a loader that gives batches whenever it "
             "is iterated (a generator does so once), or no more epochs than it has (max_epochs)"
         )
-
-
-def nothing_trained(data_name: str) -> str:
-    """The message for data without a single batch."""
-    return (
-        f"dataset: no batch came from {data_name}, so nothing was trained; allowed: "
-        "one batch or more for every rank (has it fewer samples than one batch, and drop_last?)"
-    )
 
 
 def _quiet() -> None:

@@ -22,7 +22,7 @@ from typing import Any
 def import_training(plain: Mapping[str, Any] | None) -> None:
     """Import torch, Lightning and the code that trains the cell with configuration ``plain``.
 
-    None stands for any cell for which :func:`is_ours` holds.
+    None stands for any cell for which :func:`is_ours` holds: what forked ranks need.
     """
     with _uncollected():
         importlib.import_module("torch")
@@ -30,11 +30,6 @@ def import_training(plain: Mapping[str, Any] | None) -> None:
             import_lean_metrics()
         importlib.import_module("scalewise.train.experiment")
         importlib.import_module("scalewise.train.provenance")
-
-
-def import_for_forks() -> None:
-    """Import what the ranks of cells need that are made of our own classes alone."""
-    import_training(None)
 
 
 def import_for_building() -> None:

@@ -216,23 +216,16 @@ def own_folder(folder: Path, name: str) -> str:
 
 
 def warn_of_short_fit(planned: int, warmup_steps: int) -> None:
-    """Warn where too few of the ``planned`` steps will be timed, and say which warm-up would do.
-
-    The shorter warm-up is a quarter of the fit, or less so that the rest is enough. It is never
-    none at all: the first step pays for what the others find ready.
-    """
+    """Warn where too few of the ``planned`` steps will be timed."""
     enough = warmup_steps + _FEW_STEPS
-    if planned >= enough:
-        return
-    fewer = max(0, min(planned // 4, planned - _FEW_STEPS))
-    _log.warning(
-        "scalewise: found a fit of %d steps, of which %d will be timed; allowed: %d or "
-        "more, for a figure to rely on; train longer%s",
-        planned,
-        max(0, planned - warmup_steps),
-        enough,
-        f", or set Monitor(warmup_steps={fewer})" if fewer else "",
-    )
+    if planned < enough:
+        _log.warning(
+            "scalewise: found a fit of %d steps, of which %d will be timed; allowed: %d or more, "
+            "for a figure to rely on; train longer, or set Monitor(warmup_steps=...) lower",
+            planned,
+            max(0, planned - warmup_steps),
+            enough,
+        )
 
 
 def _shown(path: Path) -> str:

@@ -11,7 +11,6 @@ import hashlib
 import inspect
 import json
 import math
-import re
 import sys
 import time
 import traceback
@@ -23,7 +22,7 @@ import torch
 from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, SingleDeviceStrategy
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
-from scalewise.host import Tenant
+from scalewise.host import Colocation
 from scalewise.records import (
     Attempt,
     Cause,
@@ -44,8 +43,6 @@ from scalewise.train.recording import BackgroundDrain
 
 _BEAT_S = 1.0
 _LAST_LINES = 20
-_PEER_IS_GONE = re.compile(r"Connection (reset|closed) by peer|remote process exited")
-"""How gloo and NCCL say it; a rank that raised would have recorded it before its sockets closed."""
 
 
 class FitRecords:
@@ -63,7 +60,7 @@ class FitRecords:
         self._started_at, self._since = time.time(), time.monotonic()
         self._planned: PlannedCell | None = None
         self._beats: BackgroundDrain | None = None
-        self._tenant: Tenant | None = None
+        self._colocation: Colocation | None = None
         self._unknown: tuple[str, ...] = ()
         """Why it is not known who shares the host, where that is so."""
 
@@ -77,25 +74,25 @@ class FitRecords:
         self._put_into_plan(lambda _: planned)
         self._folder.save_running(RunningAttempt(1, self._started_at, tuple(devices)))
         try:
-            self._tenant = Tenant(str(self._sweep.path), name)
+            self._colocation = Colocation(str(self._sweep.path), name)
         except OSError as error:  # no reason to end a fit
             self._unknown = (f"not known: {error.strerror}",)
         self._beats = BackgroundDrain([lambda *_: self._beat()], _BEAT_S)
 
     def _beat(self) -> None:
         self._folder.beat()
-        if self._tenant is not None:
-            self._tenant.look()
+        if self._colocation is not None:
+            self._colocation.look()
 
     def _co_tenants(self) -> tuple[str, ...]:
         """Other fits and cells of this user on this host: several launchers may start one script.
 
         Processes of others on its GPUs are in the device series.
         """
-        if self._tenant is None:
+        if self._colocation is None:
             return self._unknown
-        self._tenant.look()
-        return self._tenant.neighbours
+        self._colocation.look()
+        return self._colocation.neighbours
 
     def repeat_of(self, config_id: str) -> None:
         """Plan it as one more run of the configuration ``config_id``."""
@@ -152,9 +149,9 @@ class FitRecords:
             self._beats.stop()
             self._folder.clear_running()
             self._beats = None
-        if self._tenant is not None:
-            self._tenant.leave()
-            self._tenant = None
+        if self._colocation is not None:
+            self._colocation.leave()
+            self._colocation = None
 
     def _put_into_plan(self, plan_it: Callable[[SweepPlan], PlannedCell]) -> None:
         """In place of what was known of this run before; others may do so at the same time."""
@@ -206,10 +203,7 @@ def _judge(error: BaseException) -> tuple[Literal["failed", "interrupted"], Caus
     if isinstance(error, SystemExit):
         status = 0 if error.code is None else error.code
         return "failed", "exit", f"the script left with exit status {status} amid the fit"
-    line = failure_line(error)
-    if _PEER_IS_GONE.search(line):
-        line = f"another rank is gone and left no reason (SIGKILL, os._exit): {line}"
-    return "failed", failure_kind(error), line
+    return "failed", failure_kind(error), failure_line(error)
 
 
 _STRATEGIES: Mapping[type, str] = {

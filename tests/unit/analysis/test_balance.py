@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from recorded import DDP, Spec, swept
 
+from fakes.recorded import DDP, Spec, swept
 from scalewise.analysis import CellRecords, NotMeasuredError
 from scalewise.analysis.balance import measure_balance
 from scalewise.analysis.devices import measure_usage

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded import DDP, Spec, analysed, repeats, step_ms, write_sweep
 
+from fakes.recorded import DDP, Spec, analysed, repeats, step_ms, write_sweep
 from scalewise.analysis import Configuration, Cost, analyse, cost_ratio, load_sweep
 from scalewise.analysis.cost import measure_cost, usd_per_million_samples
 from scalewise.config import HardwareConfig, Price
@@ -84,30 +84,6 @@ def test_a_number_in_place_of_the_lists_is_said_to_be_the_users(tmp_path: Path) 
     usd = found.usd_per_million_samples
     assert usd is not None
     assert usd.value == pytest.approx(expected_usd(Spec(), 2.0), rel=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("typed", "source"),
-    [
-        ((), "a seller's list"),
-        (("hardware.price.usd_per_hour=2.0",), "given by the user as hardware.price.usd_per_hour"),
-        (("hardware.price.usd_per_hour=2.0", "hardware.price.source=b"), "a seller's list"),
-    ],
-)
-def test_it_is_known_by_what_was_typed_where_the_list_is_another_by_now(
-    tmp_path: Path, typed: tuple[str, ...], source: str
-) -> None:
-    then = {"usd_per_hour": 2.0, "source": "a seller's list", "date": "2025-01"}
-    spec = Spec(config=configured(name="h200", price=then))
-    plan = write_sweep(tmp_path, [spec]) / "sweep.json"
-    was = '"model=large"'
-    assert was in plan.read_text()
-    words = ", ".join([was, *(f'"{word}"' for word in typed)])
-    plan.write_text(plan.read_text().replace(was, words))
-    (config,) = analyse(load_sweep(tmp_path)).measured
-    price = measure_cost(config, PROFILES).price
-    assert price is not None
-    assert (price.usd_per_hour, price.source) == (2.0, source)
 
 
 LISTED = {"usd_per_hour": 5.0, "source": "a seller's list", "date": "2026-01"}

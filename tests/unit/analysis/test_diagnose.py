@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from recorded import (
+
+from fakes.recorded import (
     DDP,
     DDP_MS,
     SINGLE_MS,
@@ -18,7 +19,6 @@ from recorded import (
     with_devices,
     with_ranks,
 )
-
 from scalewise.analysis import Configuration, Run
 from scalewise.analysis.diagnosis import diagnose, diagnose_run, in_order
 from scalewise.analysis.diagnosis_case import Diagnosis

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from recorded import DDP, START, Spec, write_sweep
 
 from fakes.nvml.fixture import fake_nvml  # noqa: F401  # a fixture
 from fakes.nvml.scenario import INVALID_ARGUMENT, NO_PERMISSION, Scenario, gpu_uuid, mig_uuid
+from fakes.recorded import DDP, START, Spec, write_sweep
 from scalewise.analysis import CellRecords, Disturbance, load_sweep
 from scalewise.analysis.disturbances import common_stalls, disturbances
 from scalewise.analysis.load import load_cell
@@ -215,14 +215,16 @@ def test_extra_memory_is_what_lies_beside_the_allocators(
         assert found[0].figures["extra_mib"] == pytest.approx(520)
 
 
-def test_a_single_sample_tells_no_extra_memory(tmp_path: Path) -> None:
-    found = disturbances(replace(cell(tmp_path), devices=(series([HOME], (2520.0, 2000.0)),)))
-    assert statuses(found) == {"extra_memory_on_gpu0": "cannot be told"}
-
-
-def test_a_gpu_that_nobody_sampled_tells_nothing(tmp_path: Path) -> None:
-    found = disturbances(cell(tmp_path))
-    assert {one.status for one in found} == {"cannot be told"} and len(found) == 3
+@pytest.mark.parametrize(
+    ("devices", "untold"),
+    [((), 3), ((series([HOME], (2520.0, 2000.0)),), 1)],
+    ids=["nobody sampled it", "one sample of memory"],
+)
+def test_too_few_samples_tell_nothing(
+    tmp_path: Path, devices: tuple[DeviceSeries, ...], untold: int
+) -> None:
+    found = disturbances(replace(cell(tmp_path), devices=devices))
+    assert [one.status for one in found] == ["cannot be told"] * untold
 
 
 def test_a_cpu_host_has_stalls_alone(tmp_path: Path) -> None:
@@ -266,32 +268,19 @@ def sampled(cell: CellRecords, folder: Path, uuids: Sequence[str]) -> CellRecord
     )
 
 
-@pytest.mark.parametrize(
-    ("lines", "expected"),
-    [
-        (["process 0 1000 5120", "process 1 1001 5120"], {}),
-        (
-            ["process 0 1000 5120", "process 1 1001 5120", "process 0 1001 520"],
-            {"rank_on_other_gpu": "found"},
-        ),
-        ([], UNTOLD),
-    ],
-    ids=["healthy", "context", "empty list"],
-)  # fmt: skip
-def test_processes_as_the_driver_lists_them(
+def test_a_context_as_the_driver_lists_it(
     fake_nvml: Use,  # noqa: F811
     tmp_path: Path,
-    lines: list[str],
-    expected: Mapping[str, str],
 ) -> None:
     scenario = Scenario().h200(2)
-    for line in lines:
+    for line in ("process 0 1000 5120", "process 1 1001 5120", "process 0 1001 520"):
         scenario.add(line)
     fake_nvml(scenario)
     one = sampled(cell(tmp_path / "sweep"), tmp_path / "cell", [gpu_uuid(0), gpu_uuid(1)])
     told = statuses(disturbances(one))
-    told.pop("extra_memory_on_gpu0", None)
-    assert told == expected
+    assert {code: told.get(code) for code in UNTOLD} == {
+        "rank_on_other_gpu": "found", "foreign_process": None,
+    }  # fmt: skip
 
 
 def test_a_driver_that_lists_no_processes_tells_why(

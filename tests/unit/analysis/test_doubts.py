@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded import DDP, Spec, repeats, swept, write_sweep
 
+from fakes.recorded import DDP, Spec, repeats, swept, write_sweep
 from scalewise.analysis import analyse, compare, load_sweep
 from scalewise.records import SweepFolder
 
@@ -52,7 +52,7 @@ def test_repeats_of_another_state_than_the_latest_are_set_aside(
     (pair,), (sound,) = mixed.pairs, alone.pairs
     assert (pair.speedup, pair.judgement) == (sound.speedup, sound.judgement)
     for side in (pair.single, pair.multi):
-        assert [one.run.cell.planned.repeat for one in side.aside] == [0]
+        assert [one.cell.planned.repeat for one in side.aside] == [0]
         assert field in side.aside[0].reason
 
 

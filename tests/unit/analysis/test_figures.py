@@ -23,7 +23,6 @@ from scalewise.analysis.choice import _judge
 from scalewise.analysis.labels import no_bound
 from scalewise.analysis.statistics import estimate_ratio
 from scalewise.analysis.verdict import judge
-from scalewise.records import CandidateEvidence
 
 
 @pytest.mark.parametrize(
@@ -125,11 +124,6 @@ def test_an_interval_that_bounds_nothing_is_null_with_its_reason() -> None:
     assert bound is not None and "interval_missing" not in bound
     assert bound["interval"]["low"] == 0.3
     assert figure_as_plain(None) is None
-
-
-def test_a_candidate_of_strategy_auto_ends_at_no_zero_either() -> None:
-    found = CandidateEvidence("ddp", 2, 2, 91.7, 0.0026, 3_244_567.0)
-    assert found.doubt == " [0.0026, 3,244,567]"
 
 
 @pytest.mark.parametrize(

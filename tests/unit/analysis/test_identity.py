@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from recorded import DDP, Spec, analysed, repeats, write_sweep
 
+from fakes.recorded import DDP, Spec, analysed, repeats, write_sweep
 from fakes.sections import lines_of
 from scalewise.analysis import Comparison, analyse, compare, load_sweep
 from scalewise.analysis.scaling import Refused
@@ -37,34 +37,23 @@ def compared(path: Path, a: Sequence[Spec], b: Sequence[Spec], factor: str) -> C
 
 
 @pytest.mark.parametrize(
-    ("single", "multi"),
+    ("single", "multi", "refused"),
     [
-        ((HERE,), (THERE,)),
-        ((HERE,), (HERE, THERE)),
-        ((HERE, THERE), (HERE, ELSEWHERE)),
-        (("0123456789ab",), (HERE,)),
+        ((HERE,), (THERE,), ["host"]),
+        ((HERE,), (HERE, THERE), ["host"]),
+        ((HERE, THERE), (HERE, ELSEWHERE), ["host"]),
+        (("0123456789ab",), (HERE,), ["host"]),
+        (("",), ("",), ["host"]),  # nobody recorded it
+        ((HERE,), (HERE,), []),
+        ((HERE, THERE), (THERE, HERE), []),
     ],
 )
-def test_other_hosts_are_refused_by_name(
-    tmp_path: Path, single: tuple[str, ...], multi: tuple[str, ...]
+def test_runs_are_compared_with_those_on_the_same_hosts(
+    tmp_path: Path, single: tuple[str, ...], multi: tuple[str, ...], refused: list[str]
 ) -> None:
     found = analysed(tmp_path, *on(Spec(), *single), *on(DDP, *multi))
-    assert not found.pairs
-    assert fields(found.refused) == ["host"]
-
-
-@pytest.mark.parametrize("hosts", [(HERE,), (HERE, THERE), ("0123456789ab",)])
-def test_runs_of_both_sides_on_the_same_hosts_are_compared(
-    tmp_path: Path, hosts: tuple[str, ...]
-) -> None:
-    found = analysed(tmp_path, *on(Spec(), *hosts), *on(DDP, *reversed(hosts)))
-    (pair,) = found.pairs
-    assert pair.speedup.n == (4, 4)
-
-
-def test_a_host_that_nobody_recorded_equals_none(tmp_path: Path) -> None:
-    found = analysed(tmp_path, *on(Spec(), ""), *on(DDP, ""))
-    assert fields(found.refused) == ["host"]
+    assert fields(found.refused) == refused
+    assert [pair.speedup.n for pair in found.pairs] == [(4, 4)] * (not refused)
 
 
 def test_a_comparison_of_gpus_frees_the_host_and_one_of_code_does_not(tmp_path: Path) -> None:
@@ -110,7 +99,7 @@ def test_times_of_two_protocols_are_never_pooled(tmp_path: Path) -> None:
     found = analysed(tmp_path, *specs)
     (pair,) = found.pairs
     assert pair.speedup.n == (3, 4)
-    assert [one.run.cell.planned.repeat for one in pair.multi.aside] == [0, 1]
+    assert [one.cell.planned.repeat for one in pair.multi.aside] == [0, 1]
     assert {run.cell.provenance and run.cell.provenance.protocol for run in pair.multi.runs} == {
         PROTOCOL
     }

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded import DDP, Spec, swept
 
+from fakes.recorded import DDP, Spec, swept
 from scalewise.analysis import configurations, load_sweep, swept_words
 from scalewise.analysis.labels import configuration_labels, swept_order
 from scalewise.records import PlannedCell

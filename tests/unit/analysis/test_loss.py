@@ -14,18 +14,11 @@ def rows(*values: dict[str, float | None]) -> list[MetricRow]:
 TRAINED = rows({"train_loss": 3.0}, {"train_loss": 2.0}, {"train_loss": 1.0, "val_loss": 1.5})
 
 
-def test_validation_is_compared_where_it_was_scored() -> None:
-    curve = loss_curve(TRAINED)
-    assert (curve.name, curve.final) == ("val_loss", 1.5)
-
-
-def test_the_longest_curve_is_drawn() -> None:
-    curve = longest_loss_curve(TRAINED)
-    assert (curve.name, curve.samples, curve.values) == (
-        "train_loss",
-        (32, 64, 96),
-        (3.0, 2.0, 1.0),
-    )
+def test_validation_is_compared_where_it_was_scored_and_the_longest_curve_drawn() -> None:
+    compared, drawn = loss_curve(TRAINED), longest_loss_curve(TRAINED)
+    assert (compared.name, compared.final) == ("val_loss", 1.5)
+    assert (drawn.name, drawn.samples) == ("train_loss", (32, 64, 96))
+    assert drawn.values == (3.0, 2.0, 1.0)
 
 
 def test_loss_at_equal_samples_is_the_last_at_or_before_them() -> None:

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from recorded import DDP, Spec, analysed, repeats
 
+from fakes.recorded import DDP, Spec, analysed, repeats
 from fakes.sections import lines_of
 from scalewise.analysis import Configuration, Run, long_step_line
 from scalewise.analysis.diagnosis import diagnose
@@ -135,7 +135,7 @@ def test_a_long_step_leaves_no_trace_in_the_figures_of_a_run(tmp_path: Path) -> 
     (run,) = configuration(tmp_path, slow).runs
     disturbed = with_long(run, (120,), 20_000.0)
     assert disturbed.samples_per_s == pytest.approx(run.samples_per_s, rel=1e-3)
-    assert disturbed.step_time_ms == pytest.approx(run.step_time_ms, rel=1e-3)
+    assert disturbed.step_time_ms == pytest.approx(run.value("step_time_ms"), rel=1e-3)
     assert disturbed.anatomy is not None and run.anatomy is not None
     for line in ("host", "device"):
         before, after = run.anatomy.mean(line), disturbed.anatomy.mean(line)

@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from recorded import DDP, Spec, one_run, step_ms, with_ranks
 
+from fakes.recorded import DDP, Spec, one_run, step_ms, with_ranks
 from scalewise.analysis import Run
 from scalewise.analysis.mfu import find_doctor, measure_mfu
 from scalewise.records import (

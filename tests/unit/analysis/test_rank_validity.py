@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from recorded import DDP, Spec, repeats, write_sweep
 
+from fakes.recorded import DDP, Spec, repeats, write_sweep
 from fakes.sections import lines_of
 from scalewise.analysis import (
     Analysis,
@@ -19,6 +19,11 @@ from scalewise.analysis import (
     reach,
     under_ceiling,
 )
+
+STEADY = [1.0, 1.01, 0.99]
+AUTO = {"repeats": "auto", "max_repeats": 8, "precision_percent": 2}
+SIDES = [run for spec in (Spec(config=AUTO), replace(DDP, config=AUTO))
+         for run in repeats(spec, STEADY)]  # fmt: skip
 
 
 def analysed(
@@ -35,86 +40,67 @@ def analysed(
     return analyse(load_sweep(path))
 
 
-def said(analysis: Analysis) -> list[str]:
-    return [line for line in lines_of(analysis, "doubts") if "trained nothing" in line]
+@pytest.fixture(scope="module")
+def untrained(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
+    """Three runs on one device that trained nothing, and three on two that did."""
+    return analysed(tmp_path_factory.mktemp("sweep"), *SIDES, without=60)
 
 
 @pytest.mark.parametrize(
-    ("resumed_at", "counted"), [(None, "15 of 60"), (20, "15 of 40")], ids=["whole", "resumed"]
+    ("without", "resumed_at", "counted"),
+    [(15, None, "15 of 60 steps"), (15, 20, "15 of 40 steps"), (0, None, ""), (None, None, "")],
 )
 def test_a_run_that_trained_nothing_is_doubted(
-    tmp_path: Path, resumed_at: int | None, counted: str
+    tmp_path: Path, without: int | None, resumed_at: int | None, counted: str
 ) -> None:
-    (line,) = said(analysed(tmp_path, Spec(), without=15, resumed_at=resumed_at))
-    assert line.endswith(
-        f"{counted} steps trained nothing (training_step returned no loss in them): "
-        "their time is not that of training"
-    )
+    found = analysed(tmp_path, Spec(), without=without, resumed_at=resumed_at)
+    said = [line for line in lines_of(found, "doubts") if "trained nothing" in line]
+    assert [counted in line for line in said] == [True] * bool(counted)
 
 
-@pytest.mark.parametrize("without", [0, None])
-def test_a_run_that_trained_or_cannot_tell_is_not(tmp_path: Path, without: int | None) -> None:
-    assert not said(analysed(tmp_path, Spec(), without=without))
-
-
-def test_a_comparison_with_such_a_run_says_so(tmp_path: Path) -> None:
-    sides = [replace(spec, repeat=i) for spec in (Spec(), DDP) for i in range(3)]
-    (pair,) = analysed(tmp_path, *sides, without=3).pairs
+def test_a_comparison_with_few_such_steps_says_so(tmp_path: Path) -> None:
+    (pair,) = analysed(tmp_path, *SIDES, without=3).pairs
     (doubt,) = pair.doubts
     assert doubt.startswith("one device: 3 of 60 steps trained nothing")
     assert doubt in pair.judgement.reason
 
 
-SIDES = [replace(spec, repeat=i, run_factor=f) for spec in (Spec(), DDP)
-         for i, f in enumerate((1.0, 1.01, 0.99))]  # fmt: skip
-
-
-def test_a_run_that_trained_nothing_makes_its_comparisons_invalid(tmp_path: Path) -> None:
-    found = analysed(tmp_path, *SIDES, without=60)
-    (pair,) = found.pairs
+def test_its_comparisons_are_invalid(untrained: Analysis) -> None:
+    (pair,) = untrained.pairs
     assert (pair.judgement.verdict, pair.invalid[0].code) == ("invalid", "invalid_baseline")
-    single, multi = found.measured
-    codes = {key: why[0].code for key, why in found.invalid.items()}
+    single, multi = untrained.measured
+    codes = {key: why[0].code for key, why in untrained.invalid.items()}
     assert codes == {single.config_id: "untrained", multi.config_id: "invalid_baseline"}
-    assert [found.costs[c.config_id].usd_per_million_samples for c in found.measured] == [None] * 2
-    untrained, trained = (reach(1000, c, found.costs[c.config_id]) for c in found.measured)
-    assert untrained.hours is None
-    assert trained.hours is not None
+    costs = [untrained.costs[c.config_id] for c in (single, multi)]
+    assert [cost.usd_per_million_samples for cost in costs] == [None, None]
+    assert reach(1000, single, costs[0]).hours is None
+    assert reach(1000, multi, costs[1]).hours is not None
+
+
+def test_nothing_is_repeated_or_chosen_for_its_speed(untrained: Analysis) -> None:
+    (both,) = untrained.repeats
+    assert (both.wanted, both.because) == (None, "failures")
+    candidates = {str(c.name("strategy")): c for c in untrained.measured}
+    decision = choose_strategy(candidates, 60, 128)
+    problems = {one.name: one.problem for one in decision.candidates}
+    assert decision.chosen == "ddp"
+    assert not problems["ddp"]
+    assert (problems["single"] or "").startswith("60 of 60 steps trained nothing")
 
 
 def test_it_is_not_the_fastest(tmp_path: Path) -> None:
     """It has three times the samples/s of the fastest that trained, and one device, as they do."""
-    fast = repeats(Spec(run_factor=1.0, batch_size=64), [0.1, 0.101, 0.099])
-    others = [
-        one for size in (256, 512) for one in repeats(Spec(batch_size=size), [1.0, 1.01, 0.99])
-    ]
+    fast = repeats(Spec(batch_size=64), [0.1, 0.101, 0.099])
+    others = [one for size in (256, 512) for one in repeats(Spec(batch_size=size), STEADY)]
     write_sweep(tmp_path, [*fast, *others])
     for result in list(tmp_path.glob("00[012]-*/result.json")):
         text = result.read_text()
-        assert text.count('"steps_without_loss": null') == 1
         result.write_text(text.replace('"steps_without_loss": null', '"steps_without_loss": 60'))
     (named,) = [line for line in lines_of(tmp_path, "answer") if line.startswith("fastest: ")]
     assert "batch_size=512" in named and "batch_size=64" not in named
 
 
-def test_more_repeats_would_not_help(tmp_path: Path) -> None:
-    auto = {"repeats": "auto", "max_repeats": 8, "precision_percent": 2}
-    found = analysed(tmp_path, *(replace(s, config=auto) for s in SIDES), without=60)
-    (both,) = found.repeats
-    assert (both.wanted, both.because) == (None, "failures")
-
-
-def test_it_is_not_chosen_for_its_speed(tmp_path: Path) -> None:
-    found = analysed(tmp_path, *SIDES, without=60)
-    candidates = {str(c.name("strategy")): c for c in found.measured}
-    decision = choose_strategy(candidates, 60, 128)
-    assert decision.chosen == "ddp"
-    problems = {one.name: one.problem for one in decision.candidates}
-    assert (problems["single"] or "").startswith("60 of 60 steps trained nothing")
-    assert not problems["ddp"]
-
-
-@pytest.mark.parametrize(("a", "b", "side"), [(0, 60, "B"), (60, 0, "A"), (60, 60, "A")])
+@pytest.mark.parametrize(("a", "b", "side"), [(0, 60, "B"), (60, 0, "A")])
 def test_it_is_neither_faster_nor_slower_than_before(
     tmp_path: Path, a: int, b: int, side: str
 ) -> None:
@@ -127,8 +113,8 @@ def test_it_is_neither_faster_nor_slower_than_before(
     assert found.gate.failed
 
 
-@pytest.mark.parametrize(("without", "bounded"), [(None, True), (3, True), (60, False)])
-def test_it_is_no_ceiling(tmp_path: Path, without: int | None, bounded: bool) -> None:
+@pytest.mark.parametrize(("without", "bounded"), [(3, True), (60, False)])
+def test_it_is_no_ceiling(tmp_path: Path, without: int, bounded: bool) -> None:
     write_sweep(tmp_path, [DDP, replace(DDP, strategy="independent")])
     for result in tmp_path.glob("*independent*/result.json"):
         told = json.loads(result.read_text())

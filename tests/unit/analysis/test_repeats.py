@@ -4,10 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from recorded import DDP, DDP_MS, Spec, crowd, repeats, swept, write_sweep
 
+from fakes.recorded import DDP, DDP_MS, Spec, crowd, repeats, swept, write_sweep
 from scalewise.analysis import Repeats, analyse, load_sweep, reach_verdicts
-from scalewise.analysis.verdict import Continue, Decided, decide_alone
+from scalewise.analysis.verdict import decide_alone
 
 STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
 NOISY = [1.0, 1.5, 0.7, 1.3, 0.8]
@@ -21,29 +21,27 @@ def assessed(path: Path, *specs: Spec) -> tuple[Repeats, ...]:
     return reach_verdicts(swept(path, *specs)).repeats
 
 
-def test_a_clear_speedup_needs_no_more_than_the_first_look(tmp_path: Path) -> None:
-    single, multi = auto(Spec()), auto(DDP)
-    (found,) = assessed(tmp_path, *repeats(single, STEADY[:3]), *repeats(multi, STEADY[:3]))
-    assert (found.runs, found.wanted, found.because) == (3, None, "verdict")
-    assert {m.devices for m in found.members} == {1, 2}
-    assert "the verdict is decided: speedup 1.6" in str(found)
-
-
-def test_noise_asks_for_the_next_look(tmp_path: Path) -> None:
-    specs = [*repeats(auto(Spec()), NOISY[:3]), *repeats(auto(DDP), NOISY[:3][::-1])]
+@pytest.mark.parametrize(
+    ("factors", "limits", "expected", "said"),
+    [
+        (STEADY[:3], {}, (3, None, "verdict"), "the verdict is decided: speedup 1.6"),
+        (NOISY[:3], {}, (3, 5, None), "undecided after 3 runs each"),
+        (NOISY, {"max_repeats": 5}, (5, None, "cap"), "the most that were allowed"),
+    ],
+)
+def test_a_pair_is_repeated_until_it_is_decided(
+    tmp_path: Path,
+    factors: list[float],
+    limits: dict[str, float],
+    expected: tuple[int, int | None, str | None],
+    said: str,
+) -> None:
+    single, multi = auto(Spec(), **limits), auto(DDP, **limits)
+    specs = [*repeats(single, factors), *repeats(multi, factors[::-1])]
     (found,) = assessed(tmp_path, *specs)
-    assert (found.runs, found.wanted, found.because) == (3, 5, None)
-    assert "undecided after 3 runs each" in str(found)
-
-
-def test_the_cap_ends_it(tmp_path: Path) -> None:
-    limits = {"max_repeats": 5}
-    specs = [
-        *repeats(auto(Spec(), **limits), NOISY),
-        *repeats(auto(DDP, **limits), NOISY[::-1]),
-    ]
-    (found,) = assessed(tmp_path, *specs)
-    assert (found.runs, found.wanted, found.because) == (5, None, "cap")
+    assert (found.runs, found.wanted, found.because) == expected
+    assert said in str(found)
+    assert {member.devices for member in found.members} == {1, 2}
 
 
 def test_what_a_pair_decided_stays_decided_when_its_single_gets_more_runs(tmp_path: Path) -> None:
@@ -115,22 +113,21 @@ def test_a_fixed_number_of_repeats_is_nobodys_business(tmp_path: Path) -> None:
     assert assessed(tmp_path, *repeats(Spec(), STEADY), *repeats(DDP, STEADY)) == ()
 
 
-def test_without_a_partner_its_own_interval_decides(tmp_path: Path) -> None:
-    wide = assessed(tmp_path / "a", *repeats(auto(Spec(), precision_percent=2), NOISY[:3]))
-    narrow = assessed(tmp_path / "b", *repeats(auto(Spec(), precision_percent=50), STEADY[:3]))
-    assert [r.wanted for r in wide] == [5]
-    assert [(r.because, r.runs) for r in narrow] == [("precision", 3)]
-
-
 @pytest.mark.parametrize(("runs", "wanted"), [(1, 3), (3, 5), (4, 5), (8, 12)])
 def test_alone_it_looks_only_at_the_schedule(runs: int, wanted: int) -> None:
     found = decide_alone([100.0 + 50 * (i % 2) for i in range(runs)])
-    assert isinstance(found, Continue)
-    assert found.runs_each == wanted
+    assert found.wanted == wanted
 
 
-def test_alone_the_cap_ends_it_with_a_corrected_interval() -> None:
-    found = decide_alone([100.0, 150.0, 90.0], cap=3)
-    assert isinstance(found, Decided)
-    assert found.because == "cap"
-    assert found.reason == "111 [49.2, 249] samples/s"
+@pytest.mark.parametrize(
+    ("values", "because", "reason"),
+    [
+        ([100.0, 150.0, 90.0], "cap", "111 [49.2, 249] samples/s"),
+        ([100.0, 100.1, 99.9], "precision", "100.00 ± 0.30 samples/s"),
+    ],
+)
+def test_alone_its_own_corrected_interval_ends_it(
+    values: list[float], because: str, reason: str
+) -> None:
+    found = decide_alone(values, cap=3)
+    assert (found.because, found.reason) == (because, reason)

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from recorded import DDP, Spec, repeats, write_sweep
 
+from fakes.recorded import DDP, Spec, repeats, write_sweep
 from fakes.sections import lines_of
 from scalewise.analysis import load_sweep, replaced_runs
 from scalewise.records import CellFolder, SweepFolder
@@ -37,13 +37,13 @@ def test_replaced_runs_are_counted_and_named_in_the_doubts_of_the_report(path: P
     run_again(first)
     (line,) = replaced_runs(load_sweep(path))
     assert line == (
-        f"1 run replaced a finished one {WHY}: {first.name}; "
+        f"1 run made again after a result {WHY}: {first.name}; "
         "earlier results lie in earlier/ of their folders"
     )
     run_again(second, times=2)
     (line,) = replaced_runs(load_sweep(path))
     assert line.startswith(
-        f"2 runs replaced finished ones {WHY}: {first.name}, {second.name} (2 times); "
+        f"2 runs made again after a result {WHY}: {first.name}, {second.name} (2 times); "
     )
     assert line in lines_of(path, "doubts")
 
@@ -52,7 +52,7 @@ def test_a_result_that_was_only_removed_is_said_too(path: Path) -> None:
     first, *_ = cells(path).values()
     first.set_aside()
     (line,) = replaced_runs(load_sweep(path))
-    assert line.startswith(f"1 finished run was set aside {WHY} and has no new result: ")
+    assert line.startswith(f"1 run set aside {WHY}, without a new result: ")
     assert first.name in line
 
 
@@ -61,5 +61,5 @@ def test_many_are_counted(tmp_path: Path) -> None:
     for folder in cells(path).values():
         run_again(folder)
     (line,) = replaced_runs(load_sweep(path))
-    assert line.startswith("8 runs replaced")
+    assert line.startswith("8 runs made again")
     assert "-r5 and 2 more; " in line

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from recorded import DDP, Spec, analysed, repeats
 
+from fakes.recorded import DDP, Spec, analysed, repeats
 from fakes.sections import lines_of
 from scalewise.analysis import Pair, detectable_speedup
 from scalewise.analysis.statistics import minimum_detectable_effect

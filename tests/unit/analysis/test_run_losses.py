@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded import DDP, Spec, swept, write_sweep
 
+from fakes.recorded import DDP, Spec, swept, write_sweep
 from scalewise.analysis import CellRecords, Run, configurations, load_sweep
 from scalewise.analysis.run import measure_run
 from scalewise.analysis.scaling import pair_all
@@ -57,67 +57,56 @@ def measured(
     )
 
 
-def reached(run: Run) -> tuple[str, float | None]:
-    assert run.loss is not None, run.missing
-    return run.loss.name, run.final_loss
+OLDER = {rank: rows(rank, None, own) for rank, own in LOSSES.items()}
+ALIKE = {rank: rows(rank, 16, own) for rank, own in LOSSES.items()}
+FIRST_ALONE = {0: ALIKE[0]}
+EACH_SCORED = {rank: (*own, validation(LOSSES[rank][0])) for rank, own in ALIKE.items()}
+ONE_SCORE = {rank: (*own, validation(0.5)) for rank, own in ALIKE.items()}
+LOCAL_SGD = {"strategy": {"name": "often", "kind": "local_sgd"}}
 
 
-def test_each_rank_counts_by_the_samples_of_the_step(ddp: CellRecords) -> None:
-    """As in ``strategy=heterogeneous``: 24 of 32 samples have a loss of 2, the others of 1."""
-    run = measured(ddp, {0: rows(0, 24, LOSSES[0]), 1: rows(1, 8, LOSSES[1])})
-    assert reached(run) == ("train_loss", 1.75)
-    assert run.loss_history is not None
-    assert run.loss_history.values == (3.25, 1.75)
-
-
-def test_older_rows_count_by_the_samples_of_the_run(ddp: CellRecords) -> None:
-    older = {rank: rows(rank, None, own) for rank, own in LOSSES.items()}
-    assert reached(measured(ddp, older, fed=(900, 300))) == ("train_loss", 1.75)
-    assert reached(measured(ddp, older)) == ("train_loss", 1.5)
-    assert reached(measured(ddp, older, fed=(0, 0))) == ("train_loss", 1.5), "nothing was counted"
-
-
-@pytest.mark.parametrize("lost", [{}, {1: ()}])
-def test_the_loss_of_one_rank_alone_is_called_so(
-    ddp: CellRecords, lost: dict[int, tuple[()]]
+@pytest.mark.parametrize(
+    ("metrics", "settings", "name", "loss"),
+    [
+        # As in strategy=heterogeneous: 24 of 32 samples have a loss of 2, the others of 1.
+        ({0: rows(0, 24, LOSSES[0]), 1: rows(1, 8, LOSSES[1])}, {}, "train_loss", 1.75),
+        # Older rows do not count the samples of their step: those of the run stand in.
+        (OLDER, {"fed": (900, 300)}, "train_loss", 1.75),
+        (OLDER, {}, "train_loss", 1.5),
+        (OLDER, {"fed": (0, 0)}, "train_loss", 1.5),
+        (FIRST_ALONE, {}, "train_loss of rank 0", 2.0),
+        ({**FIRST_ALONE, 1: ()}, {}, "train_loss of rank 0", 2.0),
+        # Stages of a pipeline share their samples: whoever has the loss speaks for all.
+        ({0: (), 1: rows(1, 32, LOSSES[1])}, {"shards": (0, 0)}, "train_loss", 1.0),
+        ({r: rows(r, 32, LOSSES[1]) for r in (0, 1)}, {"shards": (0, 0)}, "train_loss", 1.0),
+        (EACH_SCORED, {"models": 2, "config": {"validation": "epoch"}},
+         "mean val_loss of 2 models", 2.5),
+        (ONE_SCORE, {"models": 2, "config": {"validation": "end"}},
+         "val_loss of the first of 2 models", 0.5),
+        (ALIKE, {"config": LOCAL_SGD}, "mean train_loss of 2 replicas", 1.5),
+        (ONE_SCORE, {"config": LOCAL_SGD}, "val_loss", 0.5),
+        # A validation that nobody reduced counts ranks alike.
+        ({0: (validation(1.0),), 1: (validation(3.0),)}, {"fed": (900, 300)}, "val_loss", 2.0),
+    ],
+)  # fmt: skip
+def test_the_loss_is_that_of_all_ranks_or_says_whose_it_is(
+    ddp: CellRecords,
+    metrics: Mapping[int, Sequence[MetricRow]],
+    settings: dict[str, Any],
+    name: str,
+    loss: float,
 ) -> None:
-    assert reached(measured(ddp, {0: rows(0, 16, LOSSES[0]), **lost})) == (
-        "train_loss of rank 0",
-        2.0,
-    )
+    run = measured(ddp, metrics, **settings)
+    assert run.loss is not None, run.missing
+    assert (run.loss.name, run.final_loss) == (name, loss)
 
 
-def test_ranks_of_one_replica_count_once(ddp: CellRecords) -> None:
-    """A pipeline: whoever has the loss speaks for the stages that share its samples."""
-    last_stage = {0: (), 1: rows(1, 32, LOSSES[1])}
-    assert reached(measured(ddp, last_stage, shards=(0, 0))) == ("train_loss", 1.0)
-    both = {rank: rows(rank, 32, LOSSES[1]) for rank in range(2)}
-    assert reached(measured(ddp, both, shards=(0, 0))) == ("train_loss", 1.0)
-
-
-def test_models_that_never_met_have_no_loss_in_common(ddp: CellRecords) -> None:
-    each = {r: (*rows(r, 16, own), validation(own[0])) for r, own in LOSSES.items()}
-    epochs = measured(ddp, each, models=2, config={"validation": "epoch"})
-    assert reached(epochs) == ("mean val_loss of 2 models", 2.5)
-    assert epochs.loss_history is not None
-    assert epochs.loss_history.name == "mean train_loss of 2 models"
-    scored = {rank: (*own[:2], validation(0.5)) for rank, own in each.items()}
-    end = measured(ddp, scored, models=2, config={"validation": "end"})
-    assert reached(end) == ("val_loss of the first of 2 models", 0.5)
-
-
-def test_replicas_that_drift_apart_are_called_so(ddp: CellRecords) -> None:
-    local_sgd = {"strategy": {"name": "often", "kind": "local_sgd"}}
-    apart = {rank: rows(rank, 16, own) for rank, own in LOSSES.items()}
-    run = measured(ddp, apart, config=local_sgd)
-    assert reached(run) == ("mean train_loss of 2 replicas", 1.5)
-    scored = {rank: (*own, validation(0.7)) for rank, own in apart.items()}
-    assert reached(measured(ddp, scored, config=local_sgd)) == ("val_loss", 0.7)
-
-
-def test_a_validation_that_nobody_reduced_counts_ranks_alike(ddp: CellRecords) -> None:
-    each = {0: (validation(1.0),), 1: (validation(3.0),)}
-    assert reached(measured(ddp, each, fed=(900, 300))) == ("val_loss", 2.0)
+def test_the_history_is_of_all_ranks_too(ddp: CellRecords) -> None:
+    run = measured(ddp, {0: rows(0, 24, LOSSES[0]), 1: rows(1, 8, LOSSES[1])})
+    models = measured(ddp, EACH_SCORED, models=2)
+    assert run.loss_history is not None and models.loss_history is not None
+    assert run.loss_history.values == (3.25, 1.75)
+    assert models.loss_history.name == "mean train_loss of 2 models"
 
 
 def test_one_diverged_rank_is_a_diverged_run(ddp: CellRecords) -> None:

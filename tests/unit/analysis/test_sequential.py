@@ -13,8 +13,7 @@ import pytest
 from scalewise.analysis.statistics import estimate_ratio
 from scalewise.analysis.verdict import (
     CAP,
-    Continue,
-    Decided,
+    Look,
     estimate_at,
     judge_at,
     nominal_level,
@@ -41,10 +40,10 @@ def runs(mean: float, cv: float, n: int, seed: int) -> list[float]:
     return [float(v) for v in mean * np.exp(rng.normal(0, cv, n))]
 
 
-def decide(single: Sequence[float], multi: Sequence[float], devices: int) -> Continue | Decided:
+def decide(single: Sequence[float], multi: Sequence[float], devices: int) -> Look:
     """What a sweep does with these global samples/s, as a report judges them."""
     speedup = estimate_at(multi, single)
-    return stop_or_go_on(judge_at(speedup, devices), speedup, min(len(single), len(multi)))
+    return stop_or_go_on(judge_at(speedup, devices), speedup.interval, min(len(single), len(multi)))
 
 
 @pytest.mark.parametrize(
@@ -60,13 +59,12 @@ def test_it_ends_by_what_is_reached_first(
 ) -> None:
     single, multi = runs(means[0], cv, n, 1), runs(means[1], cv, n, 4 if cv < 0.01 else 2)
     found = decide(single, multi, devices=2)
-    assert isinstance(found, Decided)
     assert found.because == because
 
 
 def test_uneven_sides_count_as_the_shorter() -> None:
     found = decide([100.0, 101.0], runs(190, 0.01, 5, 2), devices=2)
-    assert found == Continue(3, found.reason)
+    assert found == Look(None, 3, found.reason)
 
 
 @pytest.mark.parametrize("n", [1, 2, 4, 6, 13])
@@ -77,8 +75,7 @@ def test_between_looks_the_data_are_not_judged(n: int) -> None:
     single = [100.0 * factor for factor in noise] + [100.0] * (n - seen)
     multi = [190.0 * factor for factor in noise[::-1]] + [190.0] * (n - seen)
     found = decide(single, multi, devices=2)
-    assert isinstance(found, Continue)
-    assert found.runs_each == next(look for look in schedule() if look > n)
+    assert found.wanted == next(look for look in schedule() if look > n)
     assert estimate_at(multi, single).n == (seen or n, seen or n)
 
 

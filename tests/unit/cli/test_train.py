@@ -17,7 +17,7 @@ from scalewise.cli import hydra_main
 from scalewise.cli.exits import Exit, explain
 from scalewise.config import ConfigError, options_of
 from scalewise.records import SweepFolder, SweepPlan
-from scalewise.sweep import SweepReport, compose, engine, grid
+from scalewise.sweep import SweepReport, compose, engine
 from scalewise.sweep.engine import held
 
 Train = Callable[..., tuple[int, str]]
@@ -55,33 +55,17 @@ def train(
 WRONG = {
     "unknown option of Hydra": (("--sweep",), "unrecognized arguments: --sweep; "),
     "unknown key": (("batchsize=3",), "batchsize: unknown key (did you mean 'batch_size'?)"),
-    "unknown nested key": (
-        ("model.hidden_width=3",),
-        "model.hidden_width: unknown key (did you mean 'hidden_widths'?); allowed: ",
-    ),
-    "appended key": (("+foo=1",), "foo: unknown key; allowed: model, dataset"),
     "unknown option": (
         ("model=larg",),
         "model: found 'larg' (did you mean 'large'?); allowed: fusion, gpt2, ",
     ),
     "unknown launcher": (("hydra/launcher=loacl",), "hydra/launcher: found 'loacl' (did you mean"),
-    "option of the wrong type": (("model=3",), "ValueError: Config group override must be"),
     "a list of options": (("-m", "model=[large,medium]"), "model: found '[large,medium]'; "),
     "a reference to nothing": (("-m", "tracking.project=${nope}"), "Interpolation key 'nope' not"),
     "a newline": (("model=a\nb",), "model=a\\nb: "),
-    "no launcher": (("hydra.launcher=null",), "hydra.launcher: found 'null'"),
-    "no folder": (("-m", "hydra.sweep.dir="), "hydra.sweep.dir: found ''; allowed: a folder"),
-    "unknown policy of a sweep": (
-        ("-m", "hydra.launcher.policy=foo"),
-        "hydra.launcher.policy: found 'foo'; allowed: exclusive or packed",
-    ),
     "more cells than allowed": (
         ("-m", "seed=range(0,100000000)"),
-        "sweep.max_cells: found more cells (seed=range(0,100000000,1)); allowed: at most 100,000",
-    ),
-    "not divisible": (
-        ("strategy=ddp", "strategy.devices=3"),
-        "batch_size: found 128 on 3 devices with scaling=strong; allowed: a multiple of 3",
+        "seed: found 100001 values or more (seed=range(0,100000000)); allowed: 1 to 100,000",
     ),
     "no value": (("batch_size",), "batch_size: Error parsing override"),
     "unknown config": (("--config-name=nope",), "Cannot find primary config 'nope'"),
@@ -92,7 +76,7 @@ WRONG = {
     ),
     "too many devices": (
         ("strategy=ddp", "strategy.devices=1600", "batch_size=1600"),
-        "strategy.devices: found 1600, but this host has ",
+        "strategy.devices: found 1600 with strategy=ddp; allowed: at most ",
     ),
     "a subfolder that is ours to name": (
         ("-m", "hydra.sweep.subdir=x"),
@@ -100,22 +84,12 @@ WRONG = {
     ),
     "more cells than allowed of Hydra's sweeper": (
         ("-m", "hydra/sweeper=basic", "seed=range(0,300)", "sweep.max_cells=299"),
-        "sweep.max_cells: found 300 cells (300 of seed); allowed: at most 299; narrow the sweep",
-    ),
-    "a list of devices": (
-        ("-m", "strategy=ddp", "strategy.devices=[0,1]"),
-        "strategy.devices: found [0, 1]; allowed: how many devices, or auto; hardware.gpus=[0,1] ",
-    ),
-    "a folder to extend": (
-        ("-m", "sweep.extend=multirun/mine"),
-        "sweep.extend: found 'multirun/mine'; allowed: the number of repeats to add: "
-        "sweep.resume=FOLDER sweep.extend=N",
+        "sweep.max_cells: found more cells; allowed: at most 299; narrow the sweep",
     ),
     "a whole number with an exponent": (
         ("max_steps=1e3",),
         "max_steps: found 1000.0 (did you mean 1000?); allowed: an integer",
     ),
-    "a comma at the end": (("-m", "model=large,"), "model=large,: "),
     "an override with dashes": (("--seed=3",), "unrecognized arguments: --seed=3; an override "),
     "the configuration of a sweep": (("-m", "--cfg", "job"), "ValueError: Only one of "),
     "a launcher of Hydra's own": (
@@ -141,11 +115,7 @@ def test_wrong_input_is_one_line_and_leaves_nothing(
 
 OPTUNA = {
     "a search space": ("hydra.sweeper.search_space={seed: 1}", "hydra.sweeper.search_space"),
-    "no trials": ("hydra.sweeper.n_trials=0", "hydra.sweeper.n_trials: found 0; allowed: 1 or "),
-    "several directions": (
-        "hydra.sweeper.direction=[minimize,foo]",
-        "hydra.sweeper.direction: found foo; allowed: minimize or maximize",
-    ),
+    "a direction": ("hydra.sweeper.direction=foo", "ValueError: "),
     "an interval": ("batch_size=interval(1,0)", "ValueError: The `low` value must be smaller"),
 }
 
@@ -246,18 +216,7 @@ def test_a_launcher_chosen_inside_a_swept_experiment_is_refused(
     (tmp_path / "experiment" / "plain.yaml").write_text("# @package _global_\nseed: 3\n")
     status, errors = train("--config-dir", str(tmp_path), "-m", "experiment=plain,sneaky")
     assert status == 2
-    assert errors.startswith("error: hydra/launcher: chosen inside experiment=sneaky, ")
-
-
-def test_what_is_given_twice_is_said_and_the_last_counts(
-    train: Train, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "stdout", io.StringIO())
-    typed = ("seed=1,2", "seed=3", "repeats=2", "repeats=2", "--dry-run")
-    assert train("-m", *typed) == (0, "")
-    said = sys.stdout.getvalue()  # type: ignore[attr-defined]
-    assert "2 cells: 0 done, 2 to run" in said
-    assert said.endswith("\nseed: given 2 times; seed=3 counts, not seed=1,2\n")
+    assert errors.startswith("error: hydra/launcher: found one inside experiment=sneaky, ")
 
 
 def test_help_names_the_launchers_and_sweepers_there_are(
@@ -272,23 +231,6 @@ def test_help_names_the_launchers_and_sweepers_there_are(
         named = line.partition(": ")[2].partition(" (")[0].split(", ")
         assert set(options_of(group)) <= set(named)
     assert "--dry-run (sweep.dry_run=true)" in said
-
-
-def test_the_precisions_are_offered_under_one_name_each() -> None:
-    assert options_of("precision") == ["bf16-mixed", "fp16-mixed", "fp32", "fp8", "tf32"]
-
-
-def test_many_cells_of_hydras_sweeper_are_announced_as_slow(
-    train: Train, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(grid, "_MANY", 3)
-    monkeypatch.setattr(sys, "stdout", io.StringIO())
-    typed = ("-m", "hydra/sweeper=basic", "--dry-run")
-    assert train(*typed, "seed=1,2") == (0, "")
-    status, errors = train(*typed, "seed=1,2,3")
-    assert status == 0
-    assert errors.count("\n") == 1
-    assert errors.startswith("hydra/sweeper=basic composes each of the 3 configurations before")
 
 
 def test_a_bug_is_not_taken_for_wrong_input() -> None:

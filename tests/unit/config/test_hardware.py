@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scalewise.config import HardwareConfig, choose_gpus, cpu_devices, device_kind
-from scalewise.config.hardware import PeakRates, check_nccl, describes, nccl_warnings
+from scalewise.config.hardware import PeakRates, check_nccl, nccl_warnings
 from scalewise.records import DataError, DeviceInfo, build
 
 
@@ -34,21 +34,10 @@ def test_allowed_mismatch_keeps_no_figure_of_the_other_gpu() -> None:
     assert config.memory_gib is None
 
 
-def test_a_matching_gpu_keeps_the_profile() -> None:
-    present = gpus(2, "NVIDIA H100 80GB HBM3")
-    assert choose_gpus(H100, present) == (tuple(present), H100)
-
-
 def test_on_a_host_of_several_kinds_a_profile_has_its_own() -> None:
     own = gpus(2, "NVIDIA H100 80GB HBM3")
     present = [*own, DeviceInfo("cuda", "NVIDIA A10G", uuid="GPU-other", index=2)]
     assert choose_gpus(H100, present) == (tuple(own), H100)
-
-
-def test_sister_products_are_told_apart() -> None:
-    config = HardwareConfig("h200", match=("H200",), match_not=("NVL",))
-    assert describes(config, "NVIDIA H200")
-    assert not describes(config, "NVIDIA H200 NVL")
 
 
 def test_gpus_are_chosen_by_index_and_uuid_in_the_order_given() -> None:
@@ -63,7 +52,7 @@ def test_gpus_are_chosen_by_index_and_uuid_in_the_order_given() -> None:
         (H100, "hardware=h100: found NVIDIA A10G; allowed: GPUs named H100 80GB HBM3"),
         (replace(H100, gpus=(0, 2)), "hardware=h100: found NVIDIA A10G; allowed: GPUs named"),
         (HardwareConfig("auto", gpus=(4,)), "hardware.gpus: found 4; allowed: 0, 1, 2, 3"),
-        (HardwareConfig("auto", gpus=("GPU-beef",)), "hardware.gpus: found GPU-beef; allowed: 0"),
+        (HardwareConfig("auto", gpus=("GPU-beef",)), "hardware.gpus: found 'GPU-beef'; "),
         (HardwareConfig("auto", gpus=(1, "GPU-0001")), "hardware.gpus: found [1, 'GPU-0001']; "),
     ],
 )
@@ -72,17 +61,14 @@ def test_gpus_that_cannot_be_used_are_refused(config: HardwareConfig, message: s
         choose_gpus(config, gpus(4))
 
 
-def test_a_gpu_profile_needs_a_gpu() -> None:
-    with pytest.raises(ValueError, match="hardware=h100: found no NVIDIA GPU on this host"):
-        device_kind(H100, [])
-
-
 @pytest.mark.parametrize(
     ("kind", "present", "expected"),
     [("auto", 0, "cpu"), ("auto", 1, "cuda"), ("cpu", 2, "cpu"), ("cuda", 1, "cuda")],
 )
 def test_device_kind(kind: Any, present: int, expected: str) -> None:
     assert device_kind(HardwareConfig("x", kind=kind), gpus(present)) == expected
+    with pytest.raises(ValueError, match="hardware=h100: found no NVIDIA GPU on this host"):
+        device_kind(H100, [])
 
 
 @pytest.mark.parametrize(
@@ -113,12 +99,7 @@ def test_a_share_larger_than_the_host_is_refused() -> None:
         ({"NCCL_ALGO": "Treee"}, r"nccl\.NCCL_ALGO: found 'Treee'; allowed: Tree \| Ring"),
         ({"NCCL_PROTO": "allreduce:LL256"}, r"nccl\.NCCL_PROTO: found 'allreduce:LL256'"),
         ({"NCCL_P2P_DISABLE": "yes"}, r"nccl\.NCCL_P2P_DISABLE: found 'yes'; allowed: 0 \| 1"),
-        ({"NCCL_BUFFSIZE": "4M"}, r"nccl\.NCCL_BUFFSIZE: found '4M'; allowed: at least 1"),
         ({"NTHREADS": 64}, r"nccl: found 'NTHREADS'; allowed: names of NCCL_\*.*NCCL_NTHREADS"),
-        (
-            {"NCCL_MIN_NCHANNELS": 9, "NCCL_MAX_NCHANNELS": 8},
-            r"nccl\.NCCL_MIN_NCHANNELS: found 9; allowed: at most NCCL_MAX_NCHANNELS \(8\)",
-        ),
     ],
 )
 def test_illegal_nccl_values_are_refused(settings: dict[str, str | int], message: str) -> None:
@@ -144,16 +125,12 @@ def test_every_form_of_an_algorithm_list_is_legal_and_a_bare_tree_is_warned_of(
     assert bool(nccl_warnings({"NCCL_ALGO": value})) == warned
 
 
-def test_an_illegal_value_names_its_key_from_the_top() -> None:
-    with pytest.raises(DataError, match=r"^hardware\.nccl\.NCCL_NTHREADS: found 16"):
-        build(HardwareConfig, {"name": "x", "nccl": {"NCCL_NTHREADS": 16}}, "hardware")
-
-
 @pytest.mark.parametrize(
     ("data", "key", "code"),
     [
         ({"gpus": []}, "gpus", "literal_error"),
         ({"gpus": [1, 1]}, "gpus", "value_error"),
+        ({"nccl": {"NCCL_NTHREADS": 16}}, "nccl.NCCL_NTHREADS", "value_error"),
         ({"memory_cap_gib": 0.0}, "memory_cap_gib", "greater_than"),
         ({"cores_per_device": 0}, "cores_per_device", "greater_than"),
         (

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import math
+import operator
 import re
 import sys
 from pathlib import Path
@@ -12,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 
 from scalewise.config import (
     Component,
@@ -43,89 +47,56 @@ class HasLength(Protocol):
 CONF = conf_dir()
 
 
+@functools.cache
 def composed(*overrides: str) -> dict[str, Any]:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         return resolve(compose(config_name="config", overrides=list(overrides)))
 
 
 @pytest.mark.parametrize(
-    ("overrides", "key", "code"),
+    ("overrides", "code"),
     [
-        ("batch_size=abc", "batch_size", "int_type"),
-        ("batch_size=1.5", "batch_size", "int_type"),
-        ("batch_size=0", "batch_size", "greater_than"),
-        ("repeats=0", "repeats", "greater_than"),
-        ("max_repeats=2", "max_repeats", "greater_than_equal"),
-        ("precision_percent=0", "precision_percent", "greater_than"),
-        ("precision_percent=101", "precision_percent", "less_than_equal"),
-        ("warmup_steps=-1", "warmup_steps", "greater_than_equal"),
-        ("log_every_n_steps=0", "log_every_n_steps", "greater_than"),
-        ("accumulate_grad_batches=0", "accumulate_grad_batches", "greater_than"),
-        ("seed=-1", "seed", "greater_than_equal"),
-        ("seed=4294967296", "seed", "less_than_equal"),
-        (f"max_steps={10**13}", "max_steps", "less_than_equal"),
-        (f"max_epochs={10**13}", "max_epochs", "less_than_equal"),
-        ("max_epochs=0", "max_epochs", "greater_than_equal"),
-        ("gradient_clip_norm=0", "gradient_clip_norm", "greater_than"),
-        ("gradient_clip_norm=nan", "gradient_clip_norm", "finite_number"),
-        ("deterministic=7", "deterministic", "bool_type"),
-        ("scaling=storng", "scaling", "literal_error"),
-        ("validation=often", "validation", "literal_error"),
-        ("checkpoint.every_s=inf", "checkpoint.every_s", "finite_number"),
-        ("checkpoint.every_s=0", "checkpoint.every_s", "greater_than"),
-        ("checkpoint.every_n_steps=0", "checkpoint.every_n_steps", "greater_than"),
-        ("dataset.loader.num_workers=-1", "dataset.loader.num_workers", "greater_than_equal"),
-        ("dataset.loader.num_workers=inf", "dataset.loader.num_workers", "int_type"),
-        ("dataset.loader.device_prefetch=65", "dataset.loader.device_prefetch", "less_than_equal"),
-        ("monitor.interval_s=0.01", "monitor.interval_s", "greater_than_equal"),
-        ("profile.steps=0", "profile.steps", "greater_than"),
-        ("sweep.timeout_s=0", "sweep.timeout_s", "greater_than"),
-        ("sweep.timeout_s=-inf", "sweep.timeout_s", "finite_number"),
-        ("sweep.hang_timeout_s=0", "sweep.hang_timeout_s", "greater_than"),
-        (f"sweep.hang_timeout_s={'9' * 400}", "sweep.hang_timeout_s", "float_type"),
-        ("sweep.collective_timeout_s=1e300", "sweep.collective_timeout_s", "less_than_equal"),
-        ("sweep.grace_s=9", "sweep.grace_s", "less_than_equal"),
-        ("sweep.retries=11", "sweep.retries", "less_than_equal"),
-        ("sweep.extend=-1", "sweep.extend", "greater_than_equal"),
-        ("sweep.max_gpu_hours=0", "sweep.max_gpu_hours", "greater_than"),
-        ("+sweep.rety=1", "sweep.rety", "value_error"),
-        ("strategy=ddp strategy.bucket_cap_mb=0", "strategy.bucket_cap_mb", "greater_than"),
-        ("strategy=heterogeneous strategy.shares=[inf]", "strategy.shares[0]", "finite_number"),
-        (f"model.name={'x' * 3000}", "model.name", "string_too_long"),
-        (f"strategy.name={'x' * 3000}", "strategy.name", "string_too_long"),
-        ("tracking.wandb_mode=maybe", "tracking.wandb_mode", "literal_error"),
-        (
-            "execution=cudagraph execution.steps_per_batch=0",
-            "execution.steps_per_batch",
-            "greater_than_equal",
-        ),
-        ("pruning=magnitude pruning.sparsity=1.0", "pruning.sparsity", "less_than"),
-        ("pruning=magnitude pruning.every_n_steps=0", "pruning.every_n_steps", "greater_than"),
-        ("strategy=local_sgd strategy.period=0", "strategy.period", "greater_than"),
-        ("strategy=pipeline strategy.microbatches=0", "strategy.microbatches", "greater_than"),
-        ("strategy=ddp strategy.powersgd_rank=0", "strategy.powersgd_rank", "greater_than"),
-        (
-            "strategy=ddp strategy.powersgd_start_step=1",
-            "strategy.powersgd_start_step",
-            "greater_than_equal",
-        ),
-        ("strategy=ddp strategy.compression=fp8", "strategy.compression", "literal_error"),
-        ("tracking.system_interval_s=0", "tracking.system_interval_s", "greater_than_equal"),
+        ("batch_size=abc", "int_type"),
+        ("batch_size=1.5", "int_type"),
+        ("batch_size=0", "greater_than"),
+        ("max_repeats=2", "greater_than_equal"),
+        ("precision_percent=101", "less_than_equal"),
+        ("seed=4294967296", "less_than_equal"),
+        (f"max_steps={10**13}", "less_than_equal"),
+        ("gradient_clip_norm=.nan", "finite_number"),
+        ("deterministic=7", "bool_type"),
+        ("scaling=storng", "literal_error"),
+        ("checkpoint.every_s=.inf", "finite_number"),
+        ("dataset.loader.num_workers=-1", "greater_than_equal"),
+        (f"sweep.hang_timeout_s={'9' * 400}", "float_type"),
+        ("sweep.collective_timeout_s=1e300", "less_than_equal"),
+        ("sweep.grace_s=9", "less_than_equal"),
+        ("sweep.rety=1", "value_error"),
+        (f"model.name={'x' * 3000}", "string_too_long"),
+        ("tracking.project=a/b", "string_pattern_mismatch"),
+        ("pruning=magnitude pruning.sparsity=1.0", "less_than"),
+        ("strategy=ddp strategy.powersgd_start_step=1", "greater_than_equal"),
+        ("strategy=heterogeneous strategy.shares=[.inf]", "finite_number"),
     ],
 )
-def test_each_value_has_its_range(overrides: str, key: str, code: str) -> None:
+def test_each_value_has_its_range(overrides: str, code: str) -> None:
+    *groups, given = overrides.split()
+    key, _, value = given.partition("=")
+    plain = copy.deepcopy(composed(*groups))
+    *path, last = key.split(".")
+    typed: Any = OmegaConf.to_container(OmegaConf.create(f"value: {value}"))
+    functools.reduce(operator.getitem, path, plain)[last] = typed["value"]
     with pytest.raises(ConfigError) as caught:
-        build_cell(composed(*overrides.split()))
+        build_cell(plain)
     assert isinstance(caught.value.__cause__, DataError)
-    assert (str(caught.value).partition(":")[0], caught.value.__cause__.code) == (key, code)
+    found = str(caught.value).partition(":")[0].removesuffix("[0]")
+    assert (found, caught.value.__cause__.code) == (key, code)
 
 
 REFUSED = [
     ("optimizer.lr=inf", "optimizer.lr: found inf; allowed: a finite number"),
-    ("optimizer.betas=[0.9,nan]", "optimizer.betas[1]: found nan; allowed: a finite number"),
     ("optimizer.lr=-1", "optimizer.lr: found -1; allowed: above 0"),
-    ("optimizer.lr=fast", "optimizer.lr: found 'fast'; allowed: a number"),
-    ("max_steps=null", "max_steps: found null, and max_epochs is null too"),
+    ("max_steps=null", "max_steps: found null with max_epochs=null"),
     ("max_steps=20 warmup_steps=20", "max_steps: found 20 with warmup_steps=20; allowed: 21"),
     ("strategy.kind=dpp", "strategy.kind: found 'dpp' (did you mean 'ddp'?); allowed: single | "),
     ("strategy.devices=2", "strategy.devices: found 2 with strategy=single; allowed: 1, "),
@@ -135,14 +106,8 @@ REFUSED = [
         "batch_size: found 128 on 3 devices with scaling=strong; allowed: a multiple of 3 "
         "(nearest: 126 or 129)",
     ),
-    (
-        "strategy=ddp strategy.devices=4 batch_size=2",
-        "batch_size: found 2 on 4 devices with scaling=strong; allowed: a multiple of 4 "
-        "(nearest: 4)",
-    ),
     ("pruning=adamw_state optimizer=sgd", "pruning: found adamw_state with sgd, which keeps no"),
     ("model.dropout=1", "model.dropout: found 1; allowed: 0 <= dropout < 1"),
-    ("model.hidden_widths=64", "model.hidden_widths: found 64; allowed: a list"),
     ("+model.widht=3", "model.widht: unknown key; allowed: features, hidden_widths, targets"),
     ("~model.features", "model.features: missing; scalewise.models.mlp.Mlp needs it"),
     ("dataset=stdlib", "dataset: found 'stdlib', which gives tokens; model 'medium' takes table"),
@@ -191,17 +156,6 @@ def test_a_class_of_ones_own_may_take_infinity() -> None:
     assert cell.model.arguments == {"bound": math.inf}
 
 
-def test_a_group_that_is_gone_is_named() -> None:
-    plain = {**composed(), "model": None}
-    with pytest.raises(ConfigError, match=r"^model: found None; allowed: an option of the group"):
-        build_cell(plain)
-
-
-def test_a_missing_value_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"max_steps"):
-        composed("max_steps=???")
-
-
 @pytest.mark.parametrize(
     ("scaling", "devices", "per_device", "together"),
     [("strong", 1, 128, 128), ("strong", 4, 32, 128), ("weak", 1, 128, 128), ("weak", 4, 128, 512)],
@@ -246,14 +200,6 @@ def test_a_class_of_ones_own_gets_only_what_was_typed_for_it() -> None:
     assert kept["model"] == {"_target_": "mine.Net", "width": 8}
     assert kept["optimizer"] == plain["optimizer"]
     assert build_cell(kept).model == Component("mine.Net", "Net", {"width": 8})
-
-
-def test_the_loader_stays_beside_a_dataset_of_ones_own() -> None:
-    plain = composed("dataset._target_=mine.Data", "dataset.loader.num_workers=1")
-    kept = keep_own_arguments(plain, ["dataset._target_=mine.Data", "dataset.loader.num_workers=1"])
-    cell = build_cell(kept)
-    assert cell.loader.num_workers == 1
-    assert cell.dataset == Component("mine.Data", "Data", {})
 
 
 class Typed:

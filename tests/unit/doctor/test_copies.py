@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from scalewise.doctor import copies
-from scalewise.doctor.copies import STAGING, HostCopies, Staging, memory_copy
+from scalewise.doctor.copies import STAGING, Staging, host_copies, memory_copy
 from scalewise.doctor.plan import Budget, RankRecord
-from scalewise.records import CopyRate, DeviceInfo, Timing
+from scalewise.records import CopyRate, Timing
 from scalewise.train import Team
 
 _CPU = torch.device("cpu")
@@ -34,9 +34,10 @@ class Buffers:
     def __init__(self, device: torch.device, byte_count: int) -> None:
         self.bytes = byte_count
 
-    def prepare(self, kind: Staging) -> None:
+    def prepare(self, kind: Staging) -> bool:
         if kind == "d2h_pinned":
             raise RuntimeError("the pattern is broken")
+        return True
 
     def measure(self, kind: Staging, budget_s: float, *, together: bool) -> CopyRate:
         return CopyRate(kind, together, self.bytes, Timing((1.0,), 1), 1.0, True)
@@ -70,8 +71,7 @@ def test_each_rank_copies_alone_then_pinned_kinds_together_and_comes_to_every_me
     monkeypatch.setattr(copies, "HostStaging", buffers)
     team = Meetings(size)
     record = RankRecord(tmp_path / "rank.json", team.rank, _CPU)
-    gpu = DeviceInfo("cuda", "NVIDIA H200")  # without a UUID: NVML is not asked
-    HostCopies(record, team, Budget(), gpu, _CPU).run()
+    host_copies(record, team, Budget(), None, _CPU)  # without a UUID: NVML is not asked
     assert [(c.kind, c.together) for c in record.found.copies] == copied
     assert (record.found.missing, team.met) == (missing, met)
 

@@ -11,8 +11,7 @@ from typing import TypeVar
 import pytest
 from rich.console import Console
 
-from scalewise.doctor.link_rules import expected_gb_s, pcie_gb_s
-from scalewise.doctor.rules import advise
+from scalewise.doctor.rules import advise, expected_gb_s, pcie_gb_s
 from scalewise.records import (
     CollectiveRate,
     CopyRate,
@@ -176,7 +175,7 @@ FAULTS: Mapping[str, tuple[Change, str]] = {
         _ranks(1, copies=(CopyRate("h2d_pinned", False, 2**27, _timing(9000), 15, True),)),
         "staging_below_link",
     ),
-    "slow twin": (_slower(1.2, "fp32", "bf16", "fp8"), "slow_device"),
+    "slow device": (_slower(1.2, "fp32", "bf16", "fp8"), "slow_device"),
     "ecc": (_device(0, ecc_uncorrected=2), "ecc_errors"),
     "rate falls": (_soak(760, 650), "not_steady"),
     "thermal": (_soak(760, 755, ("thermal slowdown (hardware)",)), "not_steady"),
@@ -215,7 +214,7 @@ HEALTHY: Mapping[str, Change] = {
         _link("PIX", "ok"), _ranks(0, pairs=(_pair(50),), collectives=(_all_reduce(40),))
     ),
     "variable without a path": _all(_host(environment=_P2P_OFF), _link("SYS", "ok")),
-    "twins within 5 %": _slower(1.05, "fp32", "bf16", "fp8"),
+    "peers within 5 %": _slower(1.05, "fp32", "bf16", "fp8"),
     "one of three precisions": _slower(1.2, "fp8"),
     "power cap": _soak(760, 745, ("power cap",)),
     "width not told": _ranks(1, pcie=PcieLink(None, None, None, None)),

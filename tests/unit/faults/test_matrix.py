@@ -93,23 +93,14 @@ def test_a_fault_may_be_judged_by_a_finding() -> None:
     assert replace(stalled, findings=untold).first == NOTHING
 
 
-def test_the_matrix_counts_what_was_named_first() -> None:
-    found = [seen("slow_rank", 2, "straggler"), seen("slow_rank", 2, "stalls"), seen(HEALTHY, 0)]
-    healthy, slow = rows(found)
-    assert (healthy.fault, healthy.first) == (HEALTHY, {NOTHING: 1})
-    assert slow.first == {"straggler": 1, "stalls": 1}
-    assert (slow.right, slow.runs) == (1, 2)
-
-
-def test_both_pages_say_the_same() -> None:
-    found = [seen("slow_rank", 2, "straggler"), seen(HEALTHY, 0, "stalls")]
-    text = page.as_markdown(found, SETTING)
-    assert "| slow_rank | 2 ms | straggler | 1 |  | 1 |" in text
-    assert "Healthy runs: 1, 0 of them on a busy host; with any fault named: 1 (stalls 1)." in text
+def test_the_page_counts_what_was_named_first() -> None:
+    found = [seen("slow_rank", 2, "straggler"), seen("slow_rank", 2), seen(HEALTHY, 0, "stalls")]
     plain = json.loads(json.dumps(page.as_plain(found, SETTING)))
-    assert plain["detection"][0]["limit"] == "2 ms"
+    assert plain["detection"][0]["limit"] is None
     assert plain["healthy_accused"] == {"stalls": 1}
-    assert plain["runs"][0]["named"][0]["limit"] == "straggler"
+    _, slow = rows(found)
+    assert (slow.first, slow.right, slow.runs) == ({"straggler": 1, NOTHING: 1}, 1, 2)
+    assert "slow_rank" in page.as_markdown(found, SETTING)
 
 
 @pytest.mark.parametrize("workload", [cpu_workload(1), gpu_workload()])

@@ -115,9 +115,7 @@ def test_an_old_file_as_the_seed_prints_it_is_read(tmp_path: Path) -> None:
         ("[]", "it holds no entry"),
         ("not json", "not JSON"),
         ('[{"timestamp": "2025-01-15T10:30:00"}]', "entry 1: no 'gpu_index'"),
-        ('[{"gpu_index": 0}]', "entry 1: no 'timestamp'"),
         ('[{"timestamp": "yesterday", "gpu_index": 0}]', "entry 1: Invalid isoformat"),
-        ("[3]", "entry 1: "),
         ('[{"timestamp": "2025-01-15T10:30:00", "gpu_index": 1e999}]', "allowed: finite numbers"),
         ('[{"timestamp": "2025-01-15T10:30:00", "gpu_index": 0, "power": NaN}]', "found NaN"),
         ("[" * 100_000, "not JSON: its brackets are nested too deeply"),
@@ -132,18 +130,6 @@ def test_a_file_of_another_kind_is_refused_by_entry(
     with pytest.raises(RecordError, match=r"bad\.json") as error:
         read_seed_file(path)
     assert message in str(error.value)
-
-
-@pytest.mark.timeout(60)
-def test_neither_a_pipe_nor_a_device_is_waited_for(tmp_path: Path) -> None:
-    pipe, link = tmp_path / "pipe.json", tmp_path / "link.json"
-    os.mkfifo(pipe)
-    link.symlink_to("/dev/zero")
-    for path in (pipe, link):
-        with pytest.raises(RecordError, match=f"{path.name}.* no regular file"):
-            read_seed_file(path)
-        with pytest.raises(OSError, match=f"no regular file.*{path.name}"):
-            JsonArrayFile(path)
 
 
 def test_a_log_that_is_there_is_continued(tmp_path: Path) -> None:
@@ -280,23 +266,18 @@ def test_a_sweep_is_exported_but_for_cells_without_gpus_and_series_that_cannot_b
     assert line.startswith(f"scalewise export: left out: {damaged}: not a device series")
 
 
-def test_nothing_to_export_is_said(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="no GPU was sampled there"):
-        export_folder(_cell(tmp_path / "cell", "process"), None)
-    with pytest.raises(RecordError, match="found no cell and no sweep"):
-        export_folder(tmp_path / "cell" / "gpu", None)
-
-
 def test_files_that_cannot_be_written_or_read_end_with_status_2_and_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, cell = tmp_path / "taken", str(_cell(tmp_path / "a", "nvml"))
     file.write_text(json.dumps([multi_entry(1.7e9, _DEVICES, _SAMPLES)]))
     for words, said in (
-        (["export", cell, "--out", str(file)], f"--out: found {file}, which is no folder"),
-        (["export", cell, "--out", str(file / "x")], f"--out: found {file / 'x'}"),
-        (["import", str(file), str(file)], f"cell: found {file}, which is no folder"),
+        (["export", cell, "--out", str(file)], str(file)),
+        (["export", cell, "--out", str(file / "x")], str(file / "x")),
+        (["import", str(file), str(file)], str(file)),
         (["import", str(tmp_path / "none"), cell], f"{tmp_path / 'none'}: cannot be read"),
+        (["export", str(_cell(tmp_path / "cpu", "process"))], "no GPU was sampled there"),
+        (["export", str(tmp_path / "a" / "gpu")], "found no cell and no sweep"),
     ):
         assert main(words) == 2
         (line,) = capsys.readouterr().err.splitlines()

@@ -51,7 +51,7 @@ def _state(frame: Frame) -> TopState:
 
 
 @pytest.mark.parametrize("count", [1, 8, 16])
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 30), (140, 40), (220, 60)])
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (140, 40), (220, 60)])
 def test_every_gpu_has_a_row_and_nothing_overflows(count: int, width: int, height: int) -> None:
     lines = _draw(_state(_frame(count)), width, height)
     assert len(lines) <= height
@@ -70,7 +70,7 @@ def test_narrow_keeps_what_matters_and_wide_shows_more() -> None:
 
 def test_throttling_balance_processes_and_notes_are_in_words() -> None:
     text = "\n".join(_draw(_state(_frame(8, lost=5)), 140, 40))
-    assert "held back  GPU 0-2: power cap" in text
+    assert "held back  GPU 0, 1, 2: power cap" in text
     assert "SM 0.0 %" in text and "memory" in text
     assert not any(grade in text for grade in GRADES), "only arrival judges load"
     assert "cell 0_ddp" in text and "4003" in text

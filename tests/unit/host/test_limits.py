@@ -31,25 +31,29 @@ def put(root: Path, name: str, text: str) -> None:
     path.write_text(text)
 
 
-def test_the_smallest_quota_on_the_way_up_counts(
-    tmp_path: Path, member_of: Callable[..., None]
+@pytest.mark.parametrize(
+    ("groups", "files", "quota"),
+    [
+        (
+            ["0::/a/b"],
+            {"a/b/cpu.max": "400000 100000", "a/cpu.max": "150000 100000", "cpu.max": "max 100000"},
+            1.5,
+        ),
+        (["4:cpu,cpuacct:/job", "0::/"], {"cpu,cpuacct/job/cpu.cfs_quota_us": "-1"}, None),
+        (["4:cpu,cpuacct:/job", "0::/"], {"cpu,cpuacct/job/cpu.cfs_quota_us": "50000"}, 0.5),
+    ],
+)
+def test_the_smallest_quota_of_either_version_counts(
+    tmp_path: Path,
+    member_of: Callable[..., None],
+    groups: list[str],
+    files: dict[str, str],
+    quota: float | None,
 ) -> None:
-    member_of("0::/a/b")
-    put(tmp_path, "a/b/cpu.max", "400000 100000")
-    put(tmp_path, "a/cpu.max", "150000 100000")
-    put(tmp_path, "cpu.max", "max 100000")
-    assert limits.cpu_quota(tmp_path) == 1.5
-
-
-def test_version_1_counts_too_and_minus_one_is_no_limit(
-    tmp_path: Path, member_of: Callable[..., None]
-) -> None:
-    member_of("4:cpu,cpuacct:/job", "0::/")
-    put(tmp_path, "cpu,cpuacct/job/cpu.cfs_quota_us", "-1")
-    put(tmp_path, "cpu,cpuacct/job/cpu.cfs_period_us", "100000")
-    assert limits.cpu_quota(tmp_path) is None
-    put(tmp_path, "cpu,cpuacct/job/cpu.cfs_quota_us", "50000")
-    assert limits.cpu_quota(tmp_path) == 0.5
+    member_of(*groups)
+    for name, text in {"cpu,cpuacct/job/cpu.cfs_period_us": "100000", **files}.items():
+        put(tmp_path, name, text)
+    assert limits.cpu_quota(tmp_path) == quota
 
 
 def test_a_quota_limits_the_cores_and_leaves_one(

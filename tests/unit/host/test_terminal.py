@@ -26,16 +26,12 @@ def test_nothing_is_cut_or_broken_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> 
     assert max(map(len, lines)) < 600  # as long as what they say, not padded to the limit
 
 
-def test_a_given_width_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    assert open_console(StringIO()).width == 100
-
-
-def test_no_columns_at_all_are_no_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "0")
-    pipe = StringIO()
-    open_console(pipe).print("word " * 100)
-    assert len(pipe.getvalue()) >= 499
+@pytest.mark.parametrize(("columns", "width"), [("100", 100), ("0", 10_000)])
+def test_columns_say_how_wide_a_pipe_is(
+    monkeypatch: pytest.MonkeyPatch, columns: str, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert open_console(StringIO()).width == width
     monkeypatch.setattr(Console, "is_terminal", True)
     terminal = StringIO()
     open_console(terminal).print("a word")

@@ -125,6 +125,9 @@ def test_loss_is_the_mean_over_samples(make: Any) -> None:
     single = [model.loss(model(x[i : i + 1]), target[i : i + 1]) for i in range(SAMPLES)]
     assert whole.ndim == 0
     torch.testing.assert_close(whole, torch.stack(single).mean())
+    metrics = model.metrics()
+    metrics.update(model(x), target)
+    assert all(value.item() >= 0 for value in metrics.compute().values())
 
 
 @ALL
@@ -133,21 +136,13 @@ def test_the_loss_falls(make: Any) -> None:
     model, x, target = make()
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
     losses = []
-    for _ in range(40):
+    for _ in range(10 if make is resnet18 else 40):  # it is slow, and quick to learn
         loss = model.loss(model(x), target)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < losses[0] / 3, "a model learns three samples by heart"
-
-
-@ALL
-def test_metrics_take_what_the_loss_takes(make: Any) -> None:
-    model, x, target = make()
-    metrics = model.metrics()
-    metrics.update(model(x), target)
-    assert all(value.item() >= 0 for value in metrics.compute().values())
 
 
 def test_token_accuracy_counts_tokens_over_uneven_batches() -> None:
@@ -166,13 +161,6 @@ def test_gpt2_sees_no_later_token() -> None:
     before, after = model(x), model(changed)
     torch.testing.assert_close(before[:, :9], after[:, :9])
     assert not torch.allclose(before[:, 9:], after[:, 9:])
-
-
-def test_gpt2_starts_as_ignorant_as_it_should() -> None:
-    torch.manual_seed(0)
-    model, x, target = gpt2()
-    ignorance = torch.log(torch.tensor(50.0)).item()
-    assert model.loss(model(x), target).item() == pytest.approx(ignorance, rel=0.1)
 
 
 def test_gpt2_output_shares_the_embedding() -> None:
@@ -215,7 +203,7 @@ def test_the_published_text_classifiers_have_the_published_parameters(
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: Mlp(0, [4], 1), r"^features: found 0; allowed: an integer of at least 1$"),
+        (lambda: Mlp(0, [4], 1), r"^features: found 0; allowed: at least 1$"),
         (lambda: Mlp(4, [], 1), r"^hidden_widths: found \[\]; allowed: a list of one or more"),
         (lambda: Mlp(4, [4], 1, dropout=1.0), r"^dropout: found 1.0; allowed: 0 <= dropout < 1$"),
         (
@@ -264,16 +252,14 @@ def test_stages_one_after_another_are_the_model(make: Any, stages: int) -> None:
 
 
 @IN_STAGES
-def test_stages_hold_the_model_s_own_parameters_and_all_of_them(make: Any) -> None:
+def test_stages_hold_all_parameters_and_units_cost_the_model_s_operations(make: Any) -> None:
     model, _, _ = make()
-    held = {id(p) for stage in split(model.pipeline_units(), 2) for p in stage.parameters()}
+    units = model.pipeline_units()
+    held = {id(p) for stage in split(units, 2) for p in stage.parameters()}
     assert held == {id(p) for p in model.parameters()}
-
-
-@IN_STAGES
-def test_the_costs_of_the_units_are_the_model_s_operations(make: Any) -> None:
-    model, _, _ = make()
-    assert sum(u.flops for u in model.pipeline_units()) == model.flops_per_sample()
+    assert sum(u.flops for u in units) == model.flops_per_sample()
+    with pytest.raises(ValueError, match=rf"stages: found 9; allowed: 1 to {len(units)} for this"):
+        split(units, 9)
 
 
 def test_gpt2_shares_its_embedding_between_first_and_last_stage() -> None:
@@ -306,12 +292,6 @@ def test_no_other_cut_makes_the_dearest_stage_cheaper(stages: int) -> None:
         for cuts in every
     )
     assert max(sum(costs[i] for i in one) for one in found) == best
-
-
-def test_more_stages_than_units_are_refused() -> None:
-    model, _, _ = mlp()
-    with pytest.raises(ValueError, match=r"stages: found 5; allowed: 1 to 3 for this model"):
-        split(model.pipeline_units(), 5)
 
 
 def test_models_say_themselves_what_they_can() -> None:

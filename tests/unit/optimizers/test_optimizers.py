@@ -37,21 +37,6 @@ def test_fused_where_torch_can_and_as_asked(build: Any) -> None:
     assert not fused("meta")
 
 
-@pytest.mark.parametrize("build", [sgd, adam, adamw])
-def test_fused_and_plain_give_the_same_parameters(build: Any) -> None:
-    results = []
-    for fused in (True, False):
-        torch.manual_seed(0)
-        model = nn.Linear(3, 2)
-        optimizer = build(model.parameters(), "cpu", fused=fused)
-        for _ in range(5):
-            optimizer.zero_grad()
-            model(torch.ones(4, 3)).square().mean().backward()
-            optimizer.step()
-        results.append(model.weight.detach())
-    torch.testing.assert_close(results[0], results[1])
-
-
 @pytest.mark.parametrize(
     ("build", "arguments", "message"),
     [

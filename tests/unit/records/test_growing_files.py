@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from scalewise.records import (
     MetricRow,
     MetricsWriter,
     RecordError,
-    ReplacedError,
     SampledDevice,
     StepParser,
     StepWriter,
@@ -57,9 +56,18 @@ def write_steps_of_version_1(path: Path) -> None:
     write_old_rows(path, steady_rows(6))
 
 
-KINDS: dict[str, tuple[Callable[[Path], None], type, Callable[[Path], Any]]] = {
-    "metrics": (write_metrics, LineParser, lambda p: [r.samples for r in read_metrics(p)]),
-    "devices": (write_samples, LineParser, lambda p: list(read_device_series(p).times)),
+LINES = partial(LineParser, dict)
+KINDS: dict[str, tuple[Callable[[Path], None], Callable[[], Any], Callable[[Path], Any]]] = {
+    "metrics": (
+        write_metrics,
+        LINES,
+        lambda p: [r.samples for r in read_metrics(p)],
+    ),
+    "devices": (
+        write_samples,
+        LINES,
+        lambda p: list(read_device_series(p).times),
+    ),
     "steps": (write_steps, StepParser, lambda p: read_steps(p, 0).rows["step"].tolist()),
     "old steps": (
         write_steps_of_version_1,
@@ -121,28 +129,28 @@ def test_a_file_that_is_followed_gives_every_unit_once(kind: str, data: st.DataO
 def test_a_file_begun_anew_or_removed_is_noticed(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'{"a": 1}\n{"a": 2}\n')
-    tail = Tail(path, LineParser())
+    tail = Tail(path, LINES())
     tail.read()
     if content is None:
         path.unlink()
     else:
         path.write_bytes(content)
-    with pytest.raises(ReplacedError, match=r"rows\.jsonl was (begun anew|removed)"):
+    with pytest.raises(RecordError, match=r"rows\.jsonl was (begun anew|removed)"):
         tail.read()
 
 
 @pytest.mark.parametrize(
     ("parser", "content", "said"),
     [
-        (LineParser, b'{"a": 1}\nnot json\n', "line 2: not JSON"),
-        (LineParser, b"[]\n", "line 1: found no JSON object"),
+        (LINES, b'{"a": 1}\nnot json\n', "line 2: not JSON"),
+        (LINES, b"[]\n", "line 1: found no JSON object"),
         (StepParser, b"not json\n", "the header is not a step header"),
         (StepParser, b"[]\n", "the header is not a step header"),
         (StepParser, b'{"schema_version": 99, "dtype": [], "epoch_offset_ns": 0}\n', "version 99"),
     ],
 )
 def test_what_is_no_series_is_named(
-    tmp_path: Path, parser: type, content: bytes, said: str
+    tmp_path: Path, parser: Callable[[], Any], content: bytes, said: str
 ) -> None:
     path = tmp_path / "rows"
     path.write_bytes(content)
@@ -150,13 +158,9 @@ def test_what_is_no_series_is_named(
         Tail(path, parser()).read()
 
 
-@pytest.mark.timeout(60)
-def test_a_pipe_or_a_folder_is_named_and_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "rows")
-    with pytest.raises(RecordError, match=r"rows: cannot be read: .* it is no regular file"):
-        Tail(tmp_path / "rows", LineParser()).read()
+def test_a_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"cannot be read: .*Is a directory"):
-        Tail(tmp_path, LineParser()).read()
+        Tail(tmp_path, LINES()).read()
 
 
 def test_a_metrics_file_that_goes_on_holds_the_whole_rows_of_the_earlier_one(

@@ -12,7 +12,7 @@ from scalewise.records import RankSummary, SweepFolder, last_metrics, mean_over_
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "analysis"))
 
-from recorded import DDP, write_sweep
+from fakes.recorded import DDP, write_sweep
 
 
 def test_values_that_agree_stay_what_they_are() -> None:

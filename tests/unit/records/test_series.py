@@ -47,7 +47,7 @@ def test_steps_come_back_and_missing_stays_missing(tmp_path: Path) -> None:
 
 
 def test_rows_that_were_changed_are_never_read(tmp_path: Path) -> None:
-    """Each bit of a file of three blocks is turned over."""
+    """Each byte of a file of three blocks is changed by one bit."""
     path = tmp_path / "steps"
     rows = steady_rows(4)
     with closing(StepWriter(path, epoch_offset_ns=12_345)) as writer:
@@ -68,9 +68,9 @@ def test_rows_that_were_changed_are_never_read(tmp_path: Path) -> None:
 
     assert check(whole) == 4
     turned = []
-    for bit in range(8 * len(whole)):
+    for place in range(len(whole)):
         data = bytearray(whole)
-        data[bit // 8] ^= 1 << bit % 8
+        data[place] ^= 1 << place % 8
         turned.append(check(bytes(data)))
     assert 4 not in turned
     assert turned.count(None) > 0.9 * len(turned)

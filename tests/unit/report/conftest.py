@@ -1,13 +1,10 @@
-"""Makes the builder of recorded sweeps importable as ``recorded``, and draws pictures once."""
+"""Pictures are drawn once."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 
 
 @pytest.fixture(autouse=True)

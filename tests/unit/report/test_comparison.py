@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from recorded import DDP, Spec, repeats, write_sweep
 
+from fakes.recorded import DDP, Spec, repeats, write_sweep
 from scalewise.cli import main
 
 STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
@@ -41,32 +39,14 @@ def test_a_slowdown_beyond_the_limit_exits_with_1_and_the_reason(
     assert "gate failed" in said.out
 
 
-def test_a_failed_gate_is_told_where_its_figures_find_no_room(tmp_path: Path, before: str) -> None:
-    after = sweep(tmp_path / "b", 1.10, "bbbbbbbbbbbb")
-    gate = ["compare", before, after, "--factor", "code", "--fail-if"]
-
-    with Path("/dev/full").open("w") as full:
-        failed = subprocess.run(
-            [sys.executable, "-m", "scalewise", *gate, "slower=3%"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-            timeout=60,
-        )
-    assert failed.returncode == 1
-    assert "No space left on device" in failed.stderr
-    assert "slower by 9.1%" in failed.stderr
-
-
+@pytest.mark.parametrize("limit", ["slower=5%", None])
 def test_within_the_limit_and_without_a_gate_it_exits_with_0(
-    tmp_path: Path, before: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, before: str, capsys: pytest.CaptureFixture[str], limit: str | None
 ) -> None:
     after = sweep(tmp_path / "b", 1.02, "bbbbbbbbbbbb")
-    assert main(["compare", before, after, "--factor", "code", "--fail-if", "slower=5%"]) == 0
-    assert "gate passed" in capsys.readouterr().out
-    assert main(["compare", before, after, "--factor", "code"]) == 0
-    assert "gate" not in capsys.readouterr().out
+    gate = ["--fail-if", limit] if limit else []
+    assert main(["compare", before, after, "--factor", "code", *gate]) == 0
+    assert ("gate passed" in capsys.readouterr().out) == bool(limit)
 
 
 def test_a_pass_that_excludes_nothing_warns_and_keeps_the_status_of_a_pass(
@@ -104,21 +84,8 @@ def test_a_replaced_run_is_told_beside_the_figures_it_is_in(
     (cell / "earlier" / "1" / "result.json").write_text("{}")
     assert main(["compare", before, after, "--factor", "code"]) == 0
     said = capsys.readouterr().out
-    assert "\nB: 1 run replaced a finished one (sweep.rerun" in said
+    assert "\nB: 1 run made again after a result (sweep.rerun" in said
     assert "\nA: " not in said
-
-
-def test_the_example_of_a_gate_can_be_typed_as_it_stands(
-    before: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["compare", "--help"]) == 0
-    (example,) = re.findall(r"--factor code --fail-if slower=.*", capsys.readouterr().out)
-    assert main(["compare", before, before, *example.split()]) == 0
-
-
-def test_nothing_to_compare_fails_the_gate(tmp_path: Path, before: str) -> None:
-    after = sweep(tmp_path / "b", 1.0, "bbbbbbbbbbbb")
-    assert main(["compare", before, after, "--factor", "gpu", "--fail-if", "slower=3%"]) == 1
 
 
 def test_wrong_use_exits_with_2(

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from recorded import DDP, DDP_MS, SINGLE_MS, Spec, repeats, write_sweep
 from rich.console import Console
 
 from fakes.kept_sweep import with_known_code
+from fakes.recorded import DDP, DDP_MS, SINGLE_MS, Spec, repeats, write_sweep
 from fakes.sections import answers, cells, lines_of, section, values
 from scalewise.analysis import (
     CODES,

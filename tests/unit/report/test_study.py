@@ -11,9 +11,9 @@ from statistics import geometric_mean
 
 import pytest
 from matplotlib.figure import Figure
-from recorded import Spec, write_sweep
 
 from fakes.kept_sweep import with_known_code
+from fakes.recorded import Spec, write_sweep
 from scalewise.analysis import REMEDIES, Analysis, analyse, load_sweep
 from scalewise.analysis.diagnosis_case import Limit
 from scalewise.report import build_study

@@ -8,7 +8,7 @@ import pytest
 
 from scalewise.records import CellFolder
 from scalewise.supervisor import failures
-from scalewise.supervisor.failures import is_collective_timeout, name_absent
+from scalewise.supervisor.failures import name_absent
 from scalewise.supervisor.job import Verdict
 from scalewise.supervisor.ranks import RankProcess
 
@@ -76,4 +76,3 @@ def test_nccl_says_it_in_the_log_and_aborts(tmp_path: Path) -> None:
 def test_any_other_failure_keeps_its_name(tmp_path: Path) -> None:
     verdict = Verdict("exception", "rank 0: RuntimeError: a timeout of my own", 0, 1)
     assert judged(tmp_path, Ranks(2), verdict, 2) is verdict
-    assert not is_collective_timeout("not done after sweep.timeout_s=7")

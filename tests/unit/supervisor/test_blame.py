@@ -37,31 +37,35 @@ def verdict(folder: CellFolder, *processes: RankProcess) -> Verdict:
     return blame(Ended(*processes), folder)  # type: ignore[arg-type]
 
 
-def test_the_earliest_error_counts(folder: CellFolder) -> None:
-    folder.save_rank_error(RankError(0, 12.0, "exception", "RuntimeError: peer closed", ""))
-    folder.save_rank_error(RankError(1, 11.9, "oom", "MemoryError: no more", ""))
-    found = verdict(folder, RankProcess(0, 10, 1, 12.1), RankProcess(1, 11, 1, 12.2))
-    assert (found.cause, found.rank, found.exit_code) == ("oom", 1, 1)
-    assert found.message == "rank 1: MemoryError: no more"
+PEER_CLOSED = RankError(0, 12.0, "exception", "RuntimeError: peer closed", "")
+OUT_OF_MEMORY = RankError(1, 11.9, "oom", "MemoryError: no more", "")
 
 
-def test_a_killed_rank_is_to_blame_however_late_its_end_was_seen(folder: CellFolder) -> None:
-    folder.save_rank_error(RankError(0, 12.0, "exception", "RuntimeError: peer closed", ""))
-    found = verdict(folder, RankProcess(0, 10, 1, 12.1), RankProcess(1, 11, -9, 12.2))
-    assert (found.cause, found.rank) == ("signal", 1)
-    assert "rank 1 was ended by SIGKILL (the kernel's out-of-memory killer" in found.message
-
-
-def test_a_library_that_gives_up_on_a_peer_is_not(folder: CellFolder) -> None:
-    folder.save_rank_error(RankError(0, 12.0, "exception", "ValueError: boom", ""))
-    abort = -signal.SIGABRT
-    found = verdict(folder, RankProcess(0, 10, 1, 12.1), RankProcess(1, 11, abort, 12.2))
-    assert found.message == "rank 0: ValueError: boom"
-
-
-def test_a_rank_that_left_without_a_word_is_named(folder: CellFolder) -> None:
-    found = verdict(folder, RankProcess(0, 10), RankProcess(1, 11, 7, 12.2))
-    assert (found.cause, found.message) == ("exit", "rank 1 exited with status 7; see logs/")
+@pytest.mark.parametrize(
+    ("errors", "first", "second", "cause", "blamed", "words"),
+    [
+        ([PEER_CLOSED, OUT_OF_MEMORY], (1, 12.1), (1, 12.2), "oom", 1, "rank 1: MemoryError"),
+        ([PEER_CLOSED], (1, 12.1), (-9, 12.2), "signal", 1, "SIGKILL (the kernel's out-of-memory"),
+        ([PEER_CLOSED], (1, 12.1), (-signal.SIGABRT, 12.2), "exception", 0, "peer closed"),
+        ([], (None, None), (7, 12.2), "exit", 1, "rank 1 exited with status 7; see logs/"),
+        ([PEER_CLOSED], (1, 12.1), (0, 11.0), "exit", 1, "status 0 before it had finished"),
+    ],
+    ids=["earliest", "killed", "a library gave up on a peer", "no word", "os._exit(0)"],
+)
+def test_the_rank_that_failed_first_is_blamed(
+    folder: CellFolder,
+    errors: list[RankError],
+    first: tuple[int | None, float | None],
+    second: tuple[int | None, float | None],
+    cause: str,
+    blamed: int,
+    words: str,
+) -> None:
+    for error in errors:
+        folder.save_rank_error(error)
+    found = verdict(folder, RankProcess(0, 10, *first), RankProcess(1, 11, *second))
+    assert (found.cause, found.rank) == (cause, blamed)
+    assert words in found.message
 
 
 def test_a_torn_error_record_leaves_the_exit_status(folder: CellFolder) -> None:
@@ -79,14 +83,6 @@ def test_last_lines_are_the_blamed_ranks(folder: CellFolder) -> None:
     assert len(lines) == 20
     assert lines[-2:] == ("line 29", "\N{REPLACEMENT CHARACTER} torn")
     assert last_lines(folder, None) == ()
-
-
-def test_a_rank_that_leaves_early_with_status_0_is_the_culprit(folder: CellFolder) -> None:
-    """``os._exit(0)`` in a rank: the other one's error comes later and only names a lost peer."""
-    folder.save_rank_error(RankError(0, 12.0, "exception", "Connection reset by peer", ""))
-    found = verdict(folder, RankProcess(0, 10, 1, 12.1), RankProcess(1, 11, 0, 11.0))
-    assert found.rank == 1
-    assert "exited with status 0 before it had finished" in found.message
 
 
 IN_A_STEP = 'File ".../pytorch_lightning/loops/optimization/automatic.py", line 241, in backward_fn'

@@ -9,13 +9,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fakes.settings import SETTINGS
 from scalewise.host import is_stopped
 from scalewise.records import CellFolder, HeartbeatWriter
-from scalewise.supervisor.failures import MemoryKills, name_stopped
+from scalewise.supervisor.failures import name_memory_kill, name_stopped
 from scalewise.supervisor.job import Verdict
 from scalewise.supervisor.supervisor import Liveness
 
@@ -82,21 +83,20 @@ def test_a_wall_clock_that_jumps_neither_makes_nor_hides_a_hang(
     rank.close()
 
 
-def test_the_kernels_killer_is_told_from_other_senders_of_sigkill() -> None:
-    counted = iter([3, 3, 4, 5])
-    kills = MemoryKills(lambda: next(counted))
-    killed = Verdict("signal", "rank 1 was ended by SIGKILL", 1, -9, at=0.0)
-    assert kills.name(killed) == killed
-    named = kills.name(killed)
-    assert named.cause == "oom"
-    assert named.message.startswith("rank 1 was ended by the kernel's out-of-memory killer")
-    other = Verdict("exception", "rank 1: ValueError", 1, 1, at=0.0)
-    assert kills.name(other) == other
-
-
-def test_where_the_kernel_does_not_count_nothing_is_claimed() -> None:
-    killed = Verdict("signal", "rank 1 was ended by SIGKILL", 1, -9, at=0.0)
-    assert MemoryKills(lambda: None).name(killed) == killed
+@pytest.mark.parametrize(
+    ("cause", "exit_code", "before", "now", "named"),
+    [
+        ("signal", -9, 3, 4, "oom"),
+        ("signal", -9, 3, 3, "signal"),
+        ("signal", -9, None, None, "signal"),
+        ("exception", 1, 3, 4, "exception"),
+    ],
+)
+def test_the_kernels_killer_is_told_from_other_senders_of_sigkill(
+    cause: Any, exit_code: int, before: int | None, now: int | None, named: str
+) -> None:
+    verdict = Verdict(cause, "rank 1 ended", 1, exit_code)
+    assert name_memory_kill(verdict, before, now).cause == named
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ from fakes.sections import lines_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 
-from recorded import Spec, write_cell
-
+from fakes.recorded import Spec, write_cell
 from scalewise.analysis import analyse, configurations, load_sweep
 from scalewise.config import ConfigError
 from scalewise.records import (
@@ -29,8 +28,9 @@ from scalewise.supervisor import Outcome
 from scalewise.sweep import Cell, Engine, SweepReport, attempt_until_now
 from scalewise.sweep.auto import describe_later, is_search, left_open, search_for
 from scalewise.sweep.display import LineDisplay
-from scalewise.sweep.launcher import plan_in, select_in
+from scalewise.sweep.launcher import plan_in
 from scalewise.sweep.plan import Request
+from scalewise.sweep.resume import select
 
 
 def asked(*overrides: str) -> Request:
@@ -98,7 +98,8 @@ class Pretended(Engine):
 def sweep(folder: Path, requests: Sequence[Request], fails: bool = False) -> Pretended:
     """As the launcher runs it, trackers and devices apart."""
     open_ones = left_open(requests)
-    selection = select_in(plan_in(folder, requests), SweepFolder(folder), open_ones)
+    cells = plan_in(folder, requests)
+    selection = select(cells, SweepFolder(folder), cells[0].request.cell.sweep.rerun)
     engine = Pretended(folder, fails)
     engine.left_open, engine.again = open_ones, selection.again
     engine.run(selection.cells)
@@ -114,18 +115,11 @@ def test_what_takes_no_memory_shares_a_search_and_what_does_has_its_own() -> Non
         assert search_for(asked("batch_size=auto", other)).config_id != plain.config_id, other
 
 
-def test_how_to_search_is_no_part_of_a_cell_that_does_not() -> None:
-    typed = asked("batch_size=64", "batch_search.max=512")
-    assert typed.config_id == asked("batch_size=64").config_id
-    assert "batch_search" not in typed.plain
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
         (("strategy=fsdp",), "batch_size: found auto with strategy=fsdp; allowed: a number, or"),
-        (("strategy=auto",), "batch_size: found auto with strategy=auto, whose candidates are"),
-        (("batch_search.first=0",), "batch_search.first: found 0; allowed: "),
+        (("strategy=auto",), "batch_size: found auto with strategy=auto; allowed: a number"),
         (("batch_search.margin=0.6",), "batch_search.margin: found 0.6; allowed: "),
     ],
 )
@@ -159,13 +153,6 @@ def test_it_is_searched_once_and_trained_as_if_the_size_had_been_typed(
     assert "50 took 900 of 1,024 MiB a device" in done.said[0]
 
 
-def test_other_cells_wait_so_that_their_repeats_are_interleaved(tmp_path: Path) -> None:
-    requests = [asked("batch_size=auto", "repeats=2"), asked("batch_size=32", "repeats=2")]
-    done = sweep(tmp_path, requests)
-    assert is_search(done.ran[0])
-    assert [cell.planned.repeat for cell in done.ran[1:]] == [0, 0, 1, 1]
-
-
 def test_a_sweep_that_goes_on_does_not_search_again(tmp_path: Path) -> None:
     first = sweep(tmp_path, [asked("batch_size=auto")])
     (search, trained) = first.ran
@@ -186,22 +173,6 @@ def test_a_sweep_that_goes_on_does_not_search_again(tmp_path: Path) -> None:
     assert load_batch_search(tmp_path / trained.planned.name) == found()
 
 
-@pytest.mark.parametrize("left", [None, "{", "-5"])
-def test_a_search_whose_finding_is_lost_is_made_again(tmp_path: Path, left: str | None) -> None:
-    (search, trained) = sweep(tmp_path, [asked("batch_size=auto")]).ran
-    (tmp_path / trained.planned.name / "result.json").unlink()
-    finding = tmp_path / search.planned.name / "find_batch.json"
-    whole = finding.read_text()
-    finding.unlink()
-    if left is not None:
-        finding.write_text(whole.replace(" 48,", f" {left},"))
-        assert finding.read_text() != whole
-    again = sweep(tmp_path, [asked("batch_size=auto", f"sweep.resume={tmp_path}")])
-    assert [cell.planned.cell_id for cell in again.ran] == [
-        search.planned.cell_id, trained.planned.cell_id,
-    ]  # fmt: skip
-
-
 def test_the_devices_are_examined_once_and_before_anything_is_timed(tmp_path: Path) -> None:
     first = sweep(tmp_path, [asked("batch_size=auto", "sweep.doctor=true")])
     assert [cell.request.cell.workload for cell in first.ran] == ["find_batch", "doctor", "train"]
@@ -216,13 +187,6 @@ def test_nothing_is_trained_where_nothing_was_found(tmp_path: Path) -> None:
     assert done.report.cells_of(one.config_id) == []
     assert done.said == [
         "batch    not found for medium tabular single x1 batch_size=auto: no memory at all"
-    ]
-
-
-def test_the_dry_run_says_what_comes_later(tmp_path: Path) -> None:
-    requests = [asked("batch_size=auto", f"seed={seed}") for seed in (1, 2)]
-    assert describe_later(requests, SweepFolder(tmp_path)) == [
-        "medium tabular single x1 batch_size=auto, the largest that fits (2 configurations)"
     ]
 
 

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra._internal.callbacks import Callbacks
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.utils import create_config_search_path
-from hydra.core.singleton import Singleton
 from hydra.errors import HydraException
-from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig
 
 from fakes.recorded_cell import RecordedCell, plan_sweep
-from scalewise.config import ConfigError, SweepConfig, conf_dir, resolve
+from fakes.requests import asked
+from fakes.requests import composer as shared_composer
+from scalewise.config import ConfigError, SweepConfig, resolve
 from scalewise.host import SOURCE_SHA256, data_identity, running_code
-from scalewise.records import PROTOCOL, CellFolder, SweepFolder
+from scalewise.records import PROTOCOL, SweepFolder
 from scalewise.sweep import Cell
 from scalewise.sweep.compose import Composer
 from scalewise.sweep.plan import plan, request
 from scalewise.sweep.preflight import Cluster, Place, ThisHost
-from scalewise.sweep.preview import preview, refusals
+from scalewise.sweep.preview import preview
 from scalewise.sweep.resume import (
     Selection,
     check_options,
@@ -38,24 +35,18 @@ from scalewise.sweep.resume import (
 
 
 @pytest.fixture(scope="module")
-def composer() -> Iterator[Composer]:
-    state = Singleton.get_state()
-    loader = ConfigLoaderImpl(create_config_search_path(str(conf_dir())))
-    master: DictConfig = loader.load_configuration("config", [], RunMode.MULTIRUN)
-    yield Composer(master, HydraContext(loader, Callbacks()))
-    Singleton.set_state(state)
+def composer() -> Composer:
+    return shared_composer()
 
 
 @pytest.mark.parametrize(
     "overrides",
     [
         ("seed=3",),
-        ("model=large", "batch_size=64", "optimizer.lr=1e-4"),
         ("experiment=matrix_gpt2_tiny", "strategy=ddp", "strategy.devices=2", "max_steps=30"),
         ("+model.note='a b'", "++model.width=8", "tracking.trackers=[wandb]"),
         ("optimizer={name: mine, _target_: mine.Sgd}", "max_epochs=null"),
         ("~pruning", "scaling=weak", "+new.group.key=1"),
-        ("hardware.gpus=[0,1]", "warmup_steps=5", "deterministic=True"),
         ("model.name=${dataset.name}", "gradient_clip_norm=0.5"),
     ],
 )
@@ -88,22 +79,17 @@ def test_hydra_composes_once_for_all_cells_of_the_same_groups(
 
     monkeypatch.setattr(composer, "compose", counted)
     cells = plan([request(job, composer.plain(job, 0)) for job in jobs], 0)
-    lines = list(
-        preview(SweepFolder(tmp_path), Selection(tuple(cells), frozenset()), Cluster(), False)
-    )
+    selection = Selection(tuple(cells), frozenset())
+    lines, _ = preview(SweepFolder(tmp_path), selection, Cluster(), False)
     assert lines[-2] == "200 cells: 0 done, 200 to run"
     assert len({cell.planned.cell_id for cell in cells}) == 200
-    assert 0 < len(composed) <= 4
-
-
-def asked(composer: Composer, *overrides: str) -> Any:
-    return request(overrides, composer.plain(overrides, 0))
+    assert len(composed) <= 4
 
 
 @pytest.fixture
-def begun(composer: Composer, tmp_path: Path) -> tuple[SweepFolder, list[Cell]]:
+def begun(tmp_path: Path) -> tuple[SweepFolder, list[Cell]]:
     """Two configurations, three repeats: of the six cells two are done and one has failed."""
-    cells = plan([asked(composer, "repeats=3", f"seed={s}") for s in (1, 2)], 0)
+    cells = plan([asked("repeats=3", f"seed={s}") for s in (1, 2)], 0)
     folder = plan_sweep(tmp_path / "sweep", [])
     before = folder.load_plan()
     folder.save_plan(type(before)(before.created_at, (), 0, tuple(cell.planned for cell in cells)))
@@ -126,19 +112,18 @@ def finish(sweep: SweepFolder, cell: Cell) -> None:
 
 
 def test_a_preview_tells_what_is_done_and_what_will_run(
-    composer: Composer,
     begun: tuple[SweepFolder, list[Cell]],
 ) -> None:
     folder, cells = begun
-    lines = list(preview(folder, select(cells, folder, None), Cluster(), packed=False))
+    lines, _ = preview(folder, select(cells, folder, None), Cluster(), packed=False)
     states = [line.split()[1] if "done" in line else "to run" for line in lines[1:7]]
     assert states == ["done", "done", "to run", "to run", "to run", "to run"]
     assert lines[-2] == "6 cells: 2 done, 4 to run"
     assert lines[-1].startswith("expected time: 40.")
     assert all(cell.planned.cell_id in line for cell, line in zip(cells, lines[1:7], strict=True))
     # Nothing is known of new cells, and the folder's done ones are not asked for.
-    new = plan([asked(composer, "seed=3")], 0)
-    lines = list(preview(folder, select(new, folder, None), Cluster(), packed=False))
+    new = plan([asked("seed=3")], 0)
+    lines, _ = preview(folder, select(new, folder, None), Cluster(), packed=False)
     assert lines[0].split() == ["id", "devices", "expected", "state", "cell"]
     assert lines[-2:] == [
         "1 cell: 0 done, 1 to run",
@@ -157,29 +142,28 @@ def test_what_a_host_refuses_is_what_is_left_and_nothing_where_some_can_run(
     begun: tuple[SweepFolder, list[Cell]],
 ) -> None:
     folder, cells = begun
-    everything, done = select(cells, folder, None), select(cells[:2], folder, None)
     left = [cell.planned.cell_id for cell in cells[2:]]
-    assert refusals(folder, everything, Refusing()) == dict.fromkeys(left, "found no GPU")
-    assert refusals(folder, done, Refusing()) == {}
-    for selection, last in (
-        (everything, "nothing can run: see above what this host lacks"),
-        (done, "nothing is left to do"),
+    for asked_for, refused, last in (
+        (cells, left, "nothing can run: see above what this host lacks"),
+        (cells[:2], [], "nothing is left to do"),
     ):
-        assert list(preview(folder, selection, Refusing(), packed=False))[-1] == last
+        selection = select(asked_for, folder, None)
+        lines, found = preview(folder, selection, Refusing(), packed=False)
+        assert (lines[-1], found) == (last, dict.fromkeys(refused, "found no GPU"))
 
     class AllButOne(Refusing):
         def __call__(self, cell: Cell) -> Place:
             return Place(1) if cell is cells[-1] else super().__call__(cell)
 
-    assert refusals(folder, everything, AllButOne()) == {}
+    assert preview(folder, select(cells, folder, None), AllButOne(), packed=False)[1] == {}
 
 
-def test_a_preview_shows_what_varies_among_its_cells(composer: Composer, tmp_path: Path) -> None:
+def test_a_preview_shows_what_varies_among_its_cells(tmp_path: Path) -> None:
     typed = [("seed=1", "repeats=2"), ("seed=2", "repeats=2", "batch_size=64")]
-    cells = plan([asked(composer, *overrides) for overrides in typed], 0)
+    cells = plan([asked(*overrides) for overrides in typed], 0)
     expected = {"seed=1": "seed=1", "seed=2": "seed=2 batch_size=64"}
-    lines = list(preview(SweepFolder(tmp_path), Selection(tuple(cells), frozenset()), Cluster(),
-                         False, ["a later one"]))  # fmt: skip
+    selection = Selection(tuple(cells), frozenset())
+    lines, _ = preview(SweepFolder(tmp_path), selection, Cluster(), False, ["a later one"])
     at = lines[0].index("varies")
     end = lines[0].index("  cell")
     for cell, line in zip(cells, lines[1:5], strict=True):
@@ -206,30 +190,16 @@ def test_rerun_selects_failed_cells_or_those_whose_name_fits(
 
 
 def test_more_repeats_come_on_top_of_those_the_folder_has(
-    composer: Composer, begun: tuple[SweepFolder, list[Cell]]
-) -> None:
-    folder, cells = begun
-    earlier = planned_repeats(folder)
-    extended = plan([asked(composer, "sweep.extend=2", "seed=1")], 0, earlier)
-    assert sorted(c.planned.repeat for c in extended) == [0, 1, 2, 3, 4]
-    known = {c.planned.cell_id for c in cells}
-    assert sum(c.planned.cell_id in known for c in extended) == 3
-    again = plan([asked(composer, "repeats=1", "seed=1")], 0, earlier)
-    assert len(again) == 3, "repeats that were planned are not forgotten"
-
-
-def test_what_runs_again_keeps_its_earlier_result(
     begun: tuple[SweepFolder, list[Cell]],
 ) -> None:
     folder, cells = begun
-    cell = folder.cell(cells[0].planned.name)
-    before = cell.load_result()
-    kept = cell.set_aside()
-    assert not cell.is_done()
-    assert CellFolder(kept).load_result() == before
-    assert CellFolder(kept).ranks_with_steps() == [0, 1]
-    finish(folder, cells[0])
-    assert cell.set_aside() != kept
+    earlier = planned_repeats(folder)
+    extended = plan([asked("sweep.extend=2", "seed=1")], 0, earlier)
+    assert sorted(c.planned.repeat for c in extended) == [0, 1, 2, 3, 4]
+    known = {c.planned.cell_id for c in cells}
+    assert sum(c.planned.cell_id in known for c in extended) == 3
+    again = plan([asked("repeats=1", "seed=1")], 0, earlier)
+    assert len(again) == 3, "repeats that were planned are not forgotten"
 
 
 def test_results_of_other_code_or_devices_are_not_mixed_silently(
@@ -257,46 +227,14 @@ def test_results_of_other_code_or_devices_are_not_mixed_silently(
     ]
 
 
-def test_results_of_other_data_are_not_mixed_silently(composer: Composer, tmp_path: Path) -> None:
-    text, other = tmp_path / "t.txt", tmp_path / "other.txt"
-    for path in (text, other):
-        path.write_text("a" * 4000)
-
-    def reading(path: Path, *overrides: str) -> Any:
-        given = ("dataset=text_file", "model=gpt2_tiny", f"dataset.path={path}", *overrides)
-        return asked(composer, *given)
-
-    cells = plan([reading(text, "seed=1"), reading(text, "seed=2"), reading(other)], 0)
-    folder = plan_sweep(tmp_path / "sweep", [])
-    first = next(c for c in cells if "seed=1" in c.planned.overrides)
-    finish(folder, first)
-    recorded = folder.cell(first.planned.name)
-    data = data_identity(first.request.cell.dataset.arguments)
-    recorded.save_provenance(
-        dataclasses.replace(recorded.load_provenance(), code=running_code(Path.cwd()), data=data)
-    )
-    gpus = {"NVIDIA A10G"}
-    assert refuse_mixing(folder, cells, (), gpus) == []
-
-    text.write_text("a" * 3000)
-    with pytest.raises(ConfigError, match=r"data: dataset\.path: 4000 bytes .* there, 3000 bytes"):
-        refuse_mixing(folder, cells, (), gpus)
-    assert refuse_mixing(folder, cells, {first.planned.cell_id}, gpus) == [], "it runs again"
-    assert refuse_mixing(folder, cells, (), gpus, has_data=False) == [], "another host's files"
-    elsewhere = [c for c in cells if c is first or "other.txt" in str(c.planned.overrides)]
-    assert refuse_mixing(folder, elsewhere, (), gpus) == [], "nothing is added from that file"
-
-
-def test_cells_that_a_command_does_not_name_are_not_mixed_with_either(
-    composer: Composer, tmp_path: Path
-) -> None:
+def test_cells_that_a_command_does_not_name_are_not_mixed_with_either(tmp_path: Path) -> None:
     text, other = tmp_path / "t.txt", tmp_path / "other.txt"
     for path in (text, other):
         path.write_text("a" * 4000)
 
     def reading(path: str, *overrides: str) -> list[Cell]:
         given = ("dataset=text_file", "model=gpt2_tiny", f"dataset.path={path}", *overrides)
-        return plan([asked(composer, *given)], 0)
+        return plan([asked(*given)], 0)
 
     (done,) = reading(str(text), "seed=1")
     folder = plan_sweep(tmp_path / "sweep", [])
@@ -317,18 +255,15 @@ def test_cells_that_a_command_does_not_name_are_not_mixed_with_either(
     text.write_text("a" * 3000)
     with pytest.raises(ConfigError, match=r"data: dataset\.path: 4000 bytes .* there, 3000 bytes"):
         refuse_mixing(folder, new, (), gpus)
+    assert refuse_mixing(folder, new, {done.planned.cell_id}, gpus) == [], "it runs again"
+    assert refuse_mixing(folder, new, (), gpus, has_data=False) == [], "another host's files"
     assert refuse_mixing(folder, reading(str(other), "seed=2"), (), gpus) == []
     allowed = reading(str(text), "seed=2", "sweep.allow_mixed=true")
     assert len(refuse_mixing(folder, allowed, (), gpus)) == 1
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"rerun": "failed"}, r"sweep\.rerun: found 'failed' without sweep\.resume"),
-        ({"extend": 2}, r"sweep\.extend: found 2 without sweep\.resume"),
-    ],
-)
-def test_a_new_sweep_has_nothing_to_run_again(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        check_options(SweepConfig(**wrong))
+def test_a_new_sweep_has_nothing_to_run_again() -> None:
+    for key, value in (("rerun", "failed"), ("extend", 2)):
+        given: dict[str, Any] = {key: value}
+        with pytest.raises(ConfigError, match=rf"^sweep\.{key}: found {value!r} without sweep.res"):
+            check_options(SweepConfig(**given))

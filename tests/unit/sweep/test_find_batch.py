@@ -17,10 +17,10 @@ from scalewise.sweep.launcher import as_text
     [
         (["modle=medium"], "modle"),
         (["strategy=fsdp", "hardware=cpu"], "strategy=fsdp; allowed: a number, or strategy=single"),
-        (["execution=cudagraph", "hardware=cpu"], "found cudagraph on a CPU host"),
+        (["execution=cudagraph", "hardware=cpu"], "found cudagraph, which needs a GPU"),
         (
             ["strategy=ddp", "strategy.devices=64", "hardware=cpu"],
-            "strategy.devices: found 64, but",
+            "strategy.devices: found 64 with",
         ),
         (["--first", "0"], "batch_search.first: found 0"),
         (["--most", "many"], "batch_search.max: found 'many'; allowed: an integer"),

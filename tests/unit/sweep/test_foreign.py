@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from fakes.nvml.scenario import Scenario
 from scalewise.config import SweepConfig
 from scalewise.gpu import Leases, Occupancy
 from scalewise.gpu.leases import occupants, read_gpus
-from scalewise.host import FileLock, Tenant
+from scalewise.host import Colocation, FileLock
 from scalewise.records import (
     CellFolder,
     DeviceInfo,
@@ -197,9 +196,9 @@ def test_who_else_computed_beside_a_cell_is_in_its_record(tmp_path: Path) -> Non
 def test_cells_of_all_sweeps_on_a_host_see_one_another(
     tmp_path: Path, runtime: Callable[..., Path]
 ) -> None:
-    one = Tenant("/sweeps/a", "cell-1")
+    one = Colocation("/sweeps/a", "cell-1")
     assert one.neighbours == ()
-    same, other = Tenant("/sweeps/a", "cell-2"), Tenant("/sweeps/b", "cell-1")
+    same, other = Colocation("/sweeps/a", "cell-2"), Colocation("/sweeps/b", "cell-1")
     assert other.neighbours == ("/sweeps/a/cell-1", "/sweeps/a/cell-2") or set(
         other.neighbours
     ) == {"/sweeps/a/cell-1", "/sweeps/a/cell-2"}
@@ -214,9 +213,9 @@ def test_cells_of_all_sweeps_on_a_host_see_one_another(
 
 
 def test_what_a_killed_cell_left_is_no_neighbour(runtime: Path) -> None:
-    one = Tenant("/sweeps/a", "cell-1")
+    one = Colocation("/sweeps/a", "cell-1")
     abandoned = runtime / "cells" / "0"
-    abandoned.write_text(json.dumps(["/sweeps/b", "cell-9"]))
+    abandoned.write_text("/sweeps/b\0cell-9")
     one.look()
     assert one.neighbours == ()
     assert not abandoned.exists()

@@ -9,7 +9,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from scalewise.config import ConfigError
 from scalewise.sweep import combinations, rules
-from scalewise.sweep.grid import Rules, check_size
+from scalewise.sweep.grid import Rules
 
 
 def jobs(
@@ -90,30 +90,20 @@ def test_a_rule_that_does_nothing_or_cannot_be_read_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("typed", "found"),
+    ("typed", "refused"),
     [
-        ("a=range(0,100000000)", r"found more cells \(a=range\(0,100000000,1\)\)"),
-        ("a=range(0,1,1e-9)", r"found more cells \(a=range\(0,1,1e-09\)\)"),
-        ("a=shuffle(range(0,100000000))", "found more cells"),
-        ("a=range(0,9000) b=range(0,9000)", r"found 81,000,000 cells \(9000 of a, 9000 of b\)"),
+        ("a=range(0,9000) b=range(0,9000)", r"sweep\.max_cells: .*; allowed: at most 100,000"),
+        ("a=range(0,100000000)", "a: found 100001 values or more .*; allowed: 1 to 100,000"),
+        ("a=range(0,1,1e-9)", "a: found 100001 values or more "),
+        ("a=range(0,inf)", "a: found 100001 values or more "),
+        ("a=range(5,1) b=1,2", "a: found 0 values "),
     ],
 )
 def test_more_than_a_sweep_may_have_is_refused_before_it_is_multiplied_out(
-    typed: str, found: str
+    typed: str, refused: str
 ) -> None:
-    with pytest.raises(
-        ConfigError, match=rf"^sweep\.max_cells: {found}.*; allowed: at most 100,000"
-    ):
+    with pytest.raises(ConfigError, match=f"^{refused}"):
         jobs(typed)
-
-
-def test_what_another_sweeper_would_write_down_is_counted_first() -> None:
-    parser = OverridesParser.create()
-    check_size({"a": "1,2"}, ["b=range(0,5)", "c=3"], parser, 10)
-    with pytest.raises(ConfigError, match=r"found 10 cells \(2 of a, 5 of b\); allowed: at most 9"):
-        check_size({"a": "1,2"}, ["b=range(0,5)", "c=3"], parser, 9)
-    with pytest.raises(ConfigError, match="found more cells"):
-        check_size({}, ["b=range(0,100000000)"], parser, 100_000)
 
 
 def test_only_what_the_rules_keep_counts_against_the_limit() -> None:
@@ -123,18 +113,3 @@ def test_only_what_the_rules_keep_counts_against_the_limit() -> None:
     assert len(combinations((), {}, typed, few, parser, 9000)) == 9000
     with pytest.raises(ConfigError, match="found more cells; allowed: at most 8,999"):
         combinations((), {}, typed, few, parser, 8999)
-    assert len(combinations((), {}, ["a=range(0,5)"], Rules(), parser, 5)) == 5
-    with pytest.raises(ConfigError, match="found 5 cells"):
-        combinations((), {}, ["a=range(0,5)"], Rules(), parser, 4)
-
-
-@pytest.mark.parametrize("without_end", ["range(0,inf)", "range(0,10,0)", "range(0.0,1.0,0.0)"])
-def test_a_range_without_end_is_refused(without_end: str) -> None:
-    with pytest.raises(ConfigError, match=r"^a: found range\(.*\); allowed: finite numbers"):
-        jobs(f"a={without_end}")
-
-
-@pytest.mark.parametrize("empty", ["range(5,1)", "range(1.0,0.5,0.1)"])
-def test_a_choice_of_nothing_is_refused(empty: str) -> None:
-    with pytest.raises(ConfigError, match=r"^a: found a=range.*, which has no value"):
-        jobs(f"a={empty} b=1,2")

@@ -5,21 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
 from fakes.nvml.fixture import fake_nvml  # noqa: F401 - a fixture
 from fakes.nvml.scenario import Scenario, gpu_uuid
-from scalewise.config import DdpConfig, HardwareConfig, PrecisionConfig, StrategyConfig
+from fakes.requests import asked
+from scalewise.config import HardwareConfig
 from scalewise.gpu import Host, HostMismatch, Leases, discover, units
 from scalewise.gpu import leases as leases_module
 from scalewise.records import DeviceInfo
-from scalewise.sweep import preflight
-from scalewise.sweep.preflight import check_precision
+from scalewise.sweep.preflight import devices_for
 
 GPUS = [DeviceInfo("cuda", "a GPU", gpu_uuid(i), i) for i in range(4)]
 CORES = [DeviceInfo("cpu", "a CPU", cores=(i,)) for i in range(4)]
@@ -124,55 +121,55 @@ def test_cores_of_gpus_are_shared_out_and_bound_to_the_near_ones() -> None:
     assert [slot.cores for slot in slots] == [(0, 1), (2, 3), (0, 1, 2, 3), (0, 1, 2, 3)]
 
 
-def test_width_asks_for_no_more_than_there_is() -> None:
-    class Cell:
-        strategy: StrategyConfig = DdpConfig("ddp", "ddp")
-
-        def per_device_batch_size(self, devices: int) -> int:
-            return 1
-
-    cell = Cell()
-    assert preflight.width(cell, 4) == 4  # type: ignore[arg-type]
-    with pytest.raises(HostMismatch, match="needs two devices or more, and this host has 1"):
-        preflight.width(cell, 1)  # type: ignore[arg-type]
-    cell.strategy = replace(cell.strategy, devices=16)
-    with pytest.raises(
-        HostMismatch, match=r"strategy\.devices: found 16, but this host has 8 devices"
-    ):
-        preflight.width(cell, 8)  # type: ignore[arg-type]
+CPU = Host((DeviceInfo("cpu", "some CPU", cores=(0,)),), None, {})
 
 
-def test_a_precision_the_cpu_cannot_do_is_refused_and_not_replaced() -> None:
-    host = Host((DeviceInfo("cpu", "some CPU", cores=(0,)),), None, {})
-    cell = SimpleNamespace(precision=PrecisionConfig("fp16-mixed", "16-mixed", False))
-    with pytest.raises(HostMismatch, match="precision: found fp16-mixed, which needs a GPU"):
-        check_precision(cast(Any, cell), host)
+def gpus(count: int, capability: tuple[int, int] = (9, 0)) -> Host:
+    slots = tuple(DeviceInfo("cuda", "a GPU", f"u{i}") for i in range(count))
+    return Host(slots, None, {}, None, {slot.uuid or "": capability for slot in slots})
+
+
+def test_a_cell_takes_all_devices_or_those_it_names() -> None:
+    assert devices_for(asked("strategy=ddp").cell, gpus(4)) == 4
+    assert devices_for(asked("strategy=ddp", "strategy.devices=2").cell, gpus(4)) == 2
+
+
+@pytest.mark.parametrize(
+    ("overrides", "host", "refusal"),
+    [
+        ("strategy=ddp", gpus(1), "strategy.devices: found 2 with strategy=ddp; allowed: at most"),
+        ("strategy=ddp strategy.devices=16", gpus(8), "strategy.devices: found 16 with strategy"),
+        ("precision=fp16-mixed", CPU, "precision: found fp16-mixed, which needs a GPU"),
+        ("precision=fp8", CPU, "precision: found fp8, which needs a GPU of compute capability 8.9"),
+        ("precision=fp8", gpus(1, (8, 0)), "precision: found fp8, which needs a GPU of compute"),
+        ("profile.nvtx=true", CPU, "profile.nvtx: found true, which needs a GPU"),
+        ("execution=cudagraph", CPU, "execution: found cudagraph, which needs a GPU"),
+        ("execution=compile", gpus(1), "execution: found compile, which needs a C++ compiler"),
+    ],
+)
+def test_what_a_host_cannot_do_is_refused_and_not_replaced(
+    overrides: str, host: Host, refusal: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(HostMismatch) as refused:
+        devices_for(asked(*overrides.split()).cell, host)
+    assert str(refused.value).startswith(refusal)
+
+
+def test_compiling_needs_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    compiler = tmp_path / "g++"
+    compiler.write_text("#!/bin/sh\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert devices_for(asked("execution=compile").cell, gpus(1)) == 1
 
 
 def test_fp8_needs_a_gpu_that_has_it_and_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    cell = cast(
-        Any, SimpleNamespace(precision=PrecisionConfig("fp8", "bf16-mixed", True, fp8=True))
-    )
-
-    def refusal(slot: DeviceInfo, *capability: int) -> str:
-        known = {"u": capability} if capability else {}
-        with pytest.raises(HostMismatch) as error:
-            check_precision(cell, Host((slot,), None, {}, None, cast(Any, known)))
-        return str(error.value)
-
-    assert refusal(DeviceInfo("cpu", "some CPU")) == (
-        "precision: found fp8, which needs a GPU of compute capability 8.9 or higher; allowed "
-        "here: bf16-mixed or fp32"
-    )
-    assert "or higher, and an A100 has 8.0; allowed here" in refusal(
-        DeviceInfo("cuda", "an A100", "u"), 8, 0
-    )
+    cell = asked("precision=fp8").cell
     monkeypatch.setattr("scalewise.sweep.preflight.find_spec", lambda name: None)
-    hopper = DeviceInfo("cuda", "an H100", "u")
-    assert refusal(hopper, 9, 0) == (
-        "precision: found fp8, which needs torchao; run pip install 'scalewise[fp8]', or use "
-        "precision=bf16-mixed"
-    )
+    with pytest.raises(HostMismatch, match="precision: found fp8, which needs torchao"):
+        devices_for(cell, gpus(1))
     monkeypatch.setattr("scalewise.sweep.preflight.find_spec", lambda name: name)
-    for known in ({"u": (9, 0)}, {"u": (8, 9)}, {}):
-        check_precision(cell, Host((hopper,), None, {}, None, known))
+    for host in (gpus(1), gpus(1, (8, 9)), Host(gpus(1).slots, None, {})):
+        assert devices_for(cell, host) == 1

@@ -31,7 +31,6 @@ Point = collections.namedtuple("Point", ["x", "y"])
 NUMBER = 3
 
 def make(size: float): ...
-def bare(): ...
 
 class Plain:
     def __init__(self, params, lr: float): ...
@@ -56,10 +55,6 @@ class Mine(pl.LightningModule):
     def training_step(self, batch): ...
     def configure_optimizers(self): ...
 class Derived(Mine): ...
-class Idle(pl.LightningModule):
-    def configure_optimizers(self): ...
-class Still(pl.LightningModule):
-    def training_step(self, batch): ...
 class Other: ...
 """
 OURS = Component("scalewise.datasets.Any", "any", {})
@@ -127,17 +122,14 @@ def test_one_process_looks_at_all_that_fits_and_only_once(started: list[Any]) ->
             asked("loud.Net", widht=1),
             "model.widht: unknown key (did you mean 'width'?); allowed: width, depth, note",
         ),
-        (asked("loud.bare", size=1), "model.size: unknown key; allowed: none"),
         (asked("loud.Net"), "model.width: missing; loud.Net needs it"),
         (asked("loud.Point", x=1), "model.y: missing; loud.Point needs it"),
-        (asked("loud.Wider", width="a"), "model.width: found 'a'; allowed: an integer"),
         (asked("loud.make", size=None), "model.size: found null; allowed: a number"),
         (
             asked("loud.Nett"),
             "model._target_: found 'loud.Nett'; loud has no 'Nett' (did you mean 'Net'?)",
         ),
         (asked("loud.NUMBER"), "model._target_: found loud.NUMBER, which is no class"),
-        (asked("loud.Plain", group="optimizer"), "optimizer.lr: missing; loud.Plain needs it"),
         (asked("loud.Plain", lr=1.0, params=3, group="optimizer"), "optimizer.params: unknown key"),
         (
             asked("loud.Without", weights=1, group="optimizer"),
@@ -155,13 +147,11 @@ def test_what_does_not_fit_is_one_line(request_: Any, line: str) -> None:
     [
         ("Net = 1 / 0", "model._target_: importing broken failed: ZeroDivisionError: "),
         ("class Net:\n  def", "model._target_: importing broken failed: SyntaxError: "),
-        ("import sys; sys.exit(3)", "model._target_: importing broken failed: SystemExit: 3"),
         ("import loudd", "model._target_: found 'broken.Net'; importing broken failed: No module "),
         (
             "import os; os._exit(3)",
             "model._target_: importing broken ended the process that tried it (exit status 3)",
         ),
-        ("import os; os.abort()", "model._target_: importing broken ended the process that tried "),
         ("import time; time.sleep(60)", "model._target_: importing broken took more than 2 s"),
     ],
 )
@@ -193,12 +183,10 @@ def test_a_module_that_is_not_there_is_named_with_its_near_miss(
     assert line in str(refused.value)
 
 
-def test_a_lightning_module_has_what_lightning_calls_and_takes_no_optimizer(mine: Path) -> None:
+def test_a_lightning_module_takes_no_optimizer(mine: Path) -> None:
     (mine / "pytorch_lightning.py").write_text(STUB)
     (mine / "lit.py").write_text(LIGHTNING)
     check_own_code([asked("lit.Derived", "seed=3"), asked("lit.Other", "optimizer=sgd")])
     typed = asked("lit.Derived", "seed=3", "+optimizer.lr=0.5")
     assert refusal(typed).startswith("optimizer: found +optimizer.lr=0.5 beside model._target_=lit")
-    assert "a LightningModule without training_step" in refusal(asked("lit.Idle"))
-    assert "a LightningModule without configure_optimizers" in refusal(asked("lit.Still"))
     check_own_code([asked("lit.Derived", "optimizer_like=3", "model.optimizer=x")])

@@ -9,7 +9,6 @@ import pytest
 
 from fakes.requests import asked
 from scalewise.config import ConfigError, SweepConfig, is_shipped
-from scalewise.config.components import component_of
 from scalewise.host import wrap_command
 from scalewise.sweep.plan import Request, folded, plan, wrapped
 
@@ -27,12 +26,8 @@ def test_the_same_requests_give_the_same_cells_in_any_order(requests: list[Reque
     assert names(plan(requests, 0)) == names(plan(requests[::-1], 0))
     ids = [cell.planned.cell_id for cell in plan(requests, 0)]
     assert len(set(ids)) == 12
-
-
-def test_the_order_is_the_seeds(requests: list[Request]) -> None:
-    first, second = names(plan(requests, 0)), names(plan(requests, 1))
-    assert first != second
-    assert sorted(first) == sorted(second)
+    other = names(plan(requests, 1))
+    assert names(plan(requests, 0)) != other and sorted(names(plan(requests, 0))) == sorted(other)
 
 
 def test_repeats_are_interleaved_in_rounds(requests: list[Request]) -> None:
@@ -45,11 +40,6 @@ def test_repeats_are_interleaved_in_rounds(requests: list[Request]) -> None:
     assert len(set(rounds)) > 1, "every round has the same order"
 
 
-def test_a_configuration_asked_for_twice_runs_once() -> None:
-    cells = plan([asked("seed=1"), asked("seed=1", "sweep.timeout_s=9")], 0)
-    assert len(cells) == 1
-
-
 def test_what_is_asked_for_twice_is_said(requests: list[Request]) -> None:
     assert folded(requests) is None
     line = folded([*requests, asked("repeats=4", "seed=1"), asked("repeats=4", "seed=2")])
@@ -59,26 +49,8 @@ def test_what_is_asked_for_twice_is_said(requests: list[Request]) -> None:
     assert line.endswith("set repeats=N")
 
 
-@pytest.mark.parametrize(
-    ("wrong", "line"),
-    [
-        ("batch_search.first=0", "batch_search.first: found 0; allowed: above 0"),
-        ("batch_search.margin=nan", "batch_search.margin: found nan; allowed: a finite number"),
-        ("batch_search.margin=-1", "batch_search.margin: found -1; allowed: 0 or more"),
-        ("batch_search.max=0", "batch_search.max: found 0; allowed: above 0"),
-    ],
-)
-@pytest.mark.parametrize("size", ["8", "auto"])
-def test_a_search_that_is_typed_wrong_is_refused_whether_or_not_it_is_made(
-    wrong: str, line: str, size: str
-) -> None:
-    with pytest.raises(ConfigError) as refused:
-        asked(f"batch_size={size}", wrong)
-    assert str(refused.value) == line
-
-
-def test_of_the_same_configuration_the_most_repeats_count() -> None:
-    cells = plan([asked("repeats=1"), asked("repeats=3")], 0)
+def test_a_configuration_asked_for_twice_runs_once_with_the_most_repeats() -> None:
+    cells = plan([asked("repeats=1", "sweep.timeout_s=9"), asked("repeats=3")], 0)
     assert sorted(c.planned.repeat for c in cells) == [0, 1, 2]
 
 
@@ -99,21 +71,18 @@ def test_a_model_and_a_dataset_that_do_not_fit_are_refused() -> None:
 @pytest.mark.parametrize(
     ("overrides", "found"),
     [
-        (("batch_size=65",), "found 65 samples a step, but the training set of dataset=tabular"),
-        (
-            ("batch_size=33", "scaling=weak", "strategy=ddp", "strategy.devices=2"),
-            "found 66 samples a step (33 on each of 2 devices), but",
-        ),
+        (("batch_size=81",), "found 81 samples a step, but dataset=tabular has 80; allowed:"),
+        (("batch_size=41", "scaling=weak", "strategy=ddp", "strategy.devices=2"), "found 82 "),
+        (("batch_size=41", "accumulate_grad_batches=2"), "found 82 "),
     ],
 )
 def test_more_samples_a_step_than_there_are_is_refused_before_anything_starts(
     overrides: tuple[str, ...], found: str
 ) -> None:
-    small = ("dataset=tabular", "dataset.samples=80", "dataset.validation_fraction=0.2")
+    small = ("dataset=tabular", "dataset.samples=80")
     with pytest.raises(ConfigError) as caught:
         asked(*small, *overrides)
     assert str(caught.value).startswith(f"batch_size: {found}")
-    assert str(caught.value).endswith("has 64; allowed: at most 64")
     asked(*small, "batch_size=64")
 
 
@@ -164,10 +133,6 @@ def test_an_option_as_it_is_shipped_counts_and_a_changed_one_does_not() -> None:
         assert not is_shipped(key, replace(component, target="mine.Net"))
         assert not is_shipped(key, replace(component, name="unheard_of"))
         assert not is_shipped(key, replace(component, arguments={}))
-
-
-def test_a_component_with_another_name_than_its_file_is_looked_at() -> None:
-    assert not is_shipped("model", component_of("model", {"_target_": "a.B", "name": "../model"}))
 
 
 def test_a_wrong_argument_of_a_shipped_option_is_still_found_before_any_start() -> None:

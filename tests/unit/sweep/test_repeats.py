@@ -15,8 +15,7 @@ from fakes.requests import asked as request_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 
-from recorded import DDP, Spec, write_cell
-
+from fakes.recorded import DDP, Spec, write_cell
 from scalewise.cluster import ray_engine
 from scalewise.cluster.hosts import Demand, Order
 from scalewise.cluster.ray_engine import HostLink, RayConfig, RayEngine
@@ -64,21 +63,21 @@ def test_an_undecided_pair_gets_interleaved_rounds_and_a_decided_one_none(
     folder, requests = SweepFolder(tmp_path), adaptive_requests(cells)
     tried = {c.planned.cell_id for c in cells}
     record(folder, cells, {0: 1.0, 1: 1.4, 2: 0.8})
-    step = next_rounds(folder, requests, tried)
-    assert [c.planned.repeat for c in step.cells] == [3, 3, 4, 4]
-    for block in (step.cells[:2], step.cells[2:]):
+    more, _ = next_rounds(folder, requests, tried)
+    assert [c.planned.repeat for c in more] == [3, 3, 4, 4]
+    for block in (more[:2], more[2:]):
         assert {c.planned.config_id for c in block} == set(requests)
-    assert not {c.planned.cell_id for c in step.cells} & tried
+    assert not {c.planned.cell_id for c in more} & tried
     record(folder, cells, {0: 1.0, 1: 1.01, 2: 0.99})
-    assert next_rounds(folder, requests, tried).cells == ()
+    assert next_rounds(folder, requests, tried)[0] == []
 
 
 def test_it_ends_when_everything_wanted_was_tried(tmp_path: Path, cells: list[Cell]) -> None:
     folder, requests = SweepFolder(tmp_path), adaptive_requests(cells)
     record(folder, cells, {0: 1.0, 1: 1.4, 2: 0.8})
     tried = {c.planned.cell_id for c in cells}
-    more = next_rounds(folder, requests, tried).cells
-    assert next_rounds(folder, requests, tried | {c.planned.cell_id for c in more}).cells == ()
+    more, _ = next_rounds(folder, requests, tried)
+    assert next_rounds(folder, requests, tried | {c.planned.cell_id for c in more})[0] == []
 
 
 def test_the_limits_are_checked_before_anything_runs() -> None:

@@ -8,18 +8,17 @@ from pathlib import Path
 import pytest
 
 from fakes.recorded_cell import RecordedCell, plan_sweep
+from fakes.requests import asked as requested
 from scalewise.config import ConfigError
 from scalewise.host import SOURCE_SHA256, identity, running_code
 from scalewise.records import SweepFolder
 from scalewise.sweep import Cell
-from scalewise.sweep.compose import compose_cell
-from scalewise.sweep.launcher import mixed as in_words
-from scalewise.sweep.plan import plan, request
-from scalewise.sweep.preflight import ThisHost
-from scalewise.sweep.resume import Selection, refuse_mixing, select
+from scalewise.sweep.plan import plan
+from scalewise.sweep.resume import refuse_mixing, select
 
 THERE, HERE = "NVIDIA A10G", "NVIDIA H200"
 DIFFERENT = f"device: {THERE} there, {HERE} here"
+MIXED = f"mixed: {DIFFERENT}"
 
 
 @pytest.fixture
@@ -45,7 +44,7 @@ def folder(tmp_path: Path) -> SweepFolder:
 
 def asked(*overrides: str) -> list[Cell]:
     given = ("repeats=2", *overrides)
-    return plan([request(given, compose_cell(list(given)))], 0)
+    return plan([requested(*given)], 0)
 
 
 def mixed(folder: SweepFolder, *overrides: str) -> list[str]:
@@ -59,13 +58,13 @@ def mixed(folder: SweepFolder, *overrides: str) -> list[str]:
 def test_what_a_command_names_runs_again_and_the_rest_is_only_mentioned(
     folder: SweepFolder,
 ) -> None:
-    assert mixed(folder, "seed=1", "sweep.rerun=all") == [f"{DIFFERENT} (in 2 cells)"]
+    assert mixed(folder, "seed=1", "sweep.rerun=all") == [f"{MIXED} (in 2 cells)"]
 
 
 def test_what_it_adds_without_running_again_is_refused_as_ever(folder: SweepFolder) -> None:
     with pytest.raises(ConfigError, match=DIFFERENT):
         mixed(folder, "seed=3")
-    assert mixed(folder, "seed=3", "sweep.allow_mixed=true") == [f"{DIFFERENT} (in 4 cells)"]
+    assert mixed(folder, "seed=3", "sweep.allow_mixed=true") == [f"{MIXED} (in 4 cells)"]
 
 
 def test_repeats_of_one_configuration_stay_of_one_state(folder: SweepFolder) -> None:
@@ -73,7 +72,7 @@ def test_repeats_of_one_configuration_stay_of_one_state(folder: SweepFolder) -> 
     with pytest.raises(ConfigError, match=rf"{DIFFERENT} \(in 1 cell\).*with every repeat"):
         mixed(folder, "seed=1", f"sweep.rerun={name}")
     again = mixed(folder, "seed=1", f"sweep.rerun={name}", "sweep.allow_mixed=true")
-    assert again == [f"{DIFFERENT} (in 3 cells)"]
+    assert again == [f"{MIXED} (in 3 cells)"]
 
 
 def test_the_code_is_that_of_the_tree_whose_state_the_ranks_record(
@@ -129,7 +128,7 @@ def test_a_resumed_sweep_says_that_what_it_leaves_is_of_older_code(
         at.save_provenance(dataclasses.replace(at.load_provenance(), code=code))
 
     def said(again: frozenset[str] = frozenset()) -> list[str]:
-        return in_words(folder, Selection(tuple(cells), again), ThisHost())
+        return refuse_mixing(folder, cells, again, {THERE})
 
     assert said() == []
     module.write_text("FACTOR = 100\n")

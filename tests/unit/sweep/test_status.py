@@ -23,11 +23,9 @@ from scalewise.records import (
     RunningAttempt,
     SweepFolder,
     SweepPlan,
-    read_device_series,
-    read_latest_sample,
 )
 from scalewise.sweep.status import CellStatus, StatusReader
-from scalewise.sweep.status_view import as_json, estimate_line
+from scalewise.sweep.status_view import estimate_line
 
 
 @pytest.fixture
@@ -127,16 +125,6 @@ def test_a_failed_cell_tells_where_to_look_and_nothing_is_cut(
     assert (cell.raised_at, cell.log) == ("/home/user/my_model.py:12", str(log))
 
 
-def test_one_cell_is_no_cells_and_empty_columns_are_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = plan_sweep(tmp_path / "one", ["waiting"])
-    assert main(["status", str(folder.path)]) == 0
-    out = capsys.readouterr().out
-    assert "1 cell: 1 waiting" in out
-    assert out.splitlines()[0].split() == ["cell", "state"]
-
-
 def test_cells_of_one_name_show_what_was_swept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -168,32 +156,6 @@ def test_where_there_is_no_sweep_the_command_says_so(
     assert "multirun: no sweep here" in capsys.readouterr().err
 
 
-def test_the_latest_sample_is_the_last_of_the_series(sweep: SweepFolder) -> None:
-    (path,) = sweep.cell("running").device_series_paths()
-    with path.open("a") as file:
-        file.write('{"time": 1.0, "problem": "the GPU was lost"}\n{"time": 2, "dev')
-    latest = read_latest_sample(path)
-    whole = read_device_series(path)
-    assert latest is not None
-    assert latest.time == whole.times[-1]
-    assert latest.memory_used_mib.keys() == whole.samples[-1].keys()
-
-
-def test_a_sample_without_memory_leaves_the_one_before(sweep: SweepFolder) -> None:
-    (path,) = sweep.cell("running").device_series_paths()
-    line = json.loads(path.read_text().splitlines()[-1])
-    line["time"] += 1
-    for device in line["devices"]:
-        if device["id"] == "GPU-1":
-            device["memory_used_mib"] = None
-        else:
-            device["memory_used_mib"] = 7.0
-    with path.open("a") as file:
-        file.write(json.dumps(line) + "\n")
-    cell = states(sweep)["running"]
-    assert [(m.device, m.used_mib) for m in cell.memory] == [("0", 7.0), ("1", 12050.0)]
-
-
 def test_a_rank_that_ended_before_the_last_sample_keeps_its_memory(
     sweep: SweepFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,22 +177,6 @@ def test_a_rank_that_ended_before_the_last_sample_keeps_its_memory(
     assert "0: 12,000, 1: -" in capsys.readouterr().out
 
 
-def test_a_done_cell_whose_steps_are_cut_off_says_what_is_not_known(
-    sweep: SweepFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = sweep.cell("done").steps_path(1)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-30])
-    assert states(sweep)["done"].global_samples_per_s == pytest.approx(2 * 16 / 0.1)
-    path.write_bytes(whole[:40])
-    cell = states(sweep)["done"]
-    assert (cell.state, cell.step, cell.global_samples_per_s) == ("done", 100, None)
-    monkeypatch.setenv("COLUMNS", "160")
-    assert main(["status", str(sweep.path)]) == 0
-    said = "done: samples/s are not known: steps/rank1.bin: the header is torn"
-    assert said in capsys.readouterr().out.splitlines()
-
-
 def test_a_cell_with_a_torn_result_shows_what_is_left_of_it(sweep: SweepFolder) -> None:
     folder = sweep.cell("done")
     for rank in range(2):
@@ -246,19 +192,13 @@ def test_a_cell_with_a_torn_result_shows_what_is_left_of_it(sweep: SweepFolder) 
     assert cell.message.startswith("it ended, but its result cannot be used: result.json: cannot")
 
 
-def test_an_interrupted_cell_tells_how_far_it_came(sweep: SweepFolder) -> None:
-    os.utime(sweep.cell("running").path / "running.json", (time.time() - 60,) * 2)
-    cell = states(sweep)["running"]
-    assert (cell.state, cell.step, cell.total_steps) == ("interrupted", 30, 120)
-    assert "nobody recorded why" in cell.message
-    assert len(cell.memory) == 2
-
-
 @pytest.mark.parametrize(
     ("damage", "measured", "problem"),
     [
         (lambda whole: whole[: -40 * BLOCK_BYTES], True,
          "samples/s are in doubt: steps/rank1.bin: 60 of 100 step rows are there"),
+        (lambda whole: whole[:40], False,
+         "samples/s are not known: steps/rank1.bin: the header is torn"),
         (lambda whole: whole + b"\x5a" * 3 * BLOCK_BYTES, False,
          "samples/s are not known: steps/rank1.bin: a block of rows has an impossible length"),
     ],
@@ -274,27 +214,35 @@ def test_damaged_steps_put_the_figure_in_doubt(
     assert cell.problem.startswith(problem)
 
 
-def test_a_torn_attempt_hides_no_cell(sweep: SweepFolder) -> None:
+def silence(sweep: SweepFolder) -> None:
+    os.utime(sweep.cell("running").path / "running.json", (time.time() - 60,) * 2)
+
+
+def tear_attempt(sweep: SweepFolder) -> None:
     (path,) = (sweep.cell("failed").path / "attempts").glob("*.json")
     path.write_text("{")
-    cell = states(sweep)["failed"]
-    assert (cell.state, cell.message[:15]) == ("interrupted", "attempts/1.json")
 
 
-def test_a_result_of_another_cell_is_not_this_ones(sweep: SweepFolder) -> None:
+def swap_result(sweep: SweepFolder) -> None:
     path = sweep.cell("done").path / "result.json"
     path.write_text(path.read_text().replace("id-done", "id-other"))
-    cell = states(sweep)["done"]
-    assert cell.state == "interrupted"
-    assert "result of cell id-other; that of cell id-done was expected" in cell.message
 
 
-def test_memory_that_is_not_finite_is_not_shown(sweep: SweepFolder) -> None:
-    (path,) = sweep.cell("done").device_series_paths()
-    path.write_text(path.read_text().replace("12000.0", "Infinity"))
-    status = StatusReader(sweep.path).read()
-    assert {cell.name: cell.memory for cell in status.cells}["done"] == ()
-    assert json.loads(as_json(status))["count"]["done"] == 1
+@pytest.mark.parametrize(
+    ("name", "spoil", "step", "why"),
+    [
+        ("running", silence, 30, "nobody recorded why"),
+        ("failed", tear_attempt, None, "attempts/1.json"),
+        ("done", swap_result, None, "result of cell id-other; that of cell id-done was expected"),
+    ],
+)
+def test_a_cell_whose_records_are_damaged_is_interrupted(
+    sweep: SweepFolder, name: str, spoil: Callable[[SweepFolder], None], step: int | None, why: str
+) -> None:
+    spoil(sweep)
+    cell = states(sweep)[name]
+    assert (cell.state, cell.step) == ("interrupted", step)
+    assert why in cell.message
 
 
 def test_a_sweep_between_two_cells_runs_while_somebody_has_its_lock(sweep: SweepFolder) -> None:

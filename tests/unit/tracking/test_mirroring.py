@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -10,22 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.records import Alert, CellFolder, TrackerState
+from fakes.recorded_cell import RecordedCell, plan_sweep
+from scalewise.records import Alert, TrackerState
 from scalewise.tracking.mirror import SweepMirror
 from scalewise.tracking.tracker import Row, RunInfo, RunSummary, Tracker, TrackerRun
-
-_FAKES = Path(__file__).resolve().parents[2] / "fakes"
-sys.path.insert(0, str(_FAKES))
-
-from recorded_cell import RecordedCell, plan_sweep  # noqa: E402
 
 
 class ListTracker:
     """Keeps rows in lists; goes wrong where it is told to."""
 
-    def __init__(
-        self, fault: Callable[[str], None] = lambda call: None, lost: int | None = 0
-    ) -> None:
+    def __init__(self) -> None:
         self.runs: dict[str, ListRun] = {}
         self.fault: Callable[[str], None] = lambda call: None
         self.lost: int | None = 0
@@ -45,7 +38,6 @@ class ListRun:
         self._tracker = tracker
 
     location = "a list"
-    shortcoming = None
 
     def log(self, rows: Sequence[Row]) -> None:
         for row in rows:
@@ -75,6 +67,11 @@ def fail_at(call: str) -> Callable[[str], None]:
     return fault
 
 
+def poll(mirror: SweepMirror) -> None:
+    for tracker in mirror.trackers:
+        tracker.poll()
+
+
 class Bench:
     """A sweep of finished or running cells and a mirror of it into two fakes."""
 
@@ -89,7 +86,10 @@ class Bench:
         return self.trackers[name]
 
     def mirror(self) -> SweepMirror:
-        return SweepMirror(self.sweep.path, complain=self.said.append, opener=self.open)
+        return SweepMirror(self.sweep.path, self.said.append, self.open)
+
+    def finish(self, mirror: SweepMirror | None = None, timeout_s: float = 30) -> int:
+        return (mirror or self.mirror()).run(lambda: timeout_s)
 
     def cell(self, name: str, steps: int) -> RecordedCell:
         cell = RecordedCell(self.sweep.cell(name))
@@ -110,10 +110,10 @@ def bench(tmp_path: Path) -> Bench:
 def test_all_of_a_cell_arrives(bench: Bench) -> None:
     cell = bench.cell("alpha", 40)
     mirror = bench.mirror()
-    mirror.poll()
+    poll(mirror)
     cell.train(20)
     cell.succeed()
-    assert mirror.finish(30) == 0
+    assert bench.finish(mirror) == 0
     assert bench.said == []
     run = bench.trackers["wandb"].runs["alpha"]
     assert run.summary is not None
@@ -131,7 +131,7 @@ def test_a_tracker_that_raises_fails_alone(bench: Bench, call: str) -> None:
     bench.trackers["wandb"].fault = fail_at(call)
     for name in ("alpha", "beta"):
         bench.cell(name, 30).succeed()
-    assert bench.mirror().finish(30) == 1
+    assert bench.finish() == 1
     assert bench.said == [
         f"wandb: OSError: cannot {call} (training and the records are not affected)"
     ]
@@ -145,7 +145,7 @@ def test_a_tracker_that_raises_fails_alone(bench: Bench, call: str) -> None:
 @pytest.mark.parametrize(
     ("lost", "fault", "status", "problem"),
     [
-        (0, "read_back", "incomplete", "it could not be read back: OSError: cannot read_back"),
+        (0, "read_back", "incomplete", "OSError: cannot read_back"),
         (None, "", "synced", None),
         (3, "", "incomplete", "rows were handed over and"),
     ],
@@ -157,7 +157,7 @@ def test_rows_are_counted_by_the_tracker(
     bench.trackers["wandb"].fault = fail_at(fault)
     cell = bench.cell("alpha", 30)
     cell.succeed()
-    assert bench.mirror().finish(30) == (status != "synced")
+    assert bench.finish() == (status != "synced")
     state, rows = bench.states("alpha")["wandb"], cell.expected_rows()
     assert (state.status, state.handed_over) == (status, rows)
     assert state.read_back == (None if fault or lost is None else rows - lost)
@@ -170,7 +170,7 @@ def test_a_tracker_that_hangs_is_left_behind(bench: Bench) -> None:
     bench.trackers["wandb"].fault = lambda call: never.wait() and None
     bench.cell("alpha", 30).succeed()
     began = time.monotonic()
-    assert bench.mirror().finish(1.0) == 1
+    assert bench.finish(timeout_s=1) == 1
     assert time.monotonic() - began < 5
     assert bench.said == ["wandb: did not take everything within 1 s"]
     states = bench.states("alpha")
@@ -182,27 +182,27 @@ def test_a_tracker_that_hangs_is_left_behind(bench: Bench) -> None:
 def test_only_the_tracker_that_lacks_something_is_done_again(bench: Bench) -> None:
     bench.trackers["wandb"].fault = fail_at("metrics")
     bench.cell("alpha", 30).succeed()
-    assert bench.mirror().finish(30) == 1
+    assert bench.finish() == 1
     bench.trackers["wandb"].fault = lambda call: None
     bench.opened.clear()
-    assert bench.mirror().finish(30) == 0
+    assert bench.finish() == 0
     assert bench.opened == ["wandb"]
     assert {s.status for s in bench.states("alpha").values()} == {"synced"}
     bench.opened.clear()
-    assert bench.mirror().finish(30) == 0
+    assert bench.finish() == 0
     assert bench.opened == []
 
 
 def test_a_retry_is_another_run(bench: Bench) -> None:
     first = bench.cell("alpha", 30)
     mirror = bench.mirror()
-    mirror.poll()
+    poll(mirror)
     first.fail()
-    mirror.poll()
+    poll(mirror)
     second = bench.cell("alpha", 50)
-    mirror.poll()
+    poll(mirror)
     second.succeed(attempt=2)
-    assert mirror.finish(30) == 0
+    assert bench.finish(mirror) == 0
     runs = bench.trackers["trackio"].runs
     assert sorted(runs) == ["alpha", "alpha-try2"]
     failed, retried = runs["alpha"], runs["alpha-try2"]
@@ -217,12 +217,12 @@ def test_a_retry_is_another_run(bench: Bench) -> None:
 def test_a_retry_that_overtakes_the_mirror_is_said(bench: Bench) -> None:
     first = bench.cell("alpha", 30)
     mirror = bench.mirror()
-    mirror.poll()
+    poll(mirror)
     first.train(30)
     first.fail()
     second = bench.cell("alpha", 50)
     second.succeed(attempt=2)
-    assert mirror.finish(30) == 1
+    assert bench.finish(mirror) == 1
     assert any("a retry began before all its records were mirrored" in s for s in bench.said)
     retried = bench.trackers["wandb"].runs["alpha-try2"]
     assert len(retried.rows) + 1 == second.expected_rows()
@@ -232,7 +232,7 @@ def test_a_retry_that_overtakes_the_mirror_is_said(bench: Bench) -> None:
 def test_a_cell_that_never_ended_is_incomplete(bench: Bench) -> None:
     cell = bench.cell("alpha", 30)
     cell.close()
-    assert bench.mirror().finish(30) == 1
+    assert bench.finish() == 1
     for state in bench.states("alpha").values():
         assert state.status == "incomplete"
         assert state.handed_over == state.read_back
@@ -246,8 +246,8 @@ def test_a_broken_record_is_said_once(bench: Bench) -> None:
     bench.cell("beta", 30).succeed()
     mirror = bench.mirror()
     for _ in range(3):
-        mirror.poll()
-    assert mirror.finish(30) == 1
+        poll(mirror)
+    assert bench.finish(mirror) == 1
     assert len(bench.said) == 1
     assert "result.json: cannot be read as JSON" in bench.said[0]
     assert bench.states("beta")["wandb"].status == "synced"
@@ -259,28 +259,13 @@ def test_no_tracker_means_no_mirror(bench: Bench) -> None:
     )
     cell.train(20)
     cell.succeed()
-    assert bench.mirror().finish(30) == 0
+    assert bench.finish() == 0
     assert bench.opened == []
     assert cell.folder.load_tracking() is None
 
 
 def test_a_sweep_without_a_plan_is_said_once(tmp_path: Path) -> None:
     said: list[str] = []
-    mirror = SweepMirror(tmp_path, complain=said.append)
-    mirror.poll()
-    assert mirror.finish(1) == 1
+    assert SweepMirror(tmp_path, said.append).run(lambda: 1) == 1
     assert len(said) == 1
     assert "sweep.json" in said[0]
-
-
-def test_a_single_cell_has_no_group(tmp_path: Path) -> None:
-    tracker = ListTracker()
-    cell = RecordedCell(CellFolder(tmp_path / "mine"), config={"tracking": None})
-    cell.train(20)
-    cell.succeed()
-    mirror = SweepMirror(
-        cell.folder.path, single_cell=True, complain=print, opener=lambda name: tracker
-    )
-    assert mirror.finish(30) == 0
-    assert tracker.runs["mine"].info.group is None
-    assert tracker.runs["mine"].info.folder == cell.folder.path

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-from scalewise.records import CellFolder, MetricRow, current_attempt
+from fakes.recorded_cell import RecordedCell, own_loss
+from scalewise.records import CellFolder, MetricRow, PlannedCell, current_attempt
 from scalewise.tracking.rows import CellRows, RankMeans
-from scalewise.tracking.tracker import Row, RunSummary, run_info, run_summary, trains_one_model
+from scalewise.tracking.tracker import Row, RunSummary, run_info, run_summary
 
-_FAKES = Path(__file__).resolve().parents[2] / "fakes"
-sys.path.insert(0, str(_FAKES))
-
-from recorded_cell import RecordedCell, own_loss  # noqa: E402
+PLANNED = PlannedCell("id", "config", "cell", (), 0, 2)
 
 
 def row(step: int, loss: float | None, fed: int | None = 8, **more: float) -> MetricRow:
@@ -47,9 +44,9 @@ def test_what_is_not_known_of_all_ranks_has_no_mean() -> None:
     assert means.add(1, row(30, 2.0, None)) == {"train_loss": 2.0}
 
 
-def shown(cell: RecordedCell, *, one_model: bool = True) -> list[Row]:
+def shown(cell: RecordedCell) -> list[Row]:
     cell.close()
-    rows = CellRows(cell.folder, 10, cell.ranks, 1.0, one_model=one_model)
+    rows = CellRows(cell.folder, cell.folder.load_config(), 1.0)
     return [one for one in rows.read() if "train_loss" in " ".join(one.values)]
 
 
@@ -77,11 +74,9 @@ def test_one_rank_speaks_for_the_run(tmp_path: Path) -> None:
 
 def test_models_that_never_meet_have_no_mean(tmp_path: Path) -> None:
     config = {"strategy": {"name": "task_parallel", "kind": "task_parallel"}}
-    assert not trains_one_model(config)
-    assert trains_one_model({"strategy": {"name": "ddp", "kind": "ddp"}})
     cell = RecordedCell(CellFolder(tmp_path), config=config)
     cell.train(10)
-    names = {name for one in shown(cell, one_model=False) for name in one.values}
+    names = {name for one in shown(cell) for name in one.values}
     assert {"rank_0/train_loss", "rank_1/train_loss"} <= names
     assert "train_loss" not in names
 
@@ -107,7 +102,10 @@ def test_the_tracker_is_told_what_a_module_trained_with(tmp_path: Path) -> None:
     cell.succeed()
     attempt = current_attempt(cell.folder)
     assert attempt is not None
-    assert "adam" not in run_info(cell.folder, cell.folder.load_config(), attempt, None, None).tags
+    assert (
+        "adam"
+        not in run_info(cell.folder, cell.folder.load_config(), attempt, PLANNED, tmp_path).tags
+    )
     assert "optimizer" not in summed(cell).config
     result = cell.folder.path / "result.json"
     said = '"own_optimizer": null'
@@ -123,4 +121,4 @@ def summary(cell: RecordedCell) -> dict[str, float]:
 def summed(cell: RecordedCell) -> RunSummary:
     attempt = current_attempt(cell.folder)
     assert attempt is not None
-    return run_summary(cell.folder, attempt, CellRows(cell.folder, 10, 2, 1.0).windows)
+    return run_summary(cell.folder, attempt, None)

@@ -55,15 +55,6 @@ def long_rests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("long_rests")
-def test_it_does_not_rest_once_training_is_over() -> None:
-    pieces = Pieces()
-    drain = BackgroundDrain([pieces], interval_s=60)
-    drain.stop()
-    assert pieces.done.is_set()
-    assert pieces.ended[-1] - pieces.began[0] < 60, "there was a rest"
-
-
-@pytest.mark.usefixtures("long_rests")
 def test_it_does_not_rest_while_training_waits_for_the_records() -> None:
     pieces = Pieces()
     drain = BackgroundDrain([pieces], interval_s=0.001)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import subprocess
 import sys
 import threading
@@ -11,7 +10,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from scalewise.train.batch_search import Found, OwnTrial, guarded, search
+from scalewise.train.batch_search import Found, guarded, search
 
 
 class Plenty:
@@ -47,12 +46,16 @@ class Ranks:
             attempt = guarded(holds(capacities[rank]), Plenty())
             found[rank] = search(attempt, Member(self, rank), first, most)
 
+        self.run(one)
+        return [found[rank] for rank in range(self.size)]
+
+    def run(self, one: Callable[[int], None]) -> None:
+        """``one`` in every rank."""
         threads = [threading.Thread(target=one, args=(rank,)) for rank in range(self.size)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        return [found[rank] for rank in range(self.size)]
 
 
 class Member:
@@ -75,8 +78,8 @@ def holds(capacity: int) -> Callable[[int], None]:
     return step
 
 
-@pytest.mark.parametrize("first", [1, 7, 64, 500])
-@pytest.mark.parametrize("capacity", [1, 2, 37, 100, 1000])
+@pytest.mark.parametrize("first", [1, 7, 500])
+@pytest.mark.parametrize("capacity", [1, 37, 1000])
 def test_the_largest_that_fits_is_found_to_a_sixteenth(capacity: int, first: int) -> None:
     (found,) = Ranks(1).search([capacity], first, 4096)
     assert found.limited_by_memory
@@ -115,18 +118,6 @@ def test_only_a_lack_of_memory_is_a_result() -> None:
         guarded(broken, Plenty())(4)
 
 
-def test_an_attempt_times_its_last_step() -> None:
-    clock = itertools.count()
-
-    def step(size: int) -> None:
-        next(clock)
-
-    trial = guarded(step, Plenty(7.5))(3)
-    assert next(clock) == 3
-    assert trial == OwnTrial(True, None, trial.step_time_ms, 7.5)
-    assert trial.step_time_ms is not None and trial.step_time_ms >= 0
-
-
 def test_the_peak_is_that_of_the_rank_that_needed_most_and_missing_stays_missing() -> None:
     ranks, found = Ranks(2), {}
 
@@ -134,11 +125,7 @@ def test_the_peak_is_that_of_the_rank_that_needed_most_and_missing_stays_missing
         memory = Plenty(*([100.0, 200.0] if rank else [300.0, 50.0]))
         found[rank] = search(guarded(holds(2), memory), Member(ranks, rank), 1, 4)
 
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    ranks.run(one)
     told = [(t.per_device_batch_size, t.peak_rss_mib) for t in found[0].trials]
     assert told == [(1, 300.0), (2, 200.0), (4, None), (3, None)]
     assert all(t.peak_allocated_mib is None for t in found[0].trials)

@@ -12,11 +12,15 @@ import torch
 from torch.utils.data import DataLoader
 
 from scalewise.train.data import GlobalBatchSampler
+from scalewise.train.recording import BatchSizes
 from scalewise.train.recording.step_timer import count_samples, loss_of
 from scalewise.train.recording.summary import loader_batch_size
 
 LOSS = torch.tensor(0.5)
 DATA: Any = torch.zeros(40, 3)
+
+
+OURS = GlobalBatchSampler(40, BatchSizes.equal(4, 2), 0, 0, 3)
 
 
 class AtMost:
@@ -34,7 +38,11 @@ class AtMost:
         (DataLoader(DATA, 8), 5, 8),
         (DataLoader(DATA, 64), 1, None),
         (DataLoader(DATA, batch_sampler=AtMost()), 2, None),  # type: ignore[arg-type]
-        (DataLoader(DATA, batch_sampler=GlobalBatchSampler(40, 4, 0, 2, 0, 3)), 2, 12),
+        (
+            DataLoader(DATA, batch_sampler=GlobalBatchSampler(40, BatchSizes.equal(4, 2), 0, 0, 3)),
+            2,
+            12,
+        ),
         ([DataLoader(DATA, 8)], 5, None),
     ],
 )

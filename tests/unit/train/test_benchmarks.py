@@ -135,16 +135,3 @@ def test_ours_may_lose_a_point_and_no_more(ours_ms: float, met: bool) -> None:
     found = weak_scaling_table.summarise(arms(times), SETTINGS, 4)
     assert found["verdict"]["met"] is met
     assert not found["verdict"]["resolved"]  # one round tells nothing about its doubt
-
-
-def test_the_slowest_rank_counts_and_one_that_waited_does_not() -> None:
-    def one(step_ms: float | None, held_mib: float | None) -> list[dict[str, Any]]:
-        row = {"round": 0, "arm": "bare", "devices": 2}
-        return [{**row, "step_ms": step_ms, "held_before_mib": held_mib}]
-
-    together = weak_scaling_table.merged([one(40.0, 1.0), one(41.0, 3.0)])[0]
-    assert (together["step_ms"], together["ranks_ms"]) == (41.0, [40.0, 41.0])
-    assert together["held_before_mib"] == 3.0
-    alone = weak_scaling_table.merged([one(39.0, None), one(None, None)])[0]
-    assert (alone["step_ms"], alone["ranks_ms"]) == (39.0, [39.0])
-    assert alone["held_before_mib"] is None

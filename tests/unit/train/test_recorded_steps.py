@@ -24,7 +24,7 @@ from scalewise.records import (
     read_metrics,
     read_steps,
 )
-from scalewise.train.recording import CellRecorder, metrics, step_timer
+from scalewise.train.recording import CellRecorder, step_timer
 
 
 class Numbers(pl.LightningModule):
@@ -159,12 +159,6 @@ def test_metrics_of_the_users_own_are_kept_apart(tmp_path: Path) -> None:
     of_epoch = {"logged/train_loss": 123.0, "logged/learning_rate": 123.0, "mine": 123.0}
     assert fit.rows[-1].values == of_epoch
     assert fit.summary.metrics == {"train_loss": 1.0, "learning_rate": 0.25, **of_epoch}
-
-
-def test_a_logged_metric_of_several_values_is_named() -> None:
-    assert metrics._one_number("mine", torch.full((1,), 2.0)) == 2
-    with pytest.raises(ValueError, match="the logged metric 'per_class' has 3 values"):
-        metrics._one_number("per_class", torch.ones(3))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import torch
 
 from scalewise.records import PHASES, WARMUP, StepWriter, read_steps
 from scalewise.train.recording import Mark, step_clock
-from scalewise.train.recording.step_clock import FOLLOWS, NvtxClock, StepClock
+from scalewise.train.recording.step_clock import NvtxClock, StepClock
 from scalewise.train.recording.step_phases import (
     DEVICE_MARKS,
     Replays,
@@ -137,17 +137,6 @@ def test_the_phases_add_up_whatever_was_not_marked(missing: Mark) -> None:
         assert all(v is None or v >= 0 for v in present)
 
 
-def test_steps_are_computed_together_as_one_by_one() -> None:
-    later = [ns + 7 * MS for ns in WHOLE[:-1]] + [0]
-    rows = [WHOLE, ALONE, later]
-    starts = np.array([1000 * MS, 1000 * MS, 1007 * MS])
-    together = host_phases_ms(starts, np.array([[row] for row in rows]))
-    for i, row in enumerate(rows):
-        single = host_phases_ms(starts[i : i + 1], np.array([[row]]))
-        for name, ms in together.items():
-            assert ms[i] == single[name][0] or np.isnan([ms[i], single[name][0]]).all()
-
-
 class Event:
     """A CUDA event that completes when it is told to."""
 
@@ -215,12 +204,10 @@ def test_rows_of_several_batches_of_replays_are_made_together_as_one_by_one(
             replays = clock.begin_replays()
             for _ in range(count):
                 replays.tick()
-            replays.first_step, replays.epoch, replays.samples = first, first // 3, 8 + first
-            replays.untimed = max(0, 4 - first)
-            clock.finish_replays(replays)
+            clock.finish_replays(replays, first, first // 3, 8 + first, max(0, 4 - first))
         replayed = [one for one in clock._finished if isinstance(one, Replays)]
-        together = replay_rows(replayed, anatomy)
-        one_by_one = np.concatenate([replay_rows([one], anatomy) for one in replayed])
+        together = replay_rows(replayed, True, anatomy)
+        one_by_one = np.concatenate([replay_rows([one], True, anatomy) for one in replayed])
         assert together.tobytes() == one_by_one.tobytes()
         assert list(together["step"]) == list(range(9))
         assert list(together["flags"]) == [WARMUP] * 4 + [0] * 5
@@ -232,35 +219,28 @@ def test_rows_of_several_batches_of_replays_are_made_together_as_one_by_one(
         assert np.isnan(together["host_forward_ms"]).all()
 
 
-def test_a_clock_writes_what_it_was_told(tmp_path: Path) -> None:
-    path = tmp_path / "rank0.bin"
-    writer = StepWriter(path)
-    clock = StepClock(writer, None)
-    clock.begin()
-    for number in range(3):
-        clock.mark(Mark.FETCH_BEGIN)
-        time.sleep(0.005)
-        clock.mark(Mark.FETCH_END)
+def test_an_interruption_belongs_to_no_step(tmp_path: Path) -> None:
+    with closing(StepWriter(tmp_path / "rank0.bin")) as writer:
+        clock = StepClock(writer, None)
+        clock.begin()
+        for number in range(3):
+            clock.mark(Mark.FETCH_BEGIN)
+            time.sleep(0.005)
+            clock.mark(Mark.FETCH_END)
+            clock.mark(Mark.OPTIMIZER_END)
+            clock.finish_step(number, 0, 16, flags=int(number == 0))
+        time.sleep(0.02)
+        clock.begin()
         clock.mark(Mark.OPTIMIZER_END)
-        clock.finish_step(number, 0, 16, flags=int(number == 0))
-    time.sleep(0.02)
-    clock.begin()  # an interruption, which belongs to no step
-    clock.mark(Mark.OPTIMIZER_END)
-    clock.finish_step(3, 1, 8, 0)
-    clock.drain(wait=True)
-    writer.close()
-    series = read_steps(path, 0)
-    assert series.timeline == "host"
-    assert list(series.rows["step"]) == [0, 1, 2, 3]
+        clock.finish_step(3, 1, 8, 0)
+        clock.drain(wait=True)
+    series = read_steps(tmp_path / "rank0.bin", 0)
+    assert (series.timeline, len(series.timed())) == ("host", 3)
     assert list(series.rows["samples"]) == [16, 16, 16, 8]
-    assert len(series.timed()) == 3
-    waits = series.column("data_wait")
-    assert (waits[:3] >= 5).all()
-    assert np.isnan(waits[3])
-    assert series.column("step")[3] < 15
-    starts, steps = series.rows["start_ns"], series.column("step")
-    assert np.allclose(np.diff(starts[:3]) / MS, steps[:2], rtol=1e-4)
-    assert np.isnan(series.column("step", "device")).all()
+    waits, steps = series.column("data_wait"), series.column("step")
+    assert (waits[:3] >= 5).all() and np.isnan(waits[3])
+    assert steps[3] < 15
+    assert np.allclose(np.diff(series.rows["start_ns"][:3]) / MS, steps[:2], rtol=1e-4)
 
 
 def test_training_may_go_on_between_two_pieces_of_work(
@@ -318,19 +298,7 @@ def test_a_mark_is_one_call_of_python(tmp_path: Path) -> None:
     assert called == {"mark": len(moments), "finish_step": 1, "__init__": 2}
 
 
-def test_what_interrupts_a_step_of_several_batches_belongs_to_none_on_the_host(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [0]
-    monkeypatch.setattr(step_clock.time, "perf_counter_ns", lambda: now[0])
-    with closing(StepWriter(tmp_path / "rank0.bin")) as writer:
-        interrupted_step(StepClock(writer, None), now)
-    (row,) = read_steps(tmp_path / "rank0.bin", 0).rows
-    assert [row[f"host_{name}_ms"] for name in ("step", "data_wait", "other")] == [60, 20, 40]
-    assert row["start_ns"] == 1000 * MS, "its batches so far moved to where it went on"
-
-
-def test_what_interrupts_a_step_of_several_batches_belongs_to_none_on_the_device(
+def test_what_interrupts_a_step_of_several_batches_belongs_to_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, made = [0], []
@@ -348,28 +316,25 @@ def test_what_interrupts_a_step_of_several_batches_belongs_to_none_on_the_device
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
     with closing(StepWriter(tmp_path / "rank0.bin")) as writer:
         clock = StepClock(writer, torch.device("cuda", 0))
-        interrupted_step(clock, now)
+        clock.begin()
+        for batch in range(2):  # of 30 ms, 10 ms of which waiting for data, with 1 s between them
+            if batch:
+                clock.continue_step()
+                now[0] += 1000 * MS
+                clock.resume_step()
+            for mark, after_ms in ((Mark.FETCH_BEGIN, 1), (Mark.FETCH_END, 10)):
+                now[0] += after_ms * MS
+                clock.mark(mark)
+            now[0] += 19 * MS
+            clock.mark(Mark.OPTIMIZER_END)
+        clock.finish_step(0, 0, 2, 0)
+        clock.drain(wait=True)
         pooled = len(clock._pool)
     (row,) = read_steps(tmp_path / "rank0.bin", 0).rows
+    assert [row[f"host_{name}_ms"] for name in ("step", "data_wait", "other")] == [60, 20, 40]
     assert [row[f"device_{name}_ms"] for name in ("step", "data_wait", "other")] == [60, 20, 2]
+    assert row["start_ns"] == 1000 * MS, "its batches so far moved to where it went on"
     assert pooled == len(made) - 1, "all are used again but the last, with which the next begins"
-
-
-def interrupted_step(clock: StepClock, now: list[int]) -> None:
-    """Two batches of 30 ms, 10 ms of which waiting for data, with 1 s between them."""
-    clock.begin()
-    for batch in range(2):
-        if batch:
-            clock.continue_step()
-            now[0] += 1000 * MS
-            clock.resume_step()
-        for mark, after_ms in ((Mark.FETCH_BEGIN, 1), (Mark.FETCH_END, 10)):
-            now[0] += after_ms * MS
-            clock.mark(mark)
-        now[0] += 19 * MS
-        clock.mark(Mark.OPTIMIZER_END)
-    clock.finish_step(0, 0, 2, 0)
-    clock.drain(wait=True)
 
 
 @pytest.fixture
@@ -389,7 +354,6 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_step_draws_each_phase_once_and_leaves_nothing_open(
     tmp_path: Path, drawn: list[str]
 ) -> None:
-    assert set(FOLLOWS) == set(Mark)
     with closing(StepWriter(tmp_path / "rank0.bin")) as writer:
         clock = NvtxClock(writer, None)
         clock.begin()

@@ -12,11 +12,9 @@ from scalewise.config import (
     KINDS,
     ConfigError,
     conf_dir,
-    strategy_config,
     whole_samples,
 )
-from scalewise.records import DataError
-from scalewise.train.data import GlobalBatchSampler, UnevenBatchSampler
+from scalewise.train.data import GlobalBatchSampler
 from scalewise.train.recording import BatchSizes, DataShare
 from scalewise.train.strategies import BUILDERS, build
 
@@ -40,11 +38,6 @@ def test_every_kind_but_auto_has_a_builder() -> None:
     assert set(BUILDERS) == set(KINDS) - {"auto"}
     with pytest.raises(ValueError, match=r"strategy: found auto in a single cell; allowed: single"):
         build(composed_cell("strategy=auto").strategy, cast(Any, None))
-
-
-def test_an_unknown_kind_lists_those_there_are() -> None:
-    with pytest.raises(DataError, match=r"strategy\.kind: found None; allowed: single \| ddp"):
-        strategy_config({"name": "mine"})
 
 
 def test_shares_that_do_not_fit_the_host_are_refused_there() -> None:
@@ -83,8 +76,8 @@ def drawn(sampler: Any) -> list[list[int]]:
 
 def test_uneven_parts_are_cut_from_the_batches_one_device_would_take() -> None:
     sizes = BatchSizes((7, 3, 2))
-    whole = drawn(GlobalBatchSampler(100, 12, 0, 1, seed=3))
-    parts = [drawn(UnevenBatchSampler(100, sizes, rank, seed=3)) for rank in range(3)]
+    whole = drawn(GlobalBatchSampler(100, BatchSizes([12]), 0, seed=3))
+    parts = [drawn(GlobalBatchSampler(100, sizes, rank, seed=3)) for rank in range(3)]
     assert [[len(batch) for batch in part] for part in parts] == [[7] * 8, [3] * 8, [2] * 8]
     together = [list(itertools.chain(*pieces)) for pieces in zip(*parts, strict=True)]
     assert together == whole
@@ -92,7 +85,7 @@ def test_uneven_parts_are_cut_from_the_batches_one_device_would_take() -> None:
 
 def test_sizes_settled_later_hold_from_the_next_epoch() -> None:
     sizes = BatchSizes((6, 6))
-    sampler = UnevenBatchSampler(24, sizes, rank=1, seed=0)
+    sampler = GlobalBatchSampler(24, sizes, 1, seed=0)
     assert [len(batch) for batch in drawn(sampler)] == [6, 6]
     sizes.settle((9, 3))
     assert [len(batch) for batch in drawn(sampler)] == [3, 3]

@@ -5,5 +5,5 @@ from .fast_loop import trim as trim
 from .layers import apply_precision as apply_precision
 from .layers import multiply_in_fp8 as multiply_in_fp8
 from .module import ExperimentModule as ExperimentModule
+from .module import ForwardSteps as ForwardSteps
 from .module import OperationModule as OperationModule
-from .module import run_forward_only as run_forward_only

@@ -12,7 +12,6 @@ import torch
 
 from scalewise.config import CellConfig, ConfigError
 from scalewise.records import ExecutionRecord
-from scalewise.train.execution.fast_loop import LeanSteps
 from scalewise.train.execution.layers import Compiled, checkpoint_blocks
 from scalewise.train.execution.module import ExperimentModule
 from scalewise.train.execution.replay import ReplayedSteps
@@ -65,9 +64,6 @@ class Execution:
         recorder.execution = self.record
         if self._config.kind != "cudagraph":
             return
-        loop: Any = trainer.fit_loop.epoch_loop
-        if self._obstacle is None and not isinstance(loop.automatic_optimization, LeanSteps):
-            self._obstacle = "the strategy or precision needs Lightning's own way of stepping"
         if self._obstacle is not None:
             if self._rank.is_first:
                 pl.utilities.rank_zero_warn(
@@ -78,25 +74,30 @@ class Execution:
         recorder.steps.listens = False
         eager_steps = self._config.eager_steps(self._rank.world_size)
         steps = ReplayedSteps(trainer, recorder, self.steps_per_batch, eager_steps)
+        loop: Any = trainer.fit_loop.epoch_loop
         loop.automatic_optimization = self._replayed = steps
         loop.advance = steps.advance
 
     @contextlib.contextmanager
     def stream(self) -> Iterator[None]:
-        """Train in here: a capture needs a stream other than the default one."""
-        with _no_long_pauses(), self._stream():
-            yield
+        """Train in here: a capture needs a stream other than the default one.
 
-    @contextlib.contextmanager
-    def _stream(self) -> Iterator[None]:
-        if self._config.kind != "cudagraph" or self._rank.device.kind != "cuda":
-            yield
-            return
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with on_stream(stream):
-            yield
-        torch.cuda.current_stream().wait_stream(stream)
+        Python's garbage collector would walk through all that was imported and built, which takes
+        20 to 250 ms and comes at any step; what training itself leaves is still collected.
+        """
+        stream: torch.cuda.Stream | None = None
+        if self._config.kind == "cudagraph" and self._rank.device.kind == "cuda":
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+        gc.collect()
+        gc.freeze()
+        try:
+            with contextlib.nullcontext() if stream is None else on_stream(stream):
+                yield
+            if stream is not None:
+                torch.cuda.current_stream().wait_stream(stream)
+        finally:
+            gc.unfreeze()
 
     def record(self) -> ExecutionRecord:
         """How the steps were really executed; asked when training is over."""
@@ -109,19 +110,22 @@ class Execution:
         if replayed is None:
             ran = "eager" if config.kind == "cudagraph" else config.kind
             return ExecutionRecord(config.kind, ran, self._obstacle, details=self._details)
-        prepared = replayed.preparation
-        graphs = 0 if prepared.captured is None else 1
-        reason = prepared.fell_back_because
+        graphs = 0 if replayed.captured is None else 1
+        reason = replayed.fell_back_because
         if reason is None and not graphs:
             reason = "training ended before a step was captured"
         return ExecutionRecord(
-            config.kind, "eager" if reason else config.kind, reason, prepared.seconds,
-            prepared.steps, replayed.steps_per_batch, graphs,
+            config.kind, "eager" if reason else config.kind, reason, replayed.prepared_s,
+            replayed.prepared_steps, replayed.steps_per_batch, graphs,
             None if compiled is None else graph_breaks(), self._details,
         )  # fmt: skip
 
     def _known_obstacle(self, module: pl.LightningModule) -> str | None:
-        """The reason against replaying that is known before anything is built, if any."""
+        """The reason against replaying that is known before training, if any.
+
+        A graph replays kernels with the arguments they were recorded with. Whatever Python decides
+        or counts during a step would be decided once, at the capture, and then be silently wrong.
+        """
         cell = self._cell
         if not isinstance(module, ExperimentModule):
             return (
@@ -130,25 +134,13 @@ class Execution:
             )
         if cell.accumulate_grad_batches != 1:
             return "gradients are accumulated over batches, so not every batch ends in a step"
-        if not cell.strategy.LEAN_STEPS:
-            return f"strategy={cell.strategy.name} does more in a step than a graph can hold"
+        if getattr(cell.strategy, "find_unused_parameters", False):
+            return "DDP's search for unused parameters waits for the device in each step"
         if cell.precision.lightning == "16-mixed":
             return "loss scaling (fp16) reads a flag back in each step; bf16-mixed does not"
         if cell.fault is not None:
             return f"fault={cell.fault.name} acts in Python, in the middle of a step"
+        for name, part in module.named_modules():
+            if part._forward_hooks or part._forward_pre_hooks or part._backward_hooks:
+                return f"{name or 'the module'} has hooks, which run in Python"
         return None
-
-
-@contextlib.contextmanager
-def _no_long_pauses() -> Iterator[None]:
-    """Keep Python's garbage collector from walking through all that was imported and built.
-
-    Such a walk takes 20 to 250 ms and comes at any step; what training itself leaves is still
-    collected.
-    """
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()

@@ -4,110 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-import pytorch_lightning as pl
 import torch
-from pytorch_lightning.plugins.precision.amp import MixedPrecision
-from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
-from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
 
 from scalewise.config import first_line
 from scalewise.train.torch_internals import copy_all, stop_allocating_to
 
-INSIDE_A_STEP = (
-    "on_before_zero_grad",
-    "on_before_backward",
-    "on_after_backward",
-    "on_before_optimizer_step",
-)
-"""Hooks that Lightning calls in the middle of a step, where a replay calls nothing."""
 
+def make_capturable(optimizer: torch.optim.Optimizer) -> str | None:
+    """Let the optimizer count its steps on the device; to be called before its first step.
 
-def known_obstacle(
-    trainer: pl.Trainer, module: pl.LightningModule, device_kind: str = "cuda"
-) -> str | None:
-    """Why a step can certainly not be captured, in words; None where nothing speaks against it.
-
-    A graph replays kernels with the arguments they were recorded with. Whatever Python decides or
-    counts during a step would be decided and counted once, at the capture, and then be silently
-    wrong.
+    Returns why a graph cannot hold its steps, where that is so.
     """
-    return next(_obstacles(trainer, module, device_kind), None)
-
-
-def _obstacles(trainer: pl.Trainer, module: pl.LightningModule, device_kind: str) -> Iterator[str]:
-    strategy, precision = trainer.strategy, trainer.precision_plugin
-    if not isinstance(strategy, (SingleDeviceStrategy, DDPStrategy)):
-        yield f"{type(strategy).__name__} does more in a step than a graph can hold"
-    if trainer.accumulate_grad_batches != 1:
-        yield "gradients are accumulated over batches, so not every batch ends in a step"
-    if isinstance(precision, MixedPrecision) and precision.scaler is not None:
-        yield "loss scaling (fp16) reads a flag back in each step; bf16-mixed does not"
-    if isinstance(strategy, DDPStrategy):
-        if strategy._ddp_kwargs.get("find_unused_parameters"):
-            yield "DDP's search for unused parameters waits for the device in each step"
-        if strategy._ddp_comm_hook is not None or strategy._model_averager is not None:
-            yield "a communication hook or model averager keeps its state in Python"
-    if "training_step" in vars(module):
-        yield "training_step was replaced by a function that runs in Python (a planted fault?)"
-    callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    for callback in callbacks[1:]:
-        for hook in INSIDE_A_STEP:
-            if is_overridden(hook, callback, parent=pl.Callback):
-                yield f"the callback {type(callback).__name__} acts inside the step ({hook})"
-    yield from _optimizer_obstacles(trainer.optimizers, device_kind)
-    for name, part in module.named_modules():
-        if part._forward_hooks or part._forward_pre_hooks or part._backward_hooks:
-            yield f"{name or 'the module'} has hooks, which run in Python"
-
-
-def _optimizer_obstacles(
-    optimizers: list[torch.optim.Optimizer], device_kind: str
-) -> Iterator[str]:
-    if len(optimizers) != 1:
-        yield f"there are {len(optimizers)} optimizers"
-        return
-    optimizer = optimizers[0]
     kind = type(optimizer).__name__
-    hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
-    if any(hooks):
-        yield f"{kind} has step hooks (pruning, say), which run in Python"
-    devices = {p.device.type for group in optimizer.param_groups for p in group["params"]}
-    if devices != {device_kind}:
-        yield f"{kind} has parameters on {' and '.join(sorted(devices))}"
-    if not isinstance(optimizer, torch.optim.SGD) and any(
-        "capturable" not in group for group in optimizer.param_groups
-    ):
-        yield f"{kind} has no capturable variant; adam, adamw and sgd have"
-
-
-def make_capturable(optimizer: torch.optim.Optimizer, schedules: int) -> str | None:
-    """Let the optimizer count its steps on the device, and read its learning rate there.
-
-    To be called before its first step. Returns why that is not enough, where one of
-    ``schedules`` learning-rate schedules moves a rate that a capture would freeze.
-    """
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        return f"{kind} has step hooks (pruning, say), which run in Python"
     for group in optimizer.param_groups:
         if "capturable" in group:
             group["capturable"] = True
-        if schedules and _takes_tensor_rate(optimizer) and not isinstance(group["lr"], Tensor):
-            # A schedule writes into this tensor, and the next replay reads it.
-            device = group["params"][0].device
-            group["lr"] = torch.tensor(float(group["lr"]), device=device)
-        if schedules and not isinstance(group["lr"], Tensor):
-            kind = type(optimizer).__name__
-            return f"{kind} takes its learning rate from Python, and a schedule changes it"
+        elif not isinstance(optimizer, torch.optim.SGD):
+            return f"{kind} has no capturable variant; adam, adamw and sgd have"
     # The steps before the capture are eager on purpose.
     optimizer._warned_capturable_if_run_uncaptured = True
     return None
-
-
-def _takes_tensor_rate(optimizer: torch.optim.Optimizer) -> bool:
-    # SGD's unfused kernels take the rate as a number, which a capture would freeze.
-    return all("capturable" in g or g.get("fused") for g in optimizer.param_groups)
 
 
 class HostState:
@@ -181,8 +103,6 @@ class Marker(Protocol):
 
 class CudaCapture:
     """The current GPU, as capturing needs it; tests stand in for it on a CPU."""
-
-    kind = "cuda"
 
     def graph(self) -> Graph:
         """A graph to record into."""

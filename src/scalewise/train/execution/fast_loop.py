@@ -119,10 +119,13 @@ class LeanSteps(_AutomaticOptimization):
             torch.nn.utils.clip_grad_norm_(module.parameters(), limit)
 
 
-def trim(trainer: pl.Trainer, recorder: CellRecorder) -> None:
+def trim(
+    trainer: pl.Trainer, recorder: CellRecorder, steps_class: type[LeanSteps] | None = None
+) -> None:
     """Replace per-step work of the loop whose answer is known for our own modules.
 
-    Gradient accumulation and loss scaling keep Lightning's own way.
+    Gradient accumulation and loss scaling keep Lightning's own way, unless ``steps_class`` takes
+    the steps.
     """
     loop: Any = trainer.fit_loop.epoch_loop
     if trainer.world_size > 1:
@@ -133,9 +136,10 @@ def trim(trainer: pl.Trainer, recorder: CellRecorder) -> None:
     scales = isinstance(trainer.precision_plugin, MixedPrecision) and (
         trainer.precision_plugin.scaler is not None
     )
-    if trainer.accumulate_grad_batches == 1 and not scales:
+    if steps_class is None and trainer.accumulate_grad_batches == 1 and not scales:
         # A strategy that divides the model may have steps of its own.
-        steps_class: type[LeanSteps] = getattr(trainer.strategy, "steps_class", LeanSteps)
+        steps_class = getattr(trainer.strategy, "steps_class", LeanSteps)
+    if steps_class is not None:
         steps = steps_class(trainer, recorder)
         loop.automatic_optimization = steps
         loop.advance = steps.advance

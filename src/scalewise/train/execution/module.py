@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torchmetrics import MeanMetric, MetricCollection
 
 from scalewise.train.execution.fast_loop import CheapHookNames, LeanSteps
-from scalewise.train.recording import CellRecorder
 
 OptimizerFactory = Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optimizer]
 """From named parameters: some optimizers treat them by name, and all of torch's accept names."""
@@ -146,13 +145,3 @@ class ForwardSteps(LeanSteps):
         self.trainer.strategy.training_step(batch, batch_idx)
         progress.increment_completed()
         return {}
-
-
-def run_forward_only(trainer: pl.Trainer, recorder: CellRecorder) -> None:
-    """Make ``trainer.fit`` a row of forward passes."""
-    loop: Any = trainer.fit_loop.epoch_loop
-    loop._broadcast_sigterm_tensor = lambda: None  # see fast_loop.trim
-    steps = ForwardSteps(trainer, recorder)
-    loop.automatic_optimization = steps
-    loop.advance = steps.advance
-    loop.update_lr_schedulers = lambda interval, update_plateau_schedulers: None

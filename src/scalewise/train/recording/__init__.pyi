@@ -3,6 +3,7 @@ from .background import on_stream as on_stream
 from .gradient_communication import GradientHook as GradientHook
 from .recorder import CellRecorder as CellRecorder
 from .recorder import planned_steps as planned_steps
+from .shards import BatchesInPlace as BatchesInPlace
 from .shards import BatchSizes as BatchSizes
 from .shards import DataShare as DataShare
 from .step_phases import Mark as Mark

@@ -1,7 +1,7 @@
 """When the last bucket of gradients is ready, and how much of them is sent.
 
-DDP takes one communication hook. Where the user or the strategy brings one, it is wrapped; where
-nobody does, none is needed (see :class:`LastGradient`)."""
+DDP takes one communication hook. That of one of our strategies is wrapped; else none is needed,
+also where the user brings one (see :class:`GradientWatch`)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.strategies import DDPStrategy, Strategy
 from torch import Tensor
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
@@ -21,6 +19,10 @@ from scalewise.records import CommunicationRecord
 from scalewise.train.torch_internals import GradBucket, bucket_bytes
 
 CommHook = Callable[[Any, GradBucket], torch.futures.Future[Tensor]]
+_LEARNED_AFTER = 2
+"""Passes: DDP puts its buckets into the order of the first one, and keeps them from the second."""
+_SIZED_AFTER = 4
+"""Passes: until its third one DDP tells of the one bucket that it began with."""
 
 
 @dataclass(frozen=True)
@@ -33,75 +35,8 @@ class GradientHook:
     """Bytes that ``hook`` handed to the collective for this bucket; asked right after it."""
 
 
-PLAIN = GradientHook(allreduce_hook, None, lambda bucket: bucket.buffer().nbytes)
-"""DDP's own way without any hook: an all-reduce of the bucket as it is."""
-
-
-class GradientTraffic:
-    """Counts the reductions of a rank and their bytes, warm-up apart."""
-
-    def __init__(self) -> None:
-        self.bucket_bytes: int | None = None
-        """Bytes of all gradients of one reduction, before any compression."""
-        self.buckets: int | None = None
-        self._current: list[int] = []
-        self._seen = 0
-        self._rounds = 0
-        self._payload_bytes = 0
-        self._unsized = 0
-
-    def begin(self) -> None:
-        """The timed steps start: forget what warm-up has sent."""
-        self._rounds = self._payload_bytes = self._unsized = 0
-
-    def size(self, all_bytes: int, buckets: int) -> None:
-        """Learn how much one reduction sends, where it is not counted bucket by bucket."""
-        self.bucket_bytes, self.buckets = all_bytes, buckets
-        unsized, self._unsized = self._unsized, 0
-        self.repeat(unsized)
-
-    def count(self, bucket: GradBucket, payload_bytes: int) -> None:
-        """One bucket is on its way."""
-        self._payload_bytes += payload_bytes
-        if self._seen < 2:
-            self._learn(bucket)
-        if bucket.is_last():
-            self._rounds += 1
-            self._seen += 1
-
-    def repeat(self, times: int = 1) -> None:
-        """All buckets were sent once more, where no hook sees them one by one."""
-        if self.bucket_bytes is None:
-            self._unsized += times
-        else:
-            self._rounds += times
-            self._payload_bytes += times * self.bucket_bytes
-
-    def _learn(self, bucket: GradBucket) -> None:
-        # The first reduction comes in one order of buckets, later ones in another: the second
-        # is what lasts.
-        self._current.append(bucket.buffer().nbytes)
-        if bucket.is_last():
-            self.bucket_bytes, self.buckets = sum(self._current), len(self._current)
-            self._current.clear()
-
-    def record(self, timed_steps: int) -> CommunicationRecord | None:
-        """Averages over ``timed_steps`` optimizer steps; None where nothing was reduced."""
-        if not timed_steps or not self._rounds:
-            return None
-        return CommunicationRecord(
-            "gradients", self._rounds / timed_steps, self._payload_bytes / timed_steps
-        )
-
-
-_LEARNED_AFTER = 2
-"""Passes: DDP puts its buckets into the order of the first one, and keeps them from the second."""
-_SIZED_AFTER = 4
-"""Passes: until its third one DDP tells of the one bucket that it began with."""
-
-
-class LastGradient:
-    """Calls ``mark`` when the last gradient of a reduced backward pass is ready.
+class GradientWatch:
+    """Calls ``ready`` when the last gradient of a reduced pass is ready, and counts the bytes.
 
     A communication hook in Python stands in the way of every bucket, and a step of 2 ms may feel
     it (``benchmarks/measuring_cost.py``). DDP's own reduction needs none: it starts to reduce the
@@ -110,24 +45,53 @@ class LastGradient:
     every parameter is listened to.
 
     Args:
-        model: the replica, wrapped.
-        mark: called on autograd's thread; in the first two passes once a parameter.
-        traffic: told of every reduced pass, and of the buckets once they are known.
+        ready: called on autograd's thread; in the first two passes more often, of which the last
+            call is the one.
     """
 
-    def __init__(
-        self, model: DistributedDataParallel, mark: Callable[[], None], traffic: GradientTraffic
-    ) -> None:
-        self._model = model
-        self._mark = mark
-        self._traffic = traffic
+    def __init__(self, ready: Callable[[], None]) -> None:
+        self.bucket_bytes: int | None = None
+        """Bytes of all gradients of one reduction, before any compression."""
+        self.buckets: int | None = None
+        self._ready = ready
+        self._rounds = 0
+        """Reductions since warm-up."""
+        self._payload_bytes: int | None = None
+        """Counted by the hook since warm-up; None where none is wrapped."""
+        self._current: list[int] = []
+        self._model: DistributedDataParallel | None = None
         self._latest: Tensor | None = None
         self._passes = 0
-        self._handles: list[RemovableHandle] = [
+        self._handles: list[RemovableHandle] = []
+
+    def watch(self, model: DistributedDataParallel, hook: GradientHook | None) -> None:
+        """Listen to a wrapped model, through ``hook`` where the strategy brings one."""
+        if hook is not None:
+            self._payload_bytes = 0
+            model.register_comm_hook(hook.state, self._listening(hook))
+            return
+        self._model = model
+        self._handles = [
             parameter.register_post_accumulate_grad_hook(self._any)  # type: ignore[no-untyped-call]
             for parameter in model.parameters()
             if parameter.requires_grad
         ]
+
+    def begin(self) -> None:
+        """The timed steps start: forget what warm-up has sent."""
+        self._rounds = 0
+        if self._payload_bytes is not None:
+            self._payload_bytes = 0
+
+    def repeat(self, times: int = 1) -> None:
+        """All buckets were sent once more, where no hook sees them one by one."""
+        self._rounds += times
+
+    def size(self, model: DistributedDataParallel) -> None:
+        """Learn how much one reduction of ``model`` sends, if DDP knows by now."""
+        sizes = bucket_bytes(model)
+        if sizes:
+            self.bucket_bytes, self.buckets = sum(sizes), len(sizes)
 
     def after_backward(self) -> None:
         """A backward pass has ended; costs nothing once the last parameter is known."""
@@ -136,71 +100,39 @@ class LastGradient:
         latest, self._latest = self._latest, None
         self._passes += 1
         if self._passes <= _LEARNED_AFTER:
-            self._traffic.repeat()
+            self.repeat()
         if self._passes == _LEARNED_AFTER:
-            self._listen_to(latest)
-        sizes = bucket_bytes(self._model) if self._passes >= _LEARNED_AFTER else []
-        if sizes:
-            self._traffic.size(sum(sizes), len(sizes))
+            for handle in self._handles:
+                handle.remove()
+            latest.register_post_accumulate_grad_hook(self._last)  # type: ignore[no-untyped-call]
+        if self._passes >= _LEARNED_AFTER:
+            assert self._model is not None
+            self.size(self._model)
 
-    def _listen_to(self, parameter: Tensor) -> None:
-        """From here on to this one only."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = [
-            parameter.register_post_accumulate_grad_hook(self._last)  # type: ignore[no-untyped-call]
-        ]
+    def record(self, timed_steps: int) -> CommunicationRecord | None:
+        """Averages over ``timed_steps`` optimizer steps; None where nothing was reduced."""
+        if not timed_steps or not self._rounds or self.bucket_bytes is None:
+            return None
+        payload_bytes = self._payload_bytes
+        if payload_bytes is None:
+            payload_bytes = self._rounds * self.bucket_bytes
+        return CommunicationRecord(
+            "gradients", self._rounds / timed_steps, payload_bytes / timed_steps
+        )
 
     def _any(self, parameter: Tensor) -> None:
+        assert self._model is not None
         if self._model.require_backward_grad_sync:
             self._latest = parameter
-            self._mark()
+            self._ready()
 
     def _last(self, parameter: Tensor) -> None:
+        assert self._model is not None
         # Not where gradients are only gathered (no_sync): nothing is reduced after this pass.
         if self._model.require_backward_grad_sync:
-            self._mark()
+            self._ready()
             self._latest = parameter
-            self._traffic.repeat()
-
-
-class BucketWatch:
-    """Tells ``ready`` and ``traffic`` of the gradients that DDP reduces.
-
-    Args:
-        ready: called when the last bucket of a backward pass is ready, on autograd's thread; in
-            the first two passes more often, of which the last call is the one.
-        traffic: counts what is sent.
-        watches: without, hooks are registered and left alone, and nobody is told anything.
-    """
-
-    def __init__(
-        self, ready: Callable[[], None], traffic: GradientTraffic, watches: bool = True
-    ) -> None:
-        self._ready = ready
-        self._traffic = traffic
-        self._watches = watches
-
-    def wrap_user_hook(self, strategy: Strategy) -> None:
-        """Before Lightning wraps the model, when it registers the hook that the user chose."""
-        if isinstance(strategy, DDPStrategy) and self._watches:
-            user_hook = strategy._ddp_comm_hook
-            if user_hook is not None:
-                own = GradientHook(user_hook, None, PLAIN.payload_bytes)
-                strategy._ddp_comm_hook = self._listening(own)
-
-    def watch(self, model: DistributedDataParallel, strategy: Strategy) -> LastGradient | None:
-        """Listen to a wrapped model; returns what is to be told of each backward, if anything."""
-        # Lightning hands a user's hook to DDP on GPUs only.
-        on_gpu = strategy.root_device.type == "cuda"
-        if getattr(strategy, "_ddp_comm_hook", None) is not None and on_gpu:
-            return None
-        own: GradientHook | None = getattr(strategy, "gradient_hook", None)
-        if own is not None:
-            hook = self._listening(own) if self._watches else own.hook
-            model.register_comm_hook(own.state, hook)
-            return None
-        return LastGradient(model, self._ready, self._traffic) if self._watches else None
+            self.repeat()
 
     def _listening(self, hook: GradientHook) -> CommHook:
         """``hook``, counted, and a word when the last bucket of a backward pass is ready."""
@@ -209,12 +141,25 @@ class BucketWatch:
             if bucket.is_last():
                 self._ready()
             future = hook.hook(state, bucket)
-            self._traffic.count(bucket, hook.payload_bytes(bucket))
+            self._count(bucket, hook.payload_bytes(bucket))
             return future
 
         # DDP compares annotations with its own classes, and ours are strings here.
         listen.__annotations__.clear()
         return listen
+
+    def _count(self, bucket: GradBucket, payload_bytes: int) -> None:
+        assert self._payload_bytes is not None
+        self._payload_bytes += payload_bytes
+        learns = self._passes < _LEARNED_AFTER
+        if learns:
+            self._current.append(bucket.buffer().nbytes)
+        if bucket.is_last():
+            self._rounds += 1
+            self._passes += learns
+            if learns:
+                self.bucket_bytes, self.buckets = sum(self._current), len(self._current)
+                self._current.clear()
 
 
 def hidden_reductions(trainer: pl.Trainer) -> Mapping[str, str]:

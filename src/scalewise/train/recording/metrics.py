@@ -137,7 +137,7 @@ class MetricsRecorder:
         """A row of what the user's module has logged, if it has logged anything."""
         self.open(trainer)
         values: dict[str, float | None] = {
-            _LOGGED + name if name in _OWN else name: _one_number(name, value)
+            _LOGGED + name if name in _OWN else name: float(value)
             for name, value in trainer.callback_metrics.items()
         }
         if values:
@@ -187,12 +187,3 @@ def _learning_rate(trainer: pl.Trainer) -> dict[str, float | None]:
     """
     groups = trainer.optimizers[0].param_groups if trainer.optimizers else []
     return {"learning_rate": float(groups[0]["lr"])} if groups and "lr" in groups[0] else {}
-
-
-def _one_number(name: str, value: Tensor) -> float:
-    if value.numel() != 1:
-        raise ValueError(
-            f"the logged metric {name!r} has {value.numel()} values; allowed: one; log its mean, "
-            "or each value under a name of its own"
-        )
-    return float(value)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -66,50 +65,6 @@ class Span:
     begin_ns: int
     end_ns: int
     communication: bool
-
-
-class ProfilerWindow:
-    """Watches the steps between :meth:`start` and :meth:`stop`.
-
-    Args:
-        rank: this rank.
-        device: what the rank computes on.
-    """
-
-    def __init__(self, rank: int, device: torch.device) -> None:
-        self._rank = rank
-        self._on_gpu = device.type == "cuda"
-        self._device = device
-        activities = [torch.profiler.ProfilerActivity.CPU]
-        if self._on_gpu:
-            activities.append(torch.profiler.ProfilerActivity.CUDA)
-        self._profiler = torch.profiler.profile(activities=activities)
-
-    def start(self) -> None:
-        """Begin to watch; what the device was still doing is waited for first."""
-        self._wait()
-        self._profiler.start()
-
-    def stop(self, steps: int, trace: Path | None = None) -> WindowProfile:
-        """The profile of ``steps`` steps; ``trace`` is where a Chrome trace goes as well."""
-        self._wait()
-        self._profiler.stop()
-        if trace is not None:
-            trace.parent.mkdir(parents=True, exist_ok=True)
-            self._profiler.export_chrome_trace(str(trace))
-        assert self._profiler.profiler is not None
-        results = self._profiler.profiler.kineto_results
-        assert results is not None
-        events = results.events()
-        spans = kernels(events) if self._on_gpu else host_operations(events)
-        name = None if trace is None else trace.name
-        return summarise_window(
-            self._rank, steps, "device" if self._on_gpu else "host", spans, name
-        )
-
-    def _wait(self) -> None:
-        if self._on_gpu:
-            torch.cuda.synchronize(self._device)
 
 
 def kernels(events: Iterable[Any]) -> list[Span]:
@@ -231,7 +186,7 @@ class ProfiledSteps:
         self._folder = folder
         self._first = warmup_steps
         self._profile = profile
-        self._window: ProfilerWindow | None = None
+        self._profiler: torch.profiler.profile | None = None
         self._found: WindowProfile | None = None
         self._steps = 0
         self._reduced: list[int] = []
@@ -245,16 +200,16 @@ class ProfiledSteps:
     def on_step(self, trainer: pl.Trainer, steps: int) -> None:
         """``steps`` optimizer steps are done."""
         self._steps = steps
-        if self._window is not None and steps >= self._first + self._profile.steps:
+        if self._profiler is not None and steps >= self._first + self._profile.steps:
             self._close(trainer)
-        elif steps >= self._first and self._window is None and self._found is None:
+        elif steps >= self._first and self._profiler is None and self._found is None:
             self._open(trainer)
         if self._found is not None and trainer.accumulate_grad_batches == 1:
             self._take_turns(trainer, steps)
 
     def end(self, trainer: pl.Trainer) -> None:
         """Training is over: save what was found."""
-        if self._window is not None and self._steps > self._first:
+        if self._profiler is not None and self._steps > self._first:
             self._close(trainer)  # the data ended before the window did
         if self._found is not None:
             reduced, unreduced = tuple(self._reduced), tuple(self._unreduced)
@@ -262,15 +217,27 @@ class ProfiledSteps:
             save_profile(self._folder, found)
 
     def _open(self, trainer: pl.Trainer) -> None:
-        self._window = ProfilerWindow(trainer.global_rank, trainer.strategy.root_device)
-        self._window.start()
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if _wait_for_gpu(trainer):
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        self._profiler = torch.profiler.profile(activities=activities)
+        self._profiler.start()
 
     def _close(self, trainer: pl.Trainer) -> None:
-        assert self._window is not None
-        path = self._folder.profile_path / trace_name(trainer.global_rank)
+        profiler, self._profiler = self._profiler, None
+        assert profiler is not None
+        on_gpu = _wait_for_gpu(trainer)
+        profiler.stop()
+        name = trace_name(trainer.global_rank) if self._profile.trace else None
+        if name is not None:
+            self._folder.profile_path.mkdir(parents=True, exist_ok=True)
+            profiler.export_chrome_trace(str(self._folder.profile_path / name))
+        assert profiler.profiler is not None and profiler.profiler.kineto_results is not None
+        events = profiler.profiler.kineto_results.events()
+        spans = kernels(events) if on_gpu else host_operations(events)
+        timeline: Literal["device", "host"] = "device" if on_gpu else "host"
         steps = self._steps - self._first
-        self._found = self._window.stop(steps, path if self._profile.trace else None)
-        self._window = None
+        self._found = summarise_window(trainer.global_rank, steps, timeline, spans, name)
 
     def _take_turns(self, trainer: pl.Trainer, done: int) -> None:
         """Decide whether the next step, number ``done``, reduces."""
@@ -283,3 +250,11 @@ class ProfiledSteps:
         model.require_backward_grad_sync = reduces
         if block < BLOCKS and place > 0 and done < trainer.max_steps:  # the first one settles
             (self._reduced if reduces else self._unreduced).append(done)
+
+
+def _wait_for_gpu(trainer: pl.Trainer) -> bool:
+    """Wait for what the rank's GPU is still doing; False where it has none."""
+    device = trainer.strategy.root_device
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return device.type == "cuda"

@@ -68,7 +68,6 @@ class CellRecorder(pl.Callback):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         if stage == "fit":
-            self.steps.setup(trainer)
             self.shards.setup(trainer)
         if self._heartbeat is None:
             self._heartbeat = HeartbeatWriter(self.folder.heartbeat_path(trainer.global_rank))

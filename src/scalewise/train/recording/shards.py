@@ -25,6 +25,14 @@ class BatchSizes:
     def __init__(self, sizes: Sequence[int]) -> None:
         self._sizes = tuple(sizes)
 
+    @classmethod
+    def equal(cls, size: int, shards: int) -> BatchSizes:
+        """``size`` samples for each of ``shards``."""
+        return cls((size,) * shards)
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
     def __getitem__(self, shard: int) -> int:
         return self._sizes[shard]
 
@@ -68,20 +76,31 @@ OWN_SHARE = DataShare()
 """As data parallelism has it: a part of its own, as large as any other."""
 
 
-class _Listening:
-    """A batch sampler that keeps the index lists it passes on during its first epoch."""
+class BatchesInPlace:
+    """A batch sampler in the place of another one, which it asks for whatever it does not know."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
-        self.drawn: list[list[int]] = []
-        self.epochs = 0
-        self.first_epoch_complete = False
 
     def __len__(self) -> int:
         return len(self.inner)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
+
+    def put_into(self, loader: object) -> None:
+        """DataLoader refuses a new sampler after construction."""
+        object.__setattr__(loader, "batch_sampler", self)
+
+
+class _Listening(BatchesInPlace):
+    """Keeps the index lists it passes on during its first epoch."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.drawn: list[list[int]] = []
+        self.epochs = 0
+        self.first_epoch_complete = False
 
     def __iter__(self) -> Iterator[list[int]]:
         self.epochs += 1
@@ -138,25 +157,20 @@ class ShardRecorder:
         if "shard_audit" in self.missing:
             return
         try:
-            self._listen(loader)
+            source = _not_by_index(loader)
+            if source:
+                self.leave_out(
+                    f"the training data comes from {source}, "
+                    "so which samples a rank fed is not known by index"
+                )
+                return
+            assert isinstance(loader, DataLoader) and isinstance(loader.dataset, Sized)
+            self._dataset_size = len(loader.dataset)
+            self._listening = _Listening(loader.batch_sampler)
+            self._listening.put_into(loader)
         except Exception as error:  # a user's loader and dataset may raise anything
-            self._listening = None
             why = in_one_line(error, 200, with_class=True)
             self.leave_out(f"the training data could not be looked at: {why}")
-
-    def _listen(self, loader: object) -> None:
-        source = _not_by_index(loader)
-        if source:
-            self.leave_out(
-                f"the training data comes from {source}, "
-                "so which samples a rank fed is not known by index"
-            )
-            return
-        assert isinstance(loader, DataLoader) and isinstance(loader.dataset, Sized)
-        self._dataset_size = len(loader.dataset)
-        self._listening = _Listening(loader.batch_sampler)
-        # DataLoader refuses a new sampler after construction; this one draws the same batches.
-        object.__setattr__(loader, "batch_sampler", self._listening)
 
     def end_epoch(self) -> None:
         """The first one is what the record holds."""

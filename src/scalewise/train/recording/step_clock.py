@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +22,12 @@ import torch
 from scalewise.records import StepWriter
 from scalewise.train.recording.step_phases import (
     DEVICE_MARKS,
+    PHASES_FROM_TO,
     Mark,
     MarkedBatch,
     MarkedStep,
     Replays,
+    is_over,
     replay_rows,
     step_rows,
 )
@@ -112,17 +114,26 @@ class StepClock:
 
     def begin_replays(self) -> Replays:
         """Steps on the batch that was just marked are about to be replayed one after the other."""
-        return Replays(self._start_ns, self._start_event, self._stream, self._pool, self._batches)
+        first = MarkedStep(0, 0, 0, 0, self._start_ns, self._start_event, self._batches)
+        return Replays(first, self._stream, self._pool)
 
-    def finish_replays(self, replays: Replays) -> None:
-        """The last of them has been launched; its end is the start of the next step."""
+    def finish_replays(
+        self, replays: Replays, number: int, epoch: int, samples: int, untimed: int
+    ) -> None:
+        """The last of them has been launched; its end is the start of the next step.
+
+        ``number`` is the first one's; ``samples`` were fed in each; the first ``untimed`` are
+        flagged as warm-up.
+        """
+        first = replays.first
+        first.number, first.epoch, first.samples = number, epoch, samples
+        replays.untimed = untimed
         self._batch.host_ns[Mark.REPLAY_BEGIN] = self._batch.host_ns[Mark.TRANSFER_END]
-        self._batch.host_ns[Mark.OPTIMIZER_END] = replays.ends_ns[-1]
+        self._batch.host_ns[Mark.OPTIMIZER_END] = replays.ends_ns[0]
         if replays.ends:
-            self._batch.events[Mark.OPTIMIZER_END] = replays.ends[-1]
+            self._batch.events[Mark.OPTIMIZER_END] = replays.ends[0]
         self._finished.append(replays)
-        self._start_ns = replays.ends_ns[-1]
-        self._start_event = replays.ends[-1] if replays.ends else None
+        self._start_ns, self._start_event = replays.ends_ns[-1], replays.end
         self._batch = MarkedBatch()
         self._batches = [self._batch]
 
@@ -144,22 +155,25 @@ class StepClock:
     def _ready(self, wait: bool) -> list[MarkedStep | Replays]:
         """The first finished ones that the device has done and whose rows are made together."""
         ready: list[MarkedStep | Replays] = []
-        rows = 0
+        rows, kind = 0, None
         # By number: the training thread appends meanwhile, under which an iterator would break.
         for i in range(len(self._finished)):
             step = self._finished[i]
-            if rows >= _AT_ONCE or not (step.is_like(self._finished[0]) and step.is_over(wait)):
+            kind = kind or (type(step), len(step.batches))
+            is_like = kind == (type(step), len(step.batches))
+            if rows >= _AT_ONCE or not (is_like and is_over(step, wait)):
                 break
             ready.append(step)
             rows += step.steps
         return ready
 
     def _rows(self, ready: Sequence[MarkedStep | Replays]) -> npt.NDArray[np.void]:
+        on_device = self._device is not None
         replays = [one for one in ready if isinstance(one, Replays)]
         if replays:
-            return replay_rows(replays, self._anatomy)
+            return replay_rows(replays, on_device, self._anatomy)
         steps = [one for one in ready if isinstance(one, MarkedStep)]
-        return step_rows(steps, self._device is not None, self._anatomy)
+        return step_rows(steps, on_device, self._anatomy)
 
     def _record(self) -> torch.cuda.Event | None:
         if self._device is None:
@@ -172,20 +186,8 @@ class StepClock:
         return event
 
 
-FOLLOWS: Final[Mapping[Mark, str | None]] = {
-    Mark.FETCH_BEGIN: "data_wait",
-    Mark.FETCH_END: "h2d",
-    Mark.TRANSFER_END: None,
-    Mark.FORWARD_BEGIN: "forward",
-    Mark.FORWARD_END: None,
-    Mark.BACKWARD_BEGIN: "backward",
-    Mark.LAST_BUCKET: "exposed_comm",
-    Mark.BACKWARD_END: None,
-    Mark.OPTIMIZER_BEGIN: "optimizer",
-    Mark.OPTIMIZER_END: None,
-    Mark.REPLAY_BEGIN: "replay",
-}
-"""The phase that begins with each mark; None for what counts as ``other``."""
+BEGINS = {begin: name for name, (begin, _) in PHASES_FROM_TO.items()}
+"""The phase that begins with each mark; what follows another mark counts as ``other``."""
 
 
 class NvtxClock(StepClock):
@@ -215,7 +217,7 @@ class NvtxClock(StepClock):
             return
         if self._phase is not None:
             self.close_range(self._phase)
-        name = FOLLOWS[mark]
+        name = BEGINS.get(mark)
         self._phase = None if name is None else self.open_range(name)
 
     def finish_step(self, number: int, epoch: int, samples: int, flags: int) -> None:

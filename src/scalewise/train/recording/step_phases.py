@@ -54,7 +54,7 @@ DEVICE_MARKS = tuple(_CLOSES)
 """Between the others the host only does bookkeeping, which keeps no device busy, and an event
 costs more than a clock reading."""
 
-_SPANS = {
+PHASES_FROM_TO = {
     "data_wait": (Mark.FETCH_BEGIN, Mark.FETCH_END),
     "h2d": (Mark.FETCH_END, Mark.TRANSFER_END),
     "forward": (Mark.FORWARD_BEGIN, Mark.FORWARD_END),
@@ -64,7 +64,7 @@ _SPANS = {
     "replay": (Mark.REPLAY_BEGIN, Mark.OPTIMIZER_END),
 }
 """From which mark to which each phase lasts on the host. What is exposed lies within backward."""
-_BEGINS, _ENDS = ([marks[end] for marks in _SPANS.values()] for end in (0, 1))
+_BEGINS, _ENDS = ([marks[end] for marks in PHASES_FROM_TO.values()] for end in (0, 1))
 _FETCHING = ("data_wait", "h2d")
 
 
@@ -88,18 +88,19 @@ def host_phases_ms(
 
     begins, ends = marks_ns[:, :, _BEGINS], marks_ns[:, :, _ENDS]
     both = (begins != 0) & (ends != 0)
-    spans_ms = dict(zip(_SPANS, np.where(both, ends - begins, 0).sum(axis=1).T / 1e6, strict=True))
-    known = dict(zip(_SPANS, both.any(axis=1).T, strict=True))
+    all_ms = np.where(both, ends - begins, 0).sum(axis=1).T / 1e6
+    lasted_ms = dict(zip(PHASES_FROM_TO, all_ms, strict=True))
+    known = dict(zip(PHASES_FROM_TO, both.any(axis=1).T, strict=True))
     known["exposed_comm"] &= reduced
-    exposed_ms = np.where(known["exposed_comm"], spans_ms["exposed_comm"], 0.0)
-    covered_ms = sum(spans_ms.values()) - spans_ms["exposed_comm"]
+    exposed_ms = np.where(known["exposed_comm"], lasted_ms["exposed_comm"], 0.0)
+    covered_ms = sum(lasted_ms.values()) - lasted_ms["exposed_comm"]
     # Within backward it is counted already, unless nobody marked where that began.
     covered_ms += np.where(known["backward"], 0.0, exposed_ms)
-    spans_ms["backward"] = spans_ms["backward"] - exposed_ms
+    lasted_ms["backward"] = lasted_ms["backward"] - exposed_ms
     # Data of a replayed step came with an earlier one of its batch: no time went into fetching any.
     for name in _FETCHING:
         known[name] |= known["replay"]
-    phases = {n: np.where(known[n], ms, np.nan) for n, ms in spans_ms.items() if n != "replay"}
+    phases = {n: np.where(known[n], ms, np.nan) for n, ms in lasted_ms.items() if n != "replay"}
 
     ready_ns = np.where(reduced, last[:, Mark.LAST_BUCKET], last[:, Mark.BACKWARD_END])
     arrival_ms = np.where(ready_ns != 0, (ready_ns - start_ns) / 1e6, np.nan)
@@ -176,28 +177,8 @@ class MarkedBatch:
         """When the step went on with this batch, if something else came before it."""
 
 
-class _Marked:
-    """Steps that are over when the device has reached the last mark of their last batch."""
-
-    __slots__ = ()
-    batches: list[MarkedBatch]
-
-    def is_over(self, wait: bool) -> bool:
-        """Whether the device has done all of it; with ``wait``, once it has."""
-        end = self.batches[-1].events[Mark.OPTIMIZER_END]
-        if end is None or end.query():
-            return True
-        if wait:
-            end.synchronize()
-        return wait
-
-    def is_like(self, other: _Marked) -> bool:
-        """Whether their rows can be made together."""
-        return type(self) is type(other) and len(self.batches) == len(other.batches)
-
-
 @dataclass(slots=True)
-class MarkedStep(_Marked):
+class MarkedStep:
     """A step with the batches that it took."""
 
     number: int
@@ -209,6 +190,11 @@ class MarkedStep(_Marked):
     """The end of the step before; None where there is no device to time."""
     batches: list[MarkedBatch]
     steps: ClassVar[int] = 1
+
+    @property
+    def end(self) -> torch.cuda.Event | None:
+        """The device is done with all of it when it has reached this."""
+        return self.batches[-1].events[Mark.OPTIMIZER_END]
 
     def spent_events(self) -> list[torch.cuda.Event]:
         """Events nobody needs any more: all but the last, with which the next step starts."""
@@ -223,27 +209,20 @@ class MarkedStep(_Marked):
 
 
 @dataclass
-class Replays(_Marked):
+class Replays:
     """The steps of one batch, replayed in a row. ``tick`` after each of them.
 
     A replayed step of 0.1 ms leaves no time for a dozen marks: it has one moment, its end.
     """
 
-    start_ns: int
-    """``perf_counter_ns`` at the start of the first step."""
-    start_event: torch.cuda.Event | None
+    first: MarkedStep
+    """With the marks around the batch that all of the steps share."""
     stream: torch.cuda.Stream | None
     """The stream to time; None where there is no GPU."""
     pool: deque[torch.cuda.Event]
     """Events to use again."""
-    batches: list[MarkedBatch]
-    """One: the marks around the batch that all of the steps share."""
     ends_ns: list[int] = field(default_factory=list)
     ends: list[torch.cuda.Event] = field(default_factory=list)
-    first_step: int = 0
-    epoch: int = 0
-    samples: int = 0
-    """Samples of each step."""
     untimed: int = 0
     """Steps at the front that are flagged as warm-up."""
 
@@ -259,20 +238,32 @@ class Replays(_Marked):
     def steps(self) -> int:
         return len(self.ends_ns)
 
+    @property
+    def batches(self) -> list[MarkedBatch]:
+        return self.first.batches
+
+    @property
+    def end(self) -> torch.cuda.Event | None:
+        return self.ends[-1] if self.ends else None
+
     def device_steps_ms(self) -> list[float]:
-        """How long each took on the device, from completed events; none where there is no GPU."""
-        if self.start_event is None:
-            return []
-        edges = [self.start_event, *self.ends]
+        """How long each took on the device, from completed events."""
+        assert self.first.start_event is not None
+        edges = [self.first.start_event, *self.ends]
         return [begin.elapsed_time(end) for begin, end in itertools.pairwise(edges)]
 
     def spent_events(self) -> list[torch.cuda.Event]:
         """As :meth:`MarkedStep.spent_events`."""
-        if self.start_event is None:
-            return []
-        events = self.batches[-1].events
-        marked = [e for m, e in enumerate(events) if e and m != Mark.OPTIMIZER_END]
-        return [self.start_event, *self.ends[:-1], *marked]
+        return [*self.first.spent_events(), *self.ends[:-1]]
+
+
+def is_over(step: MarkedStep | Replays, wait: bool) -> bool:
+    """Whether the device has done all of it; with ``wait``, once it has."""
+    if step.end is None or step.end.query():
+        return True
+    if wait:
+        step.end.synchronize()
+    return wait
 
 
 def step_rows(steps: Sequence[MarkedStep], on_device: bool, anatomy: bool) -> npt.NDArray[np.void]:
@@ -296,57 +287,29 @@ def step_rows(steps: Sequence[MarkedStep], on_device: bool, anatomy: bool) -> np
     return rows
 
 
-def replay_rows(replayed: Sequence[Replays], anatomy: bool) -> npt.NDArray[np.void]:
+def replay_rows(
+    replayed: Sequence[Replays], on_device: bool, anatomy: bool
+) -> npt.NDArray[np.void]:
     """One row for each of the steps in all of these, which are over.
 
     The first step of each fetched the batch, so only that one has phases.
     """
     counts = [replays.steps for replays in replayed]
-    firsts = np.cumsum([0, *counts[:-1]])
-    rows = np.repeat(_UNKNOWN, sum(counts))
-    within = np.arange(len(rows)) - np.repeat(firsts, counts)
-    rows["step"] = within + np.repeat([replays.first_step for replays in replayed], counts)
+    starts = np.cumsum([0, *counts[:-1]])
+    rows = np.repeat(step_rows([replays.first for replays in replayed], on_device, anatomy), counts)
+    within = np.arange(len(rows)) - np.repeat(starts, counts)
+    rows["step"] += within.astype(rows["step"].dtype)
     untimed = np.repeat([replays.untimed for replays in replayed], counts)
     rows["flags"] = np.where(within < untimed, WARMUP, 0)
-    for name in ("epoch", "samples"):
-        rows[name] = np.repeat([getattr(replays, name) for replays in replayed], counts)
-    edges_ns = [(replays.start_ns, *replays.ends_ns) for replays in replayed]
+    edges_ns = [(replays.first.start_ns, *replays.ends_ns) for replays in replayed]
     rows["start_ns"] = [moment for edges in edges_ns for moment in edges[:-1]]
     rows["host_step_ms"] = np.concatenate([np.diff(edges) for edges in edges_ns]) / 1e6
-    _fill_first(rows, "host", firsts, _host_phases(replayed) if anatomy else None)
-    steps_ms = [ms for replays in replayed for ms in replays.device_steps_ms()]
-    if steps_ms:
-        rows["device_step_ms"] = steps_ms
-        _fill_first(rows, "device", firsts, _device_phases(replayed) if anatomy else None)
+    if on_device:
+        rows["device_step_ms"] = [ms for replays in replayed for ms in replays.device_steps_ms()]
+    for line in ("host", "device") if on_device else ("host",):
+        for phase in _UNDIVIDED:
+            rows[f"{line}_{phase}_ms"][within > 0] = 0.0
     return rows
-
-
-def _host_phases(replayed: Sequence[Replays]) -> dict[str, Times]:
-    """Phases of the first step of each."""
-    marks_ns = np.array([replays.batches[-1].host_ns for replays in replayed])
-    marks_ns[:, Mark.OPTIMIZER_END] = [replays.ends_ns[0] for replays in replayed]
-    starts_ns = np.array([replays.start_ns for replays in replayed])
-    return host_phases_ms(starts_ns, marks_ns[:, None])
-
-
-def _device_phases(replayed: Sequence[Replays]) -> dict[str, Times]:
-    """Phases of the first step of each."""
-    marks_ms = []
-    for replays in replayed:
-        assert replays.start_event is not None
-        marks_ms.append([_elapsed_ms(replays.start_event, replays.batches[-1])])
-    return device_phases_ms(np.array(marks_ms), np.ones(len(replayed), dtype=bool))
-
-
-def _fill_first(
-    rows: npt.NDArray[np.void],
-    line: str,
-    firsts: npt.NDArray[np.int_],
-    phases: dict[str, Times] | None,
-) -> None:
-    for phase in _UNDIVIDED:
-        rows[f"{line}_{phase}_ms"] = 0.0
-        rows[f"{line}_{phase}_ms"][firsts] = np.nan if phases is None else phases[phase]
 
 
 def _fill(

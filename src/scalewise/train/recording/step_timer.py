@@ -16,9 +16,8 @@ from scalewise.config import DEFAULT_PROFILE, ProfileConfig
 from scalewise.records import WARMUP, CellFolder, CommunicationRecord, StepWriter
 from scalewise.train.recording.background import GiveWay
 from scalewise.train.recording.gradient_communication import (
-    BucketWatch,
-    GradientTraffic,
-    LastGradient,
+    GradientHook,
+    GradientWatch,
     hidden_reductions,
 )
 from scalewise.train.recording.step_clock import NvtxClock, StepClock
@@ -47,7 +46,7 @@ class StepTimer:
         self.samples = 0
         self.first_step = 0
         """Steps that an earlier try had done when this one went on from its checkpoint."""
-        self.traffic = GradientTraffic()
+        self.gradients = GradientWatch(functools.partial(self.mark, Mark.LAST_BUCKET))
         self.missing: dict[str, str] = {}
         self.steps_without_loss: int | None = None
         """Steps of this try that left no gradient; None where a step owes nobody a loss."""
@@ -59,14 +58,12 @@ class StepTimer:
         """Samples of the step before, or of each that was replayed last."""
         self.listens = True
         """Whether DDP's gradients are watched from the start; :meth:`listen` does it later."""
-        ready = functools.partial(self.mark, Mark.LAST_BUCKET)
-        self._buckets = BucketWatch(ready, self.traffic, profile.anatomy)
-        self._last_gradient: LastGradient | None = None
         self._clock: StepClock | None = None
         self._writer: StepWriter | None = None
         self._step_samples = 0
         self._step_has_loss = False
-        self._inside_step = False
+        self.inside_step = False
+        """Whether batches were fed for whose gradients no optimizer step was taken yet."""
 
     @property
     def rows(self) -> int:
@@ -87,11 +84,6 @@ class StepTimer:
         if self._clock is not None:
             self._clock.begin()
 
-    @property
-    def inside_step(self) -> bool:
-        """Whether batches were fed for whose gradients no optimizer step was taken yet."""
-        return self._inside_step
-
     def drain(self, wait: bool, give_way: GiveWay | None = None) -> None:
         """Write the steps that are ready. Called from the recording thread."""
         if self._clock is not None:
@@ -101,10 +93,6 @@ class StepTimer:
         if self._writer is not None:
             self._writer.close()
 
-    def setup(self, trainer: pl.Trainer) -> None:
-        """Before Lightning wraps the model."""
-        self._buckets.wrap_user_hook(trainer.strategy)
-
     def begin(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Training starts: the first step begins when this returns."""
         device = trainer.strategy.root_device
@@ -112,7 +100,6 @@ class StepTimer:
         clock = NvtxClock if self.profile.nvtx else StepClock
         timed = device if device.type == "cuda" else None
         self._clock = clock(self._writer, timed, self.profile.anatomy)
-        _guard_epoch(trainer.strategy)
         if self.profile.anatomy:
             self.missing.update(_mark_loop(trainer, self._clock))
         else:
@@ -127,10 +114,14 @@ class StepTimer:
     def listen(self, trainer: pl.Trainer) -> None:
         """Watch DDP's gradient buckets, or say why that is not possible."""
         model = trainer.strategy.model
-        if isinstance(model, DistributedDataParallel):
-            self._last_gradient = self._buckets.watch(model, trainer.strategy)
-        else:
+        if not isinstance(model, DistributedDataParallel):
             self.missing.update(hidden_reductions(trainer))
+            return
+        hook: GradientHook | None = getattr(trainer.strategy, "gradient_hook", None)
+        if self.profile.anatomy:
+            self.gradients.watch(model, hook)
+        elif hook is not None:
+            model.register_comm_hook(hook.state, hook.hook)
 
     def mark(self, mark: Mark) -> None:
         """Take this moment of the step, where its phases are timed."""
@@ -141,8 +132,7 @@ class StepTimer:
     def after_backward(self) -> None:
         """The gradients of a batch are there."""
         self.mark(Mark.BACKWARD_END)
-        if self._last_gradient is not None:
-            self._last_gradient.after_backward()
+        self.gradients.after_backward()
 
     def end_batch(self, trainer: pl.Trainer, outputs: Any, batch: Any, batch_idx: int) -> None:
         """A batch is done, and with it a step unless more are accumulated."""
@@ -154,8 +144,8 @@ class StepTimer:
         self._step_samples += self.batch_samples
         self._step_has_loss |= loss_of(outputs) is not None
         accumulate = trainer.accumulate_grad_batches
-        self._inside_step = (batch_idx + 1) % accumulate != 0 and not trainer.is_last_batch
-        if self._inside_step:
+        self.inside_step = (batch_idx + 1) % accumulate != 0 and not trainer.is_last_batch
+        if self.inside_step:
             self._clock.continue_step()
             return
         excluded = self.own_steps < self.warmup_steps or self.profile.profiles
@@ -169,7 +159,7 @@ class StepTimer:
             self.steps_without_loss += 1
         self._step_has_loss = False
         if self.own_steps == self.warmup_steps:
-            self.traffic.begin()
+            self.gradients.begin()
 
     def on_next_of_batch(self) -> None:
         """The next step's data came with the batch before: nothing is fetched for it."""
@@ -179,7 +169,7 @@ class StepTimer:
     def on_replay(self) -> None:
         """A captured step is launched as a whole: its end is all that will be seen of it."""
         self.mark(Mark.REPLAY_BEGIN)
-        self.traffic.repeat()
+        self.gradients.repeat()
 
     def begin_replays(self) -> Replays:
         """All steps of the batch that has just come are launched in a row from here on."""
@@ -190,12 +180,11 @@ class StepTimer:
         """They are launched; each fed ``samples``."""
         assert self._clock is not None
         count = len(replays.ends_ns)
-        replays.first_step, replays.epoch, replays.samples = self.steps, epoch, samples
-        replays.untimed = min(count, max(0, self.warmup_steps - self.own_steps))
-        self._clock.finish_replays(replays)
+        untimed = min(count, max(0, self.warmup_steps - self.own_steps))
+        self._clock.finish_replays(replays, self.steps, epoch, samples, untimed)
         if 0 <= self.warmup_steps - self.own_steps <= count:
-            self.traffic.begin()
-        self.traffic.repeat(count - replays.untimed)
+            self.gradients.begin()
+        self.gradients.repeat(count - untimed)
         self.steps += count
         self.samples += count * samples
         self.samples_per_step = samples
@@ -228,7 +217,7 @@ class StepTimer:
         """Scoring is no part of a training step: the next one begins now, or goes on."""
         if self._clock is None:
             return
-        if self._inside_step:
+        if self.inside_step:
             self._clock.resume_step()
         else:
             self._clock.begin()
@@ -240,7 +229,7 @@ class StepTimer:
         if own is not None:
             record: CommunicationRecord | None = own(timed_steps)
             return record
-        return self.traffic.record(timed_steps)
+        return self.gradients.record(timed_steps)
 
 
 def loss_of(outputs: Any) -> Tensor | None:
@@ -272,24 +261,6 @@ def first_shape(batch: Any) -> tuple[int, ...] | None:
     elif isinstance(batch, Sequence) and not isinstance(batch, str):
         parts = batch
     return next((shape for part in parts if (shape := first_shape(part)) is not None), None)
-
-
-def _guard_epoch(strategy: Any) -> None:
-    """Let a step that raises StopIteration fail: Lightning would take it for the epoch's end.
-
-    ``next()`` on an iterator of the user's own raises it when that runs dry.
-    """
-    inner = strategy.training_step
-
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return inner(*args, **kwargs)
-        except StopIteration as error:
-            raise RuntimeError(
-                "training_step raised StopIteration, which would have ended its epoch unseen"
-            ) from error
-
-    strategy.training_step = guarded
 
 
 def _mark_loop(trainer: pl.Trainer, clock: StepClock) -> dict[str, str]:

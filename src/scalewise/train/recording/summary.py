@@ -106,8 +106,8 @@ def loader_batch_size(trainer: pl.Trainer) -> int | None:
     """
     loader = trainer.train_dataloader
     sampler: Any = getattr(loader, "batch_sampler", None)
-    own = hasattr(sampler, "samples_of_rank")
-    told = sampler.samples_of_rank * sampler.steps_per_batch if own else None
+    own = hasattr(sampler, "samples_per_step")
+    told = sampler.samples_per_step * sampler.steps_per_batch if own else None
     told = getattr(loader, "batch_size", None) if told is None else told
     return told if isinstance(told, int) and trainer.num_training_batches > 1 else None
 
@@ -201,8 +201,8 @@ def summarise(
         samples_fed=steps.samples,
         largest_step_samples=steps.largest_samples,
         epochs_completed=trainer.fit_loop.epoch_progress.current.completed,
-        gradient_bytes=steps.traffic.bucket_bytes,
-        gradient_buckets=steps.traffic.buckets,
+        gradient_bytes=steps.gradients.bucket_bytes,
+        gradient_buckets=steps.gradients.buckets,
         flops_per_sample=_declared_flops(module),
         peak_allocated_mib=torch.cuda.max_memory_allocated() / 2**20 if on_gpu else None,
         peak_reserved_mib=torch.cuda.max_memory_reserved() / 2**20 if on_gpu else None,

@@ -195,7 +195,7 @@ def _refuse_unfit(network: nn.Module) -> None:
 class Replicas:
     """Neighbouring ranks hold a replica; ranks at the same place of theirs hold the same part."""
 
-    ranks: tuple[int, ...]
+    ranks: list[int]
     """Global ranks of this rank's replica, in order of their place."""
     place: int
     """This rank's among them."""
@@ -209,16 +209,11 @@ class Replicas:
     def of_size(cls, size: int) -> Replicas:
         """Replicas of ``size`` ranks each. Every rank has to call this."""
         rank, world_size = distributed.get_rank(), distributed.get_world_size()
-        blocks = [tuple(range(b, b + size)) for b in range(0, world_size, size)]
-        alike = [tuple(range(place, world_size, size)) for place in range(size)]
-        mine = rank // size
-        return cls(
-            ranks=blocks[mine],
-            place=rank % size,
-            count=len(blocks),
-            inside=_required(_group_of(rank, blocks)),
-            across=_required(_group_of(rank, alike)),
-        )
+        blocks = [[*range(b, b + size)] for b in range(0, world_size, size)]
+        alike = [[*range(place, world_size, size)] for place in range(size)]
+        inside, across = _own_group(blocks), _own_group(alike)
+        assert inside is not None and across is not None
+        return cls(blocks[rank // size], rank % size, len(blocks), inside, across)
 
     def subgroup(self, places: Sequence[int]) -> distributed.ProcessGroup | None:
         """Ranks at these places of this replica; None where this rank is at none of them.
@@ -227,8 +222,8 @@ class Replicas:
         """
         size = len(self.ranks)
         starts = range(0, size * self.count, size)
-        members = [tuple(start + place for place in places) for start in starts]
-        return _group_of(distributed.get_rank(), members)
+        members = [[start + place for place in places] for start in starts]
+        return _own_group(members)
 
     def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Replace every gradient by its mean over the replicas, all of one format at once."""
@@ -279,19 +274,11 @@ def _squares(parameters: Sequence[nn.Parameter]) -> Tensor:
     return torch.stack(norms_of_all(gradients)).square().sum()
 
 
-def _group_of(rank: int, groups: Sequence[tuple[int, ...]]) -> distributed.ProcessGroup | None:
-    """The group this rank is in; every rank makes every group, in one order, as torch requires."""
-    mine = None
-    for members in groups:
-        group = distributed.new_group(list(members))
-        if rank in members:
-            mine = group
+def _own_group(ranks: list[list[int]]) -> distributed.ProcessGroup | None:
+    """The one this rank is in; every rank makes every group, in one order, as torch requires."""
+    mine: distributed.ProcessGroup | None
+    mine, _ = distributed.new_subgroups_by_enumeration(ranks)  # type: ignore[no-untyped-call]
     return mine
-
-
-def _required(group: distributed.ProcessGroup | None) -> distributed.ProcessGroup:
-    assert group is not None
-    return group
 
 
 class TensorSteps(LeanSteps):

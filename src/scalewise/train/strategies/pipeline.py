@@ -109,10 +109,6 @@ class PipelineSteps(LeanSteps):
         return strategy
 
 
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-_LONGEST_SHAPE = 6
-
-
 class Relay:
     """A forward pass through the stages, one after another, for batches of any size.
 
@@ -134,18 +130,18 @@ class Relay:
         return None
 
     def _send(self, output: Tensor, to: int) -> None:
-        header = torch.zeros(_LONGEST_SHAPE + 2, dtype=torch.int64)
-        header[0], header[1] = _DTYPES.index(output.dtype), output.ndim
-        header[2 : 2 + output.ndim] = torch.tensor(output.shape)
-        distributed.send(header.to(self._device), to, group=self._replicas.inside)
-        distributed.send(output.contiguous(), to, group=self._replicas.inside)
+        group = self._replicas.inside
+        described = [(output.dtype, tuple(output.shape))]
+        distributed.send_object_list(described, to, group=group, device=self._device)
+        distributed.send(output.contiguous(), to, group=group)
 
     def _receive(self, source: int) -> Tensor:
-        header = torch.zeros(_LONGEST_SHAPE + 2, dtype=torch.int64, device=self._device)
-        distributed.recv(header, source, group=self._replicas.inside)
-        dtype, ndim, *shape = header.tolist()
-        hidden = torch.empty(shape[:ndim], dtype=_DTYPES[dtype], device=self._device)
-        distributed.recv(hidden, source, group=self._replicas.inside)
+        group = self._replicas.inside
+        described: list[Any] = [None]
+        distributed.recv_object_list(described, source, group=group, device=self._device)
+        dtype, shape = described[0]
+        hidden = torch.empty(shape, dtype=dtype, device=self._device)
+        distributed.recv(hidden, source, group=group)
         return hidden
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -43,12 +43,31 @@ class UnwrappedReplicas(DDPStrategy):
         return None
 
 
+Moment = float | torch.cuda.Event
+"""Seconds of the host's clock, or of a GPU, which is not waited for before training is over."""
+
+
 @dataclass(frozen=True)
 class _Averaging:
     step: int
     payload_bytes: int
-    milliseconds: Callable[[], float]
-    """Asked when training is over: a GPU is not waited for before."""
+    begin: Moment
+    end: Moment
+
+    def milliseconds(self) -> float:
+        if isinstance(self.begin, float) or isinstance(self.end, float):
+            assert isinstance(self.begin, float) and isinstance(self.end, float)
+            return (self.end - self.begin) * 1e3
+        self.end.synchronize()
+        return float(self.begin.elapsed_time(self.end))
+
+
+def _moment(device: torch.device) -> Moment:
+    if device.type != "cuda":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
 
 
 class LocalSgd(UnwrappedReplicas):
@@ -79,9 +98,10 @@ class LocalSgd(UnwrappedReplicas):
     def _after_step(self, *_: Any) -> None:
         self._steps += 1
         if self._steps % self.period == 0:
-            lasted = _stopwatch(self.root_device)
+            begin = _moment(self.root_device)
             payload = average(_averaged(self.lightning_module), self.world_size)
-            self._averagings.append(_Averaging(self._steps, payload, lasted()))
+            end = _moment(self.root_device)
+            self._averagings.append(_Averaging(self._steps, payload, begin, end))
 
     def on_validation_start(self) -> None:
         tensors = _averaged(self.lightning_module)
@@ -131,29 +151,3 @@ def _averaged(module: Any) -> list[Tensor]:
     """Tensors that are averaged over the ranks: trained parameters, and statistics of batches."""
     parameters = [p.detach() for p in module.parameters() if p.requires_grad]
     return parameters + [b for b in module.buffers() if b.is_floating_point()]
-
-
-def _stopwatch(device: torch.device) -> Callable[[], Callable[[], float]]:
-    """Starts now; call it to stop, and what that returns for the time in ms."""
-    if device.type != "cuda":
-        begin_s = time.perf_counter()
-
-        def stop() -> Callable[[], float]:
-            took_ms = (time.perf_counter() - begin_s) * 1e3
-            return lambda: took_ms
-
-        return stop
-    begin = torch.cuda.Event(enable_timing=True)
-    begin.record()
-
-    def stop_on_device() -> Callable[[], float]:
-        end = torch.cuda.Event(enable_timing=True)
-        end.record()
-
-        def milliseconds() -> float:
-            end.synchronize()
-            return float(begin.elapsed_time(end))
-
-        return milliseconds
-
-    return stop_on_device

@@ -15,10 +15,30 @@ from fakes.step_files import append_step
 from scalewise.analysis import Analysis, Run, analyse, load_sweep
 from scalewise.analysis.model import Sweep
 from scalewise.host import CLASS_FILES, SOURCE_SHA256
-from scalewise.records import PROTOCOL, folders, metrics, series
-from scalewise.records import files as files_module
-from scalewise.records import model as model_module
-from scalewise.records import steps as steps_module
+from scalewise.records import (
+    PROTOCOL,
+    WARMUP,
+    Attempt,
+    CellFolder,
+    CellResult,
+    DeviceInfo,
+    DeviceSample,
+    DeviceSeriesWriter,
+    MetricRow,
+    MetricsWriter,
+    PlannedCell,
+    Provenance,
+    RankSummary,
+    SampledDevice,
+    ShardIndices,
+    StepWriter,
+    SweepFolder,
+    SweepPlan,
+    TrackerState,
+    TrackingRecord,
+    finite_or_none,
+    write_shard,
+)
 
 PACKAGES = {"torch": "2.13.0", "pytorch-lightning": "2.6.6", "numpy": "2.4.6"}
 START = 1_760_000_000.0
@@ -122,16 +142,16 @@ def repeats(spec: Spec, factors: Sequence[float]) -> list[Spec]:
 
 def write_sweep(path: Path, specs: Sequence[Spec]) -> Path:
     """A sweep folder of these cells."""
-    folder = folders.SweepFolder(path)
+    folder = SweepFolder(path)
     planned = tuple(_planned(i, spec) for i, spec in enumerate(specs))
     command = ("train.py", "-m", "strategy=single,ddp", "repeats=5")
-    folder.save_plan(folders.SweepPlan(START, command, 1234, planned))
+    folder.save_plan(SweepPlan(START, command, 1234, planned))
     for cell, spec in zip(planned, specs, strict=True):
         write_cell(folder.cell(cell.name), cell, spec)
     return path
 
 
-def write_cell(folder: folders.CellFolder, planned: folders.PlannedCell, spec: Spec) -> None:
+def write_cell(folder: CellFolder, planned: PlannedCell, spec: Spec) -> None:
     folder.save_config(spec.as_config())
     if spec.outcome in ("failed", "skipped", "interrupted"):
         folder.save_attempt(_attempt(spec))
@@ -204,47 +224,71 @@ def step_ms(spec: Spec) -> float:
     return (sum(spec.phases_ms.values()) + delay) * spec.run_factor
 
 
-def _planned(index: int, spec: Spec) -> folders.PlannedCell:
+def _planned(index: int, spec: Spec) -> PlannedCell:
     name = f"{index:03d}-{spec.model}-{spec.strategy}-r{spec.repeat}"
     identity = repr(sorted(spec.as_config().items(), key=str)) + str(spec.devices)
     config_id = hashlib.sha256(identity.encode()).hexdigest()[:12]
     overrides = (f"strategy={spec.strategy}", f"model={spec.model}")
     cell_id = f"{config_id}-{spec.repeat}"
-    return folders.PlannedCell(cell_id, config_id, name, overrides, spec.repeat, spec.devices)
+    return PlannedCell(cell_id, config_id, name, overrides, spec.repeat, spec.devices)
 
 
-def _device(spec: Spec, rank: int) -> model_module.DeviceInfo:
+def _device(spec: Spec, rank: int) -> DeviceInfo:
     if spec.kind == "cpu":
-        return model_module.DeviceInfo("cpu", "Example CPU 8 cores", cores=(rank,))
-    return model_module.DeviceInfo(
-        "cuda", spec.device_name, _uuid(spec, rank), rank, memory_total_mib=143_771.0
-    )
+        return DeviceInfo("cpu", "Example CPU 8 cores", cores=(rank,))
+    return DeviceInfo("cuda", spec.device_name, _uuid(spec, rank), rank, memory_total_mib=143_771.0)
 
 
 def _uuid(spec: Spec, rank: int) -> str:
     return f"GPU-{spec.first_gpu + rank:04d}"
 
 
-def _provenance(spec: Spec) -> model_module.Provenance:
+def _provenance(spec: Spec) -> Provenance:
     gpu = spec.kind == "cuda"
-    return model_module.Provenance(
-        command=("train.py",),
+    return provenance(
+        tuple(_device(spec, r) for r in range(spec.devices)),
         host=spec.host,
-        platform="Linux",
-        python="3.11.9",
         packages=PACKAGES,
         code=_code(spec),
-        devices=tuple(_device(spec, r) for r in range(spec.devices)),
         driver="570.86.15" if gpu else None,
         cuda="12.8" if gpu else None,
         nccl="2.26.2" if gpu else None,
-        environment={},
-        usable_cores=8,
-        memory_limit_mib=None,
         emulated=spec.emulated,
         data=spec.data,
         protocol=spec.protocol,
     )
+
+
+def provenance(devices: Sequence[DeviceInfo], **changes: Any) -> Provenance:
+    """What a cell on these devices tells of its software and host."""
+    return Provenance(
+        **{
+            "command": ("train.py",), "host": "0123456789ab", "platform": "Linux",
+            "python": "3.11.9", "packages": {"torch": "2.13.0"},
+            "code": {"commit": "abc", "dirty": False}, "devices": tuple(devices), "driver": None,
+            "cuda": None, "nccl": None, "environment": {}, "usable_cores": 8,
+            "memory_limit_mib": None, "protocol": PROTOCOL, **changes,
+        }
+    )  # fmt: skip
+
+
+def rank_summary(
+    rank: int, device: DeviceInfo, steps: int, batch: int, **changes: Any
+) -> RankSummary:
+    """A rank that took ``steps`` steps of ``batch`` samples."""
+    gpu = device.kind == "cuda"
+    return RankSummary(
+        **{
+            "rank": rank, "local_rank": rank, "pid": 1000 + rank, "device": device,
+            "parameters_total": 2_021_379, "parameters_trainable": 2_021_379,
+            "steps_completed": steps, "samples_fed": steps * batch, "epochs_completed": 1,
+            "gradient_bytes": 8_085_516, "gradient_buckets": 1, "flops_per_sample": 12e6,
+            "peak_allocated_mib": 310.0 if gpu else None,
+            "peak_reserved_mib": 512.0 if gpu else None,
+            "allocation_retries": 0 if gpu else None, "peak_rss_mib": 640.0, "metrics": {},
+            "step_rows": steps, **changes,
+        }
+    )  # fmt: skip
 
 
 def _code(spec: Spec) -> dict[str, Any]:
@@ -254,10 +298,8 @@ def _code(spec: Spec) -> dict[str, Any]:
     return files if spec.source_sha256 is None else {SOURCE_SHA256: spec.source_sha256, **files}
 
 
-def _write_steps(folder: folders.CellFolder, spec: Spec, rank: int) -> None:
-    writer = steps_module.StepWriter(
-        folder.steps_path(rank), epoch_offset_ns=0
-    )  # Unix time already
+def _write_steps(folder: CellFolder, spec: Spec, rank: int) -> None:
+    writer = StepWriter(folder.steps_path(rank), epoch_offset_ns=0)  # Unix time already
     delay = max(spec.slow_ranks_ms.values(), default=0.0)
     own = spec.slow_ranks_ms.get(rank, 0.0)
     phases = dict(spec.phases_ms)
@@ -276,19 +318,19 @@ def _write_steps(folder: folders.CellFolder, spec: Spec, rank: int) -> None:
         times["arrival"] = (
             sum(phases[k] for k in reached) * factor if "exposed_comm" in phases else None
         )
-        flags = steps_module.WARMUP if step < spec.warmup else 0
+        flags = WARMUP if step < spec.warmup else 0
         device = times if spec.kind == "cuda" else None
         append_step(writer, step, clock, 0, spec.per_device, flags, times, device)
         clock += int(times["step"] * 1e6)
     writer.close()
 
 
-def _write_shard(folder: folders.CellFolder, spec: Spec, rank: int) -> None:
+def _write_shard(folder: CellFolder, spec: Spec, rank: int) -> None:
     size = 2048
     indices = np.random.default_rng(spec.seed).permutation(size)
     mine = indices[rank :: spec.devices] if spec.sharded else indices
-    shard = steps_module.ShardIndices(rank, mine, size, epoch_complete=True)
-    steps_module.write_shard(folder.shard_path(rank), shard)
+    shard = ShardIndices(rank, mine, size, epoch_complete=True)
+    write_shard(folder.shard_path(rank), shard)
 
 
 def _values(spec: Spec, rank: int, step: int) -> dict[str, float]:
@@ -296,25 +338,25 @@ def _values(spec: Spec, rank: int, step: int) -> dict[str, float]:
     return {"train_loss": float(loss) + spec.rank_losses.get(rank, 0.0), "learning_rate": 1e-3}
 
 
-def _write_metrics(folder: folders.CellFolder, spec: Spec, rank: int) -> None:
-    writer = metrics.MetricsWriter(folder.metrics_path(rank))
+def _write_metrics(folder: CellFolder, spec: Spec, rank: int) -> None:
+    writer = MetricsWriter(folder.metrics_path(rank))
     for step in range(5, spec.steps + 1, 5):
         row = _values(spec, rank, step)
         samples, when = step * spec.global_batch, START + step * 0.01
-        writer.append(metrics.MetricRow(when, step, 0, samples, row, spec.per_device))
+        writer.append(MetricRow(when, step, 0, samples, row, spec.per_device))
     writer.close()
 
 
-def _write_devices(folder: folders.CellFolder, spec: Spec) -> None:
+def _write_devices(folder: CellFolder, spec: Spec) -> None:
     gpu = spec.kind == "cuda"
     devices = tuple(
-        series.SampledDevice(
+        SampledDevice(
             _uuid(spec, r) if gpu else f"rank{r}", r, spec.device_name if gpu else "process", r
         )
         for r in range(spec.devices)
     )
     unavailable = {} if gpu else {"power_w": "a process has no power meter"}
-    writer = series.DeviceSeriesWriter(
+    writer = DeviceSeriesWriter(
         folder.device_series_path("0123456789ab"),
         "0123456789ab",
         "nvml" if gpu else "process",
@@ -329,54 +371,40 @@ def _write_devices(folder: folders.CellFolder, spec: Spec) -> None:
     writer.close()
 
 
-def _sample(spec: Spec, device_id: str, index: int, i: int) -> series.DeviceSample:
+def _sample(spec: Spec, device_id: str, index: int, i: int) -> DeviceSample:
     memory = 12_000.0 + 40.0 * index + 5.0 * (i % 3)
     if spec.kind == "cpu":
-        return series.DeviceSample(device_id, 95.0 + i % 3, memory / 20)
+        return DeviceSample(device_id, 95.0 + i % 3, memory / 20)
     reasons = () if i else ("software power cap",)
-    return series.DeviceSample(
+    return DeviceSample(
         device_id, 88.0 + index, memory, 400.0 + 10 * index, 55.0, 1980.0, throttle_reasons=reasons
     )
 
 
-def _summary(spec: Spec, rank: int) -> model_module.RankSummary:
-    gpu = spec.kind == "cuda"
-    return model_module.RankSummary(
-        rank=rank,
-        local_rank=rank,
-        pid=1000 + rank,
-        device=_device(spec, rank),
-        parameters_total=2_021_379,
-        parameters_trainable=2_021_379,
-        steps_completed=spec.steps,
-        samples_fed=spec.steps * spec.per_device,
-        epochs_completed=1,
-        gradient_bytes=8_085_516 if spec.devices > 1 else None,
-        gradient_buckets=1 if spec.devices > 1 else None,
-        flops_per_sample=12e6,
-        peak_allocated_mib=310.0 if gpu else None,
-        peak_reserved_mib=512.0 if gpu else None,
-        allocation_retries=0 if gpu else None,
-        peak_rss_mib=640.0,
-        metrics={
-            name: files_module.finite_or_none(value)
-            for name, value in _values(spec, rank, spec.steps // 5 * 5).items()
-        },
-        step_rows=spec.steps,
+def _summary(spec: Spec, rank: int) -> RankSummary:
+    reached = _values(spec, rank, spec.steps // 5 * 5)
+    alone = {"gradient_bytes": None, "gradient_buckets": None} if spec.devices == 1 else {}
+    return rank_summary(
+        rank,
+        _device(spec, rank),
+        spec.steps,
+        spec.per_device,
+        metrics={name: finite_or_none(value) for name, value in reached.items()},
         metric_rows=spec.steps // 5,
+        **alone,
     )
 
 
-def _tracking() -> model_module.TrackingRecord:
+def _tracking() -> TrackingRecord:
     trackers = {
-        "trackio": model_module.TrackerState("synced", 12, 12, "scalewise/large-ddp"),
-        "wandb": model_module.TrackerState("incomplete", 12, 9, "wandb/offline-run", "3 rows lost"),
+        "trackio": TrackerState("synced", 12, 12, "scalewise/large-ddp"),
+        "wandb": TrackerState("incomplete", 12, 9, "wandb/offline-run", "3 rows lost"),
     }
-    return model_module.TrackingRecord(trackers)
+    return TrackingRecord(trackers)
 
 
-def _result(planned: folders.PlannedCell, spec: Spec) -> model_module.CellResult:
-    return model_module.CellResult(
+def _result(planned: PlannedCell, spec: Spec) -> CellResult:
+    return CellResult(
         cell_id=planned.cell_id,
         config_id=planned.config_id,
         name=planned.name,
@@ -394,7 +422,7 @@ def _result(planned: folders.PlannedCell, spec: Spec) -> model_module.CellResult
     )
 
 
-def _attempt(spec: Spec) -> model_module.Attempt:
+def _attempt(spec: Spec) -> Attempt:
     outcome = spec.outcome
     messages = {
         "failed": "rank 1 ran out of memory: CUDA out of memory, tried to allocate 2.00 GiB",
@@ -402,7 +430,7 @@ def _attempt(spec: Spec) -> model_module.Attempt:
         "interrupted": "interrupted by the user",
     }
     causes = {"failed": "oom", "skipped": "host", "interrupted": "interrupted"}
-    return model_module.Attempt(
+    return Attempt(
         number=1,
         outcome=outcome,  # type: ignore[arg-type]
         cause=causes[outcome],  # type: ignore[arg-type]

@@ -6,16 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from scalewise.records import (
-    ALIVE_S,
-    Attempt,
-    CellFolder,
-    CellResult,
-    PlannedCell,
-    RecordError,
-    RunningAttempt,
-    SweepFolder,
-)
+from scalewise.records.files import RecordError
+from scalewise.records.folders import ALIVE_S, CellFolder, PlannedCell, SweepFolder
+from scalewise.records.model import Attempt, CellResult, RunningAttempt
 
 State = Literal["done", "running", "failed", "skipped", "interrupted", "waiting"]
 UNFINISHED = ("running", "waiting", "interrupted")
@@ -33,18 +26,26 @@ class CellState:
     """Why nobody can tell whether the cell runs."""
     result: CellResult | None = None
     """The cell's own; None in every state but ``done``."""
+    result_fault: str = ""
+    """Why a result that is there cannot be used."""
     running: RunningAttempt | None = None
     """The try that is alive, or that ended without a record."""
     attempts: tuple[Attempt, ...] = ()
     """Tries without a result, where the last of them tells the state."""
 
 
-def cell_state(folder: CellFolder, cell_id: str, now: float = math.inf) -> CellState:
-    """Derive the state at the Unix time ``now``; without one, no try counts as alive."""
+def cell_state(folder: CellFolder, cell_id: str | None, now: float = math.inf) -> CellState:
+    """Derive the state at the Unix time ``now``; without one, no try counts as alive.
+
+    ``cell_id`` is None where no plan tells which cell's result belongs into the folder.
+    """
+    fault = ""
     try:
-        return CellState("done", result=folder.load_result_of(cell_id))
+        result = folder.load_result() if cell_id is None else folder.load_result_of(cell_id)
+        return CellState("done", result=result)
     except RecordError as error:
-        no_result = _within(folder, error)
+        if folder.has_result_file():
+            fault = _within(folder, error)
     beat, running, problem = folder.last_beat(), None, ""
     try:
         running = folder.read_running() if beat is not None else None
@@ -52,12 +53,12 @@ def cell_state(folder: CellFolder, cell_id: str, now: float = math.inf) -> CellS
         problem = _within(folder, error)
     if beat is not None and running is not None:
         if now - beat < ALIVE_S:
-            return CellState("running", running=running)
+            return CellState("running", result_fault=fault, running=running)
         why = "its processes are gone, and nobody recorded why"
-        return CellState("interrupted", why, running=running)
-    if folder.has_result_file():
-        why = f"it ended, but its result cannot be used: {no_result}"
-        return CellState("interrupted", why, problem)
+        return CellState("interrupted", why, result_fault=fault, running=running)
+    if fault:
+        why = f"it ended, but its result cannot be used: {fault}"
+        return CellState("interrupted", why, problem, result_fault=fault)
     try:
         attempts = tuple(folder.attempts())
     except RecordError as error:

@@ -20,7 +20,7 @@ LIMIT_SHARE: Final = 0.10
 """Share of the step from which a loss is a limit: repeats of a run differ by about as much."""
 
 CLOCKS_SHARE: Final = 0.01
-"""Difference of the SM clocks from which time is put down to them."""
+"""Share by which the SM clock lies below the baseline's from which time is put down to it."""
 
 Cause = Literal[Part, "clocks", "unexplained"]
 
@@ -74,6 +74,8 @@ class Budget:
     """Forward and backward on the device, as they should be: the ideal's, or all of it."""
     losses: tuple[Loss, ...]
     """Every cause that takes time, the largest first; with ``ideal_ms`` they add up to the gap."""
+    knows_activity: bool
+    """Whether the device's work was told from its host's lateness: see :class:`StepParts`."""
 
     @property
     def limits(self) -> tuple[Loss, ...]:
@@ -99,8 +101,9 @@ def make_budget(config: Configuration, baseline: Configuration | None = None) ->
         ("unexplained" if name == "untimed" else name): parts.get(name, 0.0) - ideal.get(name, 0.0)
         for name in {**parts, **ideal}
     }
+    knows_activity = all(one.knows_activity for _, one in (*ours, *theirs))
     if scale is not None:
-        if not all(one.knows_activity for _, one in (*ours, *theirs)):
+        if not knows_activity:
             _join_work_and_lateness(causes, parts)
         assert baseline is not None
         _take_clocks(causes, parts, config, baseline)
@@ -119,6 +122,7 @@ def make_budget(config: Configuration, baseline: Configuration | None = None) ->
         measured_ms,
         work.get("device_work", 0.0),
         tuple(sorted(losses, key=lambda loss: -loss.ms)),
+        knows_activity,
     )
 
 
@@ -163,12 +167,12 @@ def _take_clocks(
     config: Configuration,
     baseline: Configuration,
 ) -> None:
-    """What the device's work would not have taken at the SM clock of the baseline.
+    """What the device's work would not have taken at the higher SM clock of the baseline.
 
     Work whose time does not follow the clock (memory) is counted as if it did: an upper bound.
     """
     ours, theirs = mean_clock_mhz(config), mean_clock_mhz(baseline)
-    if ours is None or theirs is None or abs(ours / theirs - 1) < CLOCKS_SHARE:
+    if ours is None or theirs is None or ours / theirs > 1 - CLOCKS_SHARE:
         return
     ms = parts.get("device_work", 0.0) * (1 - ours / theirs)
     causes["clocks"] = ms
@@ -208,7 +212,7 @@ def _explained(
         "stages": f"a stage waits {whole:.3g} ms a step for its neighbours",
         "contention": f"training was ready for {whole:.3g} ms a step while others held its cores",
         "long_steps": _long_words(parts),
-        "clocks": f"{mean_clock_mhz(config) or 0.0:.0f} MHz here, the baseline runs at another",
+        "clocks": f"the SMs run at {mean_clock_mhz(config) or 0.0:.0f} MHz",
         "unexplained": "no measurement names it",
     }[cause]
     return Loss(cause, ms, 0.0, evidence, rank)

@@ -73,13 +73,18 @@ def work_remedy(config: Configuration) -> str:
         _activity(config, name)
         for name in ("sm_activity_percent", "tensor_activity_percent", "dram_activity_percent")
     )
-    if dram is not None and dram > BUSY_DRAM_PERCENT:
-        return "less traffic: execution=compile fuses kernels, precision=bf16-mixed halves it"
+    quicker = [f"{group}={option}" for group, option in _QUICKER if config.name(group) != option]
+    if quicker and dram is not None and dram > BUSY_DRAM_PERCENT:
+        return f"{' or '.join(quicker)}: the kernels wait for memory"
     if sms is not None and sms < BUSY_SMS_PERCENT:
         return "a larger batch_size, or fewer devices: the kernels are too small to fill the GPU"
-    if tensor is not None and tensor < BUSY_TENSOR_PERCENT:
-        return "precision=bf16-mixed or execution=compile: the tensor cores are mostly idle"
+    if quicker and tensor is not None and tensor < BUSY_TENSOR_PERCENT:
+        return f"{' or '.join(quicker)}: the tensor cores are mostly idle"
     return "a larger batch_size, or fewer devices: each device has too little of the batch"
+
+
+_QUICKER: Final = (("precision", "bf16-mixed"), ("execution", "compile"))
+"""Less traffic and more use of the tensor cores, if not chosen already."""
 
 
 def _activity(config: Configuration, name: str) -> float | None:

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from scalewise.analysis.diagnosis import diagnose_run
+from scalewise.analysis.time_budget import explain_loss
 
 from fakes.pipelines import PIPE, PIPE_MS, pipelined
 from fakes.recorded import DDP, SINGLE_MS, Spec, write_sweep
 from fakes.sections import cells, lines_of
 from scalewise.analysis import IDLE, load_sweep, measure_pipeline
-from scalewise.analysis.diagnosis import diagnose_run
 from scalewise.analysis.run import measure_run
-from scalewise.analysis.time_budget import explain_loss
 from scalewise.records import PipelineRecord
 
 

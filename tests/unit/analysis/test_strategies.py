@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+from scalewise.analysis.diagnosis import diagnose_run
+from scalewise.analysis.diagnosis_case import Diagnosis
 
 from fakes.recorded import DDP, DDP_MS, Spec, analysed, repeats, swept, write_sweep
 from fakes.sections import answers, lines_of
@@ -23,8 +25,6 @@ from scalewise.analysis import (
 )
 from scalewise.analysis.balance import audit_shards
 from scalewise.analysis.choice import threshold_rule
-from scalewise.analysis.diagnosis import diagnose_run
-from scalewise.analysis.diagnosis_case import Diagnosis
 from scalewise.analysis.run import measure_run
 from scalewise.records import CommunicationRecord, ShardIndices, SweepFolder
 

@@ -110,6 +110,7 @@ def measure_parts(run: Run) -> StepParts | None:
     usual_ms, transfer = mean(steps.step), mean(steps.transfer)
     own = {name: mean(times) for name, times in steps.own.items()}
     late = {name: mean(times) for name, times in steps.late.items()}
+    all_ms = float(steps.step.mean())
     untimed = usual_ms - sum(own.values()) - sum(late.values()) - transfer
     idle_ms = _idle_ms(run, ranks) if line == "device" else None
 
@@ -146,8 +147,9 @@ def measure_parts(run: Run) -> StepParts | None:
         "optimizer": own["optimizer"] * kept,
         "stages" if pipeline_of(run.cell) else "between_steps": own["other"],
         "contention": 0.0,
-        "long_steps": step_ms - usual_ms,
-        "untimed": untimed,
+        "long_steps": all_ms - usual_ms,
+        # Ranks that do not meet differ in their steps, and the slowest one's is what is explained.
+        "untimed": untimed + step_ms - all_ms,
     }
     _take_averaging(run, parts)
     _take_contention(run, parts, line)

@@ -15,9 +15,9 @@ from faults.matrix import accusations, detections, passed, rows
 from faults.observe import HEALTHY, NOTHING, Observation
 from faults.plan import ALONE, CROWDED, PAIR, asks, cpu_workload, gpu_workload
 from hydra import compose, initialize_config_dir
+from scalewise.analysis.diagnosis_case import Diagnosis
 
 from scalewise.analysis import Disturbance
-from scalewise.analysis.diagnosis_case import Diagnosis
 from scalewise.config import conf_dir, resolve
 from scalewise.sweep.plan import request
 

@@ -11,10 +11,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 from faults import FaultConfig
 from faults.records import leave_records
+from scalewise.analysis.diagnosis import diagnose_run
 
 from fakes.recorded import DDP, Spec, write_sweep
 from scalewise.analysis import load_sweep
-from scalewise.analysis.diagnosis import diagnose_run
 from scalewise.analysis.run import measure_run
 from scalewise.records import CellFolder
 

@@ -76,11 +76,12 @@ def work_remedy(config: Configuration) -> str:
     quicker = [f"{group}={option}" for group, option in _QUICKER if config.name(group) != option]
     if quicker and dram is not None and dram > BUSY_DRAM_PERCENT:
         return f"{' or '.join(quicker)}: the kernels wait for memory"
+    more_each = "a larger batch_size" + ("" if config.devices == 1 else ", or fewer devices")
     if sms is not None and sms < BUSY_SMS_PERCENT:
-        return "a larger batch_size, or fewer devices: the kernels are too small to fill the GPU"
+        return f"{more_each}: the kernels are too small to fill the GPU"
     if quicker and tensor is not None and tensor < BUSY_TENSOR_PERCENT:
         return f"{' or '.join(quicker)}: the tensor cores are mostly idle"
-    return "a larger batch_size, or fewer devices: each device has too little of the batch"
+    return more_each
 
 
 _QUICKER: Final = (("precision", "bf16-mixed"), ("execution", "compile"))

@@ -291,6 +291,18 @@ def test_a_rank_that_is_late_now_and_then_is_waited_for(
     assert [loss.cause for loss in budget.limits] == limits
 
 
+@pytest.mark.parametrize(("of_ten", "rank"), [(6, None), (9, 1)])
+def test_a_rank_is_blamed_only_if_it_is_last_in_three_of_four_steps(
+    of_ten: int, rank: int | None
+) -> None:
+    """Of two healthy ranks one was last in 60 % of the steps."""
+    single, multi = pair("cpu")
+    late = {"forward": lambda who, step: 5.0 if who == (step % 10 < of_ten) else 0.0}
+    config = configuration(replace(multi, host_delay=late))
+    waiting = budget_of(config, configuration(single)).loss("waiting")
+    assert waiting is not None and waiting.rank == rank
+
+
 @pytest.mark.parametrize(
     ("slow_ms", "delays", "others_cpu_ms", "contention_ms"),
     [

@@ -10,7 +10,8 @@ from typing import get_args
 import pytest
 from hydra import compose, initialize_config_dir
 
-from fakes.recorded import Spec, analysed, with_devices
+from fakes.recorded import Spec, analysed, edit_ranks, with_devices, write_sweep
+from fakes.sections import lines_of
 from scalewise.analysis import CAUSE_WORDS, Configuration, remedy, work_remedy
 from scalewise.analysis.loss_budget import Cause, Loss
 from scalewise.config import conf_dir, resolve
@@ -77,3 +78,10 @@ def test_work_is_made_shorter_by_what_is_not_chosen_already(
     measured = configuration(tmp_path, **config)
     run = with_devices(measured.runs[0], **{**BUSY, **activity} if activity else {})
     assert compose_typed(work_remedy(replace(measured, runs=(run,)))) == keys
+
+
+def test_an_allocator_that_tried_again_is_a_doubt_with_what_helps(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path, [replace(Spec(), kind="cpu")])
+    edit_ranks(path, lambda rank: rank.update(allocation_retries=3))
+    (line,) = [line for line in lines_of(path, "doubts") if "rank 0: 3 times" in line]
+    compose_typed(line.partition(";")[2])

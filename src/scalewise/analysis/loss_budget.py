@@ -227,7 +227,7 @@ def _part(cause: Cause) -> Part:
 
 
 def _late_rank(parts: Sequence[StepParts]) -> int | None:
-    """The rank that is last in three of four steps, in most runs."""
+    """The rank that is waited for most of the time, in most runs."""
     named = [
         one.late_rank for one in parts if one.late_rank is not None and one.late_share > LATE_SHARE
     ]
@@ -237,9 +237,9 @@ def _late_rank(parts: Sequence[StepParts]) -> int | None:
 
 def _waiting_words(parts: Sequence[StepParts], rank: int | None) -> str:
     if rank is None:
-        return f"no rank is last in over {LATE_SHARE:.0%} of the steps"
+        return "the ranks are late in turns"
     share = mean(one.late_share for one in parts if one.late_rank == rank)
-    return f"rank {rank} is last in {share:.0%} of the steps"
+    return f"rank {rank} makes up {share:.0%} of it"
 
 
 def _long_words(parts: Sequence[StepParts]) -> str:

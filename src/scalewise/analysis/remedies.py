@@ -69,6 +69,8 @@ def remedy(config: Configuration, loss: Loss) -> str:
 
 def work_remedy(config: Configuration) -> str:
     """What makes forward and backward shorter, by how busy the GPU's parts were while timed."""
+    if _hides_collectives(config):
+        return "strategy=ddp where a device holds the model: these phases hold the collectives too"
     sms, tensor, dram = (
         _activity(config, name)
         for name in ("sm_activity_percent", "tensor_activity_percent", "dram_activity_percent")
@@ -82,6 +84,12 @@ def work_remedy(config: Configuration) -> str:
     if quicker and tensor is not None and tensor < BUSY_TENSOR_PERCENT:
         return f"{' or '.join(quicker)}: the tensor cores are mostly idle"
     return more_each
+
+
+def _hides_collectives(config: Configuration) -> bool:
+    """Whether ranks exchange tensors inside forward and backward, as those of FSDP do."""
+    anatomies = [run.anatomy for run in config.runs if run.anatomy is not None]
+    return config.devices != 1 and all(one.communication is None for one in anatomies)
 
 
 _QUICKER: Final = (("precision", "bf16-mixed"), ("execution", "compile"))

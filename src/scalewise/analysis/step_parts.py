@@ -48,9 +48,9 @@ class StepParts:
     step_ms: float
     """Mean over the timed steps of the slowest rank."""
     late_rank: int | None
-    """The rank that is last at the reduction most often; None for one rank."""
+    """The rank that the others wait for longest in all; None for one rank."""
     late_share: float
-    """Share of the steps in which it is."""
+    """Its share of the time that they wait, 0 to 1."""
     long_steps: int
     """Steps beyond three medians."""
     longest_ms: float
@@ -153,7 +153,7 @@ def measure_parts(run: Run) -> StepParts | None:
     }
     _take_averaging(run, parts)
     _take_contention(run, parts, line)
-    late_rank, late_share = _latest(steps.last)
+    late_rank, late_share = _latest(steps)
     return StepParts(
         ms=parts,
         step_ms=step_ms,
@@ -260,12 +260,13 @@ def _activity(usage: Usage | None) -> dict[int, float]:
     }
 
 
-def _latest(last: npt.NDArray[np.int64] | None) -> tuple[int | None, float]:
-    if last is None or not len(last):
+def _latest(steps: _Steps) -> tuple[int | None, float]:
+    """The rank that the others wait for longest, and its share of all that they wait."""
+    if steps.last is None:
         return None, 0.0
-    counts = np.bincount(last)
-    rank = int(counts.argmax())
-    return rank, float(counts[rank] / len(last))
+    waited = np.bincount(steps.last, weights=np.maximum(0.0, sum(steps.late.values())))
+    rank = int(waited.argmax())
+    return rank, float(waited[rank] / max(1e-9, waited.sum()))
 
 
 def _take_averaging(run: Run, parts: dict[Part, float]) -> None:
@@ -287,22 +288,22 @@ def _take_averaging(run: Run, parts: dict[Part, float]) -> None:
 def _take_contention(run: Run, parts: dict[Part, float], line: str) -> None:
     """What other processes had of the cores, taken from the parts that it can have delayed.
 
-    Each rank's mean delay lengthens its own work, in proportion; what the worst rank has beyond the
-    mean, the others wait for. A GPU computes on while its host has no core.
+    What every rank was delayed lengthens its own work, in proportion; what the worst rank was
+    delayed beyond that, the others wait for. A GPU computes on while its host has no core.
     """
     delays = contention_ms_by_rank(run)
     if not delays:
         return
-    mean = sum(delays.values()) / len(delays)
+    least, most = min(delays.values()), max(delays.values())
     own: tuple[Part, ...] = ("host_late", "loader", "between_steps")
     if line == "host":
         own = ("device_work", "optimizer", "loader", "copy", "between_steps", "stages")
     total = sum(parts.get(name, 0.0) for name in own)
-    mine = min(mean, total)
+    mine = min(least, total)
     for name in own:
         if total > 0 and name in parts:
             parts[name] -= mine * parts[name] / total
-    waited = min(max(delays.values()) - mean, parts["waiting"]) if len(delays) > 1 else 0.0
+    waited = min(most - least, parts["waiting"])
     parts["waiting"] -= waited
     parts["contention"] = mine + waited
 

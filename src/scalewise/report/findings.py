@@ -216,15 +216,14 @@ def _to_try(config: Configuration, budget: Budget) -> Iterator[str]:
             f"{CAUSE_WORDS[loss.cause]}: {number(loss.ms)} of {number(budget.measured_ms)} ms a "
             f"step. Try {remedy(config, loss)}"
         )
-    if budget.ideal_ms is not None or budget.limits:
-        return
-    if budget.knows_activity:
-        yield f"nothing but work of the device. Try {work_remedy(config)}"
-    else:
+    mixed = any(loss.cause in ("device_work", "host_late") for loss in budget.limits)
+    if not budget.knows_activity and (budget.ideal_ms is None or mixed):
         yield (
             "the GPU's activity was not read over two seconds or more: its work and its host's "
             "lateness are not told apart"
         )
+    elif budget.ideal_ms is None and not budget.limits:
+        yield f"nothing but work of the device. Try {work_remedy(config)}"
 
 
 def mfu(analysis: Analysis) -> Section:

@@ -23,8 +23,8 @@ CLOCKS_SHARE: Final = 0.01
 """Share by which the SM clock lies below the baseline's from which time is put down to it."""
 
 LATE_SHARE: Final = 0.75
-"""Share of the steps in which a rank is last from which it is the one that is waited for. Of two
-healthy ranks on a busy host, one was last in 51 to 60 % of the steps."""
+"""Share of all waiting that is for one rank, from which that rank is named. Of two healthy ranks on
+a busy host, one was last in 51 to 60 % of the steps."""
 
 Cause = Literal[Part, "clocks", "unexplained"]
 

@@ -143,7 +143,7 @@ wandb-sync: $(STAMP) ## Upload WandB runs recorded offline (FOLDER=multirun/...)
 overhead: $(STAMP) ## Measure what scalewise costs over a bare PyTorch loop
 	$(BIN)/python benchmarks/overhead.py
 
-self-test: $(STAMP) ## Plant faults and see whether the diagnosis names them (ARGS=--quick)
+self-test: $(STAMP) ## Plant faults and see whether the analysis names them (ARGS=--quick)
 	$(BIN)/python benchmarks/self_test.py $(ARGS)
 
 wheelhouse: $(STAMP) ## Collect the wheels a GPU host without internet lacks (WHEELHOUSE=)

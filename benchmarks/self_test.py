@@ -1,19 +1,20 @@
-"""Does the diagnosis find what was planted, and only that?
+"""Does the analysis find what was planted, and only that?
 
     python benchmarks/self_test.py [--device cpu|cuda] [--jobs N] [--quick] [--out FOLDER]
 
 Every fault is planted at three magnitudes into real two-device cells that run beside healthy
 twins, in one sweep in random order; ``--jobs`` pairs run at once, each on cores (or GPUs) of its
-own. The diagnosis sees nothing but the records. Printed are the confusion matrix (rows: what was
+own. The analysis sees nothing but the records. Printed are the confusion matrix (rows: what was
 planted; columns: what was named first), the detection limit of each fault (the smallest magnitude
 that was named first in every run, as all larger ones were), and what was named on healthy runs.
 
 ``--records FOLDER`` keeps the sweep: the same command run again finishes it, and with ``--judge``
-diagnoses what is there without running anything. ``--warm`` forks cells from a server that has
-imported everything already: a diagnosis looks into runs and compares no times between them.
+judges what is there without running anything. ``--warm`` forks cells from a server that has
+imported everything already.
 
-A second context and a stall of all ranks are judged by findings (``analysis/disturbances``), all
-other faults by the diagnosis. Of healthy pairs beside busy processes only the host may be named.
+A fault that costs time is judged by the largest loss of the run's budget
+(``analysis/loss_budget``), all others by the codes of findings. Of healthy pairs beside busy
+processes only the host may be named.
 
 Exit status 1 if a fault at its largest magnitude was not named first, or one was named on a
 healthy run.
@@ -94,7 +95,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="*", help="names of the faults to plant (default all)")
     parser.add_argument("--warm", action="store_true", help="fork cells from a warm server")
     parser.add_argument("--records", type=Path, help="keep the sweep here, or finish the one there")
-    parser.add_argument("--judge", action="store_true", help="run nothing: diagnose --records")
+    parser.add_argument("--judge", action="store_true", help="run nothing: judge --records")
     parser.add_argument("--out", type=Path, help="write self_test.json and self_test.md here")
     options = parser.parse_args()
     if options.judge and options.records is None:
@@ -167,7 +168,7 @@ def kept_free(host: Host, jobs: int) -> Iterator[None]:
 
 
 def judge(workload: Workload, folder: Path) -> list[Observation]:
-    """Diagnose each run of the sweep in ``folder``."""
+    """What is named of each run of the sweep in ``folder``."""
     return list(observe_all(workload, configurations(load_sweep(folder))))
 
 

@@ -1,7 +1,7 @@
-"""Faults planted on purpose: does the diagnosis find what was planted, and only that?
+"""Faults planted on purpose: does the analysis find what was planted, and only that?
 
 ``plan`` says what is planted and how strongly, ``plant`` does it in a rank, ``records`` in its
-records. ``observe`` says what the diagnosis named in each run, ``matrix`` counts it (confusion
+records. ``observe`` says what was named in each run, ``matrix`` counts it (confusion
 matrix, detection limits), ``page`` writes it down. ``benchmarks/self_test.py`` starts the runs.
 """
 

@@ -1,23 +1,33 @@
-"""What is named in each run of a self-test: limits by the diagnosis, disturbances by findings.
+"""What is named in each run of a self-test: limits of its budget by size, then codes of findings.
 
-What was planted is read from the overrides of the cell; both get the records alone.
+What was planted is read from the overrides of the cell; the analysis gets the records alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from faults.plan import ALONE, CROWDED, Fault, Workload
-from scalewise.analysis import CODES, Configuration, Disturbance, Run
-from scalewise.analysis.diagnosis import diagnose_run, in_order
-from scalewise.analysis.diagnosis_case import Diagnosis
+from scalewise.analysis import CAUSE_WORDS, Configuration, Loss, Run, check_published, make_budget
 from scalewise.analysis.disturbances import disturbances
 
 HEALTHY = "healthy"
 NOTHING = "nothing"
-TRUE_LIMITS = frozenset({"communication-bound", "launch-bound", "compute-bound", "memory-bound"})
+TRUE_LIMITS = frozenset(
+    {"device_work", "host_late", "copy", "transfer", "optimizer", "between_steps"}
+)
 """What may limit a healthy run: no fault of anybody's."""
+POWER_CAP = "power cap"
+"""Where a GPU that works hard is to be."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One finding: of an invalid run, a published figure, a slowed GPU or a disturbance."""
+
+    code: str
+    evidence: str
 
 
 @dataclass(frozen=True)
@@ -29,39 +39,42 @@ class Observation:
     magnitude: str
     strength: int
     """0 is the weakest."""
-    named: tuple[Diagnosis, ...]
-    """The largest first."""
+    losses: tuple[Loss, ...]
+    """Limits of the budget, the largest first."""
     step_ms: float | None = None
     """Mean step of the run; None where nothing ran for this observation."""
-    findings: tuple[Disturbance, ...] = ()
+    findings: tuple[Finding, ...] = ()
     is_healthy: bool = False
     """Whether the training has no fault, whatever its host has."""
 
     @property
     def limits(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(d.limit for d in self.named))
+        return tuple(loss.cause for loss in self.losses)
 
     @property
-    def found(self) -> tuple[str, ...]:
-        """Codes of what was found, without what cannot be told."""
-        return tuple(one.code for one in self.findings if one.status == "found")
+    def codes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(one.code for one in self.findings))
 
     @property
     def first(self) -> str:
-        """Of what the fault is judged by: findings have no size to stand among limits by."""
-        named = self.found if self.expected in CODES else self.limits
+        """What the fault is judged by: findings have no size to stand among losses by."""
+        named = self.limits if self.expected in {*CAUSE_WORDS, NOTHING} else self.codes
         return named[0] if named else NOTHING
 
     @property
     def accused(self) -> tuple[str, ...]:
         """Faults among what was named, without the one that was planted.
 
-        A crowd that is named stops all ranks at once too.
+        Ranks that are late in turns accuse nobody. A crowd that is named makes steps long, and
+        stops all ranks at once, too.
         """
         true = {*TRUE_LIMITS, self.expected}
         if CROWDED in self.limits:
-            true.add("common_stall")
-        return tuple(name for name in (*self.limits, *self.found) if name not in true)
+            true |= {"common_stall", "long_steps"}
+        faults = [
+            one.cause for one in self.losses if one.cause != "waiting" or one.rank is not None
+        ]
+        return tuple(name for name in (*faults, *self.codes) if name not in true)
 
     @property
     def right(self) -> bool:
@@ -82,32 +95,44 @@ def observe_all(
         if not config.runs or set(ALONE) <= _overrides(config):
             continue
         key = _planted_overrides(config)
-        if not key:
-            yield from (observe(run, None, 0, None) for run in config.runs)
-        elif key in planted:
-            fault, strength = planted[key]
-            yield from (observe(run, fault, strength, singles.get(key)) for run in config.runs)
+        if key and key not in planted:
+            continue
+        fault, strength = planted[key] if key else (None, 0)
+        for run in config.runs:
+            yield observe(replace(config, runs=(run,)), fault, strength, singles.get(key))
 
 
 def observe(
-    run: Run, fault: Fault | None, strength: int, single: Configuration | None
+    config: Configuration, fault: Fault | None, strength: int, single: Configuration | None
 ) -> Observation:
-    """Diagnose one run beside its single-device twin, where it has one."""
-    named, findings = in_order(diagnose_run(run, single)), disturbances(run.cell)
-    if fault is None:
-        took_ms = run.value("step_time_ms")
-        return Observation(HEALTHY, NOTHING, "", 0, named, took_ms, findings, True)
-    words = fault.magnitudes[strength].words
+    """What is named of one run, against the same on one device where that was run."""
+    (run,) = config.runs
+    budget = make_budget(config, single)
+    is_healthy = fault is None or fault.is_healthy
     return Observation(
-        fault.name,
-        fault.expected,
-        words,
+        HEALTHY if fault is None else fault.name,
+        NOTHING if fault is None else fault.expected,
+        "" if fault is None else fault.magnitudes[strength].words,
         strength,
-        named,
+        budget.limits if budget is not None else (),
         run.value("step_time_ms"),
-        findings,
-        fault.is_healthy,
+        tuple(findings(run)),
+        is_healthy,
     )
+
+
+def findings(run: Run) -> Iterator[Finding]:
+    """Invalid runs first, then published figures, slowed GPUs and disturbances."""
+    yield from (Finding(one.code, one.reason) for one in run.invalid)
+    if run.cell.imported is not None:
+        yield from (Finding(one.code, one.reason) for one in check_published(run.cell.imported))
+    for device in run.usage.devices if run.usage else ():
+        reasons = set(device.throttle_reasons) - {POWER_CAP}
+        if reasons:
+            yield Finding("throttled", f"{device.label}: {', '.join(sorted(reasons))}")
+    # The others say what cannot be told.
+    told = [one for one in disturbances(run.cell) if one.status == "found"]
+    yield from (Finding(one.code, one.detail) for one in told)
 
 
 def _by_overrides(workload: Workload) -> Mapping[frozenset[str], tuple[Fault, int]]:

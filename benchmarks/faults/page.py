@@ -44,7 +44,7 @@ def as_markdown(observations: Sequence[Observation], setting: Setting) -> str:
     busy = [o for o in healthy if o.fault != HEALTHY]
     accused = accusations(observations)
     lines = [
-        "# Self-test of the diagnosis",
+        "# Self-test of the analysis",
         "",
         str(setting),
         "",
@@ -73,7 +73,7 @@ def as_markdown(observations: Sequence[Observation], setting: Setting) -> str:
 def as_plain(observations: Sequence[Observation], setting: Setting) -> dict[str, Any]:
     """Everything observed, for JSON."""
     return {
-        "schema_version": 1,
+        "schema_version": 2,
         "setting": asdict(setting),
         "detection": [asdict(d) for d in detections(observations)],
         "healthy_runs": sum(o.is_healthy for o in observations),
@@ -89,8 +89,8 @@ def _run(observation: Observation) -> dict[str, Any]:
         "expected": observation.expected,
         "step_ms": None if observation.step_ms is None else round(observation.step_ms, 3),
         "named": [
-            {"limit": d.limit, "ms": round(d.ms, 3), "rank": d.rank, "evidence": d.evidence}
-            for d in observation.named
+            {"cause": one.cause, "ms": round(one.ms, 3), "rank": one.rank, "evidence": one.evidence}
+            for one in observation.losses
         ],
-        "found": [{"code": f.code, "evidence": f.detail} for f in observation.findings],
+        "found": [asdict(one) for one in observation.findings],
     }

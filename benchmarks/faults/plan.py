@@ -1,6 +1,6 @@
 """What the self-test plants, how strongly, and into which workload.
 
-Everything here is known to the test alone: the diagnosis sees the records of the runs.
+Everything here is known to the test alone: the analysis sees the records of the runs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ DeviceKind = Literal["cpu", "cuda"]
 
 PAIR = ("strategy=ddp", "strategy.devices=2")
 ALONE = ("strategy=single",)
-CROWDED = "host oversubscribed"
+CROWDED = "contention"
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Fault:
 
     name: str
     expected: str
-    """The limit that the diagnosis must name first, or the code of a finding."""
+    """The cause that must be the largest loss, or the code of a finding."""
     magnitudes: tuple[Magnitude, ...]
     needs_single: bool = False
     """Whether the same configuration has to run on one device too."""
@@ -103,7 +103,7 @@ _RECORDED = (
     Fault("throttled_replay", "throttled", tuple(
         Magnitude(f"{mhz} of 1980 MHz", (f"+fault.mhz={mhz}",)) for mhz in (1950, 1780, 1200)
     ), more=("monitor.devices=false",)),
-    Fault("per_replica_import", "per-replica throughput", tuple(
+    Fault("per_replica_import", "per_replica_throughput", tuple(
         Magnitude(f"{digits} digits", (f"+fault.digits={digits}",)) for digits in (1, 2, 4)
     )),
 )  # fmt: skip
@@ -131,15 +131,15 @@ def cpu_workload(cores_per_rank: int) -> Workload:
         ),
         ((), _LONG),
         (
-            Fault("slow_rank", "straggler", _by_ms((2, 10, 40)), more=_RANK_1),
-            Fault("slow_loader", "input-bound", _by_ms((2, 10, 40))),
-            Fault("skewed_shards", "uneven shards", _skew(0.02, 0.1, 0.5), more=_RANK_1),
-            Fault("no_sampler", "not sharded", tuple(
+            Fault("slow_rank", "waiting", _by_ms((2, 10, 40)), more=_RANK_1),
+            Fault("slow_loader", "loader", _by_ms((2, 10, 40))),
+            Fault("skewed_shards", "waiting", _skew(0.02, 0.1, 0.5), more=_RANK_1),
+            Fault("no_sampler", "shards_overlap", tuple(
                 Magnitude(f"{n} samples", (f"dataset.samples={n}",)) for n in (16384, 8192, 4096)
             )),
-            Fault("stall", "stalls", _by_ms((100, 300, 1000), *_LONG)),
+            Fault("stall", "long_steps", _by_ms((100, 300, 1000), *_LONG)),
             _COMMON_STALL,
-            Fault("small_batch", "batch too small", tuple(
+            Fault("small_batch", "device_work", tuple(
                 Magnitude(f"batch {n}", (f"batch_size={n}",)) for n in (128, 16, 2)
             ), needs_single=True, is_configuration=True),
             Fault("oversubscribe", CROWDED, crowds, is_healthy=True),
@@ -161,22 +161,22 @@ def gpu_workload() -> Workload:
         ),
         ((),),
         (
-            Fault("slow_rank", "straggler", _by_ms((1, 5, 20)), more=_RANK_1),
-            Fault("slow_loader", "input-bound", _by_ms((5, 20, 50))),
-            Fault("skewed_shards", "uneven shards", _skew(0.125, 0.25, 0.5), more=_RANK_1),
-            Fault("no_sampler", "not sharded", tuple(
+            Fault("slow_rank", "waiting", _by_ms((1, 5, 20)), more=_RANK_1),
+            Fault("slow_loader", "loader", _by_ms((5, 20, 50))),
+            Fault("skewed_shards", "waiting", _skew(0.125, 0.25, 0.5), more=_RANK_1),
+            Fault("no_sampler", "shards_overlap", tuple(
                 Magnitude(f"{n} samples", (f"dataset.train_samples={n}",))
                 for n in (4096, 2048, 512)
             )),
-            Fault("stall", "stalls", _by_ms((50, 200, 500), *_LONG)),
+            Fault("stall", "long_steps", _by_ms((50, 200, 500), *_LONG)),
             _COMMON_STALL,
             Fault("second_context", "rank_on_other_gpu", tuple(
                 Magnitude(f"after {s} s", (f"+fault.at_s={s}",)) for s in (1.0, 0.5, 0.25)
             )),
-            Fault("p2p_off", "communication-bound", tuple(
+            Fault("p2p_off", "transfer", tuple(
                 Magnitude(f"batch {n}", (f"batch_size={n}",)) for n in (64, 32, 16)
             ), is_configuration=True, more=("+hardware.nccl.NCCL_P2P_DISABLE='1'",)),
-            Fault("small_batch", "batch too small", tuple(
+            Fault("small_batch", "device_work", tuple(
                 Magnitude(f"batch {n}", (f"batch_size={n}",)) for n in (16, 8, 2)
             ), needs_single=True, is_configuration=True),
         ),

@@ -1,4 +1,4 @@
-"""A small part of ``make self-test``: a fault planted into a real cell is named first."""
+"""A small part of ``make self-test``: a fault planted into a real cell is named."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from fakes.train_command import ROOT, Finished, Train
-from scalewise.analysis import Configuration, configurations, load_sweep
-from scalewise.analysis.diagnosis import diagnose
+from scalewise.analysis import Configuration, configurations, load_sweep, make_budget
 
 PATH = os.pathsep.join([str(ROOT / "src"), str(ROOT / "benchmarks")])
 WORKLOAD = (
@@ -29,25 +28,26 @@ def planted(shared_train: Train) -> Finished:
 
 
 def by_fault(sweep: Path) -> dict[str, Configuration]:
-    """The test knows what was planted; the diagnosis does not."""
+    """The test knows what was planted; the analysis does not."""
     configs = configurations(load_sweep(sweep))
     return {str((c.cells[0].config or {})["fault"]["kind"]): c for c in configs}
 
 
-def test_a_planted_fault_is_named_first_and_invalid(planted: Finished) -> None:
+def test_a_planted_fault_makes_the_run_invalid(planted: Finished) -> None:
     assert planted.status == 4, planted.err
     assert planted.folder is not None
     config = by_fault(planted.folder)["no_sampler"]
-    found = diagnose(config)
-    assert found[0].limit == "not sharded", [str(d) for d in found]
     assert [one.code for one in config.invalid] == ["shards_overlap"]
 
 
 def test_its_healthy_twin_is_not_accused_of_it(planted: Finished) -> None:
     assert planted.folder is not None
-    healthy = diagnose(by_fault(planted.folder)["configuration"])
-    assert not {d.limit for d in healthy} & {"not sharded", "uneven shards"}
-    (run,) = by_fault(planted.folder)["configuration"].runs
+    healthy = by_fault(planted.folder)["configuration"]
+    assert healthy.invalid == ()
+    budget = make_budget(healthy)
+    assert budget is not None
+    assert budget.loss("transfer") is not None
+    (run,) = healthy.runs
     assert run.cell.result is not None
     for rank in run.cell.result.ranks:
         delay = rank.run_queue_ms_per_step

@@ -1,7 +1,7 @@
 """Records become figures with their doubt: speed, losses, balance, cost and verdicts.
 
 ``load`` reads a sweep, ``configurations`` joins repeats, ``scaling`` sets devices against their
-baseline, ``verdict`` judges, ``diagnosis`` says why. Importing this room loads no torch."""
+baseline, ``verdict`` judges, ``loss_budget`` says why. Importing this room loads no torch."""
 
 import lazy_loader
 

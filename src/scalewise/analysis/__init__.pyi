@@ -1,3 +1,8 @@
+from .anatomy import IDLE as IDLE
+from .anatomy import PHASE_WORDS as PHASE_WORDS
+from .anatomy import long_step_line as long_step_line
+from .anatomy import mean_anatomy as mean_anatomy
+from .anatomy import phase_word as phase_word
 from .balance import LoadBalance as LoadBalance
 from .balance import what_says_nothing as what_says_nothing
 from .choice import Gain as Gain
@@ -27,7 +32,6 @@ from .cost import reach as reach
 from .cost import read_samples as read_samples
 from .devices import DeviceEnergy as DeviceEnergy
 from .devices import DeviceUsage as DeviceUsage
-from .diagnosis import REMEDIES as REMEDIES
 from .disturbances import CODES as CODES
 from .disturbances import DEVICE_CODES as DEVICE_CODES
 from .disturbances import Disturbance as Disturbance
@@ -49,9 +53,17 @@ from .load import load_sweep as load_sweep
 from .load import no_sweep as no_sweep
 from .load import read_rank_steps as read_rank_steps
 from .load import sweep_folder as sweep_folder
+from .loss_budget import CAUSE_WORDS as CAUSE_WORDS
+from .loss_budget import Budget as Budget
+from .loss_budget import Cause as Cause
+from .loss_budget import Loss as Loss
+from .loss_budget import make_budget as make_budget
 from .model import CellRecords as CellRecords
 from .model import is_monitored as is_monitored
 from .model import is_timed as is_timed
+from .published import check_published as check_published
+from .remedies import remedy as remedy
+from .remedies import work_remedy as work_remedy
 from .run import Metric as Metric
 from .run import Run as Run
 from .run import measure_run as measure_run
@@ -76,11 +88,6 @@ from .summary import Fate as Fate
 from .summary import analyse as analyse
 from .summary import blame_last as blame_last
 from .summary import fate_lines as fate_lines
-from .time_budget import IDLE as IDLE
-from .time_budget import PHASE_WORDS as PHASE_WORDS
-from .time_budget import long_step_line as long_step_line
-from .time_budget import mean_anatomy as mean_anatomy
-from .time_budget import phase_word as phase_word
 from .validity import count_doubt as count_doubt
 from .validity import invalid_ranks as invalid_ranks
 from .validity import untrained_steps as untrained_steps
@@ -90,5 +97,4 @@ from .verdict import outliers as outliers
 from .verdict import stability_warning as stability_warning
 from .verdict import way_to_get as way_to_get
 from .verdicts import Repeats as Repeats
-from .verdicts import hiccup_lines as hiccup_lines
 from .verdicts import reach_verdicts as reach_verdicts

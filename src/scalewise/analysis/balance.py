@@ -1,8 +1,8 @@
 """Load balance across ranks: who arrives last at the all-reduce, and by how much.
 
 Balance is judged by *arrival*, the time from the start of a step until the last gradient bucket
-is ready. Nothing else shows a straggler: synchronous data parallelism makes every rank's step
-equally long, and a rank that waits reads 100 % utilisation.
+is ready, step by step. Nothing else shows a straggler: synchronous data parallelism makes every
+rank's step equally long, and a rank that waits reads 100 % utilisation.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scalewise.analysis.steps import NotMeasuredError, common_steps, timeline
-from scalewise.records import Grade, ShardIndices, StepSeries, cv_percent, cv_text, grade
+from scalewise.records import Grade, ShardIndices, StepSeries, cv_text, grade
 
 _WINDOWS = 20
 
@@ -56,7 +56,7 @@ class LoadBalance:
     """Arrival of all ranks of one run."""
 
     cv_percent: float
-    """Coefficient of variation of the ranks' mean arrival."""
+    """Coefficient of variation of the ranks' arrival in a step, mean over the timed steps."""
     grade: Grade
     arrival_ms: tuple[float, ...]
     """Mean over the timed steps, one value a rank."""
@@ -101,7 +101,7 @@ def measure_balance(series: Sequence[StepSeries], world_size: int) -> LoadBalanc
     slowest = int(np.argmax(means))
     others = np.delete(arrivals, slowest, axis=0)
     behind = float(means[slowest] - others.mean())
-    cv = cv_percent(means.tolist())
+    cv = _mean_cv_percent(arrivals)
     step_ms = float(np.nanmean(np.stack([one.column("step", line) for one in ranks])))
     return LoadBalance(
         cv_percent=cv,
@@ -116,6 +116,16 @@ def measure_balance(series: Sequence[StepSeries], world_size: int) -> LoadBalanc
     )
 
 
+def _mean_cv_percent(arrivals: npt.NDArray[np.float64]) -> float:
+    """CV over ranks of each step, mean over steps; ``arrivals`` has shape ``[ranks, steps]``.
+
+    Ranks that are late in turns have equal means: only single steps show that they wait.
+    """
+    means = arrivals.mean(axis=0)
+    moved = means > 0
+    return float(100 * (arrivals.std(axis=0)[moved] / means[moved]).mean())
+
+
 def _history(
     arrivals: npt.NDArray[np.float64], steps: npt.NDArray[np.int64]
 ) -> tuple[BalanceWindow, ...]:
@@ -126,7 +136,7 @@ def _history(
         means = arrivals[:, columns].mean(axis=1)
         if float(means.mean()) > 0:
             first, last = int(steps[columns[0]]), int(steps[columns[-1]])
-            cv, slowest = cv_percent(means.tolist()), int(np.argmax(means))
+            cv, slowest = _mean_cv_percent(arrivals[:, columns]), int(np.argmax(means))
             found.append(BalanceWindow(first, last, cv, slowest))
     return tuple(found)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -177,6 +177,9 @@ class DeviceUsage:
     where the window is shorter than that."""
     tensor_activity_percent: float | None = None
     dram_activity_percent: float | None = None
+    engine_activity_percent: float | None = None
+    """Share of the window with any kernel on the GPU: GPM's, else NVML's utilisation where the
+    window is long enough for that (two of its sample periods). None where neither is known."""
     utilization_readings: int = 0
     """Of which ``utilization_percent`` is the mean."""
     activity_readings: int = 0
@@ -309,10 +312,34 @@ def _usage(
         sm_activity_percent=activity["sm_activity_percent"],
         tensor_activity_percent=activity["tensor_activity_percent"],
         dram_activity_percent=activity["dram_activity_percent"],
+        engine_activity_percent=_engine_activity(activity, utilization, window),
         utilization_readings=len(utilization),
         activity_readings=activity_readings,
         energy=energy,
     )
+
+
+_ACTIVITIES = (
+    "sm_activity_percent",
+    "tensor_activity_percent",
+    "dram_activity_percent",
+    "engine_activity_percent",
+)
+_UTILIZATION_PERIOD_S = 1.0
+"""NVML's utilisation is a mean over up to a second that may end before the reading."""
+
+
+def _engine_activity(
+    activity: Mapping[str, float | None],
+    utilization: Sequence[float],
+    window: tuple[float, float],
+) -> float | None:
+    """Both tell the same on an H200: 17 % beside 17 of a known load, 43 beside 43, 69 beside 69."""
+    known = activity["engine_activity_percent"]
+    if known is not None or not utilization:
+        return known
+    long_enough = window[1] - window[0] >= 2 * _UTILIZATION_PERIOD_S
+    return mean_of_known(utilization) if long_enough else None
 
 
 def _activity(
@@ -339,7 +366,7 @@ def _activity(
                 readings.append(sample)
         before = when
     found: dict[str, float | None] = {}
-    for metric in ("sm_activity_percent", "tensor_activity_percent", "dram_activity_percent"):
+    for metric in _ACTIVITIES:
         values = [getattr(sample, metric) for sample in readings]
         whole = bool(values) and all(v is not None for v in values)
         found[metric] = float(np.average(values, weights=weights)) if whole else None

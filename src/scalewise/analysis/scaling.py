@@ -24,7 +24,6 @@ from scalewise.analysis.statistics import (
     estimate_ratio,
     holm,
 )
-from scalewise.analysis.time_budget import explain_loss
 from scalewise.analysis.validity import Found, Invalid
 from scalewise.analysis.verdict import (
     MIN_EFFICIENCY,
@@ -236,7 +235,6 @@ def _measured_pair(
     multi: Configuration, single: Configuration, speedup: RatioEstimate, judgement: Judgement
 ) -> Pair:
     devices, statistical = multi.runs[0].world_size, judgement
-    limit = explain_loss(multi, single)
     loss = loss_at_equal_samples(multi, single)
     if is_ceiling(multi):
         judgement = Judgement(
@@ -246,7 +244,7 @@ def _measured_pair(
         )
     else:
         less = _less_learnt(multi, speedup, loss)
-        reasons = [judgement.reason, less, said_of(multi), limit or ""]
+        reasons = [judgement.reason, less, said_of(multi)]
         judgement = replace(judgement, reason="; ".join(r for r in reasons if r))
     invalid = _invalid(multi, single)
     if invalid:

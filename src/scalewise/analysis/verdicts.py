@@ -7,17 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import mean
 
+from scalewise.analysis.anatomy import long_step_clause
 from scalewise.analysis.communication import timed_only
 from scalewise.analysis.comparability import mixtures
 from scalewise.analysis.configuration import Configuration, configurations, read_scaling
-from scalewise.analysis.diagnosis import diagnose
-from scalewise.analysis.diagnosis_case import Diagnosis, Limit
 from scalewise.analysis.labels import factor
+from scalewise.analysis.loss_budget import (
+    CAUSE_WORDS,
+    Budget,
+    Cause,
+    Loss,
+    make_budget,
+    mean_clock_mhz,
+)
 from scalewise.analysis.model import Sweep
 from scalewise.analysis.scaling import Pair, Refused, is_ceiling, pair_all
-from scalewise.analysis.time_budget import hiccup_clause, hiccup_line, long_step_clause, wait_clause
 from scalewise.analysis.validity import Found, Invalid, untrained_steps
 from scalewise.analysis.verdict import (
     LOOKS,
@@ -35,12 +40,18 @@ LINEAR_UP_TO = 1.02
 """Efficiency up to which an interval is not called more than linear: a smaller share of the batch
 that fits a cache gains a little."""
 
-Diagnoses = Mapping[str, Sequence[Diagnosis]]
-"""``config_id`` to what limits it."""
+Budgets = Mapping[str, Budget]
+"""``config_id`` to where its time goes; absent where no run of it was timed."""
+
+WORTH_SAYING = 0.02
+"""Share of the step below which a loss is not told in an answer."""
+
+_MOST_LOSSES = 2
+"""Losses that an answer names; the report has all of them."""
 
 
-def doubted(pair: Pair, diagnoses: Diagnoses) -> Pair:
-    """The pair with what its ranks wait and the doubts about its verdict in its reason.
+def doubted(pair: Pair, budgets: Budgets) -> Pair:
+    """The pair with its largest losses and the doubts about its verdict in its reason.
 
     Intervals over runs see noise between runs. A crowd that slows every run of one side alike moves
     the speedup without widening its interval, and more than linear scaling is what that looks like.
@@ -53,9 +64,7 @@ def doubted(pair: Pair, diagnoses: Diagnoses) -> Pair:
     if pair.invalid:
         return pair
     disturbed = [
-        (c, d)
-        for c in (pair.single, pair.multi)
-        if (d := _limit(c, diagnoses, "host oversubscribed"))
+        (c, d) for c in (pair.single, pair.multi) if (d := _limit(c, budgets, "contention"))
     ]
     clocks = clock_ratio(pair)
     interval, value = pair.efficiency.interval, pair.efficiency.value / clocks
@@ -63,7 +72,7 @@ def doubted(pair: Pair, diagnoses: Diagnoses) -> Pair:
     explained = beyond and any(config is pair.single for config, _ in disturbed)
     invalid: tuple[Invalid, ...] = ()
     # Several devices do gain what a single one loses for want of memory.
-    thrashes = _limit(pair.single, diagnoses, "allocator thrash")
+    thrashes = any(rank.allocation_retries for rank in pair.single.rank_summaries)
     if beyond and not explained and not is_ceiling(pair.multi) and not thrashes:
         invalid = (Invalid("superlinear", _superlinear(pair, clocks)),)
     doubts = [one.reason for one in invalid]
@@ -72,7 +81,7 @@ def doubted(pair: Pair, diagnoses: Diagnoses) -> Pair:
         doubts.append(f"more than linear: efficiency {factor(value)}")
     if disturbed:
         each = " and ".join(
-            f"the step of {_side(config)} was disturbed by other processes for {found.cost}"
+            f"other processes held the cores of {_side(config)} for {found.ms:.3g} ms a step"
             for config, found in disturbed
         )
         doubts.append(f"{each}: measure again on a quiet host")
@@ -80,15 +89,18 @@ def doubted(pair: Pair, diagnoses: Diagnoses) -> Pair:
     without = ((side, untrained_steps(side.rank_summaries)) for side in sides)
     doubts += [f"{_side(side)}: {words}" for side, words in without if words]
     doubts += [clause for side in sides if (clause := long_step_clause(side))]
-    unnamed = [side for side in sides if not _limit(side, diagnoses, "stalls")]
-    doubts += [clause for side in unnamed if (clause := hiccup_clause(side))]
+    doubts += [
+        f"long steps took {100 * long.share:.0f} % of the time of {side.label}"
+        for side in sides
+        if (long := _limit(side, budgets, "long_steps"))
+    ]
     doubts += dict.fromkeys(
         f"its repeats are of several {name}: {told}"
         for side in sides
         for name, told in mixtures([r.cell for r in side.runs], ("code", "data_file")).items()
     )
-    waits = wait_clause(pair.multi)
-    said = [*([waits] if waits else []), *doubts]
+    lost = lost_words(budgets.get(pair.multi.config_id))
+    said = [*([lost] if lost else []), *doubts]
     if not said:
         return pair
     told = pair.judgement
@@ -97,10 +109,22 @@ def doubted(pair: Pair, diagnoses: Diagnoses) -> Pair:
     return replace(pair, judgement=judgement, doubts=tuple(doubts), invalid=invalid)
 
 
-def _limit(config: Configuration, diagnoses: Diagnoses, limit: Limit) -> Diagnosis | None:
-    """The diagnosis of this limit, if it was found."""
-    found = diagnoses.get(config.config_id, ())
-    return next((d for d in found if d.limit == limit), None)
+def _limit(config: Configuration, budgets: Budgets, cause: Cause) -> Loss | None:
+    """The loss of this cause, if it is a limit."""
+    budget = budgets.get(config.config_id)
+    found = budget.loss(cause) if budget is not None else None
+    return found if found is not None and found.is_limit else None
+
+
+def lost_words(budget: Budget | None) -> str:
+    """``lost 18.2 ms a step: 9.5 compute that did not shrink, 6.9 ...``; empty if nothing is."""
+    if budget is None or budget.ideal_ms is None:
+        return ""
+    largest = [loss for loss in budget.losses[:_MOST_LOSSES] if loss.share > WORTH_SAYING]
+    if not largest:
+        return ""
+    each = ", ".join(f"{loss.ms:.3g} {CAUSE_WORDS[loss.cause]}" for loss in largest)
+    return f"lost {budget.measured_ms - budget.ideal_ms:.3g} ms a step: {each}"
 
 
 def clock_ratio(pair: Pair) -> float:
@@ -108,12 +132,8 @@ def clock_ratio(pair: Pair) -> float:
 
     One GPU that works hard is held at its power cap, while several that wait run faster.
     """
-    clocks = [
-        [run.usage.mean("sm_clock_mhz") for run in side.runs if run.usage is not None]
-        for side in (pair.multi, pair.single)
-    ]
-    multi, single = ([mhz for mhz in side if mhz] for side in clocks)
-    return mean(multi) / mean(single) if multi and single else 1.0
+    multi, single = mean_clock_mhz(pair.multi), mean_clock_mhz(pair.single)
+    return multi / single if multi and single else 1.0
 
 
 def _superlinear(pair: Pair, clocks: float) -> str:
@@ -122,12 +142,6 @@ def _superlinear(pair: Pair, clocks: float) -> str:
         f"more than linear: efficiency {factor(pair.efficiency.value)}{clock}, and nothing "
         "measured explains it: the single device does other work, or something slowed it"
     )
-
-
-def hiccup_lines(configs: Sequence[Configuration], diagnoses: Diagnoses) -> list[str]:
-    """A line for each configuration of which hiccups took much, unless named as stalls."""
-    found = ((c.label, hiccup_line(c)) for c in configs if not _limit(c, diagnoses, "stalls"))
-    return [f"{label}: {line}" for label, line in found if line]
 
 
 def _side(config: Configuration) -> str:
@@ -250,8 +264,7 @@ class Verdicts:
     configurations: tuple[Configuration, ...]
     pairs: tuple[Pair, ...]
     refused: tuple[Refused, ...]
-    diagnoses: Mapping[str, tuple[Diagnosis, ...]]
-    """``config_id`` to what limits it, the main limit first."""
+    budgets: Budgets
     invalid: Mapping[str, Found]
     """``config_id`` to why its figures mean nothing; sound configurations are absent."""
     repeats: tuple[Repeats, ...]
@@ -264,9 +277,13 @@ def reach_verdicts(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Verd
     timed = timed_only(configs)
     pairs, refused = pair_all(timed, min_efficiency)
     baselines = {pair.multi.config_id: pair.single for pair in pairs}
-    diagnoses = {c.config_id: diagnose(c, baselines.get(c.config_id)) for c in configs}
-    judged = tuple(doubted(pair, diagnoses) for pair in pairs)
+    budgets = {
+        c.config_id: budget
+        for c in configs
+        if (budget := make_budget(c, baselines.get(c.config_id))) is not None
+    }
+    judged = tuple(doubted(pair, budgets) for pair in pairs)
     own = {c.config_id: found for c in timed if (found := c.invalid)}
     invalid = {p.multi.config_id: p.invalid for p in judged if p.invalid}
     invalid |= own
-    return Verdicts(configs, judged, refused, diagnoses, invalid, assess(timed, judged))
+    return Verdicts(configs, judged, refused, budgets, invalid, assess(timed, judged))

@@ -69,6 +69,8 @@ class DeviceSample:
     sm_occupancy_percent: float | None = None
     tensor_activity_percent: float | None = None
     dram_activity_percent: float | None = None
+    engine_activity_percent: float | None = None
+    """GPM: share of the interval with any kernel on the GPU; keeps the gaps between launches."""
     pcie_tx_mib_per_s: float | None = None
     pcie_rx_mib_per_s: float | None = None
     nvlink_tx_mib_per_s: float | None = None

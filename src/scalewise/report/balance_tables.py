@@ -15,7 +15,7 @@ from scalewise.analysis import (
     what_says_nothing,
 )
 from scalewise.records import GRADES, advice, cv_text, grade
-from scalewise.report.doubts import UNEVEN
+from scalewise.report.doubts import waited_for
 from scalewise.report.scaling_tables import counted, of
 from scalewise.report.sections import (
     NAME,
@@ -145,8 +145,7 @@ def _advice(analysis: Analysis) -> Iterator[str]:
         worst, arrival = _worst_balance(config), config.estimate("arrival_cv_percent")
         if worst is not None and arrival is not None:
             graded = grade(arrival.value)
-            limits = {found.limit for found in analysis.diagnoses.get(config.config_id, ())}
             said = advice(graded, worst.slowest_rank, on_cpu=config.is_cpu)
-            if graded in ("fair", "poor") and not limits & UNEVEN:
-                said = "the diagnosis names no rank: see what it does name"
+            if graded in ("fair", "poor") and waited_for(analysis, config) is None:
+                said = "no rank is slow by itself: see where the time goes"
             yield f"{config.label} ({graded}): {said}"

@@ -24,14 +24,14 @@ from scalewise.report.sections import Line, Lines, Section, Table, printable
 
 _ORDER = (
     "head", "scaling", "resources", "numbers_of_devices", "cost", "target", "answer", "unfinished",
-    "doctor", "limits", "faults", "disturbances", "doubts", "trackers",
+    "doctor", "losses", "faults", "disturbances", "doubts", "trackers",
 )  # fmt: skip
 """Sections of a report that a terminal shows: tables, then answers, then what to doubt."""
 _TITLED = ("target", "doctor_missing", "doctor_findings")
 
 _PREFIX = {
     "doctor": ("doctor", "cyan"),
-    "limits": ("limit", "yellow"),
+    "losses": ("time", "yellow"),
     "faults": ("fault", "yellow"),
     "disturbances": ("finding", "yellow"),
     "doubts": ("doubt", "yellow"),

@@ -12,12 +12,12 @@ from scalewise.analysis import (
     Disturbance,
     DisturbanceCode,
     Pair,
+    check_published,
     count_doubt,
     detectable_speedup,
     estimate,
     estimate_without_outliers,
     factor,
-    hiccup_lines,
     is_monitored,
     listed,
     long_step_line,
@@ -34,8 +34,6 @@ from scalewise.records import advice
 from scalewise.report.findings import workloads
 from scalewise.report.sections import Note, Picture, Section, by_text, lines, section
 
-UNEVEN = frozenset({"straggler", "uneven shards"})
-"""Limits by which the diagnosis accuses a rank."""
 _POWER_CAP = "power cap"
 """As the device series name it."""
 _LAYERS_NAMED = 3
@@ -49,9 +47,8 @@ def faults(analysis: Analysis) -> Section:
     """
     found = []
     for config in analysis.measured:
-        limits = {found.limit for found in analysis.diagnoses.get(config.config_id, ())}
         # A grade alone may be luck of one run; a fault is what holds over the runs.
-        uneven = bool(limits & UNEVEN)
+        uneven = waited_for(analysis, config) is not None
         for run in config.runs:
             name, balance = run.cell.planned.name, run.balance
             if run.shards and run.shards.is_fault:
@@ -59,6 +56,8 @@ def faults(analysis: Analysis) -> Section:
             if uneven and balance and balance.grade in ("fair", "poor"):
                 todo = advice(balance.grade, balance.slowest_rank, on_cpu=config.is_cpu)
                 found.append((name, f"{balance.explanation}; {todo}"))
+            if run.cell.imported is not None:
+                found += [(name, one.reason) for one in check_published(run.cell.imported)]
         found += _held_back(config, at_power_cap=False)
     for cell in analysis.sweep.cells:
         for series in cell.devices:
@@ -67,6 +66,13 @@ def faults(analysis: Analysis) -> Section:
             found += [(cell.planned.name, alert.text) for alert in alerts]
         found += [(cell.planned.name, problem) for problem in cell.problems]
     return section("faults", "Faults found", lines([*analysis.sweep.problems, *by_text(found)]))
+
+
+def waited_for(analysis: Analysis, config: Configuration) -> int | None:
+    """The rank whose lateness is a limit of a configuration; None where none is named."""
+    budget = analysis.budgets.get(config.config_id)
+    waiting = budget.loss("waiting") if budget is not None else None
+    return waiting.rank if waiting is not None and waiting.is_limit else None
 
 
 def _held_back(config: Configuration, *, at_power_cap: bool) -> Iterator[tuple[str, str]]:
@@ -141,7 +147,6 @@ def doubts(analysis: Analysis) -> Section:
     found = [f"quarantined: {device}" for device in analysis.sweep.quarantined]
     found += replaced_runs(analysis.sweep)
     found += by_text(_unstable(analysis), "configuration")
-    found += hiccup_lines(analysis.measured, analysis.diagnoses)
     found += [line for pair in analysis.pairs for line in _two_speedups(pair)]
     for config in analysis.measured:
         found += [line for run in config.runs if (line := long_step_line(run))]
@@ -162,6 +167,13 @@ def _of_one(config: Configuration) -> Iterator[str]:
     for doubt in (pruning_shortfall(config), count_doubt(ranks), untrained_steps(ranks)):
         if doubt:
             yield doubt
+    retries = {r.rank: r.allocation_retries for r in ranks if r.allocation_retries}
+    if retries:
+        each = ", ".join(f"rank {rank}: {count}" for rank, count in sorted(retries.items()))
+        yield (
+            f"the allocator emptied its cache and tried again ({each} times); a smaller "
+            "batch_size, execution.activation_checkpointing=true or strategy=fsdp needs none"
+        )
     yield from _outlying(config)
     yield from _missing(config)
 

@@ -131,7 +131,7 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         "invalid": to_plain(analysis.invalid.get(config.config_id, ())),
         "comparison": _pair(pair) if pair else None,
         "refused": refused and {"reason": refused.reason, "differing": to_plain(refused.differing)},
-        "diagnoses": to_plain(analysis.diagnoses[config.config_id]),
+        "budget": to_plain(analysis.budgets.get(config.config_id)),
         "mfu": [
             {"cell": run.cell.planned.name, **to_plain(result)}
             for run, result in zip(config.runs, analysis.mfu[config.config_id], strict=True)
@@ -200,7 +200,8 @@ def _csv_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
     result = config.runs[0].cell.result if config.runs else None
     anatomy = mean_anatomy(config)
     phases = anatomy[0] if anatomy else {}
-    diagnoses = analysis.diagnoses[config.config_id]
+    budget = analysis.budgets.get(config.config_id)
+    limits = budget.limits if budget is not None else ()
     return {
         "configuration": config.label,
         **{group: config.name(group) for group in ("model", "dataset", "strategy", "precision")},
@@ -228,8 +229,9 @@ def _csv_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         **_cost_row(analysis, config),
         **{f"{phase}_ms": phases.get(phase) for phase in PHASES},
         "timeline": anatomy[2] if anatomy else None,
-        "main_limit": diagnoses[0].limit if diagnoses else None,
-        "main_limit_ms": diagnoses[0].ms if diagnoses else None,
+        "ideal_step_time_ms": budget and budget.ideal_ms,
+        "main_limit": limits[0].cause if limits else None,
+        "main_limit_ms": limits[0].ms if limits else None,
         "verdict": scaling_tables.verdict(analysis, config),
         "seed_label": pair.seed_label if pair else None,
         "reason": _reason(analysis, config),

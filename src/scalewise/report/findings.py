@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from scalewise.analysis import (
+    CAUSE_WORDS,
     Analysis,
+    Budget,
     Configuration,
     estimate,
     estimate_positive,
@@ -15,19 +17,30 @@ from scalewise.analysis import (
     listed,
     number,
     ratio,
+    remedy,
     timed_only,
     told_apart,
     under_ceiling,
     way_to_get,
+    work_remedy,
 )
 from scalewise.host import plural
 from scalewise.report.cost_tables import cost_sentence
-from scalewise.report.sections import Line, Lines, Note, Section, by_text, lines, section
-
-_BUSY = (
-    "*Compute-bound* is a GPU that is busy, not one that is efficient: its SMs have work also "
-    "while their kernels wait for memory. MFU says how much of the peak is reached."
+from scalewise.report.sections import (
+    Column,
+    Line,
+    Lines,
+    Section,
+    by_text,
+    item,
+    lines,
+    section,
+    table,
+    words,
 )
+
+WORTH_SAYING = 0.01
+"""Share of the step below which a loss stands in the files alone."""
 _FEWEST_ROWS = 3
 """Rows of one workload below which the reader sees at once which is fastest."""
 _MOST_NAMED = 3
@@ -154,15 +167,63 @@ def _either(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def limits(analysis: Analysis) -> Section:
-    """What limits each configuration, the main limit first, with the test that would refute it."""
-    found, busy = [], False
+def losses(analysis: Analysis) -> Section:
+    """Where the time of each configuration goes, from its ideal step, and what to try."""
+    rows: list[_Row] = []
+    to_try = []
     for config in analysis.measured:
-        for i, diagnosis in enumerate(analysis.diagnoses[config.config_id]):
-            rank = "main limit" if i == 0 else "also"
-            found.append(f"{config.label}, {rank}: {diagnosis}. Test: {diagnosis.refutation}.")
-            busy = busy or diagnosis.limit == "compute-bound"
-    return section("limits", "What limits them", lines(found), Note(_BUSY if busy else ""))
+        budget = analysis.budgets.get(config.config_id)
+        if budget is None:
+            continue
+        if budget.ideal_ms is not None:
+            rows.append(
+                (config.label, "ideal step", budget.ideal_ms, budget, "the baseline's share")
+            )
+        elif budget.work_ms:
+            rows.append((config.label, "work of the device", budget.work_ms, budget, ""))
+        rows += [
+            (config.label, CAUSE_WORDS[loss.cause], loss.ms, budget, loss.evidence)
+            for loss in budget.losses
+            if abs(loss.share) >= WORTH_SAYING
+        ]
+        to_try += [f"{config.label}: {line}" for line in _to_try(config, budget)]
+    columns = (
+        words("configuration", "configuration", item(0)),
+        words("part", "part of a step", item(1)),
+        Column("ms", "mean", "ms a step", item(2), number),
+        Column("share", "share", "% of the step", _percent, number),
+        words("evidence", "measured", item(4)),
+    )
+    return section(
+        "losses",
+        "Where the time goes",
+        table("losses", columns, rows, where="page"),
+        lines(to_try),
+    )
+
+
+_Row = tuple[str, str, float, Budget, str]
+
+
+def _percent(row: _Row) -> float:
+    return 100 * row[2] / row[3].measured_ms
+
+
+def _to_try(config: Configuration, budget: Budget) -> Iterator[str]:
+    """One line for each limit, and one for a single device that only works."""
+    for loss in budget.limits:
+        yield (
+            f"{CAUSE_WORDS[loss.cause]}: {number(loss.ms)} of {number(budget.measured_ms)} ms a "
+            f"step. Try {remedy(config, loss)}"
+        )
+    mixed = any(loss.cause in ("device_work", "host_late") for loss in budget.limits)
+    if not budget.knows_activity and (budget.ideal_ms is None or mixed):
+        yield (
+            "the GPU's activity was not read over two seconds or more: its work and its host's "
+            "lateness are not told apart"
+        )
+    elif budget.ideal_ms is None and not budget.limits:
+        yield f"nothing but work of the device. Try {work_remedy(config)}"
 
 
 def mfu(analysis: Analysis) -> Section:

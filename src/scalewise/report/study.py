@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from scalewise.analysis import (
-    REMEDIES,
     Analysis,
     Configuration,
     Pair,
@@ -261,17 +260,7 @@ def _performance_report(analysis: Analysis) -> str:
     answers = [f"{n}: {v}. {why}" for n, v, why in findings.answers(analysis)]
     text = ["PERFORMANCE REPORT", "", f"command: {findings.command(analysis) or 'unknown'}"]
     text += [findings.counts(analysis), "", *_part("Answers", answers)]
-    text += ["Diagnosis, and what follows from it", "-" * 35, ""]
-    for config in analysis.measured:
-        text.append(config.label)
-        found = analysis.diagnoses[config.config_id]
-        if not found:
-            text += _wrapped("no limit was found in what was measured", "  ")
-        for diagnosis in found:
-            text += _wrapped(str(diagnosis), "  ")
-            text += _wrapped(f"test: {diagnosis.refutation}", "    ")
-            text += _wrapped(f"try: {REMEDIES[diagnosis.limit]}", "    ")
-        text.append("")
+    text += _part("Where the time goes, and what to try", findings.losses(analysis).texts)
     text += _part("Faults found", faults(analysis).texts)
     text += _part("Doubts", doubts(analysis).texts)
     return "\n".join(map(printable, text)).rstrip() + "\n"

@@ -36,6 +36,20 @@ def test_a_rank_sleeping_20_ms_a_step_is_named_although_all_steps_take_equally_l
     assert memory_cv < 1  # it cannot see the straggler
 
 
+def test_ranks_that_are_late_in_turns_are_as_uneven_as_one_that_is_always_late(
+    tmp_path: Path,
+) -> None:
+    cell = recorded(tmp_path, replace(DDP, kind="cpu"))
+    rows = [one.timed().rows.copy() for one in cell.steps]
+    for rank, one in enumerate(rows):
+        one["host_arrival_ms"] = 10.0
+        one["host_arrival_ms"][rank::2] += 7.0
+    turns = measure_balance([replace(s, rows=r) for s, r in zip(cell.steps, rows, strict=True)], 2)
+    assert turns.cv_percent == pytest.approx(cv_percent([10.0, 17.0]))
+    assert turns.grade == "poor"
+    assert turns.behind_ms == pytest.approx(0.0)
+
+
 def test_even_ranks_are_excellent(tmp_path: Path) -> None:
     balance = measure_balance(recorded(tmp_path, DDP).steps, 2)
     assert balance.grade == "excellent"

@@ -9,56 +9,67 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from fakes.recorded import DDP, DDP_MS, Spec, analysed, repeats, swept, write_sweep
+from fakes.recorded import (
+    DDP,
+    DDP_MS,
+    SINGLE_MS,
+    Spec,
+    analysed,
+    repeats,
+    swept,
+    with_ranks,
+    write_sweep,
+)
 from fakes.sections import answers, lines_of
 from scalewise.analysis import (
     Configuration,
-    Run,
     UndecidedError,
     analyse,
     choose_strategy,
     configurations,
     load_sweep,
+    remedy,
     under_ceiling,
 )
 from scalewise.analysis.balance import audit_shards
 from scalewise.analysis.choice import threshold_rule
-from scalewise.analysis.diagnosis import diagnose_run
-from scalewise.analysis.diagnosis_case import Diagnosis
+from scalewise.analysis.loss_budget import Loss, make_budget
 from scalewise.analysis.run import measure_run
 from scalewise.records import CommunicationRecord, ShardIndices, SweepFolder
 
 FACTORS = [1.0, 1.02, 0.98]
 
 
-def with_communication(path: Path, record: CommunicationRecord) -> Run:
-    (config,) = analysed(path, DDP).measured
-    cell = config.runs[0].cell
-    assert cell.result is not None
-    ranks = tuple(replace(rank, communication=record) for rank in cell.result.ranks)
-    return measure_run(replace(cell, result=replace(cell.result, ranks=ranks)))
+def with_communication(path: Path, record: CommunicationRecord, spec: Spec) -> Configuration:
+    (config,) = analysed(path, spec).measured
+    run = with_ranks(config.runs[0], *[{"communication": record}] * 2)
+    return replace(config, runs=(measure_run(run.cell),))
 
 
-def named(run: Run, limit: str) -> list[Diagnosis]:
-    return [d for d in diagnose_run(run) if d.limit == limit]
+def transfer(config: Configuration) -> Loss:
+    budget = make_budget(config)
+    assert budget is not None
+    found = budget.loss("transfer")
+    assert found is not None
+    return found
 
 
-def test_gradients_reduced_more_than_once_a_step_are_named_with_their_cost(tmp_path: Path) -> None:
-    run = with_communication(tmp_path, CommunicationRecord("gradients", 4.0, 4 * 2**20))
-    (found,) = named(run, "redundant reductions")
-    assert found.ms == pytest.approx(0.75 * DDP_MS["exposed_comm"])
-    assert "gradients reduced 4 times per optimizer step; 3 unnecessary, costs" in found.evidence
-    assert "75% of 4 MiB" in found.evidence
-    once = with_communication(tmp_path / "once", CommunicationRecord("gradients", 1.0, 2**20))
-    assert named(once, "redundant reductions") == []
+@pytest.mark.parametrize(("rounds", "redundant"), [(4.0, True), (1.0, False)])
+def test_redundant_reductions_are_named_and_answered(
+    tmp_path: Path, rounds: float, redundant: bool
+) -> None:
+    record = CommunicationRecord("gradients", rounds, rounds * 2**20)
+    config = with_communication(tmp_path, record, DDP)
+    found = transfer(config)
+    assert ("reduced 4 times a step" in found.evidence) == redundant
+    assert ("strategy.no_sync=true" in remedy(config, found)) == redundant
 
 
-@pytest.mark.parametrize(("ms", "said"), [(0.05, 0), (3.0, 1)])
-def test_averaging_that_takes_much_of_a_step_is_named(tmp_path: Path, ms: float, said: int) -> None:
-    run = with_communication(tmp_path, CommunicationRecord("parameters", 0.25, 2**20, ms))
-    found = [d for d in named(run, "communication-bound") if "averaging" in d.evidence]
-    assert len(found) == said
-    assert all("every 4 steps takes 3 ms" in d.evidence for d in found)
+def test_averaging_of_parameters_is_a_transfer(tmp_path: Path) -> None:
+    spec = replace(DDP, phases_ms={**SINGLE_MS, "other": 3.5})
+    record = CommunicationRecord("parameters", 0.25, 2**20, 3.0)
+    found = transfer(with_communication(tmp_path, record, spec))
+    assert (found.ms, found.is_limit) == (pytest.approx(3.0), True)
 
 
 def with_models(path: Path, strategy: str, models: int) -> None:

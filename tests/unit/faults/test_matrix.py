@@ -12,12 +12,11 @@ import pytest
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 from faults import FaultConfig, page
 from faults.matrix import accusations, detections, passed, rows
-from faults.observe import HEALTHY, NOTHING, Observation
+from faults.observe import HEALTHY, NOTHING, Finding, Observation
 from faults.plan import ALONE, CROWDED, PAIR, asks, cpu_workload, gpu_workload
 from hydra import compose, initialize_config_dir
 
-from scalewise.analysis import Disturbance
-from scalewise.analysis.diagnosis_case import Diagnosis
+from scalewise.analysis import Loss
 from scalewise.config import conf_dir, resolve
 from scalewise.sweep.plan import request
 
@@ -25,8 +24,8 @@ SETTING = page.Setting("python self_test.py", ("a CPU", "a CPU"), 16, 7, 1.5, 20
 
 
 def seen(fault: str, strength: int, *limits: str) -> Observation:
-    expected = NOTHING if fault == HEALTHY else "straggler"
-    named = tuple(Diagnosis(limit, 1.0, 10.0, "", "") for limit in limits)  # type: ignore[arg-type]
+    expected = NOTHING if fault == HEALTHY else "waiting"
+    named = tuple(Loss(limit, 2.0, 0.2, "", 1) for limit in limits)  # type: ignore[arg-type]
     healthy = fault == HEALTHY
     return Observation(fault, expected, f"{strength} ms", strength, named, 10.0, (), healthy)
 
@@ -37,21 +36,21 @@ def crowded(limits: tuple[str, ...], codes: tuple[str, ...]) -> Observation:
     return replace(busy, expected=CROWDED, findings=findings(*codes), is_healthy=True)
 
 
-def findings(*codes: str, status: str = "found") -> tuple[Disturbance, ...]:
-    return tuple(Disturbance(code, status, "a cell", "") for code in codes)  # type: ignore[arg-type]
+def findings(*codes: str) -> tuple[Finding, ...]:
+    return tuple(Finding(code, "") for code in codes)
 
 
 def test_the_detection_limit_is_the_weakest_from_which_all_are_right() -> None:
     found = [
         seen("slow_rank", 0),
-        seen("slow_rank", 1, "straggler", "stalls"),
-        seen("slow_rank", 1, "straggler"),
-        seen("slow_rank", 2, "straggler"),
+        seen("slow_rank", 1, "waiting", "long_steps"),
+        seen("slow_rank", 1, "waiting"),
+        seen("slow_rank", 2, "waiting"),
     ]
     (detection,) = detections(found)
     assert detection.limit == "1 ms"
     assert passed(found)
-    (detection,) = detections([*found, seen("slow_rank", 1, "stalls", "straggler")])
+    (detection,) = detections([*found, seen("slow_rank", 1, "long_steps", "waiting")])
     assert detection.limit == "2 ms"
     (detection,) = detections([*found, seen("slow_rank", 2)])
     assert detection.limit is None
@@ -59,18 +58,20 @@ def test_the_detection_limit_is_the_weakest_from_which_all_are_right() -> None:
 
 
 def test_a_true_limit_of_a_healthy_run_is_no_accusation() -> None:
-    healthy = [seen(HEALTHY, 0, "communication-bound"), seen(HEALTHY, 0, "stalls", "straggler")]
-    assert accusations(healthy) == {"stalls": 1, "straggler": 1}
+    healthy = [seen(HEALTHY, 0, "transfer"), seen(HEALTHY, 0, "long_steps", "waiting")]
+    assert accusations(healthy) == {"long_steps": 1, "waiting": 1}
     assert [o.right for o in healthy] == [True, False]
     assert not passed(healthy)
+    in_turns = replace(healthy[1], losses=(Loss("waiting", 2.0, 0.2, ""),))
+    assert in_turns.right
 
 
 @pytest.mark.parametrize(
     ("limits", "codes", "accused"),
     [
-        ((CROWDED, "communication-bound"), (), ()),
-        ((CROWDED,), ("common_stall",), ()),
-        ((CROWDED, "straggler"), (), ("straggler",)),
+        ((CROWDED, "transfer"), (), ()),
+        ((CROWDED, "long_steps"), ("common_stall",), ()),
+        ((CROWDED, "waiting"), (), ("waiting",)),
         ((CROWDED,), ("rank_on_other_gpu",), ("rank_on_other_gpu",)),
         ((), ("common_stall",), ("common_stall",)),
     ],
@@ -85,21 +86,19 @@ def test_on_a_busy_host_only_the_host_may_be_named(
 
 
 def test_a_fault_may_be_judged_by_a_finding() -> None:
-    stalled = replace(seen("common_stall", 1, "communication-bound"), expected="common_stall")
+    stalled = replace(seen("common_stall", 1, "transfer"), expected="common_stall")
     assert stalled.first == NOTHING
     found = replace(stalled, findings=findings("common_stall"))
     assert (found.first, found.right) == ("common_stall", True)
-    untold = findings("common_stall", status="cannot be told")
-    assert replace(stalled, findings=untold).first == NOTHING
 
 
 def test_the_page_counts_what_was_named_first() -> None:
-    found = [seen("slow_rank", 2, "straggler"), seen("slow_rank", 2), seen(HEALTHY, 0, "stalls")]
+    found = [seen("slow_rank", 2, "waiting"), seen("slow_rank", 2), seen(HEALTHY, 0, "long_steps")]
     plain = json.loads(json.dumps(page.as_plain(found, SETTING)))
     assert plain["detection"][0]["limit"] is None
-    assert plain["healthy_accused"] == {"stalls": 1}
+    assert plain["healthy_accused"] == {"long_steps": 1}
     _, slow = rows(found)
-    assert (slow.first, slow.right, slow.runs) == ({"straggler": 1, NOTHING: 1}, 1, 2)
+    assert (slow.first, slow.right, slow.runs) == ({"waiting": 1, NOTHING: 1}, 1, 2)
     assert "slow_rank" in page.as_markdown(found, SETTING)
 
 

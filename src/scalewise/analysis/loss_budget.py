@@ -1,0 +1,289 @@
+"""Why a configuration is not faster: a budget in ms from the ideal step to the measured one.
+
+The ideal step is the baseline's, scaled to the samples that each device has: its n-th part where n
+devices share one batch, all of it where each has a batch of its own. Every part of a step is held
+against the same part of that ideal, so the losses add up to the difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import mean
+from typing import Final, Literal
+
+from scalewise.analysis.configuration import Configuration
+from scalewise.analysis.run import Run
+from scalewise.analysis.step_parts import Part, StepParts, measure_parts
+
+LIMIT_SHARE: Final = 0.10
+"""Share of the step from which a loss is a limit: repeats of a run differ by about as much."""
+
+CLOCKS_SHARE: Final = 0.01
+"""Share by which the SM clock lies below the baseline's from which time is put down to it."""
+
+LATE_SHARE: Final = 0.75
+"""Share of all waiting that is for one rank, from which that rank is named. Of two healthy ranks on
+a busy host, one was last in 51 to 60 % of the steps."""
+
+Cause = Literal[Part, "clocks", "unexplained"]
+
+CAUSE_WORDS: Mapping[Cause, str] = {
+    "device_work": "compute that did not shrink",
+    "host_late": "GPU idle, its host late",
+    "loader": "waiting for the loader",
+    "copy": "copying batches to the device",
+    "transfer": "exposed communication",
+    "waiting": "waiting for the slowest rank",
+    "optimizer": "optimizer",
+    "between_steps": "callbacks and loops",
+    "stages": "waiting for other pipeline stages",
+    "contention": "no free core on the host",
+    "long_steps": "long steps",
+    "clocks": "lower SM clock",
+    "unexplained": "unexplained",
+}
+
+
+@dataclass(frozen=True)
+class Loss:
+    """One cause of lost time."""
+
+    cause: Cause
+    ms: float
+    """A step, mean over runs. Below 0 the part shrank by more than its share: a gain."""
+    share: float
+    """Of the measured step."""
+    evidence: str
+    """What was measured, one plain sentence without its full stop."""
+    rank: int | None = None
+    """The rank that is waited for, where it is mostly the same one."""
+
+    @property
+    def is_limit(self) -> bool:
+        return self.share >= LIMIT_SHARE
+
+    def __str__(self) -> str:
+        return f"{CAUSE_WORDS[self.cause]} {self.ms:.3g} ms ({self.share:.0%}): {self.evidence}"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Where the time of one configuration goes, mean over its runs."""
+
+    ideal_ms: float | None
+    """None without a baseline: then the losses are whatever is not work of the device."""
+    measured_ms: float
+    work_ms: float
+    """Forward and backward on the device, as they should be: the ideal's, or all of it."""
+    losses: tuple[Loss, ...]
+    """Every cause that takes time, the largest first; with ``ideal_ms`` they add up to the gap."""
+    knows_activity: bool
+    """Whether the device's work was told from its host's lateness: see :class:`StepParts`."""
+
+    @property
+    def limits(self) -> tuple[Loss, ...]:
+        """Losses of a tenth of the step or more, the largest first."""
+        return tuple(loss for loss in self.losses if loss.is_limit)
+
+    def loss(self, cause: Cause) -> Loss | None:
+        return next((loss for loss in self.losses if loss.cause == cause), None)
+
+
+def make_budget(config: Configuration, baseline: Configuration | None = None) -> Budget | None:
+    """The budget of ``config`` against ``baseline``; None where no run of it was timed.
+
+    Without a baseline, or with one that was not timed, there is no ideal to be held against.
+    """
+    ours = _measured(config.runs)
+    theirs = _measured(baseline.runs) if baseline is not None else []
+    if not ours:
+        return None
+    scale = _scale(config, baseline) if baseline is not None and theirs else None
+    parts, ideal = _means(ours), _scaled(_means(theirs), scale or 0.0)
+    causes: dict[Cause, float] = {
+        ("unexplained" if name == "untimed" else name): parts.get(name, 0.0) - ideal.get(name, 0.0)
+        for name in {**parts, **ideal}
+    }
+    knows_activity = all(one.knows_activity for _, one in (*ours, *theirs))
+    if scale is not None:
+        if not knows_activity:
+            _join_work_and_lateness(causes, parts)
+        assert baseline is not None
+        _take_clocks(causes, parts, config, baseline)
+    else:
+        causes.pop("device_work", None)
+    measured_ms = mean(one.step_ms for _, one in ours)
+    ideal_ms = None if scale is None else scale * mean(one.step_ms for _, one in theirs)
+    losses = [
+        replace(_explained(cause, ms, config, ours, ideal), share=ms / measured_ms)
+        for cause, ms in causes.items()
+        if ms != 0.0
+    ]
+    work = ideal if scale is not None else parts
+    return Budget(
+        ideal_ms,
+        measured_ms,
+        work.get("device_work", 0.0),
+        tuple(sorted(losses, key=lambda loss: -loss.ms)),
+        knows_activity,
+    )
+
+
+Measured = Sequence[tuple[Run, StepParts]]
+
+
+def _measured(runs: Iterable[Run]) -> list[tuple[Run, StepParts]]:
+    return [(run, parts) for run in runs if (parts := measure_parts(run)) is not None]
+
+
+def _means(measured: Measured) -> dict[Part, float]:
+    names = dict.fromkeys(name for _, one in measured for name in one.ms)
+    return {name: mean(one.ms.get(name, 0.0) for _, one in measured) for name in names}
+
+
+def _scaled(parts: Mapping[Part, float], scale: float) -> dict[Part, float]:
+    return {name: scale * ms for name, ms in parts.items()}
+
+
+def _scale(config: Configuration, baseline: Configuration) -> float | None:
+    """Samples that each device of ``config`` has in a step over those of the baseline's."""
+    ours, theirs = config.runs[0].cell.result, baseline.runs[0].cell.result
+    if ours is None or theirs is None or not theirs.global_batch_size:
+        return None
+    each = ours.global_batch_size / config.runs[0].world_size
+    return each / (theirs.global_batch_size / baseline.runs[0].world_size)
+
+
+def _join_work_and_lateness(causes: dict[Cause, float], parts: Mapping[Part, float]) -> None:
+    """Where one side's GPU activity is unknown, its work holds its host's lateness too.
+
+    Only the sum of both is known then. It goes under the one that is larger in this configuration.
+    """
+    both = causes.get("device_work", 0.0) + causes.get("host_late", 0.0)
+    late = parts.get("host_late", 0.0) > parts.get("device_work", 0.0)
+    causes["host_late"], causes["device_work"] = (both, 0.0) if late else (0.0, both)
+
+
+def _take_clocks(
+    causes: dict[Cause, float],
+    parts: Mapping[Part, float],
+    config: Configuration,
+    baseline: Configuration,
+) -> None:
+    """What the device's work would not have taken at the higher SM clock of the baseline.
+
+    Work whose time does not follow the clock (memory) is counted as if it did: an upper bound.
+    """
+    ours, theirs = mean_clock_mhz(config), mean_clock_mhz(baseline)
+    if ours is None or theirs is None or ours / theirs > 1 - CLOCKS_SHARE:
+        return
+    ms = parts.get("device_work", 0.0) * (1 - ours / theirs)
+    causes["clocks"] = ms
+    causes["device_work"] = causes.get("device_work", 0.0) - ms
+
+
+def mean_clock_mhz(config: Configuration) -> float | None:
+    """SM clock, mean over runs and devices; None where it was not read."""
+    known = [
+        mhz for run in config.runs if run.usage and (mhz := run.usage.mean("sm_clock_mhz"))
+    ]  # fmt: skip
+    return mean(known) if known else None
+
+
+def _explained(
+    cause: Cause,
+    ms: float,
+    config: Configuration,
+    measured: Measured,
+    ideal: Mapping[Part, float],
+) -> Loss:
+    parts = [one for _, one in measured]
+    whole = _means(measured).get(_part(cause), 0.0)
+    rank = _late_rank(parts) if cause == "waiting" else None
+    evidence = {
+        "device_work": f"forward and backward take {whole:.3g} ms"
+        + (f", ideally {ideal['device_work']:.3g} ms" if ideal.get("device_work") else "")
+        + _activity_words(config),
+        "host_late": f"the GPU has no kernel for {whole:.3g} ms a step while its host launches",
+        "loader": f"each step waits {whole:.3g} ms for its batch",
+        "copy": f"copying a batch takes {whole:.3g} ms",
+        "transfer": f"{whole:.3g} ms pass after the last gradient even where nobody is late"
+        + _reductions_words(config),
+        "waiting": _waiting_words(parts, rank),
+        "optimizer": f"the optimizer takes {whole:.3g} ms on every device",
+        "between_steps": f"callbacks and loops take {whole:.3g} ms a step",
+        "stages": f"a stage waits {whole:.3g} ms a step for its neighbours",
+        "contention": f"training was ready for {whole:.3g} ms a step while others held its cores",
+        "long_steps": _long_words(parts),
+        "clocks": f"the SMs run at {mean_clock_mhz(config) or 0.0:.0f} MHz",
+        "unexplained": "no measurement names it",
+    }[cause]
+    return Loss(cause, ms, 0.0, evidence, rank)
+
+
+def _part(cause: Cause) -> Part:
+    return "untimed" if cause == "clocks" or cause == "unexplained" else cause
+
+
+def _late_rank(parts: Sequence[StepParts]) -> int | None:
+    """The rank that is waited for most of the time, in most runs."""
+    named = [
+        one.late_rank for one in parts if one.late_rank is not None and one.late_share > LATE_SHARE
+    ]
+    rank = max(named, key=named.count, default=None)
+    return rank if rank is not None and 2 * named.count(rank) > len(parts) else None
+
+
+def _waiting_words(parts: Sequence[StepParts], rank: int | None) -> str:
+    if rank is None:
+        return "the ranks are late in turns"
+    share = mean(one.late_share for one in parts if one.late_rank == rank)
+    return f"rank {rank} makes up {share:.0%} of it"
+
+
+def _long_words(parts: Sequence[StepParts]) -> str:
+    worst = max(parts, key=lambda one: one.ms["long_steps"] / one.step_ms)
+    return (
+        f"{worst.long_steps} of {worst.steps} steps take over 3 medians, the longest "
+        f"{worst.longest_ms:.3g} ms"
+    )
+
+
+def _activity_words(config: Configuration) -> str:
+    """``; SMs busy 59 %, tensor cores 35 %`` while the run was timed; empty where not counted."""
+    usages = [run.usage for run in config.runs if run.usage is not None]
+    words = []
+    for name, word in (
+        ("sm_activity_percent", "SMs busy"),
+        ("tensor_activity_percent", "tensor cores"),
+    ):
+        known = [value for usage in usages if (value := usage.mean(name)) is not None]
+        if known:
+            words.append(f"{word} {mean(known):.0f} %")
+    return f"; {', '.join(words)}" if words else ""
+
+
+_MORE_THAN_ONCE: Final = 1.05
+"""Reductions a step from which some are redundant; an epoch's last, shorter step may add one."""
+
+
+def reductions_per_step(config: Configuration) -> float | None:
+    """How often gradients are reduced for one optimizer step; None where none are."""
+    counted = [
+        r.communication.rounds_per_step
+        for r in config.rank_summaries
+        if r.communication is not None and r.communication.what == "gradients"
+    ]
+    return max(counted, default=None)
+
+
+def reduces_redundantly(config: Configuration) -> bool:
+    """Whether gradients are reduced after every batch though a step comes after several."""
+    return (reductions_per_step(config) or 0.0) > _MORE_THAN_ONCE
+
+
+def _reductions_words(config: Configuration) -> str:
+    if not reduces_redundantly(config):
+        return ""
+    return f"; gradients are reduced {reductions_per_step(config):g} times a step"

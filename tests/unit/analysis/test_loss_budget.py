@@ -1,0 +1,416 @@
+"""What a planted delay costs lands in its cause; losses add up; limits are a tenth of the step."""
+
+import functools
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fakes.recorded import (
+    DDP,
+    DDP_MS,
+    SINGLE_MS,
+    Spec,
+    analysed,
+    with_devices,
+    with_ranks,
+)
+from fakes.simulated_training import Delay, Training, simulate
+from scalewise.analysis import Configuration, Run, analyse, load_sweep
+from scalewise.analysis.loss_budget import Budget, make_budget
+from scalewise.analysis.run import measure_run
+from scalewise.records import StepSeries
+
+ROOT = Path(__file__).parents[3]
+ALONE = Spec()
+
+GPU_MS = {"forward": 8.0, "backward": 16.0, "optimizer": 1.0}
+EARLY_HOST_MS = {
+    "data_wait": 0.1, "h2d": 0.1, "forward": 4.0, "backward": 6.0, "optimizer": 0.8, "other": 0.1,
+}  # fmt: skip
+LATE_HOST_MS = {
+    "data_wait": 0.3, "h2d": 0.1, "forward": 14.0, "backward": 20.0, "optimizer": 1.2, "other": 0.3,
+}  # fmt: skip
+CPU_MS = {"data_wait": 0.3, "forward": 10.0, "backward": 20.0, "optimizer": 1.0, "other": 0.2}
+
+HOSTS = {"early host": (EARLY_HOST_MS, GPU_MS), "late host": (LATE_HOST_MS, GPU_MS),
+         "cpu": (CPU_MS, None)}  # fmt: skip
+
+
+def both(ms: float) -> Delay:
+    return lambda rank, step: ms
+
+
+def one_rank(ms: float) -> Delay:
+    return lambda rank, step: ms if rank == 1 else 0.0
+
+
+def turns(ms: float) -> Delay:
+    return lambda rank, step: ms if step % 2 == rank else 0.0
+
+
+def stall(ms: float) -> Delay:
+    return lambda rank, step: 20 * ms if step % 20 == 10 else 0.0
+
+
+@functools.cache
+def recorded(kind: str, ranks: int) -> Configuration:
+    """A run on so many devices, whose steps and activity are to be replaced."""
+    with tempfile.TemporaryDirectory() as folder:
+        spec = replace(Spec() if ranks == 1 else DDP, kind=kind)
+        return analysed(Path(folder), spec).measured[0]
+
+
+def configuration(training: Training, *, activity: bool = True) -> Configuration:
+    """One simulated run; ``activity``: whether it is known for how long its GPUs worked."""
+    config = recorded("cpu" if training.gpu_ms is None else "cuda", training.ranks)
+    steps, shares = simulate(training)
+    usage = config.runs[0].usage
+    assert usage is not None
+    devices = tuple(
+        replace(one, engine_activity_percent=100 * share if activity else None, sm_clock_mhz=None)
+        for one, share in zip(usage.devices, shares, strict=True)
+    )
+    run = measure_run(replace(config.runs[0].cell, steps=steps))
+    return replace(config, runs=(replace(run, usage=replace(usage, devices=devices)),))
+
+
+def pair(host: str) -> tuple[Training, Training]:
+    """One device with all of the batch, and two with half of it each."""
+    host_ms, gpu_ms = HOSTS[host]
+    halved = {
+        p: ms / 2 if p in ("forward", "backward") else ms for p, ms in (gpu_ms or host_ms).items()
+    }
+    single = Training(ranks=1, host_ms=host_ms, gpu_ms=gpu_ms)
+    return single, Training(
+        host_ms=halved if gpu_ms is None else host_ms, gpu_ms=halved if gpu_ms else None
+    )
+
+
+def causes(budget: Budget) -> dict[str, float]:
+    return {loss.cause: loss.ms for loss in budget.losses}
+
+
+PLANTED = [
+    (host, cause, name, ms)
+    for ms in (1.0, 5.0, 20.0)
+    for host, cause, name in [
+        ("early host", "device_work", "small kernels"),
+        ("early host", "waiting", "slow GPU"),
+        ("early host", "waiting", "slow GPUs in turns"),
+        ("early host", "transfer", "transfer"),
+        ("late host", "host_late", "host sleep"),
+        ("late host", "host_late", "host sleep of one rank"),
+        ("late host", "loader", "loader"),
+        ("late host", "waiting", "loader of one rank"),
+        ("cpu", "device_work", "host sleep"),
+        ("cpu", "loader", "loader"),
+        ("cpu", "waiting", "host sleep of one rank"),
+        ("cpu", "waiting", "loader of one rank"),
+        ("cpu", "waiting", "hosts in turns"),
+        ("cpu", "between_steps", "callbacks"),
+        ("cpu", "transfer", "transfer"),
+    ]
+] + [
+    # A stall of 20 ms, 1 a step, is no longer than three steps, and so nothing out of the ordinary.
+    (host, "long_steps", "stall", ms)
+    for host in HOSTS
+    for ms in (10.0, 20.0)
+]  # fmt: skip
+
+
+def planted(training: Training, name: str, ms: float) -> Training:
+    if name == "transfer":
+        return replace(training, transfer_ms=training.transfer_ms + ms)
+    where, phase, delay = {
+        "small kernels": ("gpu_delay", "forward", both(ms)),
+        "slow GPU": ("gpu_delay", "forward", one_rank(ms)),
+        "slow GPUs in turns": ("gpu_delay", "forward", turns(ms)),
+        "host sleep": ("host_delay", "forward", both(ms)),
+        "host sleep of one rank": ("host_delay", "forward", one_rank(ms)),
+        "hosts in turns": ("host_delay", "forward", turns(ms)),
+        "loader": ("host_delay", "data_wait", both(ms)),
+        "loader of one rank": ("host_delay", "data_wait", one_rank(ms)),
+        "callbacks": ("host_delay", "other", both(ms)),
+        "stall": ("host_delay", "other", stall(ms)),
+    }[name]
+    return replace(training, **{where: {phase: delay}})
+
+
+@functools.cache
+def healthy_pair(host: str) -> list[Configuration]:
+    """One device and two, without any fault."""
+    return [configuration(one) for one in pair(host)]
+
+
+@pytest.mark.parametrize(("host", "cause", "name", "ms"), PLANTED)
+def test_what_a_planted_delay_costs_lands_in_its_cause(
+    host: str, cause: str, name: str, ms: float
+) -> None:
+    _, multi = pair(host)
+    baseline, undisturbed = healthy_pair(host)
+    healthy = make_budget(undisturbed, baseline)
+    slowed = make_budget(configuration(planted(multi, name, ms)), baseline)
+    assert healthy is not None and slowed is not None
+    cost = slowed.measured_ms - healthy.measured_ms
+    assert cost > ms / 2
+    landed = causes(slowed).get(cause, 0.0) - causes(healthy).get(cause, 0.0)
+    # What the ranks differ by without any fault, 2 % of their work, is waited for already.
+    assert landed == pytest.approx(cost, rel=0.1, abs=0.25)
+
+
+@pytest.mark.parametrize("activity", [True, False])
+@pytest.mark.parametrize("host", HOSTS)
+def test_losses_add_up_to_the_gap(host: str, activity: bool) -> None:
+    single, multi = pair(host)
+    baseline = configuration(single, activity=activity)
+    budget = make_budget(configuration(multi, activity=activity), baseline)
+    assert budget is not None and budget.ideal_ms is not None
+    assert sum(causes(budget).values()) == pytest.approx(budget.measured_ms - budget.ideal_ms)
+    assert causes(budget).get("unexplained", 0.0) == pytest.approx(0.0, abs=0.01)
+
+
+def test_a_late_host_is_the_limit_of_both_devices_and_of_one() -> None:
+    single, multi = healthy_pair("late host")
+    for budget in (make_budget(multi, single), make_budget(single)):
+        assert budget is not None
+        assert [loss.cause for loss in budget.limits] == ["host_late"]
+
+
+def test_a_healthy_pair_has_no_limit() -> None:
+    for host in ("early host", "cpu"):
+        single, multi = healthy_pair(host)
+        budget = make_budget(multi, single)
+        assert budget is not None
+        assert budget.limits == ()
+
+
+def test_the_rank_that_is_waited_for_is_named() -> None:
+    single, multi = pair("early host")
+    baseline = configuration(single)
+    for name, rank in (("slow GPU", 1), ("slow GPUs in turns", None)):
+        budget = make_budget(configuration(planted(multi, name, 5.0)), baseline)
+        assert budget is not None
+        (waiting,) = budget.limits
+        assert (waiting.cause, waiting.rank) == ("waiting", rank)
+
+
+def test_without_activity_work_and_lateness_are_one_loss() -> None:
+    single, multi = (configuration(one, activity=False) for one in pair("late host"))
+    budget = make_budget(multi, single)
+    assert budget is not None
+    assert not {"device_work", "host_late"} <= {c for c, ms in causes(budget).items() if ms > 0}
+
+
+def measured(one: Spec = DDP, baseline: Spec | None = ALONE) -> tuple[Configuration, ...]:
+    """Recorded runs with known phases, and their baseline."""
+    with tempfile.TemporaryDirectory() as folder:
+        specs = [one] if baseline is None else [one, replace(baseline, kind=one.kind)]
+        return tuple(analysed(Path(folder), spec).measured[0] for spec in specs)
+
+
+def budget_of(*configs: Configuration) -> Budget:
+    found = make_budget(*configs)
+    assert found is not None
+    return found
+
+
+def with_run(config: Configuration, run: Run) -> Configuration:
+    return replace(config, runs=(run,))
+
+
+def named(budget: Budget) -> dict[str, float]:
+    return {loss.cause: loss.ms for loss in budget.limits}
+
+
+def phases(**changes: float) -> dict[str, float]:
+    return {**DDP_MS, **changes}
+
+
+@pytest.mark.parametrize("kind", ["cuda", "cpu"])
+@pytest.mark.parametrize(
+    ("change", "limits"),
+    [
+        ({}, {}),
+        ({"phases_ms": phases(data_wait=2.0)}, {"loader": 1.95}),
+        ({"phases_ms": phases(exposed_comm=4.0)}, {"transfer": 4.0}),
+        ({"phases_ms": phases(forward=3.0, backward=6.0)}, {"device_work": 4.5}),
+        ({"phases_ms": phases(other=2.0)}, {"between_steps": 1.9}),
+    ],
+)
+def test_a_known_loss_is_the_limit_with_its_size(
+    kind: str, change: dict[str, Any], limits: dict[str, float]
+) -> None:
+    assert named(budget_of(*measured(replace(DDP, kind=kind, **change)))) == pytest.approx(
+        limits, rel=0.01
+    )
+
+
+def test_under_weak_scaling_each_device_has_the_whole_step_as_its_ideal() -> None:
+    weak = replace(DDP, scaling="weak", phases_ms={**SINGLE_MS, "exposed_comm": 1.5})
+    budget = budget_of(*measured(weak, replace(ALONE, scaling="weak")))
+    assert budget.ideal_ms == pytest.approx(10.0, rel=1e-3)
+    assert named(budget) == pytest.approx({"transfer": 1.5}, rel=0.01)
+
+
+def test_a_rank_with_more_samples_is_waited_for() -> None:
+    """It is named like any other rank that is last; its count stands in the audit of shards."""
+    uneven, baseline = measured(replace(DDP, kind="cpu", slow_ranks_ms={0: 4.7}))
+    heavy, light = (one.rows.copy() for one in uneven.runs[0].cell.steps)
+    heavy["samples"], light["samples"] = 96, 32
+    (waiting,) = budget_of(with_steps(uneven, heavy, light), baseline).limits
+    assert (waiting.cause, waiting.rank, waiting.ms) == ("waiting", 0, pytest.approx(4.7, rel=0.01))
+
+
+def with_steps(config: Configuration, *rows: Any) -> Configuration:
+    series = tuple(StepSeries(rank, one, 0) for rank, one in enumerate(rows))
+    return with_run(config, measure_run(replace(config.runs[0].cell, steps=series)))
+
+
+@pytest.mark.parametrize(
+    ("late", "ms", "limits"),
+    [
+        (slice(None, None, 4), 9.0, ["waiting"]),
+        (slice(20, None, 20), 30.0, ["long_steps"]),
+        (slice(30, None), 4.0, ["waiting"]),
+    ],
+)
+def test_a_rank_that_is_late_now_and_then_is_waited_for(
+    late: slice, ms: float, limits: list[str]
+) -> None:
+    config, baseline = measured(replace(DDP, kind="cpu"))
+    first, second = (one.rows.copy() for one in config.runs[0].cell.steps)
+    for rows, phase in ((first, "exposed_comm"), (second, "forward")):
+        rows[f"host_{phase}_ms"][late] += ms
+        rows["host_step_ms"][late] += ms
+    budget = budget_of(with_steps(config, first, second), baseline)
+    assert [loss.cause for loss in budget.limits] == limits
+
+
+@pytest.mark.parametrize(("of_ten", "rank"), [(6, None), (9, 1)])
+def test_a_rank_is_blamed_only_if_it_is_last_in_three_of_four_steps(
+    of_ten: int, rank: int | None
+) -> None:
+    """Of two healthy ranks one was last in 60 % of the steps."""
+    single, multi = pair("cpu")
+    late = {"forward": lambda who, step: 5.0 if who == (step % 10 < of_ten) else 0.0}
+    config = configuration(replace(multi, host_delay=late))
+    waiting = budget_of(config, configuration(single)).loss("waiting")
+    assert waiting is not None and waiting.rank == rank
+
+
+@pytest.mark.parametrize(
+    ("slow_ms", "delays", "others_cpu_ms", "contention_ms"),
+    [
+        (0.0, (3.0, 3.0), 0.0, 3.0),
+        (3.0, (0.0, 2.8), 0.0, 2.8),
+        (0.0, (None, None), 0.0, 0.0),
+        # Ranks wait for their own threads, of a collective, on their one core.
+        (0.0, (3.0, 3.0), 2.9, 0.1),
+    ],
+)
+def test_what_others_had_of_the_cores_is_taken_off_the_parts(
+    slow_ms: float,
+    delays: tuple[float | None, ...],
+    others_cpu_ms: float,
+    contention_ms: float,
+) -> None:
+    config, baseline = measured(replace(DDP, kind="cpu", slow_ranks_ms={1: slow_ms}))
+    changes = [
+        {"run_queue_ms_per_step": ms, "other_threads_cpu_ms_per_step": others_cpu_ms}
+        for ms in delays
+    ]
+    crowded = with_run(config, with_ranks(config.runs[0], *changes))
+    quiet, budget = budget_of(config, baseline), budget_of(crowded, baseline)
+    assert causes(budget).get("contention", 0.0) == pytest.approx(contention_ms)
+    assert sum(causes(budget).values()) == pytest.approx(sum(causes(quiet).values()))
+    assert ("contention" in named(budget)) == (contention_ms > 1)
+
+
+def test_a_crowd_beside_a_gpu_takes_nothing_from_what_the_gpu_computes() -> None:
+    config, baseline = measured()
+    crowded = with_run(config, with_ranks(config.runs[0], *[{"run_queue_ms_per_step": 3.0}] * 2))
+    quiet, budget = budget_of(config, baseline), budget_of(crowded, baseline)
+    assert causes(budget)["device_work"] == pytest.approx(causes(quiet)["device_work"])
+    assert causes(budget)["contention"] == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("at", "ms", "long"), [((20, 21, 22), 300.0, 3), ((40,), 25.0, 1), ((40,), 15.0, 0)]
+)
+def test_long_steps_are_counted_from_three_medians_on(
+    at: tuple[int, ...], ms: float, long: int
+) -> None:
+    (config,) = measured(replace(ALONE, kind="cpu"), None)
+    (rows,) = (one.rows.copy() for one in config.runs[0].cell.steps)
+    for name in ("host_step_ms", "host_other_ms"):
+        rows[name][list(at)] += ms
+    budget = budget_of(with_steps(config, rows))
+    found = causes(budget).get("long_steps", 0.0)
+    assert found == pytest.approx(len(at) * ms / 50 if long else 0.0, rel=0.1)
+
+
+def test_steps_of_two_kinds_are_not_long_ones() -> None:
+    (config,) = measured(replace(ALONE, kind="cpu"), None)
+    (rows,) = (one.rows.copy() for one in config.runs[0].cell.steps)
+    for name in ("host_step_ms", "host_other_ms"):
+        rows[name][::4] += 100.0
+    assert "long_steps" not in causes(budget_of(with_steps(config, rows)))
+
+
+@pytest.mark.parametrize(("activity", "limits"), [(None, []), (40.0, ["host_late"]), (100.0, [])])
+def test_a_replayed_graph_works_or_waits_for_its_host(
+    activity: float | None, limits: list[str]
+) -> None:
+    """Its steps have no phases but fetching."""
+    (config,) = measured(ALONE, None)
+    (rows,) = (one.rows.copy() for one in config.runs[0].cell.steps)
+    for phase in ("forward", "backward", "optimizer", "other"):
+        rows[f"device_{phase}_ms"] = rows[f"host_{phase}_ms"] = np.nan
+    run = with_steps(config, rows).runs[0]
+    budget = budget_of(with_run(config, with_devices(run, engine_activity_percent=activity)))
+    assert [loss.cause for loss in budget.limits] == limits
+    assert "unexplained" not in causes(budget)
+    assert budget.knows_activity == (activity is not None)
+
+
+@pytest.mark.parametrize(
+    ("mhz", "ms"), [(1980.0, None), (1970.0, None), (1500.0, 4.7 * 480 / 1980)]
+)
+def test_clocks_are_a_loss_only_below_the_baselines(mhz: float, ms: float | None) -> None:
+    config, baseline = measured()
+    slow = with_run(config, with_devices(config.runs[0], sm_clock_mhz=mhz))
+    assert causes(budget_of(slow, baseline)).get("clocks") == (
+        None if ms is None else pytest.approx(ms, rel=0.01)
+    )
+    assert "clocks" not in causes(budget_of(config, with_run(
+        baseline, with_devices(baseline.runs[0], sm_clock_mhz=mhz))))  # fmt: skip
+
+
+def test_four_stalled_gpus_lose_to_their_hosts_and_to_two_long_steps() -> None:
+    """Recorded on four H200s; older than the record of its own code, so compared with nobody."""
+    analysis = analyse(load_sweep(ROOT / "tests/golden/stalled/h200x4_gpt2"))
+    single, multi = sorted(analysis.measured, key=lambda config: config.devices or 0)
+    budget = budget_of(multi, single)
+    assert {"long_steps", "host_late"} <= set(named(budget))
+    assert budget.knows_activity
+
+
+def test_hardly_anything_is_left_unexplained_of_the_kept_pairs() -> None:
+    kept = ROOT / "docs" / "results"
+    if not kept.is_dir():
+        pytest.skip("the kept sweeps are not here")
+    shares = []
+    for path in kept.rglob("sweep.json"):
+        analysis = analyse(load_sweep(path.parent))
+        for pair in analysis.pairs:
+            budget = analysis.budgets[pair.multi.config_id]
+            assert budget.ideal_ms is not None
+            left = abs(causes(budget).get("unexplained", 0.0))
+            shares.append(left / (budget.measured_ms - budget.ideal_ms))
+    assert len(shares) >= 8
+    assert median(shares) <= 0.10

@@ -110,14 +110,14 @@ class PlantedDelay(pl.Callback):
     """Delays every step of some ranks in one place.
 
     Args:
-        name: of the delay; for the plan alone.
+        delay: its name, for the plan alone.
         ms: a step, mean over steps.
         where: ``loader``, ``host`` (at the begin of forward) or ``device`` (its stream, there).
         who: ``all``, ``1`` or ``turns``.
         every: strike one step in so many, for as many times ``ms``.
     """
 
-    def __init__(self, name: str, ms: float, where: str, who: str, every: int = 1) -> None:
+    def __init__(self, delay: str, ms: float, where: str, who: str, every: int = 1) -> None:
         self.ms, self.where, self.who, self.every = ms * every, where, str(who), every
         self._steps = 0
 
@@ -157,7 +157,7 @@ def cells(workload: Workload, healthy: int) -> Iterator[tuple[str, ...]]:
     for delay in workload.delays:
         for ms in MAGNITUDES_MS:
             planted = {
-                "_target_": "loss_planting.PlantedDelay", "name": f"'{delay.name}'", "ms": ms,
+                "_target_": "loss_planting.PlantedDelay", "delay": f"'{delay.name}'", "ms": ms,
                 "where": delay.where, "who": f"'{delay.who}'",
                 "every": STALL_EVERY if delay.is_stall else 1,
             }  # fmt: skip
@@ -187,7 +187,7 @@ def judge(device: str, folder: Path) -> None:
     """Print one line for each delayed run."""
     found = configurations(load_sweep(folder))
     print(f"torch {torch.__version__}; ms a step")
-    print("| network | delay | planted | cost | lands in | landed | of its cost |")
+    print("| network | delay | planted | cost | lands in | landed | of what was planted |")
     print("|---|---|---:|---:|---|---:|---:|")
     for workload in WORKLOADS[device]:
         own = [c for c in found if set(workload.overrides) <= set(c.cells[0].planned.overrides)]
@@ -201,14 +201,13 @@ def judge(device: str, folder: Path) -> None:
             for ms in MAGNITUDES_MS:
                 for config, budget in budgets:
                     fault = _fault(config)
-                    if (fault.get("name"), fault.get("ms")) == (delay.name, ms):
+                    if (fault.get("delay"), fault.get("ms")) == (delay.name, ms):
                         told = parts(config, budget)
                         cost = sum(told.values()) - sum(undelayed.values())
                         landed = told.get(delay.loss, 0.0) - undelayed.get(delay.loss, 0.0)
-                        share = f"{landed / cost:.0%}" if cost > 0 else "-"
                         print(
                             f"| {workload.name} | {delay.name} | {ms:g} | {cost:.2f} | "
-                            f"{delay.loss} | {landed:.2f} | {share} |"
+                            f"{delay.loss} | {landed:.2f} | {landed / ms:.0%} |"
                         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import Literal
 
 import numpy as np
@@ -348,10 +348,13 @@ def _activity(
     """GPM metrics over the window, each reading weighted by its time inside; and their number.
 
     A reading is the mean since the reading before it, so one taken soon after the first timed step
-    tells of start-up: it counts only if at least half of its time lies in the window.
+    tells of start-up: it counts only if at least half of its time lies in the window. The engine's
+    is subtracted from 100 %, where a few percent too few are all that is left: its readings have to
+    lie in the window whole.
     """
     weights: list[float] = []
     readings: list[DeviceSample] = []
+    whole_inside: list[bool] = []
     before: float | None = None
     for when, row in zip(series.times, series.samples, strict=True):
         sample = row.get(device_id)
@@ -364,10 +367,13 @@ def _activity(
             if inside >= (when - before) / 2:
                 weights.append(inside)
                 readings.append(sample)
+                whole_inside.append(window[0] <= before and when <= window[1])
         before = when
     found: dict[str, float | None] = {}
     for metric in _ACTIVITIES:
-        values = [getattr(sample, metric) for sample in readings]
-        whole = bool(values) and all(v is not None for v in values)
-        found[metric] = float(np.average(values, weights=weights)) if whole else None
+        kept = whole_inside if metric == "engine_activity_percent" else [True] * len(readings)
+        values = [getattr(sample, metric) for sample in compress(readings, kept)]
+        known = bool(values) and all(v is not None for v in values)
+        own = list(compress(weights, kept))
+        found[metric] = float(np.average(values, weights=own)) if known else None
     return found, len(readings)

@@ -1,9 +1,9 @@
 """Where the time of a step went: parts in ms that add up to the step of one run.
 
 Each step is followed along its critical path. Ranks meet at the reduction of gradients; the rank
-that waits there longest had least to do, and the one that waits least was late. What the late rank
-had to do beyond the other is waiting, unless its GPU ran dry because its host was late:
-docs/method.md derives the rules, and says what they cannot tell.
+that is last there made the step as long as it is. What it took beyond the rank that waits longest
+is waiting, unless its GPU ran dry because its host was late: docs/method.md derives the rules, and
+says what they cannot tell.
 """
 
 from __future__ import annotations
@@ -70,17 +70,20 @@ idle times tell what a GPU idled in those steps."""
 
 @dataclass(frozen=True)
 class _Steps:
-    """The steps of a run, each seen from the rank that waits longest in it; times in ms.
+    """The steps of a run, each seen from the rank that is last in it; times in ms.
 
-    Own phases, ``late`` and ``transfer`` add up to the step. Arrays have the shape ``[steps]``.
+    Own phases, ``transfer`` and ``waits_too`` add up to the step; arrays are ``[steps]``.
     """
 
     step: Floats
     own: Mapping[str, Floats]
-    """Phases of the rank that waits longest, by the names of :data:`_OWN`."""
+    """Phases of the last rank, by the names of :data:`_OWN`."""
     transfer: Floats
+    """From the last gradient to the end of the reduction, on the rank where that is shortest."""
+    waits_too: Floats
+    """What the last rank waits in the reduction all the same, for another one's backward."""
     late: Mapping[str, Floats]
-    """By phase, what the last rank takes beyond the first; their sum is what the first waits."""
+    """By phase, what the last rank takes beyond the one that waits longest."""
     host_late: Mapping[str, Floats]
     """The same on the hosts' clocks."""
     ran_dry: npt.NDArray[np.bool_]
@@ -110,8 +113,11 @@ def measure_parts(run: Run) -> StepParts | None:
     usual_ms, transfer = mean(steps.step), mean(steps.transfer)
     own = {name: mean(times) for name, times in steps.own.items()}
     late = {name: mean(times) for name, times in steps.late.items()}
+    # The backward of the first rank may be the longer one, for having waited in it.
+    late["backward"] = max(0.0, late["backward"])
     all_ms = float(steps.step.mean())
-    untimed = usual_ms - sum(own.values()) - sum(late.values()) - transfer
+    untimed = usual_ms - sum(own.values()) - transfer - mean(steps.waits_too)
+    own = {name: ms - late[name] for name, ms in own.items()}
     idle_ms = _idle_ms(run, ranks) if line == "device" else None
 
     late_work = sum(late[name] for name in _WORK)
@@ -120,7 +126,7 @@ def measure_parts(run: Run) -> StepParts | None:
         dry_steps = np.where(steps.ran_dry, sum(steps.late[name] for name in _WORK), 0.0)
         told = None if idle_ms is None else _idle_when_last(idle_ms, steps.last)
         dry = min(max(0.0, late_work), max(0.0, mean(dry_steps) if told is None else told))
-    waiting = late_work - dry
+    waiting = late_work - dry + mean(steps.waits_too)
     for name in ("data_wait", "h2d", "other"):
         # Where its host takes no longer than the first one's, the phase itself is on the path.
         more = max(0.0, mean(steps.host_late[name]))
@@ -177,31 +183,24 @@ def _steps(ranks: Sequence[StepSeries], line: str) -> _Steps:
         sent = np.nan_to_num(exposed).mean(axis=0)
         own = {name: means[name] for name in _OWN}
         never = np.zeros(count, dtype=bool)
-        return _Steps(means["step"], own, sent, nothing, nothing, never, None)
+        return _Steps(means["step"], own, sent, never * 0.0, nothing, nothing, never, None)
     at, exposed = np.arange(count), np.nan_to_num(exposed)
-    first, last = exposed.argmax(axis=0), exposed.argmin(axis=0)
+    # Reductions of earlier buckets that wait for a late rank slow the backward of the others by as
+    # much, who then arrive when it does: only together with what came before backward are the
+    # times from there to the end of the reduction true.
+    lateness = times["data_wait"] + times["h2d"] + times["forward"] - exposed
+    first, last = lateness.argmin(axis=0), lateness.argmax(axis=0)
     host = {name: _stacked(ranks, name, "host") for name in _OWN}
     return _Steps(
-        step=times["step"][first, at],
-        own={name: times[name][first, at] for name in _OWN},
-        transfer=exposed[last, at],
-        late=_scaled_to(
-            {name: times[name][last, at] - times[name][first, at] for name in _OWN},
-            exposed[first, at] - exposed[last, at],
-        ),
+        step=times["step"][last, at],
+        own={name: times[name][last, at] for name in _OWN},
+        transfer=exposed.min(axis=0),
+        waits_too=exposed[last, at] - exposed.min(axis=0),
+        late={name: times[name][last, at] - times[name][first, at] for name in _OWN},
         host_late={name: host[name][last, at] - host[name][first, at] for name in _OWN},
         ran_dry=_ran_dry(times["data_wait"][last, at], host["data_wait"][last, at], line),
         last=last,
     )
-
-
-def _scaled_to(late: Mapping[str, Floats], whole: Floats) -> dict[str, Floats]:
-    """``late`` with its sum made ``whole``: ranks meet at the reduction, not at the step's begin.
-
-    What they begin apart is put where they work.
-    """
-    apart = whole - sum(late.values())
-    return {name: ms + apart if name == "backward" else ms for name, ms in late.items()}
 
 
 def _stacked(ranks: Sequence[StepSeries], name: str, line: str) -> Floats:

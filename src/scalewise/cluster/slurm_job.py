@@ -23,7 +23,7 @@ from scalewise.cluster.slurm import QueueUnreachable, neighbours, preempted, req
 from scalewise.gpu import HostMismatch
 from scalewise.records import CellFolder
 from scalewise.supervisor import CellFailed, Job, NodesApart, Outcome
-from scalewise.sweep import HeldSupervisor
+from scalewise.sweep import SupervisorProcess
 
 if TYPE_CHECKING:
     from submitit.core.utils import DelayedSubmission
@@ -33,7 +33,7 @@ _STOP_S = 20.0
 _PREEMPTED = "SLURM preempted the job"
 _EARLY_S = 60.0
 """SLURM may send its warning so much before the asked-for time."""
-_supervisors: list[HeldSupervisor] = []
+_supervisors: list[SupervisorProcess] = []
 """The one that runs in this process, for the signal handler; empty before and after."""
 _began = time.monotonic()
 

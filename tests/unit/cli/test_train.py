@@ -167,7 +167,7 @@ def test_a_preview_of_what_this_host_cannot_run_ends_as_its_run_would(
 ) -> None:
     runs: list[SweepReport] = []
     for module in (engine, hydra_main):
-        monkeypatch.setattr(module, "sweeps_run", runs)
+        monkeypatch.setattr(module, "sweep_reports", runs)
     refused = train("hardware=h100")
     runs.clear()
     assert train("hardware=h100", "--dry-run") == refused

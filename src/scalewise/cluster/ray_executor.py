@@ -198,7 +198,7 @@ class RayCell(RunningCell):
 
     def ending(self) -> Ending:
         """How it ended, once all of its hosts have answered."""
-        if self.folder.result_of(self.cell.planned.cell_id) is not None:
+        if self.folder.find_result(self.cell.planned.cell_id) is not None:
             return Ending(Outcome("done"), self.folder.load_result().took_s)
         return Ending(self._outcome_without_result(), self.age_s)
 

@@ -131,7 +131,7 @@ class SlurmCell(RunningCell):
 
     def ending(self, settle_s: float) -> Ending | None:
         """Its result, or the end of a job that left none; None while either may come."""
-        if self.folder.result_of(self.cell.planned.cell_id) is not None:
+        if self.folder.find_result(self.cell.planned.cell_id) is not None:
             return Ending(Outcome("done"), self.folder.load_result().took_s, self.lost_s)
         if self.ended is None:
             return None
@@ -165,7 +165,7 @@ class SlurmCell(RunningCell):
 
     def last_attempt(self) -> Attempt | None:
         """The record of the job's last run; None if that died without a word."""
-        running = self.folder.load_running()
+        running = self.folder.find_running_attempt()
         first = self.sent.first_attempt
         return attempt_since(self.folder, max(first, running.number if running else first))
 
@@ -330,7 +330,7 @@ class SlurmExecutor(Executor[SlurmCell]):
             )
             return
         for cell in jobs.values():
-            if cell.folder.result_of(cell.cell.planned.cell_id) is None:
+            if cell.folder.find_result(cell.cell.planned.cell_id) is None:
                 cell.record_end()
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from scalewise.config import ConfigError
 from scalewise.gpu import HostMismatch
 from scalewise.host import FileLock, become_subreaper
-from scalewise.records import SweepFolder, state_of
+from scalewise.records import SweepFolder, planned_cell_state
 from scalewise.supervisor import Outcome, Retries
 from scalewise.sweep.auto import (
     Stages,
@@ -187,7 +187,7 @@ class Engine:
             signal.signal(signal.SIGINT, previous)
         for cell in self._pending():
             cell_id = cell.planned.cell_id
-            is_done = self.folder.cell(cell.planned.name).result_of(cell_id) is not None
+            is_done = self.folder.cell(cell.planned.name).find_result(cell_id) is not None
             self.report.outcomes[cell_id] = Outcome("done" if is_done else "interrupted")
         if mirror is not None:
             mirror.abandon(deadline)
@@ -212,7 +212,7 @@ class Engine:
         Raises :class:`ConfigError` if it cannot be run and is ``alone``.
         """
         folder = self.folder.cell(cell.planned.name)
-        result = state_of(self.folder, cell.planned).result
+        result = planned_cell_state(self.folder, cell.planned).result
         if result is not None:
             self._tally.already_done += 1
             self._durations.add(cell.planned.config_id, result.took_s)

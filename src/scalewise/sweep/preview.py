@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from scalewise.config import ConfigError
 from scalewise.host import plural
-from scalewise.records import CellResult, PlannedCell, SweepFolder, state_of
+from scalewise.records import CellResult, PlannedCell, SweepFolder, planned_cell_state
 from scalewise.supervisor import Outcome
 from scalewise.sweep.display import duration
 from scalewise.sweep.engine import SweepReport, add_sweep_report
@@ -86,7 +86,7 @@ def preview(
 
 
 def _results(folder: SweepFolder, cells: Sequence[Cell]) -> dict[str, CellResult]:
-    read = ((c.planned.cell_id, state_of(folder, c.planned).result) for c in cells)
+    read = ((c.planned.cell_id, planned_cell_state(folder, c.planned).result) for c in cells)
     return {cell_id: result for cell_id, result in read if result is not None}
 
 

@@ -25,10 +25,10 @@ from scalewise.records import (
     RecordError,
     State,
     SweepFolder,
+    find_foreign_writer,
     has_checkpoints,
     is_done,
-    state_of,
-    untrusted,
+    planned_cell_state,
 )
 from scalewise.sweep.plan import Cell
 
@@ -56,7 +56,7 @@ def select(cells: Sequence[Cell], folder: SweepFolder, rerun: str | None) -> Sel
             cell.planned.cell_id
             for cell in cells
             if is_rerun(cell.planned, rerun)
-            or (rerun == "failed" and state_of(folder, cell.planned).state == "failed")
+            or (rerun == "failed" and planned_cell_state(folder, cell.planned).state == "failed")
         }
         if not chosen:
             raise ConfigError(
@@ -94,7 +94,7 @@ def refuse_untrusted(folder: SweepFolder, cells: Iterable[Cell]) -> None:
         checkpoint, path = cell.request.cell.checkpoint, folder.cell(cell.planned.name).path
         if not checkpoint.on or checkpoint.trust or not has_checkpoints(path):
             continue
-        why = untrusted(path)
+        why = find_foreign_writer(path)
         if why is not None:
             raise ConfigError(untrusted_checkpoint(why, CLOSE_IT))
 
@@ -285,7 +285,7 @@ def left_behind(folder: SweepFolder, asked: Collection[str]) -> list[tuple[Plann
     if not folder.plan_path.exists():
         return []
     others = [p for p in folder.load_plan().cells if p.cell_id not in asked]
-    return [(planned, state_of(folder, planned).state) for planned in others]
+    return [(planned, planned_cell_state(folder, planned).state) for planned in others]
 
 
 def differences(folder: SweepFolder, cells: Sequence[Cell], staged: bool) -> Iterator[str]:

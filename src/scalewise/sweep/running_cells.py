@@ -151,14 +151,14 @@ def start_sampler(
 
 def _trainers_of(folder: CellFolder, *, is_wrapped: bool) -> Callable[[], Mapping[int, int] | None]:
     """Ranks to the processes that train, as the supervisor of the try to come names them."""
-    before = folder.load_running()
+    before = folder.find_running_attempt()
     started: tuple[int, ...] = ()
     own = worker_command(str(folder.path.resolve()))
 
     def trainers() -> dict[int, int] | None:
         nonlocal started
         if not started:
-            running = folder.load_running()
+            running = folder.find_running_attempt()
             if running is None or running == before or not running.pids:
                 return None
             started = running.pids
@@ -207,7 +207,7 @@ def load_outcome(folder: CellFolder, cell_id: str, objective: str, was_reported:
         objective: the metric that its sweeper optimizes.
         was_reported: an earlier run of the sweep has already shown why a figure is missing.
     """
-    result = folder.result_of(cell_id)
+    result = folder.find_result(cell_id)
     if result is None:
         return Outcome("done", "its result cannot be read")
     wants_rate = objective == "global_samples_per_s"

@@ -144,7 +144,7 @@ class Restarts:
             self._save(trainer)
             self._saved_at = steps.steps
         self._next = steps.steps + self._interval(trainer)
-        steps.leave_out()
+        steps.restart_step()
 
     def _interval(self, trainer: pl.Trainer) -> int:
         """Steps until the next checkpoint, the same on all ranks."""

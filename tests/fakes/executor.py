@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 from scalewise.records import CellFolder
 from scalewise.supervisor import Outcome
-from scalewise.sweep import Cell, Ending, Executor, RunningCell, Turn
+from scalewise.sweep import Cell, Ending, Executor, QueuedCell, RunningCell
 
 
 @dataclass(eq=False)
@@ -21,7 +21,7 @@ class PlayedCell(RunningCell):
     ending: Ending
 
     @property
-    def width(self) -> int:
+    def world_size(self) -> int:
         return self.devices
 
     @property
@@ -49,13 +49,13 @@ class PlayedExecutor(Executor[PlayedCell]):
         """How many cells ran at each look."""
 
     def demand(self, cell: Cell) -> SimpleNamespace:
-        return SimpleNamespace(width=cell.planned.devices or 1)
+        return SimpleNamespace(world_size=cell.planned.devices or 1)
 
-    def start(self, turn: Turn, folder: CellFolder) -> PlayedCell:
-        self.started.append(turn.cell)
-        end = self.play(turn.cell, folder)
+    def start(self, queued: QueuedCell, folder: CellFolder) -> PlayedCell:
+        self.started.append(queued.cell)
+        end = self.play(queued.cell, folder)
         ending = end if isinstance(end, Ending) else Ending(end, 1.0)
-        return PlayedCell(turn.cell, folder, turn.width, ending)
+        return PlayedCell(queued.cell, folder, queued.world_size, ending)
 
     def poll(self, running: Sequence[PlayedCell]) -> list[tuple[PlayedCell, Ending]]:
         self.rounds.append(len(running))

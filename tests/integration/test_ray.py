@@ -99,7 +99,7 @@ def steps(folder: CellFolder) -> bool:
 
 
 def second_try(folder: CellFolder) -> bool:
-    running = folder.load_running()
+    running = folder.find_running_attempt()
     return running is not None and running.number == 2
 
 

@@ -1,9 +1,9 @@
-"""What makes two results comparable: everything they depend on, except one declared factor.
+"""Decides whether two results are comparable: they may differ in one declared factor only.
 
 Hosts of one kind differ by up to a quarter, so ``host`` is a field. Results of several hosts equal
 only results of the same hosts: then the spread over runs, and with it the interval, contains the
-spread between hosts. Of a cell on several hosts it is that of rank 0. GPUs are told by model: which
-of them a run got is part of the spread over runs.
+spread between hosts. A cell on several hosts has the host of rank 0. GPUs are compared by model:
+which of them a run got is part of the spread over runs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from scalewise.analysis.model import CellRecords
 from scalewise.host import CLASS_FILES, SOURCE_SHA256, WORKING_DIRECTORY
 
-# Keys that say how often and by what a configuration is run, and nothing of what is run.
+# Keys that say how often and by what a configuration is run, not what is run.
 _NO_FACTOR = (
     "sweep",
     "tracking",
@@ -30,8 +30,7 @@ _NO_FACTOR = (
 )
 
 
-# Beside them, keys that never determine a result, or that the identity states better from what
-# ran (the batch).
+# The same, and keys that never determine a result, or that the records state better (the batch).
 _NOT_IDENTITY = (
     *_NO_FACTOR,
     "experiment",
@@ -55,18 +54,18 @@ FACTORS: Mapping[str, tuple[str, ...]] = {
     "measuring": ("profile", "wrap"),
     "seed": ("seed",),
 }
-"""A factor a comparison may declare, and the fields (with all below them) that it frees."""
+"""The factors a comparison may declare, each with the fields that may then differ."""
 
 UNKNOWN = "unknown"
 
-_AMONG_REPEATS = " | "
-"""Between the values that repeats of one configuration have."""
+_VALUE_SEPARATOR = " | "
+"""Separates the values of one field, if repeats of a configuration have several."""
 
 DATA_FILE = "data_file."
-"""Before the name of an argument of the data set: what the file was that it named."""
+"""Prefix of the fields for files of the dataset, followed by the name of the argument."""
 
 CLASS_FILE = "code.file."
-"""Before the file of a class of the user's own: its SHA-256."""
+"""Prefix of the fields for files of a user's classes, followed by the file's name."""
 
 _PROVENANCE = (
     "torch", "lightning", "driver", "cuda", "code.commit", "code.diff", "code.source", "emulated",
@@ -91,27 +90,27 @@ class Difference:
     right: str
 
     def __str__(self) -> str:
-        return f"{self.field}: {_short(self.left)} against {_short(self.right)}"
+        return f"{self.field}: {_abbreviate(self.left)} against {_abbreviate(self.right)}"
 
 
 Identity = Mapping[str, str]
 _DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{20,}\b")
 
 
-def _short(value: str) -> str:
-    """Commits and hashes by their beginnings."""
+def _abbreviate(value: str) -> str:
+    """Shorten commits and hashes to 12 digits."""
     return _DIGEST.sub(r"\1", value)
 
 
 def identity(cells: Sequence[CellRecords]) -> Identity:
-    """The identity shared by repeats: dotted field name to its value in words.
+    """The identity of repeats: dotted field names and their values.
 
-    Where repeats disagree (another commit, a neighbour on the host) the value lists all of them.
+    If repeats disagree (another commit, a neighbour on the host), the value lists all of them.
     """
     each = [_identity(cell) for cell in cells]
     names = dict.fromkeys(name for one in each for name in one)
     return {
-        name: _AMONG_REPEATS.join(sorted({one[name] for one in each if name in one}))
+        name: _VALUE_SEPARATOR.join(sorted({one[name] for one in each if name in one}))
         for name in names
     }
 
@@ -130,38 +129,40 @@ def differences(left: Identity, right: Identity, factor: str = "devices") -> lis
         excused = any(name == field or name.startswith(field + ".") for field in freed)
         # A key that one side's code did not know yet differs because the code does.
         excused |= "code" in freed and name not in _RECORDED and "absent" in (a, b)
-        # Records older than these fields, data sets without files and cells without classes of
-        # the user's own have none.
+        # Old records have no such fields, nor have datasets and models without files.
         excused |= name.startswith((DATA_FILE, CLASS_FILE)) and "absent" in (a, b)
-        # What nobody recorded cannot be shown to be equal.
-        if not excused and (a != b or UNKNOWN in a.split(_AMONG_REPEATS)):
+        # An unknown value cannot be shown to be equal.
+        if not excused and (a != b or UNKNOWN in a.split(_VALUE_SEPARATOR)):
             found.append(Difference(name, a, b))
     return found
 
 
-def code_and_data(cell: CellRecords) -> Identity:
-    """The fields that tell which code a finished cell ran and which files it read, if known."""
+def code_and_data_fields(cell: CellRecords) -> Identity:
+    """The known fields on the code that a finished cell ran and the files it read."""
     fields = _from_provenance(cell).items()
     known = {n: v for n, v in fields if n.startswith(("code.", DATA_FILE)) and v != UNKNOWN}
-    # Without a commit nobody can tell that nothing was changed on top of it.
+    # Without a commit, "none" does not show that nothing was changed on top of it.
     return known if "code.commit" in known else {n: v for n, v in known.items() if v != "none"}
 
 
 def mixtures(cells: Sequence[CellRecords], fields: Sequence[str]) -> dict[str, str]:
-    """Each of ``fields``, or below one of them, that ``cells`` have several values of, to those."""
+    """The fields, among ``fields`` and those below them, in which ``cells`` differ.
+
+    Returns the values of each.
+    """
     each = [_identity(cell) for cell in cells]
     found = {}
     for name in dict.fromkeys(name for one in each for name in one):
         values = sorted({one[name] for one in each if name in one})
         if len(values) > 1 and any(name == f or name.startswith(f"{f}.") for f in fields):
-            found[name] = _short(_AMONG_REPEATS.join(values))
+            found[name] = _abbreviate(_VALUE_SEPARATOR.join(values))
     return found
 
 
 def is_factor(name: str) -> bool:
     """Whether results can differ because this key of the configuration does.
 
-    Not so of ``repeats``: a sweep that is resumed with more of them runs what it ran before.
+    ``repeats`` is no factor: a sweep that is resumed with more of them runs the same cells.
     """
     return not _matches(name.replace("/", "."), _NO_FACTOR)
 
@@ -180,9 +181,9 @@ def _from_config(config: Mapping[str, Any] | None) -> dict[str, str]:
         return {"configuration": UNKNOWN}
     flat = flatten(config)
     wrap = flat.get("sweep.wrap")
-    # Of the keys that say how a cell is run, the one that changes how long it takes.
-    around = {"wrap": str(wrap)} if wrap else {}
-    return around | {k: str(v) for k, v in flat.items() if not _matches(k, _NOT_IDENTITY)}
+    # The only key on how a cell is run that changes how long it takes.
+    wrapper = {"wrap": str(wrap)} if wrap else {}
+    return wrapper | {k: str(v) for k, v in flat.items() if not _matches(k, _NOT_IDENTITY)}
 
 
 def _from_result(cell: CellRecords) -> dict[str, str]:
@@ -225,15 +226,15 @@ def _from_provenance(cell: CellRecords) -> dict[str, str]:
     )
     named = zip(_PROVENANCE, values, strict=True)
     fields = {name: "none" if value is None else str(value) for name, value in named}
-    fields |= {f"{DATA_FILE}{argument}": told for argument, told in provenance.data.items()}
+    fields |= {f"{DATA_FILE}{argument}": file for argument, file in provenance.data.items()}
     files = provenance.code.get(CLASS_FILES, {})
-    fields |= {f"{CLASS_FILE}{name}": told for name, told in files.items()}
-    # Forks share what fresh processes draw anew: their times are none to compare with.
+    fields |= {f"{CLASS_FILE}{name}": sha256 for name, sha256 in files.items()}
+    # Forks share their memory layout, so their times do not compare with fresh processes'.
     return fields | ({} if provenance.started == "fresh" else {"started": provenance.started})
 
 
 def _code(code: Mapping[str, Any]) -> tuple[str | None, str | None, str | None]:
-    """Commit, changes on top of it, and sources where the commit is not of scalewise."""
+    """Commit, changes on top of it, and source hash if the commit is not scalewise's."""
     commit, source = code.get("commit"), code.get(SOURCE_SHA256)
     is_ours = commit is not None and code.get("tree") != WORKING_DIRECTORY
     if not is_ours and source is None:
@@ -242,7 +243,7 @@ def _code(code: Mapping[str, Any]) -> tuple[str | None, str | None, str | None]:
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings to dotted keys; lists are values."""
+    """Flatten nested mappings to dotted keys; lists are values."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping):
@@ -256,8 +257,8 @@ def _matches(name: str, roots: Sequence[str]) -> bool:
     return any(name == root or name.startswith(root + ".") for root in roots)
 
 
-ENOUGH_RUNS = 2
-"""Fewer repeats have no interval: once some were set aside, that is too few to compare."""
+MIN_RUNS = 2
+"""Fewer repeats have no interval: too few to compare, once some were set aside."""
 
 
 @dataclass(frozen=True)
@@ -266,31 +267,31 @@ class SetAside:
 
     cell: CellRecords
     reason: str
-    """What it did, as ``shared the host with pid 4711 (python)``."""
+    """For example ``shared the host with pid 4711 (python)``."""
     remedy: str
-    """How to run it again so that it counts, as ``on a quiet host``."""
+    """How to run it again so that it counts, for example ``on a quiet host``."""
 
 
-def part_repeats(cells: Sequence[CellRecords]) -> tuple[list[CellRecords], list[SetAside]]:
-    """The finished repeats of a configuration that may have a common mean, and the others.
+def split_repeats(cells: Sequence[CellRecords]) -> tuple[list[CellRecords], list[SetAside]]:
+    """Split finished repeats into those that may have a common mean, and those set aside.
 
-    Repeats of an older protocol go first, then those of older code or data, then those with other
-    neighbours.
+    Repeats of an older protocol are set aside first, then those of older code or data, then those
+    with other neighbours.
     """
     kept = [cell for cell in cells if cell.result is not None]
     aside: list[SetAside] = []
-    for judge in (_older_protocol, _older_state, _co_located):
-        found = judge(kept)
-        names = {one.cell.planned.name for one in found}
+    for find in (_find_older_protocol, _find_older_state, _find_co_located):
+        found = find(kept)
+        names = {repeat.cell.planned.name for repeat in found}
         kept = [cell for cell in kept if cell.planned.name not in names]
         aside += found
     return kept, aside
 
 
-def _older_protocol(cells: Sequence[CellRecords]) -> list[SetAside]:
-    """Times taken in two ways have no common mean: not even ``sweep.allow_mixed`` makes one.
+def _find_older_protocol(cells: Sequence[CellRecords]) -> list[SetAside]:
+    """Repeats timed by an older protocol than the newest, also with ``sweep.allow_mixed``.
 
-    A protocol that nobody recorded is kept: its unknown provenance equals nothing.
+    Repeats without provenance are kept: their unknown fields already equal nothing.
     """
     known = [(cell, cell.provenance.protocol) for cell in cells if cell.provenance is not None]
     newest = max((protocol for _, protocol in known), default=0)
@@ -301,40 +302,40 @@ def _older_protocol(cells: Sequence[CellRecords]) -> list[SetAside]:
     ]
 
 
-def _older_state(cells: Sequence[CellRecords]) -> list[SetAside]:
+def _find_older_state(cells: Sequence[CellRecords]) -> list[SetAside]:
     """Repeats of other code or data than the latest; none with ``sweep.allow_mixed``.
 
-    An id stays the same when a class's or a data set's file is edited. Facts that nobody recorded
-    are no other state.
+    An id stays the same when the file of a class or dataset is edited. A missing field is no
+    difference.
     """
     aside = []
     state: dict[str, str] = {}
     latest = sorted(cells, key=lambda c: c.result.finished_at if c.result else 0, reverse=True)
     for cell in () if mixing_allowed(cells) else latest:
-        own = code_and_data(cell)
-        other = [Difference(n, v, state[n]) for n, v in own.items() if state.get(n, v) != v]
-        if other:
-            why = f"ran other code or data than the latest repeat: {'; '.join(map(str, other))}"
+        fields = code_and_data_fields(cell)
+        changed = [Difference(n, v, state[n]) for n, v in fields.items() if state.get(n, v) != v]
+        if changed:
+            why = f"ran other code or data than the latest repeat: {'; '.join(map(str, changed))}"
             aside.append(SetAside(cell, why, "with code and data left as they are"))
         else:
-            state |= own
+            state |= fields
     return aside
 
 
-def _co_located(cells: Sequence[CellRecords]) -> list[SetAside]:
-    """Repeats that shared the host while enough others had it alone; else those that had it alone.
+def _find_co_located(cells: Sequence[CellRecords]) -> list[SetAside]:
+    """Repeats that shared the host, if some had it alone.
 
-    A neighbour that comes and goes spoils the repeats it met, and no others.
+    Those that had it alone are set aside instead, if they are too few and the others are enough.
     """
     shared = [cell for cell in cells if cell.result and cell.result.co_tenants]
     alone = [cell for cell in cells if cell.result and not cell.result.co_tenants]
     if not shared or not alone:
         return []
-    odd = alone if len(alone) < ENOUGH_RUNS <= len(shared) else shared
-    return [SetAside(cell, _neighbours(cell), "on a quiet host") for cell in odd]
+    odd = alone if len(alone) < MIN_RUNS <= len(shared) else shared
+    return [SetAside(cell, _describe_neighbours(cell), "on a quiet host") for cell in odd]
 
 
-def _neighbours(cell: CellRecords) -> str:
+def _describe_neighbours(cell: CellRecords) -> str:
     neighbours = cell.result.co_tenants if cell.result else ()
     if not neighbours:
         return "had the host alone, unlike the repeats that are compared"

@@ -11,7 +11,7 @@ from scalewise.analysis.comparability import (
     SetAside,
     differences,
     identity,
-    part_repeats,
+    split_repeats,
 )
 from scalewise.analysis.labels import configuration_labels, named, swept_order
 from scalewise.analysis.model import CellRecords, Sweep, is_monitored
@@ -121,7 +121,7 @@ def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
 
 
 def _configuration(config_id: str, label: str, cells: Sequence[CellRecords]) -> Configuration:
-    kept, aside = part_repeats(cells)
+    kept, aside = split_repeats(cells)
     runs = tuple(map(measure_run, kept))
     return Configuration(
         config_id, label, tuple(cells), runs, identity(kept or cells), tuple(aside)
@@ -152,8 +152,8 @@ def identity_beside(single: Configuration, multi: Configuration) -> Identity:
     return {**single.identity, "scaling": multi.identity["scaling"]}
 
 
-def said_of(multi: Configuration) -> str:
-    """Which scaling a monitored fit was read as; empty for one that was asked for it."""
+def describe_inferred_scaling(multi: Configuration) -> str:
+    """The scaling that a monitored fit was taken for; empty if the configuration states it."""
     if not _monitored(multi):
         return ""
     if multi.identity.get("scaling") == "strong":

@@ -1,9 +1,9 @@
-"""Do more devices pay? Speedup and efficiency against the single-device baseline, and a verdict.
+"""Speedup and efficiency against the single-device baseline, with a verdict: do more devices pay?
 
 A multi-device configuration is compared with the one single-device configuration of the same
-sweep that equals it in every field of identity but devices and strategy; else the comparison is
-refused, with the fields that differ (docs/method.md). Speedup is the ratio of global samples/s,
-under strong scaling (same global batch) and weak scaling (same batch a device) alike;
+sweep that equals it in every field of identity except devices and strategy. Otherwise the
+comparison is refused, with the fields that differ (docs/method.md). Speedup is the ratio of global
+samples/s, under strong scaling (same global batch) and weak scaling (same batch a device) alike;
 ``efficiency = speedup / devices``.
 """
 
@@ -13,8 +13,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from scalewise.analysis.comparability import ENOUGH_RUNS, Difference, differences
-from scalewise.analysis.configuration import Configuration, identity_beside, said_of
+from scalewise.analysis.comparability import MIN_RUNS, Difference, differences
+from scalewise.analysis.configuration import (
+    Configuration,
+    describe_inferred_scaling,
+    identity_beside,
+)
 from scalewise.analysis.labels import factor, interval_words
 from scalewise.analysis.model import is_monitored
 from scalewise.analysis.statistics import (
@@ -41,7 +45,7 @@ from scalewise.analysis.verdict import (
 
 
 def is_ceiling(config: Configuration) -> bool:
-    """Whether its ranks trained models of their own: a bound, and no way to train one model."""
+    """Whether each rank trained its own model: an upper bound, not a way to train one model."""
     results = [run.cell.result for run in config.runs]
     return any(result is not None and result.models > 1 for result in results)
 
@@ -49,52 +53,56 @@ def is_ceiling(config: Configuration) -> bool:
 def under_ceiling(
     config: Configuration, configs: Sequence[Configuration]
 ) -> tuple[Configuration, RatioEstimate] | None:
-    """The independent replicas that differ from ``config`` in the strategy alone, and its
-    samples/s over theirs."""
-    own = config.values("samples_per_s")
-    if is_ceiling(config) or (config.devices or 1) < 2 or config.invalid or not own:
+    """The ceiling that differs from ``config`` in its strategy alone, and the ratio to it.
+
+    The ratio is samples/s of ``config`` over those of the ceiling. None if there is no ceiling.
+    """
+    rates = config.values("samples_per_s")
+    if is_ceiling(config) or (config.devices or 1) < 2 or config.invalid or not rates:
         return None
-    for other in configs:
-        most = other.values("samples_per_s")
-        if not most or not is_ceiling(other) or other.invalid:
+    for ceiling in configs:
+        ceiling_rates = ceiling.values("samples_per_s")
+        if not ceiling_rates or not is_ceiling(ceiling) or ceiling.invalid:
             continue
-        if not differences(config.identity, other.identity, "strategy"):
-            return other, estimate_ratio(own, most)
+        if not differences(config.identity, ceiling.identity, "strategy"):
+            return ceiling, estimate_ratio(rates, ceiling_rates)
     return None
 
 
 def rate_ratio(above: Configuration, below: Configuration) -> RatioEstimate:
     """Samples/s of ``above`` over those of ``below``.
 
-    Runs that ``repeats=auto`` added until a verdict was reached carry the price of having looked.
+    With ``repeats=auto`` the interval is wider, since the runs were looked at several times.
     """
     rates = above.values("samples_per_s"), below.values("samples_per_s")
-    asked = adaptive(above.cells[0].config)
-    return estimate_ratio(*rates) if asked is None else estimate_at(*rates, cap=asked.cap)
+    repeats = adaptive(above.cells[0].config)
+    return estimate_ratio(*rates) if repeats is None else estimate_at(*rates, cap=repeats.cap)
 
 
-LEARNS_LESS_FROM = 0.01
-"""Share of the single device's loss from which a higher one is said: seeds that are equal make
-intervals of no width, and the order of a sum alone moves a loss by less."""
+MIN_LOSS_INCREASE = 0.01
+"""Smallest reported increase, as a share of the single device's loss.
+
+Runs with equal seeds have intervals of no width, and the order of a sum alone moves a loss by less.
+"""
 
 
 @dataclass(frozen=True)
 class LossAtEqualSamples:
-    """The loss both sides have reached once they have fed the same number of samples."""
+    """The losses of both sides after the same number of samples."""
 
     name: str
-    """Of the side with several devices: whose loss it is stands there, where it is not plain."""
+    """Name of the loss on several devices."""
     samples: int
     single: float
     multi: float
     ratio: RatioEstimate | None = None
-    """``multi / single`` with its interval over runs; None where a loss is not positive."""
+    """``multi / single`` with its interval over runs; None if a loss is not positive."""
 
     @property
     def learns_less(self) -> bool:
-        """Whether several devices reach a higher loss, beyond the interval and 1 % of it."""
+        """Whether several devices reach a higher loss, beyond the interval and 1 %."""
         interval = self.ratio.interval if self.ratio else None
-        return interval is not None and interval.low > 1 + LEARNS_LESS_FROM
+        return interval is not None and interval.low > 1 + MIN_LOSS_INCREASE
 
 
 @dataclass(frozen=True)
@@ -110,23 +118,23 @@ class Pair:
     seed_label: SeedLabel
     loss: LossAtEqualSamples | None
     statistical: Judgement
-    """What the interval alone says, of a ceiling too."""
+    """The judgement by the interval alone, also for a ceiling."""
     doubts: tuple[str, ...] = ()
-    """Reasons outside of the interval to doubt the speedup; they stand in ``judgement`` too."""
+    """Other reasons to doubt the speedup; ``judgement`` includes them."""
     p_value_holm: float | None = None
-    """That the speedup is 1, adjusted for all pairs of the sweep; None with one run a side."""
+    """P-value of a speedup of 1, adjusted for all pairs of the sweep; None with one run a side."""
     invalid: Found = ()
-    """Why its verdict is *invalid*; empty for every other verdict."""
+    """Why the verdict is *invalid*; empty for every other verdict."""
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A multi-device configuration that nothing may be compared with."""
+    """A multi-device configuration without a comparable baseline."""
 
     multi: Configuration
     reason: str
     differing: tuple[Difference, ...] = ()
-    """From the nearest single-device configuration."""
+    """Differences from the nearest single-device configuration."""
 
 
 def pair_all(
@@ -139,16 +147,16 @@ def pair_all(
     for multi in configs:
         if multi.devices == 1 or not multi.runs:
             continue
-        found: Pair | Refused
+        result: Pair | Refused
         try:
-            found = _pair(multi, singles, min_efficiency)
-        except (ArithmeticError, ValueError) as error:  # it refuses this pair, not the report
-            found = Refused(multi, f"its speedup cannot be computed: {error}")
-        if isinstance(found, Pair):
-            pairs.append(found)
+            result = _pair(multi, singles, min_efficiency)
+        except (ArithmeticError, ValueError) as error:  # refuses this pair, not the report
+            result = Refused(multi, f"its speedup cannot be computed: {error}")
+        if isinstance(result, Pair):
+            pairs.append(result)
         else:
-            refused.append(found)
-    return _adjusted(pairs), tuple(refused)
+            refused.append(result)
+    return _adjust_p_values(pairs), tuple(refused)
 
 
 def _pair(
@@ -158,20 +166,20 @@ def _pair(
         monitored = is_monitored(multi.cells[0].config)
         return Refused(multi, way_to_get("one device", monitored=monitored))
     ran = [s for s in singles if s.runs]
-    single = min(ran or singles, key=lambda s: len(_differing(s, multi)))
-    differing = _differing(single, multi)
+    single = min(ran or singles, key=lambda s: len(_find_differences(s, multi)))
+    differing = _find_differences(single, multi)
     if differing:
         baseline = next((s for s in singles if not s.runs and _same_request(s, multi)), None)
         if baseline is not None:
             why = baseline.cells[-1].failure
             return Refused(multi, f"its single-device baseline {baseline.label} has no run: {why}")
-        words = "; ".join(_in_words(d, single, multi) for d in differing[:4])
+        words = "; ".join(_describe_difference(d, single, multi) for d in differing[:4])
         more = f" and {len(differing) - 4} more" if len(differing) > 4 else ""
-        way_out = _way_out(differing, single, multi)
-        return Refused(multi, f"{single.label} differs in {words}{more}{way_out}", differing)
+        suggestion = _suggest_comparison(differing, single, multi)
+        return Refused(multi, f"{single.label} differs in {words}{more}{suggestion}", differing)
     for side in (multi, single):
-        if side.aside and len(side.runs) < ENOUGH_RUNS:
-            return Refused(multi, too_few(side))
+        if side.aside and len(side.runs) < MIN_RUNS:
+            return Refused(multi, explain_too_few_runs(side))
     for side in (multi, single):
         if not side.values("samples_per_s"):
             why = side.runs[0].missing.get("throughput", "not measured")
@@ -182,24 +190,26 @@ def _pair(
         judgement = judge(speedup, devices, min_efficiency, monitored=monitored)
     else:
         judgement = judge_at(speedup, devices, min_efficiency)
-    return _measured_pair(multi, single, speedup, judgement)
+    return _build_pair(multi, single, speedup, judgement)
 
 
-def _invalid(multi: Configuration, single: Configuration) -> Found:
-    """Why neither side may be judged; a baseline that means nothing makes its speedups so."""
+def _find_invalid(multi: Configuration, single: Configuration) -> Found:
+    """Why a pair may not be judged: its configuration or its baseline is invalid."""
     baseline = tuple(
-        Invalid("invalid_baseline", f"its baseline {single.label} is invalid: {one.reason}")
-        for one in single.invalid
+        Invalid("invalid_baseline", f"its baseline {single.label} is invalid: {invalid.reason}")
+        for invalid in single.invalid
     )
     return multi.invalid or baseline[:1]
 
 
-def _differing(single: Configuration, multi: Configuration) -> tuple[Difference, ...]:
+def _find_differences(single: Configuration, multi: Configuration) -> tuple[Difference, ...]:
     return tuple(differences(identity_beside(single, multi), multi.identity))
 
 
-def _in_words(difference: Difference, single: Configuration, multi: Configuration) -> str:
-    """A batch with whose it is: 64 a device beside 64 in all are no equal ones."""
+def _describe_difference(
+    difference: Difference, single: Configuration, multi: Configuration
+) -> str:
+    """Describe a difference; a batch also by its kind, as 64 a device are not 64 in all."""
     scaling = multi.identity.get("scaling")
     if difference.field != "batch" or identity_beside(single, multi).get("scaling") != scaling:
         return str(difference)
@@ -207,9 +217,10 @@ def _in_words(difference: Difference, single: Configuration, multi: Configuratio
     return f"{replace(difference, field=whose)}, with scaling={scaling}"
 
 
-def _way_out(differing: Sequence[Difference], single: Configuration, multi: Configuration) -> str:
-    """What would compare a pair that differs in its hosts or its batches a device alone; empty for
-    any other."""
+def _suggest_comparison(
+    differing: Sequence[Difference], single: Configuration, multi: Configuration
+) -> str:
+    """How to compare a pair that differs only in its hosts or batches a device; else empty."""
     if [d.field for d in differing] == ["host"]:
         return "; repeats of both on the same hosts compare them"
     if [d.field for d in differing] != ["batch"] or multi.identity.get("scaling") != "weak":
@@ -219,8 +230,8 @@ def _way_out(differing: Sequence[Difference], single: Configuration, multi: Conf
     return "; scaling=strong compares equal global batches" if batches[0] == batches[1] else ""
 
 
-def too_few(config: Configuration) -> str:
-    """Why a configuration has too few repeats left, once those unlike them are set aside."""
+def explain_too_few_runs(config: Configuration) -> str:
+    """Why a configuration has too few repeats, once others are set aside."""
     reasons = dict.fromkeys(f"{a.cell.planned.name} {a.reason}" for a in config.aside)
     left, all_ = len(config.runs), len(config.runs) + len(config.aside)
     remedies = " and ".join(dict.fromkeys(a.remedy for a in config.aside))
@@ -231,7 +242,7 @@ def too_few(config: Configuration) -> str:
     )
 
 
-def _measured_pair(
+def _build_pair(
     multi: Configuration, single: Configuration, speedup: RatioEstimate, judgement: Judgement
 ) -> Pair:
     devices, statistical = multi.runs[0].world_size, judgement
@@ -243,10 +254,10 @@ def _measured_pair(
             f"on these devices is a speedup of {factor(speedup.value)}",
         )
     else:
-        less = _less_learnt(multi, speedup, loss)
-        reasons = [judgement.reason, less, said_of(multi)]
+        less = _describe_higher_loss(multi, speedup, loss)
+        reasons = [judgement.reason, less, describe_inferred_scaling(multi)]
         judgement = replace(judgement, reason="; ".join(r for r in reasons if r))
-    invalid = _invalid(multi, single)
+    invalid = _find_invalid(multi, single)
     if invalid:
         judgement = Judgement("invalid", "; ".join(one.reason for one in invalid))
     return Pair(
@@ -263,12 +274,12 @@ def _measured_pair(
     )
 
 
-def _less_learnt(
+def _describe_higher_loss(
     multi: Configuration, speedup: RatioEstimate, loss: LossAtEqualSamples | None
 ) -> str:
-    """That the time saved is paid in what was learnt; empty where it is not, or not known.
+    """Say that a faster training reaches a higher loss; empty if it does not, or if unknown.
 
-    Under weak scaling several devices take larger steps, of which there are fewer.
+    Under weak scaling this is not said: several devices take fewer, larger steps there.
     """
     strong = multi.identity.get("scaling") == "strong"
     if not strong or speedup.value <= 1 or loss is None or not loss.learns_less:
@@ -281,12 +292,12 @@ def _less_learnt(
 
 
 def _same_request(single: Configuration, multi: Configuration) -> bool:
-    """Whether what was asked for agrees: all that is known of a cell that never ran."""
+    """Whether the requests agree, as a cell that never ran has no other fields."""
     known = set(single.identity)
     return not [d for d in differences(single.identity, multi.identity) if d.field in known]
 
 
-def _adjusted(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
+def _adjust_p_values(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
     tested = [p for p in pairs if p.speedup.p_value is not None]
     adjusted = holm([p.speedup.p_value for p in tested if p.speedup.p_value is not None])
     by_id = {p.multi.config_id: value for p, value in zip(tested, adjusted, strict=True)}
@@ -296,15 +307,15 @@ def _adjusted(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
 def loss_at_equal_samples(multi: Configuration, single: Configuration) -> LossAtEqualSamples | None:
     """Mean loss over runs at the largest number of samples that every run has fed.
 
-    None for models that never met: none of them has seen the samples of the others.
+    None for a ceiling: each of its models has seen only its own samples.
     """
     if is_ceiling(multi):
         return None
     curves = [[r.loss for r in c.runs if r.loss is not None] for c in (single, multi)]
-    everything = [curve for side in curves for curve in side]
-    if not all(curves) or len({curve.metric for curve in everything}) != 1:
+    all_curves = [curve for side in curves for curve in side]
+    if not all(curves) or len({curve.metric for curve in all_curves}) != 1:
         return None
-    samples = min(curve.samples[-1] for curve in everything)
+    samples = min(curve.samples[-1] for curve in all_curves)
     sides = [[curve.at(samples) for curve in side] for side in curves]
     known = [[value for value in side if value is not None] for side in sides]
     if not all(known):
@@ -317,46 +328,46 @@ def loss_at_equal_samples(multi: Configuration, single: Configuration) -> LossAt
 
 
 def detectable_speedup(pair: Pair) -> float | None:
-    """The smallest speedup above 1 that such runs would show four times in five.
+    """The smallest speedup above 1 that such runs would show with a power of 80 %.
 
-    To show one is an interval that excludes 1, at the level of the pair's own: 95 %, or under
-    ``repeats=auto`` that of its last look, with the runs that this look saw. None where
+    A speedup is shown if the interval excludes 1. Its level is 95 %, or with ``repeats=auto``
+    that of the last look, with the runs of that look. None if
     :func:`~scalewise.analysis.statistics.detectable_effect` has none.
     """
     above, below = pair.multi.values("samples_per_s"), pair.single.values("samples_per_s")
-    asked = adaptive(pair.multi.cells[0].config)
-    if asked is None:
+    repeats = adaptive(pair.multi.cells[0].config)
+    if repeats is None:
         return detectable_effect(above, below)
-    runs = last_look(min(len(above), len(below)), asked.cap)
-    return detectable_effect(above[:runs], below[:runs], nominal_level(runs, cap=asked.cap))
+    runs = last_look(min(len(above), len(below)), repeats.cap)
+    return detectable_effect(above[:runs], below[:runs], nominal_level(runs, cap=repeats.cap))
 
 
-WORTH_SAYING = 1.10
-"""Ratio of the two speedups, either way, from which both are told."""
+MIN_MEDIAN_RATIO = 1.10
+"""Both speedups are reported from this ratio between them, in either direction."""
 
 
 @dataclass(frozen=True)
 class TypicalSpeedup:
     """A pair's speedup by median step times, and how far means and medians lie apart.
 
-    A training takes what its mean step takes, so that is what verdicts judge. Where a few long
-    steps make the mean, the speedup of the medians says what would be left without them.
+    Verdicts judge the mean step, as it determines how long a training takes. If a few long steps
+    dominate the mean, the medians give the speedup without them.
     """
 
     of_means: float
     of_medians: float
-    """Samples of a step over its median time, geometric means over runs."""
+    """Ratio of samples per median step time, as geometric means over runs."""
     multi_mean_over_median: float
-    """Step time on several devices; 1 where no step is long."""
+    """Mean over median step time on several devices; 1 if no step is long."""
     single_mean_over_median: float
 
     @property
     def differs(self) -> bool:
-        return abs(math.log(self.of_medians / self.of_means)) > math.log(WORTH_SAYING)
+        return abs(math.log(self.of_medians / self.of_means)) > math.log(MIN_MEDIAN_RATIO)
 
 
 def typical_speedup(pair: Pair) -> TypicalSpeedup | None:
-    """Both speedups; None where a side has no step times or a median of 0 ms."""
+    """Both speedups; None if a side has no step times or a median of 0 ms."""
     sides = [_rate_and_mean_of_medians(config) for config in (pair.multi, pair.single)]
     if sides[0] is None or sides[1] is None:
         return None
@@ -369,10 +380,10 @@ def _rate_and_mean_of_medians(config: Configuration) -> tuple[float, float] | No
 
     Geometric means over the runs that have a median.
     """
-    found = [run.throughput for run in config.runs if run.throughput]
-    known = [one for one in found if one.step_time_ms.p50 > 0]
+    throughputs = [run.throughput for run in config.runs if run.throughput]
+    known = [t for t in throughputs if t.step_time_ms.p50 > 0]
     if not known:
         return None
-    rates = [one.samples / one.steps / (one.step_time_ms.p50 / 1e3) for one in known]
-    ratios = [one.step_time_ms.mean / one.step_time_ms.p50 for one in known]
+    rates = [t.samples / t.steps / (t.step_time_ms.p50 / 1e3) for t in known]
+    ratios = [t.step_time_ms.mean / t.step_time_ms.p50 for t in known]
     return estimate_positive(rates).value, estimate_positive(ratios).value

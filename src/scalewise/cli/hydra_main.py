@@ -26,7 +26,7 @@ from scalewise.sweep import (
     discard_unused_folder,
     run_single,
     sweep_folder,
-    sweeps_run,
+    sweep_reports,
     unfinished,
 )
 
@@ -64,7 +64,7 @@ def train() -> int:
         if is_unread(error):
             # A sweep that nobody watches is interrupted; what is only printed, like --help, ends.
             silence_unread()
-            if not sweeps_run:
+            if not sweep_reports:
                 return Exit.UNREAD
             return _interrupted("interrupted, because nobody reads this any longer")
         line = None if isinstance(error, SystemExit) else explain(error)
@@ -108,23 +108,23 @@ def _run_hydra() -> None:
 
 def report() -> int:
     """Say what the sweeps of this process came to; returns the exit status."""
-    if not sweeps_run:
+    if not sweep_reports:
         return Exit.DONE  # --help, --cfg and completion run nothing
     try:
-        statuses = [_report_sweep(sweep) for sweep in sweeps_run]
+        statuses = [_report_sweep(sweep) for sweep in sweep_reports]
     finally:
         # A disk that took no record may take no report either.
         _say_what_is_unrecorded()
     _say_how_to_finish()
-    left = [line for sweep in sweeps_run for line in _left_behind(sweep)]
+    left = [line for sweep in sweep_reports for line in _left_behind(sweep)]
     for line in left:
         say(line)
     for state, status in (("failed", Exit.FAILED), ("interrupted", Exit.INTERRUPTED)):
-        if any(sweep.count(state) for sweep in sweeps_run):
+        if any(sweep.count(state) for sweep in sweep_reports):
             return status
     if Exit.INVALID in statuses:
         return Exit.INVALID
-    if left or any(s.count("skipped") or s.count("unstarted") for s in sweeps_run):
+    if left or any(s.count("skipped") or s.count("unstarted") for s in sweep_reports):
         return Exit.SKIPPED
     return max(statuses)
 
@@ -163,7 +163,7 @@ def _say_what_is_unrecorded() -> None:
     """Why cells failed whose folders could not take it, so that no table tells."""
     lines = (
         f"failed: {cell.planned.name}: {outcome.message} (of which nothing could be written)"
-        for sweep in sweeps_run
+        for sweep in sweep_reports
         for cell in sweep.cells
         if (outcome := sweep.outcomes.get(cell.planned.cell_id)) and not outcome.is_recorded
     )
@@ -196,7 +196,7 @@ def _say_where_runs_are(folder: Path) -> None:
 
 def _say_how_to_finish() -> None:
     """The command that finishes what of these sweeps another run may end better."""
-    for sweep in sweeps_run:
+    for sweep in sweep_reports:
         if any(_may_end_better(outcome) for outcome in sweep.outcomes.values()):
             # Given again, these would select other cells, or add still more.
             asked = [a.partition("=")[0].lstrip("+") for a in sys.argv]

@@ -17,7 +17,7 @@ from scalewise.gpu import Host, HostMismatch, Lease, Leases, discover
 from scalewise.host import free_port, plural
 from scalewise.records import Attempt, CellFolder, DataError, PlannedCell, build
 from scalewise.supervisor import Job, Nodes, Origin, Outcome, announce, meet
-from scalewise.sweep import HeldSupervisor, attempt_until_now, job_of, spawn_supervisor
+from scalewise.sweep import SupervisorProcess, job_of, make_attempt, spawn_supervisor
 
 _LEASE_S = 60.0
 """How long a device may stay locked by an earlier job that is just ending."""
@@ -56,10 +56,14 @@ class Demand:
     """The demand of a cell on a cluster."""
 
     width: int
-    """Devices of the whole cell."""
+    """Devices of the whole cell; orders and submissions are stored with this name."""
     nodes: int
     gpus_per_node: int
     cpus_per_device: int
+
+    @property
+    def world_size(self) -> int:
+        return self.width
 
     @property
     def devices_per_node(self) -> int:
@@ -76,33 +80,33 @@ class Demand:
 
 
 def demand(cell: CellConfig, capacity: ClusterConfig) -> Demand:
-    """Raises :class:`HostMismatch` where the cell's width or node count cannot be told."""
-    width = cell.strategy.devices
-    if width == "auto":
+    """Raises :class:`HostMismatch` where its number of devices or nodes cannot be known."""
+    world_size = cell.strategy.devices
+    if world_size == "auto":
         if capacity.devices_per_node is None:
             raise HostMismatch(
                 f"strategy={cell.strategy.name} with devices=auto is all of a host, which is not "
                 "known before the cluster has chosen one; set strategy.devices or "
                 "hydra.launcher.devices_per_node"
             )
-        width = capacity.devices_per_node
-        if width < 2:
+        world_size = capacity.devices_per_node
+        if world_size < 2:
             raise HostMismatch(
                 f"strategy={cell.strategy.name} with devices=auto needs two devices or more; found "
-                f"hydra.launcher.devices_per_node={width}: use strategy=single"
+                f"hydra.launcher.devices_per_node={world_size}: use strategy=single"
             )
-    nodes = math.ceil(width / (capacity.devices_per_node or width))
-    if width % nodes:
+    nodes = math.ceil(world_size / (capacity.devices_per_node or world_size))
+    if world_size % nodes:
         raise HostMismatch(
-            f"strategy.devices: found {width}, which {nodes} nodes of "
+            f"strategy.devices: found {world_size}, which {nodes} nodes of "
             f"{capacity.devices_per_node} devices cannot share equally; allowed: a multiple of it"
         )
     try:
-        cell.per_device_batch_size(width)
+        cell.per_device_batch_size(world_size)
     except ConfigError as error:
         raise HostMismatch(str(error)) from None
     gpus, cores = per_device(cell, capacity)
-    return Demand(width, nodes, width // nodes * gpus, cores)
+    return Demand(world_size, nodes, world_size // nodes * gpus, cores)
 
 
 def per_device(cell: CellConfig, capacity: ClusterConfig) -> tuple[int, int]:
@@ -151,7 +155,9 @@ def train_here(
     cell = build_cell(folder.load_config())
     host = granted(cell, order.wanted)
     with leased(host, order.wanted.devices_per_node, go_on) as lease:
-        job = job_of(cell, folder, order.cell, order.wanted.width, host, lease.slots, order.origin)
+        job = job_of(
+            cell, folder, order.cell, order.wanted.world_size, host, lease.slots, order.origin
+        )
         nodes = _meet_others(folder, order, go_on)
         job = replace(job, co_tenants=order.co_tenants, nodes=nodes)
         return supervise(job, lease.descriptors)
@@ -181,20 +187,22 @@ def granted(cell: CellConfig, wanted: Demand) -> Host:
 
 
 @contextmanager
-def leased(host: Host, width: int, go_on: Callable[[], bool] = lambda: True) -> Iterator[Lease]:
+def leased(
+    host: Host, world_size: int, go_on: Callable[[], bool] = lambda: True
+) -> Iterator[Lease]:
     """Devices that no other cell of this user on this host has.
 
     Raises :class:`HostMismatch` after a minute, or when ``go_on`` says that nobody waits.
     """
     leases = Leases()
     deadline = time.monotonic() + _LEASE_S
-    while (lease := leases.try_lease(host.slots, width)) is None:
+    while (lease := leases.try_lease(host.slots, world_size)) is None:
         if not go_on():
-            raise HostMismatch(f"stopped while it waited for {width} devices of this host")
+            raise HostMismatch(f"stopped while it waited for {world_size} devices of this host")
         if time.monotonic() > deadline:
             raise HostMismatch(
-                f"{width} devices were granted here, but another scalewise process on this host "
-                "uses them; end it"
+                f"{world_size} devices were granted here, but another scalewise process on this "
+                "host uses them; end it"
             )
         time.sleep(_LOOK_S)
     try:
@@ -213,11 +221,11 @@ def _meet_others(folder: CellFolder, order: Order, go_on: Callable[[], bool]) ->
     return announce(folder, order.key, count, order.address, free_port("0.0.0.0"))
 
 
-def start_supervisor(job: Job, locks: tuple[int, ...], **options: Any) -> HeldSupervisor:
+def start_supervisor(job: Job, locks: tuple[int, ...], **options: Any) -> SupervisorProcess:
     """Start the supervisor of a job; its locks and options are those of ``spawn_supervisor``."""
     number = job.nodes.index if job.nodes is not None and job.nodes.index > 0 else ""
     errors = Path(job.folder) / f"supervisor{number}.err"
-    return HeldSupervisor(job, spawn_supervisor(errors, locks, **options), errors)
+    return SupervisorProcess(job, spawn_supervisor(errors, locks, **options), errors)
 
 
 def attempt_since(folder: CellFolder, first: int) -> Attempt | None:
@@ -233,4 +241,4 @@ def record(
     outcome: Literal["failed", "interrupted"] = (
         "interrupted" if cause == "interrupted" else "failed"
     )
-    folder.save_attempt(attempt_until_now(folder, outcome, cause, message))
+    folder.save_attempt(make_attempt(folder, outcome, cause, message))

@@ -18,7 +18,7 @@ from scalewise.gpu import HostMismatch
 from scalewise.host import usable_cores
 from scalewise.records import CellFolder, RecordError
 from scalewise.supervisor import Job, NodesApart, Outcome
-from scalewise.sweep import HeldSupervisor
+from scalewise.sweep import SupervisorProcess
 
 if TYPE_CHECKING:
     from ray.util.placement_group import PlacementGroup
@@ -41,7 +41,7 @@ class HostActor:
     """
 
     def __init__(self) -> None:
-        self._supervisor: HeldSupervisor | None = None
+        self._supervisor: SupervisorProcess | None = None
         self._neighbours: list[str] = []
         self._stopped = False
         self._heard = time.monotonic()
@@ -77,7 +77,7 @@ class HostActor:
         if line:
             self._neighbours.append(line)
             if self._supervisor is not None:
-                self._supervisor.tell(f"{line}\n".encode())
+                self._supervisor.send_line(f"{line}\n".encode())
 
     def stop(self) -> None:
         """Have the supervisor end and record its part."""
@@ -93,7 +93,7 @@ class HostActor:
         )
         # Told before there was a supervisor; it forgets what it hears twice.
         for name in list(self._neighbours):
-            self._supervisor.tell(f"{name}\n".encode())
+            self._supervisor.send_line(f"{name}\n".encode())
         if self._stopped:
             self._supervisor.stop()
         return self._supervisor.outcome()

@@ -27,7 +27,7 @@ from scalewise.config import in_one_line, require
 from scalewise.gpu import HostMismatch
 from scalewise.records import Cause, CellFolder, SweepFolder
 from scalewise.supervisor import Origin, Outcome, misses_a_peer
-from scalewise.sweep import Cell, Ending, Executor, RunningCell, Turn, attempt_until_now
+from scalewise.sweep import Cell, Ending, Executor, QueuedCell, RunningCell, make_attempt
 
 _LOOK_S = 0.5
 _ALIVE_EVERY_S = 5.0
@@ -142,8 +142,8 @@ class RayCell(RunningCell):
     stopped: bool = False
 
     @property
-    def width(self) -> int:
-        return self.wanted.width
+    def world_size(self) -> int:
+        return self.wanted.world_size
 
     @property
     def age_s(self) -> float:
@@ -153,7 +153,7 @@ class RayCell(RunningCell):
     def hosts(self) -> frozenset[str]:
         return frozenset(link.host for link in self.links)
 
-    def tell(self, neighbour: RunningCell) -> None:
+    def add_neighbour(self, neighbour: RunningCell) -> None:
         for link in self.links:
             if link.host in neighbour.hosts:
                 link.tell(neighbour.cell.planned.name)
@@ -198,7 +198,7 @@ class RayCell(RunningCell):
 
     def ending(self) -> Ending:
         """How it ended, once all of its hosts have answered."""
-        if self.folder.result_of(self.cell.planned.cell_id) is not None:
+        if self.folder.find_result(self.cell.planned.cell_id) is not None:
             return Ending(Outcome("done"), self.folder.load_result().took_s)
         return Ending(self._outcome_without_result(), self.age_s)
 
@@ -219,7 +219,7 @@ class RayCell(RunningCell):
         """
         recorded = attempt_since(self.folder, self.first_attempt)
         if recorded is None:
-            recorded = attempt_until_now(self.folder, "failed", cause, message, (), self.began_at)
+            recorded = make_attempt(self.folder, "failed", cause, message, (), self.began_at)
         elif recorded.cause == "interrupted" or misses_a_peer(recorded):
             recorded = replace(recorded, outcome="failed", cause=cause, message=message, rank=None)
         self.folder.save_attempt(recorded)
@@ -242,7 +242,7 @@ class RayExecutor(Executor[RayCell]):
         self._told = time.monotonic()
         self._not_before: dict[str, float] = {}
         """By cell id: when one that was lost with its host may start again (monotonic time)."""
-        self._reserved: tuple[Turn, Reservation, float] | None = None
+        self._reserved: tuple[QueuedCell, Reservation, float] | None = None
         """The cell whose turn it is, its room, and when that was asked for (monotonic time)."""
 
     @property
@@ -280,27 +280,29 @@ class RayExecutor(Executor[RayCell]):
 
     def order(
         self,
-        waiting: Sequence[Turn],
+        waiting: Sequence[QueuedCell],
         running: Sequence[RayCell],
         expected_s: Callable[[Cell], float | None],
-    ) -> Sequence[Turn]:
-        if self._reserved is not None and all(turn is not self._reserved[0] for turn in waiting):
+    ) -> Sequence[QueuedCell]:
+        if self._reserved is not None and all(
+            queued is not self._reserved[0] for queued in waiting
+        ):
             self._give_back()  # the budget had no room for it
         now = time.monotonic()
         ready = [t for t in waiting if self._not_before.get(t.cell.planned.cell_id, 0.0) <= now]
         if self.policy == "packed":
             # Narrow cells fit into what wide ones leave; among equals, the longest first.
-            ready.sort(key=lambda turn: (-turn.width, -(expected_s(turn.cell) or 0.0)))
+            ready.sort(key=lambda queued: (-queued.world_size, -(expected_s(queued.cell) or 0.0)))
         return ready
 
-    def start(self, turn: Turn, folder: CellFolder) -> RayCell | None:
+    def start(self, queued: QueuedCell, folder: CellFolder) -> RayCell | None:
         """Start a cell on as many nodes as it demands, once they are reserved for it."""
-        wanted: Demand = turn.demand
+        wanted: Demand = queued.demand
         if self._reserved is None:
             room = self.cluster.reserve(wanted, whole_nodes=self.policy == "exclusive")
-            self._reserved = (turn, room, time.monotonic())
+            self._reserved = (queued, room, time.monotonic())
         whose, reservation, since = self._reserved
-        if whose is not turn:
+        if whose is not queued:
             return None
         if not reservation.is_ready():
             if time.monotonic() - since > self._config.wait_for_nodes_s:
@@ -316,7 +318,7 @@ class RayExecutor(Executor[RayCell]):
         forwarded = {k: v for k, v in os.environ.items() if k.startswith(_FORWARDED)}
         order = Order(
             folder=str(folder.path.resolve()),
-            cell=turn.cell.planned,
+            cell=queued.cell.planned,
             wanted=wanted,
             origin=Origin.of_this_process(),
             key=uuid.uuid4().hex,
@@ -325,7 +327,7 @@ class RayExecutor(Executor[RayCell]):
         links = self.links(reservation, order)
         if links is None:
             return None
-        return RayCell(turn.cell, folder, wanted, links, reservation, first, now)
+        return RayCell(queued.cell, folder, wanted, links, reservation, first, now)
 
     def _give_back(self) -> None:
         if self._reserved is not None:

@@ -46,10 +46,10 @@ from scalewise.sweep import (
     Ending,
     Engine,
     Executor,
+    QueuedCell,
     RunningCell,
     SweepReport,
-    Turn,
-    attempt_until_now,
+    make_attempt,
     memory_advice,
 )
 
@@ -101,8 +101,8 @@ class SlurmCell(RunningCell):
     """Seconds of its runs before SLURM requeued it."""
 
     @property
-    def width(self) -> int:
-        return self.wanted.width
+    def world_size(self) -> int:
+        return self.wanted.world_size
 
     @property
     def age_s(self) -> float | None:
@@ -131,7 +131,7 @@ class SlurmCell(RunningCell):
 
     def ending(self, settle_s: float) -> Ending | None:
         """Its result, or the end of a job that left none; None while either may come."""
-        if self.folder.result_of(self.cell.planned.cell_id) is not None:
+        if self.folder.find_result(self.cell.planned.cell_id) is not None:
             return Ending(Outcome("done"), self.folder.load_result().took_s, self.lost_s)
         if self.ended is None:
             return None
@@ -165,7 +165,7 @@ class SlurmCell(RunningCell):
 
     def last_attempt(self) -> Attempt | None:
         """The record of the job's last run; None if that died without a word."""
-        running = self.folder.load_running()
+        running = self.folder.find_running_attempt()
         first = self.sent.first_attempt
         return attempt_since(self.folder, max(first, running.number if running else first))
 
@@ -189,7 +189,7 @@ class SlurmCell(RunningCell):
 
     def _memory_advice(self, advised: bool) -> str:
         """SLURM's word is of the host's memory, of which another job may be given more."""
-        less = memory_advice(self.cell.request.cell, self.wanted.width)
+        less = memory_advice(self.cell.request.cell, self.wanted.world_size)
         return MORE_FOR_THE_JOB if advised or not less else f"{MORE_FOR_THE_JOB}; {less}"
 
     def _attempt_without(self) -> Attempt:
@@ -200,7 +200,7 @@ class SlurmCell(RunningCell):
         except OSError:
             lines = []  # a job that never started has none
         message = f"SLURM job {told.job_id} ended as {self.state.state} without a result; see {log}"
-        return attempt_until_now(
+        return make_attempt(
             self.folder, "failed", "supervisor", message, lines[-_LAST_LINES:], told.submitted_at
         )
 
@@ -242,9 +242,9 @@ class SlurmExecutor(Executor[SlurmCell]):
         self._note(f"         {name} still is SLURM job {job_id}")
         return SlurmCell(cell, folder, submission.wanted, submission, state)
 
-    def start(self, turn: Turn, folder: CellFolder) -> SlurmCell:
+    def start(self, queued: QueuedCell, folder: CellFolder) -> SlurmCell:
         """Its job is submitted at the next look, in one array with others of the same demand."""
-        return SlurmCell(turn.cell, folder, turn.demand)
+        return SlurmCell(queued.cell, folder, queued.demand)
 
     def poll(self, running: Sequence[SlurmCell]) -> list[tuple[SlurmCell, Ending]]:
         ended = self._submit([cell for cell in running if cell.submission is None])
@@ -330,13 +330,13 @@ class SlurmExecutor(Executor[SlurmCell]):
             )
             return
         for cell in jobs.values():
-            if cell.folder.result_of(cell.cell.planned.cell_id) is None:
+            if cell.folder.find_result(cell.cell.planned.cell_id) is None:
                 cell.record_end()
 
 
 def _skipped(cell: SlurmCell, why: str) -> Ending:
     """Record that a cell was never run."""
-    cell.folder.save_attempt(attempt_until_now(cell.folder, "skipped", "host", why))
+    cell.folder.save_attempt(make_attempt(cell.folder, "skipped", "host", why))
     return Ending(Outcome("skipped", why), None)
 
 
@@ -359,7 +359,7 @@ class PrintedSweep(Engine):
                 names = "".join(f"#   {i}: {group[j].planned.name}\n" for i, j in enumerate(part))
                 text = script(executor, len(part))
                 sys.stdout.write(f"# {wanted} each, by array task:\n{names}{text}\n")
-        if self.left_open:
+        if self.undecided_requests:
             sys.stdout.write("# and later what these decide (batch_size=auto, strategy=auto)\n")
         self.display.close()
         return self.report

@@ -23,7 +23,7 @@ from scalewise.cluster.slurm import QueueUnreachable, neighbours, preempted, req
 from scalewise.gpu import HostMismatch
 from scalewise.records import CellFolder
 from scalewise.supervisor import CellFailed, Job, NodesApart, Outcome
-from scalewise.sweep import HeldSupervisor
+from scalewise.sweep import SupervisorProcess
 
 if TYPE_CHECKING:
     from submitit.core.utils import DelayedSubmission
@@ -33,7 +33,7 @@ _STOP_S = 20.0
 _PREEMPTED = "SLURM preempted the job"
 _EARLY_S = 60.0
 """SLURM may send its warning so much before the asked-for time."""
-_supervisors: list[HeldSupervisor] = []
+_supervisors: list[SupervisorProcess] = []
 """The one that runs in this process, for the signal handler; empty before and after."""
 _began = time.monotonic()
 
@@ -50,7 +50,7 @@ class CellJob:
     def __call__(self) -> None:
         """Train the cell. Raises :class:`CellFailed` after recording why, so that SLURM knows."""
         folder = CellFolder(self.order.folder)
-        if folder.result_of(self.order.cell.cell_id) is not None:
+        if folder.find_result(self.order.cell.cell_id) is not None:
             return  # requeued just after its end
         try:
             refuse_other_tasks(self.order.wanted.nodes)
@@ -77,7 +77,7 @@ class CellJob:
         for supervisor in _supervisors:
             supervisor.process.terminate()
             supervisor.process.wait(_STOP_S)
-        is_done = folder.result_of(self.order.cell.cell_id) is not None
+        is_done = folder.find_result(self.order.cell.cell_id) is not None
         if number == folder.next_attempt_number() and not is_done:
             # It was told before it could listen, and has recorded nothing.
             record(folder, "ended while it was starting", "interrupted")

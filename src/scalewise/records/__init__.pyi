@@ -56,11 +56,11 @@ from .folders import SweepFolder as SweepFolder
 from .folders import SweepPlan as SweepPlan
 from .folders import current_attempt as current_attempt
 from .folders import drop_checkpoints as drop_checkpoints
+from .folders import find_foreign_writer as find_foreign_writer
 from .folders import has_checkpoints as has_checkpoints
 from .folders import last_checkpoint as last_checkpoint
 from .folders import part_path as part_path
-from .folders import seal as seal
-from .folders import untrusted as untrusted
+from .folders import seal_checkpoint as seal_checkpoint
 from .heartbeat import Heartbeat as Heartbeat
 from .heartbeat import HeartbeatWriter as HeartbeatWriter
 from .heartbeat import read_heartbeat as read_heartbeat
@@ -109,7 +109,7 @@ from .state import CellState as CellState
 from .state import State as State
 from .state import cell_state as cell_state
 from .state import is_done as is_done
-from .state import state_of as state_of
+from .state import planned_cell_state as planned_cell_state
 from .steps import PHASES as PHASES
 from .steps import STEP_DTYPE as STEP_DTYPE
 from .steps import WARMUP as WARMUP

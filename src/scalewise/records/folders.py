@@ -1,8 +1,8 @@
-"""Where everything of a sweep and of its cells lies: JSON records, series, logs and checkpoints.
+"""The folders of a sweep and its cells: JSON records, series, logs and checkpoints.
 
-``checkpoints/step-<n>/`` holds Lightning's own ``trainer.ckpt``, and of each rank ``rank<r>.pt``
+``checkpoints/step-<n>/`` holds Lightning's ``trainer.ckpt``, and for each rank ``rank<r>.pt``
 (random states) and ``metrics<r>.jsonl`` (its metrics so far). ``checkpoint.json`` is written
-last, with the sum of every file, and then the folder gets its name.
+last, with the SHA-256 of every file, and then the folder gets its name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,16 +43,17 @@ from scalewise.records.model import (
     RunningAttempt,
     TrackingRecord,
 )
-from scalewise.records.validation import DEEPEST, DataError, build, to_plain
+from scalewise.records.validation import MAX_DEPTH, DataError, build, to_plain
 
 ALIVE_S = 15.0
 """A supervisor gives a sign of life every second: after this long without, it is gone."""
-_OF_A_TRY = ("steps", "metrics", "audit", "ranks", "gpu", "heartbeat", "profile")
-"""Folders that each try fills anew."""
+_ATTEMPT_FOLDERS = ("steps", "metrics", "audit", "ranks", "gpu", "heartbeat", "profile")
+"""Folders that each attempt fills anew."""
+_CHECKPOINT_JSON = "checkpoint.json"
 
 
 class CellFolder:
-    """Where the records of one cell lie, and how they are read and written."""
+    """The records of one cell: their paths, and how they are read and written."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
@@ -75,7 +76,7 @@ class CellFolder:
 
     @property
     def profile_path(self) -> Path:
-        """Folder of what a profiler saw; see :func:`~scalewise.records.load_profiles`."""
+        """Folder of profiler traces; see :func:`~scalewise.records.load_profiles`."""
         return self.path / "profile"
 
     def log_path(self, rank: int, stream: Literal["out", "err"]) -> Path:
@@ -120,7 +121,7 @@ class CellFolder:
     def load_provenance(self) -> Provenance:
         return load_json(self.path / "provenance.json", Provenance)
 
-    # What the ranks leave
+    # Ranks
 
     def save_rank(self, summary: RankSummary) -> None:
         save_json(self.path / "ranks" / f"rank{summary.rank}.json", summary)
@@ -135,11 +136,11 @@ class CellFolder:
         return load_optional(self.path / "ranks" / f"rank{rank}.err", RankError)
 
     def clear_attempt(self) -> None:
-        """Make room for another try: what an unfinished one recorded goes, its logs are kept."""
+        """Remove the records of an unfinished attempt, but keep its logs."""
         if self.has_result_file():
             # It ended once, even if its result is torn or of another cell.
-            self.move_to_earlier((*_OF_A_TRY, "logs", "result.json"))
-        for name in _OF_A_TRY:
+            self.move_to_earlier((*_ATTEMPT_FOLDERS, "logs", "result.json"))
+        for name in _ATTEMPT_FOLDERS:
             if (self.path / name).exists():
                 shutil.rmtree(self.path / name)
         logs = self.path / "logs"
@@ -155,8 +156,8 @@ class CellFolder:
     def move_to_earlier(self, names: Iterable[str]) -> Path:
         """Move files and folders of the cell to a new ``earlier/<n>``, in the order of ``names``.
 
-        The result has to come last: where it stands, :meth:`clear_attempt` deletes nothing, so
-        that a crash amid the moves loses nothing either.
+        The result has to come last: while it is there, :meth:`clear_attempt` deletes nothing, so a
+        crash between two moves loses nothing.
         """
         earlier = self.path / "earlier"
         numbers = [int(p.name) for p in earlier.glob("*") if p.name.isdecimal()]
@@ -170,13 +171,12 @@ class CellFolder:
     def _keep_logs(self, logs: Path, attempt: int) -> None:
         kept = self.path / "attempts" / f"{attempt}.logs"
         if attempt == 0 or kept.exists():
-            # Nobody recorded that try, so no attempt refers to its logs: it was killed with its
-            # supervisor, or its port was taken.
+            # No attempt refers to these logs: the supervisor was killed, or its port was taken.
             shutil.rmtree(logs)
         else:
             logs.rename(kept)
 
-    # How it ended
+    # Result and attempts
 
     def save_result(self, result: CellResult) -> None:
         save_json(self.path / "result.json", result)
@@ -185,7 +185,7 @@ class CellFolder:
         return load_json(self.path / "result.json", CellResult)
 
     def load_result_of(self, cell_id: str) -> CellResult:
-        """The result of this cell. Raises :class:`RecordError` also for another cell's."""
+        """The result. Raises :class:`RecordError` also if it is another cell's."""
         result = self.load_result()
         if result.cell_id != cell_id:
             raise RecordError(
@@ -202,15 +202,15 @@ class CellFolder:
         """A cell is done if and only if its result can be read."""
         return load_or_none(self.load_result) is not None
 
-    def result_of(self, cell_id: str) -> CellResult | None:
-        """The result, if it is there, can be read and is that of this cell."""
+    def find_result(self, cell_id: str) -> CellResult | None:
+        """The result; None if it is missing, damaged or another cell's."""
         return load_or_none(self.load_result_of, cell_id)
 
     def save_attempt(self, attempt: Attempt) -> None:
         save_json(self.path / "attempts" / f"{attempt.number}.json", attempt)
 
     def attempts(self) -> Iterator[Attempt]:
-        """Tries that failed, oldest first."""
+        """Attempts that failed, oldest first."""
         for _, path in numbered_files(self.path / "attempts", "", ".json"):
             yield load_json(path, Attempt)
 
@@ -218,28 +218,28 @@ class CellFolder:
         numbers = [number for number, _ in numbered_files(self.path / "attempts", "", ".json")]
         return max(numbers, default=0) + 1
 
-    # While it runs
+    # The attempt under way
 
     def save_running(self, running: RunningAttempt) -> None:
         save_json(self._running_path, running)
 
-    def load_running(self) -> RunningAttempt | None:
-        """The try under way, or the last one that nobody lived to record; None for none to read."""
-        return load_or_none(self.read_running)
+    def find_running_attempt(self) -> RunningAttempt | None:
+        """The attempt under way, or a last one without a record; None if missing or damaged."""
+        return load_or_none(self.load_running)
 
-    def read_running(self) -> RunningAttempt | None:
-        """As :meth:`load_running`, but raises :class:`RecordError` for one that is damaged."""
+    def load_running(self) -> RunningAttempt | None:
+        """As :meth:`find_running_attempt`, but raises :class:`RecordError` if it is damaged."""
         return load_optional(self._running_path, RunningAttempt)
 
     def beat(self) -> None:
-        """Say that the try under way is alive."""
+        """Record that the attempt under way is alive."""
         os.utime(self._running_path)
 
     def clear_running(self) -> None:
         self._running_path.unlink(missing_ok=True)
 
     def last_beat(self) -> float | None:
-        """Unix time at which a try under way was last alive; None where none is."""
+        """Unix time at which the attempt under way was last alive; None if there is none."""
         try:
             return self._running_path.stat().st_mtime
         except FileNotFoundError:
@@ -257,7 +257,7 @@ class CellFolder:
 
 
 def _load_yaml(text: str) -> Any:
-    """YAML as configurations are written. Raises ValueError for what stands for far more."""
+    """Load YAML. Raises ValueError for aliases and deep nesting, which can exhaust memory."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where it was built
@@ -267,26 +267,23 @@ def _load_yaml(text: str) -> Any:
             raise ValueError("found an alias; allowed: every value written out")
         level += isinstance(event, yaml.CollectionStartEvent)
         level -= isinstance(event, yaml.CollectionEndEvent)
-        if level > DEEPEST:  # libyaml's time grows with the square of the levels
-            raise ValueError(f"found more than {DEEPEST} levels of brackets; allowed: fewer")
+        if level > MAX_DEPTH:  # libyaml's time grows with the square of the levels
+            raise ValueError(f"found more than {MAX_DEPTH} levels of brackets; allowed: fewer")
     return yaml.load(text, loader)
 
 
 def numbered_files(folder: Path, prefix: str, suffix: str) -> list[tuple[int, Path]]:
-    """Files called ``<prefix><number><suffix>``, in order: a copy beside them is no record.
+    """Files called ``<prefix><number><suffix>``, by number.
 
-    The number stands as it is written: neither "01", beside "1", nor the digits of other scripts.
+    Other names, such as those of copies or with a number like "01", are left out.
     """
     named = ((p.stem.removeprefix(prefix), p) for p in folder.glob(f"{prefix}*{suffix}"))
     return sorted((int(text), path) for text, path in named if re.fullmatch(r"0|[1-9][0-9]*", text))
 
 
-_META = "checkpoint.json"
-
-
 @dataclass(frozen=True)
 class Checkpoint:
-    """What ``checkpoint.json`` says."""
+    """The record in ``checkpoint.json``."""
 
     step: NonNegativeInt
     """Optimizer steps done."""
@@ -294,7 +291,7 @@ class Checkpoint:
     """Batches of the current epoch that each rank has drawn."""
     world_size: WorldSize
     samples: tuple[NonNegativeInt, ...]
-    """Fed so far, by rank."""
+    """Samples fed so far, by rank."""
     devices: tuple[str, ...]
     """Models of the devices, sorted, each once."""
     code: Mapping[str, object]
@@ -304,19 +301,18 @@ class Checkpoint:
 
 
 def part_path(cell: Path, step: int) -> Path:
-    """Where the ranks put the files of a checkpoint that is not whole yet."""
+    """Folder of a checkpoint that the ranks are still writing."""
     return cell / "checkpoints" / f"step-{step:09d}.part"
 
 
-def seal(part: Path, checkpoint: Checkpoint) -> Path:
-    """Make ``part`` the cell's last checkpoint, once all its files are on disk."""
-    sums: dict[str, str] = {}
+def seal_checkpoint(part: Path, checkpoint: Checkpoint) -> Path:
+    """Make ``part`` the cell's last checkpoint: sync and hash its files, then rename it."""
+    hashes: dict[str, str] = {}
     for path in sorted(part.iterdir()):
         with path.open("rb") as file:
             os.fsync(file.fileno())
-        sums[path.name] = _sum(path) or ""
-    meta = {**vars(checkpoint), "files": sums}
-    save_json(part / _META, Checkpoint(**meta))
+        hashes[path.name] = _sha256(path) or ""
+    save_json(part / _CHECKPOINT_JSON, replace(checkpoint, files=hashes))
     whole = part.with_suffix("")
     if whole.exists():
         shutil.rmtree(whole)
@@ -328,28 +324,28 @@ def seal(part: Path, checkpoint: Checkpoint) -> Path:
 
 
 def has_checkpoints(cell: Path) -> bool:
-    """Whether a checkpoint was ever whole, be it damaged since."""
+    """Whether a checkpoint was ever completed, even if it is damaged now."""
     return any(folder.suffix != ".part" for folder in (cell / "checkpoints").glob("step-*"))
 
 
 def last_checkpoint(cell: Path) -> tuple[Path, Checkpoint] | None:
-    """The latest checkpoint whose files are all as they were written; None if there is none."""
+    """The latest checkpoint whose files match their hashes; None if there is none."""
     for folder in sorted((cell / "checkpoints").glob("step-*"), reverse=True):
         if folder.suffix == ".part":
             continue
-        found = load_or_none(load_json, folder / _META, Checkpoint)
-        if found is None:
+        checkpoint = load_or_none(load_json, folder / _CHECKPOINT_JSON, Checkpoint)
+        if checkpoint is None:
             continue
-        if all(_sum(folder / name) == known for name, known in found.files.items()):
-            return folder, found
+        if all(_sha256(folder / name) == known for name, known in checkpoint.files.items()):
+            return folder, checkpoint
     return None
 
 
-def untrusted(cell: Path) -> str | None:
-    """The other user who may have written a cell's checkpoints; None for nobody.
+def find_foreign_writer(cell: Path) -> str | None:
+    """Describe how another user could have written a cell's checkpoints; None if nobody could.
 
-    To load a checkpoint can be to run what it holds. As ssh does with its keys, the files and every
-    folder up to the sweep's are looked at: who may write a folder may replace all below it.
+    Loading a checkpoint can run code in it. As ssh does with its keys, this checks the files and
+    every folder up to the sweep's: whoever may write a folder may replace all below it.
     """
     inside = sorted((cell / "checkpoints").rglob("*"))
     for path in (cell.parent, cell, cell / "checkpoints", *inside):
@@ -363,7 +359,7 @@ def untrusted(cell: Path) -> str | None:
 
 
 def _is_private_group(gid: int) -> bool:
-    """Whether the group is this user's alone, as where the umask is 002: one of his own name."""
+    """Whether the user is the only member of the group, which then has the user's name."""
     try:
         user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
     except KeyError:
@@ -378,7 +374,7 @@ def drop_checkpoints(cell: Path) -> None:
     shutil.rmtree(cell / "checkpoints", ignore_errors=True)
 
 
-def _sum(path: Path) -> str | None:
+def _sha256(path: Path) -> str | None:
     try:
         with open_record(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -395,15 +391,15 @@ class PlannedCell:
     name: FileName
     """The name of its folder inside the sweep's."""
     overrides: tuple[str, ...]
-    """The words the user typed for it, as Hydra understood them."""
+    """The overrides the user typed, as Hydra parsed them."""
     repeat: NonNegativeInt
     devices: WorldSize | None
-    """Devices it asks for; None for all of the host that runs it."""
+    """Number of devices; None for all of the host that runs it."""
 
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """Every cell of a sweep in the order it was to run."""
+    """The cells of a sweep, in the order in which they are to run."""
 
     created_at: UnixTime
     """Unix time."""
@@ -414,11 +410,11 @@ class SweepPlan:
     policy: str = "exclusive"
     """``exclusive``: one cell at a time on a host; ``packed``: as many as fit."""
     slots: NonNegativeInt | None = None
-    """Devices of the host that ran it last; None if nothing ran yet."""
+    """Number of devices of the host that ran it last; None if nothing ran yet."""
 
 
 class SweepFolder:
-    """A sweep on disk: ``sweep.json``, one folder a cell, ``report/``."""
+    """A sweep on disk: ``sweep.json``, one folder for each cell, ``report/``."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
@@ -452,16 +448,16 @@ class SweepFolder:
 
 @dataclass(frozen=True)
 class CurrentAttempt:
-    """The try whose records lie in the cell's folder."""
+    """The attempt whose records are in the cell's folder."""
 
     number: int
     """Counted from 1."""
     stamp: int
-    """When it began to write (ns): tells two tries with the same number apart."""
+    """When it began to write (Unix time, ns): tells apart two attempts with the same number."""
     result: CellResult | None
     """Set if the cell is done."""
     failure: Attempt | None
-    """Set if this try failed."""
+    """Set if this attempt failed."""
 
     @property
     def has_ended(self) -> bool:
@@ -469,10 +465,9 @@ class CurrentAttempt:
 
 
 def current_attempt(cell: CellFolder) -> CurrentAttempt | None:
-    """The try to mirror, or None while there is nothing of it yet.
+    """The attempt to mirror; None before it starts, and for a skipped cell.
 
-    A cell that was skipped never trained, so there is nothing of it to mirror either.
-    Raises RecordError for a record that cannot be read.
+    Raises :class:`RecordError` for a record that cannot be read.
     """
     if not (cell.path / "config.yaml").exists():
         return None
@@ -483,7 +478,7 @@ def current_attempt(cell: CellFolder) -> CurrentAttempt | None:
         return CurrentAttempt(result.attempt, stamp or 0, result, None)
     last = max(cell.attempts(), key=lambda attempt: attempt.number, default=None)
     if last is None or (stamp is not None and stamp / 1e9 > last.finished_at):
-        # Rank 0 writes the provenance when it starts: before that there is nothing to show.
+        # Rank 0 writes the provenance when it starts.
         number = 1 if last is None else last.number + 1
         return None if stamp is None else CurrentAttempt(number, stamp, None, None)
     if last.outcome == "skipped":

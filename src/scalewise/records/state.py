@@ -1,4 +1,4 @@
-"""The state of a cell, derived from its records: in this one place."""
+"""Derives the state of a cell from its records."""
 
 from __future__ import annotations
 
@@ -17,27 +17,30 @@ UNFINISHED = ("running", "waiting", "interrupted")
 
 @dataclass(frozen=True)
 class CellState:
-    """The state of a cell and the records that tell it."""
+    """The state of a cell, and the records it is derived from."""
 
     state: State
     message: str = ""
     """Why there is no result."""
     problem: str = ""
-    """Why nobody can tell whether the cell runs."""
+    """Why it is unknown whether the cell runs."""
     result: CellResult | None = None
-    """The cell's own; None in every state but ``done``."""
+    """None in every state but ``done``."""
     result_fault: str = ""
-    """Why a result that is there cannot be used."""
+    """Why the result file cannot be used; empty if it can or is missing."""
     running: RunningAttempt | None = None
-    """The try that is alive, or that ended without a record."""
+    """The attempt that is alive, or that ended without a record."""
     attempts: tuple[Attempt, ...] = ()
-    """Tries without a result, where the last of them tells the state."""
+    """Attempts without a result, if the last of them determines the state."""
 
 
 def cell_state(folder: CellFolder, cell_id: str | None, now: float = math.inf) -> CellState:
-    """Derive the state at the Unix time ``now``; without one, no try counts as alive.
+    """Derive the state of a cell.
 
-    ``cell_id`` is None where no plan tells which cell's result belongs into the folder.
+    Args:
+        folder: its folder.
+        cell_id: the cell whose result is expected there; None if there is no plan.
+        now: Unix time; by default no attempt counts as alive.
     """
     fault = ""
     try:
@@ -45,12 +48,12 @@ def cell_state(folder: CellFolder, cell_id: str | None, now: float = math.inf) -
         return CellState("done", result=result)
     except RecordError as error:
         if folder.has_result_file():
-            fault = _within(folder, error)
+            fault = _relative_message(folder, error)
     beat, running, problem = folder.last_beat(), None, ""
     try:
-        running = folder.read_running() if beat is not None else None
+        running = folder.load_running() if beat is not None else None
     except RecordError as error:
-        problem = _within(folder, error)
+        problem = _relative_message(folder, error)
     if beat is not None and running is not None:
         if now - beat < ALIVE_S:
             return CellState("running", result_fault=fault, running=running)
@@ -62,22 +65,22 @@ def cell_state(folder: CellFolder, cell_id: str | None, now: float = math.inf) -
     try:
         attempts = tuple(folder.attempts())
     except RecordError as error:
-        return CellState("interrupted", _within(folder, error), problem)
+        return CellState("interrupted", _relative_message(folder, error), problem)
     if not attempts:
         return CellState("waiting", "", problem)
     return CellState(attempts[-1].outcome, attempts[-1].message, problem, attempts=attempts)
 
 
-def state_of(sweep: SweepFolder, planned: PlannedCell) -> CellState:
-    """The state of a cell of a sweep that no other process runs."""
+def planned_cell_state(sweep: SweepFolder, planned: PlannedCell) -> CellState:
+    """Derive the state of a planned cell, of a sweep that no other process runs."""
     return cell_state(sweep.cell(planned.name), planned.cell_id)
 
 
 def is_done(sweep: SweepFolder, planned: PlannedCell) -> bool:
     """Whether the cell has a result, and it is this cell's."""
-    return state_of(sweep, planned).result is not None
+    return planned_cell_state(sweep, planned).result is not None
 
 
-def _within(folder: CellFolder, error: RecordError) -> str:
-    """The error, with paths as seen from the cell's folder."""
+def _relative_message(folder: CellFolder, error: RecordError) -> str:
+    """The message of the error, with paths relative to the cell's folder."""
     return str(error).removeprefix(f"{folder.path}/")

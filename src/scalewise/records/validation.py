@@ -30,7 +30,7 @@ _BOUNDS: dict[str, dict[str, Any]] = {
     "list": {"fail_fast": True},
 }
 """Bounds of every value, unless its annotation says something narrower."""
-DEEPEST = 64
+MAX_DEPTH = 64
 """Levels of data that no annotation describes."""
 
 _PLAIN_WORDS = {
@@ -126,8 +126,8 @@ def _known_keys(cls: type) -> Callable[[Any], Any]:
 
 
 def _shallow(value: Any, level: int = 0) -> Any:
-    if level > DEEPEST:
-        raise ValueError(f"found more than {DEEPEST} levels of brackets; allowed: fewer")
+    if level > MAX_DEPTH:
+        raise ValueError(f"found more than {MAX_DEPTH} levels of brackets; allowed: fewer")
     if isinstance(value, (Mapping, list, tuple)):
         for item in value.values() if isinstance(value, Mapping) else value:
             _shallow(item, level + 1)

@@ -1,4 +1,4 @@
-"""Building a report: one analysis, its sections, and the files and lines that are made of them."""
+"""Builds a report: the analysis of a sweep, its sections, and the files written from them."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from scalewise.report.scaling_tables import anatomy, resources, scaling
 from scalewise.report.sections import Section
 
 Source = Analysis | Path | str
-"""A sweep: analysed already, or its folder."""
+"""A sweep: its analysis, or its folder."""
 _TITLE = "Do more devices pay?"
 _RESULTS = "results.json"
 
 
 class ReportFolderError(ValueError):
-    """A folder that no report can be written into: one line."""
+    """No report can be written into the folder. The message is one line."""
 
 
 @dataclass(frozen=True)
 class ReportFiles:
-    """What :func:`build` wrote."""
+    """The files that :func:`build` wrote."""
 
     replaced: bool
     """Whether there was a report before."""
@@ -53,9 +53,9 @@ class ReportFiles:
 
 
 def analysis_of(sweep: Source) -> Analysis:
-    """The sweep's analysis, made where it is not given.
+    """Analyse a sweep, unless its analysis is given.
 
-    Raises :class:`~scalewise.records.RecordError` where the sweep holds no cell at all.
+    Raises :class:`~scalewise.records.RecordError` if the sweep has no cell.
     """
     return sweep if isinstance(sweep, Analysis) else analyse(load_sweep(sweep))
 
@@ -66,9 +66,9 @@ def report_folder(analysis: Analysis, out: Path | None) -> Path:
 
 
 def report_sections(sweep: Source, samples: int | None = None) -> list[Section]:
-    """What a report says, in the order of the page; sections without anything are left out.
+    """The sections of a report, in their order on the page, without empty ones.
 
-    ``samples`` is how many somebody means to train: their time and cost are shown.
+    ``samples`` is the number of samples to train, whose time and cost are shown.
     """
     analysis = analysis_of(sweep)
     parts = (
@@ -77,20 +77,26 @@ def report_sections(sweep: Source, samples: int | None = None) -> list[Section]:
         profiles, examined, divided, mfu, load_balance, devices, energy, unfinished, faults, doubts,
         trackers, provenance,
     )  # fmt: skip
-    return [found for part in parts if (found := part(analysis)).blocks]
+    return [section for part in parts if (section := part(analysis)).blocks]
 
 
 def build(sweep: Source, out: Path | None = None, samples: int | None = None) -> ReportFiles:
     """Write report.md with its PNG plots, results.json and CSV files into ``<sweep>/report/``.
 
-    A report is worth what its records are: one that is there is replaced. ``out`` is another folder
-    for it; ``samples`` is how many somebody means to train. Raises
-    :class:`~scalewise.records.RecordError` where the sweep holds no cell at all,
-    :class:`ReportFolderError` where ``out`` holds other files, and OSError where nothing can be
-    written.
+    An earlier report is replaced.
+
+    Args:
+        sweep: its analysis, or its folder.
+        out: another folder for the report.
+        samples: number of samples to train, whose time and cost are shown.
+
+    Raises:
+        RecordError: the sweep has no cell.
+        ReportFolderError: ``out`` has other files.
+        OSError: a file cannot be written.
     """
     if out is not None:
-        _check_ours(out)
+        _check_report_folder(out)
     analysis = analysis_of(sweep)
     folder = report_folder(analysis, out)
     folder.mkdir(parents=True, exist_ok=True)
@@ -118,12 +124,15 @@ def build(sweep: Source, out: Path | None = None, samples: int | None = None) ->
 def print_console(
     sweep: Source, console: Console | None = None, samples: int | None = None
 ) -> None:
-    """The same answer on a terminal."""
+    """Print the sections of the report to a terminal."""
     console_module.show(report_sections(sweep, samples), console or Console())
 
 
-def _check_ours(folder: Path) -> None:
-    """Plots of an earlier report are removed: nothing else may lie there under their names."""
+def _check_report_folder(folder: Path) -> None:
+    """Refuse a folder with other files, since plots of an earlier report are removed from it.
+
+    Raises :class:`ReportFolderError`.
+    """
     if not folder.exists() or (folder / _RESULTS).exists():
         return
     if not folder.is_dir() or any(folder.iterdir()):
@@ -142,5 +151,5 @@ def _write_or_remove(path: Path, text: str) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file. A name may hold bytes that are no text: shown as what they are."""
+    """Write a text file. Bytes of names that are not UTF-8 are escaped."""
     path.write_text(text, encoding="utf-8", errors="backslashreplace")

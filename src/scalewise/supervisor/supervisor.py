@@ -108,7 +108,7 @@ class Supervisor:
 
         Looked up once, when the ranks have ended: what is recorded and what is cleared agree.
         """
-        running = self.folder.load_running()
+        running = self.folder.find_running_attempt()
         if running is None:
             return True
         own = self.this_try

@@ -4,12 +4,12 @@ from .display import Display as Display
 from .display import make_display as make_display
 from .engine import Engine as Engine
 from .engine import SweepReport as SweepReport
-from .engine import sweeps_run as sweeps_run
+from .engine import sweep_reports as sweep_reports
 from .executor import Ending as Ending
 from .executor import Executor as Executor
 from .executor import Policy as Policy
+from .executor import QueuedCell as QueuedCell
 from .executor import RunningCell as RunningCell
-from .executor import Turn as Turn
 from .grid import check_sweeper as check_sweeper
 from .grid import combinations as combinations
 from .grid import rules as rules
@@ -23,9 +23,9 @@ from .local_executor import local_engine as local_engine
 from .plan import Cell as Cell
 from .resume import unfinished as unfinished
 from .running_cells import MORE_FOR_THE_JOB as MORE_FOR_THE_JOB
-from .running_cells import HeldSupervisor as HeldSupervisor
-from .running_cells import attempt_until_now as attempt_until_now
+from .running_cells import SupervisorProcess as SupervisorProcess
 from .running_cells import job_of as job_of
+from .running_cells import make_attempt as make_attempt
 from .running_cells import memory_advice as memory_advice
 from .running_cells import spawn_supervisor as spawn_supervisor
 from .status_view import show_status as show_status

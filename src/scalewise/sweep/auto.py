@@ -41,14 +41,16 @@ class Decided:
     evidence: StrategyDecision | BatchSearchRecord | None = None
 
 
-def is_open(one: Request) -> bool:
+def needs_batch_search(request: Request) -> bool:
     """Whether the request leaves its batch size to a search."""
-    return one.cell.batch_size == "auto" and one.cell.workload == "train"
+    return request.cell.batch_size == "auto" and request.cell.workload == "train"
 
 
-def left_open(requests: Iterable[Request]) -> tuple[Request, ...]:
+def undecided_requests(requests: Iterable[Request]) -> tuple[Request, ...]:
     """The distinct requests that a first stage decides."""
-    found = [r for r in requests if is_open(r) or isinstance(r.cell.strategy, AutoConfig)]
+    found = [
+        r for r in requests if needs_batch_search(r) or isinstance(r.cell.strategy, AutoConfig)
+    ]
     return tuple({one.config_id: one for one in found}.values())
 
 
@@ -61,7 +63,7 @@ def first_stage(requests: Iterable[Request], folder: SweepFolder) -> Iterator[Re
     for one in requests:
         if isinstance(one.cell.strategy, AutoConfig):
             yield from _probes(one).values()
-        elif not is_open(one):
+        elif not needs_batch_search(one):
             yield one
         else:
             search = search_for(one)
@@ -75,14 +77,16 @@ def first_stage(requests: Iterable[Request], folder: SweepFolder) -> Iterator[Re
 
 def describe_later(requests: Sequence[Request], folder: SweepFolder) -> list[str]:
     """Lines on what will be trained once the first stage is done."""
-    undecided = left_open(requests)
+    undecided = undecided_requests(requests)
     lines = [
         f"the better of {' and '.join(one.cell.strategy.candidates)}, model={one.cell.model.name}"
         for one in undecided
         if isinstance(one.cell.strategy, AutoConfig)
     ]
     waiting = [
-        one for one in undecided if is_open(one) and len(list(first_stage([one], folder))) == 1
+        one
+        for one in undecided
+        if needs_batch_search(one) and len(list(first_stage([one], folder))) == 1
     ]
     for name, count in Counter(_name(one) for one in waiting).items():
         more = f" ({count} configurations)" if count > 1 else ""
@@ -255,8 +259,10 @@ class Stages:
         """Requests to train, for those of ``asked`` that their records decide."""
         trained, said = [], dict[str, None]()
         for one in asked:
-            subject = "batch   " if is_open(one) else "strategy"
-            decided = resolve(self._folder, one) if is_open(one) else choose(self._folder, one)
+            subject = "batch   " if needs_batch_search(one) else "strategy"
+            decided = (
+                resolve(self._folder, one) if needs_batch_search(one) else choose(self._folder, one)
+            )
             said |= dict.fromkeys(f"{subject} {line}" for line in decided.lines)
             if decided.trained is not None and decided.evidence is not None:
                 self.chosen[one.config_id] = decided.trained.config_id

@@ -196,7 +196,7 @@ class DeviceQuarantine:
         return tuple(slot for slot in slots if slot.uuid not in uuids)
 
     def refusal(self, wanted: int, slots: Sequence[DeviceInfo]) -> str | None:
-        """Why a cell of this width cannot run on what is left of ``slots``; None if it can."""
+        """Why a cell of this world size cannot run on what is left of ``slots``; None if it can."""
         left = self.usable(slots)
         if wanted <= len(left):
             return None

@@ -28,7 +28,7 @@ class Progress:
     """A running cell at a glance."""
 
     name: str
-    width: int
+    world_size: int
     step: int
     total_steps: int | None
     global_samples_per_s: float | None
@@ -66,12 +66,12 @@ class Tally:
         return ", ".join(words)
 
 
-def progress_of(name: str, folder: CellFolder, width: int) -> Progress:
+def progress_of(name: str, folder: CellFolder, world_size: int) -> Progress:
     """Read a cell's heartbeats; the slowest rank says how far it is."""
-    beats = [read_heartbeat(folder.heartbeat_path(rank)) for rank in range(width)]
+    beats = [read_heartbeat(folder.heartbeat_path(rank)) for rank in range(world_size)]
     live: list[Heartbeat] = [b for b in beats if b is not None]
-    if len(live) < width or not all(b.started_at for b in live):
-        return Progress(name, width, 0, None, None)
+    if len(live) < world_size or not all(b.started_at for b in live):
+        return Progress(name, world_size, 0, None, None)
     slowest = min(live, key=lambda b: b.step)
     elapsed = slowest.time - slowest.started_at
     done = slowest.step - slowest.first_step
@@ -81,7 +81,7 @@ def progress_of(name: str, folder: CellFolder, width: int) -> Progress:
     left = None
     if total is not None and done:
         left = max(total - slowest.step, 0) * elapsed / done
-    return Progress(name, width, slowest.step, total, rate, left)
+    return Progress(name, world_size, slowest.step, total, rate, left)
 
 
 class Display:
@@ -102,10 +102,10 @@ class Display:
             self._live = Live(console=console, refresh_per_second=4, transient=True)
             self._live.start()
 
-    def started(self, cell: Cell, width: int) -> None:
-        """A cell has started on ``width`` devices; the next tick of a table shows it."""
+    def started(self, cell: Cell, world_size: int) -> None:
+        """A cell has started on ``world_size`` devices; the next tick of a table shows it."""
         if self._live is None:
-            self._say(f"start    {self._name(cell)} on {_devices(width)}")
+            self._say(f"start    {self._name(cell)} on {_devices(world_size)}")
 
     def ended(self, cell: Cell, outcome: Outcome, seconds: float | None) -> None:
         """A cell has ended for good."""
@@ -120,7 +120,9 @@ class Display:
             for one in running:
                 total = one.total_steps or 1
                 bar = ProgressBar(total=total, completed=one.step, width=24, pulse=False)
-                table.add_row(one.name, _devices(one.width), bar, _step(one), _rate(one).strip())
+                table.add_row(
+                    one.name, _devices(one.world_size), bar, _step(one), _rate(one).strip()
+                )
             self._live.update(Group(table, Text(f"{tally}{left}", style="bold")))
         elif time.monotonic() - self._last_tick >= _LINE_EVERY_S:
             self._last_tick = time.monotonic()
@@ -185,8 +187,8 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def _devices(width: int) -> str:
-    return f"{width} {plural(width, 'device')}"
+def _devices(count: int) -> str:
+    return f"{count} {plural(count, 'device')}"
 
 
 def _step(progress: Progress) -> str:

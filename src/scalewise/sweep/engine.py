@@ -1,8 +1,7 @@
-"""Runs a sweep, wherever its cells run: one queue, one loop, stages, retries, budget, records.
+"""Runs a sweep: its queue, stages, retries, budget and records.
 
-Where cells run is the business of an executor: of this host, of SLURM, or of Ray. The process of
-the engine never touches a GPU and never trains: whatever happens to a cell happens to other
-processes.
+An executor decides where cells run: on this host, under SLURM, or under Ray. The engine's process
+never touches a GPU and never trains, so no cell can take it down.
 """
 
 from __future__ import annotations
@@ -18,26 +17,29 @@ from typing import Any
 from scalewise.config import ConfigError
 from scalewise.gpu import HostMismatch
 from scalewise.host import FileLock, become_subreaper
-from scalewise.records import SweepFolder, state_of
+from scalewise.records import SweepFolder, planned_cell_state
 from scalewise.supervisor import Outcome, Retries
 from scalewise.sweep.auto import (
     Stages,
     adaptive_requests,
     interleaved,
-    is_open,
     later_cells,
+    needs_batch_search,
     next_rounds,
     reruns,
     split,
 )
 from scalewise.sweep.display import Display, Tally, progress_of
-from scalewise.sweep.executor import Ending, Executor, RunningCell, Turn
-from scalewise.sweep.folder_lock import held
+from scalewise.sweep.executor import Ending, Executor, QueuedCell, RunningCell
+from scalewise.sweep.folder_lock import lock_folder
 from scalewise.sweep.mirror import Mirror
 from scalewise.sweep.plan import Cell, Request, add_to_plan
 from scalewise.sweep.progress import Budget, Durations, Remaining, budget_of
 from scalewise.sweep.resume import refuse_newer, set_unreadable_aside
-from scalewise.sweep.running_cells import attempt_until_now, done
+from scalewise.sweep.running_cells import load_outcome, make_attempt
+
+_SHUTDOWN_S = 9.0
+"""Running cells have this long to end when a sweep is interrupted."""
 
 
 @dataclass
@@ -48,9 +50,9 @@ class SweepReport:
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     """By cell id."""
     cells: list[Cell] = field(default_factory=list)
-    """Those asked for, and those that ``repeats``, ``strategy`` and ``batch_size=auto`` added."""
+    """The requested cells, and those that ``auto`` settings added."""
     chosen: dict[str, str] = field(default_factory=dict)
-    """``config_id`` of a request that a first stage decided to that of what was trained for it."""
+    """Maps the ``config_id`` of a request to that of the one a first stage chose in its place."""
 
     def cells_of(self, config_id: str) -> list[Cell]:
         """The cells that answer a request."""
@@ -58,37 +60,34 @@ class SweepReport:
         return [cell for cell in self.cells if cell.planned.config_id == answered_by]
 
     def outcomes_of(self, config_id: str) -> list[Outcome]:
-        """How each of these cells ended."""
+        """The outcomes of the cells that answer a request."""
         return [self.outcomes[cell.planned.cell_id] for cell in self.cells_of(config_id)]
 
     def count(self, state: str) -> int:
         return sum(o.state == state for o in self.outcomes.values())
 
 
-sweeps_run: list[SweepReport] = []
-"""Every sweep this process has run: the entry reports on them and derives its exit status."""
+sweep_reports: list[SweepReport] = []
+"""Every sweep this process has run: the command reports on them and derives its exit status."""
 
 
-def remember(report: SweepReport) -> None:
-    """Add a sweep to :data:`sweeps_run`; a sweeper that asks in batches fills one folder."""
-    earlier = next((r for r in sweeps_run if r.folder == report.folder), None)
+def add_sweep_report(report: SweepReport) -> None:
+    """Add a sweep to :data:`sweep_reports`, or to its report there: sweepers ask in batches."""
+    earlier = next((r for r in sweep_reports if r.folder == report.folder), None)
     if earlier is None:
-        sweeps_run.append(report)
+        sweep_reports.append(report)
     else:
         earlier.outcomes.update(report.outcomes)
         earlier.cells += report.cells
 
 
-_END_S = 9.0
-
-
 class Engine:
-    """One sweep.
+    """Runs one sweep.
 
     Args:
         folder: the sweep's folder.
         executor: runs its cells.
-        display: takes its progress.
+        display: shows its progress.
     """
 
     def __init__(self, folder: Path, executor: Executor[Any], display: Display) -> None:
@@ -97,27 +96,29 @@ class Engine:
         self.display = display
         self.report = SweepReport(folder)
         """Outcomes so far; they stay when :meth:`run` is interrupted."""
-        self.again: frozenset[str] = frozenset()
+        self.rerun_ids: frozenset[str] = frozenset()
         """Ids of done cells that are to run once more; their results are set aside."""
         self.remarks: list[str] = []
-        """Said first, once the folder is ours."""
-        self.left_open: tuple[Request, ...] = ()
-        """Requests for ``strategy=auto`` or ``batch_size=auto``, whose short runs or searches are
-        among the cells to run."""
+        """Lines to show once the folder is locked."""
+        self.undecided_requests: tuple[Request, ...] = ()
+        """Requests with ``strategy=auto`` or ``batch_size=auto``: the cells to run decide them."""
         self.budget = Budget(None)
-        self._waiting: list[Turn] = []
+        self._waiting: list[QueuedCell] = []
         self._running: list[RunningCell] = []
         self._announced: set[str] = set()
-        """Ids of running cells whose start was said."""
+        """Ids of running cells whose start was shown."""
         self._stages = Stages(self.folder, display.note)
         self._tally = Tally(total=0)
         self._durations = Durations()
         self._retries = Retries()
 
     def run(self, cells: Sequence[Cell]) -> SweepReport:
-        """Run every cell that is not done. Raises KeyboardInterrupt after ending all of them."""
+        """Run every cell that is not done.
+
+        Raises KeyboardInterrupt, once every running cell has ended.
+        """
         lock = FileLock(self.folder.lock_path)
-        with held(self.folder, lock):
+        with lock_folder(self.folder, lock):
             for line in self.remarks:
                 self.display.note(line)
             become_subreaper()
@@ -130,20 +131,22 @@ class Engine:
         return self.report
 
     def _run_mirrored(self, cells: Sequence[Cell]) -> None:
-        """Run all stages, beside a mirror if a tracker is to hear of them."""
+        """Run all stages, with a mirror beside them if there are trackers."""
         mirror = None
         try:
             later = self._begin(cells)
             if self._has_trackers(cells, later):
                 mirror = Mirror(self.folder.path, self.display.note)
             self._loop()
-            self._second_stage(filter(is_open, self.left_open), later)
-            self._second_stage((one for one in self.left_open if not is_open(one)), ())
+            searched = [r for r in self.undecided_requests if needs_batch_search(r)]
+            probed = [r for r in self.undecided_requests if not needs_batch_search(r)]
+            self._second_stage(searched, later)
+            self._second_stage(probed, ())
             self._repeat_until_decided()
             if mirror is not None:
                 mirror.finish()
         except BaseException:
-            self._break_off(mirror)
+            self._shut_down(mirror)
             raise
 
     def _begin(self, cells: Sequence[Cell]) -> Sequence[Cell]:
@@ -153,7 +156,7 @@ class Engine:
         self.budget = budget_of(self.folder, [c.request.cell.sweep for c in cells])
         first, later = split(cells)
         self._admit_all(first, alone=len(cells) == 1)
-        # After they were admitted: only then does an executor know its host's slots.
+        # Admitted first: only then does an executor know its host's slots.
         self._add_to_plan(cells)
         return later
 
@@ -161,19 +164,19 @@ class Engine:
         add_to_plan(self.folder, cells, self.executor.policy, self.executor.slots())
 
     def _has_trackers(self, cells: Sequence[Cell], later: Sequence[Cell]) -> bool:
-        """Whether anything of what is still to run is handed to a tracker."""
+        """Whether any cell that is still to run has a tracker."""
         pending = [*self._pending(), *later]
         pending += [c for c in cells if c.request.cell.repeats == "auto"]
-        requests = [c.request for c in pending] + list(self.left_open)
-        return any(one.cell.tracking.trackers for one in requests)
+        requests = [c.request for c in pending] + list(self.undecided_requests)
+        return any(request.cell.tracking.trackers for request in requests)
 
     def _pending(self) -> list[Cell]:
         """The cells that run or wait."""
-        return [one.cell for one in self._running] + [turn.cell for turn in self._waiting]
+        return [r.cell for r in self._running] + [queued.cell for queued in self._waiting]
 
-    def _break_off(self, mirror: Mirror | None) -> None:
-        """End whatever runs, within :data:`_END_S` s: an interrupt, or an error of our own."""
-        deadline = time.monotonic() + _END_S
+    def _shut_down(self, mirror: Mirror | None) -> None:
+        """End every running cell within :data:`_SHUTDOWN_S`, after an interrupt or an error."""
+        deadline = time.monotonic() + _SHUTDOWN_S
         if mirror is not None:
             mirror.let_go()
         # A second Ctrl-C must not leave processes behind.
@@ -184,7 +187,7 @@ class Engine:
             signal.signal(signal.SIGINT, previous)
         for cell in self._pending():
             cell_id = cell.planned.cell_id
-            is_done = self.folder.cell(cell.planned.name).result_of(cell_id) is not None
+            is_done = self.folder.cell(cell.planned.name).find_result(cell_id) is not None
             self.report.outcomes[cell_id] = Outcome("done" if is_done else "interrupted")
         if mirror is not None:
             mirror.abandon(deadline)
@@ -192,28 +195,28 @@ class Engine:
     # The plan
 
     def _admit_all(self, cells: Sequence[Cell], alone: bool = False) -> None:
-        """Queue cells; what is to run once more is set aside first."""
+        """Queue cells, and set the results of reruns aside first."""
         refuse_newer(self.folder, cells)
         for cell in cells:
             folder = self.folder.cell(cell.planned.name)
-            if cell.planned.cell_id in self.again:
+            if cell.planned.cell_id in self.rerun_ids:
                 folder.set_aside()
-            elif (aside := set_unreadable_aside(folder, cell.planned)) is not None:
-                self.display.note(aside)
+            elif (note := set_unreadable_aside(folder, cell.planned)) is not None:
+                self.display.note(note)
             self._stages.write_evidence(cell)
             self._admit(cell, alone)
 
     def _admit(self, cell: Cell, alone: bool) -> None:
         """Queue a cell, unless it is done, runs already, or cannot be run.
 
-        Raises :class:`ConfigError` for the last, where it is the only one.
+        Raises :class:`ConfigError` if it cannot be run and is ``alone``.
         """
         folder = self.folder.cell(cell.planned.name)
-        result = state_of(self.folder, cell.planned).result
+        result = planned_cell_state(self.folder, cell.planned).result
         if result is not None:
             self._tally.already_done += 1
             self._durations.add(cell.planned.config_id, result.took_s)
-            self._count(cell, self._worth(cell, Outcome("done"), None), None)
+            self._count(cell, self._complete_outcome(cell, Outcome("done"), None), None)
             return
         running = self.executor.find_running(cell, folder)
         if running is not None:
@@ -230,45 +233,42 @@ class Engine:
         folder.save_config(cell.request.plain)
 
     def _queue(self, cell: Cell) -> None:
-        """Last in the queue: whatever disturbed an earlier try may have passed by then.
+        """Put a cell at the end of the queue.
 
-        Raises :class:`HostMismatch` where the cell can never run.
+        Raises :class:`HostMismatch` if it can never run.
         """
-        self._waiting.append(Turn(cell, self.executor.demand(cell)))
+        self._waiting.append(QueuedCell(cell, self.executor.demand(cell)))
 
     # Later stages
 
-    def _second_stage(self, asked: Iterable[Request], later: Sequence[Cell]) -> None:
-        """Run what is decided for ``asked``, its repeats interleaved with those of ``later``."""
-        requests = self._stages.decide(asked)
+    def _second_stage(self, undecided: Iterable[Request], later: Sequence[Cell]) -> None:
+        """Decide requests by the first stage's records, and run them interleaved with ``later``."""
+        requests = self._stages.decide(undecided)
         self.report.chosen.update(self._stages.chosen)
         known = {cell.planned.config_id for cell in self.report.cells}
         new = later_cells(self.folder, requests, known)
-        self.again |= reruns(self.folder, new)
+        self.rerun_ids |= reruns(self.folder, new)
         if new:
-            self._join(new)
+            self._add_cells(new)
         if new or later:
             self._admit_all(interleaved([*later, *new]))
             self._loop()
 
     def _repeat_until_decided(self) -> None:
-        """Stage two of ``repeats=auto``: rounds are added as long as the records are undecided."""
+        """Add rounds of ``repeats=auto`` until the records decide."""
         requests = adaptive_requests(self.report.cells)
         while requests:
-            cells, looked_at = next_rounds(self.folder, requests, self.report.outcomes.keys())
-            for repeats in looked_at:
+            cells, progress = next_rounds(self.folder, requests, self.report.outcomes.keys())
+            for repeats in progress:
                 self.display.note(f"repeats  {repeats}")
             if not cells:
                 return
-            self._join(cells)
+            self._add_cells(cells)
             self._admit_all(cells)
             self._loop()
 
-    def _join(self, cells: Sequence[Cell]) -> None:
-        """Count cells of a later stage among the sweep's.
-
-        Before they run, so that a sweep that is resumed knows of them.
-        """
+    def _add_cells(self, cells: Sequence[Cell]) -> None:
+        """Add cells of a later stage to the plan, before they run: a resumed sweep needs them."""
         self.report.cells += cells
         self._tally.total += len(cells)
         self._add_to_plan(cells)
@@ -284,78 +284,78 @@ class Engine:
             self._show()
 
     def _start_cells(self) -> bool:
-        """Start the cells that have room; True if one left the queue without a try."""
+        """Start the cells that have room. Returns whether one left the queue without a try."""
         has_left = False
-        for turn in self.executor.order(tuple(self._waiting), self._running, self._expected_s):
+        for queued in self.executor.order(tuple(self._waiting), self._running, self._expected_s):
             started: RunningCell | Outcome | None
-            if not self._affords(turn):
+            if not self._is_within_budget(queued):
                 if self._running:
-                    break  # what runs may take less than expected; none overtakes this one
-                self._waiting.remove(turn)
-                # It keeps its place in the plan for a larger budget.
-                self._count(turn.cell, Outcome("unstarted", str(self.budget)), None)
+                    break  # running cells may take less than expected; none overtakes this one
+                self._waiting.remove(queued)
+                # It stays in the plan, for a later run with a larger budget.
+                self._count(queued.cell, Outcome("unstarted", str(self.budget)), None)
                 has_left = True
                 continue
             try:
-                started = self.executor.start(turn, self.folder.cell(turn.cell.planned.name))
+                started = self.executor.start(queued, self.folder.cell(queued.cell.planned.name))
             except HostMismatch as mismatch:
                 started = Outcome("skipped", str(mismatch))
             if started is None:
                 continue
-            self._waiting.remove(turn)
+            self._waiting.remove(queued)
             if isinstance(started, Outcome):
-                self._refuse(turn.cell, started)
+                self._refuse(queued.cell, started)
                 has_left = True
                 continue
             for other in self._running:
                 if other.hosts & started.hosts:
-                    other.tell(started)
-                    started.tell(other)
+                    other.add_neighbour(started)
+                    started.add_neighbour(other)
             self._running.append(started)
             self._announce(started)
         return has_left
 
     def _expected_s(self, cell: Cell) -> float | None:
-        """How long a cell will take, by those that have ended; None while nothing tells."""
+        """Expected seconds of a cell, by those that have ended; None if unknown."""
         return self._durations.of(cell.planned.config_id)
 
-    def _affords(self, turn: Turn) -> bool:
-        """Whether ``sweep.max_gpu_hours`` lets a cell start beside those that run or are queued.
+    def _is_within_budget(self, queued: QueuedCell) -> bool:
+        """Whether ``sweep.max_gpu_hours`` lets a cell start beside the running ones.
 
-        A cell of which nothing is known counts with the time limit of the executor, if it has one.
+        A cell of unknown duration counts with the executor's time limit, if there is one.
         """
         if self.budget.limit_hours is None:
             return True
         limit_s = self.executor.limit_s
         ahead = [
-            (one.width, max(one.age_s or 0.0, self._expected_s(one.cell) or limit_s or 0.0))
-            for one in self._running
+            (cell.world_size, max(cell.age_s or 0.0, self._expected_s(cell.cell) or limit_s or 0.0))
+            for cell in self._running
         ]
-        expected_s = self._expected_s(turn.cell)
+        expected_s = self._expected_s(queued.cell)
         if expected_s is None and ahead:
             expected_s = limit_s
-        return self.budget.allows(turn.width, expected_s, ahead)
+        return self.budget.allows(queued.world_size, expected_s, ahead)
 
     def _announce(self, running: RunningCell) -> None:
-        """Say that a cell has started, once for each of its starts."""
+        """Show that a cell has started, once for each of its starts."""
         cell_id = running.cell.planned.cell_id
         if running.age_s is None:
             self._announced.discard(cell_id)
         elif cell_id not in self._announced:
             self._announced.add(cell_id)
-            self.display.started(running.cell, running.width)
+            self.display.started(running.cell, running.world_size)
 
     def _show(self) -> None:
-        """Say how far the sweep is."""
-        remaining = [Remaining(t.cell.planned.config_id, t.width) for t in self._waiting]
+        """Show the progress of the sweep."""
+        remaining = [Remaining(q.cell.planned.config_id, q.world_size) for q in self._waiting]
         shown = []
-        for one in self._running:
-            self._announce(one)
-            planned, left_s = one.cell.planned, None
-            if one.age_s is not None:
-                shown.append(progress_of(planned.name, one.folder, one.width))
+        for running in self._running:
+            self._announce(running)
+            planned, world_size, left_s = running.cell.planned, running.world_size, None
+            if running.age_s is not None:
+                shown.append(progress_of(planned.name, running.folder, world_size))
                 left_s = shown[-1].seconds_left
-            remaining.append(Remaining(planned.config_id, one.width, one.age_s, left_s))
+            remaining.append(Remaining(planned.config_id, world_size, running.age_s, left_s))
         packed = self.executor.policy == "packed"
         left_s = self._durations.seconds_left(remaining, self.executor.slots(), packed)
         self.display.tick(self._tally, shown, left_s)
@@ -363,12 +363,12 @@ class Engine:
     # How cells end
 
     def _finish(self, running: RunningCell, ending: Ending) -> None:
-        """A try has ended: for good, unless the cell is to run again."""
+        """Count the cell of a try that has ended, or queue it again."""
         cell, seconds = running.cell, ending.seconds
         self._running.remove(running)
         self._announced.discard(cell.planned.cell_id)
-        self.budget.spend(running.width, (seconds or 0.0) + ending.lost_s)
-        outcome = self._worth(cell, ending.outcome, seconds)
+        self.budget.spend(running.world_size, (seconds or 0.0) + ending.lost_s)
+        outcome = self._complete_outcome(cell, ending.outcome, seconds)
         self.executor.examine(running, outcome)
         why: str | None = None
         if ending.is_preempted:
@@ -386,33 +386,33 @@ class Engine:
             outcome = self._record_failure(cell, outcome, seconds)
         self._count(cell, outcome, seconds)
 
-    def _worth(self, cell: Cell, outcome: Outcome, seconds: float | None) -> Outcome:
-        """The outcome of a cell, with what its records tell of one that is done."""
+    def _complete_outcome(self, cell: Cell, outcome: Outcome, seconds: float | None) -> Outcome:
+        """Add the figures from its records to the outcome of a done cell."""
         if outcome.state != "done":
             return outcome
         folder, objective = self.folder.cell(cell.planned.name), cell.request.cell.sweep.objective
-        return done(folder, cell.planned.cell_id, objective, told_before=seconds is None)
+        return load_outcome(folder, cell.planned.cell_id, objective, was_reported=seconds is None)
 
     def _count(self, cell: Cell, outcome: Outcome, seconds: float | None) -> None:
-        """A cell has ended for good."""
+        """Report a cell that has ended for good."""
         self._tally.count(outcome)
         self.report.outcomes[cell.planned.cell_id] = outcome
         self.display.ended(cell, outcome, seconds)
 
     def _refuse(self, cell: Cell, outcome: Outcome) -> None:
-        """A cell has ended, failed or skipped, without a try."""
+        """Record a cell that failed or was skipped without a try."""
         assert outcome.state in ("failed", "skipped")
         folder = self.folder.cell(cell.planned.name)
-        folder.save_attempt(attempt_until_now(folder, outcome.state, "host", outcome.message))
+        folder.save_attempt(make_attempt(folder, outcome.state, "host", outcome.message))
         self._count(cell, outcome, None)
 
     def _record_failure(self, cell: Cell, outcome: Outcome, seconds: float | None) -> Outcome:
-        """Write down what ended a cell, now that its ranks are gone; as it is on a full disk."""
+        """Record why a cell failed. Returns its outcome, unchanged if the disk is full."""
         folder = self.folder.cell(cell.planned.name)
         began_at = time.time() - (seconds or 0.0)
-        attempt = attempt_until_now(folder, "failed", "supervisor", outcome.message, (), began_at)
+        attempt = make_attempt(folder, "failed", "supervisor", outcome.message, (), began_at)
         try:
             folder.save_attempt(attempt)
         except OSError:
-            return outcome  # the last lines of the command say what no record does
+            return outcome  # the command's last lines still show it
         return replace(outcome, is_recorded=True)

@@ -1,7 +1,7 @@
 """The interface between a sweep and the hosts that run its cells.
 
-The engine owns the queue, the budget, the retries and the display. An executor knows what a cell
-demands, starts it where there is room, and tells how it ended.
+The engine owns the queue, the budget, the retries and the display. An executor knows the demand of
+a cell, starts it when there is room, and reports how it ended.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from scalewise.sweep.plan import Cell
 Policy = Literal["exclusive", "packed"]
 
 
-class Sized(Protocol):
-    """A demand of any executor."""
+class Demand(Protocol):
+    """The resources that a cell needs, as one executor describes them."""
 
     @property
-    def width(self) -> int:
+    def world_size(self) -> int:
         """Number of devices of the cell."""
 
 
 @dataclass(frozen=True, eq=False)
-class Turn:
-    """A cell that waits, and what it demands."""
+class QueuedCell:
+    """A cell that waits, with its demand."""
 
     cell: Cell
     demand: Any
-    """As :meth:`Executor.demand` made it; it has a ``width``, the number of devices."""
+    """The :class:`Demand` that :meth:`Executor.demand` returned."""
 
     @property
-    def width(self) -> int:
-        return int(self.demand.width)
+    def world_size(self) -> int:
+        return int(self.demand.world_size)
 
 
 class RunningCell(ABC):
@@ -47,7 +47,7 @@ class RunningCell(ABC):
 
     @property
     @abstractmethod
-    def width(self) -> int:
+    def world_size(self) -> int:
         """Number of devices."""
 
     @property
@@ -57,11 +57,11 @@ class RunningCell(ABC):
 
     @property
     def hosts(self) -> frozenset[str]:
-        """Hosts on which it is told of its neighbours."""
+        """Hosts that it may share with neighbours; empty if it is not told of them."""
         return frozenset()
 
-    def tell(self, neighbour: RunningCell) -> None:  # noqa: B027 - not every cluster can
-        """Let the cell know that another one shares a host with it from now on."""
+    def add_neighbour(self, neighbour: RunningCell) -> None:  # noqa: B027 - not every cluster can
+        """Tell the cell that another one shares a host with it from now on."""
 
 
 @dataclass(frozen=True)
@@ -70,23 +70,23 @@ class Ending:
 
     outcome: Outcome
     seconds: float | None
-    """The time for which it had its devices; None where nobody knows."""
+    """How long it had its devices; None if unknown."""
     lost_s: float = 0.0
-    """The same of earlier runs of the same job, which its cluster has requeued."""
+    """Seconds of earlier runs of the same job, which the cluster has requeued."""
     is_preempted: bool = False
-    """The cell made way for another job: it runs again, and no retry is counted."""
+    """Whether another job took its devices: the cell runs again, and no retry is counted."""
 
 
 R = TypeVar("R", bound=RunningCell)
 
 
 class Executor(ABC, Generic[R]):
-    """The hosts of one sweep."""
+    """Runs the cells of one sweep on its hosts."""
 
     policy: Policy
     """``exclusive`` runs one cell at a time on a host, ``packed`` fills it."""
     limit_s: float | None = None
-    """No cell runs longer; None where no limit is known."""
+    """Time limit of a cell; None if there is none."""
 
     def open(
         self, folder: SweepFolder, locks: tuple[int, ...], note: Callable[[str], None]
@@ -94,52 +94,52 @@ class Executor(ABC, Generic[R]):
         """Get ready to run the cells of ``folder``.
 
         Args:
-            folder: the sweep's, which exists.
+            folder: of the sweep; it exists.
             locks: descriptors that supervisors and ranks on this host inherit.
             note: takes lines for the user.
         """
 
     def close(self) -> None:
-        """Give back whatever was opened."""
+        """Release what :meth:`open` acquired."""
 
     def slots(self) -> int | None:
-        """Devices of the host that runs the cells; None where that is not one host."""
+        """Number of devices of the host; None if there are several hosts."""
         return None
 
     @abstractmethod
-    def demand(self, cell: Cell) -> Sized:
-        """Raises :class:`HostMismatch` where the cell can never run."""
+    def demand(self, cell: Cell) -> Demand:
+        """The demand of a cell. Raises :class:`HostMismatch` if it can never run."""
 
     def find_running(self, cell: Cell, folder: CellFolder) -> R | None:
-        """The try that an earlier sweep process has left running; None where there is none."""
+        """A try that an earlier process of the sweep left running; None if there is none."""
         return None
 
     def order(
         self,
-        waiting: Sequence[Turn],
+        waiting: Sequence[QueuedCell],
         running: Sequence[R],
         expected_s: Callable[[Cell], float | None],
-    ) -> Sequence[Turn]:
-        """Those of ``waiting`` that may start now, in the order in which they are tried."""
+    ) -> Sequence[QueuedCell]:
+        """The queued cells that may start now, in the order in which to try them."""
         return waiting
 
     @abstractmethod
-    def start(self, turn: Turn, folder: CellFolder) -> R | Outcome | None:
-        """Start a cell; None while it has no room, an outcome where it ends without a try.
+    def start(self, queued: QueuedCell, folder: CellFolder) -> R | Outcome | None:
+        """Start a cell. Returns None if it has no room, an outcome if it ends without a try.
 
-        Raises :class:`HostMismatch` where it can no longer run.
+        Raises :class:`HostMismatch` if it can no longer run.
         """
 
     @abstractmethod
     def poll(self, running: Sequence[R]) -> list[tuple[R, Ending]]:
-        """Wait for a moment, and return the tries that have ended."""
+        """Wait briefly. Returns the tries that have ended."""
 
     def examine(self, running: R, outcome: Outcome) -> None:
-        """Learn from a try that has ended."""
+        """Look at the records of a try that has ended, for example for bad devices."""
 
     @abstractmethod
     def cancel(self, running: Sequence[R], deadline: float) -> None:
-        """End every try: each records itself as interrupted.
+        """End every try by ``deadline`` of ``time.monotonic``: each records itself as interrupted.
 
-        They have until ``deadline`` of ``time.monotonic``; SIGINT is ignored meanwhile.
+        SIGINT is ignored meanwhile.
         """

@@ -24,7 +24,7 @@ class SweepBusy(ConfigError):  # noqa: N818 - it says what is wrong
 
 
 @contextmanager
-def held(folder: SweepFolder, lock: FileLock | None = None) -> Iterator[None]:
+def lock_folder(folder: SweepFolder, lock: FileLock | None = None) -> Iterator[None]:
     """Make the folder, and keep every other sweep out of it by its ``lock``.
 
     Processes that a killed sweep has left are waited for. Raises :class:`SweepBusy` where a sweep

@@ -110,7 +110,7 @@ class WarmServer:
                 start_new_session=True,
             )
 
-    def supervisor(self, errors: Path, locks: tuple[int, ...] = ()) -> ForkedSupervisor:
+    def fork_supervisor(self, errors: Path, locks: tuple[int, ...] = ()) -> ForkedSupervisor:
         """A new supervisor that waits for its job. Raises :class:`NotWarmError`.
 
         ``locks``: descriptors that it and its ranks inherit, and the server does not keep.

@@ -26,10 +26,10 @@ from scalewise.records import (
     load_batch_search,
 )
 from scalewise.supervisor import CellFailed, Outcome
-from scalewise.sweep.auto import describe_later, first_stage, left_open, search_for
+from scalewise.sweep.auto import describe_later, first_stage, search_for, undecided_requests
 from scalewise.sweep.compose import Composer, compose_cell, sweep_folder, written_keys
 from scalewise.sweep.display import make_display
-from scalewise.sweep.engine import Engine, SweepReport, remember
+from scalewise.sweep.engine import Engine, SweepReport, add_sweep_report
 from scalewise.sweep.grid import is_basic
 from scalewise.sweep.local_executor import local_engine
 from scalewise.sweep.plan import (
@@ -257,7 +257,7 @@ def _run(
     packed: bool = False,
     whole: bool = True,
 ) -> SweepReport | None:
-    """Run the cells that are not done, and remember what became of them.
+    """Run the cells that are not done, and add their report to ``sweep_reports``.
 
     With ``sweep.dry_run``, print what would run instead, and return None.
 
@@ -265,7 +265,7 @@ def _run(
         packed: cells share the host.
         whole: the sweeper will ask for no further cells.
     """
-    sweep, undecided = SweepFolder(folder), left_open(requests)
+    sweep, undecided = SweepFolder(folder), undecided_requests(requests)
     cells = plan_in(folder, requests)
     is_here = not isinstance(host, Cluster)  # other hosts may have files that this one has not
     if is_here:
@@ -275,7 +275,7 @@ def _run(
         host(cell)
     line = folded(requests)
     remarks = [] if line is None else [line]
-    remarks += refuse_mixing(sweep, selection.cells, selection.again, host.models(), is_here)
+    remarks += refuse_mixing(sweep, selection.cells, selection.rerun_ids, host.models(), is_here)
     if whole and cells[0].request.cell.sweep.resume is not None:
         remarks += differences(sweep, cells, bool(undecided))
     if any(one.cell.sweep.dry_run for one in requests):
@@ -283,13 +283,13 @@ def _run(
         print_preview(sweep, selection, host, packed, later, remarks)
         return None
     engine = make_engine(folder)
-    engine.again = selection.again
-    engine.left_open = undecided
+    engine.rerun_ids = selection.rerun_ids
+    engine.undecided_requests = undecided
     engine.remarks = remarks
     try:
         return engine.run(selection.cells)
     finally:
-        remember(engine.report)
+        add_sweep_report(engine.report)
 
 
 def plan_in(folder: Path, requests: Sequence[Request]) -> list[Cell]:

@@ -1,4 +1,4 @@
-"""Runs the cells of a sweep on this host: leases devices, starts supervisors, takes answers."""
+"""Runs the cells of a sweep on this host: leases devices, starts supervisors, reads outcomes."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from scalewise.supervisor import Origin, Outcome
 from scalewise.sweep.device_health import DeviceQuarantine
 from scalewise.sweep.display import Display
 from scalewise.sweep.engine import Engine
-from scalewise.sweep.executor import Ending, Executor, Policy, RunningCell, Turn
+from scalewise.sweep.executor import Ending, Executor, Policy, QueuedCell, RunningCell
 from scalewise.sweep.fork_server import NotWarmError, WarmServer, may_fork
 from scalewise.sweep.plan import Cell
-from scalewise.sweep.preflight import devices_for, differs_here
+from scalewise.sweep.preflight import devices_for, explain_differences
 from scalewise.sweep.running_cells import (
-    HeldSupervisor,
-    attempt_until_now,
+    SupervisorProcess,
     job_of,
+    make_attempt,
     spawn_supervisor,
     start_sampler,
 )
-from scalewise.sweep.schedule import DeviceWait, LocalDemand, fill
+from scalewise.sweep.schedule import DeviceWait, LocalDemand, choose_cells
 
 _POLL_S = 0.5
 _SETTLING_POLL_S = 0.1
@@ -41,7 +41,7 @@ def local_engine(
     occupancy: Occupancy | None = None,
     warm: bool = False,
 ) -> Engine:
-    """A sweep on this host; the other arguments are those of :class:`LocalExecutor`."""
+    """Create the engine of a sweep on this host. See :class:`LocalExecutor` for the arguments."""
     return Engine(folder, LocalExecutor(policy, occupancy, warm), display)
 
 
@@ -52,12 +52,12 @@ class LocalCell(RunningCell):
     cell: Cell
     folder: CellFolder
     lease: Lease
-    supervisor: HeldSupervisor
+    supervisor: SupervisorProcess
     sampler: DeviceSampler | None = None
     started: float = field(default_factory=time.monotonic)
 
     @property
-    def width(self) -> int:
+    def world_size(self) -> int:
         return len(self.lease.slots)
 
     @property
@@ -68,25 +68,25 @@ class LocalCell(RunningCell):
     def hosts(self) -> frozenset[str]:
         return _THIS_HOST
 
-    def tell(self, neighbour: RunningCell) -> None:
-        self.supervisor.tell(f"{neighbour.cell.planned.name}\n".encode())
+    def add_neighbour(self, neighbour: RunningCell) -> None:
+        self.supervisor.send_line(f"{neighbour.cell.planned.name}\n".encode())
 
     def take_outcome(self) -> Outcome:
-        """How it ended, once its supervisor has answered or died."""
+        """Read the outcome from a supervisor that has answered or died, and clean up."""
         outcome = self.supervisor.outcome()
         self.clean_up()
         if outcome.cause == "supervisor" and not outcome.is_recorded:
             lines, began_at = self.supervisor.last_lines(), time.time() - self.age_s
-            tried = attempt_until_now(
+            attempt = make_attempt(
                 self.folder, "failed", "supervisor", outcome.message, lines, began_at
             )
-            self.folder.save_attempt(tried)
+            self.folder.save_attempt(attempt)
             self.folder.clear_running()
             return Outcome("failed", outcome.message)
         return outcome
 
     def end(self, deadline: float) -> None:
-        """Wait until ``deadline`` for a supervisor that was told to stop, then kill."""
+        """Wait until ``deadline`` for a supervisor that was told to stop, then kill it."""
         process = self.supervisor.process
         try:
             process.wait(max(0.1, deadline - time.monotonic()))
@@ -96,19 +96,19 @@ class LocalCell(RunningCell):
         self.clean_up()
 
     def clean_up(self) -> None:
-        """Kill processes that are left of the cell: its session is its own."""
+        """Kill the processes that remain in the cell's session, and stop its sampler."""
         end_orphans(self.supervisor.process.pid)
         if self.sampler is not None:
             self.sampler.stop()
 
 
 class LocalExecutor(Executor[LocalCell]):
-    """This host.
+    """Runs cells on this host.
 
     Args:
         policy: see :class:`Executor`.
-        occupancy: tells who else uses the GPUs.
-        warm: fork the ranks of cells that may be, from one process that has imported everything.
+        occupancy: finds other processes on the GPUs.
+        warm: fork ranks from a process that has imported everything, where the cell allows it.
     """
 
     def __init__(
@@ -120,8 +120,8 @@ class LocalExecutor(Executor[LocalCell]):
         self._server: WarmServer | None = None
         self._selector = selectors.DefaultSelector()
         self._settling = False
-        """Whether a cell waits for devices only until a process has vanished from there."""
-        self._said: set[str] = set()
+        """Whether a cell waits only for a process that is vanishing from its devices."""
+        self._notes_shown: set[str] = set()
 
     def open(
         self, folder: SweepFolder, locks: tuple[int, ...], note: Callable[[str], None]
@@ -141,11 +141,11 @@ class LocalExecutor(Executor[LocalCell]):
     def demand(self, cell: Cell) -> LocalDemand:
         host = self._hosts.of(cell.request.cell.hardware)
         demand = LocalDemand(devices_for(cell.request.cell, host), host)
-        for line in differs_here(cell.request.cell, demand.width, host):
-            if line not in self._said:
-                self._said.add(line)
+        for line in explain_differences(cell.request.cell, demand.world_size, host):
+            if line not in self._notes_shown:
+                self._notes_shown.add(line)
                 self._note(line)
-        refusal = self._refusal(Turn(cell, demand))
+        refusal = self._refusal(QueuedCell(cell, demand))
         if refusal is not None:
             raise HostMismatch(refusal)
         return demand
@@ -154,61 +154,65 @@ class LocalExecutor(Executor[LocalCell]):
 
     def order(
         self,
-        waiting: Sequence[Turn],
+        waiting: Sequence[QueuedCell],
         running: Sequence[LocalCell],
         expected_s: Callable[[Cell], float | None],
-    ) -> Sequence[Turn]:
+    ) -> Sequence[QueuedCell]:
         self._settling = False
-        refused = [turn for turn in waiting if self._refusal(turn) is not None]
+        refused = [queued for queued in waiting if self._refusal(queued) is not None]
         if refused:
             return refused
         if self.policy == "exclusive":
             return [] if running else waiting[:1]
         leased = [cell.lease.slots for cell in running]
-        return fill(waiting, leased, self._usable, expected_s)
+        return choose_cells(waiting, leased, self._usable, expected_s)
 
-    def start(self, turn: Turn, folder: CellFolder) -> LocalCell | Outcome | None:
-        refusal = self._refusal(turn)
+    def start(self, queued: QueuedCell, folder: CellFolder) -> LocalCell | Outcome | None:
+        refusal = self._refusal(queued)
         if refusal is not None:
             return Outcome("skipped", refusal)
-        lease = self._leases.try_lease(self._usable(turn), turn.width)
+        lease = self._leases.try_lease(self._usable(queued), queued.world_size)
         if lease is None:
             others_run = bool(self._selector.get_map())
-            outcome = self._device_wait.outcome(turn.cell, self._leases, others_run)
+            outcome = self._device_wait.outcome(queued.cell, self._leases, others_run)
             self._settling |= outcome is None and self._leases.foreign_settles
             return outcome
         self._device_wait.end()
-        # Before the supervisor: it tells this try's ranks from an earlier one's.
-        sampler = start_sampler(turn.cell.request.cell, folder, lease.slots)
-        running = LocalCell(turn.cell, folder, lease, self.supervisor(turn, folder, lease), sampler)
+        # The sampler starts first, to tell this try's ranks from an earlier one's.
+        sampler = start_sampler(queued.cell.request.cell, folder, lease.slots)
+        running = LocalCell(
+            queued.cell, folder, lease, self.start_supervisor(queued, folder, lease), sampler
+        )
         assert running.supervisor.process.stdout is not None
         self._selector.register(running.supervisor.process.stdout, selectors.EVENT_READ, running)
         return running
 
-    def supervisor(self, turn: Turn, folder: CellFolder, lease: Lease) -> HeldSupervisor:
+    def start_supervisor(
+        self, queued: QueuedCell, folder: CellFolder, lease: Lease
+    ) -> SupervisorProcess:
         """Start a cell's supervisor, which starts its ranks on the leased devices."""
-        cell, errors = turn.cell, folder.path / "supervisor.err"
+        cell, errors = queued.cell, folder.path / "supervisor.err"
         locks = (*lease.descriptors, *self._locks)
         job = job_of(
             cell.request.cell,
             folder,
             cell.planned,
-            turn.width,
-            turn.demand.host,
+            queued.world_size,
+            queued.demand.host,
             lease.slots,
             Origin.of_this_process(),
-            samples_devices=False,  # this process does
+            samples_devices=False,  # this process samples them
         )
         if self._warm and may_fork(cell.request.plain, cell.request.cell):
             self._server = self._server or WarmServer(self._folder)
             try:
-                return HeldSupervisor(job, self._server.supervisor(errors, locks), errors)
+                return SupervisorProcess(job, self._server.fork_supervisor(errors, locks), errors)
             except NotWarmError as error:
                 self._note(f"warm     {error}; from here on, cells start without it")
                 self._end_server()
                 self._warm = False
         process = spawn_supervisor(errors, locks, start_new_session=True)
-        return HeldSupervisor(job, process, errors)
+        return SupervisorProcess(job, process, errors)
 
     def _end_server(self) -> None:
         if self._server is not None:
@@ -235,7 +239,7 @@ class LocalExecutor(Executor[LocalCell]):
     # Bad devices
 
     def examine(self, running: LocalCell, outcome: Outcome) -> None:
-        """Put aside the devices that the cell's records speak against."""
+        """Quarantine the devices that the cell's records speak against."""
         if running.cell.request.cell.sweep.quarantine:
             config_id = running.cell.planned.config_id
             for device in self._quarantine.examine(
@@ -243,12 +247,12 @@ class LocalExecutor(Executor[LocalCell]):
             ):
                 self._note(f"quarantine {device}; it gets no more cells of this sweep")
 
-    def _usable(self, turn: Turn) -> Sequence[DeviceInfo]:
-        slots, quarantines = turn.demand.host.slots, turn.cell.request.cell.sweep.quarantine
+    def _usable(self, queued: QueuedCell) -> Sequence[DeviceInfo]:
+        slots, quarantines = queued.demand.host.slots, queued.cell.request.cell.sweep.quarantine
         return self._quarantine.usable(slots) if quarantines else tuple(slots)
 
-    def _refusal(self, turn: Turn) -> str | None:
-        """Why too few devices are left for a cell; None where enough are."""
-        if not (turn.cell.request.cell.sweep.quarantine and self._quarantine.quarantine.devices):
+    def _refusal(self, queued: QueuedCell) -> str | None:
+        """Why too few devices are left for a cell; None if enough are."""
+        if not (queued.cell.request.cell.sweep.quarantine and self._quarantine.quarantine.devices):
             return None
-        return self._quarantine.refusal(turn.width, turn.demand.host.slots)
+        return self._quarantine.refusal(queued.world_size, queued.demand.host.slots)

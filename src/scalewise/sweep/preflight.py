@@ -124,7 +124,7 @@ def devices_for(cell: CellConfig, host: Host) -> int:
     return wanted
 
 
-def differs_here(cell: CellConfig, devices: int, host: Host) -> Iterator[str]:
+def explain_differences(cell: CellConfig, devices: int, host: Host) -> Iterator[str]:
     """Lines on what ``host`` does otherwise than the cell's configuration means."""
     expected = cell.sweep.expected_devices
     if cell.strategy.devices == "auto" and expected not in (None, devices):

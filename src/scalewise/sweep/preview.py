@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from scalewise.config import ConfigError
 from scalewise.host import plural
-from scalewise.records import CellResult, PlannedCell, SweepFolder, state_of
+from scalewise.records import CellResult, PlannedCell, SweepFolder, planned_cell_state
 from scalewise.supervisor import Outcome
 from scalewise.sweep.display import duration
-from scalewise.sweep.engine import SweepReport, remember
+from scalewise.sweep.engine import SweepReport, add_sweep_report
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.preflight import Place, ThisHost
 from scalewise.sweep.progress import Durations, Remaining
@@ -37,7 +37,7 @@ def print_preview(
     if refused:
         sys.stdout.flush()  # what nobody reads is no sweep that was interrupted
         skipped = {cell_id: Outcome("skipped", why) for cell_id, why in refused.items()}
-        remember(SweepReport(sweep.path, skipped, list(selection.cells)))
+        add_sweep_report(SweepReport(sweep.path, skipped, list(selection.cells)))
 
 
 def preview(
@@ -53,7 +53,7 @@ def preview(
     of it. ``later`` is what these cells decide, in words.
     """
     results = _results(folder, selection.cells)
-    done = results.keys() - selection.again
+    done = results.keys() - selection.rerun_ids
     to_run = [cell for cell in selection.cells if cell.planned.cell_id not in done]
     places = {cell.planned.cell_id: host(cell) for cell in to_run}
     refused = {cell_id: place.refusal for cell_id, place in places.items() if place.refusal}
@@ -86,7 +86,7 @@ def preview(
 
 
 def _results(folder: SweepFolder, cells: Sequence[Cell]) -> dict[str, CellResult]:
-    read = ((c.planned.cell_id, state_of(folder, c.planned).result) for c in cells)
+    read = ((c.planned.cell_id, planned_cell_state(folder, c.planned).result) for c in cells)
     return {cell_id: result for cell_id, result in read if result is not None}
 
 

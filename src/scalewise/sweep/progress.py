@@ -22,25 +22,25 @@ class Budget:
         self.limit_hours = limit_hours
         self.used_s = used_s
 
-    def spend(self, width: int, seconds: float) -> None:
-        """A try at a cell of ``width`` devices has taken ``seconds``."""
-        self.used_s += width * seconds
+    def spend(self, world_size: int, seconds: float) -> None:
+        """A try at a cell of ``world_size`` devices has taken ``seconds``."""
+        self.used_s += world_size * seconds
 
     def allows(
-        self, width: int, expected_s: float | None, running: Iterable[tuple[int, float]]
+        self, world_size: int, expected_s: float | None, running: Iterable[tuple[int, float]]
     ) -> bool:
         """Whether a cell may start beside what runs.
 
-        ``running`` are width and seconds of each running cell, those it is expected to take in
+        ``running`` are world_size and seconds of each running cell, those it is expected to take in
         all. A cell of which nothing is known may start as long as anything is left.
         """
         if self.limit_hours is None:
             return True
         limit_s = self.limit_hours * 3600
-        taken = self.used_s + sum(width * seconds for width, seconds in running)
+        taken = self.used_s + sum(world_size * seconds for world_size, seconds in running)
         if expected_s is None:
             return taken < limit_s
-        return taken + width * expected_s <= limit_s
+        return taken + world_size * expected_s <= limit_s
 
     def __str__(self) -> str:
         return (
@@ -63,15 +63,15 @@ def used_device_s(folder: SweepFolder) -> float:
     return sum(_used_by(cell, planned.devices or 1) for planned, cell in folder.cells())
 
 
-def _used_by(cell: CellFolder, planned_width: int) -> float:
+def _used_by(cell: CellFolder, planned_world_size: int) -> float:
     results = [*_results(cell.path), *_results(*cell.path.glob("earlier/*"))]
     used = sum(r.world_size * r.took_s for r in results)
-    width = results[0].world_size if results else planned_width
+    world_size = results[0].world_size if results else planned_world_size
     try:
         failed = sum(a.took_s for a in cell.attempts())
     except RecordError:
         failed = 0.0  # torn by a crash: the report names the file
-    return used + width * failed
+    return used + world_size * failed
 
 
 def _results(*folders: Path) -> list[CellResult]:
@@ -88,7 +88,7 @@ class Remaining(NamedTuple):
     """A cell without a result."""
 
     config_id: str
-    width: int
+    world_size: int
     """Number of devices."""
     elapsed_s: float | None = None
     """Since its supervisor started; None if it does not run."""
@@ -134,9 +134,9 @@ class Durations:
         if slots is not None and not packed:
             return sum(times)
         if slots is None:
-            running = sum(cell.width for cell in remaining if cell.elapsed_s is not None)
-            slots = max(running, *(cell.width for cell in remaining))
-        work_s = sum(s * cell.width for s, cell in zip(times, remaining, strict=True))
+            running = sum(cell.world_size for cell in remaining if cell.elapsed_s is not None)
+            slots = max(running, *(cell.world_size for cell in remaining))
+        work_s = sum(s * cell.world_size for s, cell in zip(times, remaining, strict=True))
         return max(work_s / slots, *times)
 
 

@@ -25,10 +25,10 @@ from scalewise.records import (
     RecordError,
     State,
     SweepFolder,
+    find_foreign_writer,
     has_checkpoints,
     is_done,
-    state_of,
-    untrusted,
+    planned_cell_state,
 )
 from scalewise.sweep.plan import Cell
 
@@ -38,8 +38,8 @@ class Selection:
     """The cells that one invocation looks after."""
 
     cells: tuple[Cell, ...]
-    """Those it reports on: done ones are left alone, unless they are in ``again``."""
-    again: frozenset[str]
+    """Those it reports on: done ones are left alone, unless they are in ``rerun_ids``."""
+    rerun_ids: frozenset[str]
     """Ids of done cells whose results are set aside, so that they run once more."""
 
 
@@ -50,13 +50,13 @@ def select(cells: Sequence[Cell], folder: SweepFolder, rerun: str | None) -> Sel
     """
     done = {c.planned.cell_id for c in cells if is_done(folder, c.planned)}
     if rerun is None:
-        kept, again = list(cells), frozenset[str]()
+        kept, rerun_ids = list(cells), frozenset[str]()
     else:
         chosen = {
             cell.planned.cell_id
             for cell in cells
             if is_rerun(cell.planned, rerun)
-            or (rerun == "failed" and state_of(folder, cell.planned).state == "failed")
+            or (rerun == "failed" and planned_cell_state(folder, cell.planned).state == "failed")
         }
         if not chosen:
             raise ConfigError(
@@ -65,10 +65,10 @@ def select(cells: Sequence[Cell], folder: SweepFolder, rerun: str | None) -> Sel
                 "pattern for their names"
             )
         kept = [c for c in cells if c.planned.cell_id in chosen | done]
-        again = frozenset(chosen & done)
+        rerun_ids = frozenset(chosen & done)
     refuse_newer(folder, kept)
     refuse_untrusted(folder, (c for c in kept if c.planned.cell_id not in done))
-    return Selection(tuple(kept), again)
+    return Selection(tuple(kept), rerun_ids)
 
 
 def refuse_newer(folder: SweepFolder, cells: Iterable[Cell]) -> None:
@@ -94,7 +94,7 @@ def refuse_untrusted(folder: SweepFolder, cells: Iterable[Cell]) -> None:
         checkpoint, path = cell.request.cell.checkpoint, folder.cell(cell.planned.name).path
         if not checkpoint.on or checkpoint.trust or not has_checkpoints(path):
             continue
-        why = untrusted(path)
+        why = find_foreign_writer(path)
         if why is not None:
             raise ConfigError(untrusted_checkpoint(why, CLOSE_IT))
 
@@ -203,22 +203,22 @@ def current_code(cells: Iterable[Cell]) -> dict[str, Any]:
 def refuse_mixing(
     folder: SweepFolder,
     cells: Sequence[Cell],
-    again: Collection[str],
+    rerun_ids: Collection[str],
     gpus: set[str],
     has_data: bool = True,
 ) -> list[str]:
     """Lines on how results of the folder that stay differ from those that ``cells`` would add.
 
-    All done cells of the folder stay, but for those in ``again``: one report holds them, whether or
-    not this command names them. Where nothing is added, only another code is told, as none of it
-    runs. ``has_data``: cells would read their files on this host.
+    All done cells of the folder stay, but for those in ``rerun_ids``: one report holds them,
+    whether or not this command names them. Where nothing is added, only another code is told,
+    as none of it runs. ``has_data``: cells would read their files on this host.
 
     Raises :class:`ConfigError` for any difference unless ``sweep.allow_mixed`` is set; each result
     carries its own provenance either way. Where ``sweep.rerun`` names the cells, only repeats of
     their own configurations are held against them: the others were left as they are on purpose,
     and a report refuses to compare results of two states.
     """
-    kept = _kept(folder, cells, again)
+    kept = _kept(folder, cells, rerun_ids)
     stay = {planned.cell_id for planned in kept}
     added = [cell for cell in cells if cell.planned.cell_id not in stay]
     if not kept:
@@ -242,12 +242,14 @@ def refuse_mixing(
     return [f"mixed: {line}" for line in differing(folder, kept, *now)]
 
 
-def _kept(folder: SweepFolder, cells: Sequence[Cell], again: Collection[str]) -> list[PlannedCell]:
+def _kept(
+    folder: SweepFolder, cells: Sequence[Cell], rerun_ids: Collection[str]
+) -> list[PlannedCell]:
     """Every cell of the folder whose result stays, whether or not it is among ``cells``."""
     known = {cell.planned.cell_id: cell.planned for cell in cells}
     if folder.plan_path.exists():
         known |= {planned.cell_id: planned for planned in folder.load_plan().cells}
-    return [one for one in known.values() if one.cell_id not in again and is_done(folder, one)]
+    return [one for one in known.values() if one.cell_id not in rerun_ids and is_done(folder, one)]
 
 
 def _data_now(
@@ -283,7 +285,7 @@ def left_behind(folder: SweepFolder, asked: Collection[str]) -> list[tuple[Plann
     if not folder.plan_path.exists():
         return []
     others = [p for p in folder.load_plan().cells if p.cell_id not in asked]
-    return [(planned, state_of(folder, planned).state) for planned in others]
+    return [(planned, planned_cell_state(folder, planned).state) for planned in others]
 
 
 def differences(folder: SweepFolder, cells: Sequence[Cell], staged: bool) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""A cell under its supervisor: how it starts, what it is told, how its ending is recorded."""
+"""The supervisor process of a cell: its start, its job, and the record of its ending."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from scalewise.supervisor import Job, Origin, Outcome, Settings, supervisor_comm
 from scalewise.sweep.fork_server import ForkedSupervisor
 
 
-class HeldSupervisor:
-    """A supervisor whose standard input this process holds.
+class SupervisorProcess:
+    """A supervisor that ends its cell when this process stops or dies.
 
-    It ends its cell when that closes: by :meth:`stop`, or because this process is gone.
+    Its standard input closes then.
 
     Args:
-        job: what it supervises.
-        process: one that has not been told its job.
-        errors: takes its standard error.
+        job: the job, which is sent to it.
+        process: a supervisor without a job.
+        errors: file with its standard error.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class HeldSupervisor:
         self._errors = errors
         self._lock = threading.Lock()
         # It may die at birth: its empty answer is handled like any other death.
-        self.tell(job.to_line())
+        self.send_line(job.to_line())
 
-    def tell(self, line: bytes) -> None:
-        """Write a line to its standard input, unless it has ended or was told to."""
+    def send_line(self, line: bytes) -> None:
+        """Write a line to its standard input, unless it has ended or was stopped."""
         assert self.process.stdin is not None
         with self._lock, contextlib.suppress(BrokenPipeError, ValueError):
             self.process.stdin.write(line)
@@ -151,14 +151,14 @@ def start_sampler(
 
 def _trainers_of(folder: CellFolder, *, is_wrapped: bool) -> Callable[[], Mapping[int, int] | None]:
     """Ranks to the processes that train, as the supervisor of the try to come names them."""
-    before = folder.load_running()
+    before = folder.find_running_attempt()
     started: tuple[int, ...] = ()
     own = worker_command(str(folder.path.resolve()))
 
     def trainers() -> dict[int, int] | None:
         nonlocal started
         if not started:
-            running = folder.load_running()
+            running = folder.find_running_attempt()
             if running is None or running == before or not running.pids:
                 return None
             started = running.pids
@@ -170,7 +170,7 @@ def _trainers_of(folder: CellFolder, *, is_wrapped: bool) -> Callable[[], Mappin
     return trainers
 
 
-def attempt_until_now(
+def make_attempt(
     folder: CellFolder,
     outcome: Literal["failed", "skipped", "interrupted"],
     cause: Cause,
@@ -178,7 +178,7 @@ def attempt_until_now(
     lines: Sequence[str] = (),
     began_at: float | None = None,
 ) -> Attempt:
-    """The cell's next attempt, of no rank in particular, which has just ended.
+    """Make the record of a cell's next attempt, which has just ended, without a rank.
 
     ``began_at`` is Unix time; None for a try that ended before it began.
     """
@@ -200,18 +200,18 @@ def throughput_of(folder: CellFolder, ranks: Sequence[RankSummary]) -> float | N
     return measured.global_samples_per_s
 
 
-def done(folder: CellFolder, cell_id: str, objective: str, told_before: bool) -> Outcome:
-    """The outcome of a cell that is done: what its records say it is worth.
+def load_outcome(folder: CellFolder, cell_id: str, objective: str, was_reported: bool) -> Outcome:
+    """The outcome of a done cell, with its figures.
 
     Args:
-        objective: the name of what its sweeper asked for.
-        told_before: by an earlier run of the sweep, which said already what could not be measured.
+        objective: the metric that its sweeper optimizes.
+        was_reported: an earlier run of the sweep has already shown why a figure is missing.
     """
-    result = folder.result_of(cell_id)
+    result = folder.find_result(cell_id)
     if result is None:
         return Outcome("done", "its result cannot be read")
     wants_rate = objective == "global_samples_per_s"
-    rate = None if told_before and not wants_rate else throughput_of(folder, result.ranks)
+    rate = None if was_reported and not wants_rate else throughput_of(folder, result.ranks)
     if not wants_rate:
         value = last_metrics(result.ranks).get(objective)
         missing = _unmeasured(objective, result.ranks)
@@ -223,7 +223,7 @@ def done(folder: CellFolder, cell_id: str, objective: str, told_before: bool) ->
         value = None if invalid else rate
         why = f"as {invalid.reason}" if invalid else "the steps carry none"
         missing = f"sweep.objective: no global_samples_per_s, {why}"
-    return Outcome("done", "" if told_before or value is not None else missing, value, rate)
+    return Outcome("done", "" if was_reported or value is not None else missing, value, rate)
 
 
 def _unmeasured(objective: str, ranks: Sequence[RankSummary]) -> str:

@@ -1,4 +1,4 @@
-"""Chooses the cells of mixed width to start next on the devices of a host.
+"""Chooses the cells of different world sizes to start next on the devices of a host.
 
 The decision is taken anew whenever a cell starts or ends, from what each cell is expected to take:
 the cell with the most device-time first, and whatever still fits beside it. Searching over orders
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from scalewise.gpu import Host, Leases, units
 from scalewise.records import DeviceInfo
 from scalewise.supervisor import Outcome
-from scalewise.sweep.executor import Turn
+from scalewise.sweep.executor import QueuedCell
 from scalewise.sweep.plan import Cell
 
 _SHORTEST_S = 1e-3
@@ -26,7 +26,7 @@ class Waiting:
     """A cell that has not started."""
 
     key: str
-    width: int
+    world_size: int
     """Slots it takes."""
     expected_s: float | None
     """None if nothing like it has been measured: it counts as the median of those that have."""
@@ -37,13 +37,13 @@ def starts_now(waiting: Sequence[Waiting], taken: int, slots: int) -> list[str]:
 
     Raises ValueError for a cell that is wider than the host.
     """
-    too_wide = next((w for w in waiting if w.width > slots), None)
+    too_wide = next((w for w in waiting if w.world_size > slots), None)
     if too_wide is not None:
-        raise ValueError(f"{too_wide.key}: {too_wide.width} slots; this host has {slots}")
+        raise ValueError(f"{too_wide.key}: {too_wide.world_size} slots; this host has {slots}")
     started, free = [], slots - taken
     for one in _in_order(waiting):
-        if one.width <= free:
-            free -= one.width
+        if one.world_size <= free:
+            free -= one.world_size
             started.append(one.key)
     return started
 
@@ -55,7 +55,7 @@ def _in_order(waiting: Sequence[Waiting]) -> list[Waiting]:
 
     def rank(one: Waiting) -> tuple[float, float]:
         seconds = typical if one.expected_s is None else max(one.expected_s, _SHORTEST_S)
-        return -seconds * one.width, -seconds
+        return -seconds * one.world_size, -seconds
 
     return sorted(waiting, key=rank)
 
@@ -64,7 +64,7 @@ def _in_order(waiting: Sequence[Waiting]) -> list[Waiting]:
 class LocalDemand:
     """The demand of a cell on this host."""
 
-    width: int
+    world_size: int
     """Number of devices."""
     host: Host
 
@@ -73,7 +73,7 @@ class LocalDemand:
 class Queue:
     """Cells that could want the same devices."""
 
-    turns: tuple[Turn, ...]
+    cells: tuple[QueuedCell, ...]
     """In the order of the plan."""
     units: frozenset[str]
     """Units of the devices of any of them."""
@@ -81,49 +81,51 @@ class Queue:
     """Devices of all of them together."""
 
 
-def queues(turns: Sequence[Turn], usable: Callable[[Turn], Sequence[DeviceInfo]]) -> list[Queue]:
-    """Divide turns so that those whose devices touch, directly or by a third, are in one queue.
+def divide_into_queues(
+    cells: Sequence[QueuedCell], usable: Callable[[QueuedCell], Sequence[DeviceInfo]]
+) -> list[Queue]:
+    """Divide cells so that those whose devices touch, directly or by a third, are in one queue.
 
     Those of other devices, of another kind of GPU say, never wait for them.
     """
-    of_devices: dict[tuple[DeviceInfo, ...], list[Turn]] = {}
-    for turn in turns:
-        of_devices.setdefault(tuple(usable(turn)), []).append(turn)
-    place = {id(turn): i for i, turn in enumerate(turns)}
+    of_devices: dict[tuple[DeviceInfo, ...], list[QueuedCell]] = {}
+    for queued in cells:
+        of_devices.setdefault(tuple(usable(queued)), []).append(queued)
+    place = {id(queued): i for i, queued in enumerate(cells)}
     found: list[Queue] = []
     for devices, own in of_devices.items():
         gpus = frozenset(unit for device in devices for unit in units(device))
         touching = [queue for queue in found if queue.units & gpus]
-        together = [*own, *(turn for queue in touching for turn in queue.turns)]
+        together = [*own, *(queued for queue in touching for queued in queue.cells)]
         everything = gpus.union(*(queue.units for queue in touching))
         # Each GPU is one unit; profiles may divide a CPU into devices of other sizes.
         count = max([len(devices), *(queue.slots for queue in touching)])
         slots = len(everything) if any(device.uuid for device in devices) else count
-        ordered = tuple(sorted(together, key=lambda turn: place[id(turn)]))
+        ordered = tuple(sorted(together, key=lambda queued: place[id(queued)]))
         found = [q for q in found if q not in touching] + [Queue(ordered, everything, slots)]
     return found
 
 
-def fill(
-    waiting: Sequence[Turn],
+def choose_cells(
+    waiting: Sequence[QueuedCell],
     leased: Sequence[Sequence[DeviceInfo]],
-    usable: Callable[[Turn], Sequence[DeviceInfo]],
+    usable: Callable[[QueuedCell], Sequence[DeviceInfo]],
     expected_s: Callable[[Cell], float | None],
-) -> list[Turn]:
-    """The cells to start now beside those that run.
+) -> list[QueuedCell]:
+    """The queued cells to start now beside the running ones.
 
     Args:
         waiting: in the order of the plan.
-        leased: devices of each cell that runs.
-        usable: the devices that a cell may have, of which it takes as many as it demands.
-        expected_s: how long a cell will take; None where nobody knows.
+        leased: devices of each running cell.
+        usable: the devices that a cell may have; it takes ``world_size`` of them.
+        expected_s: how long a cell will take; None if unknown.
     """
-    by_id = {turn.cell.planned.cell_id: turn for turn in waiting}
-    chosen: list[Turn] = []
-    for queue in queues(waiting, usable):
+    by_id = {queued.cell.planned.cell_id: queued for queued in waiting}
+    chosen: list[QueuedCell] = []
+    for queue in divide_into_queues(waiting, usable):
         cells = [
-            Waiting(turn.cell.planned.cell_id, turn.width, expected_s(turn.cell))
-            for turn in queue.turns
+            Waiting(queued.cell.planned.cell_id, queued.world_size, expected_s(queued.cell))
+            for queued in queue.cells
         ]
         ahead = [own for own in leased if any(queue.units & {*units(slot)} for slot in own)]
         taken = sum(map(len, ahead))

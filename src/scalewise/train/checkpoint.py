@@ -35,7 +35,14 @@ from omegaconf import (
 from omegaconf.base import ContainerMetadata, Metadata
 
 from scalewise.config import CLOSE_IT, CheckpointConfig, ConfigError, untrusted_checkpoint
-from scalewise.records import CellFolder, Checkpoint, last_checkpoint, part_path, seal, untrusted
+from scalewise.records import (
+    CellFolder,
+    Checkpoint,
+    find_foreign_writer,
+    last_checkpoint,
+    part_path,
+    seal_checkpoint,
+)
 from scalewise.train.rank import RankContext, gathered
 from scalewise.train.recording import BatchesInPlace, CellRecorder
 
@@ -137,7 +144,7 @@ class Restarts:
             self._save(trainer)
             self._saved_at = steps.steps
         self._next = steps.steps + self._interval(trainer)
-        steps.leave_out()
+        steps.restart_step()
 
     def _interval(self, trainer: pl.Trainer) -> int:
         """Steps until the next checkpoint, the same on all ranks."""
@@ -164,7 +171,7 @@ class Restarts:
         # It ends with a barrier: after it, the files of every rank are there.
         trainer.save_checkpoint(part / "trainer.ckpt")
         if rank.is_first:
-            seal(
+            seal_checkpoint(
                 part,
                 Checkpoint(
                     step=steps.steps,
@@ -224,7 +231,7 @@ def check_trust(cell: Path) -> None:
     To unpickle a file is to run what it says, and nobody is to choose the weights either. What is
     loaded then has to be plain values and tensors, which run no code: see :func:`refusal`.
     """
-    why = untrusted(cell)
+    why = find_foreign_writer(cell)
     if why is not None:
         raise ConfigError(untrusted_checkpoint(why, CLOSE_IT))
     torch.serialization.add_safe_globals(_PLAIN)

@@ -1,4 +1,4 @@
-"""One cell, as one of its ranks sees it: build the parts, fit, score, close."""
+"""Runs one rank of a cell: builds the parts, fits, validates, closes the records."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from scalewise.train.execution import (
 )
 from scalewise.train.rank import RankContext, join, settle_device
 from scalewise.train.recording import CellRecorder, DataShare, Pruning
-from scalewise.train.strategies import Setting, build
+from scalewise.train.strategies import Setting, build_strategy
 
 
 def run(cell: CellConfig, folder: CellFolder, rank: RankContext) -> RankSummary:
-    """Train this rank's replica and leave its records in ``folder``."""
-    _quiet()
+    """Train this rank's replica and write its records to ``folder``."""
+    _silence_warnings()
     pl.seed_everything(cell.seed, workers=True, verbose=False)
     apply_precision(cell.precision)
     try:
@@ -68,13 +68,13 @@ def run(cell: CellConfig, folder: CellFolder, rank: RankContext) -> RankSummary:
     restarts = Restarts(cell.checkpoint, folder, rank, recorder)
     restarts.attach(trainer)
     if rank.world_size > 1:
-        # The replicas start alike (DDP copies rank 0's) but must not share dropout masks; ranks
-        # that hold one replica together must.
+        # Replicas start with rank 0's weights (DDP copies them) but need their own dropout masks;
+        # ranks that share one replica need the same masks.
         shard = cell.strategy.data_shard(rank.rank, rank.world_size)
         torch.manual_seed(cell.seed + shard)
     try:
         with execution.stream():
-            joined = _join(trainer.strategy, cell, rank)
+            joined = _join_process_group(trainer.strategy, cell, rank)
             trainer.fit(module, **data, **restarts.fit_arguments())
     except UnprunableError as error:
         raise ConfigError(str(error)) from error
@@ -95,16 +95,16 @@ def run(cell: CellConfig, folder: CellFolder, rank: RankContext) -> RankSummary:
             verbose=False,
         )
     summary = recorder.close(trainer, module)
-    # Under captured graphs NCCL hangs when it is taken down; the end of the process does it.
+    # NCCL hangs if it is destroyed under captured graphs; the end of the process destroys it.
     if joined and cell.execution.kind != "cudagraph":
         torch.distributed.destroy_process_group()
     return summary
 
 
-def _join(strategy: Strategy, cell: CellConfig, rank: RankContext) -> bool:
-    """Make the process group that Lightning would make, where no other host can reach it.
+def _join_process_group(strategy: Strategy, cell: CellConfig, rank: RankContext) -> bool:
+    """Make the process group before Lightning does, on an address no other host can reach.
 
-    False where there is none to make.
+    Returns False if there is none to make.
     """
     if not isinstance(strategy, DDPStrategy) or torch.distributed.is_initialized():
         return False
@@ -123,7 +123,7 @@ def build_trainer(
     data: dict[str, Any],
     share: DataShare,
 ) -> pl.Trainer:
-    """A Trainer that does what the cell says and nothing that it does not."""
+    """Build a Trainer that does only what the cell's configuration says."""
     during_fit = cell.validation == "epoch"
     last_step = cell.profile.last_step(
         cell.max_steps, recorder.steps.warmup_steps, cell.strategy.kind == "ddp"
@@ -139,13 +139,13 @@ def build_trainer(
         sampled_from(data),
     )
     try:
-        strategy = build(cell.strategy, setting)
+        strategy = build_strategy(cell.strategy, setting)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     callbacks: list[pl.Callback] = [recorder]
     if cell.pruning.kind != "none":
         callbacks.append(Pruning(cell.pruning))
-    if "datamodule" in data:  # our own loaders have a batch in every epoch; a user's may run dry
+    if "datamodule" in data:  # built-in loaders have a batch in every epoch; a user's may not
         callbacks.append(EmptyEpochGuard(cell.dataset.name))
     if cell.fault is not None:
         callbacks.append(instantiate("fault", cell.fault))
@@ -154,7 +154,7 @@ def build_trainer(
         devices=rank.world_size // rank.hosts,
         num_nodes=rank.hosts,
         strategy=strategy,
-        # Told, not guessed: an allocation of some cluster around us must not be mistaken for ours.
+        # Explicit: Lightning would otherwise use the environment of a surrounding cluster job.
         plugins=[LightningEnvironment()],
         precision=cell.precision.lightning,
         max_steps=-1 if last_step is None else last_step,
@@ -162,7 +162,7 @@ def build_trainer(
         gradient_clip_val=cell.gradient_clip_norm,
         accumulate_grad_batches=cell.accumulate_grad_batches,
         deterministic=cell.deterministic,
-        # cuDNN's search may change results from run to run: only where it is asked for.
+        # cuDNN's search may change results from run to run, so it is off by default.
         benchmark=cell.execution.cudnn_benchmark,
         callbacks=callbacks,
         profiler=NoProfiler(),
@@ -173,7 +173,7 @@ def build_trainer(
         num_sanity_val_steps=0,
         limit_val_batches=1.0 if during_fit or cell.validation == "end" else 0,
         check_val_every_n_epoch=1 if during_fit else 2**31,
-        # Our own samplers shard the data; a user's LightningDataModule gets Lightning's.
+        # Built-in samplers shard the data; a user's LightningDataModule gets Lightning's.
         use_distributed_sampler="datamodule" in data,
     )
     keep_answering(trainer)
@@ -187,18 +187,18 @@ def build_trainer(
 class EmptyEpochGuard(pl.Callback):
     """Fails a fit in the first epoch that has no batch.
 
-    Lightning goes on to the next epoch, which with no limit of epochs is the same again, for ever:
-    a generator can be read once, and a loader over a stream may find nothing to begin with.
+    Lightning goes on to the next epoch instead, for ever if epochs have no limit. A generator can
+    be read only once, and a stream may be empty from the start.
 
     Args:
-        data_name: what the configuration calls the data.
+        data_name: name of the dataset in the configuration.
     """
 
     def __init__(self, data_name: str) -> None:
         self._data_name = data_name
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Raises ConfigError."""
+        """Raises :class:`ConfigError` if the epoch had no batch."""
         if trainer.fit_loop.epoch_loop.batch_progress.current.ready:
             return
         raise ConfigError(
@@ -208,14 +208,14 @@ class EmptyEpochGuard(pl.Callback):
         )
 
 
-def _quiet() -> None:
-    """Silence advice that does not apply: who shards, and how many workers load, is our choice."""
+def _silence_warnings() -> None:
+    """Silence warnings that do not apply, such as those on sharding and the number of workers."""
     for name in ("pytorch_lightning", "lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     for message in (
         r".*does not have many workers.*",
         r".*`srun` command is available on your system but is not used.*",
-        # Our loaders are put where they were; Lightning cannot know.
+        # Loaders are restored to their position, which Lightning cannot know.
         r".*resuming from a checkpoint that ended before the epoch ended.*",
         r".*defined a `validation_step` but have no `val_dataloader`.*",
         r".*The number of training batches .* is smaller than the logging interval.*",

@@ -179,7 +179,7 @@ def test_a_result_of_another_cell_is_a_fault_and_the_cell_not_done(tmp_path: Pat
     assert (cell.result, cell.state) == (None, "interrupted")
     assert cell.problems == (fault,)
     assert cell.failure == f"it ended, but its result cannot be used: {fault}"
-    assert not mine.result_of(own.cell_id)
+    assert not mine.find_result(own.cell_id)
 
 
 LINE = '{"time": 1, "step": 70, "epoch": 0, "samples": 9, "values": {"train_loss": %s}}\n'

@@ -174,7 +174,7 @@ def test_the_status_of_a_sweep(
     }
     swept = SweepReport(tmp_path, outcomes)  # type: ignore[arg-type]
     files = SimpleNamespace(invalid=invalid, problems=(), markdown="report.md")
-    monkeypatch.setattr(hydra_main, "sweeps_run", [swept])
+    monkeypatch.setattr(hydra_main, "sweep_reports", [swept])
     monkeypatch.setattr(hydra_main, "unfinished", lambda *_: ())
     monkeypatch.setattr(hydra_main, "_say_where_runs_are", lambda _folder: None)
     monkeypatch.setattr(scalewise.analysis, "load_sweep", lambda folder: folder)

@@ -18,7 +18,7 @@ from scalewise.cli.exits import Exit, explain
 from scalewise.config import ConfigError, options_of
 from scalewise.records import SweepFolder, SweepPlan
 from scalewise.sweep import SweepReport, compose, engine
-from scalewise.sweep.folder_lock import held
+from scalewise.sweep.folder_lock import lock_folder
 
 Train = Callable[..., tuple[int, str]]
 
@@ -167,7 +167,7 @@ def test_a_preview_of_what_this_host_cannot_run_ends_as_its_run_would(
 ) -> None:
     runs: list[SweepReport] = []
     for module in (engine, hydra_main):
-        monkeypatch.setattr(module, "sweeps_run", runs)
+        monkeypatch.setattr(module, "sweep_reports", runs)
     refused = train("hardware=h100")
     runs.clear()
     assert train("hardware=h100", "--dry-run") == refused
@@ -191,7 +191,7 @@ def test_a_folder_in_which_another_sweep_runs_is_refused(train: Train, tmp_path:
     folder = SweepFolder(tmp_path / "old")
     folder.path.mkdir()
     folder.save_plan(SweepPlan(1.0, (), 0, ()))
-    with held(folder):
+    with lock_folder(folder):
         status, errors = train(f"sweep.resume={folder.path}", "dataset.samples=400")
     assert (status, errors.count("\n")) == (2, 1)
     assert errors.startswith("error: sweep.resume: another process is running a sweep in ")

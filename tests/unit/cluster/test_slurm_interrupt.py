@@ -73,7 +73,7 @@ def test_a_cell_that_was_done_in_time_keeps_its_result(
 ) -> None:
     Cluster(monkeypatch)
     sent = job(tmp_path, 1)
-    monkeypatch.setattr(CellFolder, "result_of", lambda folder, cell_id: "its result")
+    monkeypatch.setattr(CellFolder, "find_result", lambda folder, cell_id: "its result")
     interrupt([sent])
     assert list(sent.folder.attempts()) == []
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scalewise.records import Checkpoint, drop_checkpoints, last_checkpoint, part_path, seal
+from scalewise.records import (
+    Checkpoint,
+    drop_checkpoints,
+    last_checkpoint,
+    part_path,
+    seal_checkpoint,
+)
 
 
 def save(cell: Path, step: int) -> Path:
@@ -12,7 +18,7 @@ def save(cell: Path, step: int) -> Path:
     part.mkdir(parents=True)
     (part / "trainer.ckpt").write_bytes(b"x" * step)
     (part / "rank0.pt").write_bytes(b"y")
-    return seal(part, Checkpoint(step, step, 1, (step,), ("a CPU",), {}, {}))
+    return seal_checkpoint(part, Checkpoint(step, step, 1, (step,), ("a CPU",), {}, {}))
 
 
 def test_the_last_whole_one_counts_and_older_ones_go(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from pydantic import Field
 
 from scalewise.records import DataError, build, convert, to_plain
-from scalewise.records.validation import DEEPEST
+from scalewise.records.validation import MAX_DEPTH
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def test_the_line_says_what_was_found_and_what_is_allowed(
 
 def test_data_without_a_type_may_not_be_deep() -> None:
     deep: list[Any] = []
-    for _ in range(DEEPEST + 1):
+    for _ in range(MAX_DEPTH + 1):
         deep = [deep]
     with pytest.raises(DataError) as caught:
         build(Car, {**FULL, "anything": deep})

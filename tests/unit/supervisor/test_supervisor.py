@@ -50,7 +50,7 @@ def test_it_records_nothing_and_leaves_the_later_try_alone(
     )  # fmt: skip
     assert list(supervisor.folder.attempts()) == []
     assert not (supervisor.folder.path / "result.json").exists()
-    assert supervisor.folder.load_running() == LATER
+    assert supervisor.folder.find_running_attempt() == LATER
 
 
 def test_the_try_that_is_under_way_is_recorded(
@@ -59,7 +59,7 @@ def test_the_try_that_is_under_way_is_recorded(
     monkeypatch.setattr(supervisor, "_train", lambda: FAILED)
     assert supervisor.run().state == "failed"
     assert [one.message for one in supervisor.folder.attempts()] == ["rank 0 failed"]
-    assert supervisor.folder.load_running() is None
+    assert supervisor.folder.find_running_attempt() is None
 
 
 @pytest.mark.parametrize(("workload", "known"), [("doctor", True), ("train", False)])
@@ -98,7 +98,7 @@ def test_whoever_samples_knows_the_ranks(
     sampler = one._start_sampling(cast(Any, ranks))
     if sampler is not None:
         sampler.stop()
-    running = one.folder.load_running()
+    running = one.folder.find_running_attempt()
     assert running is not None and running.pids == pids
     assert len(one.folder.device_series_paths()) == (every_s is not None)
 

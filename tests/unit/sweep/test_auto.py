@@ -17,7 +17,7 @@ from fakes.recorded import DDP, Spec, write_cell
 from scalewise.config import ConfigError
 from scalewise.records import StrategyDecision, SweepFolder, SweepPlan, load_decision, save_decision
 from scalewise.sweep import Cell
-from scalewise.sweep.auto import choose, first_stage, left_open
+from scalewise.sweep.auto import choose, first_stage, undecided_requests
 from scalewise.sweep.plan import Request, plan
 
 
@@ -41,7 +41,7 @@ def test_stage_one_is_short_runs_of_every_candidate(tmp_path: Path, auto: Reques
     other = asked("strategy=single", "max_steps=70")
     first = list(first_stage([auto, other], SweepFolder(tmp_path)))
     assert first[-1] is other
-    assert left_open([auto, other, auto]) == (auto,)
+    assert undecided_requests([auto, other, auto]) == (auto,)
     probes = {one.cell.strategy.kind: one.cell for one in first[:-1]}
     assert set(probes) == {"single", "ddp"}
     for cell in probes.values():

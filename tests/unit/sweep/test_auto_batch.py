@@ -27,8 +27,8 @@ from scalewise.records import (
     save_batch_search,
 )
 from scalewise.supervisor import Outcome
-from scalewise.sweep import Cell, Engine, attempt_until_now
-from scalewise.sweep.auto import describe_later, is_search, left_open, search_for
+from scalewise.sweep import Cell, Engine, make_attempt
+from scalewise.sweep.auto import describe_later, is_search, search_for, undecided_requests
 from scalewise.sweep.display import Display
 from scalewise.sweep.launcher import plan_in
 from scalewise.sweep.plan import Request
@@ -59,7 +59,7 @@ class Pretended(Engine):
 
     def play(self, cell: Cell, folder: CellFolder) -> Outcome:
         if is_search(cell) and self.fails:
-            failed = attempt_until_now(folder, "failed", "config", "no memory at all")
+            failed = make_attempt(folder, "failed", "config", "no memory at all")
             folder.save_attempt(failed)
             return Outcome("failed", "no memory at all")
         world = cell.planned.devices or 1
@@ -80,11 +80,11 @@ class Pretended(Engine):
 
 def sweep(folder: Path, requests: Sequence[Request], fails: bool = False) -> Pretended:
     """As the launcher runs it, trackers and devices apart."""
-    open_ones = left_open(requests)
+    open_ones = undecided_requests(requests)
     cells = plan_in(folder, requests)
     selection = select(cells, SweepFolder(folder), cells[0].request.cell.sweep.rerun)
     engine = Pretended(folder, fails)
-    engine.left_open, engine.again = open_ones, selection.again
+    engine.undecided_requests, engine.rerun_ids = open_ones, selection.rerun_ids
     engine.run(selection.cells)
     return engine
 

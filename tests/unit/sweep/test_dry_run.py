@@ -178,12 +178,12 @@ def test_rerun_selects_failed_cells_or_those_whose_name_fits(
     folder, cells = begun
     failed = select(cells, folder, "failed")
     assert [c.planned.name for c in failed.cells] == [c.planned.name for c in cells[:3]]
-    assert failed.again == frozenset()
+    assert failed.rerun_ids == frozenset()
     everything = select(cells, folder, "all")
-    assert everything.again == {c.planned.cell_id for c in cells[:2]}
+    assert everything.rerun_ids == {c.planned.cell_id for c in cells[:2]}
     assert len(everything.cells) == 6
     one = select(cells, folder, cells[0].planned.name)
-    assert one.again == {cells[0].planned.cell_id}
+    assert one.rerun_ids == {cells[0].planned.cell_id}
     assert len(one.cells) == 2
     with pytest.raises(ConfigError, match="fits none of the 6 cells"):
         select(cells, folder, "nonesuch-*")

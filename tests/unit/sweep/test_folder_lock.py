@@ -18,20 +18,20 @@ from scalewise.cli.exits import explain
 from scalewise.config import ConfigError
 from scalewise.host import FileLock
 from scalewise.records import SweepFolder
-from scalewise.sweep.folder_lock import SweepBusy, held
+from scalewise.sweep.folder_lock import SweepBusy, lock_folder
 
 
 def test_a_second_sweep_is_refused_while_the_first_one_runs(tmp_path: Path) -> None:
     folder = SweepFolder(tmp_path / "a" / "sweep")
     with (
-        held(folder),
+        lock_folder(folder),
         pytest.raises(SweepBusy, match=r"another process is running a sweep in .*/a/sweep; wait"),
-        held(folder),
+        lock_folder(folder),
     ):
         pass
-    with pytest.raises(ZeroDivisionError), held(folder):
+    with pytest.raises(ZeroDivisionError), lock_folder(folder):
         raise ZeroDivisionError
-    with held(folder):
+    with lock_folder(folder):
         assert folder.path.is_dir()
 
 
@@ -40,7 +40,7 @@ def test_whoever_asks_whether_a_sweep_runs_keeps_none_from_starting(tmp_path: Pa
     asking = FileLock(folder.lock_path)
     assert asking.try_acquire()
     threading.Timer(0.05, asking.release).start()
-    with held(folder):
+    with lock_folder(folder):
         assert not asking.held
 
 
@@ -50,9 +50,10 @@ def left(tmp_path: Path) -> Iterator[int]:
     script = (
         "import os, signal, subprocess, sys; from pathlib import Path;"
         "from scalewise.host import FileLock;"
-        "from scalewise.records import SweepFolder; from scalewise.sweep.folder_lock import held;"
+        "from scalewise.records import SweepFolder;"
+        "from scalewise.sweep.folder_lock import lock_folder;"
         "folder = SweepFolder(Path(sys.argv[1])); lock = FileLock(folder.lock_path);"
-        "context = held(folder, lock); context.__enter__();"
+        "context = lock_folder(folder, lock); context.__enter__();"
         "child = subprocess.Popen(['sleep', '60'], stdout=-3, pass_fds=lock.descriptors);"
         "print(child.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
@@ -66,7 +67,7 @@ def left(tmp_path: Path) -> Iterator[int]:
 def test_what_a_killed_sweep_has_left_is_waited_for(tmp_path: Path, left: int) -> None:
     ends = threading.Timer(1, os.kill, (left, signal.SIGKILL))
     ends.start()
-    with held(SweepFolder(tmp_path)):
+    with lock_folder(SweepFolder(tmp_path)):
         assert ends.finished.is_set()
     ends.join()
 
@@ -76,14 +77,14 @@ def test_what_does_not_end_is_named(
 ) -> None:
     monkeypatch.setattr("scalewise.sweep.folder_lock._RANKS_END_S", 0.5)
     with pytest.raises(SweepBusy, match=rf"^sweep\.resume: .*\(process ids: {left}\)"):
-        held(SweepFolder(tmp_path)).__enter__()
+        lock_folder(SweepFolder(tmp_path)).__enter__()
 
 
 def test_a_folder_that_cannot_be_made_is_wrong_input(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     below = SweepFolder(tmp_path / "file" / "sweep")
     with pytest.raises(ConfigError, match=r"^hydra\.sweep\.dir: .*/file/sweep cannot be made"):
-        held(below).__enter__()
+        lock_folder(below).__enter__()
 
 
 def test_a_link_instead_of_the_lock_leads_to_no_other_file(tmp_path: Path) -> None:
@@ -92,7 +93,7 @@ def test_a_link_instead_of_the_lock_leads_to_no_other_file(tmp_path: Path) -> No
     folder = SweepFolder(tmp_path / "sweep")
     folder.path.mkdir()
     folder.lock_path.symlink_to(precious)
-    with pytest.raises(OSError, match="symbolic link") as raised, held(folder):
+    with pytest.raises(OSError, match="symbolic link") as raised, lock_folder(folder):
         pass
     assert precious.read_text() == "mine"
     said = explain(raised.value)
@@ -103,7 +104,7 @@ def test_a_link_instead_of_the_lock_leads_to_no_other_file(tmp_path: Path) -> No
 def test_the_lock_says_who_took_it_last(tmp_path: Path) -> None:
     folder = SweepFolder(tmp_path)
     folder.lock_path.write_text("123456789\n")
-    with held(folder):
+    with lock_folder(folder):
         assert folder.lock_path.read_text() == f"{os.getpid()}\n"
 
 
@@ -114,5 +115,5 @@ def test_a_full_disk_keeps_nobody_from_a_lock(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "pwrite", full)
-    with held(SweepFolder(tmp_path)):
+    with lock_folder(SweepFolder(tmp_path)):
         pass

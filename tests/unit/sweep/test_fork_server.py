@@ -23,7 +23,7 @@ from scalewise.config import build_cell
 from scalewise.gpu import Host, Lease
 from scalewise.host import FileLock, become_subreaper
 from scalewise.records import CellFolder, SweepFolder
-from scalewise.sweep import Turn, fork_server, local_executor
+from scalewise.sweep import QueuedCell, fork_server, local_executor
 from scalewise.sweep.compose import compose_cell
 from scalewise.sweep.fork_server import ForkedSupervisor, NotWarmError, WarmServer, may_fork
 from scalewise.sweep.local_executor import LocalExecutor
@@ -65,7 +65,7 @@ def test_a_server_that_dies_is_said_and_leaves_nothing_open(
     before = len(list(Path("/proc/self/fd").iterdir()))
     server = WarmServer(tmp_path)
     with pytest.raises(NotWarmError, match=r"warm\.err"):
-        server.supervisor(tmp_path / "supervisor.err")
+        server.fork_supervisor(tmp_path / "supervisor.err")
     server.stop()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
@@ -73,7 +73,7 @@ def test_a_server_that_dies_is_said_and_leaves_nothing_open(
 def test_a_supervisor_that_was_forked_ends_with_its_sweep(tmp_path: Path) -> None:
     become_subreaper()  # as every sweep is
     server = WarmServer(tmp_path)
-    forked = server.supervisor(tmp_path / "supervisor.err")
+    forked = server.fork_supervisor(tmp_path / "supervisor.err")
     try:
         name = Path(f"/proc/{forked.pid}/comm")
         wait_for(lambda: name.read_text().strip() == "supervisor", "its name", 10)
@@ -116,7 +116,7 @@ def test_locks_are_handed_to_a_fork_and_not_kept_by_its_server(tmp_path: Path) -
     lock, other = FileLock(tmp_path / "lock"), FileLock(tmp_path / "lock")
     assert lock.try_acquire()
     server = WarmServer(tmp_path)
-    forked = server.supervisor(tmp_path / "supervisor.err", lock.descriptors)
+    forked = server.fork_supervisor(tmp_path / "supervisor.err", lock.descriptors)
     try:
         lock.release()
         fds = [link.resolve() for link in Path(f"/proc/{forked.pid}/fd").iterdir()]
@@ -133,7 +133,7 @@ def test_locks_are_handed_to_a_fork_and_not_kept_by_its_server(tmp_path: Path) -
 def test_more_locks_than_one_message_holds_are_refused(tmp_path: Path) -> None:
     server = WarmServer(tmp_path)
     with pytest.raises(NotWarmError, match="303 locks"):
-        server.supervisor(tmp_path / "supervisor.err", (0,) * 300)
+        server.fork_supervisor(tmp_path / "supervisor.err", (0,) * 300)
     server.stop()
 
 
@@ -147,9 +147,9 @@ def test_a_sweep_goes_on_without_a_server_that_was_lost(
     executor = LocalExecutor("exclusive", warm=True)
     executor.open(SweepFolder(tmp_path), (), said.append)
     cell: Any = SimpleNamespace(planned=None, request=SimpleNamespace(plain={}, cell=None))
-    turn = Turn(cell, LocalDemand(1, Host((), None, {})))
+    queued = QueuedCell(cell, LocalDemand(1, Host((), None, {})))
     for _ in range(2):
-        held = executor.supervisor(turn, CellFolder(tmp_path), Lease((), ()))
+        held = executor.start_supervisor(queued, CellFolder(tmp_path), Lease((), ()))
         assert isinstance(held.process, subprocess.Popen), "it is started freshly"
         assert held.outcome().cause == "supervisor", "as the stand-in for Python fails"
     executor.close()

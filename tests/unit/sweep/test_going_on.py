@@ -17,7 +17,7 @@ from scalewise.records import (
     Provenance,
     last_checkpoint,
     part_path,
-    seal,
+    seal_checkpoint,
 )
 from scalewise.supervisor import Job
 from scalewise.supervisor.attempt import prepare
@@ -39,7 +39,7 @@ def begun(
     part.mkdir(parents=True)
     code = running_code(cwd, own_classes(plain), python_path)
     cell.save_config(plain)
-    seal(part, Checkpoint(10, 10, 1, (40,), (SLOT.name,), code, {}))
+    seal_checkpoint(part, Checkpoint(10, 10, 1, (40,), (SLOT.name,), code, {}))
     settings = replace(SETTINGS, checkpoints=True, dataset_arguments={"path": "t.txt"})
     planned = PlannedCell("id", "config", folder.name, (), 0, 1)
     return cell, Job(str(folder), planned, settings, (SLOT,), str(cwd), python_path, ())

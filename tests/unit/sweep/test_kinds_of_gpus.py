@@ -18,10 +18,10 @@ from fakes.requests import asked as request_of
 from scalewise.gpu import Host, Lease, Occupancy
 from scalewise.records import CellFolder, DeviceInfo
 from scalewise.supervisor import Outcome
-from scalewise.sweep import HeldSupervisor, Turn, local_engine
+from scalewise.sweep import QueuedCell, SupervisorProcess, local_engine
 from scalewise.sweep.display import Display
 from scalewise.sweep.plan import Request, plan
-from scalewise.sweep.schedule import LocalDemand, Queue, queues
+from scalewise.sweep.schedule import LocalDemand, Queue, divide_into_queues
 
 H100, A10G = "NVIDIA H100 80GB HBM3", "NVIDIA A10G"
 
@@ -47,8 +47,8 @@ class TogetherOnly:
     had: dict[str, tuple[str | None, ...]] = field(default_factory=dict)
     """Which GPUs each hardware profile was given."""
 
-    def start(self, turn: Turn, folder: CellFolder, lease: Lease) -> HeldSupervisor:
-        self.had[turn.cell.request.cell.hardware.name] = tuple(s.uuid for s in lease.slots)
+    def start(self, queued: QueuedCell, folder: CellFolder, lease: Lease) -> SupervisorProcess:
+        self.had[queued.cell.request.cell.hardware.name] = tuple(s.uuid for s in lease.slots)
         (self.folder / f"{len(self.had)}").touch()
         waits = 'for i in $(seq 200); do [ -e "$1" ] && printf "%s" "$2" && exit; sleep 0.1; done'
         done = Outcome("done").to_line()
@@ -59,7 +59,7 @@ class TogetherOnly:
             start_new_session=True,
         )
         job: Any = SimpleNamespace(to_line=bytes)
-        return HeldSupervisor(job, process, folder.path / "supervisor.err")
+        return SupervisorProcess(job, process, folder.path / "supervisor.err")
 
 
 def test_each_kind_of_gpu_has_its_own_task_at_the_same_time(
@@ -75,7 +75,7 @@ def test_each_kind_of_gpu_has_its_own_task_at_the_same_time(
         display = Display(Console(file=file, width=200))
         engine = local_engine(tmp_path / "sweep", "packed", display, Occupancy(read=dict))
         supervisors = TogetherOnly(tmp_path, count=2)
-        monkeypatch.setattr(engine.executor, "supervisor", supervisors.start)
+        monkeypatch.setattr(engine.executor, "start_supervisor", supervisors.start)
         report = engine.run(cells)
     assert [outcome.state for outcome in report.outcomes.values()] == ["done", "done"]
     assert supervisors.had == {
@@ -86,34 +86,34 @@ def test_each_kind_of_gpu_has_its_own_task_at_the_same_time(
     assert f"hardware=a10g leaves out GPU 0 ({H100}), GPU 1 ({H100})" in said
 
 
-def turn(width: int, *devices: DeviceInfo) -> Turn:
+def queued(world_size: int, *devices: DeviceInfo) -> QueuedCell:
     (cell,) = plan([asked()], 0)
-    return Turn(cell, LocalDemand(width, Host(devices, None, {})))
+    return QueuedCell(cell, LocalDemand(world_size, Host(devices, None, {})))
 
 
-def slots_of(one: Turn) -> Sequence[DeviceInfo]:
+def slots_of(one: QueuedCell) -> Sequence[DeviceInfo]:
     slots: Sequence[DeviceInfo] = one.demand.host.slots
     return slots
 
 
 def test_cells_that_could_want_the_same_device_stand_in_one_queue() -> None:
     a, b, c, d = (DeviceInfo("cuda", "a GPU", gpu_uuid(i), i) for i in range(4))
-    apart = [turn(1, a), turn(1, c, d), turn(2, a, b)]
-    found = queues(apart, slots_of)
-    assert [(queue.turns, queue.slots) for queue in found] == [
+    apart = [queued(1, a), queued(1, c, d), queued(2, a, b)]
+    found = divide_into_queues(apart, slots_of)
+    assert [(queue.cells, queue.slots) for queue in found] == [
         ((apart[1],), 2),
         ((apart[0], apart[2]), 2),
     ]
     # What takes any GPU joins them, in the order of the plan.
-    joined = [turn(1, a, b), turn(1, c, d), turn(4, a, b, c, d)]
-    (everything,) = queues(joined, slots_of)
-    assert everything.turns == tuple(joined)
+    joined = [queued(1, a, b), queued(1, c, d), queued(4, a, b, c, d)]
+    (everything,) = divide_into_queues(joined, slots_of)
+    assert everything.cells == tuple(joined)
     assert everything.slots == 4
 
 
 def test_devices_of_a_cpu_are_counted_as_the_largest_profile_counts_them() -> None:
     halves = [DeviceInfo("cpu", "a CPU", cores=cores) for cores in ((0, 1), (2, 3))]
     quarters = [DeviceInfo("cpu", "a CPU", cores=(core,)) for core in range(4)]
-    found = queues([turn(1, *halves), turn(1, *quarters)], slots_of)
+    found = divide_into_queues([queued(1, *halves), queued(1, *quarters)], slots_of)
     assert [type(queue) for queue in found] == [Queue]
     assert found[0].slots == 4

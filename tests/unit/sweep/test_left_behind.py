@@ -77,6 +77,6 @@ def test_the_exit_status_tells_that_something_is_left(
     status: int,
 ) -> None:
     report = SweepReport(folder.path, cells=[cell(name) for name in asked])
-    monkeypatch.setattr(hydra_main, "sweeps_run", [report])
+    monkeypatch.setattr(hydra_main, "sweep_reports", [report])
     assert hydra_main.report() == status
     assert ("left behind: 2 cells" in capsys.readouterr().err) == (status == 3)

@@ -30,9 +30,9 @@ from scalewise.supervisor import Outcome
 from scalewise.sweep import (
     Cell,
     Engine,
-    HeldSupervisor,
+    QueuedCell,
+    SupervisorProcess,
     SweepReport,
-    Turn,
     local_engine,
 )
 from scalewise.sweep.display import Display
@@ -54,9 +54,9 @@ class Supervisors:
     """The GPU that reports an XID while it is used."""
     started: list[tuple[str, tuple[str | None, ...]]] = field(default_factory=list)
 
-    def start(self, turn: Turn, folder: CellFolder, lease: Lease) -> HeldSupervisor:
+    def start(self, queued: QueuedCell, folder: CellFolder, lease: Lease) -> SupervisorProcess:
         uuids = tuple(slot.uuid for slot in lease.slots)
-        self.started.append((turn.cell.planned.name, uuids))
+        self.started.append((queued.cell.planned.name, uuids))
         answer = self.answers.pop(0)
         if not isinstance(answer, Outcome):
             number = folder.next_attempt_number()
@@ -72,7 +72,7 @@ class Supervisors:
             start_new_session=True,
         )
         job: Any = SimpleNamespace(to_line=bytes)
-        return HeldSupervisor(job, process, folder.path / "supervisor.err")
+        return SupervisorProcess(job, process, folder.path / "supervisor.err")
 
     def _report_xid(self, folder: CellFolder, uuid: str) -> None:
         device = SampledDevice(uuid, 1, "NVIDIA H200")
@@ -98,7 +98,7 @@ def run(
 ) -> SweepReport:
     typed = ["tracking=none", f"repeats={repeats}", *overrides]
     cells = plan([asked(*typed)], 0)
-    monkeypatch.setattr(engine.executor, "supervisor", supervisors.start)
+    monkeypatch.setattr(engine.executor, "start_supervisor", supervisors.start)
     try:
         return engine.run(cells)
     finally:
@@ -173,7 +173,7 @@ def test_the_rates_of_cells_reach_the_search_for_slow_gpus(
     """A supervisor tells none: they are read from the records of a cell that is done."""
     rates: list[float | None] = []
     measured = Outcome("done", "", None, 100.0)
-    monkeypatch.setattr("scalewise.sweep.engine.done", lambda *_, **__: measured)
+    monkeypatch.setattr("scalewise.sweep.engine.load_outcome", lambda *_, **__: measured)
     monkeypatch.setattr(
         engine.executor, "examine", lambda cell, outcome: rates.append(outcome.global_samples_per_s)
     )
@@ -226,7 +226,7 @@ def test_what_a_full_disk_takes_no_record_of_is_said_at_the_end(
 
     monkeypatch.setattr(CellFolder, "save_attempt", save)
     report = run(engine, monkeypatch, Supervisors([UNRECORDED]))
-    monkeypatch.setattr(hydra_main, "sweeps_run", [report])
+    monkeypatch.setattr(hydra_main, "sweep_reports", [report])
     assert hydra_main.report() == 1
     (cell,) = report.cells
     assert (

@@ -14,7 +14,7 @@ from scalewise.records import CellFolder, DeviceInfo, PlannedCell, RankSummary
 from scalewise.supervisor import Job, Outcome
 from scalewise.supervisor.attempt import Try
 from scalewise.sweep import running_cells
-from scalewise.sweep.running_cells import done
+from scalewise.sweep.running_cells import load_outcome
 
 SLOT = DeviceInfo("cpu", "a processor")
 
@@ -57,14 +57,14 @@ def ended(tmp_path: Path, *summaries: RankSummary, batch: int | None = None) -> 
 
 def test_the_objective_is_of_all_ranks(tmp_path: Path) -> None:
     folder = ended(tmp_path, summary(0, 300, 2.0), summary(1, 100, 1.0))
-    assert done(folder, "id", "train_loss", told_before=False).objective == 1.75
+    assert load_outcome(folder, "id", "train_loss", was_reported=False).objective == 1.75
 
 
 def test_an_objective_that_was_not_measured_is_said_once(tmp_path: Path) -> None:
     folder = ended(tmp_path, summary(0, 300, 2.0), summary(1, 100, 1.0))
-    said = done(folder, "id", "f1", told_before=False)
+    said = load_outcome(folder, "id", "f1", was_reported=False)
     assert (said.objective, "'f1'" in said.message) == (None, True)
-    assert done(folder, "id", "f1", told_before=True).message == ""
+    assert load_outcome(folder, "id", "f1", was_reported=True).message == ""
 
 
 def test_a_result_that_still_names_its_objective_can_be_read(tmp_path: Path) -> None:
@@ -98,7 +98,9 @@ def test_a_run_that_trained_nothing_is_no_fastest_trial(
 ) -> None:
     monkeypatch.setattr(running_cells, "throughput_of", lambda folder, ranks: 1000.0)
     ranks = [replace(summary(r, 100, 1.0), steps_without_loss=without) for r in range(2)]
-    outcome = done(ended(tmp_path, *ranks), "id", "global_samples_per_s", told_before=False)
+    outcome = load_outcome(
+        ended(tmp_path, *ranks), "id", "global_samples_per_s", was_reported=False
+    )
     assert (outcome.objective == 1000.0) is told
     assert ("1 of 1 steps trained nothing" in outcome.message) is not told
     assert outcome.global_samples_per_s == 1000.0

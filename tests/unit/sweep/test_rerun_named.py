@@ -52,7 +52,7 @@ def mixed(folder: SweepFolder, *overrides: str) -> list[str]:
     cells = asked(*overrides)
     rerun = cells[0].request.cell.sweep.rerun
     selection = select(cells, folder, rerun)
-    return refuse_mixing(folder, selection.cells, selection.again, {HERE})
+    return refuse_mixing(folder, selection.cells, selection.rerun_ids, {HERE})
 
 
 def test_what_a_command_names_runs_again_and_the_rest_is_only_mentioned(

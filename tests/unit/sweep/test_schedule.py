@@ -1,4 +1,4 @@
-"""Cells of mixed width on a host: full, and in a good order."""
+"""Cells of different world sizes on a host: full, and in a good order."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def test_a_stream_of_narrow_cells_does_not_starve_a_wide_one() -> None:
     running: dict[str, tuple[float, int]] = {}
     now, order = 0.0, []
     while waiting or running:
-        taken = sum(width for _, width in running.values())
+        taken = sum(world_size for _, world_size in running.values())
         for key in starts_now(waiting, taken, 8):
             (one,) = [w for w in waiting if w.key == key]
             waiting.remove(one)
             assert one.expected_s is not None
-            running[key] = (now + one.expected_s, one.width)
+            running[key] = (now + one.expected_s, one.world_size)
             order.append(key)
-        assert sum(width for _, width in running.values()) <= 8
+        assert sum(world_size for _, world_size in running.values()) <= 8
         done = min(running, key=lambda key: running[key][0])
         now = running.pop(done)[0]
     assert len(order) == 41

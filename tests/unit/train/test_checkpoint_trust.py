@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from fakes.small_fit import small_trainer
 from scalewise.config import ConfigError
-from scalewise.records import Checkpoint, part_path, seal, untrusted
+from scalewise.records import Checkpoint, find_foreign_writer, part_path, seal_checkpoint
 from scalewise.train.checkpoint import _random_states, _restore_random, check_trust, refusal
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's advice on so small a training
@@ -66,7 +66,7 @@ def saved(cell: Path, option: Any = None) -> Path:
     trains.fit(Module(option))
     trains.save_checkpoint(part / "trainer.ckpt")
     torch.save(_random_states(), part / "rank0.pt")
-    return seal(part, Checkpoint(2, 2, 1, (4,), ("a CPU",), {}, {}))
+    return seal_checkpoint(part, Checkpoint(2, 2, 1, (4,), ("a CPU",), {}, {}))
 
 
 def go_on(path: Path, module: Module | None = None) -> pl.Trainer:
@@ -135,7 +135,7 @@ def test_another_class_is_named_in_one_line(tmp_path: Path, option: Any, named: 
 def test_a_folder_that_others_can_write_is_refused(tmp_path: Path, where: str) -> None:
     cell = tmp_path / "cell"
     path = saved(cell)
-    assert untrusted(cell) is None
+    assert find_foreign_writer(cell) is None
     opened = tmp_path / where.replace("step", str(path.relative_to(tmp_path)))
     opened.chmod(stat.S_IMODE(opened.stat().st_mode) | stat.S_IWOTH)
     with pytest.raises(ConfigError, match="others can write") as refused:
@@ -150,9 +150,9 @@ def test_a_group_counts_unless_it_is_the_users_own(
     saved(cell)
     cell.chmod(0o775)
     monkeypatch.setattr("scalewise.records.folders._is_private_group", lambda gid: True)
-    assert untrusted(cell) is None
+    assert find_foreign_writer(cell) is None
     monkeypatch.setattr("scalewise.records.folders._is_private_group", lambda gid: False)
-    assert str(cell) in str(untrusted(cell))
+    assert str(cell) in str(find_foreign_writer(cell))
 
 
 def test_a_checkpoint_of_another_user_is_refused(
@@ -164,7 +164,7 @@ def test_a_checkpoint_of_another_user_is_refused(
         os.chown(cell / "checkpoints", 12_345, -1)
     else:
         monkeypatch.setattr("os.geteuid", lambda: 12_345)
-    assert "12345" in str(untrusted(cell))
+    assert "12345" in str(find_foreign_writer(cell))
 
 
 def test_random_states_come_back_as_plain_values(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ class Nothing(IterableDataset[Tensor]):
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
-        experiment._quiet()
+        experiment._silence_warnings()
         yield
 
 

@@ -108,8 +108,8 @@ class Run:
         if device is None:
             steps_per_batch = 1
         else:
-            self.recorder.steps.listens = False
-            device.unseen = self.recorder.steps.unseen
+            self.recorder.steps.watches_gradients = False
+            device.unseen = self.recorder.steps.pause_marks
             self.steps = ReplayedSteps(self.trainer, self.recorder, steps_per_batch, EAGER, device)
             loop: Any = self.trainer.fit_loop.epoch_loop
             loop.automatic_optimization, loop.advance = self.steps, self.steps.advance

@@ -16,7 +16,7 @@ from scalewise.config import (
 )
 from scalewise.train.data import GlobalBatchSampler
 from scalewise.train.recording import BatchSizes, DataShare
-from scalewise.train.strategies import BUILDERS, build
+from scalewise.train.strategies import BUILDERS, build_strategy
 
 
 def test_every_option_of_the_group_builds_its_own_kind() -> None:
@@ -37,7 +37,7 @@ def fits(option: str) -> tuple[str, ...]:
 def test_every_kind_but_auto_has_a_builder() -> None:
     assert set(BUILDERS) == set(KINDS) - {"auto"}
     with pytest.raises(ValueError, match=r"strategy: found auto in a single cell; allowed: single"):
-        build(composed_cell("strategy=auto").strategy, cast(Any, None))
+        build_strategy(composed_cell("strategy=auto").strategy, cast(Any, None))
 
 
 def test_shares_that_do_not_fit_the_host_are_refused_there() -> None:

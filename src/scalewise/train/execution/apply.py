@@ -71,7 +71,7 @@ class Execution:
                     f"{self._obstacle}"
                 )
             return
-        recorder.steps.listens = False
+        recorder.steps.watches_gradients = False
         eager_steps = self._config.eager_steps(self._rank.world_size)
         steps = ReplayedSteps(trainer, recorder, self.steps_per_batch, eager_steps)
         loop: Any = trainer.fit_loop.epoch_loop

@@ -96,7 +96,7 @@ class ReplayedSteps(LeanSteps):
                 # What acts on the last batch of an epoch acts on the last step of it.
                 progress.is_last_batch = ends_epoch and number == len(steps) - 1
                 if number and self.captured is None:
-                    self._recorder.steps.on_next_of_batch()
+                    self._recorder.steps.mark_no_fetch()
                 self._one(part, first + number)
         progress.is_last_batch = is_last
         if is_last and not ends_epoch:
@@ -195,7 +195,7 @@ class ReplayedSteps(LeanSteps):
     def _capture(self, part: Batch) -> None:
         captured, reason = None, None
         try:
-            with self._recorder.steps.unseen():
+            with self._recorder.steps.pause_marks():
                 captured = CapturedStep(self._whole_step, part, self._device.graph())
         except CaptureError as error:
             reason = f"the capture failed: {error}"
@@ -215,7 +215,7 @@ class ReplayedSteps(LeanSteps):
         where = f"on rank {rank}: " if len(set(reasons)) > 1 else ""
         self.fell_back_because = f"{where}{reasons[rank]}"
         if trainer.world_size > 1:
-            self._recorder.steps.listen(trainer)
+            self._recorder.steps.watch_gradients(trainer)
         if trainer.is_global_zero:
             pl.utilities.rank_zero_warn(
                 f"execution=cudagraph: the steps run eagerly, because {self.fell_back_because}"

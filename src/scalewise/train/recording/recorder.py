@@ -114,7 +114,7 @@ class CellRecorder(pl.Callback):
         self.metrics.end_batch(trainer, outputs)
         self._heartbeat.beat(self.steps.steps, self.steps.samples)
         self._background.check()
-        if self.steps.own_steps == self.steps.warmup_steps:
+        if self.steps.attempt_steps == self.steps.warmup_steps:
             self._run_queue.begin(self.steps.steps)
         if self._profiled is not None:
             self._profiled.on_step(trainer, self.steps.steps)
@@ -127,12 +127,12 @@ class CellRecorder(pl.Callback):
         ``samples`` were fed in each; ``losses`` are those that are read, see the metrics.
         """
         assert self._heartbeat is not None and self._background is not None
-        before = self.steps.own_steps
+        before = self.steps.attempt_steps
         self.steps.finish_replays(replays, trainer.current_epoch, samples)
         self.metrics.on_replays(trainer, losses)
         self._heartbeat.beat(self.steps.steps, self.steps.samples)
         self._background.check()
-        if before < self.steps.warmup_steps <= self.steps.own_steps:
+        if before < self.steps.warmup_steps <= self.steps.attempt_steps:
             self._run_queue.begin(self.steps.steps)
 
     @property

@@ -28,9 +28,9 @@ class StepTimer:
     """Records every training step of this rank to ``steps/rank<r>.bin``.
 
     Args:
-        folder: where the records go.
-        warmup_steps: first steps, flagged as excluded from every timing.
-        profile: how closely it watches; where a profiler runs, every step is flagged.
+        folder: takes the records.
+        warmup_steps: number of first steps, which are flagged as excluded from every timing.
+        profile: what to record; if a profiler runs, every step is flagged.
     """
 
     def __init__(
@@ -45,25 +45,26 @@ class StepTimer:
         self.steps = 0
         self.samples = 0
         self.first_step = 0
-        """Steps that an earlier try had done when this one went on from its checkpoint."""
+        """Steps in the checkpoint that this attempt resumed from."""
         self.gradients = GradientWatch(functools.partial(self.mark, Mark.LAST_BUCKET))
         self.missing: dict[str, str] = {}
+        """Reasons why something was not recorded, by its name."""
         self.steps_without_loss: int | None = None
-        """Steps of this try that left no gradient; None where a step owes nobody a loss."""
+        """Steps of this attempt without a gradient; None if steps need no loss."""
         self.batch_shape: tuple[int, ...] | None = None
         """Shape of the first tensor of the first batch."""
         self.batch_samples = 0
-        """Samples of the batch before; 0 where they could not be counted."""
+        """Samples of the last batch; 0 if they could not be counted."""
         self.samples_per_step = 0
-        """Samples of the step before, or of each that was replayed last."""
-        self.listens = True
-        """Whether DDP's gradients are watched from the start; :meth:`listen` does it later."""
+        """Samples of the last step."""
+        self.watches_gradients = True
+        """Whether :meth:`begin` calls :meth:`watch_gradients`."""
         self._clock: StepClock | None = None
         self._writer: StepWriter | None = None
         self._step_samples = 0
         self._step_has_loss = False
         self.inside_step = False
-        """Whether batches were fed for whose gradients no optimizer step was taken yet."""
+        """Whether gradients of earlier batches wait for the optimizer step."""
 
     @property
     def rows(self) -> int:
@@ -71,30 +72,16 @@ class StepTimer:
 
     @property
     def largest_samples(self) -> int:
-        """Samples of the recorded step that fed most."""
+        """The largest number of samples of a recorded step."""
         return self._writer.largest_samples if self._writer is not None else 0
 
     @property
-    def own_steps(self) -> int:
-        """Steps of this try."""
+    def attempt_steps(self) -> int:
+        """Steps of this attempt."""
         return self.steps - self.first_step
 
-    def leave_out(self) -> None:
-        """Begin the next step now: the time since the last one belongs to none."""
-        if self._clock is not None:
-            self._clock.begin()
-
-    def drain(self, wait: bool, give_way: GiveWay | None = None) -> None:
-        """Write the steps that are ready. Called from the recording thread."""
-        if self._clock is not None:
-            self._clock.drain(wait, give_way)
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-
     def begin(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Training starts: the first step begins when this returns."""
+        """Begin the first step, which starts when this returns."""
         device = trainer.strategy.root_device
         self._writer = StepWriter(self.folder.steps_path(trainer.global_rank))
         clock = NvtxClock if self.profile.nvtx else StepClock
@@ -104,15 +91,15 @@ class StepTimer:
             self.missing.update(_mark_loop(trainer, self._clock))
         else:
             self.missing["phases"] = "profile.anatomy=false: only whole steps were timed"
-        if self.listens:
-            self.listen(trainer)
-        # A module that optimizes by hand owes no loss; a forward pass alone has no optimizer.
+        if self.watches_gradients:
+            self.watch_gradients(trainer)
+        # A module with manual optimization needs no loss; a forward pass alone has no optimizer.
         if module.automatic_optimization and trainer.optimizers:
             self.steps_without_loss = 0
         self._clock.begin()
 
-    def listen(self, trainer: pl.Trainer) -> None:
-        """Watch DDP's gradient buckets, or say why that is not possible."""
+    def watch_gradients(self, trainer: pl.Trainer) -> None:
+        """Watch DDP's gradient buckets, or note in :attr:`missing` why that is not possible."""
         model = trainer.strategy.model
         if not isinstance(model, DistributedDataParallel):
             self.missing.update(hidden_reductions(trainer))
@@ -124,18 +111,18 @@ class StepTimer:
             model.register_comm_hook(hook.state, hook.hook)
 
     def mark(self, mark: Mark) -> None:
-        """Take this moment of the step, where its phases are timed."""
+        """Mark this moment of the step, if its phases are timed."""
         assert self._clock is not None
         if self.profile.anatomy:
             self._clock.mark(mark)
 
     def after_backward(self) -> None:
-        """The gradients of a batch are there."""
+        """Mark the end of the backward pass of a batch."""
         self.mark(Mark.BACKWARD_END)
         self.gradients.after_backward()
 
     def end_batch(self, trainer: pl.Trainer, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """A batch is done, and with it a step unless more are accumulated."""
+        """End a batch, and its step unless more batches are accumulated."""
         assert self._clock is not None
         self._clock.mark(Mark.OPTIMIZER_END)
         self.batch_samples = count_samples(batch)
@@ -148,7 +135,7 @@ class StepTimer:
         if self.inside_step:
             self._clock.continue_step()
             return
-        excluded = self.own_steps < self.warmup_steps or self.profile.profiles
+        excluded = self.attempt_steps < self.warmup_steps or self.profile.profiles
         flags = WARMUP if excluded else 0
         self._clock.finish_step(self.steps, trainer.current_epoch, self._step_samples, flags)
         self.steps += 1
@@ -158,31 +145,31 @@ class StepTimer:
         if self.steps_without_loss is not None and not self._step_has_loss:
             self.steps_without_loss += 1
         self._step_has_loss = False
-        if self.own_steps == self.warmup_steps:
+        if self.attempt_steps == self.warmup_steps:
             self.gradients.begin()
 
-    def on_next_of_batch(self) -> None:
-        """The next step's data came with the batch before: nothing is fetched for it."""
+    def mark_no_fetch(self) -> None:
+        """Mark an empty fetch: the step's data came with the batch before."""
         for mark in (Mark.FETCH_BEGIN, Mark.FETCH_END, Mark.TRANSFER_END):
             self.mark(mark)
 
     def on_replay(self) -> None:
-        """A captured step is launched as a whole: its end is all that will be seen of it."""
+        """Mark the launch of a captured step, of which only the end can be timed."""
         self.mark(Mark.REPLAY_BEGIN)
         self.gradients.repeat()
 
     def begin_replays(self) -> Replays:
-        """All steps of the batch that has just come are launched in a row from here on."""
+        """Begin the captured steps of one batch, which are launched in a row."""
         assert self._clock is not None
         return self._clock.begin_replays()
 
     def finish_replays(self, replays: Replays, epoch: int, samples: int) -> None:
-        """They are launched; each fed ``samples``."""
+        """End the captured steps of a batch; each fed ``samples``."""
         assert self._clock is not None
         count = len(replays.ends_ns)
-        untimed = min(count, max(0, self.warmup_steps - self.own_steps))
+        untimed = min(count, max(0, self.warmup_steps - self.attempt_steps))
         self._clock.finish_replays(replays, self.steps, epoch, samples, untimed)
-        if 0 <= self.warmup_steps - self.own_steps <= count:
+        if 0 <= self.warmup_steps - self.attempt_steps <= count:
             self.gradients.begin()
         self.gradients.repeat(count - untimed)
         self.steps += count
@@ -190,22 +177,22 @@ class StepTimer:
         self.samples_per_step = samples
 
     def begin_part(self, begin: Mark) -> None:
-        """A forward or backward of several that alternate: what lies before it is ``other``."""
+        """Begin one of several alternating forward or backward parts; the gap is ``other``."""
         assert self._clock is not None
         self._clock.continue_step()
-        # On the device's time line this mark ends what was neither forward nor backward.
+        # On the device's timeline this mark ends the gap between two parts.
         self._clock.mark(Mark.FETCH_BEGIN)
         self._clock.mark(begin)
 
     def end_parts(self) -> None:
-        """No part follows before the optimizer: what passed since the last one is ``other``."""
+        """End the last part before the optimizer; the time since then is ``other``."""
         assert self._clock is not None
         self._clock.continue_step()
         self._clock.mark(Mark.FETCH_BEGIN)
 
     @contextlib.contextmanager
-    def unseen(self) -> Iterator[None]:
-        """Take no marks in here: a capture records what others will see replayed."""
+    def pause_marks(self) -> Iterator[None]:
+        """Take no marks inside: a capture runs no step."""
         assert self._clock is not None
         self._clock.paused = True
         try:
@@ -213,8 +200,13 @@ class StepTimer:
         finally:
             self._clock.paused = False
 
+    def restart_step(self) -> None:
+        """Begin the next step now: the time since the last one is not counted."""
+        if self._clock is not None:
+            self._clock.begin()
+
     def end_validation(self) -> None:
-        """Scoring is no part of a training step: the next one begins now, or goes on."""
+        """Begin or resume a step after validation, whose time is not counted."""
         if self._clock is None:
             return
         if self.inside_step:
@@ -223,19 +215,28 @@ class StepTimer:
             self._clock.begin()
 
     def communication(self, strategy: Strategy) -> CommunicationRecord | None:
-        """Payloads of this rank in the timed steps; call it after the last."""
-        timed_steps = self.own_steps - self.warmup_steps
-        own = getattr(strategy, "communication", None)
-        if own is not None:
-            record: CommunicationRecord | None = own(timed_steps)
+        """Payloads of this rank in the timed steps; call it after the last step."""
+        timed_steps = self.attempt_steps - self.warmup_steps
+        communication_of = getattr(strategy, "communication", None)
+        if communication_of is not None:
+            record: CommunicationRecord | None = communication_of(timed_steps)
             return record
         return self.gradients.record(timed_steps)
 
+    def drain(self, wait: bool, give_way: GiveWay | None = None) -> None:
+        """Write the steps that are ready. Called from the recording thread."""
+        if self._clock is not None:
+            self._clock.drain(wait, give_way)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
 
 def loss_of(outputs: Any) -> Tensor | None:
-    """The loss of a batch; None where ``training_step`` returned none, and so left no gradient.
+    """The loss of a batch; None if ``training_step`` returned none.
 
-    A module that optimizes by hand may return anything: only one real number is a loss.
+    With manual optimization it may return anything: only a tensor of one real number is a loss.
     """
     loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
     if not isinstance(loss, Tensor) or loss.numel() != 1 or loss.is_complex():
@@ -264,10 +265,10 @@ def first_shape(batch: Any) -> tuple[int, ...] | None:
 
 
 def _mark_loop(trainer: pl.Trainer, clock: StepClock) -> dict[str, str]:
-    """Mark what no hook of Lightning's tells: the loader, the transfer, ``training_step`` itself.
+    """Mark the loader, the transfer and ``training_step``, for which Lightning has no hooks.
 
-    The methods are wrapped on the objects of one fit; Lightning's classes stay as they are.
-    Returns what this Lightning lacks, each with a reason.
+    The methods are wrapped on the objects of one fit, not on Lightning's classes. Returns the
+    methods that this version of Lightning lacks, each with a reason.
     """
     loop, strategy = trainer.fit_loop.epoch_loop, trainer.strategy
     missing: dict[str, str] = {}

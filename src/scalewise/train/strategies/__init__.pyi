@@ -1,3 +1,3 @@
 from .ddp import Setting as Setting
 from .registry import BUILDERS as BUILDERS
-from .registry import build as build
+from .registry import build_strategy as build_strategy

@@ -27,7 +27,7 @@ BUILDERS: dict[str, Callable[[Any, Setting], Strategy | str]] = {
 before a cell starts."""
 
 
-def build(config: StrategyConfig, setting: Setting) -> Strategy | str:
+def build_strategy(config: StrategyConfig, setting: Setting) -> Strategy | str:
     """Lightning's strategy, or its name. Raises ValueError for what this host cannot do."""
     builder = BUILDERS.get(config.kind)
     if builder is None:

@@ -64,7 +64,11 @@ DDP_MS = {
 
 @dataclass(frozen=True)
 class Spec:
-    """One cell: what was asked for and what happened."""
+    """One cell: what was asked for and what happened.
+
+    All that :meth:`as_config` writes and ``devices`` are its identity: repeats of one configuration
+    agree in it. What differs in ``steps`` alone needs the same ``config={"max_steps": ...}``.
+    """
 
     model: str = "large"
     dataset: str = "tabular"

@@ -31,6 +31,10 @@ class CellRecorder(pl.Callback):
     in their order, the step timer first. Call :meth:`close` when everything that belongs to the
     cell has run.
 
+    Lightning calls its hooks; beside it, ``execution/fast_loop.py`` and ``strategies/pipeline.py``
+    call that before the optimizer steps. Nobody calls a hook inside a replayed CUDA graph:
+    ``execution/replay.py`` names in ``steps.missing`` what is then not seen.
+
     Args:
         folder: the cell's folder, the same for all ranks.
         device: what this rank runs on.

@@ -58,12 +58,11 @@ from .loss_budget import Budget as Budget
 from .loss_budget import Cause as Cause
 from .loss_budget import Loss as Loss
 from .loss_budget import make_budget as make_budget
+from .loss_budget import remedy as remedy
+from .loss_budget import work_remedy as work_remedy
 from .model import CellRecords as CellRecords
 from .model import is_monitored as is_monitored
 from .model import is_timed as is_timed
-from .published import check_published as check_published
-from .remedies import remedy as remedy
-from .remedies import work_remedy as work_remedy
 from .run import Metric as Metric
 from .run import Run as Run
 from .run import measure_run as measure_run
@@ -88,6 +87,7 @@ from .summary import Fate as Fate
 from .summary import analyse as analyse
 from .summary import blame_last as blame_last
 from .summary import fate_lines as fate_lines
+from .validity import check_published as check_published
 from .validity import count_doubt as count_doubt
 from .validity import invalid_ranks as invalid_ranks
 from .validity import untrained_steps as untrained_steps

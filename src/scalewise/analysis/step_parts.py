@@ -105,58 +105,14 @@ def measure_parts(run: Run) -> StepParts | None:
     is_long = steps.step > LONG_MEDIANS * np.median(steps.step)
     if is_long.mean() > RARE:
         is_long[:] = False
-    usual = ~is_long
-
-    def mean(times: Floats) -> float:
-        return float(times[usual].mean())
-
-    usual_ms, transfer = mean(steps.step), mean(steps.transfer)
-    own = {name: mean(times) for name, times in steps.own.items()}
-    late = {name: mean(times) for name, times in steps.late.items()}
-    # The backward of the first rank may be the longer one, for having waited in it.
-    late["backward"] = max(0.0, late["backward"])
-    all_ms = float(steps.step.mean())
-    untimed = usual_ms - sum(own.values()) - transfer - mean(steps.waits_too)
-    own = {name: ms - late[name] for name, ms in own.items()}
     idle_ms = _idle_ms(run, ranks) if line == "device" else None
-
-    late_work = sum(late[name] for name in _WORK)
-    dry = 0.0
-    if line == "device" and steps.last is not None:
-        dry_steps = np.where(steps.ran_dry, sum(steps.late[name] for name in _WORK), 0.0)
-        told = None if idle_ms is None else _idle_when_last(idle_ms, steps.last)
-        dry = min(max(0.0, late_work), max(0.0, mean(dry_steps) if told is None else told))
-    waiting = late_work - dry + mean(steps.waits_too)
-    for name in ("data_wait", "h2d", "other"):
-        # Where its host takes no longer than the first one's, the phase itself is on the path.
-        more = max(0.0, mean(steps.host_late[name]))
-        waited = late[name] if line == "host" else min(late[name], more)
-        waiting += waited
-        own[name] += late[name] - waited
-
-    work = sum(own[name] for name in _WORK)
-    if work == 0:
-        # A replayed graph has no phases: its device works, reductions included, or waits.
-        own["forward"] = work = untimed
-        untimed = 0.0
-    idle_in_work = 0.0
-    if idle_ms is not None:
-        idle_in_work = min(work, max(0.0, (sum(idle_ms) - dry) / len(ranks)))
-    kept = 1 - idle_in_work / work if work > 0 else 1.0
-    parts: dict[Part, float] = {
-        "device_work": (own["forward"] + own["backward"]) * kept,
-        "host_late": dry + idle_in_work,
-        "loader": own["data_wait"],
-        "copy": own["h2d"],
-        "transfer": transfer,
-        "waiting": waiting,
-        "optimizer": own["optimizer"] * kept,
-        "stages" if pipeline_of(run.cell) else "between_steps": own["other"],
-        "contention": 0.0,
-        "long_steps": all_ms - usual_ms,
-        # Ranks that do not meet differ in their steps, and the slowest one's is what is explained.
-        "untimed": untimed + step_ms - all_ms,
-    }
+    parts = _usual_parts(steps, ~is_long, line, idle_ms)
+    if pipeline_of(run.cell):
+        parts["stages"] = parts.pop("between_steps")
+    all_ms = float(steps.step.mean())
+    parts["long_steps"] = all_ms - float(steps.step[~is_long].mean())
+    # Ranks that do not meet differ in their steps, and the slowest one's is what is explained.
+    parts["untimed"] += step_ms - all_ms
     _take_averaging(run, parts)
     _take_contention(run, parts, line)
     late_rank, late_share = _latest(steps)
@@ -170,6 +126,70 @@ def measure_parts(run: Run) -> StepParts | None:
         steps=len(steps.step),
         knows_activity=line == "host" or idle_ms is not None,
     )
+
+
+def _usual_parts(
+    steps: _Steps, usual: npt.NDArray[np.bool_], line: str, idle_ms: Sequence[float] | None
+) -> dict[Part, float]:
+    """Parts of the mean step among those that are ``usual``; they add up to it.
+
+    ``idle_ms`` is what each rank's GPU idled in its work, None where that is not known.
+    """
+
+    def mean(times: Floats) -> float:
+        return float(times[usual].mean())
+
+    own = {name: mean(times) for name, times in steps.own.items()}
+    transfer, waits_too = mean(steps.transfer), mean(steps.waits_too)
+    untimed = mean(steps.step) - sum(own.values()) - transfer - waits_too
+    late = {name: mean(times) for name, times in steps.late.items()}
+    # The backward of the first rank may be the longer one, for having waited in it.
+    late["backward"] = max(0.0, late["backward"])
+    late_work = sum(late[name] for name in _WORK)
+    dry = min(max(0.0, late_work), _dry_ms(steps, usual, line, idle_ms))
+    waiting = late_work - dry + waits_too
+    own = {name: ms - late[name] for name, ms in own.items()}
+    for name in ("data_wait", "h2d", "other"):
+        # Where its host takes no longer than the first one's, the phase itself is on the path.
+        more = max(0.0, mean(steps.host_late[name]))
+        waited = late[name] if line == "host" else min(late[name], more)
+        waiting += waited
+        own[name] += late[name] - waited
+    work = sum(own[name] for name in _WORK)
+    if work == 0:
+        # A replayed graph has no phases: its device works, reductions included, or waits.
+        own["forward"] = work = untimed
+        untimed = 0.0
+    idle_in_work = 0.0
+    if idle_ms is not None:
+        idle_in_work = min(work, max(0.0, (sum(idle_ms) - dry) / len(idle_ms)))
+    kept = 1 - idle_in_work / work if work > 0 else 1.0
+    return {
+        "device_work": (own["forward"] + own["backward"]) * kept,
+        "host_late": dry + idle_in_work,
+        "loader": own["data_wait"],
+        "copy": own["h2d"],
+        "transfer": transfer,
+        "waiting": waiting,
+        "optimizer": own["optimizer"] * kept,
+        "between_steps": own["other"],
+        "contention": 0.0,
+        "long_steps": 0.0,
+        "untimed": untimed,
+    }
+
+
+def _dry_ms(
+    steps: _Steps, usual: npt.NDArray[np.bool_], line: str, idle_ms: Sequence[float] | None
+) -> float:
+    """Ms a step that the last rank's GPU idled in its work because its host was late."""
+    if line == "host" or steps.last is None:
+        return 0.0
+    told = None if idle_ms is None else _idle_when_last(idle_ms, steps.last)
+    if told is None:
+        late_work = sum(steps.late[name] for name in _WORK)
+        told = float(np.where(steps.ran_dry, late_work, 0.0)[usual].mean())
+    return max(0.0, told)
 
 
 def _steps(ranks: Sequence[StepSeries], line: str) -> _Steps:
@@ -302,7 +322,7 @@ def _take_contention(run: Run, parts: dict[Part, float], line: str) -> None:
     for name in own:
         if total > 0 and name in parts:
             parts[name] -= mine * parts[name] / total
-    waited = min(most - least, parts["waiting"])
+    waited = min(most - least, max(0.0, parts["waiting"]))
     parts["waiting"] -= waited
     parts["contention"] = mine + waited
 

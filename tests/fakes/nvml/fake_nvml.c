@@ -21,6 +21,7 @@
  * A series that is not given is "not supported".
  */
 #define _GNU_SOURCE
+#include <pthread.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -306,10 +307,15 @@ static Result query_wide(Device *device, const char *name, unsigned long long *o
 
 /* ---- The library ----------------------------------------------------------------------------- */
 
+/* Samplers of several cells open NVML at once, each in its thread. */
+static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
+
 EXPORT Result nvmlInit_v2(void) {
+    pthread_mutex_lock(&opening);
     if (initialised == 0) read_scenario();
     Result result = fault_of("*", "init");
     if (!result) initialised++;
+    pthread_mutex_unlock(&opening);
     return result;
 }
 EXPORT Result nvmlInitWithFlags(unsigned flags) { (void)flags; return nvmlInit_v2(); }
@@ -629,6 +635,7 @@ EXPORT Result nvmlGpmMigSampleGet(Device *device, unsigned instance, GpmSample *
 
 static const char *gpm_series(unsigned id) {
     switch (id) {
+    case 1: return "engine_activity";
     case 2: return "sm_activity";
     case 3: return "sm_occupancy";
     case 5: return "tensor_activity";

@@ -35,6 +35,7 @@ _H200_GPM = {
     "sm_occupancy": 42.25,
     "tensor_activity": 37.5,
     "dram_activity": 61,
+    "engine_activity": 97.5,
     "pcie_tx_rate": 120,
     "pcie_rx_rate": 340,
     "nvlink_tx_rate": 12345,

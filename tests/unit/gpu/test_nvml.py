@@ -74,6 +74,7 @@ def test_gpm_needs_two_samples_more_than_100_ms_apart(fake_nvml: Use) -> None:
         sample = nvml.sample(gpu, gpm=True)
     assert sample.sm_activity_percent == 96.5
     assert (sample.tensor_activity_percent, sample.dram_activity_percent) == (37.5, 61)
+    assert sample.engine_activity_percent == 97.5
     assert (sample.nvlink_tx_mib_per_s, sample.nvlink_rx_mib_per_s) == (12345, 12340)
     assert not nvml.unavailable and not nvml.faults
 

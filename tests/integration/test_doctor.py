@@ -119,7 +119,7 @@ def _rank_process(folder: Path, parent: int) -> int:
     """The process of rank 1, once both ranks have measured their first product."""
 
     def both() -> bool:
-        records = list(folder.glob("runtime/doctor/*/rank[01].json"))
+        records = list(folder.glob("scalewise-doctor-*/rank[01].json"))
         return sum('"tflops"' in path.read_text(encoding="utf-8") for path in records) == 2
 
     wait_for(both, "two products")

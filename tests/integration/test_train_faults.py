@@ -273,7 +273,7 @@ def supervise(
     from hydra import compose, initialize_config_dir
 
     from scalewise.config import build_cell, conf_dir, resolve
-    from scalewise.sweep import settings_of
+    from scalewise.sweep.running_cells import settings_of
 
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         plain = resolve(compose(config_name="config", overrides=[*SMALL, *overrides]))

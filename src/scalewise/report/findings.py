@@ -214,7 +214,7 @@ def _to_try(config: Configuration, budget: Budget) -> Iterator[str]:
     for loss in budget.limits:
         yield (
             f"{CAUSE_WORDS[loss.cause]}: {number(loss.ms)} of {number(budget.measured_ms)} ms a "
-            f"step. Try {remedy(config, loss)}"
+            f"step. To try: {remedy(config, loss)}"
         )
     mixed = any(loss.cause in ("device_work", "host_late") for loss in budget.limits)
     if not budget.knows_activity and (budget.ideal_ms is None or mixed):
@@ -223,7 +223,7 @@ def _to_try(config: Configuration, budget: Budget) -> Iterator[str]:
             "lateness are not told apart"
         )
     elif budget.ideal_ms is None and not budget.limits:
-        yield f"nothing but work of the device. Try {work_remedy(config)}"
+        yield f"nothing but work of the device. To try: {work_remedy(config)}"
 
 
 def mfu(analysis: Analysis) -> Section:

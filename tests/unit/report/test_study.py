@@ -85,7 +85,7 @@ def test_latex_is_ascii_and_escaped(texts: dict[str, str], tmp_path: Path) -> No
 
 
 def test_the_report_says_what_to_try(texts: dict[str, str]) -> None:
-    assert "ms a step. Try " in " ".join(texts["performance_report.txt"].split())
+    assert "ms a step. To try: " in " ".join(texts["performance_report.txt"].split())
 
 
 def test_epoch_times_leave_out_the_first_and_the_unfinished(

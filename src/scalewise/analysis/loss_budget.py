@@ -252,16 +252,11 @@ def _long_words(parts: Sequence[StepParts]) -> str:
 
 def _activity_words(config: Configuration) -> str:
     """``; SMs busy 59 %, tensor cores 35 %`` while the run was timed; empty where not counted."""
-    usages = [run.usage for run in config.runs if run.usage is not None]
-    words = []
-    for name, word in (
-        ("sm_activity_percent", "SMs busy"),
-        ("tensor_activity_percent", "tensor cores"),
-    ):
-        known = [value for usage in usages if (value := usage.mean(name)) is not None]
-        if known:
-            words.append(f"{word} {mean(known):.0f} %")
-    return f"; {', '.join(words)}" if words else ""
+    names = {"sm_activity_percent": "SMs busy", "tensor_activity_percent": "tensor cores"}
+    known = {words: percent for name, words in names.items()
+             if (percent := _activity(config, name)) is not None}  # fmt: skip
+    told = ", ".join(f"{words} {percent:.0f} %" for words, percent in known.items())
+    return f"; {told}" if told else ""
 
 
 _MORE_THAN_ONCE: Final = 1.05
@@ -364,9 +359,16 @@ def work_remedy(config: Configuration) -> str:
 
 
 def _hides_collectives(config: Configuration) -> bool:
-    """Whether ranks exchange tensors inside forward and backward, as those of FSDP do."""
-    anatomies = [run.anatomy for run in config.runs if run.anatomy is not None]
-    return config.devices != 1 and all(one.communication is None for one in anatomies)
+    """Whether ranks exchange tensors inside forward and backward, as those of FSDP do.
+
+    Nothing is known of steps whose phases were not timed, as those replayed in one graph.
+    """
+    timed = [
+        run.anatomy
+        for run in config.runs
+        if run.anatomy is not None and run.anatomy.ranks[-1].phases_ms["forward"] is not None
+    ]
+    return config.devices != 1 and bool(timed) and all(one.communication is None for one in timed)
 
 
 _QUICKER: Final = (("precision", "bf16-mixed"), ("execution", "compile"))

@@ -12,7 +12,14 @@ from hydra import compose, initialize_config_dir
 
 from fakes.recorded import Spec, analysed, edit_ranks, with_devices, write_sweep
 from fakes.sections import lines_of
-from scalewise.analysis import CAUSE_WORDS, Configuration, remedy, work_remedy
+from scalewise.analysis import (
+    CAUSE_WORDS,
+    Configuration,
+    analyse,
+    load_sweep,
+    remedy,
+    work_remedy,
+)
 from scalewise.analysis.loss_budget import Cause, Loss
 from scalewise.config import conf_dir, resolve
 
@@ -85,3 +92,22 @@ def test_an_allocator_that_tried_again_is_a_doubt_with_what_helps(tmp_path: Path
     edit_ranks(path, lambda rank: rank.update(allocation_retries=3))
     (line,) = [line for line in lines_of(path, "doubts") if "rank 0: 3 times" in line]
     compose_typed(line.partition(";")[2])
+
+
+RESULTS = Path(__file__).parents[3] / "docs" / "results"
+
+
+@pytest.mark.parametrize(
+    ("sweep", "label", "told"),
+    [
+        ("h200x2_strategies", "gpt2 fsdp x2", True),
+        ("h200x2_strategies", "gpt2 ddp x2", False),
+        ("h200x2_medium_cudagraph", "medium ddp x2", False),
+    ],
+)
+def test_only_who_hides_its_collectives_in_timed_phases_is_told_of_ddp(
+    sweep: str, label: str, told: bool
+) -> None:
+    measured = analyse(load_sweep(RESULTS / sweep)).measured
+    (config,) = (one for one in measured if one.label == label)
+    assert work_remedy(config).startswith("strategy=ddp") is told

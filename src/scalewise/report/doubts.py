@@ -150,6 +150,11 @@ def doubts(analysis: Analysis) -> Section:
     found += [line for pair in analysis.pairs for line in _two_speedups(pair)]
     for config in analysis.measured:
         found += [line for run in config.runs if (line := long_step_line(run))]
+        found += [
+            f"{run.cell.planned.name}: {run.cell.warm_up}"
+            for run in config.runs
+            if run.cell.warm_up is not None and run.cell.warm_up.rule == "not steady"
+        ]
         found += [f"{config.label}: {text}" for text in _of_one(config)]
     capped = [one for config in analysis.measured for one in _held_back(config, at_power_cap=True)]
     found += by_text(capped)

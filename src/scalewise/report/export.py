@@ -177,6 +177,9 @@ def _run(run: Run) -> dict[str, Any]:
         "scaling": cell.result and cell.result.scaling,
         "global_batch_size": cell.result and cell.result.global_batch_size,
         "per_device_batch_size": cell.result and cell.result.per_device_batch_size,
+        "timed_from_step": cell.warm_up and cell.warm_up.timed_from,
+        "timed_steps": run.throughput and run.throughput.steps,
+        "warmup_rule": cell.warm_up and cell.warm_up.rule,
         "throughput": to_plain(run.throughput),
         "anatomy": to_plain(run.anatomy),
         "balance": to_plain(run.balance),
@@ -212,6 +215,7 @@ def _csv_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         "runs_done": len(config.runs),
         "runs_set_aside": len(config.aside),
         "runs_planned": len(config.cells),
+        **_timed_columns(config),
         **_figure("global_samples_per_s", config.estimate("samples_per_s")),
         **_figure("step_time_ms", config.estimate("step_time_ms")),
         **_figure("speedup_ratio", pair.speedup if pair else None),
@@ -235,6 +239,21 @@ def _csv_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         "verdict": scaling_tables.verdict(analysis, config),
         "seed_label": pair.seed_label if pair else None,
         "reason": _reason(analysis, config),
+    }
+
+
+def _timed_columns(config: Configuration) -> dict[str, str | None]:
+    """Of each run in turn, once where all are alike: ``20, 65, 20``."""
+    runs = [(run.cell.warm_up, run.throughput) for run in config.runs]
+    known = [(warm_up, timed) for warm_up, timed in runs if warm_up and timed]
+    columns: dict[str, list[object]] = {
+        "timed_from_step": [warm_up.timed_from for warm_up, _ in known],
+        "timed_steps": [timed.steps for _, timed in known],
+        "warmup_rule": [warm_up.rule for warm_up, _ in known],
+    }
+    return {
+        name: ", ".join(map(str, values if len(set(values)) > 1 else values[:1])) or None
+        for name, values in columns.items()
     }
 
 

@@ -60,6 +60,7 @@ from .loss_budget import Loss as Loss
 from .loss_budget import make_budget as make_budget
 from .loss_budget import remedy as remedy
 from .loss_budget import work_remedy as work_remedy
+from .losses import equal_samples as equal_samples
 from .model import CellRecords as CellRecords
 from .model import is_monitored as is_monitored
 from .model import is_timed as is_timed

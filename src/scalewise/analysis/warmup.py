@@ -81,7 +81,7 @@ def find_first(step_ms: Floats, least: int) -> tuple[WarmUpRule, int, int]:
         return "count", least, least
     offset, first = least % BATCH, least // BATCH
     levels = _levels(step_ms[offset:])
-    errors = _squared_errors(levels[first:])[:-_LAST_BATCHES]
+    errors = squared_errors(levels[first:])[:-_LAST_BATCHES]
     later = levels[first + int(errors.argmin()) :]
     middle, (low, high) = float(np.median(later)), np.percentile(later, _MIDDLE)
     low, high = min(low, (1 - _SAME_LEVEL) * middle), max(high, (1 + _SAME_LEVEL) * middle)
@@ -104,7 +104,7 @@ def _levels(step_ms: Floats) -> Floats:
     return found
 
 
-def _squared_errors(levels: Floats) -> Floats:
+def squared_errors(levels: Floats) -> Floats:
     """The squared standard error of the mean of all levels from each one on, times a constant."""
     # Deviations from the middle: their squares lose no digits in the difference below.
     backwards = (levels - np.median(levels))[::-1]

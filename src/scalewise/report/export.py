@@ -21,6 +21,7 @@ from scalewise.analysis import (
     mean_anatomy,
     measure_run,
     outliers,
+    speedup_at_equal_clocks,
     typical_speedup,
 )
 from scalewise.records import PHASES, TIMELINE_COLUMNS, timeline_rows, to_plain
@@ -129,7 +130,7 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         "outlier_runs": to_plain(outliers(config.values("samples_per_s"))),
         "verdict": scaling_tables.verdict(analysis, config),
         "invalid": to_plain(analysis.invalid.get(config.config_id, ())),
-        "comparison": _pair(pair) if pair else None,
+        "comparison": _pair(analysis, pair) if pair else None,
         "refused": refused and {"reason": refused.reason, "differing": to_plain(refused.differing)},
         "budget": to_plain(analysis.budgets.get(config.config_id)),
         "mfu": [
@@ -152,14 +153,17 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
     }
 
 
-def _pair(pair: Pair) -> dict[str, Any]:
+def _pair(analysis: Analysis, pair: Pair) -> dict[str, Any]:
     typical = typical_speedup(pair)
+    at_equal_clocks = speedup_at_equal_clocks(analysis, pair)
     return {
         "single": pair.single.config_id,
         "devices": pair.devices,
         "speedup": figure_as_plain(pair.speedup),
         "speedup_of_median_steps": typical and typical.of_medians,
+        "speedup_at_equal_clocks": at_equal_clocks,
         "efficiency": figure_as_plain(pair.efficiency),
+        "efficiency_at_equal_clocks": at_equal_clocks and at_equal_clocks / pair.devices,
         "p_value_holm": pair.p_value_holm,
         "verdict": pair.judgement.verdict,
         "reason": pair.judgement.reason,
@@ -205,6 +209,7 @@ def _csv_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
     phases = anatomy[0] if anatomy else {}
     budget = analysis.budgets.get(config.config_id)
     limits = budget.limits if budget is not None else ()
+    at_equal_clocks = speedup_at_equal_clocks(analysis, pair) if pair else None
     return {
         "configuration": config.label,
         **{group: config.name(group) for group in ("model", "dataset", "strategy", "precision")},
@@ -220,6 +225,10 @@ def _csv_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         **_figure("step_time_ms", config.estimate("step_time_ms")),
         **_figure("speedup_ratio", pair.speedup if pair else None),
         **_figure("efficiency_ratio", pair.efficiency if pair else None),
+        "speedup_at_equal_clocks_ratio": at_equal_clocks,
+        "efficiency_at_equal_clocks_ratio": (
+            at_equal_clocks / pair.devices if pair and at_equal_clocks else None
+        ),
         "peak_memory_per_device_mib": _value(config.estimate("peak_memory_mib")),
         "memory_used_per_device_mib": _value(config.estimate("memory_used_mib")),
         "utilization_per_device_percent": _value(config.estimate("utilization_percent")),

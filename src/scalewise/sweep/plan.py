@@ -20,6 +20,7 @@ from scalewise.config import (
     ConfigError,
     build_cell,
     check_module,
+    choose_end,
     config_id,
     instantiate,
     is_shipped,
@@ -133,10 +134,11 @@ def request(
 ) -> Request:
     """Check a composed configuration. Raises :class:`ConfigError`.
 
-    ``written`` are the keys that its experiment file sets: see :func:`keep_own_arguments`.
+    ``written`` are the keys that its experiment file sets: see :func:`keep_own_arguments` and
+    :func:`choose_end`.
     """
     typed = tuple(overrides)
-    whole = keep_own_arguments(plain, typed, written)
+    whole = choose_end(keep_own_arguments(plain, typed, written), typed, written)
     cell = build_cell(whole)  # what leaves no trace is wrong all the same if it is typed wrong
     plain = without_absent_groups(whole)
     if not cell.is_timed:

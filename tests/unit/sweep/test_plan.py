@@ -138,3 +138,16 @@ def test_an_option_as_it_is_shipped_counts_and_a_changed_one_does_not() -> None:
 def test_a_wrong_argument_of_a_shipped_option_is_still_found_before_any_start() -> None:
     with pytest.raises(ConfigError, match=r"optimizer.*-1"):
         asked("model=medium", "optimizer=adam", "optimizer.lr=-1", "hardware=cpu")
+
+
+def test_a_time_ends_a_run_in_place_of_the_shipped_number_of_steps() -> None:
+    timed = asked("measure.min_time_s=3")
+    assert (timed.cell.max_steps, timed.cell.min_time_s) == (None, 3)
+    assert timed.config_id != asked().config_id
+    counted = asked("max_steps=200")
+    assert counted.config_id == asked().config_id
+
+
+def test_two_rules_for_the_end_of_a_run_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"measure.min_time_s: found 3\.0 with max_steps=500.*"):
+        asked("measure.min_time_s=3", "max_steps=500")

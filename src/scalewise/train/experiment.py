@@ -36,21 +36,17 @@ from scalewise.train.execution import (
     apply_precision,
     trim,
 )
-from scalewise.train.length import RunLength
+from scalewise.train.length import RunLength, raise_it
 from scalewise.train.rank import RankContext, join, settle_device
 from scalewise.train.recording import CellRecorder, DataShare, Pruning
 from scalewise.train.strategies import Setting, build_strategy
-
-
-def _raise(error: BaseException) -> None:
-    raise error
 
 
 def run(
     cell: CellConfig,
     folder: CellFolder,
     rank: RankContext,
-    give_up: Callable[[BaseException], None] = _raise,
+    give_up: Callable[[BaseException], None] = raise_it,
 ) -> RankSummary:
     """Train this rank's replica and write its records to ``folder``.
 

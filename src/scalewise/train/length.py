@@ -28,6 +28,11 @@ _SPARE = 1.1
 """
 
 
+def raise_it(error: BaseException) -> None:
+    """Leave it to whoever runs the thread: the training thread gets it at its next step."""
+    raise error
+
+
 class TooLateError(RuntimeError):
     """This rank goes on although the others end, and would wait for them in vain."""
 
@@ -65,7 +70,7 @@ class RunLength:
         rank: RankContext,
         recorder: CellRecorder,
         apart_steps: int,
-        give_up: Callable[[BaseException], None],
+        give_up: Callable[[BaseException], None] = raise_it,
     ) -> None:
         self._min_time_s = min_time_s
         self._rank = rank

@@ -298,13 +298,15 @@ class CellConfig:
 
     def _check_steps(self) -> None:
         """Steps must end some time, by one rule, and one must be left to time."""
-        steps = self.max_steps is not None or self.max_epochs is not None
-        timed = self.measure.min_time_s is not None
-        require("max_steps", self.max_steps, steps or timed, "one of the two", "max_epochs=null")
+        time_s, epochs = self.measure.min_time_s, self.max_epochs
+        counted = self.max_steps is not None or epochs is not None
+        ends = counted or time_s is not None
+        allowed = "one of the two, or measure.min_time_s"
+        require("max_steps", self.max_steps, ends, allowed, "max_epochs=null")
+        typed = f"max_steps={self.max_steps}" if epochs is None else f"max_epochs={epochs}"
         require(
-            "measure.min_time_s", self.measure.min_time_s, not (steps and timed),
-            "null, or max_steps=null max_epochs=null: one rule ends a run",
-            f"max_steps={self.max_steps}, max_epochs={self.max_epochs}",
+            "measure.min_time_s", time_s, not (counted and time_s is not None),
+            "one rule that ends a run: null, or max_steps=null max_epochs=null", typed,
         )  # fmt: skip
         preparing = self.execution.preparing_steps(1 if self.strategy.kind == "single" else 2)
         for untimed, beside in (
@@ -330,9 +332,10 @@ class CellConfig:
             # Captured steps cannot start in the middle.
             ("checkpoint", "an interval", not (saves and captures),
              "execution=eager or compile", execution),
-            ("measure.sustained", True,
-             not (self.measure.sustained and "auto" in (kind, self.batch_size)),
-             "false, or a strategy and a batch_size of your choice", "what is yet to be found"),
+            ("measure.sustained", True, not (self.measure.sustained and kind == "auto"),
+             "false, or a strategy of your choice", strategy),
+            ("measure.sustained", True, not (self.measure.sustained and searched),
+             "false, or a number", "batch_size=auto"),
             # torchao says nothing of strategies that cut layers or weight ranks, nor of captures.
             ("precision", self.precision.name, not fp8 or kind in ("single", "ddp", "fsdp", "auto"),
              "strategy=single, ddp or fsdp, or precision=bf16-mixed", strategy),

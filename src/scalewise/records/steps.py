@@ -101,7 +101,7 @@ class StepWriter:
         self.largest_samples = int(rows["samples"].max(initial=self.largest_samples))
         timed_ms = rows["host_step_ms"][(rows["flags"] & WARMUP) == 0]
         steps, seconds = self.timed
-        self.timed = steps + len(timed_ms), seconds + float(np.nansum(timed_ms, dtype=float)) / 1e3
+        self.timed = steps + len(timed_ms), seconds + float(timed_ms.sum(dtype=float)) / 1e3
         for first in range(0, len(rows), _MOST_IN_BLOCK):
             block = rows[first : first + _MOST_IN_BLOCK]
             self._write_block(block.astype(STEP_DTYPE, copy=False).tobytes())

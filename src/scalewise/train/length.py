@@ -176,9 +176,8 @@ class RunLength:
 
     def _too_late(self, last: int) -> TooLateError:
         return TooLateError(
-            f"{self._who} learned after step {self._recorder.steps.steps:,} that step {last:,} was "
-            "the last of all ranks: its threads had no core for seconds; free some, or set "
-            "max_steps"
+            f"{self._who} was past step {last:,}, the last of all ranks, when it learned of it: "
+            "its threads had no core for seconds; free some, or set max_steps"
         )
 
     @property

@@ -122,8 +122,9 @@ class Sweep:
 
 
 def is_timed(config: Mapping[str, Any] | None) -> bool:
-    """Whether a cell of this configuration trains, and without a profiler."""
-    return not is_profiled(config) and not is_examination(config) and not is_search(config)
+    """Whether a cell of this configuration trains to be compared, and without a profiler."""
+    others = is_examination(config) or is_search(config) or is_sustained(config)
+    return not is_profiled(config) and not others
 
 
 def is_profiled(config: Mapping[str, Any] | None) -> bool:
@@ -140,6 +141,11 @@ def is_examination(config: Mapping[str, Any] | None) -> bool:
 def is_search(config: Mapping[str, Any] | None) -> bool:
     """Whether it only tries which batch sizes fit."""
     return bool((config or {}).get("workload") == "find_batch")
+
+
+def is_sustained(config: Mapping[str, Any] | None) -> bool:
+    """Whether it trains for minutes, to be compared with its own beginning."""
+    return bool((config or {}).get("workload") == "sustained")
 
 
 def is_monitored(config: Mapping[str, Any] | None) -> bool:

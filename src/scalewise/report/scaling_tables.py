@@ -157,9 +157,10 @@ def _batch(config: Configuration) -> str | None:
 
 
 def _steps(config: Configuration) -> str | None:
-    steps, warmup = (config.identity.get(key) for key in ("max_steps", "warmup_steps"))
+    keys = ("max_steps", "measure.min_time_s", "warmup_steps")
+    steps, least_s, warmup = (config.identity.get(key) for key in keys)
     if steps in (None, "None"):
-        return None
+        return None if least_s in (None, "None") else f"{least_s} s of timed steps or more"
     return f"{steps} steps" + ("" if warmup is None else f" ({warmup} to warm up)")
 
 

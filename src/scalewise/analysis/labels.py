@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scalewise.analysis.comparability import flatten, is_factor
-from scalewise.analysis.model import CellRecords, is_examination, is_profiled, is_search
+from scalewise.analysis.model import CellRecords, is_examination, is_loader, is_profiled, is_search
 from scalewise.analysis.statistics import Estimate, Interval, RatioEstimate
 from scalewise.records import PlannedCell, to_plain
 
@@ -245,6 +245,8 @@ def _base_label(cell: CellRecords) -> str:
     parts = [named(config, "model"), named(config, "strategy")]
     if is_examination(config):
         parts = ["doctor"]
+    elif is_loader(config):
+        parts = ["loader", named(config, "dataset")]
     elif is_search(config):
         parts.insert(0, "find batch")
     elif is_profiled(config):

@@ -179,6 +179,8 @@ class SweepConfig:
     """Lease no device again that errs, throttles, or is slower than others at the same cell."""
     doctor: bool = False
     """Examine the devices in a cell of its own before the others; the report compares with it."""
+    loader_ceiling: bool = False
+    """Measure each distinct loader in a cell of its own, without a model, before the others."""
     wrap: str | None = None
     """Command that runs each rank's, as typed in ``hydra.launcher.wrap``: a profiler. ``{rank}``,
     ``{local_rank}`` and ``{folder}`` (the cell's) are filled in."""
@@ -265,9 +267,10 @@ class CellConfig:
     accumulate_grad_batches: PositiveInt = 1
     pruning: PruningConfig = NO_PRUNING
     profile: ProfileConfig = DEFAULT_PROFILE
-    workload: Literal["train", "doctor", "find_batch"] = "train"
+    workload: Literal["train", "doctor", "find_batch", "loader"] = "train"
     """``doctor``: examine the devices of the cell as ``scalewise doctor`` does, train nothing;
-    ``find_batch``: try which batch sizes fit on them."""
+    ``find_batch``: try which batch sizes fit on them; ``loader``: run the loaders of the ranks
+    without a model."""
     batch_search: BatchSearchConfig = DEFAULT_SEARCH
     checkpoint: CheckpointConfig = NO_CHECKPOINTS
     fault: Component | None = None

@@ -18,6 +18,7 @@ from scalewise.config import (
     CellConfig,
     Component,
     ConfigError,
+    SweepConfig,
     build_cell,
     check_module,
     config_id,
@@ -76,7 +77,7 @@ def check_samples(cell: CellConfig) -> None:
     arguments = dataset.arguments
     samples = arguments.get("train_samples", arguments.get("samples"))
     ours = dataset.target.startswith("scalewise.") and isinstance(samples, int)
-    if not ours or cell.workload != "train" or cell.batch_size == "auto":
+    if not ours or cell.workload not in ("train", "loader") or cell.batch_size == "auto":
         return
     found = cell.batch_of(1 if devices == "auto" else devices) * cell.accumulate_grad_batches
     if found > samples:
@@ -139,6 +140,9 @@ def request(
     whole = keep_own_arguments(plain, typed, written)
     cell = build_cell(whole)  # what leaves no trace is wrong all the same if it is typed wrong
     plain = without_absent_groups(whole)
+    if cell.workload == "loader":
+        plain = _for_loader(plain)
+        cell = build_cell(plain)
     if not cell.is_timed:
         # Repeats are samples of a time, and here none is taken.
         plain = {**plain, "repeats": 1}
@@ -161,12 +165,14 @@ def plan(
 
     Repeats are interleaved in rounds, each round in a random order of its own (randomised
     blocks), so that a drift of the host meets all configurations alike. An examination of the
-    devices (``sweep.doctor``) comes before all of them, and then the searches for batch sizes.
+    devices (``sweep.doctor``) comes before all of them, then loaders without a model
+    (``sweep.loader_ceiling``) and the searches for batch sizes.
 
     Raises :class:`ConfigError` for more cells than ``sweep.max_cells``, before any is made.
     """
     doctor = examination(requests)
-    first = [] if doctor is None else [make_cell(doctor, 0)]
+    before = [*([] if doctor is None else [doctor]), *loader_requests(requests)]
+    first = [make_cell(one, 0) for one in before]
     distinct: dict[str, Request] = {}
     for one in requests:
         known = distinct.setdefault(one.config_id, one)
@@ -204,6 +210,51 @@ def examination(requests: Sequence[Request]) -> Request | None:
     # It trains nothing, so it must not be a cell of its own for every model of the sweep.
     plain.pop("profile", None)
     return request((*largest.overrides, "workload=doctor"), plain)
+
+
+_NO_PART_IN_LOADING: dict[str, Any] = {
+    "max_steps": 1000, "max_epochs": None, "warmup_steps": 0, "validation": "never",
+    "accumulate_grad_batches": 1,
+}  # fmt: skip
+"""Settings alike in all loader cells, so that one stands for many configurations."""
+
+
+def _for_loader(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration whose loaders run without a model."""
+    left_out = ("profile", "checkpoint", "fault", "experiment")
+    kept = {k: v for k, v in plain.items() if k not in left_out} | _NO_PART_IN_LOADING
+    kept["tracking"] = {**kept["tracking"], "name": "none", "trackers": []}
+    if kept["sweep"]["objective"] == SweepConfig.objective:  # it trains nothing that has a loss
+        kept["sweep"] = {**kept["sweep"], "objective": "loader_samples_per_s"}
+    return kept
+
+
+def loader_requests(requests: Sequence[Request]) -> list[Request]:
+    """A loader cell for each distinct loader that a sweep with ``sweep.loader_ceiling`` trains on.
+
+    Those that a sweep asks for by name are not made again. A batch that is still searched has none.
+    """
+    known = {_loader_of(one) for one in requests if one.cell.workload == "loader"}
+    found: list[Request] = []
+    for one in requests:
+        cell = one.cell
+        asked = cell.sweep.loader_ceiling and cell.is_timed and cell.batch_size != "auto"
+        if asked and (loader := _loader_of(one)) not in known:
+            known.add(loader)
+            plain = {**one.plain, "workload": "loader"}
+            found.append(request((*one.overrides, "workload=loader"), plain))
+    return found
+
+
+def _loader_of(one: Request) -> str:
+    """What the loaders of all ranks depend on."""
+    cell, devices = one.cell, one.cell.strategy.devices
+    if devices != "auto":
+        sizes: tuple[object, ...] = cell.shard_batch_sizes(devices)
+    else:  # of all devices of a host, these strategies make fewer replicas
+        sizes = (cell.batch_size, cell.scaling, cell.strategy.kind in ("tensor", "pipeline"))
+    together = cell.execution.kind == "cudagraph" and cell.execution.steps_per_batch
+    return repr((one.plain["dataset"], one.plain["hardware"], devices, sizes, together))
 
 
 def folded(requests: Sequence[Request]) -> str | None:
@@ -251,7 +302,8 @@ def make_cell(one: Request, repeat: int) -> Cell:
     trains = one.cell.workload == "train"
     parts = [
         *(() if trains else (one.cell.workload,)),
-        *(() if one.cell.workload == "doctor" else (one.cell.model.name, one.cell.dataset.name)),
+        *(() if one.cell.workload in ("doctor", "loader") else (one.cell.model.name,)),
+        *(() if one.cell.workload == "doctor" else (one.cell.dataset.name,)),
         one.cell.strategy.name + ("" if devices in ("auto", 1) else str(devices)),
         f"r{repeat}",
         identity[:8],

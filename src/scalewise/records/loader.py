@@ -11,6 +11,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from scalewise.records.files import load_optional, save_json
 
+_Share = Annotated[float, Field(ge=0, le=1)]
 _LOADER_FILE = "loader.json"
 
 
@@ -55,9 +56,11 @@ class LoaderRecord:
     files: NonNegativeInt
     """Files that arguments of the data set name."""
     file_bytes: NonNegativeInt
-    resident_share: Annotated[float, Field(ge=0, le=1)] | None
+    resident_share: _Share | None
     """Share of them that was in memory after they had been dropped; None where there are none, and
     where the kernel does not tell."""
+    resident_share_after: _Share | None
+    """The same after the pass that followed: what it and its readahead had read."""
     missing: Mapping[str, str] = field(default_factory=dict)
 
 

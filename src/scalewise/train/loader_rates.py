@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
@@ -38,6 +39,8 @@ PASS_S = 3.0
 """Steady time of a pass."""
 MOST_PASS_S = 60.0
 """A pass of slow batches takes longer, for as many rounds as a rate needs, but no longer."""
+FEWEST_S = 0.2
+"""A shorter pass, as of an epoch that is over at once, tells no rate."""
 FEWEST_ROUNDS = 10
 """Rounds of a batch from each worker. Workers out of step with one another by a whole batch then
 move the rate by less than a tenth."""
@@ -73,9 +76,13 @@ def measure_loader(
     dataset, sampler = loader.dataset, loader.batch_sampler
     pulse.begin(None)
     team.barrier()  # whatever is read before the first batch has been read
-    dropped = _drop(cell.dataset.arguments) if rank.local_rank == 0 else None
+    files: list[Path] = []
+    dropped = _drop(cell.dataset.arguments, files) if rank.local_rank == 0 else None
     team.barrier()
     first, taken = run_pass(loader, cell.loader, seconds, pulse.beat)
+    team.barrier()
+    if dropped is not None and dropped.resident_share is not None:
+        dropped = dataclasses.replace(dropped, resident_share_after=resident_share(files))
     del loader  # and its workers with it
     again = RepeatedBatches(islice(sampler, taken))
     loader = make_loader(dataset, again, cell.loader, rank.device.kind)
@@ -149,18 +156,22 @@ def run_pass(
 
 @dataclass(frozen=True)
 class Dropped:
-    """The files of the data set on one host, after they were dropped from its page cache."""
+    """The files of the data set on one host, and what of them lay in its page cache."""
 
     files: int = 0
     file_bytes: int = 0
     resident_share: float | None = None
+    """After they were dropped."""
+    resident_share_after: float | None = None
+    """After the pass that followed."""
     obstacle: str | None = None
-    """Why they cannot be called cold."""
+    """Why that pass cannot be called cold."""
 
 
-def _drop(arguments: Mapping[str, Any]) -> Dropped:
+def _drop(arguments: Mapping[str, Any], files: list[Path]) -> Dropped:
+    """Drop the files that arguments of the data set name; ``files`` takes them."""
     try:
-        files = named_files(arguments)
+        files += named_files(arguments)
         drop_from_page_cache(files)
         share, size = resident_share(files), sum(file.stat().st_size for file in files)
     except ValueError as error:
@@ -168,14 +179,14 @@ def _drop(arguments: Mapping[str, Any]) -> Dropped:
     except OSError as error:
         return Dropped(obstacle=f"a file of the data set could not be dropped: {error.strerror}")
     obstacle = None
-    if not files:
+    if not size:
         obstacle = "no argument of the data set names a file that could be dropped from memory"
     elif share is not None and share > COLD_SHARE:
         obstacle = (
             f"could not be made cold: {share:.0%} of the files stayed in memory when they were "
             "dropped (a file system in memory, or another process has them mapped)"
         )
-    return Dropped(len(files), size, share, obstacle)
+    return Dropped(len(files), size, share, None, obstacle)
 
 
 def _record(
@@ -191,28 +202,37 @@ def _record(
     fewest = FEWEST_ROUNDS * max(1, config.num_workers)
     hosts = [one for one in drops if one is not None]
     obstacles = [one.obstacle for one in hosts if one.obstacle is not None]
-    read = [one.storage_bytes for one in cold]
     missing: dict[str, str] = {}
     if obstacles:
         missing["cold"] = obstacles[0]
-    elif None in read:
-        missing["cold"] = "the kernel does not count what a process reads from storage"
-    elif not any(read):
+    elif not _was_read(hosts, cold):
         missing["cold"] = (
-            "the loaders read nothing from storage: the data are in memory before the first batch"
+            "the loaders read nothing of the files: the data are in memory before the first batch"
         )
     rates: dict[str, LoaderRate | None] = {}
     for state, passes in (("cold", cold), ("warm", warm)):
-        least = min(one.batches for one in passes)
-        if least < fewest:
+        least = min(passes, key=lambda one: one.batches)
+        if least.batches < fewest or least.seconds < FEWEST_S:
             missing.setdefault(
                 state,
-                f"only {least} batches came to a rank after its start, in "
-                f"{passes[0].seconds:.2g} s; a rate needs {fewest}",
+                f"only {least.batches} batches came to a rank after its start, in "
+                f"{least.seconds:.2g} s; a rate needs {fewest}, in {FEWEST_S:g} s or more",
             )
         pace = [p.samples / p.seconds / n for p, n in zip(passes, sizes, strict=True) if p.seconds]
         rates[state] = None if state in missing else LoaderRate(total * min(pace), tuple(passes))
     return LoaderRecord(
         tuple(sizes), together, rates["warm"], rates["cold"], hosts[0].files, hosts[0].file_bytes,
-        hosts[0].resident_share, missing,
+        hosts[0].resident_share, hosts[0].resident_share_after, missing,
     )  # fmt: skip
+
+
+def _was_read(hosts: Sequence[Dropped], passes: Sequence[LoaderPass]) -> bool:
+    """Whether files of the data set were read in these passes.
+
+    The page cache tells. Where it does not, what the ranks read from storage stands for it, which
+    may have been other files.
+    """
+    after = hosts[0].resident_share_after
+    if after is not None:
+        return after > (hosts[0].resident_share or 0.0)
+    return any(one.storage_bytes for one in passes)

@@ -55,7 +55,6 @@ def measure_loader(
 
     Raises ConfigError for data whose loaders scalewise does not build.
     """
-    pulse = HeartbeatWriter(folder.heartbeat_path(rank.rank))
     pl.seed_everything(cell.seed, workers=True, verbose=False)
     try:
         settle_device(rank, cell.hardware.memory_cap_gib, cell.execution.device_check)
@@ -74,6 +73,7 @@ def measure_loader(
         )
     loader = data.pop("train_dataloaders")
     dataset, sampler = loader.dataset, loader.batch_sampler
+    pulse = HeartbeatWriter(folder.heartbeat_path(rank.rank))  # now all is read and built
     pulse.begin(None)
     team.barrier()  # whatever is read before the first batch has been read
     files: list[Path] = []

@@ -1,6 +1,8 @@
 """One of the ranks that measure planted loaders: ``python -m fakes.loader_ranks <folder>``.
 
-Each case is measured by all ranks of the environment and leaves ``<case>/loader.json``.
+Each case is measured by all ranks of the environment and leaves ``<case>/loader.json``. The ranks
+meet anew for each, at the port that stands in ``<case>.port``: where they met last, the store may
+still be closing.
 """
 
 from __future__ import annotations
@@ -23,12 +25,12 @@ from scalewise.records import CellFolder, DeviceInfo, LoaderRecord, load_loader
 from scalewise.train import RankContext
 from scalewise.train.loader_rates import measure_loader
 
-BATCH_S = 0.04
+BATCH_S = 0.1
 """What a batch takes each worker."""
 BATCH_SIZE = 16
 """Of all ranks."""
 WORKERS = (0, 2)
-_PASS_S = 0.8
+_PASS_S = 0.5
 _ROW_BYTES = 4096
 
 
@@ -81,7 +83,9 @@ def slow(workers: int) -> tuple[str, ...]:
 
 def main() -> None:
     for workers in WORKERS:
-        measured(Path(sys.argv[1]) / str(workers), *slow(workers))
+        folder = Path(sys.argv[1]) / str(workers)
+        os.environ["MASTER_PORT"] = folder.with_suffix(".port").read_text()
+        measured(folder, *slow(workers))
         if dist.is_initialized():
             dist.destroy_process_group()
 

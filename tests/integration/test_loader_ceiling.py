@@ -11,7 +11,7 @@ from fakes.train_command import LEAN, Train
 from scalewise.analysis import analyse, load_sweep
 from scalewise.records import load_loader
 
-BATCH_S = 0.05
+BATCH_S = 0.1
 BATCH_SIZE = 16
 PLANTED = 2 * BATCH_SIZE / BATCH_S
 """Samples/s of two workers that give a batch each after so long."""

@@ -29,10 +29,6 @@ from .limits import usable_cores as usable_cores
 from .locks import Colocation as Colocation
 from .locks import FileLock as FileLock
 from .locks import runtime_folder as runtime_folder
-from .page_cache import drop_from_page_cache as drop_from_page_cache
-from .page_cache import named_files as named_files
-from .page_cache import resident_share as resident_share
-from .page_cache import storage_bytes_read as storage_bytes_read
 from .processes import ENV_SUPERVISOR as ENV_SUPERVISOR
 from .processes import answer_requests as answer_requests
 from .processes import become_subreaper as become_subreaper

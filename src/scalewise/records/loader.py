@@ -11,8 +11,8 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from scalewise.records.files import load_optional, save_json
 
-_Share = Annotated[float, Field(ge=0, le=1)]
 _LOADER_FILE = "loader.json"
+_Share = Annotated[float, Field(ge=0, le=1)]
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,6 @@ class LoaderPass:
     batches: NonNegativeInt
     """Batches that came in it: whole rounds of the workers."""
     samples: NonNegativeInt
-    storage_bytes: NonNegativeInt | None
-    """What the kernel fetched from storage for the rank and its workers, the start included; None
-    where it does not count that."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +36,20 @@ class LoaderRate:
     """Batches a second of the slowest rank times the samples of a batch of all ranks: what steps
     that wait for every rank could have at most."""
     ranks: tuple[LoaderPass, ...]
+
+
+@dataclass(frozen=True)
+class DroppedFiles:
+    """The files that arguments of the data set name, in the page cache of one host."""
+
+    files: NonNegativeInt = 0
+    file_bytes: NonNegativeInt = 0
+    resident_share: _Share | None = None
+    """What was in memory after they had been dropped; None where that is not known."""
+    resident_share_after: _Share | None = None
+    """The same after the pass that followed: what it and its readahead had read."""
+    obstacle: str | None = None
+    """Why that pass cannot be called cold."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +64,8 @@ class LoaderRecord:
     """Over the batches that a pass before it had read."""
     cold: LoaderRate | None
     """The first epoch, after the files of the data set were dropped from the page cache."""
-    files: NonNegativeInt
-    """Files that arguments of the data set name."""
-    file_bytes: NonNegativeInt
-    resident_share: _Share | None
-    """Share of them that was in memory after they had been dropped; None where there are none, and
-    where the kernel does not tell."""
-    resident_share_after: _Share | None
-    """The same after the pass that followed: what it and its readahead had read."""
+    dropped: tuple[DroppedFiles, ...]
+    """One a host."""
     missing: Mapping[str, str] = field(default_factory=dict)
 
 

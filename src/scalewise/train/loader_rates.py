@@ -6,10 +6,9 @@ the loaders that training would build, all at the same time.
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,9 @@ import torch
 from torch.utils.data import Sampler
 
 from scalewise.config import CellConfig, ConfigError, LoaderConfig
-from scalewise.host import drop_from_page_cache, named_files, resident_share, storage_bytes_read
 from scalewise.records import (
     CellFolder,
+    DroppedFiles,
     HeartbeatWriter,
     LoaderPass,
     LoaderRate,
@@ -31,6 +30,7 @@ from scalewise.records import (
 )
 from scalewise.train.build import build_data, data_share
 from scalewise.train.data import make_loader
+from scalewise.train.page_cache import drop_from_page_cache, named_files, resident_share
 from scalewise.train.rank import RankContext, Team, gathered, settle_device
 from scalewise.train.recording import untrained_summary
 from scalewise.train.recording.step_timer import count_samples
@@ -65,7 +65,7 @@ def measure_loader(
     assert share.sizes is not None and share.shard is not None
     replayed = cell.execution.kind == "cudagraph" and rank.device.kind == "cuda"
     together = cell.execution.steps_per_batch if replayed else 1
-    data = build_data(dataclasses.replace(cell, validation="never"), rank, None, share, together)
+    data = build_data(replace(cell, validation="never"), rank, None, share, together)
     if "train_dataloaders" not in data:
         raise ConfigError(
             f"workload: found loader with dataset={cell.dataset.name}, a LightningDataModule, "
@@ -77,30 +77,41 @@ def measure_loader(
     pulse.begin(None)
     team.barrier()  # whatever is read before the first batch has been read
     files: list[Path] = []
-    dropped = _drop(cell.dataset.arguments, files) if rank.local_rank == 0 else None
+    drops = _drop(cell.dataset.arguments, files) if rank.local_rank == 0 else None
     team.barrier()
-    first, taken = run_pass(loader, cell.loader, seconds, pulse.beat)
+    cold, taken = run_pass(loader, cell.loader, seconds, pulse.beat)
     team.barrier()
-    if dropped is not None and dropped.resident_share is not None:
-        dropped = dataclasses.replace(dropped, resident_share_after=resident_share(files))
+    if drops is not None and drops.obstacle is None:
+        drops = replace(drops, resident_share_after=resident_share(files))
     del loader  # and its workers with it
     again = RepeatedBatches(islice(sampler, taken))
     loader = make_loader(dataset, again, cell.loader, rank.device.kind)
     team.barrier()
-    second, _ = run_pass(loader, cell.loader, seconds, pulse.beat)
-    own = (share.sizes[share.shard], first, second, dropped)
-    sizes, cold, warm, drops = zip(*gathered(own, rank.world_size), strict=True)
-    record = _record(sizes, share.sizes.total, together, cell.loader, cold, warm, drops)
-    if rank.is_first:
-        save_loader(folder.path, record)
+    warm, _ = run_pass(loader, cell.loader, seconds, pulse.beat)
+    all_ranks = gathered((share.sizes[share.shard], cold, warm, drops), rank.world_size)
+    sizes, colds, warms, dropped = zip(*all_ranks, strict=True)
+    hosts = tuple(one for one in dropped if one is not None)
+    why = next((reason for one in hosts if (reason := _not_cold(one))), None)
+    missing = {} if why is None else {"cold": why}
+    for state, passes in (("cold", colds), ("warm", warms)):
+        least = min(passes, key=lambda one: one.batches)
+        fewest = FEWEST_ROUNDS * max(1, cell.loader.num_workers)
+        if least.batches < fewest or least.seconds < FEWEST_S:
+            few = f"only {least.batches} batches came to a rank after its start"
+            need = f"a rate needs {fewest}, in {FEWEST_S:g} s or more"
+            missing.setdefault(state, f"{few}, in {least.seconds:.2g} s; {need}")
     rates = {
-        name: None if rate is None else rate.global_samples_per_s
-        for name, rate in (
-            ("loader_samples_per_s", record.warm),
-            ("loader_cold_samples_per_s", record.cold),
-        )
+        state: None if state in missing else _rate(passes, sizes, share.sizes.total)
+        for state, passes in (("warm", warms), ("cold", colds))
     }
-    summary = untrained_summary(rank, rates, "workload=loader: loaders ran, nothing was trained")
+    if rank.is_first:
+        record = LoaderRecord(sizes, together, rates["warm"], rates["cold"], hosts, missing)
+        save_loader(folder.path, record)
+    figures = {
+        name: None if (rate := rates[state]) is None else rate.global_samples_per_s
+        for name, state in (("loader_samples_per_s", "warm"), ("loader_cold_samples_per_s", "cold"))
+    }
+    summary = untrained_summary(rank, figures, "workload=loader: loaders ran, nothing was trained")
     folder.save_rank(summary)
     pulse.close()
     return summary
@@ -130,7 +141,6 @@ def run_pass(
     """
     workers = max(1, config.num_workers)
     ahead = workers * config.prefetch_factor if config.num_workers else 1
-    read_before = storage_bytes_read()
     began = ready = ended = time.perf_counter()
     taken = fed = batches = samples = 0
     for taken, batch in enumerate(loader, start=1):
@@ -149,90 +159,38 @@ def run_pass(
                 torch.cuda.synchronize()
                 ended = time.perf_counter()
             break
-    read = storage_bytes_read()  # the workers live until the loader goes
-    storage = None if read is None or read_before is None else max(0, read - read_before)
-    return LoaderPass(ready - began, ended - ready, batches, samples, storage), taken
+    return LoaderPass(ready - began, ended - ready, batches, samples), taken
 
 
-@dataclass(frozen=True)
-class Dropped:
-    """The files of the data set on one host, and what of them lay in its page cache."""
-
-    files: int = 0
-    file_bytes: int = 0
-    resident_share: float | None = None
-    """After they were dropped."""
-    resident_share_after: float | None = None
-    """After the pass that followed."""
-    obstacle: str | None = None
-    """Why that pass cannot be called cold."""
+def _rate(passes: Sequence[LoaderPass], sizes: Sequence[int], total: int) -> LoaderRate:
+    """``sizes``: each rank's share of a batch of ``total`` samples."""
+    pace = min(p.samples / p.seconds / n for p, n in zip(passes, sizes, strict=True))
+    return LoaderRate(pace * total, tuple(passes))
 
 
-def _drop(arguments: Mapping[str, Any], files: list[Path]) -> Dropped:
+def _drop(arguments: Mapping[str, Any], files: list[Path]) -> DroppedFiles:
     """Drop the files that arguments of the data set name; ``files`` takes them."""
     try:
         files += named_files(arguments)
         drop_from_page_cache(files)
         share, size = resident_share(files), sum(file.stat().st_size for file in files)
     except ValueError as error:
-        return Dropped(obstacle=str(error))
-    except OSError as error:
-        return Dropped(obstacle=f"a file of the data set could not be dropped: {error.strerror}")
+        return DroppedFiles(obstacle=str(error))
+    except OSError as error:  # by its words alone: records name no folder of the machine
+        return DroppedFiles(len(files), obstacle=f"could not be made cold: {error.strerror}")
     obstacle = None
-    if not size:
+    if share is None:
         obstacle = "no argument of the data set names a file that could be dropped from memory"
-    elif share is not None and share > COLD_SHARE:
+    elif share > COLD_SHARE:
         obstacle = (
             f"could not be made cold: {share:.0%} of the files stayed in memory when they were "
             "dropped (a file system in memory, or another process has them mapped)"
         )
-    return Dropped(len(files), size, share, None, obstacle)
+    return DroppedFiles(len(files), size, share, None, obstacle)
 
 
-def _record(
-    sizes: Sequence[int],
-    total: int,
-    together: int,
-    config: LoaderConfig,
-    cold: Sequence[LoaderPass],
-    warm: Sequence[LoaderPass],
-    drops: Sequence[Dropped | None],
-) -> LoaderRecord:
-    """Every rank's passes in one record, with the reasons for what is missing."""
-    fewest = FEWEST_ROUNDS * max(1, config.num_workers)
-    hosts = [one for one in drops if one is not None]
-    obstacles = [one.obstacle for one in hosts if one.obstacle is not None]
-    missing: dict[str, str] = {}
-    if obstacles:
-        missing["cold"] = obstacles[0]
-    elif not _was_read(hosts, cold):
-        missing["cold"] = (
-            "the loaders read nothing of the files: the data are in memory before the first batch"
-        )
-    rates: dict[str, LoaderRate | None] = {}
-    for state, passes in (("cold", cold), ("warm", warm)):
-        least = min(passes, key=lambda one: one.batches)
-        if least.batches < fewest or least.seconds < FEWEST_S:
-            missing.setdefault(
-                state,
-                f"only {least.batches} batches came to a rank after its start, in "
-                f"{least.seconds:.2g} s; a rate needs {fewest}, in {FEWEST_S:g} s or more",
-            )
-        pace = [p.samples / p.seconds / n for p, n in zip(passes, sizes, strict=True) if p.seconds]
-        rates[state] = None if state in missing else LoaderRate(total * min(pace), tuple(passes))
-    return LoaderRecord(
-        tuple(sizes), together, rates["warm"], rates["cold"], hosts[0].files, hosts[0].file_bytes,
-        hosts[0].resident_share, hosts[0].resident_share_after, missing,
-    )  # fmt: skip
-
-
-def _was_read(hosts: Sequence[Dropped], passes: Sequence[LoaderPass]) -> bool:
-    """Whether files of the data set were read in these passes.
-
-    The page cache tells. Where it does not, what the ranks read from storage stands for it, which
-    may have been other files.
-    """
-    after = hosts[0].resident_share_after
-    if after is not None:
-        return after > (hosts[0].resident_share or 0.0)
-    return any(one.storage_bytes for one in passes)
+def _not_cold(host: DroppedFiles) -> str | None:
+    """Why the pass after ``host`` dropped its files was not a cold one; None where it was."""
+    if host.obstacle is None and (host.resident_share_after or 0) <= (host.resident_share or 0):
+        return "the loaders read nothing of the files: all is in memory before the first batch"
+    return host.obstacle

@@ -14,6 +14,7 @@ from fakes.recorded import SINGLE_MS, Spec, write_sweep
 from fakes.sections import cells, lines_of
 from scalewise.analysis import Analysis, analyse, load_sweep
 from scalewise.records import (
+    DroppedFiles,
     LoaderPass,
     LoaderRate,
     LoaderRecord,
@@ -30,13 +31,14 @@ LOADER = replace(TRAINED, config={"workload": "loader"})
 
 
 def rate(samples_per_s: float) -> LoaderRate:
-    return LoaderRate(samples_per_s, (LoaderPass(0.5, 3.0, 300, 38_400, 2**20),))
+    return LoaderRate(samples_per_s, (LoaderPass(0.5, 3.0, 300, 38_400),))
 
 
-def record(warm: float | None, cold: float | None = None, **changes: Any) -> LoaderRecord:
+def record(warm: float | None, cold: float | None = None) -> LoaderRecord:
     missing = {k: f"no {k} one" for k, v in (("warm", warm), ("cold", cold)) if v is None}
     rates = (None if one is None else rate(one) for one in (warm, cold))
-    return replace(LoaderRecord((128,), 1, *rates, 1, 4096, 0.0, 0.5, missing), **changes)
+    dropped = (DroppedFiles(1, 4096, 0.0, 0.5),)
+    return LoaderRecord((128,), 1, *rates, dropped, missing)
 
 
 def sweep(

@@ -53,6 +53,7 @@ from .load import load_sweep as load_sweep
 from .load import no_sweep as no_sweep
 from .load import read_rank_steps as read_rank_steps
 from .load import sweep_folder as sweep_folder
+from .loader_ceiling import Ceiling as Ceiling
 from .loss_budget import CAUSE_WORDS as CAUSE_WORDS
 from .loss_budget import Budget as Budget
 from .loss_budget import Cause as Cause

@@ -13,6 +13,7 @@ from scalewise.analysis.communication import timed_only
 from scalewise.analysis.comparability import mixtures
 from scalewise.analysis.configuration import Configuration, configurations, read_scaling
 from scalewise.analysis.labels import factor
+from scalewise.analysis.loader_ceiling import Ceiling, find_ceilings
 from scalewise.analysis.loss_budget import (
     CAUSE_WORDS,
     Budget,
@@ -272,6 +273,8 @@ class Verdicts:
     pairs: tuple[Pair, ...]
     refused: tuple[Refused, ...]
     budgets: Budgets
+    ceilings: Mapping[str, Ceiling]
+    """``config_id`` to what its loaders give without a model, where a cell measured that."""
     invalid: Mapping[str, Found]
     """``config_id`` to why its figures mean nothing; sound configurations are absent."""
     repeats: tuple[Repeats, ...]
@@ -288,10 +291,11 @@ def reach_verdicts(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Verd
     timed = timed_only(configs)
     pairs, refused = pair_all(timed, min_efficiency)
     baselines = {pair.multi.config_id: pair.single for pair in pairs}
+    ceilings = find_ceilings(configs)
     budgets = {
-        c.config_id: budget
-        for c in configs
-        if (budget := make_budget(c, baselines.get(c.config_id))) is not None
+        i: budget
+        for i, c in ((c.config_id, c) for c in configs)
+        if (budget := make_budget(c, baselines.get(i), ceilings.get(i))) is not None
     }
     sustained, unsustained = sustained_by_configuration(configs)
     judged = tuple(doubted(p, budgets, sustained.get(p.multi.config_id)) for p in pairs)
@@ -299,4 +303,6 @@ def reach_verdicts(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Verd
     invalid = {p.multi.config_id: p.invalid for p in judged if p.invalid}
     invalid |= own
     repeats = assess(timed, judged)
-    return Verdicts(configs, judged, refused, budgets, invalid, repeats, sustained, unsustained)
+    return Verdicts(
+        configs, judged, refused, budgets, ceilings, invalid, repeats, sustained, unsustained
+    )

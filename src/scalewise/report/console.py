@@ -24,7 +24,7 @@ from scalewise.report.sections import Line, Lines, Section, Table, printable
 
 _ORDER = (
     "head", "scaling", "resources", "numbers_of_devices", "cost", "target", "answer", "unfinished",
-    "doctor", "losses", "faults", "disturbances", "doubts", "trackers",
+    "doctor", "losses", "loaders", "faults", "disturbances", "doubts", "trackers",
 )  # fmt: skip
 """Sections of a report that a terminal shows: tables, then answers, then what to doubt."""
 _TITLED = ("target", "doctor_missing", "doctor_findings")
@@ -32,6 +32,7 @@ _TITLED = ("target", "doctor_missing", "doctor_findings")
 _PREFIX = {
     "doctor": ("doctor", "cyan"),
     "losses": ("time", "yellow"),
+    "loaders": ("loader", "yellow"),
     "faults": ("fault", "yellow"),
     "disturbances": ("finding", "yellow"),
     "doubts": ("doubt", "yellow"),

@@ -92,8 +92,8 @@ def _no_answer(analysis: Analysis) -> str:
     """Why there is no verdict at all, and what to do."""
     if not analysis.measured and any(c.runs for c in analysis.configurations):
         return (
-            "No cell was timed: they examined the devices, tried batch sizes, or ran under a "
-            "profiler."
+            "No cell was timed: they examined the devices, tried batch sizes, ran loaders without "
+            "a model, or ran under a profiler."
         )
     if not analysis.measured:
         return "No cell finished, so nothing was measured: see the reasons below."

@@ -174,3 +174,47 @@ def test_a_long_run_makes_no_other_cells_of_the_rest() -> None:
 def test_a_long_run_of_what_is_yet_to_be_found_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"measure\.sustained: found true"):
         asked("measure.sustained=true", "batch_size=auto")
+
+
+def loader_cells(*asks: Request) -> list[Any]:
+    return [c for c in plan(asks, 0) if c.request.cell.workload == "loader"]
+
+
+CEILING = ("sweep.loader_ceiling=true", "hardware=cpu")
+
+
+def test_a_loader_that_several_configurations_share_is_measured_once_and_first() -> None:
+    asks = [
+        asked(*CEILING, f"model={model}", f"strategy={strategy}", "strategy.devices=2", *more)
+        for model in ("medium", "large")
+        for strategy in ("ddp", "local_sgd")
+        for more in (["max_steps=500"], ["optimizer=sgd", "accumulate_grad_batches=2"])
+    ]
+    cells = plan(asks, 0)
+    assert [cell.request.cell.workload for cell in cells] == ["loader", *["train"] * 8]
+    assert cells[0].planned.name.startswith("loader-tabular-ddp2-r0-")
+    assert cells[0].request.cell.sweep.objective == "loader_samples_per_s"
+    assert not cells[0].request.cell.tracking.trackers
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "dataset.loader.num_workers=2", "batch_size=64", "scaling=weak", "dataset.samples=4000",
+        "strategy.devices=4", "execution=cudagraph",
+    ],
+)  # fmt: skip
+def test_another_loader_is_measured_too(other: str) -> None:
+    first = asked(*CEILING, "strategy=ddp", "strategy.devices=2")
+    second = asked(*CEILING, "strategy=ddp", "strategy.devices=2", other)
+    assert len(loader_cells(first, second)) == 2
+
+
+def test_loaders_are_measured_only_where_they_are_asked_for_and_the_batch_is_known() -> None:
+    assert loader_cells(asked("hardware=cpu")) == []
+    assert loader_cells(asked(*CEILING, "batch_size=auto")) == []
+    assert loader_cells(asked(*CEILING, "profile.window=true")) == []
+    typed = asked("workload=loader", "hardware=cpu", "max_steps=700")
+    assert len(loader_cells(typed, asked(*CEILING))) == 1
+    (cell,) = loader_cells(asked(*CEILING))
+    assert cell.planned.config_id == typed.config_id

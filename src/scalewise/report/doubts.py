@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from scalewise.analysis import (
     CODES,
     DEVICE_CODES,
+    VERDICT_RUNS,
     Analysis,
     Configuration,
     Disturbance,
@@ -14,7 +15,6 @@ from scalewise.analysis import (
     Pair,
     check_published,
     count_doubt,
-    detectable_speedup,
     estimate,
     estimate_without_outliers,
     factor,
@@ -24,6 +24,7 @@ from scalewise.analysis import (
     outliers,
     pipeline_of,
     pruning_shortfall,
+    rarest_seen,
     replaced_runs,
     stability_warning,
     typical_speedup,
@@ -154,7 +155,7 @@ def doubts(analysis: Analysis) -> Section:
     capped = [one for config in analysis.measured for one in _held_back(config, at_power_cap=True)]
     found += by_text(capped)
     found += _unequal_samples(analysis)
-    found += [line for pair in analysis.pairs for line in _resolution(pair)]
+    found += _unseen(analysis)
     return section("doubts", "Doubts", lines(found))
 
 
@@ -190,12 +191,19 @@ def _two_speedups(pair: Pair) -> Iterator[str]:
         )
 
 
-def _resolution(pair: Pair) -> Iterator[str]:
-    least = detectable_speedup(pair) if pair.judgement.verdict == "inconclusive" else None
-    if least is not None:
+_MORE_RUNS = (5, 8, 12, 36)
+"""Runs beside which it is told what those at hand cannot see."""
+
+
+def _unseen(analysis: Analysis) -> Iterator[str]:
+    """What no interval of the fewest runs that a verdict was reached with can tell."""
+    runs = min((n for p in analysis.pairs if (n := min(p.speedup.n)) >= VERDICT_RUNS), default=None)
+    if runs is not None:
+        more = (f"{n}: {100 * rarest_seen(n):.0f}" for n in _MORE_RUNS if n > runs)
+        others = ", ".join(more)
         yield (
-            f"{pair.multi.label}: with these runs only a speedup beyond {factor(least)} "
-            f"(or below {factor(1 / least)}) would be seen four times in five"
+            f"{runs} runs cannot see a slow mode rarer than {100 * rarest_seen(runs):.0f} %"
+            f"{f' ({others})' if others else ''}"
         )
 
 

@@ -160,7 +160,6 @@ def _pair(pair: Pair) -> dict[str, Any]:
         "speedup": figure_as_plain(pair.speedup),
         "speedup_of_median_steps": typical and typical.of_medians,
         "efficiency": figure_as_plain(pair.efficiency),
-        "p_value_holm": pair.p_value_holm,
         "verdict": pair.judgement.verdict,
         "reason": pair.judgement.reason,
         "seed_label": pair.seed_label,

@@ -198,7 +198,7 @@ def _spans(speedup: RatioEstimate, low: float, high: float, wanted: float) -> st
     )
 
 
-LOOKS = (3, 5, 8, 12, 18, 26, 36)
+LOOKS = (VERDICT_RUNS, 5, 8, 12, 18, 26, 36)
 """Runs a side at which the data are looked at; the cap is the last look."""
 
 CAP = 50

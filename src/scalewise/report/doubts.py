@@ -82,21 +82,23 @@ def _held_back(config: Configuration, *, at_power_cap: bool) -> Iterator[tuple[s
     Either what the power cap alone slowed, which is where a GPU that works hard is to be, or what
     anything else did.
     """
-    seen: dict[str, list[tuple[str, float | None]]] = {}
+    seen: dict[str, list[tuple[str, float | None, int]]] = {}
     for run in config.runs:
         for device in run.usage.devices if run.usage else ():
             reasons = device.throttle_reasons
             if reasons and (set(reasons) == {_POWER_CAP}) == at_power_cap:
                 text = f"{device.label} was held back by {', '.join(reasons)}"
-                seen.setdefault(text, []).append((run.cell.planned.name, device.throttled_share))
+                found = (run.cell.planned.name, device.throttled_share, device.samples)
+                seen.setdefault(text, []).append(found)
     for text, cells in seen.items():
         percents = sorted(
-            {f"{100 * share:.0f}" for _, share in cells if share is not None}, key=int
+            {f"{100 * share:.0f}" for _, share, _ in cells if share is not None}, key=int
         )
         ends = " to ".join(dict.fromkeys((percents[0], percents[-1]))) if percents else ""
-        often = f" in {ends} % of its samples" if ends else ""
+        samples = sum(count for _, _, count in cells)
+        often = f" in {ends} % of its samples (n={samples})" if ends else ""
         no_fault = ", no fault in a GPU that works hard" if at_power_cap else ""
-        yield from ((name, f"{text}{often}{no_fault}") for name, _ in cells)
+        yield from ((name, f"{text}{often}{no_fault}") for name, _, _ in cells)
 
 
 def disturbances(analysis: Analysis) -> Section:

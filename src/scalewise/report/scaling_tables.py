@@ -13,7 +13,7 @@ from scalewise.analysis import (
     Estimate,
     Metric,
     estimate,
-    estimate_mean,
+    estimate_not_negative,
     estimate_positive,
     is_timed,
     mean_anatomy,
@@ -250,14 +250,14 @@ def _percentiles(config: Configuration) -> str | None:
     steps = sorted({t.n for t in times})
     each = f"{steps[0]}" if len(steps) == 1 else f"{steps[0]}-{steps[-1]}"
     tails = [t.p99 for t in times if t.p99 is not None]
-    p50 = _geometric_mean([t.p50 for t in times])
-    p99 = _geometric_mean(tails) if len(tails) == len(times) else None
+    p50 = mean_of_runs([t.p50 for t in times]).value
+    p99 = mean_of_runs(tails).value if len(tails) == len(times) else None
     return f"{number(p50)} / {number(p99)} (n={len(times)}x{each})"
 
 
-def _geometric_mean(values: Sequence[float]) -> float:
-    """As all means of positive runs; of times of which some are 0, the arithmetic one."""
-    return (estimate_positive if min(values) > 0 else estimate_mean)(values).value
+def mean_of_runs(values: Sequence[float]) -> Estimate:
+    """Geometric, as all means of positive runs; arithmetic where one is 0."""
+    return (estimate_positive if min(values) > 0 else estimate_not_negative)(values)
 
 
 def _optimizers_are_compared(configs: Sequence[Configuration]) -> bool:
@@ -277,7 +277,7 @@ def _allocator_table(analysis: Analysis) -> Table:
 
     def reserved(config: Configuration) -> float | None:
         most = _largest(config, lambda r: r.peak_reserved_mib)
-        return _geometric_mean(most) if most else None
+        return mean_of_runs(most).value if most else None
 
     def retries(config: Configuration) -> float | None:
         return max(_largest(config, lambda r: r.allocation_retries), default=None)

@@ -646,7 +646,7 @@ class TestDoubts:
         found = replace(found, configurations=(heated,))
         told, *others = ("faults", "doubts") if heat else ("doubts", "faults")
         (line,) = [line for line in lines_of(found, told) if "held back" in line]
-        assert "in 100 % of its samples" in line
+        assert "in 100 % of its samples (n=" in line
         assert not [line for line in lines_of(found, others[0]) if "held back" in line]
 
 

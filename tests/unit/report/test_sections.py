@@ -212,6 +212,40 @@ class TestFastest:
         assert not self.fastest(analysed(tmp_path / "devices", *devices))
 
 
+class TestFewRuns:
+    """What a handful of runs tells, and what it cannot."""
+
+    @staticmethod
+    def unseen(found: Analysis) -> list[str]:
+        return [line for line in lines_of(found, "doubts") if "cannot see" in line]
+
+    def test_what_the_fewest_runs_cannot_see_is_said_once(self, tmp_path: Path) -> None:
+        medium = [replace(spec, model="medium") for spec in (Spec(), DDP)]
+        more = [run for spec in medium for run in repeats(spec, [1.0] * 5)]
+        large = [run for spec in (Spec(), DDP) for run in repeats(spec, STEADY)]
+        assert self.unseen(analysed(tmp_path / "both", *large, *more)) == [
+            "3 runs cannot see a slow mode rarer than 63 % (5: 45, 8: 31, 12: 22, 36: 8)"
+        ]
+        assert self.unseen(analysed(tmp_path / "five", *more)) == [
+            "5 runs cannot see a slow mode rarer than 45 % (8: 31, 12: 22, 36: 8)"
+        ]
+        two = [run for spec in (Spec(), DDP) for run in repeats(spec, STEADY[:2])]
+        assert self.unseen(analysed(tmp_path / "two", *two)) == [], "there is no verdict to doubt"
+
+    def test_more_runs_take_as_long_as_these_took(self, tmp_path: Path) -> None:
+        slow = replace(DDP, phases_ms={**DDP_MS, "forward": DDP_MS["forward"] + 2.6})
+        sides = ((Spec(), [1.0, 1.02, 0.98]), (slow, [1.02, 0.99, 0.99]))
+        path = write_sweep(tmp_path, [run for side, own in sides for run in repeats(side, own)])
+        for planned, folder in SweepFolder(path).cells():
+            took = 60.0 if planned.devices == 1 else 30.0
+            folder.save_result(replace(folder.load_result(), elapsed_s=took))
+        verdict, reason = answers(analyse(load_sweep(path)))["large ddp x2"]
+        assert verdict == "inconclusive"
+        told = re.search(r"about (\d+) more runs of each, (\d+) min", reason)
+        assert told
+        assert int(told[2]) == pytest.approx(int(told[1]) * 1.5, abs=0.5)
+
+
 class TestCost:
     @staticmethod
     def pair(config: dict[str, Any], forward_ms: float = 0.0, kind: str = "cuda") -> list[Spec]:

@@ -18,6 +18,7 @@ from scalewise.analysis.model import CellRecords, Sweep, is_monitored
 from scalewise.analysis.run import FIGURES, Metric, Run, Scale, measure_run
 from scalewise.analysis.statistics import (
     Estimate,
+    Runs,
     estimate_mean,
     estimate_not_negative,
     estimate_positive,
@@ -64,6 +65,21 @@ class Configuration:
     def values(self, metric: Metric) -> list[float]:
         """``metric`` of every run that has it."""
         return [v for run in self.runs if (v := run.value(metric)) is not None]
+
+    def rounds(self, metric: Metric) -> Runs:
+        """As :meth:`values`, by round, to be compared within rounds."""
+        return self.by_round(
+            [(run, v) for run in self.runs if (v := run.value(metric)) is not None]
+        )
+
+    def by_round(self, values: Sequence[tuple[Run, float]]) -> Runs:
+        """Values of runs by their repeat, which is the round of the sweep they ran in.
+
+        Runs of a script of one's own were made one after another: they have no rounds.
+        """
+        if _monitored(self):
+            return [value for _, value in values]
+        return {run.cell.planned.repeat: value for run, value in values}
 
     def estimate(self, metric: Metric) -> Estimate | None:
         """``metric`` over runs with its interval; None if no run has it.

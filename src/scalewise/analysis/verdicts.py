@@ -34,6 +34,7 @@ from scalewise.analysis.verdict import (
     Judgement,
     Look,
     adaptive,
+    count_pairs,
     decide_alone,
     stop_or_go_on,
 )
@@ -167,9 +168,9 @@ class Repeats:
     members: tuple[Configuration, ...]
     """A multi-device configuration and its single-device baseline, or one without a partner."""
     runs: int
-    """Finished, of the member that has fewest."""
+    """Pairs of one round each; alone, or without a common round, runs of the shorter side."""
     wanted: int | None
-    """Finished runs each member needs before the next look; None once it is decided."""
+    """The same number before the next look; None once it is decided."""
     because: Because | None
     """Why no more are needed; None while they are."""
     reason: str
@@ -211,7 +212,7 @@ def assess(configs: Sequence[Configuration], pairs: Sequence[Pair]) -> tuple[Rep
 
 def _pair(pair: Pair, asked: Adaptive) -> Repeats:
     members = (pair.multi, pair.single)
-    runs = min(len(m.values("samples_per_s")) for m in members)
+    runs = count_pairs(*(m.rounds("samples_per_s") for m in members))
     # What is no verdict about a training job, a ceiling, is measured until its interval would be.
     judgement = pair.statistical if pair.judgement.verdict == "ceiling" else pair.judgement
     short = replace(judgement, reason="; ".join([pair.statistical.reason, *pair.doubts]))

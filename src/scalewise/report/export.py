@@ -168,7 +168,6 @@ def _pair(analysis: Analysis, pair: Pair) -> dict[str, Any]:
         "speedup_at_equal_clocks": at_equal_clocks,
         "efficiency": figure_as_plain(pair.efficiency),
         "efficiency_at_equal_clocks": at_equal_clocks and at_equal_clocks / pair.devices,
-        "p_value_holm": pair.p_value_holm,
         "verdict": pair.judgement.verdict,
         "reason": pair.judgement.reason,
         "seed_label": pair.seed_label,

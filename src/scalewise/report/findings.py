@@ -8,11 +8,13 @@ from pathlib import PurePath
 
 from scalewise.analysis import (
     CAUSE_WORDS,
+    VERDICT_RUNS,
     Analysis,
     Budget,
     Configuration,
     estimate,
     estimate_positive,
+    find_fastest,
     is_monitored,
     listed,
     number,
@@ -120,8 +122,8 @@ def counts(analysis: Analysis) -> str:
 def fastest(analysis: Analysis) -> list[str]:
     """For each workload whose values were swept, the fastest row or those that may be it.
 
-    A row is the fastest if the 95 % interval of its samples/s lies above those of all others. An
-    invalid one is none of them.
+    A row is the fastest if the intervals of its ratios to all others, which hold together at 95 %,
+    lie above 1; else it is so only so far. An invalid row is none of them.
     """
     found = []
     for rows in workloads(analysis):
@@ -141,28 +143,20 @@ def workloads(analysis: Analysis) -> list[list[Configuration]]:
 
 
 def _fastest_of(rows: Sequence[Configuration]) -> str:
-    figures = {row.label: figure for row in rows if (figure := row.estimate("samples_per_s"))}
-    ordered = sorted(figures, key=lambda label: -figures[label].value)
-    first = figures[ordered[0]].interval
-    if first is None:
-        more = way_to_get("runs", monitored=is_monitored(rows[0].cells[0].config), runs=1)
-        return (
-            f"fastest: not decided: {ordered[0]} has the highest samples/s, of one run, which does "
-            f"not tell how far others would lie from it: {more}"
-        )
-    # One run tells no interval, so nobody is shown to lie above it.
-    rivals = [
-        label
-        for label in ordered[1:]
-        if (other := figures[label].interval) is None or other.high >= first.low
-    ]
-    if not rivals:
-        return f"fastest: {ordered[0]} with {estimate(figures[ordered[0]])} samples/s"
-    return f"fastest: not decided between {_either([ordered[0], *rivals])}"
+    found = find_fastest(rows)
+    figure = found.config.estimate("samples_per_s")
+    said = f"{found.config.label} with {estimate(figure)} samples/s"
+    if not found.rivals:
+        return f"fastest: {said}"
+    rivals = _together([row.label for row in found.rivals])
+    few = min(len(row.values("samples_per_s")) for row in rows) < VERDICT_RUNS
+    more = way_to_get("runs", monitored=is_monitored(rows[0].cells[0].config), runs=1)
+    todo = f": {VERDICT_RUNS} runs of each are needed: {more}" if few else ""
+    return f"fastest so far: {said}, not shown to be faster than {rivals}{todo}"
 
 
-def _either(names: Sequence[str]) -> str:
-    if len(names) > _MOST_NAMED:
+def _together(names: Sequence[str]) -> str:
+    if len(names) > _MOST_NAMED or len(names) == 1:
         return listed(names, _MOST_NAMED)
     return f"{', '.join(names[:-1])} and {names[-1]}"
 

@@ -42,7 +42,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     slow = replace(DDP, model="medium", slow_ranks_ms={1: 2.0})
     specs = [
         *repeats(Spec(), STEADY),
-        *repeats(DDP, STEADY),
+        *repeats(DDP, STEADY[::-1]),
         *repeats(Spec(model="medium"), STEADY),
         *repeats(slow, STEADY),
         replace(DDP, model="xl", outcome="failed"),
@@ -150,7 +150,8 @@ def test_a_pipe_has_no_width(
     monkeypatch.delenv("COLUMNS", raising=False)
     builder.print_console(whole, open_console())
     text = capsys.readouterr().out
-    assert "large ddp x2: beneficial. speedup 1.61 on 2 devices (95 % interval 1.59-1.63)" in text
+    said = "large ddp x2: beneficial. speedup 1.61 on 2 devices (95 % interval 1.60-1.62, 5 pairs)"
+    assert said in text
 
 
 HOSTILE = "=HYPERLINK(a$x^^y$ <script> ](javascript:x) ``` |b| \x1b[31m"

@@ -227,8 +227,6 @@ def next_rounds(
     if not needed:
         return [], found
     seed = next(iter(requests.values())).cell.sweep.order_seed
-    # Rounds begin at different numbers: the same seed must not give each look the same order.
-    seed += min(cell.planned.repeat for cell in needed.values())
     return in_order(needed.values(), seed), found
 
 

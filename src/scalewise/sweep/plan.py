@@ -119,6 +119,11 @@ class Request:
         """:func:`scalewise.config.config_id` of ``plain``."""
         return config_id(self.plain)
 
+    @functools.cached_property
+    def workload_id(self) -> str:
+        """The same without the strategy: a pair, several devices and one, shares it."""
+        return config_id({k: v for k, v in self.plain.items() if k != "strategy"})
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -159,9 +164,9 @@ def plan(
     ``earlier`` is the number of repeats a resumed folder has planned already, by ``config_id``:
     none of them is forgotten, and ``sweep.extend`` counts from there.
 
-    Repeats are interleaved in rounds, each round in a random order of its own (randomised
-    blocks), so that a drift of the host meets all configurations alike. An examination of the
-    devices (``sweep.doctor``) comes before all of them, and then the searches for batch sizes.
+    Repeats are interleaved in rounds (:func:`in_order`), so that a drift of the host meets all
+    configurations alike. An examination of the devices (``sweep.doctor``) comes before all of
+    them, and then the searches for batch sizes.
 
     Raises :class:`ConfigError` for more cells than ``sweep.max_cells``, before any is made.
     """
@@ -229,18 +234,28 @@ def first_repeats(cell: CellConfig) -> int:
 
 
 def in_order(cells: Iterable[Cell], order_seed: int) -> list[Cell]:
-    """Examinations and searches, then round by round, each in a random order of its own."""
+    """Examinations and searches, then round by round, each in a random order of its own.
+
+    A round is a block in time: repeat k of every configuration. Ratios are taken within it, so
+    what is compared, the cells of one workload, follow one another there.
+    """
     ordered: list[Cell] = []
-    rounds: dict[int, list[Cell]] = {}
+    rounds: dict[int, dict[str, list[Cell]]] = {}
     for cell in cells:
-        trains = cell.request.cell.workload == "train"
-        (rounds.setdefault(cell.planned.repeat, []) if trains else ordered).append(cell)
-    shuffler = random.Random(order_seed)
-    for repeat in sorted(rounds):
-        # Sorted first, so that the order depends on the seed and not on how it was typed.
-        block = sorted(rounds[repeat], key=lambda c: c.planned.cell_id)
-        shuffler.shuffle(block)
-        ordered += block
+        if cell.request.cell.workload == "train":
+            workloads = rounds.setdefault(cell.planned.repeat, {})
+            workloads.setdefault(cell.request.workload_id, []).append(cell)
+        else:
+            ordered.append(cell)
+    for repeat, workloads in sorted(rounds.items()):
+        # Of its own seed, so that a round has the same order whatever runs before it. Sorted
+        # first, so that the order depends on the seed and not on how it was typed.
+        shuffler = random.Random(f"{order_seed}/{repeat}")
+        blocks = [sorted(workloads[i], key=lambda c: c.planned.cell_id) for i in sorted(workloads)]
+        shuffler.shuffle(blocks)
+        for block in blocks:
+            shuffler.shuffle(block)
+            ordered += block
     return ordered
 
 

@@ -260,7 +260,7 @@ class Engine:
         """Add rounds of ``repeats=auto`` until the records decide."""
         requests = adaptive_requests(self.report.cells)
         while requests:
-            cells, progress = next_rounds(self.folder, requests, self.report.outcomes.keys())
+            cells, progress = next_rounds(self.folder, requests)
             for repeats in progress:
                 self.display.note(f"repeats  {repeats}")
             if not cells:

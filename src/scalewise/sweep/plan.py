@@ -8,7 +8,7 @@ import random
 import re
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -157,12 +157,12 @@ def request(
 def plan(
     requests: Sequence[Request],
     order_seed: int,
-    earlier: Mapping[str, int] | None = None,
+    earlier: Mapping[str, Collection[int]] | None = None,
 ) -> list[Cell]:
     """Every repeat of every distinct configuration, in the order in which they are to run.
 
-    ``earlier`` is the number of repeats a resumed folder has planned already, by ``config_id``:
-    none of them is forgotten, and ``sweep.extend`` counts from there.
+    ``earlier`` are the repeats that a resumed folder has planned already, by ``config_id``: none
+    of them is forgotten, and ``sweep.extend`` counts from there.
 
     Repeats are interleaved in rounds (:func:`in_order`), so that a drift of the host meets all
     configurations alike. An examination of the devices (``sweep.doctor``) comes before all of
@@ -177,16 +177,24 @@ def plan(
         known = distinct.setdefault(one.config_id, one)
         if first_repeats(one.cell) > first_repeats(known.cell):
             distinct[one.config_id] = one
-    repeats = {}
+    repeats: dict[str, list[Sequence[int]]] = {}
     for identity, one in distinct.items():
-        planned = (earlier or {}).get(identity, 0)
-        extended = planned + one.cell.sweep.extend if planned else 0
-        repeats[identity] = max(first_repeats(one.cell), planned, extended)
+        wanted, planned = first_repeats(one.cell), (earlier or {}).get(identity, ())
+        after = max(planned, default=-1) + 1
+        until = after + one.cell.sweep.extend if planned else 0
+        kept = sorted(repeat for repeat in planned if repeat >= wanted)
+        repeats[identity] = [range(wanted), kept, range(max(after, wanted), until)]
+    counts = [sum(map(len, parts)) for parts in repeats.values()]
     most = max((one.cell.sweep.max_cells for one in requests), default=MAX_CELLS)
-    if sum(repeats.values()) > most:
-        each = f"{len(repeats):,} configurations, up to {max(repeats.values()):,} repeats of each"
-        raise ConfigError(too_many_cells(f"{sum(repeats.values()):,}", most, each))
-    cells = [make_cell(one, repeat) for i, one in distinct.items() for repeat in range(repeats[i])]
+    if sum(counts) > most:
+        each = f"{len(counts):,} configurations, up to {max(counts):,} repeats of each"
+        raise ConfigError(too_many_cells(f"{sum(counts):,}", most, each))
+    cells = [
+        make_cell(distinct[identity], repeat)
+        for identity, parts in repeats.items()
+        for part in parts
+        for repeat in part
+    ]
     return in_order([*first, *cells], order_seed)
 
 

@@ -119,7 +119,7 @@ def test_more_cells_than_allowed_are_refused_before_one_is_made() -> None:
     two = [asked("repeats=2", f"seed={seed}", "sweep.max_cells=3") for seed in (1, 2)]
     with pytest.raises(ConfigError, match=r"found 4 cells \(2 configurations, up to 2 repeats"):
         plan(two, 0)
-    known = {two[0].config_id: 2}
+    known = {two[0].config_id: {0, 1}}
     with pytest.raises(ConfigError, match="found 12 cells"):
         plan([asked("seed=1", "repeats=2", "sweep.extend=10", "sweep.max_cells=11")], 0, known)
 

@@ -13,6 +13,7 @@ from scalewise.analysis.comparability import (
     identity,
     split_repeats,
 )
+from scalewise.analysis.disturbances import FOREIGN_CPU_UP_TO, are_replaced, may_be_left_out
 from scalewise.analysis.labels import configuration_labels, named, swept_order
 from scalewise.analysis.model import CellRecords, Sweep, is_monitored
 from scalewise.analysis.run import FIGURES, Metric, Run, Scale, measure_run
@@ -114,6 +115,20 @@ class Configuration:
         return any(rank.device.kind == "cpu" for rank in self.rank_summaries)
 
 
+def with_disturbed(config: Configuration) -> Configuration:
+    """With the disturbed runs that others were made in the place of."""
+    back = [measure_run(one.cell) for one in config.aside if one.is_disturbed]
+    runs = sorted((*config.runs, *back), key=lambda run: run.cell.planned.repeat)
+    aside = tuple(one for one in config.aside if not one.is_disturbed)
+    return replace(config, runs=tuple(runs), aside=aside)
+
+
+def without_disturbed(config: Configuration) -> Configuration:
+    """Without the disturbed runs, where they may be left out."""
+    out = {cell.planned.name for cell in may_be_left_out([run.cell for run in config.runs])}
+    return replace(config, runs=tuple(r for r in config.runs if r.cell.planned.name not in out))
+
+
 def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
     """The cells of a sweep grouped by ``config_id``.
 
@@ -138,6 +153,11 @@ def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
 
 def _configuration(config_id: str, label: str, cells: Sequence[CellRecords]) -> Configuration:
     kept, aside = split_repeats(cells)
+    if are_replaced(kept):
+        out = may_be_left_out(kept)
+        kept = [cell for cell in kept if not any(cell is one for one in out)]
+        why = f"was disturbed: others had more than {100 * FOREIGN_CPU_UP_TO:g} % of its cores"
+        aside += [SetAside(cell, why, "on a quiet host", is_disturbed=True) for cell in out]
     runs = tuple(map(measure_run, kept))
     return Configuration(
         config_id, label, tuple(cells), runs, identity(kept or cells), tuple(aside)

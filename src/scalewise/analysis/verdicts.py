@@ -11,8 +11,15 @@ from dataclasses import dataclass, replace
 from scalewise.analysis.anatomy import long_step_clause
 from scalewise.analysis.communication import timed_only
 from scalewise.analysis.comparability import mixtures
-from scalewise.analysis.configuration import Configuration, configurations, read_scaling
-from scalewise.analysis.labels import factor
+from scalewise.analysis.configuration import (
+    Configuration,
+    configurations,
+    read_scaling,
+    with_disturbed,
+    without_disturbed,
+)
+from scalewise.analysis.disturbances import FOREIGN_CPU_UP_TO, is_disturbed
+from scalewise.analysis.labels import factor, interval_words
 from scalewise.analysis.loader_ceiling import Ceiling, find_ceilings
 from scalewise.analysis.loss_budget import (
     CAUSE_WORDS,
@@ -38,6 +45,7 @@ from scalewise.analysis.verdict import (
     decide_alone,
     stop_or_go_on,
 )
+from scalewise.host import plural
 
 LINEAR_UP_TO = 1.02
 """Efficiency up to which an interval is not called more than linear: a smaller share of the batch
@@ -116,6 +124,46 @@ def doubted(pair: Pair, budgets: Budgets, sustained: Sustained | None = None) ->
     verdict = "invalid" if invalid else "inconclusive" if explained else told.verdict
     judgement = Judgement(verdict, "; ".join([told.reason, *said]))
     return replace(pair, judgement=judgement, doubts=tuple(doubts), invalid=invalid)
+
+
+def beside_disturbed(pair: Pair, min_efficiency: float = MIN_EFFICIENCY) -> Pair:
+    """The pair with its verdict with and without its disturbed runs in its reason.
+
+    Which runs these are was fixed by the CPU time of others, not by how fast they were. At most a
+    quarter of a configuration's runs is left out, else all stay.
+    """
+    sides = (pair.multi, pair.single)
+    whole = [with_disturbed(side) for side in sides]
+    rest = [without_disturbed(side) for side in sides]
+    said = [
+        f"{hit} of {len(all_.runs)} runs of {_side(side)}"
+        for side, all_ in zip(sides, whole, strict=True)
+        if (hit := sum(is_disturbed(run.cell) for run in all_.runs))
+    ]
+    if pair.invalid or not said:
+        return pair
+    doubt = (
+        f"others had more than {100 * FOREIGN_CPU_UP_TO:g} % of the cores of {' and '.join(said)}"
+    )
+    left = [len(a.runs) - len(b.runs) for a, b in zip(whole, rest, strict=True)]
+    if any(left):
+        told = [_verdict_words(each, min_efficiency) for each in (whole, rest)]
+        runs = f"{sum(left)} disturbed {plural(sum(left), 'run')}"
+        doubt += f"; with the {runs}: {told[0]}; without: {told[1]}"
+    else:
+        doubt += ": more than a quarter, so that none is left out"
+    judgement = replace(pair.judgement, reason=f"{pair.judgement.reason}; {doubt}")
+    return replace(pair, judgement=judgement, doubts=(*pair.doubts, doubt))
+
+
+def _verdict_words(sides: Sequence[Configuration], min_efficiency: float) -> str:
+    """``beneficial, speedup 1.61 (95 % interval 1.50-1.70)``."""
+    pairs, refused = pair_all(sides, min_efficiency)
+    if refused:
+        return refused[0].reason
+    speedup = pairs[0].speedup
+    interval = f" ({interval_words(speedup)})" if speedup.interval is not None else ""
+    return f"{pairs[0].judgement.verdict}, speedup {factor(speedup.value)}{interval}"
 
 
 def _limit(config: Configuration, budgets: Budgets, cause: Cause) -> Loss | None:
@@ -299,7 +347,10 @@ def reach_verdicts(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Verd
         if (budget := make_budget(c, baselines.get(i), ceilings.get(i))) is not None
     }
     sustained, unsustained = sustained_by_configuration(configs)
-    judged = tuple(doubted(p, budgets, sustained.get(p.multi.config_id)) for p in pairs)
+    judged = tuple(
+        beside_disturbed(doubted(p, budgets, sustained.get(p.multi.config_id)), min_efficiency)
+        for p in pairs
+    )
     own = {c.config_id: found for c in timed if (found := c.invalid)}
     invalid = {p.multi.config_id: p.invalid for p in judged if p.invalid}
     invalid |= own

@@ -8,7 +8,7 @@ import random
 import re
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -121,6 +121,11 @@ class Request:
         """:func:`scalewise.config.config_id` of ``plain``."""
         return config_id(self.plain)
 
+    @functools.cached_property
+    def workload_id(self) -> str:
+        """The same without the strategy: a pair, several devices and one, shares it."""
+        return config_id({k: v for k, v in self.plain.items() if k != "strategy"})
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -158,18 +163,17 @@ def request(
 def plan(
     requests: Sequence[Request],
     order_seed: int,
-    earlier: Mapping[str, int] | None = None,
+    earlier: Mapping[str, Collection[int]] | None = None,
 ) -> list[Cell]:
     """Every repeat of every distinct configuration, in the order in which they are to run.
 
-    ``earlier`` is the number of repeats a resumed folder has planned already, by ``config_id``:
-    none of them is forgotten, and ``sweep.extend`` counts from there.
+    ``earlier`` are the repeats that a resumed folder has planned already, by ``config_id``: none
+    of them is forgotten, and ``sweep.extend`` counts from there.
 
-    Repeats are interleaved in rounds, each round in a random order of its own (randomised
-    blocks), so that a drift of the host meets all configurations alike. An examination of the
-    devices (``sweep.doctor``) comes before all of them, then loaders without a model
-    (``sweep.loader_ceiling``) and the searches for batch sizes; the long run
-    (``measure.sustained``) comes last.
+    Repeats are interleaved in rounds (:func:`in_order`), so that a drift of the host meets all
+    configurations alike. An examination of the devices (``sweep.doctor``) comes before all of
+    them, then loaders without a model (``sweep.loader_ceiling``) and the searches for batch sizes;
+    the long run (``measure.sustained``) comes last.
 
     Raises :class:`ConfigError` for more cells than ``sweep.max_cells``, before any is made.
     """
@@ -180,16 +184,24 @@ def plan(
         known = distinct.setdefault(one.config_id, one)
         if first_repeats(one.cell) > first_repeats(known.cell):
             distinct[one.config_id] = one
-    repeats = {}
+    repeats: dict[str, list[Sequence[int]]] = {}
     for identity, one in distinct.items():
-        planned = (earlier or {}).get(identity, 0)
-        extended = planned + one.cell.sweep.extend if planned else 0
-        repeats[identity] = max(first_repeats(one.cell), planned, extended)
+        wanted, planned = first_repeats(one.cell), (earlier or {}).get(identity, ())
+        after = max(planned, default=-1) + 1
+        until = after + one.cell.sweep.extend if planned else 0
+        kept = sorted(repeat for repeat in planned if repeat >= wanted)
+        repeats[identity] = [range(wanted), kept, range(max(after, wanted), until)]
+    counts = [sum(map(len, parts)) for parts in repeats.values()]
     most = max((one.cell.sweep.max_cells for one in requests), default=MAX_CELLS)
-    if sum(repeats.values()) > most:
-        each = f"{len(repeats):,} configurations, up to {max(repeats.values()):,} repeats of each"
-        raise ConfigError(too_many_cells(f"{sum(repeats.values()):,}", most, each))
-    cells = [make_cell(one, repeat) for i, one in distinct.items() for repeat in range(repeats[i])]
+    if sum(counts) > most:
+        each = f"{len(counts):,} configurations, up to {max(counts):,} repeats of each"
+        raise ConfigError(too_many_cells(f"{sum(counts):,}", most, each))
+    cells = [
+        make_cell(distinct[identity], repeat)
+        for identity, parts in repeats.items()
+        for part in parts
+        for repeat in part
+    ]
     return in_order([*(make_cell(one, 0) for one in beside), *cells], order_seed)
 
 
@@ -322,22 +334,28 @@ def first_repeats(cell: CellConfig) -> int:
 def in_order(cells: Iterable[Cell], order_seed: int) -> list[Cell]:
     """Examinations and searches, then round by round, each in a random order of its own.
 
-    A long run comes last: the sweep's answer does not wait for it, nor is a cell warmer for it.
+    A round is a block in time: repeat k of every configuration. Ratios are taken within it, so
+    what is compared, the cells of one workload, follow one another there. A long run comes last:
+    the sweep's answer does not wait for it, nor is a cell warmer for it.
     """
     ordered: list[Cell] = []
     long: list[Cell] = []
-    rounds: dict[int, list[Cell]] = {}
+    rounds: dict[int, dict[str, list[Cell]]] = {}
     for cell in cells:
-        workload = cell.request.cell.workload
-        trains = workload == "train"
-        beside = long if workload == "sustained" else ordered
-        (rounds.setdefault(cell.planned.repeat, []) if trains else beside).append(cell)
-    shuffler = random.Random(order_seed)
-    for repeat in sorted(rounds):
-        # Sorted first, so that the order depends on the seed and not on how it was typed.
-        block = sorted(rounds[repeat], key=lambda c: c.planned.cell_id)
-        shuffler.shuffle(block)
-        ordered += block
+        if cell.request.cell.workload == "train":
+            workloads = rounds.setdefault(cell.planned.repeat, {})
+            workloads.setdefault(cell.request.workload_id, []).append(cell)
+        else:
+            (long if cell.request.cell.workload == "sustained" else ordered).append(cell)
+    for repeat, workloads in sorted(rounds.items()):
+        # Of its own seed, so that a round has the same order whatever runs before it. Sorted
+        # first, so that the order depends on the seed and not on how it was typed.
+        shuffler = random.Random(f"{order_seed}/{repeat}")
+        blocks = [sorted(workloads[i], key=lambda c: c.planned.cell_id) for i in sorted(workloads)]
+        shuffler.shuffle(blocks)
+        for block in blocks:
+            shuffler.shuffle(block)
+            ordered += block
     return ordered + long
 
 

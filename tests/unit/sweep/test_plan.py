@@ -10,7 +10,7 @@ import pytest
 from fakes.requests import asked
 from scalewise.config import ConfigError, SweepConfig, is_shipped
 from scalewise.host import wrap_command
-from scalewise.sweep.plan import Request, folded, plan, wrapped
+from scalewise.sweep.plan import Request, folded, in_order, plan, wrapped
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +38,30 @@ def test_repeats_are_interleaved_in_rounds(requests: list[Request]) -> None:
         assert len({c.planned.config_id for c in block}) == 3
     rounds = [tuple(c.planned.config_id for c in cells[3 * r : 3 * r + 3]) for r in range(4)]
     assert len(set(rounds)) > 1, "every round has the same order"
+
+
+def test_a_pair_runs_side_by_side_in_every_round() -> None:
+    """Single device and both of its partners, whatever runs between one workload and the next."""
+    strategies = [
+        ("strategy=single",),
+        *(("strategy=ddp", f"strategy.devices={n}") for n in (2, 4)),
+    ]
+    asked_for = [
+        asked("repeats=5", f"seed={seed}", *one) for seed in (1, 2, 3) for one in strategies
+    ]
+    cells = plan(asked_for, 0)
+    orders = set()
+    for begin in range(0, len(cells), 3):
+        block = cells[begin : begin + 3]
+        assert len({c.request.workload_id for c in block}) == 1
+        assert len({(c.planned.repeat, c.planned.config_id) for c in block}) == 3
+        orders.add(tuple(c.planned.devices for c in block))
+    assert len(orders) > 3, "who of a pair runs first is random too"
+
+
+def test_a_round_has_its_order_whatever_ran_before_it(requests: list[Request]) -> None:
+    whole = plan(requests, 0)
+    assert names(in_order(whole[6:], 0)) == names(whole)[6:]
 
 
 def test_what_is_asked_for_twice_is_said(requests: list[Request]) -> None:
@@ -95,7 +119,7 @@ def test_more_cells_than_allowed_are_refused_before_one_is_made() -> None:
     two = [asked("repeats=2", f"seed={seed}", "sweep.max_cells=3") for seed in (1, 2)]
     with pytest.raises(ConfigError, match=r"found 4 cells \(2 configurations, up to 2 repeats"):
         plan(two, 0)
-    known = {two[0].config_id: 2}
+    known = {two[0].config_id: {0, 1}}
     with pytest.raises(ConfigError, match="found 12 cells"):
         plan([asked("seed=1", "repeats=2", "sweep.extend=10", "sweep.max_cells=11")], 0, known)
 

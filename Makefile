@@ -41,7 +41,12 @@ help: ## List the targets, and the saved default configuration
 	@awk -F ':.*## ' '/^[a-z_%-]+:.*## / {sub("%", "NAME", $$1); printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@test ! -f .defconfig || echo "default of the next runs (.defconfig): $$(tr '\n' ' ' < .defconfig)"
 
+# What README types next is found in the environment only.
+say_next = test "$$VIRTUAL_ENV" -ef $(VENV) || \
+  printf '%s\n' "the environment that the commands of README need; paste:" ". $(BIN)/activate"
+
 setup: $(STAMP) ## Create .venv and install (done by the others when needed)
+	@$(say_next)
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -110,12 +115,12 @@ too_few = test "$(MAX_ITERS)" -ge $(LEAST_ITERS) 2>/dev/null || { echo "MAX_ITER
 test-matrix: $(STAMP) ## Train a matrix and print the verdict (MATRIX=small|full MAX_ITERS=<more than its warm-up> TRACKER= GPU_MONITOR=y|n)
 	$(if $(MATRIX_$(MATRIX)),,@echo "MATRIX: found '$(MATRIX)'; allowed: small, full" >&2; exit 2)
 	$(if $(MAX_ITERS),$(if $(filter warmup_steps=%,$(ARGS)),,@$(too_few)))
-	$(BIN)/python train.py -m $(MATRIX_$(MATRIX)) $(OVERRIDES) $(ARGS)
+	$(BIN)/python train.py -m $(MATRIX_$(MATRIX)) $(OVERRIDES) $(ARGS); status=$$?; $(say_next); exit $$status
 
 test_matrix: test-matrix
 
 train: $(STAMP) ## Train what .defconfig or ARGS= say
-	$(BIN)/python train.py $(OVERRIDES) $(ARGS)
+	$(BIN)/python train.py $(OVERRIDES) $(ARGS); status=$$?; $(say_next); exit $$status
 
 defconfig-%: $(STAMP) ## Save an experiment as the default of the next runs (TRACKER=wandb,trackio)
 	$(BIN)/scalewise defconfig $* $(if $(TRACKER),--trackers $(TRACKER))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from scalewise.config import ConfigError, TrackingConfig, conf_dir, options_of
+from scalewise.config import ConfigError, TrackingConfig, conf_dir, open_keys, options_of
 from scalewise.host import say
 from scalewise.records import DataError, build, closest
 
@@ -103,7 +103,7 @@ def overrides_last(arguments: list[str]) -> list[str]:
         del options[len(options) - 1 - options[::-1].index(override)]
     options = [word for word in options if not word.startswith("--dry")]
     asked = ["sweep.dry_run=true"] if given.dry_run else []
-    return [*options, *given.overrides, *asked]
+    return [*options, *open_keys(given.overrides), *asked]
 
 
 def _refuse(message: str) -> NoReturn:

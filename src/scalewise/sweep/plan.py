@@ -18,12 +18,14 @@ from scalewise.config import (
     CellConfig,
     Component,
     ConfigError,
+    as_typed,
     build_cell,
     check_module,
     config_id,
     instantiate,
     is_shipped,
     keep_own_arguments,
+    place_on_devices,
     repeat_id,
     too_many_cells,
     without_absent_groups,
@@ -135,8 +137,8 @@ def request(
 
     ``written`` are the keys that its experiment file sets: see :func:`keep_own_arguments`.
     """
-    typed = tuple(overrides)
-    whole = keep_own_arguments(plain, typed, written)
+    typed = tuple(as_typed(tuple(overrides)))
+    whole = place_on_devices(keep_own_arguments(plain, typed, written), typed)
     cell = build_cell(whole)  # what leaves no trace is wrong all the same if it is typed wrong
     plain = without_absent_groups(whole)
     if not cell.is_timed:

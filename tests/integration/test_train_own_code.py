@@ -120,7 +120,7 @@ def modules(shared_train: Train, tmp_path_factory: pytest.TempPathFactory) -> di
     chosen = (f"experiment={','.join(MODULES)}", "max_steps=30")
     run = shared_train(*LEAN, *own, *chosen, "-m", cwd=mine)
     assert run.status == 1, run.err
-    assert "sweep.resume=" not in run.err, "the same command would fail in the same way"
+    assert "scalewise resume" not in run.err, "the same command would fail in the same way"
     return {
         name: folder
         for planned, folder in run.cells().values()

@@ -113,6 +113,20 @@ def train(context: click.Context) -> int:
 
 @application.command()
 @click.argument("folder", type=FOLDER)
+@click.argument("overrides", nargs=-1)
+def resume(folder: Path, overrides: tuple[str, ...]) -> int:
+    """Finish a sweep: its own command, for what it lacks.
+
+    FOLDER is a sweep's, e.g. multirun/<sweep>. OVERRIDES are added to the command, e.g.
+    sweep.extend=5 for five more repeats.
+    """
+    from scalewise.cli import hydra_main
+
+    return hydra_main.resume(folder, overrides)
+
+
+@application.command()
+@click.argument("folder", type=FOLDER)
 @click.option("--out", type=FOLDER, help="Write the report there, not into FOLDER/report.")
 @click.option("--samples", metavar="N", help="Also time and cost of training on N, e.g. 1e9.")
 @click.option("--study", is_flag=True, help="Also write study/ into it: plots, CSV and LaTeX.")
@@ -332,8 +346,10 @@ def find_batch(overrides: tuple[str, ...], **given: str | None) -> None:
     searches as batch_size=auto does before it trains. The evidence lies in a new folder below
     multirun/.
     """
+    from scalewise.cli.hydra_main import find_own_code
     from scalewise.sweep import SearchFailed, find_batch_size
 
+    find_own_code()
     keys = {
         "first": "batch_search.first",
         "most": "batch_search.max",

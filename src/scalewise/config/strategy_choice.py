@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -16,7 +16,7 @@ _ADDED = "++"
 """Hydra's words for a key that the chosen option need not have."""
 
 
-def open_keys(overrides: Sequence[str]) -> list[str]:
+def open_keys(overrides: Iterable[str]) -> list[str]:
     """``overrides`` for Hydra, whose ``strategy.*`` are taken whatever strategy is chosen.
 
     A key that it does not know is refused where the strategy is typed.

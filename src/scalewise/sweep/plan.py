@@ -287,4 +287,5 @@ def add_to_plan(folder: SweepFolder, cells: Sequence[Cell], policy: str, slots: 
     created_at = time.time() if earlier is None else earlier.created_at
     if slots is None and earlier is not None:
         slots = earlier.slots
-    folder.save_plan(SweepPlan(created_at, tuple(sys.argv), seed, (*before, *new), policy, slots))
+    command = tuple(as_typed(sys.argv))
+    folder.save_plan(SweepPlan(created_at, command, seed, (*before, *new), policy, slots))

@@ -322,8 +322,8 @@ def _check_lightning(key: str, component: Component, target: Any, typed: str) ->
         name = name.rpartition(".")[2]
         raise ConfigError(
             f"{typed.partition('=')[0]}: found {value} beside dataset._target_={component.target}, "
-            "a LightningDataModule, which makes its own batches a device; allowed: leave it out, or"
-            f" give the class an argument for it: +dataset.{name}={value}"
+            "a LightningDataModule, which makes its own batches; allowed: leave it out, or give "
+            f"the class an argument for it: +dataset.{name}={'N' if value == 'auto' else value}"
         )
 
 

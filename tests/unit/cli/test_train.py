@@ -67,6 +67,33 @@ WRONG = {
         ("-m", "seed=range(0,100000000)"),
         "seed: found 100001 values or more (seed=range(0,100000000)); allowed: 1 to 100,000",
     ),
+    "a list without -m": (
+        ("strategy=single,ddp",),
+        "strategy: found 'single,ddp' without -m; allowed: one value, or -m strategy=single,ddp ",
+    ),
+    "a range without -m": (("seed=range(0,3)",), "seed: found 'range(0,3)' without -m; allowed: "),
+    "a key one level down": (("lr=0.1",), "lr: unknown key; allowed: optimizer.lr"),
+    "a key two levels down": (
+        ("-m", "num_workers=2"),
+        "num_workers: unknown key; allowed: dataset",
+    ),
+    "a key of Lightning's": (
+        ("trainer.max_steps=3",),
+        "trainer.max_steps: unknown key; allowed: max",
+    ),
+    "a key of others": (("gpus=2",), "gpus: unknown key; allowed: devices\n"),
+    "a list of what is no axis": (
+        ("-m", "tracking=none,both"),
+        "tracking: found 'none,both'; allowed",
+    ),
+    "a strategy's key that no cell knows": (
+        ("-m", "strategy=single,ddp", "strategy.buckets=3"),
+        "strategy.buckets: unknown key",
+    ),
+    "more devices than one of a single": (
+        ("devices=2", "strategy=single"),
+        "devices: found 2 with strategy=single; allowed: 1, or ddp",
+    ),
     "no value": (("batch_size",), "batch_size: Error parsing override"),
     "unknown config": (("--config-name=nope",), "Cannot find primary config 'nope'"),
     "nothing to resume": (("sweep.resume=nowhere",), "sweep.resume: found 'nowhere', which holds"),

@@ -98,8 +98,8 @@ def test_train_outside_the_environment_says_so_in_one_line() -> None:
 
 @pytest.mark.parametrize("target", ["setup", "train", "test-matrix"])
 def test_what_has_run_outside_the_environment_ends_with_the_line_to_paste(target: str) -> None:
-    lines = make(target, "BIN=x").stdout.splitlines()
-    recipe = re.sub(r"^x/python[^;]*", "(exit 3)", "\n".join(lines[-2:]))
+    *_, line = make(target, "BIN=x").stdout.splitlines()
+    recipe = re.sub(r"^x/python[^;]*", "(exit 3)", line)
     for environment, said in (("", [". x/activate"]), (str(ROOT / ".venv"), [])):
         ended = subprocess.run(
             ["bash", "-c", recipe],

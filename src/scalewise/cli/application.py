@@ -68,6 +68,15 @@ def _run(words: list[str]) -> int:
         return ended.exit_code
 
 
+_JOBS = {
+    "Run": ("train", "resume", "find-batch", "defconfig"),
+    "Answer": ("report", "compare", "doctor"),
+    "Watch": ("status", "top"),
+    "Trackers": ("trackio-view", "wandb-sync", "mirror"),
+    "Data": ("tokenize", "import", "export"),
+}
+
+
 class Commands(click.Group):
     """Names the command that was probably meant."""
 
@@ -81,6 +90,12 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for job, names in _JOBS.items():
+            with formatter.section(job):
+                rows = [(name, self.commands[name].get_short_help_str(60)) for name in names]
+                formatter.write_dl(rows, col_max=14)
 
 
 class HandedOn(click.Command):

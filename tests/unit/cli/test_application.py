@@ -78,7 +78,7 @@ def test_no_words_get_the_list_of_commands(capsys: pytest.CaptureFixture[str]) -
     assert main([]) == Exit.WRONG_INPUT
     said = capsys.readouterr().out
     assert all(f"\n  {name} " in said for name in application.commands)
-    assert "..." not in said.partition("Commands:")[2]
+    assert "..." not in said.partition("Run:")[2]
 
 
 WRONG = [

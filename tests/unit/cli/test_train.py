@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -15,7 +16,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 from scalewise.cli import hydra_main
 from scalewise.cli.exits import Exit, explain
-from scalewise.config import ConfigError, options_of
+from scalewise.config import ConfigError, conf_dir, options_of
 from scalewise.records import SweepFolder, SweepPlan
 from scalewise.sweep import SweepReport, compose, engine
 from scalewise.sweep.folder_lock import lock_folder
@@ -253,11 +254,28 @@ def test_help_names_the_launchers_and_sweepers_there_are(
         train("--help")
     assert ended.value.code == 0
     said = capsys.readouterr().out
+    assert all(len(line) <= 80 for line in said.splitlines())
     for group in ("hydra/launcher", "hydra/sweeper"):
         (line,) = [line for line in said.splitlines() if line.startswith(f"{group}: ")]
         named = line.partition(": ")[2].partition(" (")[0].split(", ")
         assert set(options_of(group)) <= set(named)
-    assert "--dry-run (sweep.dry_run=true)" in said
+    for group in (path.name for path in conf_dir().iterdir() if path.is_dir()):
+        if group != "hydra":
+            words = said.partition(f"\n{group}: ")[2]
+            named = re.split(r";|\n\S", words)[0].replace("\n", " ").split(",")
+            assert {name.strip() for name in named} == set(options_of(group)) - OF_STUDIES.get(
+                group, set()
+            )
+
+
+OF_STUDIES = {
+    "hardware": {"seed000"},
+    "experiment": {
+        "agnews_base", "agnews_optimized", "agnews_small", "gpt2_finewebedu_a10gx4", "imdb",
+        "robocache_scaling", "tensorflow_study", "threshold_study",
+    },
+}  # fmt: skip
+"""Options that the first page leaves to docs/workloads.md."""
 
 
 def test_a_bug_is_not_taken_for_wrong_input() -> None:

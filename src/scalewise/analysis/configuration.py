@@ -78,7 +78,7 @@ class Configuration:
 
         Runs of a script of one's own were made one after another: they have no rounds.
         """
-        if _monitored(self):
+        if is_monitored(self.cells[0].config):
             return [value for _, value in values]
         return {run.cell.planned.repeat: value for run, value in values}
 
@@ -169,7 +169,7 @@ def _workload(config: Configuration) -> tuple[str | None, str | None]:
 
 
 def read_scaling(configs: Sequence[Configuration]) -> tuple[Configuration, ...]:
-    """Monitored fits on several devices as the scaling in which fewest fields differ.
+    """Fits on several devices that decide on their batches as the scaling of fewest differences.
 
     Lightning's batch is per process, so each such fit is recorded as weak scaling. A script that
     divides its batch among its devices means the same global batch: strong scaling. Which of the
@@ -177,20 +177,22 @@ def read_scaling(configs: Sequence[Configuration]) -> tuple[Configuration, ...]:
 
     Weak, as recorded, where both fit: with a single device of either batch.
     """
-    singles = [c for c in configs if c.devices == 1 and c.runs and _monitored(c)]
-    return tuple(_read(c, singles) if _monitored(c) and c.runs else c for c in configs)
+    singles = [c for c in configs if c.devices == 1 and c.runs]
+    return tuple(_read(c, singles) if _has_own_batches(c) and c.runs else c for c in configs)
 
 
 def identity_beside(single: Configuration, multi: Configuration) -> Identity:
     """The identity of ``single`` to compare ``multi`` with."""
-    if not _monitored(single) or "scaling" not in multi.identity:
+    if not (_has_own_batches(single) or _has_own_batches(multi)):
+        return single.identity
+    if "scaling" not in multi.identity:
         return single.identity
     return {**single.identity, "scaling": multi.identity["scaling"]}
 
 
 def describe_inferred_scaling(multi: Configuration) -> str:
-    """The scaling that a monitored fit was taken for; empty if the configuration states it."""
-    if not _monitored(multi):
+    """The scaling that a fit with its own batches was taken for; empty where it was typed."""
+    if not _has_own_batches(multi):
         return ""
     if multi.identity.get("scaling") == "strong":
         return "strong scaling, equal global batches"
@@ -225,8 +227,16 @@ def _strong(cell: CellRecords) -> CellRecords:
     return cell if result is None else replace(cell, result=replace(result, scaling="strong"))
 
 
-def _monitored(config: Configuration) -> bool:
-    return is_monitored(config.cells[0].config)
+def _has_own_batches(config: Configuration) -> bool:
+    """Whether a script or a data module of the user's gave other batches than were asked for."""
+    asked = config.cells[0].config or {}
+    if is_monitored(asked):
+        return True
+    dataset = asked.get("dataset")
+    target = dataset.get("_target_") if isinstance(dataset, Mapping) else None
+    own = isinstance(target, str) and not target.startswith("scalewise.")
+    given = {r.cell.result.per_device_batch_size for r in config.runs if r.cell.result}
+    return own and asked.get("scaling") == "weak" and given != {asked.get("batch_size")}
 
 
 _NEAR_ENOUGH = 0.01

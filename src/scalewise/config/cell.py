@@ -296,7 +296,8 @@ class CellConfig:
         self._check_steps()
         self._check_combinations()
         self.strategy.check(self)
-        if self.strategy.devices != "auto":
+        ours = self.dataset.target.startswith("scalewise.")  # others may decide on their batches
+        if ours and self.strategy.devices != "auto":
             self.per_device_batch_size(self.strategy.devices)
 
     def _check_steps(self) -> None:

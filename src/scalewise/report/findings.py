@@ -100,6 +100,9 @@ def _no_answer(analysis: Analysis) -> str:
     if not analysis.measured:
         return "No cell finished, so nothing was measured: see the reasons below."
     if all(c.devices == 1 for c in analysis.measured):
+        tried = [c for c in analysis.configurations if c.devices != 1]
+        if tried:
+            return "No cell on several devices finished, so there is nothing to compare: see below."
         monitored = is_monitored(analysis.measured[0].cells[0].config)
         todo = way_to_get("several devices", monitored=monitored)
         return f"Nothing ran on several devices, so there is nothing to compare: {todo}."
@@ -107,9 +110,13 @@ def _no_answer(analysis: Analysis) -> str:
 
 
 def command(analysis: Analysis) -> str:
-    """What the user typed, the program by its name alone: folders are nobody's business."""
+    """What the user typed, to paste, without the program's folder: that is nobody's business."""
     typed = analysis.sweep.command
-    return shlex.join([PurePath(typed[0]).name, *typed[1:]]) if typed else ""
+    if not typed:
+        return ""
+    program = PurePath(typed[0]).name
+    program = f"python {program}" if program.endswith(".py") else program
+    return f"{program} {shlex.join(typed[1:])}".rstrip()
 
 
 def counts(analysis: Analysis) -> str:

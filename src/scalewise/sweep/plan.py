@@ -19,6 +19,7 @@ from scalewise.config import (
     Component,
     ConfigError,
     SweepConfig,
+    as_typed,
     build_cell,
     check_module,
     choose_end,
@@ -26,6 +27,7 @@ from scalewise.config import (
     instantiate,
     is_shipped,
     keep_own_arguments,
+    place_on_devices,
     repeat_id,
     too_many_cells,
     without_absent_groups,
@@ -143,8 +145,9 @@ def request(
     ``written`` are the keys that its experiment file sets: see :func:`keep_own_arguments` and
     :func:`choose_end`.
     """
-    typed = tuple(overrides)
-    whole = choose_end(keep_own_arguments(plain, typed, written), typed, written)
+    typed = tuple(as_typed(tuple(overrides)))
+    own = keep_own_arguments(plain, typed, written)
+    whole = choose_end(place_on_devices(own, typed), typed, written)
     cell = build_cell(whole)  # what leaves no trace is wrong all the same if it is typed wrong
     plain = without_absent_groups(whole)
     if cell.workload == "loader":
@@ -401,4 +404,5 @@ def add_to_plan(folder: SweepFolder, cells: Sequence[Cell], policy: str, slots: 
     created_at = time.time() if earlier is None else earlier.created_at
     if slots is None and earlier is not None:
         slots = earlier.slots
-    folder.save_plan(SweepPlan(created_at, tuple(sys.argv), seed, (*before, *new), policy, slots))
+    command = tuple(as_typed(sys.argv))
+    folder.save_plan(SweepPlan(created_at, command, seed, (*before, *new), policy, slots))

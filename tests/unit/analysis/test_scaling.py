@@ -240,6 +240,20 @@ def test_a_monitored_script_is_judged_by_the_scaling_that_its_batches_show(
     assert pair.multi.identity["batch"] == "64"
 
 
+def test_a_data_module_that_divides_its_batch_scales_strongly(tmp_path: Path) -> None:
+    """Its loader was asked in one process, and gave what one device would get: 64."""
+    asked = {"dataset": {"_target_": "mine.Data"}, "batch_size": 64}
+    single, multi = (
+        replace(spec, scaling="weak", batch_size=batch, config=asked)
+        for spec, batch in ((Spec(), 64), (DDP, 32))
+    )
+    (pair,) = analysed(tmp_path, single, multi).pairs
+    assert pair.multi.identity["scaling"] == "strong"
+    assert "strong scaling, equal global batches" in pair.judgement.reason
+    (even,) = analysed(tmp_path / "even", single, replace(multi, batch_size=64)).pairs
+    assert even.multi.identity["scaling"] == "weak"
+
+
 @pytest.mark.parametrize(
     ("runs", "said"),
     [

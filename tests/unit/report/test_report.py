@@ -290,7 +290,7 @@ def test_a_script_of_ones_own_is_advised_what_it_can_do(tmp_path: Path) -> None:
     specs = [replace(Spec(), config=own), replace(Spec(), config=own, batch_size=64)]
     text = builder.build(write_sweep(tmp_path, specs)).markdown.read_text()
     assert text.count("into the same folder") == 2
-    typed = "train.py -m strategy=single,ddp repeats=5"  # what the records say was typed
+    typed = "python train.py -m strategy=single,ddp repeats=5"  # what the records say was typed
     assert typed in text
     for advice in ("repeats=", "strategy=single,ddp"):
         assert advice not in text.replace(typed, "")

@@ -104,8 +104,9 @@ class LocalConfig:
     """``exclusive``: one cell at a time; ``packed``: what fills the host."""
     wrap: str | None = None
     """Command around each rank's own: see :func:`scalewise.host.wrap_command`."""
-    warm: bool = False
-    """Fork the ranks of cells that may be, from one process that has imported everything."""
+    warm: bool = True
+    """Fork supervisors and ranks from a process that has imported everything, where all cells may
+    be."""
 
 
 def local_config(launcher: DictConfig) -> LocalConfig:
@@ -163,14 +164,14 @@ def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> 
         raise ConfigError(
             f"{found} Hydra asks only for sweeps; add -m, or leave it out to run here"
         )
-    wrap = local_config(HydraConfig.get().launcher).wrap
+    local = local_config(HydraConfig.get().launcher)
     written = written_keys(GlobalHydra.instance().config_loader(), HydraConfig.get().runtime)
-    one = request(overrides, wrapped(resolve(composed), wrap), written)
+    one = request(overrides, wrapped(resolve(composed), local.wrap), written)
     report = _run(
         folder,
         [one],
         ThisHost(),
-        lambda f: local_engine(f, "exclusive", make_display(folder=f)),
+        lambda f: local_engine(f, "exclusive", make_display(folder=f), warm=local.warm),
     )
     return None if report is None else objective_over(report.outcomes_of(one.config_id))
 

@@ -29,14 +29,8 @@ if TYPE_CHECKING:
     from scalewise.config import CellConfig
 
 
-_WHILE_IMPORTING = {
-    # A pool of threads must not begin with an import: forks would wait for it for ever.
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    # Whoever asks whether there are GPUs asks the driver, and not CUDA, which no fork could use.
-    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
-}
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""A pool of threads must not begin with an import: forks would wait for it for ever."""
 _LONGEST_COMMAND = 4096
 """Bytes; a fork shows its own command in their place."""
 _MOST_DESCRIPTORS = 250
@@ -160,12 +154,14 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the sweep's to handle
     from scalewise.train import import_training
 
-    before = dict(os.environ)
-    os.environ.update(_WHILE_IMPORTING)
+    typed = {name: os.environ[name] for name in _ONE_THREAD if name in os.environ}
+    # Who asks whether there are GPUs asks the driver, and not CUDA, which no fork could use then.
+    # It stays, as Lightning leaves it in fresh ranks.
+    os.environ.update({**_ONE_THREAD, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"})
     import_training(None)
-    for name in _WHILE_IMPORTING:  # its forks get what a fresh process would
-        os.environ.pop(name)
-    os.environ.update(before)
+    for name in _ONE_THREAD:
+        del os.environ[name]
+    os.environ.update(typed)
     with socket.socket(fileno=os.dup(0)) as channel:
         while True:
             request, descriptors, _, _ = socket.recv_fds(channel, 16, _MOST_DESCRIPTORS)

@@ -1,15 +1,15 @@
 """How long a cell takes to its first step, and its steps, started freshly and forked, in turns.
 
     python benchmarks/startup.py [--turns 8] [--out FILE] [OVERRIDE ...]
-    python benchmarks/startup.py experiment=gpt2_scaling strategy=ddp batch_size=64 hardware=auto
+    python benchmarks/startup.py experiment=gpt2_scaling strategy=ddp strategy.devices=2
 
-The real engine runs the real thing, by default a small one on two cores: supervisors, ranks, a
-process group, steps, records. A turn is a fresh cell and a round of two forked ones, in random
-order; the first of the round waits for the warm process to import, as in every sweep. Start is when
-the sweep asks for the cell, first step when rank 0 has ended it. Ratios are fresh over forked, of
-one cell a turn: of step times with Welch's interval on logarithms, of the standard deviations of
-those logarithms with that of F. CPU time is of all processes of a cell together and hardly minds
-neighbours; the wall clock does.
+The real engine runs the real thing, a small one on two cores where none is named: supervisors,
+ranks, a process group, steps, records. A turn is a fresh cell and a round of two forked ones, in
+random order; the first of the round waits for the warm process to import, as in every sweep. Start
+is when the sweep asks for the cell, first step when rank 0 has ended it. Ratios are fresh over
+forked, of one cell a turn: of step times with Welch's interval on logarithms, of the standard
+deviations of those logarithms with that of F. CPU time is of all processes of a cell together and
+hardly minds neighbours; the wall clock does.
 """
 
 from __future__ import annotations
@@ -65,12 +65,10 @@ class Start:
 
 def make_cells(overrides: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
     """One cell a seed, all of the same round."""
-    keys = {override.partition("=")[0] for override in overrides}
-    own = [default for default in _CELL if default.partition("=")[0] not in keys]
     requests = []
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         for seed in seeds:
-            typed = [*own, *overrides, *_ALWAYS, f"seed={seed}"]
+            typed = [*(overrides or _CELL), *_ALWAYS, f"seed={seed}"]
             requests.append(request(typed, resolve(compose("config", overrides=typed))))
     return plan(requests, 0)
 

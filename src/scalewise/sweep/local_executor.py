@@ -54,7 +54,8 @@ class LocalCell(RunningCell):
     lease: Lease
     supervisor: SupervisorProcess
     sampler: DeviceSampler | None = None
-    started: float = field(default_factory=time.monotonic)
+    leased: float = field(default_factory=time.monotonic)
+    """By ``time.monotonic``."""
 
     @property
     def world_size(self) -> int:
@@ -62,7 +63,7 @@ class LocalCell(RunningCell):
 
     @property
     def age_s(self) -> float:
-        return time.monotonic() - self.started
+        return time.monotonic() - self.leased
 
     @property
     def hosts(self) -> frozenset[str]:
@@ -187,9 +188,9 @@ class LocalExecutor(Executor[LocalCell]):
         self._device_wait.end()
         # The sampler starts first, to tell this try's ranks from an earlier one's.
         sampler = start_sampler(queued.cell.request.cell, folder, lease.slots)
-        running = LocalCell(
-            queued.cell, folder, lease, self.start_supervisor(queued, folder, lease), sampler
-        )
+        leased = time.monotonic()  # the first of a round waits for imports
+        supervisor = self.start_supervisor(queued, folder, lease)
+        running = LocalCell(queued.cell, folder, lease, supervisor, sampler, leased)
         assert running.supervisor.process.stdout is not None
         self._selector.register(running.supervisor.process.stdout, selectors.EVENT_READ, running)
         return running

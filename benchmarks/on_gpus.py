@@ -85,6 +85,11 @@ PARTS: dict[str, Part] = {
     "gpu_tests": Part(
         2, 560, "-m pytest tests/gpu -m gpu -q --maxfail=4 --durations=0 --basetemp={out}/tmp"
     ),
+    "startup": Part(
+        2, 500,
+        "benchmarks/startup.py --turns 12 --out {out}/startup.json"
+        " experiment=gpt2_scaling strategy=ddp strategy.devices=2 batch_size=64",
+    ),
     "soak": Part(
         0, 590, "benchmarks/soak.py --kills 200 --soaks 8 --limit-s 540 --out {out}/soak.json"
     ),

@@ -98,6 +98,8 @@ class Spec:
     source_sha256: str | None = None
     host: str = "dmi-0123456789ab"
     protocol: int = PROTOCOL
+    started: str = "fresh"
+    not_forked: str | None = None
     first_gpu: int = 0
     """Number in the UUID of rank 0's GPU."""
     device_name: str = "NVIDIA H200"
@@ -266,6 +268,8 @@ def _provenance(spec: Spec) -> Provenance:
         emulated=spec.emulated,
         data=spec.data,
         protocol=spec.protocol,
+        started=spec.started,
+        not_forked=spec.not_forked,
     )
 
 

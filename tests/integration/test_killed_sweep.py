@@ -26,8 +26,8 @@ ENDLESS = (
     *("strategy=ddp", "strategy.devices=2", "hardware=cpu", "hardware.cores_per_device=1"),
 )
 WAYS = {
-    "fresh": (),
-    "forked ranks": ("hydra.launcher.warm=true",),
+    "fresh": ("hydra.launcher.warm=false",),
+    "forked ranks": (),
 }
 """How supervisor and ranks come to be."""
 
@@ -38,19 +38,22 @@ class Started:
     def __init__(self, train: Train, folder: Path, *arguments: str) -> None:
         self.folder = SweepFolder(folder)
         self.process = train.start("-m", *ENDLESS, f"hydra.sweep.dir={folder}", *arguments)
-        self.supervisor, self.ranks = wait_for(self._family, "two ranks that train", 120)
+        self.supervisor, self.ranks = wait_for(self.training, "two ranks that train", 120)
         self.family = [
             self.process.pid,
             *(c.pid for c in psutil.Process(self.process.pid).children()),
         ]
 
-    def _family(self) -> tuple[int, list[int]] | None:
-        """Supervisor and ranks, once all have taken steps."""
+    def training(self, but: int = 0) -> tuple[int, list[int]] | None:
+        """Supervisor, other than ``but``, and ranks, once all have taken steps."""
         assert self.process.poll() is None, self.process.communicate()
         beats = list(self.folder.path.glob("*/heartbeat/*"))
         for child in psutil.Process(self.process.pid).children():
-            ranks = [one.pid for one in child.children()]
-            if len(ranks) == 2 and len(beats) >= 2:
+            try:
+                ranks = [one.pid for one in child.children()]
+            except psutil.NoSuchProcess:  # what forked a supervisor and ended at once
+                continue
+            if len(ranks) == 2 and len(beats) >= 2 and child.pid != but:
                 return child.pid, ranks
         return None
 
@@ -153,3 +156,25 @@ def test_ranks_end_with_everyone_above_them(train: Train, tmp_path: Path, way: s
     kill(*sweep.family, number=signal.SIGSTOP)
     kill(*reversed(sweep.family))
     freed(locks_of(train, sweep.folder), sweep.ranks, 5)
+
+
+def test_no_rank_outlives_any_one_of_those_above_it(train: Train, tmp_path: Path) -> None:
+    """One after the other is killed: who forks, the supervisor, a rank, the sweep."""
+    typed = ("repeats=4", "sweep.retries=0")
+    sweep = Started(train, tmp_path / "sweep", *typed)
+    (server,) = {*sweep.family} - {sweep.process.pid, sweep.supervisor}
+    kill(server)
+    time.sleep(0.5)
+    assert len(alive(sweep.ranks)) == 2, "they are no children of what they were forked from"
+    kill(sweep.supervisor)
+    wait_for(lambda: alive(sweep.ranks) == [], "the end of the ranks", 10)
+    supervisor, ranks = wait_for(lambda: sweep.training(sweep.supervisor), "the next cell", 120)
+    named = {"rank 0", "rank 1"}
+    wait_for(lambda: {psutil.Process(one).name() for one in ranks} == named, "forks' names", 10)
+    assert all("scalewise.sweep.worker" in psutil.Process(one).cmdline() for one in ranks)
+    kill(ranks[0])
+    wait_for(lambda: alive(ranks) == [], "the end of the other rank", 30)
+    _, ranks = wait_for(lambda: sweep.training(supervisor), "the next cell", 120)
+    kill(sweep.process.pid)
+    wait_for(lambda: alive(ranks) == [], "the end of the ranks", 30)
+    wait_for(lambda: train.processes() == {}, "the end of all", 10)

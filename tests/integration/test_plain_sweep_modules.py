@@ -48,7 +48,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     subprocess.run(
         [sys.executable, ROOT / "train.py", "-m", "model=mlp_258k", "strategy=single,ddp",
          "hardware=cpu", "max_steps=4", "warmup_steps=1", "tracking=none", "repeats=1",
-         f"hydra.sweep.dir={folder}/sweep"],
+         "hydra.launcher.warm=false", f"hydra.sweep.dir={folder}/sweep"],
         check=True, capture_output=True, timeout=170, cwd=folder,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)),
              "MODULES_FOLDER": str(folder), "SCALEWISE_RUNTIME_DIR": f"{folder}/runtime"},

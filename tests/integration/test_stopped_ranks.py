@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from pathlib import Path
 
+import psutil
 import pytest
 
 from fakes.train_command import SMALL, Train, wait_for
@@ -50,7 +50,7 @@ def rank_1(train: Train) -> int:
     return next(
         pid
         for pid, line in train.processes().items()
-        if "scalewise.sweep.worker" in line and environment(pid)["RANK"] == "1"
+        if "scalewise.sweep.worker" in line and psutil.Process(pid).name() == "rank 1"
     )
 
 
@@ -85,8 +85,3 @@ def test_a_rank_that_stays_stopped_is_named(train: Train) -> None:
     (attempt,) = folder.attempts()
     assert (attempt.cause, attempt.rank) == ("hang", 1)
     assert attempt.message.startswith("rank 1 was stopped (SIGSTOP, or a debugger): no rank made")
-
-
-def environment(pid: int) -> dict[str, str]:
-    text = Path(f"/proc/{pid}/environ").read_text(encoding="utf-8", errors="replace")
-    return dict(entry.split("=", 1) for entry in text.split("\0") if "=" in entry)

@@ -232,7 +232,7 @@ def _from_provenance(cell: CellRecords) -> dict[str, str]:
     files = provenance.code.get(CLASS_FILES, {})
     fields |= {f"{CLASS_FILE}{name}": sha256 for name, sha256 in files.items()}
     # Forks share their memory layout, so their times do not compare with fresh processes'.
-    return fields | ({} if provenance.started == "fresh" else {"started": provenance.started})
+    return fields | {"started": provenance.started}
 
 
 def _code(code: Mapping[str, Any]) -> tuple[str | None, str | None, str | None]:
@@ -280,11 +280,11 @@ def split_repeats(cells: Sequence[CellRecords]) -> tuple[list[CellRecords], list
     """Split finished repeats into those that may have a common mean, and those set aside.
 
     Repeats of an older protocol are set aside first, then those of older code or data, then those
-    with other neighbours.
+    that were started another way, then those with other neighbours.
     """
     kept = [cell for cell in cells if cell.result is not None]
     aside: list[SetAside] = []
-    for find in (_find_older_protocol, _find_older_state, _find_co_located):
+    for find in (_find_older_protocol, _find_older_state, _find_other_starts, _find_co_located):
         found = find(kept)
         names = {repeat.cell.planned.name for repeat in found}
         kept = [cell for cell in kept if cell.planned.name not in names]
@@ -324,6 +324,24 @@ def _find_older_state(cells: Sequence[CellRecords]) -> list[SetAside]:
         else:
             state |= fields
     return aside
+
+
+def _find_other_starts(cells: Sequence[CellRecords]) -> list[SetAside]:
+    """The fresh repeats where others were forked, or the forked ones where they are fewer."""
+    known = [(cell, cell.provenance) for cell in cells if cell.provenance is not None]
+    fresh = [(cell, found) for cell, found in known if found.started == "fresh"]
+    forked = [(cell, found) for cell, found in known if found.started == "forked"]
+    if len(fresh) > len(forked):
+        return [
+            SetAside(c, "was forked, and most were not", "with sweep.rerun=all") for c, _ in forked
+        ]
+    why = "was started freshly, and most were forked"
+    return [
+        SetAside(
+            cell, f"{why} ({found.not_forked})" if found.not_forked else why, "with sweep.rerun=all"
+        )
+        for cell, found in (fresh if forked else ())
+    ]
 
 
 def _find_co_located(cells: Sequence[CellRecords]) -> list[SetAside]:

@@ -1,6 +1,6 @@
 """Doubt beside the number: means and ratios over runs, with their intervals.
 
-The samples are always runs (freshly started process sets), never the steps inside one: steps are
+The samples are always runs (new process sets), never the steps inside one: steps are
 correlated, and an interval over them would be far too narrow (docs/method.md).
 """
 

@@ -37,7 +37,7 @@ class AutoConfig(StrategyConfig):
     probe_warmup_steps: NonNegativeInt = 20
     """First steps of a short run, excluded from its timing."""
     probe_repeats: PositiveInt = 3
-    """Short runs of each candidate, each freshly started."""
+    """Short runs of each candidate, each in new processes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -124,9 +124,10 @@ def identify(pid: int) -> Owner:
         return Owner(pid, "?", None, None, None)
     cell = None
     if _WORKER_MODULE in words[:-1]:
-        cell = Path(words[words.index(_WORKER_MODULE) + 1]).name
+        cell = Path(" ".join(words[words.index(_WORKER_MODULE) + 1 :])).name
     try:
-        rank = process.environ().get("RANK", "")
+        # A fork shows the environment of what it was forked from; its name tells.
+        rank = process.environ().get("RANK", name.removeprefix("rank "))
     except psutil.Error:
         rank = ""
     # "python train.py" tells more than "python".

@@ -9,6 +9,10 @@ from .console import say as say
 from .console import silence_unread as silence_unread
 from .core_use import CoreUse as CoreUse
 from .core_use import CoreUseMeter as CoreUseMeter
+from .forking import ENV_NOT_FORKED as ENV_NOT_FORKED
+from .forking import fork_hindrance as fork_hindrance
+from .forking import own_memory as own_memory
+from .forking import rename as rename
 from .identity import CLASS_FILES as CLASS_FILES
 from .identity import SOURCE_SHA256 as SOURCE_SHA256
 from .identity import WORKING_DIRECTORY as WORKING_DIRECTORY

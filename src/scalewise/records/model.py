@@ -166,6 +166,8 @@ class Provenance:
     :data:`CLASS_FILES`."""
     started: Literal["fresh", "forked"] = "fresh"
     """``forked``: the ranks are forks of a process that had imported everything already."""
+    not_forked: str | None = None
+    """Why they are ``fresh``, in words; None where they are not, or where nothing was to fork."""
     protocol: int = 1
     """As :data:`PROTOCOL` was for the process that recorded."""
 

@@ -103,6 +103,8 @@ class Job:
     co_tenants: tuple[str, ...] = ()
     nodes: Nodes | None = None
     """None for a cell on one host."""
+    not_forked: str | None = None
+    """Why its processes are fresh, where forks were thought of."""
 
     @property
     def world_size(self) -> int:

@@ -11,22 +11,25 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scalewise.host import (
     ENV_INHERITED,
     ENV_LISTENER,
+    ENV_NOT_FORKED,
     ENV_STARTED,
     ENV_SUPERVISOR,
     ENV_WRAPPED,
     STACKS_SIGNAL,
     find_below,
+    fork_hindrance,
     interface_towards,
     kill,
     listen,
     on_loopback,
     reap,
+    rename,
     rendezvous,
     scrubbed,
     worker_command,
@@ -72,8 +75,11 @@ def spawn(start: RankStart) -> tuple[int, subprocess.Popen[bytes] | None]:
 def fork(main: Callable[[], int], start: RankStart) -> tuple[int, subprocess.Popen[bytes] | None]:
     """Start a rank, whose program is ``main``, as a fork of this process.
 
-    It has imported torch and has one thread.
+    It has imported torch. Where it may not be forked, the rank is a fresh process and says why.
     """
+    why = fork_hindrance(start.environment)
+    if why is not None:
+        return spawn(replace(start, environment={**start.environment, ENV_NOT_FORKED: why}))
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
@@ -117,6 +123,7 @@ def _train(main: Callable[[], int], start: RankStart) -> int:
     os.environ.update({**start.environment, ENV_STARTED: "forked"})
     os.chdir(start.cwd)
     sys.argv[:] = [start.command[0], start.command[-1]]
+    rename(f"rank {os.environ['RANK']}", start.command)
     import torch
 
     # OpenMP read the variable long ago, in the process that this is a fork of.
@@ -255,6 +262,8 @@ class Ranks:
             # The ranks see their own devices and no others.
             "CUDA_VISIBLE_DEVICES": ",".join(slot.uuid for slot in job.slots if slot.uuid),
         }
+        if job.not_forked is not None:
+            environment[ENV_NOT_FORKED] = job.not_forked
         if job.driver is not None:
             environment["SCALEWISE_DRIVER"] = job.driver
         return environment

@@ -1,12 +1,12 @@
 """A process that has imported what ranks train with, and becomes supervisors of cells by forking.
 
-    python -m scalewise.sweep.fork_server <process id of the sweep> < socket
+    python -m scalewise.sweep.fork_server <process id of the sweep> <padding> < socket
 
 The supervisor is a child of the sweep and the parent of its ranks, as with fresh processes; its
 ranks are forks of it. This process trains nothing: it never computes on a tensor nor asks for a
 GPU, because a fork of a process that ever ran a parallel region hangs in its first matrix product,
-and one that touched CUDA cannot use it. Before every fork it counts its threads, and refuses if
-there is more than one.
+and one that touched CUDA cannot use it. Each round of repeats has a server of its own: forks of one
+share its addresses and its hash seed, which are to differ from run to run.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from scalewise.host import die_with_parent
+from scalewise.host import die_with_parent, fork_hindrance, rename
 
 if TYPE_CHECKING:
     from scalewise.config import CellConfig
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """A pool of threads must not begin with an import: forks would wait for it for ever."""
+_LONGEST_COMMAND = 4096
+"""Bytes; a fork shows its own command in their place."""
 _MOST_DESCRIPTORS = 250
 """In one message; the kernel takes 253."""
 _ANSWER_S = 60.0
@@ -41,21 +43,13 @@ class NotWarmError(Exception):
     """The server did not start a supervisor; the message says why."""
 
 
-def may_fork(plain: Mapping[str, Any], cell: CellConfig) -> bool:
-    """Whether a fork does what a fresh start of the cell would.
-
-    A cell that reads its environment while it is imported, or imports more than our own code
-    does, is started freshly all the same.
-    """
+def cell_hindrance(plain: Mapping[str, Any], cell: CellConfig) -> str | None:
+    """Why a cell is to be started freshly; None if a fork does what a fresh start would."""
     from scalewise.train import is_ours
 
-    return (
-        is_ours(plain)
-        and cell.workload == "train"
-        and cell.execution.kind == "eager"
-        and cell.sweep.wrap is None
-        and not cell.profile.profiles
-    )
+    if cell.sweep.wrap is not None:
+        return "hydra.launcher.wrap starts the ranks"
+    return None if is_ours(plain) else "classes of one's own may import what starts threads"
 
 
 class ForkedSupervisor:
@@ -93,17 +87,20 @@ class ForkedSupervisor:
 class WarmServer:
     """The sweep's side.
 
-    ``folder`` takes its errors, as ``warm.err``; a file that stays empty is removed.
+    Args:
+        folder: takes its errors, as ``warm.err``; a file that stays empty is removed.
+        python_path: where it finds modules, as ranks do.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, python_path: Sequence[str]) -> None:
         self._log = folder / "warm.err"
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel.settimeout(_ANSWER_S)
-        with theirs, self._log.open("wb") as log:
+        command = [sys.executable, "-P", "-m", "scalewise.sweep.fork_server", str(os.getpid())]
+        with theirs, self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "scalewise.sweep.fork_server", str(os.getpid())],
-                env={**os.environ, **_ONE_THREAD},
+                [*command, "-" * _LONGEST_COMMAND],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(python_path)},
                 stdin=theirs.fileno(),
                 stdout=log,
                 stderr=log,
@@ -130,11 +127,8 @@ class WarmServer:
     def stop(self) -> None:
         """End the server; supervisors that it forked are not touched."""
         self._channel.close()
-        try:
-            self.process.wait(2)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        self.process.kill()
+        self.process.wait()
         if self._log.exists() and not self._log.stat().st_size:
             self._log.unlink()
 
@@ -160,9 +154,14 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the sweep's to handle
     from scalewise.train import import_training
 
+    typed = {name: os.environ[name] for name in _ONE_THREAD if name in os.environ}
+    # Who asks whether there are GPUs asks the driver, and not CUDA, which no fork could use then.
+    # It stays, as Lightning leaves it in fresh ranks.
+    os.environ.update({**_ONE_THREAD, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"})
     import_training(None)
-    for name in _ONE_THREAD:  # each rank gets its own
+    for name in _ONE_THREAD:
         del os.environ[name]
+    os.environ.update(typed)
     with socket.socket(fileno=os.dup(0)) as channel:
         while True:
             request, descriptors, _, _ = socket.recv_fds(channel, 16, _MOST_DESCRIPTORS)
@@ -173,22 +172,11 @@ def main() -> int:
                 os.close(descriptor)
 
 
-def threads() -> list[str]:
-    """Names of the threads of this process, those of libraries included; this one's first."""
-    tasks = sorted(Path("/proc/self/task").iterdir(), key=lambda task: int(task.name))
-    names = []
-    for task in tasks:
-        with contextlib.suppress(OSError):  # it has just ended
-            names.append((task / "comm").read_text().strip())
-    return names
-
-
 def answer(channel: socket.socket, descriptors: list[int]) -> bytes:
     """The process id of a new supervisor, or why there is none."""
-    running = threads()
-    if len(running) != 1:
-        told = f"{len(running)} threads run in the process to fork: {', '.join(running)}"
-        return told.encode()[:200]
+    why = fork_hindrance(os.environ)
+    if why is not None:
+        return why.encode()[:200]
     from scalewise.supervisor import run_and_exit
 
     read, write = os.pipe()
@@ -211,13 +199,12 @@ def answer(channel: socket.socket, descriptors: list[int]) -> bytes:
 
 
 def _supervise(descriptors: list[int]) -> int:
-    from scalewise.supervisor import fork, redirect
+    from scalewise.supervisor import fork, redirect, supervisor_command
     from scalewise.supervisor import main as supervisor_main
     from scalewise.sweep import worker
 
     os.setsid()
-    # For ps: the command line is the server's.
-    Path("/proc/self/comm").write_text("supervisor")
+    rename("supervisor", supervisor_command(descriptors[3:]))
     redirect(*descriptors[:3])
     return supervisor_main(functools.partial(fork, worker.main), descriptors[3:])
 

@@ -110,8 +110,9 @@ class LocalConfig:
     """``exclusive``: one cell at a time; ``packed``: what fills the host."""
     wrap: str | None = None
     """Command around each rank's own: see :func:`scalewise.host.wrap_command`."""
-    warm: bool = False
-    """Fork the ranks of cells that may be, from one process that has imported everything."""
+    warm: bool | None = None
+    """Fork supervisors and ranks from a process that has imported everything, where all cells may
+    be. None: where they train on CPUs."""
 
 
 def local_config(launcher: DictConfig) -> LocalConfig:
@@ -169,16 +170,16 @@ def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> 
         raise ConfigError(
             f"{found} Hydra asks only for sweeps; add -m, or leave it out to run here"
         )
-    wrap = local_config(HydraConfig.get().launcher).wrap
+    local = local_config(HydraConfig.get().launcher)
     written = written_keys(GlobalHydra.instance().config_loader(), HydraConfig.get().runtime)
     (one,), lines = take_own_batches(
-        [request(overrides, wrapped(resolve(composed), wrap), written)]
+        [request(overrides, wrapped(resolve(composed), local.wrap), written)]
     )
     report = _run(
         folder,
         [one],
         ThisHost(),
-        lambda f: local_engine(f, "exclusive", make_display(folder=f)),
+        lambda f: local_engine(f, "exclusive", make_display(folder=f), warm=local.warm),
         lines,
     )
     return None if report is None else objective_over(report.outcomes_of(one.config_id))

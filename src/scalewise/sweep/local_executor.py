@@ -6,18 +6,18 @@ import selectors
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from scalewise.gpu import DeviceSampler, HostMismatch, Hosts, Lease, Leases, Occupancy
 from scalewise.host import end_orphans
-from scalewise.records import CellFolder, DeviceInfo, SweepFolder
+from scalewise.records import CellFolder, DeviceInfo, RecordError, SweepFolder
 from scalewise.supervisor import Origin, Outcome
 from scalewise.sweep.device_health import DeviceQuarantine
 from scalewise.sweep.display import Display
 from scalewise.sweep.engine import Engine
 from scalewise.sweep.executor import Ending, Executor, Policy, QueuedCell, RunningCell
-from scalewise.sweep.fork_server import NotWarmError, WarmServer, may_fork
+from scalewise.sweep.fork_server import NotWarmError, WarmServer, cell_hindrance
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.preflight import devices_for, explain_differences
 from scalewise.sweep.running_cells import (
@@ -39,7 +39,7 @@ def local_engine(
     policy: Policy,
     display: Display,
     occupancy: Occupancy | None = None,
-    warm: bool = False,
+    warm: bool | None = False,
 ) -> Engine:
     """Create the engine of a sweep on this host. See :class:`LocalExecutor` for the arguments."""
     return Engine(folder, LocalExecutor(policy, occupancy, warm), display)
@@ -54,7 +54,8 @@ class LocalCell(RunningCell):
     lease: Lease
     supervisor: SupervisorProcess
     sampler: DeviceSampler | None = None
-    started: float = field(default_factory=time.monotonic)
+    leased: float = field(default_factory=time.monotonic)
+    """By ``time.monotonic``."""
 
     @property
     def world_size(self) -> int:
@@ -62,7 +63,7 @@ class LocalCell(RunningCell):
 
     @property
     def age_s(self) -> float:
-        return time.monotonic() - self.started
+        return time.monotonic() - self.leased
 
     @property
     def hosts(self) -> frozenset[str]:
@@ -108,16 +109,22 @@ class LocalExecutor(Executor[LocalCell]):
     Args:
         policy: see :class:`Executor`.
         occupancy: finds other processes on the GPUs.
-        warm: fork ranks from a process that has imported everything, where the cell allows it.
+        warm: fork ranks from a process that has imported everything, where every cell allows it:
+            times of forks and of fresh processes do not compare. None: on CPUs, since on GPUs the
+            times of the product's cells have not been held against fresh ones'.
     """
 
     def __init__(
-        self, policy: Policy, occupancy: Occupancy | None = None, warm: bool = False
+        self, policy: Policy, occupancy: Occupancy | None = None, warm: bool | None = False
     ) -> None:
         self.policy = policy
         self._leases = Leases(occupancy or Occupancy())
         self._warm = warm
+        self._not_forked = "hydra.launcher.warm=false" if warm is False else None
+        """Why training cells are started freshly; None while they are forked."""
         self._server: WarmServer | None = None
+        self._round = 0
+        """The repeat whose cells the server forks."""
         self._selector = selectors.DefaultSelector()
         self._settling = False
         """Whether a cell waits only for a process that is vanishing from its devices."""
@@ -130,6 +137,8 @@ class LocalExecutor(Executor[LocalCell]):
         self._hosts = Hosts(note)
         self._device_wait = DeviceWait(note)
         self._quarantine = DeviceQuarantine(folder.path)
+        if self._not_forked is None and _began_freshly(folder):
+            self._not_forked = "earlier cells of this sweep were started freshly"
 
     def close(self) -> None:
         self._selector.close()
@@ -141,6 +150,9 @@ class LocalExecutor(Executor[LocalCell]):
     def demand(self, cell: Cell) -> LocalDemand:
         host = self._hosts.of(cell.request.cell.hardware)
         demand = LocalDemand(devices_for(cell.request.cell, host), host)
+        self._not_forked = self._not_forked or cell_hindrance(cell.request.plain, cell.request.cell)
+        if self._warm is None and any(slot.kind != "cpu" for slot in host.slots):
+            self._not_forked = self._not_forked or "on GPUs only with hydra.launcher.warm=true"
         for line in explain_differences(cell.request.cell, demand.world_size, host):
             if line not in self._notes_shown:
                 self._notes_shown.add(line)
@@ -177,9 +189,9 @@ class LocalExecutor(Executor[LocalCell]):
         self._device_wait.end()
         # The sampler starts first, to tell this try's ranks from an earlier one's.
         sampler = start_sampler(queued.cell.request.cell, folder, lease.slots)
-        running = LocalCell(
-            queued.cell, folder, lease, self.start_supervisor(queued, folder, lease), sampler
-        )
+        leased = time.monotonic()  # the first of a round waits for imports
+        supervisor = self.start_supervisor(queued, folder, lease)
+        running = LocalCell(queued.cell, folder, lease, supervisor, sampler, leased)
         assert running.supervisor.process.stdout is not None
         self._selector.register(running.supervisor.process.stdout, selectors.EVENT_READ, running)
         return running
@@ -200,16 +212,27 @@ class LocalExecutor(Executor[LocalCell]):
             Origin.of_this_process(),
             samples_devices=False,  # this process samples them
         )
-        if self._warm and may_fork(cell.request.plain, cell.request.cell):
-            self._server = self._server or WarmServer(self._folder)
+        trains = cell.request.cell.workload == "train"
+        if trains and self._not_forked is None:
+            server = self._server_of(cell.planned.repeat, job.python_path)
             try:
-                return SupervisorProcess(job, self._server.fork_supervisor(errors, locks), errors)
+                return SupervisorProcess(job, server.fork_supervisor(errors, locks), errors)
             except NotWarmError as error:
                 self._note(f"warm     {error}; from here on, cells start without it")
                 self._end_server()
-                self._warm = False
+                self._not_forked = str(error)
         process = spawn_supervisor(errors, locks, start_new_session=True)
+        job = replace(job, not_forked=self._not_forked if trains else None)
         return SupervisorProcess(job, process, errors)
+
+    def _server_of(self, repeat: int, python_path: Sequence[str]) -> WarmServer:
+        """A new one for each round, and where one was killed."""
+        if self._server is not None:
+            if self._round == repeat and self._server.process.poll() is None:
+                return self._server
+            self._end_server()
+        self._server, self._round = WarmServer(self._folder, python_path), repeat
+        return self._server
 
     def _end_server(self) -> None:
         if self._server is not None:
@@ -253,3 +276,16 @@ class LocalExecutor(Executor[LocalCell]):
         if not (queued.cell.request.cell.sweep.quarantine and self._quarantine.quarantine.devices):
             return None
         return self._quarantine.refusal(queued.world_size, queued.demand.host.slots)
+
+
+def _began_freshly(folder: SweepFolder) -> bool:
+    """Whether the first training cell that an earlier run of the sweep finished is not a fork."""
+    for planned, cell in folder.cells() if folder.plan_path.exists() else ():
+        try:
+            if cell.load_result_of(planned.cell_id) and cell.load_provenance().started == "forked":
+                return False
+            if cell.load_config().get("workload", "train") == "train":
+                return True
+        except RecordError:
+            continue  # it has no result, or compares with nothing
+    return False

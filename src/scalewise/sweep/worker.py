@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING
 
 from scalewise.host import (
     ENV_INHERITED,
+    ENV_STARTED,
     ENV_SUPERVISOR,
     ENV_WRAPPED,
     answer_requests,
     die_with_parent,
     keep_from_children,
+    own_memory,
     usable_cores,
 )
 from scalewise.records import CellFolder, DeviceInfo, RankError, build
@@ -58,6 +60,8 @@ def main() -> int:
     host_cores = len(usable_cores())  # before this rank is bound to its share of them
     if device.cores:
         os.sched_setaffinity(0, device.cores)
+    if os.environ.get(ENV_STARTED) == "forked":
+        own_memory()
     try:
         _train(folder, rank, device, host_cores)
     except BaseException as error:

@@ -30,6 +30,7 @@ def import_training(plain: Mapping[str, Any] | None) -> None:
             import_lean_metrics()
         importlib.import_module("scalewise.train.experiment")
         importlib.import_module("scalewise.train.provenance")
+        importlib.import_module("scalewise.train.torch_internals").count_compile_threads()
 
 
 def import_for_building() -> None:

@@ -32,8 +32,7 @@ from scalewise.train.build import build_data, data_share
 from scalewise.train.data import make_loader
 from scalewise.train.page_cache import drop_from_page_cache, named_files, resident_share
 from scalewise.train.rank import RankContext, Team, gathered, settle_device
-from scalewise.train.recording import untrained_summary
-from scalewise.train.recording.step_timer import count_samples
+from scalewise.train.recording import count_samples, untrained_summary
 
 PASS_S = 3.0
 """Steady time of a pass."""

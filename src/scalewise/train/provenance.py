@@ -13,6 +13,7 @@ import torch
 
 from scalewise.config import conf_dir, data_sheet, load_profiles
 from scalewise.host import (
+    ENV_NOT_FORKED,
     ENV_STARTED,
     host_id,
     memory_limit_mib,
@@ -76,6 +77,7 @@ def collect(
         peak_source=peak_source,
         data=data or {},
         started="forked" if os.environ.get(ENV_STARTED) == "forked" else "fresh",
+        not_forked=os.environ.get(ENV_NOT_FORKED),
         protocol=PROTOCOL,
     )
 

@@ -4,6 +4,7 @@ A torch that lacks one of them fails here and nowhere else."""
 
 from __future__ import annotations
 
+import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +68,16 @@ def graph_breaks() -> int:
     from torch._dynamo.utils import counters
 
     return sum(counters["graph_break"].values())
+
+
+def count_compile_threads() -> None:
+    """Let as many processes compile as this one has cores now: a fork had more on import.
+
+    Nothing happens where the compiler is not loaded yet. Tried on torch 2.13.
+    """
+    config: Any = sys.modules.get("torch._inductor.config")
+    if config is not None:
+        config.compile_threads = config.decide_compile_threads()
 
 
 def stop_allocating_to(device: int, pool: Any) -> None:

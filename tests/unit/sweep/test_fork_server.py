@@ -10,22 +10,31 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
+from fakes.recorded import Spec, write_sweep
 from fakes.train_command import wait_for
 from scalewise.analysis.comparability import differences
 from scalewise.config import build_cell
 from scalewise.gpu import Host, Lease
-from scalewise.host import FileLock, become_subreaper
+from scalewise.host import FileLock, become_subreaper, fork_hindrance
 from scalewise.records import CellFolder, SweepFolder
+from scalewise.supervisor import supervisor_command
 from scalewise.sweep import QueuedCell, fork_server, local_executor
 from scalewise.sweep.compose import compose_cell
-from scalewise.sweep.fork_server import ForkedSupervisor, NotWarmError, WarmServer, may_fork
+from scalewise.sweep.fork_server import (
+    ForkedSupervisor,
+    NotWarmError,
+    WarmServer,
+    cell_hindrance,
+)
 from scalewise.sweep.local_executor import LocalExecutor
 from scalewise.sweep.schedule import LocalDemand
 
@@ -63,7 +72,7 @@ def test_a_server_that_dies_is_said_and_leaves_nothing_open(
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     before = len(list(Path("/proc/self/fd").iterdir()))
-    server = WarmServer(tmp_path)
+    server = WarmServer(tmp_path, sys.path)
     with pytest.raises(NotWarmError, match=r"warm\.err"):
         server.fork_supervisor(tmp_path / "supervisor.err")
     server.stop()
@@ -72,11 +81,12 @@ def test_a_server_that_dies_is_said_and_leaves_nothing_open(
 
 def test_a_supervisor_that_was_forked_ends_with_its_sweep(tmp_path: Path) -> None:
     become_subreaper()  # as every sweep is
-    server = WarmServer(tmp_path)
+    server = WarmServer(tmp_path, sys.path)
     forked = server.fork_supervisor(tmp_path / "supervisor.err")
     try:
         name = Path(f"/proc/{forked.pid}/comm")
         wait_for(lambda: name.read_text().strip() == "supervisor", "its name", 10)
+        assert psutil.Process(forked.pid).cmdline() == supervisor_command(())
         assert os.getsid(forked.pid) == forked.pid, "what is left of its cell is found by it"
         server.stop()
         with pytest.raises(subprocess.TimeoutExpired):
@@ -94,7 +104,7 @@ def test_a_server_ends_with_the_sweep_that_started_it(tmp_path: Path) -> None:
     sweep = (
         "import sys, time; from pathlib import Path; "
         "from scalewise.sweep.fork_server import WarmServer; "
-        "server = WarmServer(Path(sys.argv[1])); "
+        "server = WarmServer(Path(sys.argv[1]), sys.path); "
         "print(server.process.pid, flush=True); time.sleep(60)"
     )
     with subprocess.Popen(
@@ -115,7 +125,7 @@ def test_locks_are_handed_to_a_fork_and_not_kept_by_its_server(tmp_path: Path) -
     become_subreaper()
     lock, other = FileLock(tmp_path / "lock"), FileLock(tmp_path / "lock")
     assert lock.try_acquire()
-    server = WarmServer(tmp_path)
+    server = WarmServer(tmp_path, sys.path)
     forked = server.fork_supervisor(tmp_path / "supervisor.err", lock.descriptors)
     try:
         lock.release()
@@ -131,29 +141,88 @@ def test_locks_are_handed_to_a_fork_and_not_kept_by_its_server(tmp_path: Path) -
 
 
 def test_more_locks_than_one_message_holds_are_refused(tmp_path: Path) -> None:
-    server = WarmServer(tmp_path)
+    server = WarmServer(tmp_path, sys.path)
     with pytest.raises(NotWarmError, match="303 locks"):
         server.fork_supervisor(tmp_path / "supervisor.err", (0,) * 300)
     server.stop()
 
 
+@dataclass
+class _Job:
+    """Stands in for a job that no supervisor reads."""
+
+    not_forked: str | None = None
+    python_path: tuple[str, ...] = ()
+    to_line = bytes
+
+
+def _queued(repeat: int = 0) -> QueuedCell:
+    plain = compose_cell(["hardware=cpu"])
+    cell: Any = SimpleNamespace(
+        planned=SimpleNamespace(repeat=repeat),
+        request=SimpleNamespace(plain=plain, cell=build_cell(plain)),
+    )
+    return QueuedCell(cell, LocalDemand(1, Host((), None, {})))
+
+
 def test_a_sweep_goes_on_without_a_server_that_was_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_executor, "may_fork", lambda plain, cell: True)
-    monkeypatch.setattr(local_executor, "job_of", lambda *_, **__: SimpleNamespace(to_line=bytes))
+    jobs: list[Any] = []
+    monkeypatch.setattr(local_executor, "job_of", lambda *_, **__: _Job())
     monkeypatch.setattr(sys, "executable", "/bin/false")
+    keep = local_executor.SupervisorProcess
+    monkeypatch.setattr(
+        local_executor, "SupervisorProcess", lambda job, *rest: jobs.append(job) or keep(job, *rest)
+    )
     said: list[str] = []
     executor = LocalExecutor("exclusive", warm=True)
     executor.open(SweepFolder(tmp_path), (), said.append)
-    cell: Any = SimpleNamespace(planned=None, request=SimpleNamespace(plain={}, cell=None))
-    queued = QueuedCell(cell, LocalDemand(1, Host((), None, {})))
     for _ in range(2):
-        held = executor.start_supervisor(queued, CellFolder(tmp_path), Lease((), ()))
+        held = executor.start_supervisor(_queued(), CellFolder(tmp_path), Lease((), ()))
         assert isinstance(held.process, subprocess.Popen), "it is started freshly"
         assert held.outcome().cause == "supervisor", "as the stand-in for Python fails"
     executor.close()
     assert [line.split(";")[0].split()[0] for line in said] == ["warm"]
+    assert all("warm.err" in job.not_forked for job in jobs), "its record says why"
+
+
+class _Server:
+    """Stands in for a warm server."""
+
+    def __init__(self, folder: Path, python_path: Sequence[str]) -> None:
+        self.status: int | None = None
+        self.process = SimpleNamespace(poll=lambda: self.status)
+        self.stopped = False
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+def test_each_round_has_a_server_of_its_own_and_so_has_what_follows_a_killed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_executor, "WarmServer", _Server)
+    executor = LocalExecutor("exclusive", warm=True)
+    executor.open(SweepFolder(tmp_path), (), print)
+    first: Any = executor._server_of(0, ())
+    assert executor._server_of(0, ()) is first
+    second: Any = executor._server_of(1, ())
+    assert second is not first and first.stopped
+    second.status = -9
+    assert executor._server_of(1, ()) is not second
+    executor.close()
+
+
+def test_a_folder_goes_on_as_it_began(tmp_path: Path) -> None:
+    """Whatever ``hydra.launcher.warm`` says: its runs are to compare with one another."""
+    for started, begins in (("fresh", "earlier cells"), ("forked", None)):
+        sweep = SweepFolder(write_sweep(tmp_path / started, [Spec(started=started)]))
+        executor = LocalExecutor("exclusive", warm=True)
+        executor.open(sweep, (), print)
+        assert (executor._not_forked or "").startswith(begins or "")
+        assert (executor._not_forked is None) == (begins is None)
+        executor.close()
 
 
 def test_a_process_with_threads_is_not_forked() -> None:
@@ -169,7 +238,7 @@ def test_a_process_with_threads_is_not_forked() -> None:
     named.wait()
     ours, theirs = socket.socketpair()
     try:
-        assert "library-pool" in fork_server.threads()
+        assert "library-pool" in (fork_hindrance(os.environ) or "")
         # Names are cut to what one message holds: others may run from tests before this one.
         assert b" threads run in the process to fork: " in fork_server.answer(ours, [])
     finally:
@@ -179,18 +248,46 @@ def test_a_process_with_threads_is_not_forked() -> None:
         theirs.close()
 
 
-def test_what_reads_its_environment_on_import_is_started_freshly() -> None:
+_IN_ONE_THREAD = """
+import os
+from pathlib import Path
+from scalewise.host import fork_hindrance
+print(fork_hindrance({**os.environ, "RANK": "1", "TORCH_NCCL_BLOCKING_WAIT": "1",
+                      "OMP_NUM_THREADS": "7"}))
+print(fork_hindrance({**os.environ, "TORCHINDUCTOR_CPP_WRAPPER": "1"}))
+print(fork_hindrance({n: v for n, v in os.environ.items() if n != "MALLOC_ARENA_MAX"}))
+own = Path.readlink
+Path.readlink = lambda path: Path(str(own(path)).replace("/dev/null", "/dev/nvidia0"))
+print(fork_hindrance(os.environ))
+"""
+
+
+def test_a_process_that_read_another_environment_or_touched_a_gpu_is_not_forked(
+    tmp_path: Path,
+) -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", _IN_ONE_THREAD],
+        cwd=tmp_path, env={**os.environ, "MALLOC_ARENA_MAX": "2"}, text=True, check=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+    ).stdout.splitlines()  # fmt: skip
+    assert said == [
+        "None",
+        "read on import, and other than there: TORCHINDUCTOR_CPP_WRAPPER",
+        "read on import, and other than there: MALLOC_ARENA_MAX",
+        "the process to fork has /dev/nvidia0 open",
+    ]
+
+
+def test_cells_that_may_import_anything_are_started_freshly() -> None:
     plain = compose_cell(["hardware=cpu"])
     cell = build_cell(plain)
-    assert may_fork(plain, cell)
-    assert not may_fork(plain, replace(cell, sweep=replace(cell.sweep, wrap="nice")))
-    assert not may_fork(plain, replace(cell, workload="doctor"))
-    compiled = compose_cell(["hardware=cpu", "execution=compile"])
-    assert not may_fork(compiled, build_cell(compiled))
+    assert cell_hindrance(plain, cell) is None
+    wrapped = replace(cell, sweep=replace(cell.sweep, wrap="nice"))
+    assert "hydra.launcher.wrap" in (cell_hindrance(plain, wrapped) or "")
     own = {**plain, "model": {**plain["model"], "_target_": "mine.Net"}}
-    assert not may_fork(own, cell)
+    assert "one's own" in (cell_hindrance(own, cell) or "")
 
 
 def test_times_of_forks_are_not_compared_with_those_of_fresh_runs() -> None:
-    found = differences({"devices": "1"}, {"devices": "2", "started": "forked"})
-    assert [str(d) for d in found] == ["started: absent against forked"]
+    found = differences({"started": "fresh"}, {"devices": "2", "started": "forked"})
+    assert [str(d) for d in found] == ["started: fresh against forked"]
